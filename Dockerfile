@@ -1,0 +1,25 @@
+# The service as an image: `docker run -v /path/to/bundle:/bundle:ro -p 8000:8000 towers`.
+# TOWERS_PORT and TOWERS_HOST are options of `towers serve`; the health check reads the same port.
+ARG BASE_IMAGE=python:3.11-slim-bookworm
+
+FROM ${BASE_IMAGE} AS build
+WORKDIR /src
+RUN python3 -m venv /opt/towers
+COPY requirements.lock ./
+RUN /opt/towers/bin/python -m pip install --no-cache-dir --require-hashes -r requirements.lock
+COPY pyproject.toml README.md LICENSE ./
+COPY towers towers
+COPY serving serving
+COPY pipelines pipelines
+RUN /opt/towers/bin/python -m pip install --no-cache-dir --no-build-isolation --no-deps .
+
+FROM ${BASE_IMAGE}
+RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin towers
+COPY --from=build /opt/towers /opt/towers
+ENV PATH=/opt/towers/bin:$PATH PYTHONUNBUFFERED=1 TOWERS_HOST=0.0.0.0 TOWERS_PORT=8000
+USER 10001
+WORKDIR /tmp
+EXPOSE 8000
+HEALTHCHECK --interval=10s --timeout=3s --start-period=60s \
+    CMD ["python", "-c", "import os, urllib.request; urllib.request.urlopen(f'http://127.0.0.1:{os.environ[\"TOWERS_PORT\"]}/healthz', timeout=2)"]
+ENTRYPOINT ["towers", "serve", "--bundle", "/bundle"]

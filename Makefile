@@ -1,0 +1,85 @@
+# `make demo` and `make test` are the whole set-up: they need Python 3.11 (or 3.12) and make, nothing else.
+# The environment is .venv, from hash-pinned locks; uv installs them where it is on PATH, otherwise venv and pip.
+# PYTHON=/path/to/python3.11 names another interpreter.
+
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(shell command -v uv 2>/dev/null)
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test fast lint format image-check lock clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
+
+demo: $(VENV)/.runtime  ## the whole path on a synthetic world, in demo/
+	$(BIN)/towers demo --out demo
+
+test: lint  ## lint, types, import contracts and every test
+	$(BIN)/pytest
+
+fast: lint  ## the same without the tests marked slow
+	$(BIN)/pytest -m "not slow"
+
+lint: $(VENV)/.dev  ## lint, types and import contracts
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev  ## rewrite the files as lint wants them
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+image-check: $(VENV)/.runtime  ## build the Dockerfile without Docker, start its service, ask it once (root, Debian)
+	$(BIN)/python tools/image_check.py
+
+lock: ## write both locks anew from pyproject.toml (needs uv)
+	@test -n "$(UV)" || { echo "make lock needs uv on PATH" >&2; exit 1; }
+	$(LOCK) pyproject.toml -o requirements.lock
+	$(LOCK) pyproject.toml --extra dev -o requirements-dev.lock
+
+clean:  ## remove the environment, the demo and every cache
+	rm -rf $(VENV) demo build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+
+LOCK = uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-annotate \
+	--python-version 3.11 --python-platform x86_64-manylinux_2_28
+
+ifdef UV
+INSTALL = uv pip install --python $(BIN)/python
+else
+INSTALL = $(BIN)/python -m pip install
+endif
+INSTALL_PROJECT = $(INSTALL) --quiet --no-build-isolation --no-deps --editable .
+
+# A stamp for each lock: a changed lock installs again, and a repeat costs nothing. The dev lock holds the runtime one.
+$(VENV)/.runtime: requirements.lock pyproject.toml | $(BIN)/python
+	@echo "installing requirements.lock into $(VENV)"
+	$(INSTALL) --require-hashes -r requirements.lock
+	$(INSTALL_PROJECT)
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.lock pyproject.toml | $(BIN)/python
+	@echo "installing requirements-dev.lock into $(VENV)"
+	$(INSTALL) --require-hashes -r requirements-dev.lock
+	$(INSTALL_PROJECT)
+	@touch $@ $(VENV)/.runtime
+
+$(BIN)/python:
+	@for python in $(or $(PYTHON),python3.11 python3.12 python3); do \
+		if "$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null; then \
+			found=$$python; break; \
+		fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+		echo "error: no Python 3.11 or 3.12 found$(if $(PYTHON), at PYTHON=$(PYTHON)); install one, or name it:" \
+			"make PYTHON=/path/to/python3.11" >&2; \
+		exit 1; \
+	fi; \
+	echo "creating $(VENV) with $$found"; \
+	if [ -n "$(UV)" ]; then uv venv --quiet --python "$$found" $(VENV); else "$$found" -m venv $(VENV); fi
+ifndef UV
+# An environment that uv made has no pip.
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip
+endif

@@ -1,0 +1,5 @@
+"""`python -m pipelines` is `towers`."""
+
+from pipelines.cli import main
+
+main()

@@ -1,0 +1,59 @@
+"""`towers check`: everything that can be wrong with a recipe, alone or against a data set, before a long run.
+
+In: a `Config`, maybe a DATASET. Out: the settled recipe.
+"""
+
+from pathlib import Path
+
+from pipelines.dataset import Dataset
+from pipelines.features import settle_features
+from pipelines.leaks import refuse_leaks
+from towers.config import Config
+from towers.errors import ConfigError
+
+# Keys of [data] that `prepare` has already used up when training starts.
+PREPARED = ("columns", "event_types", "min_weight", "duplicates", "min_user_events", "min_item_events")
+
+
+def run(config: Config, dataset: Path | None = None) -> Config:
+    """Checks a recipe, and that a data set is whole, free of leaks and able to feed it.
+
+    Returns:
+        The recipe with its features spelt out where a data set was given.
+
+    Raises:
+        ConfigError: the recipe, or the pair of both, is wrong.
+        DataError: the data set is damaged or leaks.
+    """
+    if dataset is None:
+        return config
+    data = Dataset.open(dataset)
+    settled = check_recipe(config, data)
+    refuse_leaks(data)
+    return settled
+
+
+def check_recipe(config: Config, data: Dataset) -> Config:
+    """Settles the features and holds the recipe against what `data` was prepared with.
+
+    Raises:
+        ConfigError: names the key.
+    """
+    prepared = data.manifest.config
+    for key in config.data.model_fields_set & set(PREPARED):
+        wanted, had = getattr(config.data, key), getattr(prepared, key)
+        if wanted != had:
+            raise ConfigError(
+                f"data.{key}: the recipe says {wanted!r}, but the data set was prepared with {had!r}; "
+                "prepare it again with --config, or change the recipe"
+            )
+    split = data.manifest.split.kind
+    if config.data.split not in ("auto", split):
+        raise ConfigError(f"data.split: the recipe says {config.data.split!r}, but the data set was split by {split!r}")
+    if data.manifest.events["train"] < 2:
+        raise ConfigError(f"{data.path}: {data.manifest.events['train']} training events; training needs at least 2")
+    if config.data.refit and not data.manifest.events["valid"]:
+        raise ConfigError("data.refit: the data set has no validation events to choose the epochs on; set it to false")
+    if config.train.weighted and data.events("train").weight is None:
+        raise ConfigError("train.weighted: the data set has no weights; prepare it with data.columns.weight")
+    return settle_features(config, data)

@@ -1,0 +1,226 @@
+"""The command line `towers`: words and options only; each command's work lies in the module of its name.
+
+In: the words of a shell. Out: a call of `pipelines.<command>.run`, and its exit code (see `pipelines.exits`). A command
+imports its module when it is called: `towers --help` is quick, and `towers serve` loads neither `towers` nor TFRS.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from pipelines.exits import exit_code
+
+Format = Literal["auto", "csv", "parquet", "jsonl", "movielens", "recbole", "lightgcn", "pairs"]
+
+Recipe = Annotated[Path, typer.Option("--config", help="The recipe, a TOML file.")]
+Overrides = Annotated[
+    list[str],
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one setting; repeatable.", show_default=False),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output that is already there.")]
+Dataset = Annotated[Path, typer.Option(help="A data set, written by 'towers prepare'.")]
+Bundle = Annotated[Path, typer.Option(help="A bundle, written by 'towers export'.")]
+
+# What Ctrl-C leaves; every other command leaves nothing of its unfinished output.
+KEPT = {
+    "train": "the last checkpoint is kept, and the same command goes on from there (--fresh starts anew)",
+    "recall": "the finished parts are kept, and the same command goes on from there",
+    "serve": "the service has stopped",
+    "query": "nothing was changed",
+    "check": "nothing was changed",
+}
+
+app = typer.Typer(
+    help="Two-tower recall, end to end: prepare, train, export, index, report, serve.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+def _example(*lines: str) -> str:
+    # Two line breaks, because the help formatter joins single ones.
+    return "\n\n".join(["Example:", *(f"$ {line}" for line in lines)])
+
+
+@app.command(epilog=_example("towers synth --out world --users 10000 --items 20000"))
+def synth(
+    out: Annotated[Path, typer.Option(help="The directory to write: events, items and users as Parquet, the truth.")],
+    users: Annotated[int, typer.Option(min=1, help="Number of users.")] = 6_000,
+    items: Annotated[int, typer.Option(min=1, help="Number of items, 1,000 to 10,000,000.")] = 21_000,
+    events: Annotated[int, typer.Option(min=1, help="Number of events, about.")] = 480_000,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed writes the same world.")] = 0,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write a synthetic world whose best attainable recall is known."""
+    from pipelines import synth as command
+
+    command.run(out, users=users, items=items, events=events, seed=seed, overwrite=overwrite)
+
+
+@app.command(epilog=_example("towers check --config recipes/default.toml --dataset dataset"))
+def check(
+    config: Recipe,
+    dataset: Annotated[Path | None, typer.Option(help="Check the recipe against this data set, too.")] = None,
+    overrides: Overrides = [],  # noqa: B006 - Typer copies it
+) -> None:
+    """Find everything that can be wrong with a recipe before a long run."""
+    from pipelines import check as command
+    from towers.config import load_config
+
+    command.run(load_config(config, overrides), dataset)
+
+
+@app.command(epilog=_example("towers prepare --events u.data --format movielens --out dataset"))
+def prepare(
+    events: Annotated[Path, typer.Option(help="The events: a file, or a folder of a public format.")],
+    out: Annotated[Path, typer.Option(help="The data set to write.")],
+    items: Annotated[Path | None, typer.Option(help="Attributes of the items: a file.")] = None,
+    users: Annotated[Path | None, typer.Option(help="Attributes of the users: a file.")] = None,
+    format: Annotated[Format, typer.Option(help="How the files are written; auto looks at them.")] = "auto",
+    config: Annotated[Path | None, typer.Option(help="A recipe; its [data] section maps columns and splits.")] = None,
+    overrides: Overrides = [],  # noqa: B006
+    on_bad_rows: Annotated[
+        Literal["error", "skip"], typer.Option(help="Stop at a bad row, or leave it out and count it in 'rejects'.")
+    ] = "error",
+    overwrite: Overwrite = False,
+) -> None:
+    """Turn raw events, items and users into a data set with its splits."""
+    from pipelines import prepare as command
+    from towers.config import Config, load_config
+
+    if overrides and config is None:
+        raise typer.BadParameter("needs the recipe that it overrides; add --config RECIPE.toml", param_hint="--set")
+    data = (load_config(config, overrides) if config else Config()).data
+    command.run(
+        data, events, out, items=items, users=users, format=format, on_bad_rows=on_bad_rows, overwrite=overwrite
+    )
+
+
+@app.command(
+    epilog=_example(
+        "towers train --dataset dataset --config recipes/default.toml --out run",
+        "towers train --dataset dataset --config my.toml --set train.epochs=3 --out r",
+    )
+)
+def train(
+    dataset: Dataset,
+    config: Recipe,
+    out: Annotated[Path, typer.Option(help="The run to write: settings, checkpoints, summary.")],
+    overrides: Overrides = [],  # noqa: B006
+    fresh: Annotated[bool, typer.Option("--fresh", help="Discard the unfinished work of an interrupted run.")] = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Train the two towers; an interrupted run goes on where it stopped."""
+    from pipelines import train as command
+    from towers.config import load_config
+
+    command.run(load_config(config, overrides), dataset, out, resume=not fresh, overwrite=overwrite)
+
+
+@app.command(epilog=_example("towers export --run run --out bundle"))
+def export(
+    run: Annotated[Path, typer.Option(help="A run, written by 'towers train'.")],
+    out: Annotated[Path, typer.Option(help="The bundle to write.")],
+    overwrite: Overwrite = False,
+) -> None:
+    """Write the bundle that serves a run: both towers, all vectors, a manifest."""
+    from pipelines import export as command
+
+    command.run(run, out, overwrite=overwrite)
+
+
+@app.command(epilog=_example("towers index --bundle bundle --target-recall 0.98"))
+def index(
+    bundle: Bundle,
+    target_recall: Annotated[
+        float, typer.Option(min=0.01, max=1.0, help="Recall@100 against exact search to tune for.")
+    ] = 0.98,
+    kind: Annotated[
+        Literal["auto", "exact", "scann"], typer.Option(help="The index; auto takes exact search for small catalogues.")
+    ] = "auto",
+) -> None:
+    """Build the bundle's index, tuned until its measured recall reaches the target."""
+    from pipelines import index as command
+
+    command.run(bundle, target_recall=target_recall, kind=kind)
+
+
+@app.command(epilog=_example("towers report --bundle bundle --dataset dataset --out report"))
+def report(
+    bundle: Bundle,
+    dataset: Dataset,
+    out: Annotated[Path, typer.Option(help="The directory to write: report.json and per_user.parquet.")],
+    overwrite: Overwrite = False,
+) -> None:
+    """Measure a bundle on the data set's test events, beside its baselines."""
+    from pipelines import report as command
+
+    command.run(bundle, dataset, out, overwrite=overwrite)
+
+
+@app.command(epilog=_example("towers recall --bundle bundle --k 100 --out recall.parquet"))
+def recall(
+    bundle: Bundle,
+    k: Annotated[int, typer.Option("--k", min=1, help="Items for each user.")],
+    out: Annotated[Path, typer.Option(help="The Parquet file to write.")],
+    users: Annotated[Path | None, typer.Option(help="Only these users: a file with a column user_id.")] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Recall for every user at once, resumable and in bounded memory."""
+    from pipelines import recall as command
+
+    command.run(bundle, k, out, users=users, overwrite=overwrite)
+
+
+@app.command(epilog=_example("towers serve --bundle bundle --port 8000"))
+def serve(
+    bundle: Bundle,
+    host: Annotated[
+        str, typer.Option(envvar="TOWERS_HOST", help="The address to listen on; 0.0.0.0 is every one.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(envvar="TOWERS_PORT", min=0, max=65_535, help="The port to listen on; 0 takes a free one.")
+    ] = 8000,
+    workers: Annotated[int, typer.Option(envvar="TOWERS_WORKERS", min=1, help="Number of processes.")] = 1,
+) -> None:
+    """Serve a bundle over HTTP: POST /recall."""
+    from pipelines import serve as command
+
+    command.run(bundle, host, port, workers)
+
+
+@app.command(
+    epilog=_example("towers query --bundle bundle --user 42", "towers query --url http://127.0.0.1:8000 --user 42")
+)
+def query(
+    user: Annotated[str, typer.Option(help="The user's id.")],
+    bundle: Annotated[Path | None, typer.Option(help="Ask this bundle; beside --url it gives only the titles.")] = None,
+    url: Annotated[str | None, typer.Option(help="Ask the service at this address.")] = None,
+    k: Annotated[int, typer.Option("--k", min=1, help="Number of items.")] = 10,
+) -> None:
+    """Show what one user is recommended, from a bundle or a running service."""
+    from pipelines import query as command
+
+    if bundle is None and url is None:
+        raise typer.BadParameter("give one of them", param_hint="--bundle / --url")
+    command.run(user, bundle=bundle, url=url, k=k)
+
+
+@app.command(epilog=_example("towers demo"))
+def demo(
+    out: Annotated[Path, typer.Option(help="The directory to work in.")] = Path("demo"),
+) -> None:
+    """Run the whole path on a synthetic world and show what comes out."""
+    from pipelines import demo as command
+
+    command.run(out)
+
+
+def main() -> None:
+    """The entry point: every way a command can end becomes an exit code and at most one line."""
+    words = sys.argv[1:] or ["--help"]
+    kept = KEPT.get(words[0], "no unfinished output is left")
+    sys.exit(exit_code(lambda: app(words, prog_name="towers", standalone_mode=False), kept=kept))

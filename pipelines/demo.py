@@ -1,0 +1,105 @@
+"""`towers demo`: the whole path on a synthetic world, ending with a running service that is asked over HTTP.
+
+In: a directory to work in. Out: `world`, `dataset`, `run`, `bundle` and `report` in it, made anew each time, and tables
+on stdout. Each step is the command of that name; `pipelines.demo_service` asks, `pipelines.demo_view` shows.
+"""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipelines import check, demo_view, export, index, prepare, report, synth, train
+from pipelines.dataset import Dataset
+from pipelines.demo_service import Asked, ask, running
+from pipelines.progress import say
+from serving.bundle import Bundle
+from towers.config import load_config
+
+RECIPE = Path(__file__).parents[1] / "recipes" / "default.toml"
+# Large enough for a ScaNN index and a measured recall, small enough for two minutes on two cores.
+USERS, ITEMS, EVENTS, EPOCHS = 6_000, 21_000, 480_000, 5
+SHOWN = 10
+HISTORY_LENGTH = 8
+
+
+def run(
+    out: Path, *, users: int = USERS, items: int = ITEMS, events: int = EVENTS, epochs: int = EPOCHS
+) -> list[Asked]:
+    """Runs every step and shows the result.
+
+    Args:
+        out: the directory to work in; what an earlier demo left there is replaced, other files are left alone.
+        users: of the synthetic world.
+        items: of the synthetic world.
+        events: of the synthetic world.
+        epochs: of training, at most.
+
+    Returns:
+        What the service was asked, and what it answered.
+    """
+    started = time.monotonic()
+    world, dataset, trained, bundle, judged = (out / name for name in ("world", "dataset", "run", "bundle", "report"))
+    config = load_config(RECIPE, [f"train.epochs={epochs}"])
+    _step(1, f"synth: a world of {users:,} users, {items:,} items and {events:,} events, its truth known")
+    synth.run(world, users=users, items=items, events=events, seed=0, overwrite=True)
+    _step(2, "prepare: events, items and users to a data set")
+    prepare.run(config.data, world, dataset, overwrite=True)
+    _step(3, "check: recipe and data set fit, and nothing of the future leaks into a history")
+    check.run(config, dataset)
+    _step(4, "train: two towers")
+    train.run(config, dataset, trained, resume=False, overwrite=True)
+    _step(5, "export: towers and vectors to a bundle")
+    export.run(trained, bundle, overwrite=True)
+    _step(6, "index: built, and tuned until its measured recall reaches the target")
+    index.run(bundle)
+    _step(7, "report: recall on events that the model has not seen")
+    content = report.run(bundle, dataset, judged, overwrite=True)
+    _step(8, "serve: the service, asked over HTTP")
+    opened, data = Bundle.open(bundle, verify=False), Dataset.open(dataset)
+    user = _choose_user(opened, data)
+    with running(bundle, out / "service.log") as url:
+        answers = ask(url, _questions(opened, data, user))
+    demo_view.show(opened, _later(data, user), user, answers, content, out, seconds=time.monotonic() - started)
+    return answers
+
+
+def _step(number: int, what: str) -> None:
+    say(f"[{number}/8] {what}")
+
+
+def _choose_user(bundle: Bundle, data: Dataset) -> str:
+    """The first user with test events whose history is of a length that a table can hold; not chosen by its result."""
+    tests = np.diff(data.events("test").offsets)
+    numbers = {name: number for number, name in enumerate(data.users["user_id"].to_list())}
+    lengths: dict[str, int] = {
+        name: len(bundle.seen(row)) for row, name in enumerate(bundle.query_ids) if tests[numbers[name]] > 0
+    }
+    return min(lengths, key=lambda name: abs(lengths[name] - HISTORY_LENGTH))
+
+
+def _questions(bundle: Bundle, data: Dataset, user: str) -> list[tuple[str, dict[str, Any]]]:
+    """One request of each kind that the service answers: known user, features, history, unknown user."""
+    row = data.users["user_id"].to_list().index(user)
+    known = data.users.row(row, named=True)
+    features = {
+        spec.name: known[spec.name]
+        for spec in bundle.manifest.query_features
+        if spec.name in known and spec.kind != "id" and known[spec.name] is not None
+    }
+    history = bundle.item_ids.gather(bundle.seen(bundle.query_rows[user])).to_list()
+    return [
+        ("a known user", {"user_id": user, "k": SHOWN}),
+        ("a new user with these features", {"features": features, "k": SHOWN}),
+        ("a new user with this history", {"history": history, "k": SHOWN}),
+        ("an unknown user", {"user_id": "nobody-knows-me", "k": SHOWN}),
+    ]
+
+
+def _later(data: Dataset, user: str) -> set[str]:
+    """Ids of the items that the user took in the test period."""
+    number = data.users["user_id"].to_list().index(user)
+    test = data.events("test")
+    taken = test.item[test.offsets[number] : test.offsets[number + 1]]
+    return set(data.items["item_id"].gather(taken).to_list())

@@ -1,0 +1,132 @@
+"""What `towers demo` shows at its end: one user's recommendations, the measured recall, and where everything lies.
+
+In: the bundle, the service's answers, the report. Out: tables on stdout.
+"""
+
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from pipelines.demo_service import Asked
+from pipelines.query import title_column
+from serving.bundle import Bundle
+
+KS = (10, 50, 100)
+LONGEST_BODY = 40
+
+
+def show(
+    bundle: Bundle,
+    later: set[str],
+    user: str,
+    answers: Sequence[Asked],
+    report: dict[str, Any],
+    out: Path,
+    *,
+    seconds: float,
+) -> None:
+    """Prints everything.
+
+    Args:
+        bundle: the opened bundle.
+        later: ids of the items that the user took after the training period.
+        user: the query user; `answers[0]` is the service's answer for them.
+        answers: all questions and answers.
+        report: the content of `report.json`.
+        out: the directory of the demo.
+        seconds: that the demo took.
+    """
+    console = Console()
+    console.print()
+    console.print(_user_table(bundle, later, user, answers[0]))
+    console.print()
+    console.print(_asked_table(answers, _titles(bundle)))
+    console.print()
+    console.print(_recall_table(report))
+    console.print()
+    for what, where in (
+        ("report", out / "report" / "report.json"),
+        ("bundle", out / "bundle"),
+        ("start the service again", f"{_command()} serve --bundle {out / 'bundle'}"),
+        ("ask it", f"{_command()} query --url http://127.0.0.1:8000 --user {user}"),
+    ):
+        # Not wrapped: these lines are there to be copied.
+        console.print(f"[bold]{what}[/bold]: {where}", soft_wrap=True, highlight=False)
+    console.print(f"done in {seconds:.0f} s", highlight=False)
+
+
+def _titles(bundle: Bundle) -> dict[str, str]:
+    """Item id to title, safe for rich; empty where no column names an item."""
+    titles = title_column(bundle.item_attributes)
+    if titles is None:
+        return {}
+    pairs = zip(bundle.item_ids, titles.to_list(), strict=True)
+    return {item: escape(title) for item, title in pairs if title is not None}
+
+
+def _user_table(bundle: Bundle, later: set[str], user: str, asked: Asked) -> Table:
+    titles = _titles(bundle)
+    items = asked.answer["items"]
+    seen = bundle.item_ids.gather(bundle.seen(bundle.query_rows[user])).to_list()[::-1]
+    hits = len(later & {item["id"] for item in items})
+    shown = Table(
+        title=f"User {user}",
+        caption=f"✓ = taken in the test period, which the model never saw: {hits} of {len(later)}",
+        title_style="bold",
+    )
+    shown.add_column("their history, newest first", style="dim")
+    shown.add_column("recalled")
+    shown.add_column("score", justify="right")
+    shown.add_column("✓", style="green")
+    for place in range(len(items)):
+        old = seen[place] if place < len(seen) else ""
+        new = items[place]
+        mark = "✓" if new["id"] in later else ""
+        shown.add_row(titles.get(old, old), titles.get(new["id"], new["id"]), f"{new['score']:.3f}", mark)
+    return shown
+
+
+def _asked_table(answers: Sequence[Asked], titles: dict[str, str]) -> Table:
+    shown = Table(title="POST /recall", title_style="bold")
+    for name in ("asked by", "source", "first item"):
+        shown.add_column(name)
+    shown.add_column("ms", justify="right")
+    for asked in answers:
+        body = json.dumps({key: value for key, value in asked.body.items() if key != "k"}, ensure_ascii=False)
+        body = body if len(body) <= LONGEST_BODY else body[: LONGEST_BODY - 1] + "…"
+        first = asked.answer["items"][0]["id"] if asked.answer["items"] else ""
+        who = f"{asked.who}\n[dim]{escape(body)}[/dim]"
+        shown.add_row(who, asked.answer["source"], titles.get(first, first), f"{asked.milliseconds:.1f}")
+    return shown
+
+
+def _recall_table(report: dict[str, Any]) -> Table:
+    metrics = report["metrics"]
+    rows = [("this model", "exact"), ("through its index", "index"), ("popularity", "popularity")]
+    rows += [("best attainable", "best_attainable")] if "best_attainable" in metrics else []
+    users = report["counts"]["users"]
+    shown = Table(title=f"Recall of what {users:,} test users took next", title_style="bold")
+    shown.add_column("")
+    for k in KS:
+        shown.add_column(f"recall@{k}", justify="right")
+    for title, ranker in rows:
+        shown.add_row(title, *(f"{metrics[ranker][f'recall@{k}']['value']:.3f}" for k in KS))
+    if "share_of_attainable" in report:
+        shares = (report["share_of_attainable"][f"recall@{k}"]["value"] for k in KS)
+        shown.add_row("share of the attainable", *(f"{share:.0%}" for share in shares), style="bold")
+    return shown
+
+
+def _command() -> str:
+    """How this shell calls `towers`: by its name where it is on PATH, else beside this interpreter."""
+    if shutil.which("towers"):
+        return "towers"
+    beside = Path(sys.executable).with_name("towers")
+    return str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)

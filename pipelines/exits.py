@@ -1,0 +1,74 @@
+"""How a command ends: its exit code and, where it failed, the one line that says why.
+
+In: a command to call. Out: 0, or an exit code and one line on stderr; a traceback only where TOWERS_DEBUG asks for it.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+from typer import TyperException
+
+from pipelines.errors import DataError
+from pipelines.progress import say
+from serving.errors import BundleError, RequestError
+from serving.staging import OutputExistsError
+
+UNEXPECTED = 1
+USER_MISTAKE = 2
+INTERRUPTED = 130
+
+MODEL_MISTAKES = (("towers.errors", "ConfigError"), ("towers.training", "DivergedError"))
+
+
+def exit_code(command: Callable[[], object], *, kept: str) -> int:
+    """Calls one command and turns every way it can end into an exit code.
+
+    Args:
+        command: returns None, or the exit code that Typer chose (0 after ``--help``, 130 after Ctrl-C).
+        kept: what Ctrl-C leaves behind, for the person who pressed it.
+
+    Returns:
+        0 on success, 2 on a mistake of the user (one ``error: …`` line), 130 after Ctrl-C, 1 on anything unforeseen.
+    """
+    try:
+        code = command()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except TyperException as error:
+        message = error.format_message().replace("Value error, ", "")  # pydantic's prefix, which tells a user nothing
+        return _failed(error, message + _help_hint(error), USER_MISTAKE)
+    except Exception as error:  # noqa: BLE001 - the outermost frame: whatever comes must end as one line
+        if isinstance(error, _mistakes()):
+            return _failed(error, str(error), USER_MISTAKE)
+        if isinstance(error, OSError):
+            return _failed(error, _system_reason(error), USER_MISTAKE)
+        hint = "; set TOWERS_DEBUG=1 for the traceback"
+        return _failed(error, f"unexpected {type(error).__name__}: {error}{hint}", UNEXPECTED)
+    if code == INTERRUPTED:
+        say(f"interrupted; {kept}")
+    return code if isinstance(code, int) else 0
+
+
+def _mistakes() -> tuple[type[Exception], ...]:
+    # `towers serve` must not load `towers`; a module that was never loaded cannot have raised its error.
+    loaded = [(sys.modules[module], name) for module, name in MODEL_MISTAKES if module in sys.modules]
+    return (DataError, BundleError, RequestError, OutputExistsError, *(getattr(*place) for place in loaded))
+
+
+def _failed(error: Exception, message: str, code: int) -> int:
+    if os.environ.get("TOWERS_DEBUG"):
+        traceback.print_exception(error)
+    say("error: " + " ".join(line.strip() for line in message.splitlines() if line.strip()))
+    return code
+
+
+def _help_hint(error: TyperException) -> str:
+    context = getattr(error, "ctx", None)
+    return f" (see {context.command_path} --help)" if context else ""
+
+
+def _system_reason(error: OSError) -> str:
+    # "[Errno 28] No space left on device: 'x'" the other way round, as every other message here names the file first.
+    return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)

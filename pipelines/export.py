@@ -1,0 +1,183 @@
+"""`towers export`: a run to a bundle.
+
+In: RUN, and the data set it was trained on. Out: BUNDLE with both towers, every item's and known user's vector, seen
+items, attributes and lineage.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from pipelines.dataset import Dataset
+from pipelines.errors import DataError
+from pipelines.heldout import seen
+from pipelines.lists import select_lists
+from pipelines.progress import progress
+from pipelines.tables import build_tables
+from pipelines.train import build_model
+from pipelines.vocabulary import load_features
+from serving.bundle_writer import write_bundle
+from serving.manifest import FeatureSpec as RequestFeature
+from serving.manifest import Manifest
+from serving.staging import refuse_existing
+from towers.config import Config, load_config
+from towers.events import Floats, Int32s, Int64s
+from towers.export import save_tower
+from towers.features import MISSING, FeatureSpec
+from towers.model import TwoTower
+from towers.tables import Tables
+from towers.validation import embed_all
+
+LIBRARIES = ("tensorflow", "tf-keras", "tensorflow-recommenders", "numpy", "polars")
+KNOWN_SPLITS = ("train", "valid")  # what a service may know; the test events are for the report
+USERS = 65_536  # encoded at once
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run, read back: its recipe, data set, model with trained weights, and looked-up tables."""
+
+    config: Config
+    summary: dict[str, Any]
+    dataset: Dataset
+    model: TwoTower
+    tables: Tables
+
+
+def run(run: Path, out: Path, *, overwrite: bool = False) -> Manifest:
+    """Exports a run.
+
+    Args:
+        run: what `towers train` wrote; it names the data set it was trained on.
+        out: BUNDLE.
+        overwrite: replace a bundle that is there.
+
+    Raises:
+        DataError: RUN is incomplete, or its data set has moved or changed.
+        OutputExistsError: BUNDLE exists.
+        BundleError: what was written cannot be read back.
+    """
+    refuse_existing(out, overwrite=overwrite)
+    trained = load_run(run)
+    model, tables, dataset = trained.model, trained.tables, trained.dataset
+    items = informed(tables.items)
+    if not items.any():
+        raise DataError(f"{run}: no item has a trained feature; nothing to recall")
+    row_of = np.where(items, np.cumsum(items) - 1, -1)
+    offsets, seen_items = seen(dataset, KNOWN_SPLITS)
+    users, query_vectors = _query_vectors(model, tables, offsets, seen_items)
+    popularity = np.bincount(seen_items, minlength=dataset.manifest.items)
+    offsets, seen_items = select_lists(users, offsets, row_of[seen_items].astype(np.int32))
+    item_vectors = embed_all(model.candidate_tower, tables.items)[items]
+    # Named by what it serves: the same vectors have the same version, whoever trained them.
+    digest = hashlib.sha256(item_vectors.tobytes() + query_vectors.tobytes()).hexdigest()
+    return write_bundle(
+        out,
+        model_version=f"{dataset.manifest.fingerprint[:8]}-{digest[:8]}",
+        metric=trained.config.model.similarity,
+        query_features=[request_feature(encoder.spec) for encoder in model.query_tower.encoders],
+        candidate_features=[request_feature(encoder.spec) for encoder in model.candidate_tower.encoders],
+        item_ids=dataset.items["item_id"].filter(pl.Series(items)),
+        item_vectors=item_vectors,
+        item_attributes=dataset.items.filter(pl.Series(items)).drop("train_count"),
+        popularity=popularity[items],
+        query_ids=dataset.users["user_id"].gather(users),
+        query_vectors=query_vectors,
+        seen_offsets=offsets,
+        seen_items=seen_items,
+        write_towers=lambda directory: _save_towers(trained, directory),
+        libraries={name: version(name) for name in LIBRARIES},
+        lineage={
+            "dataset": dataset.manifest.fingerprint,
+            "vectors": digest,
+            "config": trained.config.model_dump(mode="json", exclude_none=True),
+            "items_without_trained_features": int((~items).sum()),
+        },
+        training=trained.summary,
+        overwrite=overwrite,
+    )
+
+
+def load_run(run: Path) -> Trained:
+    """Reads a finished run and the data set it names.
+
+    Raises:
+        DataError: a part is missing, or the data set is not the one it was trained on.
+    """
+    if not (run / "summary.json").is_file():
+        raise DataError(f"{run}: not a finished run (no summary.json); `towers train --out {run}` makes one")
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    # Relative to the run, so that both may move together.
+    dataset = Dataset.open((run / summary["dataset_path"]).resolve())
+    if dataset.manifest.fingerprint != summary["dataset"]:
+        raise DataError(
+            f"{dataset.path}: fingerprint {dataset.manifest.fingerprint[:12]}, but {run} was trained on "
+            f"{summary['dataset'][:12]}; the data set was prepared again since"
+        )
+    config = load_config(run / "config.toml")
+    model = build_model(config, load_features(run))
+    tables = build_tables(model, dataset, None)
+    # One pass creates the weights of the hidden layers, which the checkpoint then fills.
+    model.query_tower(_constants(tables.of_users(*_first_user())))
+    model.candidate_tower(_constants(tables.of_items(np.zeros(1, np.int32))))
+    tf.train.Checkpoint(model=model).read(str(run / "checkpoints" / "final")).assert_existing_objects_matched()
+    return Trained(config, summary, dataset, model, tables)
+
+
+def informed(features: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
+    """Which rows have at least one feature that is not missing: bool [R]. The others' vectors would mean nothing."""
+    known: Any = False
+    for rows in features.values():
+        if rows.dtype == np.float32:
+            known = known | (rows[:, 1] == 0)
+        else:
+            known = known | (rows.reshape(len(rows), -1) != MISSING).any(axis=1)
+    return np.asarray(known)
+
+
+def request_feature(spec: FeatureSpec) -> RequestFeature:
+    """A feature as requests and the bundle's manifest know it."""
+    return RequestFeature(name=spec.name, kind=spec.config.kind, dtype=spec.dtype.name, length=spec.length)
+
+
+def _query_vectors(model: TwoTower, tables: Tables, offsets: Int64s, items: Int32s) -> tuple[Int32s, Floats]:
+    """Numbers and vectors of the users of whom anything is known."""
+    users, vectors = [], []
+    count = len(offsets) - 1
+    with progress("encode users", total=count, unit="users") as advance:
+        for begin in range(0, count, USERS):
+            block = np.arange(begin, min(begin + USERS, count), dtype=np.int32)
+            features = tables.of_users(block, offsets[begin : begin + len(block) + 1], items)
+            known = informed(features)
+            users.append(block[known])
+            vectors.append(embed_all(model.query_tower, {name: rows[known] for name, rows in features.items()}))
+            advance(len(block))
+    dimension = model.settings.dimension
+    return np.concatenate(users), np.concatenate([block.reshape(-1, dimension) for block in vectors])
+
+
+def _save_towers(trained: Trained, directory: Path) -> None:
+    with progress("save towers", total=2, unit="towers") as advance:
+        for name, tower in (
+            ("query_tower", trained.model.query_tower),
+            ("candidate_tower", trained.model.candidate_tower),
+        ):
+            save_tower(tower, directory / name)
+            advance(1)
+
+
+def _first_user() -> tuple[Int32s, Int64s, Int32s]:
+    return np.zeros(1, np.int32), np.zeros(2, np.int64), np.zeros(0, np.int32)
+
+
+def _constants(features: dict[str, Any]) -> dict[str, tf.Tensor]:
+    return {name: tf.constant(values) for name, values in features.items()}

@@ -1,0 +1,131 @@
+"""Which features a model has, settled against a data set: given ones are checked, sides left out are derived.
+
+In: a `Config` and a `Dataset`. Out: a `Config` whose two feature sides are spelt out. A feature that the data cannot
+feed is a `ConfigError` that names the key, what came and what the data set has.
+"""
+
+import difflib
+import keyword
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from pipelines.dataset import Dataset
+from towers.config import Config, Feature, Features, parse_config
+from towers.errors import ConfigError
+
+# What each kind can read; id, history, hour and weekday read the event itself.
+READS = {
+    "categorical": ("string", "number"),
+    "hashed": ("string", "number"),
+    "numeric": ("number",),
+    "multi": ("list",),
+    "text": ("string", "list"),
+}
+DISTINCT_SHARE = 0.5  # a string column with more distinct values than this share of its rows is free text or a key
+
+
+def settle_features(config: Config, dataset: Dataset) -> Config:
+    """Returns `config` with both feature sides spelt out and every feature known to be fed by `dataset`.
+
+    Raises:
+        ConfigError: a feature's column is missing, of a type its kind cannot read, or a side has no feature.
+    """
+    query = config.features.query
+    candidate = config.features.candidate
+    sides = Features(
+        query=_derived_query(dataset) if query is None else query,
+        candidate=_derived_candidate(dataset) if candidate is None else candidate,
+    )
+    for side, features in (("query", sides.query or {}), ("candidate", sides.candidate or {})):
+        if not features:
+            raise ConfigError(f"features.{side}: needs at least one feature; leave the section out to derive them")
+        ids = [name for name, feature in features.items() if feature.kind == "id"]
+        if len(ids) > 1:
+            raise ConfigError(f"features.{side}: one feature of kind 'id' at most, got {', '.join(ids)}")
+        for name, feature in features.items():
+            _check(f"features.{side}.{name}", name, feature, side, dataset)
+    return config.model_copy(update={"features": sides})
+
+
+def columns_of(side: str, dataset: Dataset) -> Mapping[str, str]:
+    """Types by name of the columns a feature of this side may read."""
+    manifest = dataset.manifest
+    return manifest.item_columns if side == "candidate" else {**manifest.event_columns, **manifest.user_columns}
+
+
+def column_of(name: str, feature: Feature) -> str:
+    """The column a feature reads."""
+    return feature.column or name
+
+
+def _check(key: str, name: str, feature: Feature, side: str, dataset: Dataset) -> None:
+    if input_name(name) != name:
+        raise ConfigError(
+            f"{key}: a feature's name is an input of the SavedModel: letters, digits and _ only, no Python keyword; "
+            f"call it {input_name(name)!r} and add column = {name!r}"
+        )
+    if feature.kind not in READS:
+        if feature.column is not None:
+            raise ConfigError(f"{key}.column: kind {feature.kind!r} reads the event itself and takes no column")
+        if side == "candidate" and feature.kind != "id":
+            raise ConfigError(f"{key}.kind: {feature.kind!r} describes a query; a candidate feature cannot be one")
+        if feature.kind in ("hour", "weekday") and dataset.manifest.time_unit in (None, "order"):
+            raise ConfigError(f"{key}.kind: {feature.kind!r} needs event times, and this data set has none")
+        return
+    columns = columns_of(side, dataset)
+    column = column_of(name, feature)
+    if column not in columns:
+        near = difflib.get_close_matches(column, columns, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"{key}: the data set has no column {column!r}; it has {', '.join(columns) or 'none'}{hint}")
+    if columns[column] not in READS[feature.kind]:
+        fits = ", ".join(kind for kind, types in READS.items() if columns[column] in types)
+        raise ConfigError(
+            f"{key}.kind: {feature.kind!r} reads {' or '.join(READS[feature.kind])} columns, and {column!r} is a "
+            f"{columns[column]} column; kinds that fit: {fits}"
+        )
+
+
+def _derived_query(dataset: Dataset) -> dict[str, Feature]:
+    features: dict[str, Any] = {"user_id": {"kind": "id"}, "history": {"kind": "history"}}
+    features |= _derived(dataset.users, dataset.manifest.user_columns)
+    context = dataset.context("train")
+    if context is not None:
+        # Half the examples train without it: known users' stored vectors and requests without context have none.
+        derived = _derived(context, dataset.manifest.event_columns)
+        features |= {name: {**feature, "mask_share": 0.5} for name, feature in derived.items()}
+    return _parsed("query", features)
+
+
+def _derived_candidate(dataset: Dataset) -> dict[str, Feature]:
+    return _parsed("candidate", {"item_id": {"kind": "id"}, **_derived(dataset.items, dataset.manifest.item_columns)})
+
+
+def _derived(frame: pl.DataFrame, columns: Mapping[str, str]) -> dict[str, Any]:
+    features: dict[str, Any] = {}
+    for column, kind in columns.items():
+        name = input_name(column)
+        if kind == "number":
+            features[name] = {"kind": "numeric", "column": column}
+        elif kind == "list":
+            features[name] = {"kind": "multi", "column": column}
+        elif frame[column].n_unique() <= max(2, DISTINCT_SHARE * frame.height):
+            features[name] = {"kind": "categorical", "column": column}
+        elif int(frame[column].str.contains(" ", literal=True).sum()) > DISTINCT_SHARE * frame.height:
+            features[name] = {"kind": "text", "column": column}
+        # What remains, distinct values without words, is a key: it would only memorise.
+    return features
+
+
+def input_name(column: str) -> str:
+    """A name that a SavedModel takes for an input, close to the column's own."""
+    name = re.sub(r"\W", "_", column, flags=re.ASCII)
+    return name if name.isidentifier() and not keyword.iskeyword(name) else f"f_{name}"
+
+
+def _parsed(side: str, features: dict[str, Any]) -> dict[str, Feature]:
+    parsed = parse_config({"features": {side: features}}).features
+    return (parsed.query if side == "query" else parsed.candidate) or {}

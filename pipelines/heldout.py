@@ -1,0 +1,155 @@
+"""The held-out events as questions: for each user, what is known before, and what should be found.
+
+In: a `Dataset` and the split to ask about. Out: a `HeldOut` in flat arrays. All protocols here share it: the items a
+user took earlier are known and masked, so they are no targets; a user without targets is no question.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.dataset import Dataset
+from pipelines.ingest.layout import sum_of_offsets
+from towers.events import Events, Int32s, Int64s
+
+EARLIER = {"valid": ("train",), "test": ("train", "valid")}
+BLOCK_EVENTS = 4_000_000
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Questions and answers of one held-out split.
+
+    Attributes:
+        users: [Q] numbers of the users with at least one target, rising.
+        target_offsets: [Q + 1]; question q has ``target_items[target_offsets[q]:target_offsets[q + 1]]`` as targets.
+        target_items: item numbers, each once per question, in the order of the events.
+        seen_offsets: [Q + 1]; likewise for `seen_items`.
+        seen_items: items of the user's earlier events, newest last, repeats included.
+        dropped_targets: how many distinct held-out pairs are no targets because the user had taken the item before.
+    """
+
+    users: Int32s
+    target_offsets: Int64s
+    target_items: Int32s
+    seen_offsets: Int64s
+    seen_items: Int32s
+    dropped_targets: int
+
+
+def heldout(dataset: Dataset, split: str) -> HeldOut:
+    """The questions of ``valid`` (train is known) or ``test`` (train and valid are known).
+
+    Raises:
+        KeyError: `split` is neither.
+    """
+    parts = [dataset.events(name) for name in EARLIER[split]]
+    held = dataset.events(split)
+    items = max(dataset.manifest.items, 1)
+    blocks = []
+    for low, high in user_blocks([held, *parts]):
+        blocks.append(_block(held, parts, low, high, items))
+    users, target_counts, targets, seen_counts, seen_items, dropped = zip(*blocks, strict=True)
+    return HeldOut(
+        users=np.concatenate(users),
+        target_offsets=_offsets(np.concatenate(target_counts)),
+        target_items=np.concatenate(targets),
+        seen_offsets=_offsets(np.concatenate(seen_counts)),
+        seen_items=np.concatenate(seen_items),
+        dropped_targets=sum(dropped),
+    )
+
+
+def seen(dataset: Dataset, splits: Sequence[str]) -> tuple[Int64s, Int32s]:
+    """Every user's items of several splits, named in the order of time: offsets [users + 1] and items, newest last."""
+    parts = [dataset.events(name) for name in splits]
+    offsets = sum_of_offsets(parts)
+    out = np.empty(int(offsets[-1]), np.int32)
+    start = offsets[:-1].copy()
+    for part in parts:
+        counts = np.diff(part.offsets)
+        out[np.repeat(start - part.offsets[:-1], counts) + np.arange(len(part))] = part.item
+        start += counts
+    return offsets, out
+
+
+def user_blocks(parts: Sequence[Events]) -> list[tuple[int, int]]:
+    """Ranges of users with about `BLOCK_EVENTS` events each, so that memory does not grow with the data set."""
+    ends = sum_of_offsets(parts)
+    users = len(ends) - 1
+    bounds = np.searchsorted(ends, np.arange(BLOCK_EVENTS, int(ends[-1]), BLOCK_EVENTS))
+    edges = np.unique(np.concatenate(([0], bounds, [users])))
+    return [(int(low), int(high)) for low, high in pairwise(edges)] or [(0, users)]
+
+
+def _block(
+    held: Events, parts: Sequence[Events], low: int, high: int, items: int
+) -> tuple[Int32s, Int64s, Int32s, Int64s, Int32s, int]:
+    first, last = int(held.offsets[low]), int(held.offsets[high])
+    user = np.asarray(held.user[first:last])
+    pair = user.astype(np.int64) * items + held.item[first:last]
+    _, place = np.unique(pair, return_index=True)
+    place.sort()
+    user, pair = user[place], pair[place]
+    until = _first_times(held, low, high)
+    seen_user, seen_item = _known(parts, low, high, until)
+    known = np.sort(seen_user.astype(np.int64) * items + seen_item)
+    fresh = ~_contains(known, pair)
+    user, pair = user[fresh], pair[fresh]
+    users, target_counts = np.unique(user, return_counts=True)
+    asked = np.zeros(high - low, bool)
+    asked[users - low] = True
+    wanted = asked[seen_user - low]
+    seen_counts = np.bincount(seen_user[wanted] - low, minlength=high - low)[asked]
+    return (
+        users.astype(np.int32),
+        target_counts.astype(np.int64),
+        (pair % items).astype(np.int32),
+        seen_counts.astype(np.int64),
+        seen_item[wanted],
+        int(np.count_nonzero(~fresh)),
+    )
+
+
+def _first_times(held: Events, low: int, high: int) -> NDArray[np.int64] | None:
+    """[high - low] time of each user's first held-out event; without one, the end of time."""
+    if held.time is None:
+        return None
+    begin, end = held.offsets[low:high], held.offsets[low + 1 : high + 1]
+    times = np.full(high - low, np.iinfo(np.int64).max)
+    some = begin < end
+    times[some] = held.time[begin[some]]
+    return times
+
+
+def _known(
+    parts: Sequence[Events], low: int, high: int, until: NDArray[np.int64] | None
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    users, items = [], []
+    for part in parts:
+        span = slice(int(part.offsets[low]), int(part.offsets[high]))
+        user, item = np.asarray(part.user[span]), np.asarray(part.item[span])
+        if until is not None and part.time is not None:
+            early = part.time[span] <= until[user - low]
+            user, item = user[early], item[early]
+        users.append(user)
+        items.append(item)
+    user, item = np.concatenate(users), np.concatenate(items)
+    # Stable, so that a user's events keep the order of the splits and, within one, of time.
+    order = np.argsort(user, kind="stable")
+    return user[order], item[order]
+
+
+def _contains(ordered: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
+    if not len(ordered):
+        return np.zeros(len(wanted), bool)
+    place = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
+    found: NDArray[np.bool_] = ordered[place] == wanted
+    return found
+
+
+def _offsets(counts: NDArray[np.int64]) -> Int64s:
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)))

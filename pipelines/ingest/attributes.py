@@ -1,0 +1,119 @@
+"""Items and users as typed columns: strings, numbers and lists of strings, one row for each id.
+
+In: a `Table` of items or users. Out: a frame whose first column is the id, and the kind of each other column.
+"""
+
+import polars as pl
+
+from pipelines.errors import DataError
+from pipelines.ingest.ids import IdColumn
+from pipelines.ingest.rejects import ROW, Rejects
+from pipelines.ingest.tables import Kind, Table
+from pipelines.progress import progress
+
+# A leading zero (a zip code, a phone number) makes a text, not a number.
+NUMBER = r"^[+-]?(0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?$"
+NOT_A_NUMBER = r"^(?i)[+-]?(nan|inf|infinity)$"
+RESERVED = ("user_id", "item_id", "train_count")
+
+
+def read_attributes(table: Table, column: str, name: str, rejects: Rejects) -> tuple[pl.DataFrame, dict[str, Kind]]:
+    """Reads a whole items or users file.
+
+    Args:
+        table: the file.
+        column: its id column.
+        name: what the id column is called from now on, ``item_id`` or ``user_id``.
+        rejects: where bad rows go.
+
+    Returns:
+        The frame (`name` as String, then the attributes, rows as in the file) and the kinds of the attributes.
+
+    Raises:
+        DataError: bad rows that are not skipped, no row at all, a reserved name or a type that is not supported.
+    """
+    for other in table.columns:
+        if other in RESERVED and other != column:
+            raise DataError(f"{table.path}: the column name {other!r} is reserved; rename that column")
+    ids = IdColumn(table.path, column, rejects)
+    kinds: dict[str, Kind] = dict(table.kinds)
+    parts = []
+    with progress(f"read {table.path.name}", total=table.rows, unit="rows") as advance:
+        for batch in table.read(rejects):
+            if table.typed:
+                batch = typed_columns(batch, [c for c in table.columns if c != column], str(table.path))
+            parts.append(ids.clean(batch))
+            advance(batch.height)
+    frame = pl.concat(parts, how="vertical_relaxed") if parts else pl.DataFrame()
+    if frame.is_empty():
+        raise DataError(f"{table.path}: no row to read")
+    first = pl.col(column).is_first_distinct()
+    frame = rejects.split_off(frame, ~first, table.path, column, f"a duplicate row of this {name.removesuffix('_id')}")
+    for attribute in table.columns:
+        if attribute != column:
+            if not table.typed:
+                kinds.setdefault(attribute, text_kind(frame[attribute]))
+            frame = convert(frame, attribute, kinds.get(attribute), table, rejects)
+            if frame.schema[attribute] == pl.Null:
+                frame = frame.with_columns(pl.col(attribute).cast(pl.String))
+            kinds[attribute] = kind_of(frame.schema[attribute])
+    frame = frame.drop(ROW).rename({column: name})
+    return frame.select(name, *(c for c in frame.columns if c != name)), {
+        c: kinds[c] for c in frame.columns if c != name
+    }
+
+
+def text_kind(values: pl.Series) -> Kind:
+    """The kind of a text column: number where every value reads as one, else string."""
+    numeric = pl.col("v").str.contains(NUMBER)
+    frame = pl.DataFrame({"v": values}).select(
+        (numeric | pl.col("v").str.contains(NOT_A_NUMBER)).all().alias("all"), numeric.any().alias("any")
+    )
+    return "number" if frame["any"][0] and frame["all"][0] else "string"
+
+
+def convert(frame: pl.DataFrame, column: str, kind: Kind | None, table: Table, rejects: Rejects) -> pl.DataFrame:
+    """Turns a text column into its kind (a typed one already is), and takes out rows with NaN or no number."""
+    value = pl.col(column)
+    if not table.typed and kind == "list":
+        parts = value.str.split(table.separators.get(column, " "))
+        return frame.with_columns(parts.list.filter(pl.element() != "").alias(column))
+    if not table.typed and kind == "number":
+        parsed = value.str.strip_chars().cast(pl.Float64, strict=False)
+        bad = parsed.is_null() & value.is_not_null()
+        frame = rejects.split_off(frame, bad, table.path, column, "not a number")
+        frame = frame.with_columns(parsed)
+    if frame.schema[column].is_float():
+        reason = "NaN or infinite; leave the cell empty where there is no number"
+        frame = rejects.split_off(frame, value.is_nan() | value.is_infinite(), table.path, column, reason)
+    return frame
+
+
+def typed_columns(frame: pl.DataFrame, columns: list[str], where: str) -> pl.DataFrame:
+    """Brings typed columns down to the three kinds: booleans become text, dates seconds since 1970.
+
+    Raises:
+        DataError: a column of another type.
+    """
+    expressions = []
+    for column in columns:
+        dtype, value = frame.schema[column], pl.col(column)
+        if dtype == pl.Boolean or dtype in (pl.Categorical, pl.Enum):
+            value = value.cast(pl.String)
+        elif dtype in (pl.Datetime, pl.Date):
+            value = value.cast(pl.Datetime("us")).dt.epoch("s")
+        elif isinstance(dtype, pl.List) and not dtype.inner.is_nested():
+            value = value.cast(pl.List(pl.String)).list.drop_nulls()
+        elif isinstance(dtype, pl.Decimal):
+            value = value.cast(pl.Float64)
+        elif not (dtype in (pl.String, pl.Null) or dtype.is_numeric()):
+            raise DataError(
+                f"{where}, column {column!r}: a column of type {dtype} is not supported; drop or convert it"
+            )
+        expressions.append(value)
+    return frame.with_columns(expressions)
+
+
+def kind_of(dtype: pl.DataType) -> Kind:
+    """The kind of a converted column."""
+    return "list" if isinstance(dtype, pl.List) else "number" if dtype.is_numeric() else "string"

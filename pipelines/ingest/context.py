@@ -1,0 +1,85 @@
+"""The other columns of the events (device, place, …), kept as small as their dictionaries allow.
+
+In: batches of event columns. Out: one frame aligned to the events, and the kind of each column.
+"""
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from pipelines.errors import DataError
+from pipelines.ingest.attributes import NOT_A_NUMBER, kind_of, text_kind, typed_columns
+from pipelines.ingest.event_table import EventTable
+from pipelines.ingest.rejects import Rejects
+from pipelines.ingest.tables import Kind, Table
+
+
+class ContextColumns:
+    """Collects the context columns of all tables.
+
+    Args:
+        table: the first table; it declares kinds and separators for all.
+        rejects: where rows with NaN go.
+    """
+
+    def __init__(self, table: Table, rejects: Rejects) -> None:
+        self.table, self.rejects = table, rejects
+        self._parts: list[pl.DataFrame] = []
+        self._texts: dict[str, pl.Categories] = {}
+
+    def check(self, frame: pl.DataFrame, table: Table, columns: Sequence[str]) -> pl.DataFrame:
+        """Brings typed columns of a batch down to the three kinds and takes out rows with NaN."""
+        if not table.typed:
+            return frame
+        frame = typed_columns(frame, list(columns), str(table.path))
+        for column in columns:
+            if frame.schema[column].is_float():
+                bad = pl.col(column).is_nan() | pl.col(column).is_infinite()
+                frame = self.rejects.split_off(frame, bad, table.path, column, "NaN or infinite; leave it empty")
+        return frame
+
+    def append(self, frame: pl.DataFrame) -> None:
+        """Takes a batch; strings become categories of one dictionary a column, so that each is stored once."""
+        texts = [column for column, dtype in frame.schema.items() if dtype == pl.String]
+        for column in texts:
+            self._texts.setdefault(column, pl.Categories.random())
+        self._parts.append(frame.with_columns(pl.col(c).cast(pl.Categorical(self._texts[c])) for c in texts))
+
+    def joined(self) -> pl.DataFrame | None:
+        """All batches as one frame, or None where there are none.
+
+        Raises:
+            DataError: a column has another type in another file.
+        """
+        if not self._parts:
+            return None
+        try:
+            frame = pl.concat(self._parts, how="vertical_relaxed")
+        except pl.exceptions.PolarsError as error:
+            reason = str(error).splitlines()[0]
+            raise DataError(f"{self.table.path}: a column has another type in another file: {reason}") from None
+        self._parts.clear()
+        return frame
+
+    def settle(self, events: EventTable) -> None:
+        """Gives the columns of text files their kinds, now that all values are known, and fills `context_kinds`."""
+        columns = [] if events.context is None else events.context.columns
+        for column in columns:
+            events.context_kinds[column] = self._settled(events, column)
+
+    def _settled(self, events: EventTable, column: str) -> Kind:
+        values = events.column(column)
+        categories = self._texts.get(column)
+        if categories is None or self.table.typed:
+            return kind_of(values.dtype)
+        kind = self.table.kinds.get(column) or text_kind(categories.to_series())
+        texts = values.cast(pl.String)
+        if kind == "list":
+            separator = self.table.separators.get(column, " ")
+            events.set_column(texts.str.split(separator).list.filter(pl.element() != ""))
+        elif kind == "number":
+            number = texts.str.strip_chars().cast(pl.Float64, strict=False)
+            broken = texts.str.contains(NOT_A_NUMBER).fill_null(False) | (number.is_null() & texts.is_not_null())
+            events.set_column(number)
+            events.reject(broken.to_numpy(), column, "NaN, infinite or not a number", texts, self.rejects)
+        return kind

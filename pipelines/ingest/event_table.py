@@ -1,0 +1,110 @@
+"""All events as compact arrays in the order of the files, and the numbering of their ids.
+
+In: what `pipelines.ingest.events` read. Out: an `EventTable` that filters and splits narrow, and the writer sorts.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from pipelines.ingest.rejects import Rejects
+from pipelines.ingest.tables import Kind
+from towers.events import Floats, Int32s, Int64s
+
+
+@dataclass
+class EventTable:
+    """Events in the order of the files; `keep` narrows all columns at once.
+
+    Attributes:
+        user: [E] codes into `user_ids`.
+        item: [E] codes into `item_ids`.
+        row: [E] row in its file.
+        file: [E] number of the file in `paths`, or None where there is one file.
+        time: [E], or None.
+        time_unit: of `time`; "order" for the place in the file, None without time.
+        weight: [E], or None.
+        split: [E] 0 train, 1 valid, 2 test as the files give it, or None.
+        context: the columns of the event itself, or None.
+        context_kinds: their kinds.
+        user_ids: the id of each user code.
+        item_ids: the id of each item code.
+        paths: the files.
+        dropped: how many events which rule of the recipe left out.
+    """
+
+    user: Int32s
+    item: Int32s
+    row: NDArray[np.uint32]
+    file: NDArray[np.uint16] | None
+    time: Int64s | None
+    time_unit: str | None
+    weight: Floats | None
+    split: NDArray[np.uint8] | None
+    context: pl.DataFrame | None
+    context_kinds: dict[str, Kind]
+    user_ids: pl.Series
+    item_ids: pl.Series
+    paths: list[Path]
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.user)
+
+    def keep(self, mask: NDArray[np.bool_], rule: str) -> None:
+        """Leaves out the events where `mask` is False and counts them under `rule`."""
+        gone = int(len(mask) - np.count_nonzero(mask))
+        if not gone:
+            return
+        self.dropped[rule] = self.dropped.get(rule, 0) + gone
+        for name in ("user", "item", "row", "file", "time", "weight", "split"):
+            if (values := getattr(self, name)) is not None:
+                setattr(self, name, values[mask])
+        if self.context is not None:
+            self.context = self.context.filter(pl.Series(mask))
+
+    def column(self, name: str) -> pl.Series:
+        """A column of the context."""
+        return (self.context if self.context is not None else pl.DataFrame())[name]
+
+    def set_column(self, values: pl.Series) -> None:
+        """Replaces the context column of the same name."""
+        if self.context is not None:
+            self.context = self.context.with_columns(values)
+
+    def reject(self, bad: NDArray[np.bool_], column: str, reason: str, values: pl.Series, rejects: Rejects) -> None:
+        """Takes out the events where `bad` holds, as bad rows; `values` [E] are what came."""
+        if not bad.any():
+            return
+        places = np.flatnonzero(bad)
+        files = np.zeros(len(places), np.uint16) if self.file is None else self.file[places]
+        for number in np.unique(files):
+            chosen = places[files == number]
+            rejects.add(self.paths[number], column, reason, pl.Series(self.row[chosen]), values[chosen])
+        dropped = dict(self.dropped)
+        self.keep(~bad, "rejected")
+        self.dropped = dropped
+
+
+class Codes:
+    """Numbers strings in the order in which they come, across batches."""
+
+    def __init__(self, first: pl.Series | None = None) -> None:
+        self._categories = pl.Categories.random()
+        # polars forgets the categories when the last series of them goes: this one, empty, stays.
+        self._alive = pl.Series(dtype=pl.Categorical(self._categories))
+        self.known = 0
+        if first is not None:
+            self.encode(first)
+            self.known = len(first)
+
+    def encode(self, values: pl.Series) -> Int32s:
+        """The code of each string."""
+        return values.cast(pl.Categorical(self._categories)).to_physical().cast(pl.Int32).to_numpy()
+
+    def strings(self) -> pl.Series:
+        """The string of each code."""
+        return self._categories.to_series()

@@ -1,0 +1,191 @@
+"""All events of a source as compact arrays: ids as codes, times as integers, one pass over the files.
+
+In: the tables of a `Source` and the codes of known items. Out: an `EventTable`: 4 to 8 bytes a value, so that 20
+million events need a few hundred megabytes, and the names behind the codes once.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from pipelines.errors import DataError
+from pipelines.ingest.columns import Roles, event_roles
+from pipelines.ingest.context import ContextColumns
+from pipelines.ingest.event_table import Codes, EventTable
+from pipelines.ingest.formats import SPLITS, Source
+from pipelines.ingest.ids import IdColumn
+from pipelines.ingest.rejects import ROW, Rejects
+from pipelines.ingest.tables import Table
+from pipelines.ingest.times import TimeColumn
+from pipelines.progress import progress
+from towers.config import DataConfig
+from towers.events import Int32s, Int64s
+
+Array = NDArray[Any]
+
+
+def read_events(source: Source, config: DataConfig, items: pl.Series | None, rejects: Rejects) -> EventTable:
+    """Reads all events once.
+
+    Args:
+        source: the opened tables.
+        config: the mapping, and which types and weights to keep.
+        items: the ids of the items file, or None; an event with another item is a bad row.
+        rejects: where bad rows go.
+
+    Raises:
+        DataError: bad rows that are not skipped, a missing column, or no event left.
+    """
+    reader = _Reader(source, config, Codes(items), rejects)
+    rows = [table.rows for _, table in source.events]
+    total = None if None in rows else sum(row for row in rows if row)
+    with progress("read events", total=total, unit="rows") as advance:
+        for number, (split, table) in enumerate(source.events):
+            roles = event_roles(table.path, table.columns, config.columns)
+            reader.open(table, roles)
+            for batch in table.read(rejects):
+                reader.take(batch, table, roles, number, split)
+                advance(batch.height)
+    return reader.finish()
+
+
+class _Reader:
+    def __init__(self, source: Source, config: DataConfig, items: Codes, rejects: Rejects) -> None:
+        self.source, self.config, self.rejects = source, config, rejects
+        self.users, self.items = Codes(), items
+        self.times = TimeColumn(config.time_unit, rejects)
+        self.parts: dict[str, list[Array]] = {}
+        self.context = ContextColumns(source.events[0][1], rejects)
+        self.dropped: dict[str, int] = {}
+        self.types: set[str] = set()
+        self.ids: tuple[IdColumn, IdColumn] | None = None
+        self.roles: Roles | None = None
+
+    def open(self, table: Table, roles: Roles) -> None:
+        config = self.config
+        if config.event_types and roles.type is None:
+            raise DataError(
+                f"{table.path}: data.event_types is set, but no column of types is found (data.columns.type)"
+            )
+        if config.min_weight is not None and roles.weight is None:
+            raise DataError(
+                f"{table.path}: data.min_weight is set, but no weight column is found (data.columns.weight)"
+            )
+        if self.roles is not None and _shape(self.roles) != _shape(roles):
+            raise DataError(f"{table.path}: other columns than in {self.source.events[0][1].path.name}")
+        self.roles = self.roles or roles
+        self.ids = (IdColumn(table.path, roles.user, self.rejects), IdColumn(table.path, roles.item, self.rejects))
+
+    def take(self, frame: pl.DataFrame, table: Table, roles: Roles, number: int, split: str | None) -> None:
+        path = table.path
+        frame = self._wanted_types(frame, roles)
+        assert self.ids is not None
+        for column in self.ids:
+            frame = column.clean(frame)
+        if roles.time is not None:
+            frame = self.times.parse(frame, path, roles.time)
+        if roles.weight is not None:
+            frame = self._weights(frame, path, roles.weight)
+        if roles.context:
+            frame = self.context.check(frame, table, roles.context)
+        item = self.items.encode(frame[roles.item])
+        if self.items.known:
+            frame, item = self._known_items(frame, item, path, roles.item)
+        self._append("item", item)
+        self._append("user", self.users.encode(frame[roles.user]))
+        self._append("row", frame[ROW].cast(pl.UInt32).to_numpy())
+        if len(self.source.events) > 1:
+            self._append("file", np.full(len(item), number, np.uint16))
+        if roles.time is not None:
+            self._append("time", frame[roles.time].to_numpy())
+        if roles.weight is not None:
+            self._append("weight", frame[roles.weight].to_numpy())
+        if split is not None:
+            self._append("split", np.full(len(item), SPLITS.index(split), np.uint8))
+        if roles.context:
+            self.context.append(frame.select(roles.context))
+
+    def finish(self) -> EventTable:
+        if not sum(map(len, self.parts.get("user", []))):
+            where = ", ".join(str(table.path) for _, table in self.source.events)
+            kinds = f"; the types there are {', '.join(sorted(self.types)[:10])}" if self.types else ""
+            raise DataError(f"{where}: no event left to use{kinds}")
+        time: Int64s | None = None
+        unit = None
+        if "time" in self.parts:
+            time = self.times.finish(self.parts.pop("time"))
+            unit = self.times.unit
+        user, item, row = self._joined("user"), self._joined("item"), self._joined("row")
+        if self.source.format == "pairs" and time is None:
+            time, unit = np.arange(len(user), dtype=np.int64), "order"
+        events = EventTable(
+            user=user,
+            item=item,
+            row=row,
+            file=self._joined("file") if "file" in self.parts else None,
+            time=time,
+            time_unit=unit,
+            weight=self._joined("weight") if "weight" in self.parts else None,
+            split=self._joined("split") if "split" in self.parts else None,
+            context=self.context.joined(),
+            context_kinds={},
+            user_ids=self.users.strings(),
+            item_ids=self.items.strings()[: self.items.known or None],
+            paths=[table.path for _, table in self.source.events],
+            dropped=self.dropped,
+        )
+        self.context.settle(events)
+        return events
+
+    def _append(self, name: str, values: Array) -> None:
+        self.parts.setdefault(name, []).append(values)
+
+    def _joined(self, name: str) -> Any:
+        return np.concatenate(self.parts.pop(name))
+
+    def _wanted_types(self, frame: pl.DataFrame, roles: Roles) -> pl.DataFrame:
+        if not self.config.event_types or roles.type is None:
+            return frame
+        kind = pl.col(roles.type).cast(pl.String)
+        if len(self.types) < 100:
+            self.types.update(frame.select(kind.drop_nulls().unique()).to_series().to_list())
+        return self._drop(frame, kind.is_in(self.config.event_types), "event_types")
+
+    def _weights(self, frame: pl.DataFrame, path: Path, column: str) -> pl.DataFrame:
+        value = pl.col(column)
+        dtype = frame.schema[column]
+        if not (dtype.is_numeric() or dtype == pl.String or dtype == pl.Null):
+            raise DataError(f"{path}, column {column!r}: wrong type: a weight is a number, got {dtype}")
+        frame = self.rejects.split_off(frame, value.is_null(), path, column, "no weight")
+        number = (
+            value.str.strip_chars().cast(pl.Float32, strict=False) if dtype == pl.String else value.cast(pl.Float32)
+        )
+        frame = frame.with_columns(number.alias("__weight__"))
+        number = pl.col("__weight__")
+        frame = self.rejects.split_off(frame, number.is_null(), path, column, "not a number")
+        frame = self.rejects.split_off(frame, number.is_nan() | number.is_infinite(), path, column, "NaN or infinite")
+        frame = frame.with_columns(number.alias(column)).drop("__weight__")
+        if self.config.min_weight is not None:
+            frame = self._drop(frame, value >= self.config.min_weight, "min_weight")
+        return frame
+
+    def _drop(self, frame: pl.DataFrame, keep: pl.Expr, rule: str) -> pl.DataFrame:
+        kept = frame.filter(keep)
+        self.dropped[rule] = self.dropped.get(rule, 0) + frame.height - kept.height
+        return kept
+
+    def _known_items(self, frame: pl.DataFrame, item: Int32s, path: Path, column: str) -> tuple[pl.DataFrame, Int32s]:
+        unknown = item >= self.items.known
+        if not unknown.any():
+            return frame, item
+        frame = frame.with_columns(pl.Series("__unknown__", unknown))
+        reason = "an item that the items file does not have"
+        frame = self.rejects.split_off(frame, pl.col("__unknown__"), path, column, reason).drop("__unknown__")
+        return frame, item[~unknown]
+
+
+def _shape(roles: Roles) -> tuple[Any, ...]:
+    return (roles.time is None, roles.weight is None, sorted(roles.context))

@@ -1,0 +1,82 @@
+"""Repeated pairs and minimum counts: which events stay.
+
+In: an `EventTable` in the order of the files. Out: the same, narrowed, each rule's losses counted.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.errors import DataError
+from pipelines.ingest.event_table import EventTable
+from pipelines.ingest.rejects import Rejects
+from towers.config import DataConfig
+from towers.events import Int32s
+
+
+def narrow(events: EventTable, config: DataConfig) -> None:
+    """Leaves out repeated user-item pairs and rare users and items, as the recipe says.
+
+    Raises:
+        DataError: nothing is left.
+    """
+    if config.duplicates != "keep":
+        events.keep(_one_of_each_pair(events, last=config.duplicates == "last"), "duplicates")
+    drop_rare(events, config.min_user_events, config.min_item_events)
+
+
+def drop_rare(events: EventTable, min_user: int, min_item: int) -> None:
+    """Leaves out users and items with too few events, again and again until none is left that has too few.
+
+    Raises:
+        DataError: nothing is left.
+    """
+    while min_user > 1 or min_item > 1:
+        enough = _counts(events.user)[events.user] >= min_user
+        enough &= _counts(events.item)[events.item] >= min_item
+        if enough.all():
+            return
+        events.keep(enough, "min_counts")
+        if not len(events):
+            raise DataError(
+                f"no event is left with data.min_user_events = {min_user} and data.min_item_events = {min_item}"
+            )
+
+
+def refuse_single_events(events: EventTable, config: DataConfig, column: str, rejects: Rejects) -> None:
+    """Takes out users with one event as bad rows: leave-last-out would hold out all that is known of them.
+
+    Raises:
+        DataError: there is such a user and bad rows are not skipped, or nothing is left.
+    """
+    single = _counts(events.user)[events.user] == 1
+    if not single.any():
+        return
+    reason = "the only event of its user, where leave_last_out needs two (data.min_user_events = 2 drops such users)"
+    events.reject(single, column, reason, events.user_ids.gather(events.user), rejects)
+    drop_rare(events, max(2, config.min_user_events), config.min_item_events)
+    if not len(events):
+        raise DataError("no user has two events, which leave_last_out needs")
+
+
+def _counts(values: Int32s) -> NDArray[np.int64]:
+    return np.bincount(values)
+
+
+def _one_of_each_pair(events: EventTable, *, last: bool) -> NDArray[np.bool_]:
+    """[E] True for the earliest (or latest) event of each user-item pair; a given split counts by itself."""
+    keep = np.ones(len(events), bool)
+    splits = (
+        [np.arange(len(events))]
+        if events.split is None
+        else [np.flatnonzero(events.split == number) for number in range(3)]
+    )
+    for places in splits:
+        if events.time is not None and events.time_unit != "order":
+            places = places[np.argsort(events.time[places], kind="stable")]
+        pair = events.user[places].astype(np.int64) * (len(events.item_ids) + 1) + events.item[places]
+        order = np.argsort(pair, kind="stable")
+        pair = pair[order]
+        repeated = pair[1:] == pair[:-1]
+        gone = order[:-1][repeated] if last else order[1:][repeated]
+        keep[places[gone]] = False
+    return keep

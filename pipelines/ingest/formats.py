@@ -1,0 +1,186 @@
+"""Which files a path means and how each is read: finds the events, items, users and the split that a folder gives.
+
+In: the paths and the format that the user named. Out: a `Source` of opened tables.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal, get_args
+
+from pipelines.errors import DataError
+from pipelines.ingest.columns import may_hold_ids
+from pipelines.ingest.item_lists import lightgcn_table, looks_like_pairs, pairs_table
+from pipelines.ingest.jsonl import jsonl_table
+from pipelines.ingest.movielens import EVENT_FILES, ITEM_FILES, USER_FILES, movielens_table
+from pipelines.ingest.recbole import recbole_table
+from pipelines.ingest.tables import Table, csv_table, parquet_table
+from towers.config import Columns
+
+Format = Literal["auto", "csv", "parquet", "jsonl", "movielens", "recbole", "lightgcn", "pairs"]
+FORMATS: tuple[str, ...] = get_args(Format)
+SUFFIXES = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".inter": "recbole",
+    ".item": "recbole",
+    ".user": "recbole",
+}
+SPLITS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Opened input.
+
+    Attributes:
+        format: the format that was found or named.
+        events: the tables, each with the split it belongs to or None.
+        items: attributes of items, or None.
+        users: attributes of users, or None.
+        truth: the folder with a synthetic world's truth, or None.
+    """
+
+    format: str
+    events: tuple[tuple[str | None, Table], ...]
+    items: Table | None
+    users: Table | None
+    truth: Path | None
+
+    @property
+    def given(self) -> bool:
+        """Whether the files say which event belongs to which split."""
+        return self.events[0][0] is not None
+
+
+def open_source(
+    events: Path, items: Path | None, users: Path | None, format: str, columns: Columns, *, skip: bool
+) -> Source:
+    """Finds and opens all input files.
+
+    Raises:
+        DataError: a path is missing, a file cannot be read, or nothing says what the files are.
+    """
+    if format not in FORMATS:
+        raise DataError(f"--format {format!r}: allowed are {', '.join(FORMATS)}")
+    if not events.exists():
+        raise DataError(f"{events}: no such file or folder")
+    opener = _Opener(columns, skip=skip)
+    files = _files(events) if events.is_dir() else [events]
+    kind = _detect(events, files) if format == "auto" else format
+    chosen = [(None, events)] if events.is_file() else _event_files(events, files, kind)
+    folder = events if events.is_dir() else None
+    items = items or (_beside(folder, kind, "items") if folder else None)
+    users = users or (_beside(folder, kind, "users") if folder else None)
+    truth = folder / "truth" if folder is not None and (folder / "truth").is_dir() else None
+    return Source(
+        kind,
+        tuple((split, opener.open(path, kind)) for split, path in chosen),
+        opener.attributes(items) if items else None,
+        opener.attributes(users) if users else None,
+        truth,
+    )
+
+
+class _Opener:
+    def __init__(self, columns: Columns, *, skip: bool) -> None:
+        self.skip = skip
+        self.columns = columns
+
+    def open(self, path: Path, kind: str) -> Table:
+        if path.suffix == ".tsv":
+            return csv_table(path, separator="\t", skip=self.skip)
+        match kind:
+            case "csv":
+                return csv_table(path, skip=self.skip)
+            case "parquet":
+                return parquet_table(path)
+            case "jsonl":
+                return jsonl_table(path, partial(may_hold_ids, self.columns), skip=self.skip)
+            case "movielens":
+                return movielens_table(path, skip=self.skip)
+            case "recbole":
+                return recbole_table(path, skip=self.skip)
+            case "pairs":
+                return pairs_table(path, skip=self.skip)
+            case _:
+                return lightgcn_table(path, skip=self.skip)
+
+    def attributes(self, path: Path) -> Table:
+        if not path.is_file():
+            raise DataError(f"{path}: no such file")
+        kind = "movielens" if path.name in (*ITEM_FILES, *USER_FILES) else SUFFIXES.get(path.suffix)
+        if kind is None:
+            allowed = ", ".join((*SUFFIXES, *ITEM_FILES, *USER_FILES))
+            raise DataError(f"{path}: cannot tell its format by its name; known are {allowed}")
+        return self.open(path, kind)
+
+
+def _files(folder: Path) -> list[Path]:
+    files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    if not files:
+        raise DataError(f"{folder}: the folder holds no file")
+    return files
+
+
+def _detect(events: Path, files: list[Path]) -> str:
+    names = {path.name for path in files}
+    if names & set(EVENT_FILES):
+        return "movielens"
+    if events.is_dir() and {"train.txt", "test.txt"} <= names:
+        return "lightgcn"
+    if any(path.suffix == ".inter" for path in files):
+        return "recbole"
+    if events.is_file() and events.suffix == ".txt":
+        return "pairs" if looks_like_pairs(events) else "lightgcn"
+    kinds = sorted({SUFFIXES[path.suffix] for path in _tables(files) if path.suffix in SUFFIXES})
+    if len(kinds) == 1 and kinds[0] != "recbole":
+        return kinds[0]
+    found = ", ".join(sorted(names)[:8])
+    raise DataError(f"{events}: cannot tell the format of {found}; name it with --format ({', '.join(FORMATS[1:])})")
+
+
+def _tables(files: list[Path]) -> list[Path]:
+    """The files of a folder that can hold events: `events.*`, else `train.*` and its like, else all but attributes."""
+    tables = [path for path in files if path.suffix in SUFFIXES]
+    for stems in (("events",), SPLITS):
+        if chosen := [path for path in tables if path.stem in stems]:
+            return chosen
+    return [path for path in tables if path.stem not in ("items", "users")]
+
+
+def _event_files(folder: Path, files: list[Path], kind: str) -> list[tuple[str | None, Path]]:
+    by_name = {path.name: path for path in files}
+    if kind == "movielens":
+        found = [by_name[name] for name in EVENT_FILES if name in by_name][:1]
+    elif kind == "recbole":
+        found = [path for path in files if path.suffix == ".inter"]
+    elif kind == "lightgcn":
+        found = [by_name[f"{split}.txt"] for split in SPLITS if f"{split}.txt" in by_name]
+    elif kind == "pairs":
+        found = [path for path in files if path.suffix == ".txt"]
+    else:
+        found = [path for path in _tables(files) if SUFFIXES[path.suffix] == kind]
+    # RecBole names them ml.train.inter, all others train.csv.
+    splits = [path.stem.rpartition(".")[2] for path in found]
+    if "train" in splits and set(splits) <= set(SPLITS):
+        if "test" not in splits or len(set(splits)) < len(splits):
+            raise DataError(f"{folder}: a given split needs one train and one test file, got {', '.join(by_name)}")
+        return sorted(zip(splits, found, strict=True), key=lambda pair: SPLITS.index(pair[0]))
+    if not found or (len(found) > 1 and kind in ("recbole", "pairs", "lightgcn")):
+        raise DataError(f"{folder}: expected one file of {kind} events, got {', '.join(by_name)}")
+    return [(None, path) for path in found]
+
+
+def _beside(folder: Path, kind: str, what: str) -> Path | None:
+    if kind == "movielens":
+        names = ITEM_FILES if what == "items" else USER_FILES
+        return next((folder / name for name in names if (folder / name).is_file()), None)
+    pattern = f"*.{what.removesuffix('s')}" if kind == "recbole" else f"{what}.*"
+    found = sorted(path for path in folder.glob(pattern) if path.suffix in SUFFIXES)
+    if len(found) > 1:
+        raise DataError(f"{folder}: several files of {what}: {', '.join(path.name for path in found)}")
+    return found[0] if found else None

@@ -1,0 +1,49 @@
+"""Plain lists: LightGCN folders (`user item item …` a line, a split given by file) and `user item` pairs in time order.
+
+In: a path. Out: tables with the columns `user_id` and `item_id`.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+
+from pipelines.ingest.rejects import ROW, Rejects
+from pipelines.ingest.tables import Table, lines_table
+
+PAIR = r"^\s*(?P<user_id>\S+)\s+(?P<item_id>\S+)\s*$"
+
+
+def pairs_table(path: Path, *, skip: bool = False) -> Table:
+    """A file of `user item` lines."""
+
+    def parse(lines: pl.DataFrame, rejects: Rejects) -> pl.DataFrame:
+        pair = pl.col("line").str.extract_groups(PAIR)
+        frame = lines.with_columns(pair.alias("pair"))
+        bad = pl.col("pair").struct.field("item_id").is_null()
+        frame = rejects.split_off(frame, bad, path, "line", "expected two ids, 'user item'")
+        return frame.select(pl.col("pair").struct.unnest(), ROW)
+
+    return lines_table(path, ("user_id", "item_id"), parse, skip=skip)
+
+
+def lightgcn_table(path: Path, *, skip: bool = False) -> Table:
+    """A file of `user item item …` lines; a line may hold a user without items."""
+
+    def parse(lines: pl.DataFrame, rejects: Rejects) -> pl.DataFrame:
+        words = pl.col("line").str.strip_chars().str.split(" ").list.filter(pl.element() != "")
+        frame = lines.select(words.alias("words"), ROW)
+        frame = frame.select(
+            pl.col("words").list.first().alias("user_id"), pl.col("words").list.slice(1).alias("item_id"), ROW
+        )
+        return frame.filter(pl.col("item_id").list.len() > 0).explode("item_id")
+
+    # A line is many events: its number says nothing about how far reading has come.
+    return replace(lines_table(path, ("user_id", "item_id"), parse, skip=skip), rows=None)
+
+
+def looks_like_pairs(path: Path) -> bool:
+    """Whether each of the first 100 lines holds two words."""
+    with path.open(encoding="utf-8", errors="replace") as handle:
+        lines = [line.split() for line, _ in zip(handle, range(100), strict=False) if line.strip()]
+    return bool(lines) and all(len(words) == 2 for words in lines)

@@ -1,0 +1,148 @@
+"""JSON Lines as batches of typed columns: every value is checked against the type its column began with.
+
+In: a path. Out: a `Table`. A line that is no JSON object, or a value of another type, is a bad row.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import polars as pl
+
+from pipelines.errors import DataError
+from pipelines.ingest.rejects import ROW, Rejects
+from pipelines.ingest.tables import Table
+from pipelines.ingest.text import text_file
+
+BLOCK_BYTES = 16 << 20
+HEADER_LINES = 1_000
+
+_DTYPES: dict[type, pl.DataType] = {
+    bool: pl.Boolean(),
+    int: pl.Int64(),
+    float: pl.Float64(),
+    str: pl.String(),
+    list: pl.List(pl.String()),
+}
+
+
+def jsonl_table(path: Path, holds_ids: Callable[[str], bool], *, skip: bool = False) -> Table:
+    """A file with one JSON object a line; its columns are the keys of the first 1,000 lines.
+
+    Args:
+        path: the file.
+        holds_ids: tells the columns of ids: there 1, 1.0 and "1" are three types; elsewhere all numbers are one.
+        skip: lines that are not UTF-8 become bad rows; otherwise they raise here.
+
+    Raises:
+        DataError: the file is missing, empty, not UTF-8, or its first 1,000 lines hold no object.
+    """
+    text = text_file(path, skip=skip)
+    names: dict[str, None] = {}
+    first = next(_blocks(path, lines=HEADER_LINES))
+    for _, line in first:
+        value = _loads(line)
+        if isinstance(value, dict):
+            names.update(dict.fromkeys(value))
+    if not names:
+        raise DataError(f"{path}, row {first[0][0] if first else 1}: not a JSON object with at least one key")
+
+    def read(rejects: Rejects) -> Iterator[pl.DataFrame]:
+        columns = _Columns(path, tuple(names), frozenset(filter(holds_ids, names)), rejects)
+        for block in _blocks(path):
+            yield columns.frame(block)
+
+    return Table(path, tuple(names), text.lines, read, typed=True)
+
+
+def _blocks(path: Path, lines: int | None = None) -> Iterator[list[tuple[int, bytes]]]:
+    row = 1
+    with path.open("rb") as handle:
+        while block := handle.readlines(BLOCK_BYTES):
+            if row == 1:
+                block[0] = block[0].removeprefix(b"\xef\xbb\xbf")
+            numbered = [(number, line) for number, line in enumerate(block, start=row) if not line.isspace()]
+            row += len(block)
+            yield numbered[:lines]
+
+
+def _loads(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+
+
+class _Columns:
+    """Turns objects into columns, and remembers the type each column began with."""
+
+    def __init__(self, path: Path, names: tuple[str, ...], ids: frozenset[str], rejects: Rejects) -> None:
+        self.path, self.names, self.ids, self.rejects = path, names, ids, rejects
+        self.types: dict[str, type] = {}
+
+    def frame(self, block: list[tuple[int, bytes]]) -> pl.DataFrame:
+        values = [_loads(line) for _, line in block]
+        wrong = [place for place, value in enumerate(values) if not isinstance(value, dict)]
+        if wrong:
+            rows = pl.Series([block[place][0] for place in wrong])
+            texts = pl.Series([block[place][1][:80].decode("utf-8", "replace").rstrip() for place in wrong])
+            self.rejects.add(self.path, "", "not a JSON object", rows, texts)
+        objects = [value for value in values if isinstance(value, dict)]
+        rows_left = [row for (row, _), value in zip(block, values, strict=True) if isinstance(value, dict)]
+        columns = {name: [value.get(name) for value in objects] for name in self.names}
+        bad: set[int] = set()
+        for name, column in columns.items():
+            bad |= self._mismatches(name, column, rows_left)
+        if bad:
+            keep = [place for place in range(len(objects)) if place not in bad]
+            columns = {name: [column[place] for place in keep] for name, column in columns.items()}
+            rows_left = [rows_left[place] for place in keep]
+        series = [self._series(name, column) for name, column in columns.items()]
+        return pl.DataFrame([*series, pl.Series(ROW, rows_left, dtype=pl.UInt32)])
+
+    def _mismatches(self, name: str, column: list[Any], rows: list[int]) -> set[int]:
+        found = set(map(type, column)) - {type(None)}
+        if name not in self.types and found:
+            self.types[name] = next(type(value) for value in column if value is not None)
+        expected = self.types.get(name)
+        if expected is None:
+            return set()
+        allowed = {expected}
+        if name not in self.ids and expected in (int, float):
+            allowed = {int, float}
+        if expected is not dict and found <= allowed:
+            return set()
+        bad = [place for place, value in enumerate(column) if value is not None and type(value) not in allowed]
+        if expected is dict:
+            bad = [place for place, value in enumerate(column) if value is not None]
+            reason = "wrong type: an object; allowed are strings, numbers, booleans and lists"
+        else:
+            reason = f"wrong type: the column began with {_name(expected)}"
+            if name in self.ids:
+                reason += "; ids that differ only by type would be one id"
+        texts = pl.Series([orjson.dumps(column[place]).decode() for place in bad])
+        self.rejects.add(self.path, name, reason, pl.Series([rows[place] for place in bad]), texts)
+        return set(bad)
+
+    def _series(self, name: str, column: list[Any]) -> pl.Series:
+        expected = self.types.get(name)
+        if expected is None or expected is dict:
+            return pl.Series(name, [None] * len(column), dtype=pl.Null)
+        if name in self.ids and expected is int:
+            # As text, so that ids beyond 64 bits stay whole.
+            return pl.Series(name, [None if value is None else str(value) for value in column], dtype=pl.String)
+        if expected is list:
+            column = [
+                None if value is None else [_text(each) for each in value if each is not None] for value in column
+            ]
+        dtype = pl.Float64() if expected is int and float in set(map(type, column)) else _DTYPES[expected]
+        return pl.Series(name, column, dtype=dtype, strict=False)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def _name(kind: type) -> str:
+    return {bool: "a boolean", int: "a whole number", float: "a number", str: "a string", list: "a list"}[kind]

@@ -1,0 +1,86 @@
+"""The arrays of one split on disk: names, types, writing, and the rule of the history that both sides share.
+
+In: sorted columns. Out: `.npy` files, as docs/design.md lists them.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towers.events import Events, Int64s
+
+SPLITS = ("train", "valid", "test")
+DTYPES: Mapping[str, type[np.generic]] = {
+    "user": np.int32,
+    "item": np.int32,
+    "offsets": np.int64,
+    "time": np.int64,
+    "history_end": np.int64,
+    "weight": np.float32,
+}
+CONTEXT = "context.parquet"
+
+
+def history_ends(offsets: Int64s, time: Int64s) -> Int64s:
+    """Where the strictly earlier events of the same user end.
+
+    Args:
+        offsets: [users + 1].
+        time: [E], rising within each user.
+
+    Returns:
+        [E]; the history of event e of user u is ``offsets[u]:history_end[e]``.
+    """
+    starts = np.zeros(len(time), bool)
+    starts[offsets[:-1][offsets[:-1] < offsets[1:]]] = True
+    starts[1:] |= time[1:] != time[:-1]
+    # Each run of one user's events at one moment shares the place of its first.
+    ends = np.where(starts, np.arange(len(time)), 0)
+    return np.maximum.accumulate(ends, out=ends)
+
+
+def offsets_of(user: NDArray[np.int32], users: int) -> Int64s:
+    """[users + 1] where each user's events begin; `user` [E] are user numbers in any order."""
+    offsets = np.zeros(users + 1, np.int64)
+    np.cumsum(np.bincount(user, minlength=users), out=offsets[1:])
+    return offsets
+
+
+def sum_of_offsets(parts: Sequence[Events]) -> Int64s:
+    """[users + 1] where each user's events begin when all parts are laid together."""
+    total: Int64s = np.sum([part.offsets for part in parts], axis=0, dtype=np.int64)
+    return total
+
+
+def merged_places(parts: Sequence[Events]) -> list[Int64s]:
+    """Where the events of each part go when all are laid together: after the same user's events of the parts before."""
+    start = sum_of_offsets(parts)[:-1]
+    places = []
+    for part in parts:
+        counts = np.diff(part.offsets)
+        places.append(np.repeat(start - part.offsets[:-1], counts) + np.arange(len(part)))
+        start = start + counts
+    return places
+
+
+def write_events(directory: Path, events: Events) -> None:
+    """Writes the arrays of one split that are there."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, dtype in DTYPES.items():
+        values = getattr(events, name)
+        if values is not None:
+            np.save(directory / f"{name}.npy", np.asarray(values, dtype), allow_pickle=False)
+
+
+def map_events(directory: Path) -> Events:
+    """The arrays of one split, memory-mapped; those that are not there are None."""
+    arrays = {name: map_array(directory / f"{name}.npy") for name in DTYPES if (directory / f"{name}.npy").is_file()}
+    return Events(**arrays)
+
+
+def map_array(path: Path) -> Any:
+    """One `.npy` file, memory-mapped read-only."""
+    return np.load(path, mmap_mode="r", allow_pickle=False)

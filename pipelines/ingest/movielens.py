@@ -1,0 +1,108 @@
+"""The MovieLens files as they are: `u.data`, `ratings.dat` and `ratings.csv`, with the movies and users beside them.
+
+In: a path of one of these files. Out: a `Table`. Sources: the README files of ml-100k, ml-1m and ml-latest
+(https://grouplens.org/datasets/movielens/).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from pipelines.errors import DataError
+from pipelines.ingest.rejects import ROW, Rejects
+from pipelines.ingest.tables import Kind, Table, csv_table, lines_table
+
+RATING_COLUMNS = ("user_id", "item_id", "rating", "timestamp")
+# fmt: off
+GENRES = (
+    "unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama", "Fantasy",
+    "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western",
+)
+# fmt: on
+EVENT_FILES = ("u.data", "ratings.dat", "ratings.csv")
+ITEM_FILES = ("u.item", "movies.dat", "movies.csv")
+USER_FILES = ("u.user", "users.dat")
+
+
+def movielens_table(path: Path, *, skip: bool = False) -> Table:
+    """Opens a MovieLens file by its name.
+
+    Raises:
+        DataError: the name is none of MovieLens's, or the file is missing, empty or not UTF-8 (ratings only: the
+            movies of the older sets are Latin-1, and are read as such).
+    """
+    if path.name == "u.data":
+        return csv_table(path, separator="\t", quote=None, header=RATING_COLUMNS, skip=skip)
+    if path.name == "ratings.dat":
+        return lines_table(path, RATING_COLUMNS, _double_colons(path, RATING_COLUMNS), skip=skip)
+    if path.name == "ratings.csv":
+        return csv_table(path, skip=skip)
+    if path.name == "movies.csv":
+        return csv_table(path, kinds={"title": "string", "genres": "list"}, separators={"genres": "|"}, skip=skip)
+    if path.name == "u.item":
+        return _small_file(path, ("item_id", "title", "release_date", "genres"), "|", _movie_100k, {"genres": "list"})
+    if path.name == "movies.dat":
+        return _small_file(path, ("item_id", "title", "genres"), "::", list, {"genres": "list"})
+    if path.name == "u.user":
+        kinds: dict[str, Kind] = {"age": "number", "zip_code": "string"}
+        return _small_file(path, ("user_id", "age", "gender", "occupation", "zip_code"), "|", list, kinds)
+    if path.name == "users.dat":
+        # Age and occupation are codes of groups here, not amounts.
+        columns = ("user_id", "gender", "age", "occupation", "zip_code")
+        return _small_file(path, columns, "::", list, dict.fromkeys(columns[1:], "string"))
+    names = ", ".join((*EVENT_FILES, *ITEM_FILES, *USER_FILES))
+    raise DataError(f"{path}: not a MovieLens file; known are {names}")
+
+
+def _double_colons(path: Path, columns: Sequence[str]) -> Callable[[pl.DataFrame, Rejects], pl.DataFrame]:
+    width = len(columns)
+
+    def parse(lines: pl.DataFrame, rejects: Rejects) -> pl.DataFrame:
+        # One field more than there should be shows a line that is too long.
+        names = [*columns, "__more__"]
+        fields = pl.col("line").str.split_exact("::", width).struct.rename_fields(names).alias("fields")
+        frame = lines.with_columns(fields)
+        last, more = pl.col("fields").struct.field(columns[-1]), pl.col("fields").struct.field("__more__")
+        bad = last.is_null() | more.is_not_null()
+        frame = rejects.split_off(frame, bad, path, "line", f"expected {width} values between '::'")
+        values = [pl.col("fields").struct.field(name) for name in columns]
+        return frame.select(
+            *[pl.when(value != "").then(value).alias(n) for value, n in zip(values, columns, strict=True)], ROW
+        )
+
+    return parse
+
+
+def _movie_100k(fields: list[str]) -> list[str]:
+    flags = [genre for genre, flag in zip(GENRES, fields[5:], strict=False) if flag == "1"]
+    return [*fields[:3], "|".join(flags)] if len(fields) == 5 + len(GENRES) else fields
+
+
+def _small_file(
+    path: Path,
+    columns: tuple[str, ...],
+    separator: str,
+    take: Callable[[list[str]], list[str]],
+    kinds: dict[str, Kind],
+) -> Table:
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    raw = path.read_bytes()
+    try:
+        lines = raw.decode("utf-8").splitlines()
+    except UnicodeDecodeError:
+        lines = raw.decode("latin-1").splitlines()
+
+    def read(rejects: Rejects) -> Iterator[pl.DataFrame]:
+        rows = [(row, take(line.split(separator))) for row, line in enumerate(lines, start=1) if line.strip()]
+        for row, values in rows:
+            if len(values) != len(columns):
+                reason = f"expected {len(columns)} values between {separator!r}"
+                rejects.add(path, "", reason, pl.Series([row]), pl.Series([separator.join(values)[:80]]))
+        good = [(row, values) for row, values in rows if len(values) == len(columns)]
+        data = {name: [values[place] or None for _, values in good] for place, name in enumerate(columns)}
+        schema: dict[str, type[pl.DataType]] = {**dict.fromkeys(columns, pl.String), ROW: pl.UInt32}
+        yield pl.DataFrame({**data, ROW: [row for row, _ in good]}, schema=schema)
+
+    return Table(path, columns, len(lines), read, kinds=kinds, separators={"genres": "|"})

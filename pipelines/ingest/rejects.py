@@ -1,0 +1,83 @@
+"""What happens to a bad row: an error that names file, row, column and value, or a line in the rejects file.
+
+In: the rows a check found. Out: a `DataError` at once, or the collected rows as `rejects.csv`.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import polars as pl
+
+from pipelines.errors import DataError
+
+ROW = "__row__"
+"""The column every reader adds: the 1-based line of a text file, the 1-based row of a Parquet file."""
+
+SCHEMA: Mapping[str, type[pl.DataType]] = {
+    "file": pl.String,
+    "row": pl.Int64,
+    "column": pl.String,
+    "reason": pl.String,
+    "value": pl.String,
+}
+
+
+class Rejects:
+    """Collects bad rows, or refuses the first.
+
+    Args:
+        skip: collect; otherwise the first bad row raises.
+    """
+
+    def __init__(self, *, skip: bool = False) -> None:
+        self.skip = skip
+        self.count = 0
+        self._parts: list[pl.DataFrame] = []
+
+    def add(self, path: Path, column: str, reason: str, rows: pl.Series, values: pl.Series | None = None) -> None:
+        """Takes bad rows of one file and column, all for one reason.
+
+        Args:
+            path: the file.
+            column: the column at fault, empty where the whole row is.
+            reason: what is wrong and, where it helps, what is allowed.
+            rows: row numbers, as in `ROW`.
+            values: what came, one for each row.
+
+        Raises:
+            DataError: bad rows are not skipped; names the first.
+        """
+        if rows.is_empty():
+            return
+        texts = pl.Series("value", [None] * len(rows), dtype=pl.String) if values is None else _texts(values)
+        if not self.skip:
+            first = int(rows.arg_min() or 0)
+            where = f", column {column!r}" if column else ""
+            got = f", got {texts[first]!r}" if values is not None else ""
+            more = f" (and {len(rows) - 1:,} more such rows nearby)" if len(rows) > 1 else ""
+            hint = "; --on-bad-rows skip leaves such rows out"
+            raise DataError(f"{path}, row {rows[first]}{where}: {reason}{got}{more}{hint}")
+        self.count += len(rows)
+        part = pl.DataFrame({"row": rows.cast(pl.Int64), "value": texts})
+        constants = (pl.lit(path.name).alias("file"), pl.lit(column).alias("column"), pl.lit(reason).alias("reason"))
+        self._parts.append(part.with_columns(*constants).select(*SCHEMA))
+
+    def split_off(self, frame: pl.DataFrame, bad: pl.Expr, path: Path, column: str, reason: str) -> pl.DataFrame:
+        """Takes the rows of `frame` for which `bad` holds and returns the others; `frame` carries `ROW`."""
+        mask = frame.select(bad.fill_null(False)).to_series()
+        if not mask.any():
+            return frame
+        wrong = frame.filter(mask)
+        self.add(path, column, reason, wrong[ROW], wrong[column] if column in wrong.columns else None)
+        return frame.filter(~mask)
+
+    def write(self, path: Path) -> None:
+        """Writes the collected rows as CSV, in the order in which they were found; nothing where there are none."""
+        if self._parts:
+            pl.concat(self._parts).write_csv(path)
+
+
+def _texts(values: pl.Series) -> pl.Series:
+    if values.dtype.is_nested():
+        return pl.Series("value", [None if value is None else str(value) for value in values.to_list()], pl.String)
+    return values.cast(pl.String).alias("value")

@@ -1,0 +1,146 @@
+"""Which events train, which validate and which test, and whether that respects time.
+
+In: an `EventTable` and the recipe. Out: a `Split` with a label for each event.
+
+- ``global_time``: the latest events, counted over all users, are held out: test from one cut-off on, valid from an
+  earlier one.
+- ``leave_last_out``: each user's last event is the test, the one before it (of users with three or more) validation.
+- ``random``: each event is drawn by itself; time is ignored and not stored.
+- ``given``: as the files say; without a validation file a seeded share of train becomes one.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.errors import DataError
+from pipelines.ingest.event_table import EventTable
+from towers.config import DataConfig
+
+SplitKind = Literal["global_time", "leave_last_out", "random", "given"]
+TRAIN, VALID, TEST = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Split:
+    """A decided split.
+
+    Attributes:
+        kind: never "auto".
+        label: [E] 0 train, 1 valid, 2 test.
+        timed: no event of a user comes before an event of an earlier split.
+        boundaries: the first time of ``valid`` and of ``test`` under global_time.
+    """
+
+    kind: SplitKind
+    label: NDArray[np.uint8]
+    timed: bool
+    boundaries: dict[str, int] = field(default_factory=dict)
+
+
+def resolve(events: EventTable, config: DataConfig) -> SplitKind:
+    """The split that ``data.split = "auto"`` means: given, else by time, else by the order of the file, else random.
+
+    Raises:
+        DataError: the named split needs times or files that are not there.
+    """
+    ordered = events.time_unit == "order"
+    if config.split == "auto":
+        if events.split is not None:
+            return "given"
+        if events.time is None:
+            return "random"
+        return "leave_last_out" if ordered else "global_time"
+    if config.split == "given" and events.split is None:
+        raise DataError("data.split = 'given' needs a folder with train and test files; use another split")
+    if config.split == "global_time" and (events.time is None or ordered):
+        raise DataError("data.split = 'global_time' needs a time column (data.columns.time); use 'random'")
+    if config.split == "leave_last_out" and events.time is None:
+        raise DataError(
+            "data.split = 'leave_last_out' needs a time column (data.columns.time), or --format pairs in time order"
+        )
+    return config.split
+
+
+def assign(events: EventTable, kind: SplitKind, config: DataConfig) -> Split:
+    """Labels every event.
+
+    Raises:
+        DataError: no event is left to train on, or the times cannot tell the parts apart.
+    """
+    if kind == "global_time":
+        split = _global_time(events, config)
+    elif kind == "leave_last_out":
+        split = Split(kind, _leave_last_out(events, config), timed=True)
+    elif kind == "random":
+        draw = np.random.default_rng(config.seed).random(len(events))
+        label = (draw < config.valid_share + config.test_share).astype(np.uint8)
+        label[draw < config.test_share] = TEST
+        split = Split(kind, label, timed=False)
+    else:
+        label = _given(events, config)
+        split = Split(kind, label, timed=_respects_time(events, label))
+    if not (split.label == TRAIN).any():
+        raise DataError(f"the {kind} split leaves no event to train on")
+    return split
+
+
+def _global_time(events: EventTable, config: DataConfig) -> Split:
+    assert events.time is not None
+    total = len(events)
+    held_out = [round(total * (config.valid_share + config.test_share)), round(total * config.test_share)]
+    ends = [total - count for count in held_out]
+    later = int(events.time.max()) + 1
+    inner = [end for end in set(ends) if end < total]
+    ordered = np.partition(events.time, inner) if inner else events.time
+    valid_from, test_from = (int(ordered[end]) if end < total else later for end in ends)
+    # Events of one moment stay together: a cut-off inside such a run moves to its start.
+    label = np.zeros(total, np.uint8)
+    label[events.time >= valid_from] = VALID
+    label[events.time >= test_from] = TEST
+    if config.valid_share > 0 and held_out[0] > held_out[1] and valid_from == test_from:
+        raise DataError(
+            f"data.split = 'global_time' finds no moment between validation and test: too many events at {test_from}"
+        )
+    return Split("global_time", label, timed=True, boundaries={"valid": valid_from, "test": test_from})
+
+
+def _leave_last_out(events: EventTable, config: DataConfig) -> NDArray[np.uint8]:
+    assert events.time is not None
+    order = np.lexsort((events.time, events.user))
+    counts = np.bincount(events.user)
+    ends = np.cumsum(counts)
+    label = np.zeros(len(events), np.uint8)
+    if config.test_share > 0:
+        label[order[ends[counts >= 2] - 1]] = TEST
+    if config.valid_share > 0:
+        # With two events one must stay to train on; without a test the last one validates.
+        needed, back = (3, 2) if config.test_share > 0 else (2, 1)
+        label[order[ends[counts >= needed] - back]] = VALID
+    return label
+
+
+def _given(events: EventTable, config: DataConfig) -> NDArray[np.uint8]:
+    assert events.split is not None
+    label = events.split.copy()
+    if not (label == VALID).any():
+        train = np.flatnonzero(label == TRAIN)
+        drawn = np.random.default_rng(config.seed).random(len(train)) < config.valid_share
+        label[train[drawn]] = VALID
+    return label
+
+
+def _respects_time(events: EventTable, label: NDArray[np.uint8]) -> bool:
+    """Whether no user has an event that is later than one of theirs in a later split."""
+    if events.time is None:
+        return False
+    latest = np.full(len(events.user_ids), np.iinfo(np.int64).min)
+    for number in (TRAIN, VALID, TEST):
+        part = label == number
+        user, time = events.user[part], events.time[part]
+        if (time < latest[user]).any():
+            return False
+        np.maximum.at(latest, user, time)
+    return True

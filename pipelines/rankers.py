@@ -1,0 +1,145 @@
+"""Who ranks items in a report: the served vectors, exactly and through the index, the baselines, and the known truth.
+
+In: a bundle and a data set. Out: for each ranker a function from held-out users to lists ``[Q, K]`` of the data set's
+item numbers, best first, without what the users have seen, padded with -1.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.baselines import ItemKnn, by_popularity, popular_lists, too_large
+from pipelines.dataset import Dataset
+from pipelines.evaluation import Lists, Ranker
+from pipelines.heldout import HeldOut
+from serving.bundle import Bundle
+from serving.filtering import search_filtered
+from serving.index import ExactIndex, Floats, Index, Rows
+
+EXACT, INDEX, POPULARITY, KNN, BEST = "exact", "index", "popularity", "item_knn", "best_attainable"
+KNOWN = ("train", "valid")  # whose events are history and mask at the test
+Search = Callable[[Floats, list[Rows]], Rows]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A bundle's vectors as the service answers with them, in the data set's numbers.
+
+    Attributes:
+        bundle: the bundle.
+        index: its index.
+        item_numbers: [rows] the data set's number of each item row.
+        item_rows: [N] the item row of each number, -1 where the bundle holds no vector.
+        query_rows: [U] the query row of each user number, -1 where the bundle holds no vector.
+    """
+
+    bundle: Bundle
+    index: Index
+    item_numbers: NDArray[np.int32]
+    item_rows: NDArray[np.int64]
+    query_rows: NDArray[np.int64]
+
+    @classmethod
+    def match(cls, bundle: Bundle, index: Index, dataset: Dataset) -> "Served":
+        """Finds the bundle's items and users in the data set; all its items must be there."""
+        number_of = {name: number for number, name in enumerate(dataset.items["item_id"].to_list())}
+        numbers = np.array([number_of[name] for name in bundle.item_ids], dtype=np.int32)
+        rows = np.full(len(number_of), -1, dtype=np.int64)
+        rows[numbers] = np.arange(len(numbers))
+        known = bundle.query_rows
+        queries = np.array([known.get(name, -1) for name in dataset.users["user_id"].to_list()], dtype=np.int64)
+        return cls(bundle, index, numbers, rows, queries)
+
+    def exact(self, k: int) -> Ranker:
+        """Exact search over the stored vectors."""
+        return lambda held: self._rank(held, k, lambda queries, masked: self._exact.search(queries, k, masked)[0])
+
+    def through_index(self, k: int) -> Ranker:
+        """The bundle's own index, filtered as the service filters."""
+        return lambda held: self._rank(held, k, lambda queries, masked: self._search_index(queries, masked, k))
+
+    @cached_property
+    def _exact(self) -> ExactIndex:
+        return self.index if isinstance(self.index, ExactIndex) else ExactIndex(self.bundle.item_vectors)
+
+    def _search_index(self, queries: Floats, masked: list[Rows], k: int) -> Rows:
+        # An index is asked for k and for as many more as are masked, and looks deeper for more. Users of the same count
+        # share a search, so that nobody is ranked better here than by a request of their own.
+        counts = np.array([len(rows) for rows in masked], dtype=np.int64)
+        found = np.empty((len(queries), k), dtype=np.int64)
+        for count in np.unique(counts):
+            same = np.flatnonzero(counts == count)
+            part = [masked[place] for place in same]
+            found[same] = search_filtered(self.index, self._exact, queries[same], k, part)[0]
+        return found
+
+    def _rank(self, held: HeldOut, k: int, search: Search) -> Lists:
+        # A user without a stored vector is answered by popularity, as the service would.
+        order = self.item_numbers[self.bundle.popular_rows]
+        lists = popular_lists(order, held.seen_offsets, held.seen_items, k)
+        rows = self.query_rows[held.users]
+        stored = np.flatnonzero(rows >= 0)
+        if len(stored):
+            masked = [
+                self._known_rows(held.seen_items[held.seen_offsets[place] : held.seen_offsets[place + 1]])
+                for place in stored
+            ]
+            found = search(self.bundle.query_vectors[rows[stored]], masked)
+            lists[stored] = np.where(found >= 0, self.item_numbers[found], -1)
+        return lists
+
+    def _known_rows(self, numbers: NDArray[np.integer[Any]]) -> Rows:
+        rows = np.unique(self.item_rows[numbers])
+        return rows[rows >= 0]
+
+
+def rankers_of(
+    served: Served, dataset: Dataset, known: tuple[NDArray[np.int64], NDArray[np.int32]], k: int
+) -> tuple[dict[str, Ranker], dict[str, str]]:
+    """All rankers that the data allow.
+
+    Args:
+        served: the bundle.
+        dataset: what it was trained on.
+        known: offsets and items of every user's events before the test, for the baselines.
+        k: length of the lists.
+
+    Returns:
+        The rankers by name, and for each that was left out the reason.
+    """
+    offsets, items = known
+    counts = np.diff(offsets)
+    order = by_popularity(np.bincount(items, minlength=dataset.manifest.items))
+    rankers: dict[str, Ranker] = {
+        EXACT: served.exact(k),
+        INDEX: served.through_index(k),
+        POPULARITY: lambda held: popular_lists(order, held.seen_offsets, held.seen_items, k),
+    }
+    reason = too_large(counts, dataset.manifest.items)
+    if reason is None:
+        shape = (len(counts), dataset.manifest.items)
+        knn = ItemKnn.fit(np.repeat(np.arange(len(counts)), counts), items, shape)
+        rankers[KNN] = lambda held: knn.lists(held.seen_offsets, held.seen_items, k)
+    best = _attainable(dataset, k)
+    if best is not None:
+        rankers[BEST] = best
+    return rankers, {} if reason is None else {KNN: reason}
+
+
+def _attainable(dataset: Dataset, k: int) -> Ranker | None:
+    """Ranking by the true probabilities of a synthetic world, the best that any ranker can do; None for other data."""
+    truth = dataset.truth()
+    if truth is None:
+        return None
+    queries, items = truth
+    index = ExactIndex(items)
+
+    def rank(held: HeldOut) -> Lists:
+        masked = np.split(held.seen_items, held.seen_offsets[1:-1])
+        return index.search(np.asarray(queries[held.users]), k, masked)[0]
+
+    return rank

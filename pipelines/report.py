@@ -1,0 +1,181 @@
+"""`towers report`: what a bundle's served vectors reach on the test events, beside what they must beat.
+
+In: BUNDLE and the DATASET it was trained on. Out: REPORT with `report.json` and `per_user.parquet`, and a short table.
+"""
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from rich.console import Console
+
+from pipelines import baselines, report_content
+from pipelines.dataset import Dataset
+from pipelines.errors import DataError
+from pipelines.evaluation import Evaluation, column, evaluate
+from pipelines.heldout import HeldOut, heldout, seen
+from pipelines.intervals import LEVEL, RESAMPLES
+from pipelines.progress import say
+from pipelines.rankers import EXACT, INDEX, KNN, KNOWN, Served, rankers_of
+from pipelines.report_table import lines, table
+from serving.bundle import Bundle
+from serving.errors import BundleError
+from serving.opening import open_index
+from serving.staging import refuse_existing, staged
+from towers import metrics
+
+SCHEMA_VERSION = 1
+KS = (10, 20, 50, 100)
+LIBRARIES = ("numpy", "scipy", "polars")
+PROTOCOL = (
+    "Full ranking over the catalogue by dot product of stored vectors, each user's training and validation items "
+    "masked; recall@k = hits / number of targets; NDCG@k with IDCG over min(k, targets); mean over users with a target."
+)
+
+
+def run(bundle: Path, dataset: Path, out: Path, *, ks: Sequence[int] = KS, overwrite: bool = False) -> dict[str, Any]:
+    """Measures a bundle on the data set's test split.
+
+    Args:
+        bundle: BUNDLE.
+        dataset: the data set it was trained on.
+        out: REPORT.
+        ks: lengths at which lists are judged.
+        overwrite: replace a REPORT that is there.
+
+    Returns:
+        The content of `report.json`.
+
+    Raises:
+        BundleError: the bundle is damaged or was trained on other data.
+        DataError: the data set is damaged or has no test events.
+        OutputExistsError: REPORT exists.
+    """
+    refuse_existing(out, overwrite=overwrite)
+    opened, data = Bundle.open(bundle), Dataset.open(dataset)
+    _refuse_strangers(opened, data, dataset)
+    held = heldout(data, "test")
+    if not len(held.users):
+        raise DataError(f"{dataset}: no user has a test event to recall; prepare it with data.test_share above 0")
+    served = Served.match(opened, open_index(opened), data)
+    known = seen(data, KNOWN)
+    rankers, left_out = rankers_of(served, data, known, k=max(ks))
+    new = _without_training_event(opened, data)
+    evaluation = evaluate(rankers, held, new, sorted(set(ks)))
+    content = _provenance(opened, data) | {
+        "counts": _counts(served, data, held),
+        "baselines": {
+            KNN: {"neighbours": baselines.NEIGHBOURS, "shrinkage": baselines.SHRINKAGE},
+            "left_out": left_out,
+        },
+        "ks": list(evaluation.ks),
+        **_figures(evaluation, held, new, np.bincount(known[1], minlength=data.manifest.items)),
+    }
+    with staged(out, overwrite=overwrite) as directory:
+        directory.mkdir()
+        text = json.dumps(content, indent=2, allow_nan=False)
+        (directory / "report.json").write_text(text + "\n", encoding="utf-8")
+        _per_user(served, data, held, evaluation).write_parquet(directory / "per_user.parquet")
+    console = Console(highlight=False)
+    console.print(table(content))
+    console.print("\n".join(lines(content)))
+    for name, reason in left_out.items():
+        say(f"{name}: {reason}")
+    return content
+
+
+def _refuse_strangers(bundle: Bundle, data: Dataset, path: Path) -> None:
+    trained_on = bundle.manifest.lineage.get("dataset")
+    if trained_on is None:
+        say(f"warning: {bundle.path} does not name its data set; the test events may be among its training events")
+    elif trained_on != data.manifest.fingerprint:
+        # Even with the same items: what is a test event here may have been a training event there.
+        raise BundleError(
+            f"{bundle.path}: was trained on the data set {str(trained_on)[:12]}, but {path} is "
+            f"{data.manifest.fingerprint[:12]}; its test events may be that model's training events"
+        )
+    ids = pl.Series(bundle.item_ids, dtype=pl.String)
+    strange = ids.filter(~ids.is_in(data.items["item_id"].implode()))
+    if len(strange):
+        raise BundleError(
+            f"{bundle.path}: {len(strange):,} of its {len(ids):,} items, {strange[0]!r} for one, are not in {path}; "
+            "a bundle is reported on the data set it was trained on"
+        )
+
+
+def _without_training_event(bundle: Bundle, data: Dataset) -> NDArray[np.bool_]:
+    """[N] which items the model had no event of."""
+    splits = KNOWN if bundle.manifest.training.get("refit") else KNOWN[:1]
+    new: NDArray[np.bool_] = np.bincount(seen(data, splits)[1], minlength=data.manifest.items) == 0
+    return new
+
+
+def _provenance(bundle: Bundle, data: Dataset) -> dict[str, Any]:
+    index = bundle.manifest.index
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "bundle": {
+            "model_version": bundle.manifest.model_version,
+            "dimension": bundle.manifest.dimension,
+            "metric": bundle.manifest.metric,
+            "index": "exact" if index is None else index.kind,
+        },
+        "dataset": {"fingerprint": data.manifest.fingerprint, "split": data.manifest.split.model_dump()},
+        "protocol": PROTOCOL,
+        "interval": f"{LEVEL:.0%} percentile bootstrap over users, {RESAMPLES:,} resamples",
+        "libraries": {name: metadata.version(name) for name in LIBRARIES},
+    }
+
+
+def _counts(served: Served, data: Dataset, held: HeldOut) -> dict[str, int]:
+    return {
+        "users": len(held.users),
+        "users_without_vector": int((served.query_rows[held.users] < 0).sum()),
+        "targets": len(held.target_items),
+        "targets_without_vector": int((served.item_rows[held.target_items] < 0).sum()),
+        "dropped_targets": held.dropped_targets,
+        "masked_events": len(held.seen_items),
+        "items": data.manifest.items,
+        "items_without_vector": int((served.item_rows < 0).sum()),
+    }
+
+
+def _figures(
+    evaluation: Evaluation, held: HeldOut, new: NDArray[np.bool_], popularity: NDArray[np.int64]
+) -> dict[str, Any]:
+    targets, warm = np.diff(held.target_offsets), np.diff(held.seen_offsets) > 0
+    new_before = np.concatenate([[0], np.cumsum(new[held.target_items])])
+    new_targets = np.diff(new_before[held.target_offsets])
+    return {
+        **report_content.figures(evaluation),
+        "slices": {
+            "warm": report_content.slice_figures(evaluation, warm, targets),
+            "cold": report_content.slice_figures(evaluation, ~warm, targets),
+        },
+        "new_items": report_content.new_item_figures(evaluation, new_targets, int(targets.sum())),
+        **report_content.exposure_figures(evaluation, popularity),
+    }
+
+
+def _per_user(served: Served, data: Dataset, held: HeldOut, evaluation: Evaluation) -> pl.DataFrame:
+    history = np.diff(held.seen_offsets)
+    columns: dict[str, Any] = {
+        "user_id": data.users["user_id"].gather(held.users),
+        "targets": np.diff(held.target_offsets),
+        "history": history,
+        "slice": np.where(history > 0, "warm", "cold"),
+        "stored_vector": served.query_rows[held.users] >= 0,
+    }
+    for ranker in evaluation.rankers:
+        for metric in metrics.METRICS if ranker in (EXACT, INDEX) else ("recall",):
+            for k in evaluation.ks:
+                name = column(ranker, metric, k)
+                columns[name] = evaluation.of(name)
+    return pl.DataFrame(columns)

@@ -1,0 +1,196 @@
+"""`towers synth`: a synthetic world with known truth, as Parquet files that `towers prepare` reads.
+
+In: sizes and a seed. Out: a folder with `events.parquet`, `users.parquet`, `items.parquet` and `truth/`. The same
+arguments give the same bytes. See `pipelines.world` for the model.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from pipelines.errors import DataError
+from pipelines.progress import progress, say
+from pipelines.world import START_S, Catalogue, Population, UserBlock
+from pipelines.world_words import ADJECTIVES, AGE_GROUPS, COUNTRIES, DEVICES, PLACES, TOPICS
+from serving.staging import remove, staged
+
+ITEM_BLOCK = 1 << 18
+ITEM_LIMITS = (1_000, 10_000_000)
+# Items that are there from the start were made in the three years before.
+OLDEST_S = 3 * 365 * 86_400
+
+
+def run(
+    out: Path,
+    *,
+    users: int = 6_000,
+    items: int = 21_000,
+    events: int = 480_000,
+    seed: int = 0,
+    overwrite: bool = False,
+) -> None:
+    """Writes a world.
+
+    Args:
+        out: the folder.
+        users: number of users.
+        items: number of items, 1,000 to 10,000,000.
+        events: about how many events; a little fewer where users run out of items.
+        seed: the same seed gives the same files.
+        overwrite: replace `out`.
+
+    Raises:
+        DataError: a size is out of its range.
+        OutputExistsError: `out` exists and may not be replaced.
+    """
+    low, high = ITEM_LIMITS
+    if not low <= items <= high:
+        raise DataError(f"--items {items}: allowed are {low:,} to {high:,}")
+    if users < 1 or seed < 0:
+        raise DataError(f"--users {users} --seed {seed}: users must be at least 1, a seed at least 0")
+    if not users <= events <= users * items // 10:
+        raise DataError(
+            f"--events {events}: allowed are {users:,} to {users * items // 10:,} for so many users and items"
+        )
+    with staged(out, overwrite=overwrite) as staging:
+        (staging / "truth").mkdir(parents=True)
+        parts = staging / "parts"
+        parts.mkdir()
+        items_seed, names_seed, users_seed = np.random.SeedSequence(seed).spawn(3)
+        catalogue = Catalogue.make(items, np.random.default_rng(items_seed))
+        _write_items(staging, catalogue, names_seed)
+        population = Population(users, events, catalogue, users_seed)
+        count = _write_users_and_events(staging, population)
+        remove(parts)
+    say(f"{out}: {users:,} users, {items:,} items, {count:,} events")
+
+
+def _write_items(staging: Path, catalogue: Catalogue, seed: np.random.SeedSequence) -> None:
+    items = len(catalogue.birth)
+    blocks = range(0, items, ITEM_BLOCK)
+    vectors = _open_vectors(staging / "truth" / "item_vectors.npy", items, len(catalogue.topic_start) - 1)
+    parts: list[Path] = []
+    with progress("make items", total=items, unit="items") as advance:
+        for first, block_seed in zip(blocks, seed.spawn(len(blocks)), strict=True):
+            last = min(first + ITEM_BLOCK, items)
+            vectors[first:last] = catalogue.vectors(first, last)
+            frame = item_rows(catalogue, first, last, np.random.default_rng(block_seed))
+            parts.append(staging / "parts" / f"items-{len(parts):05}.parquet")
+            frame.write_parquet(parts[-1])
+            advance(last - first)
+    vectors.flush()
+    _join(parts, staging / "items.parquet")
+
+
+def item_rows(catalogue: Catalogue, first: int, last: int, rng: np.random.Generator) -> pl.DataFrame:
+    """The attributes of a range of items; they tell the topics, but not the popularity."""
+    size = last - first
+    topics = catalogue.topics[first:last].astype(np.int64)
+    names = list(TOPICS)
+    words = np.asarray([TOPICS[name] for name in names])
+    # Two different tags of the main topic, one of each other.
+    pick = rng.integers(0, words.shape[1], (size, 3))
+    second = (pick[:, 0] + 1 + rng.integers(0, words.shape[1] - 1, size)) % words.shape[1]
+    tag = [words[topics[:, 0], pick[:, 0]], words[topics[:, 0], second], *_other_tags(topics, pick, words)]
+    title = (
+        _gathered(ADJECTIVES, rng.integers(0, len(ADJECTIVES), size))
+        + " "
+        + pl.Series(tag[0].tolist()).str.to_titlecase()
+        + " of "
+        + _gathered(PLACES, rng.integers(0, len(PLACES), size))
+    )
+    birth = catalogue.birth[first:last]
+    created = np.where(birth > 0, START_S + birth, START_S - rng.integers(1, OLDEST_S, size))
+    return pl.DataFrame(
+        {
+            "item_id": _ids("i", first, last, len(catalogue.birth)),
+            "title": title,
+            "category": _gathered(names, topics[:, 0]),
+            "tags": pl.DataFrame(
+                [pl.Series(f"{place}", values.tolist(), pl.String) for place, values in enumerate(tag)]
+            )
+            .select(pl.concat_list(pl.all()).list.drop_nulls())
+            .to_series(),
+            "created": created,
+        }
+    )
+
+
+def _other_tags(
+    topics: NDArray[np.int64], pick: NDArray[np.int64], words: NDArray[np.str_]
+) -> list[NDArray[np.object_]]:
+    columns = []
+    for slot in (1, 2):
+        column = words[np.maximum(topics[:, slot], 0), pick[:, slot]].astype(object)
+        column[topics[:, slot] < 0] = None
+        columns.append(column)
+    return columns
+
+
+def _write_users_and_events(staging: Path, population: Population) -> int:
+    Z = len(population.catalogue.topic_start) - 1
+    vectors = _open_vectors(staging / "truth" / "query_vectors.npy", population.users, Z)
+    user_parts, event_parts, count = [], [], 0
+    with progress("make events", total=int(population.activity.sum()), unit="events") as advance:
+        for number, block in enumerate(population.blocks()):
+            last = block.first + len(block.theta)
+            vectors[block.first : last] = block.theta
+            user_parts.append(staging / "parts" / f"users-{number:05}.parquet")
+            event_parts.append(staging / "parts" / f"events-{number:05}.parquet")
+            _user_rows(block, population.users).write_parquet(user_parts[-1])
+            _event_rows(block, population).write_parquet(event_parts[-1])
+            count += len(block.user)
+            advance(len(block.user))
+    vectors.flush()
+    _join(user_parts, staging / "users.parquet")
+    _join(event_parts, staging / "events.parquet")
+    return count
+
+
+def _user_rows(block: UserBlock, users: int) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "user_id": _ids("u", block.first, block.first + len(block.theta), users),
+            "age_group": _gathered(AGE_GROUPS, block.age_group),
+            "country": _gathered(COUNTRIES, block.country),
+        }
+    )
+
+
+def _event_rows(block: UserBlock, population: Population) -> pl.DataFrame:
+    items = len(population.catalogue.birth)
+    last = block.first + len(block.theta)
+    return pl.DataFrame(
+        {
+            "user_id": _ids("u", block.first, last, population.users).gather(block.user - block.first),
+            "item_id": _numbered("i", pl.Series(block.item, dtype=pl.Int64), items),
+            "time": block.time,
+            "device": _gathered(DEVICES, block.device),
+        }
+    )
+
+
+def _ids(letter: str, first: int, last: int, total: int) -> pl.Series:
+    return _numbered(letter, pl.int_range(first, last, eager=True), total)
+
+
+def _numbered(letter: str, numbers: pl.Series, total: int) -> pl.Series:
+    return letter + numbers.cast(pl.String).str.zfill(max(len(str(total - 1)), 6))
+
+
+def _gathered(words: tuple[str, ...] | list[str], places: NDArray[np.int64]) -> pl.Series:
+    return pl.Series(words, dtype=pl.String).gather(pl.Series(places))
+
+
+def _open_vectors(path: Path, rows: int, width: int) -> np.memmap[Any, np.dtype[np.float32]]:
+    vectors: np.memmap[Any, np.dtype[np.float32]] = np.lib.format.open_memmap(
+        path, mode="w+", dtype=np.float32, shape=(rows, width)
+    )
+    return vectors
+
+
+def _join(parts: list[Path], out: Path) -> None:
+    pl.scan_parquet(parts).sink_parquet(out, maintain_order=True)

@@ -1,0 +1,153 @@
+"""What features learn from the data before any gradient: vocabularies, means, deviations; kept with the run.
+
+In: settled features, a data set and its training events. Out: `FeatureSpec`s, `vocabulary/*.txt` and `features.json`.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from pipelines.dataset import Dataset
+from pipelines.features import column_of
+from towers.config import Config, Feature, parse_config
+from towers.events import Events, Int32s
+from towers.features import WORD_BREAKS, FeatureSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class LearntFeatures:
+    """Both sides' features, and the id table that a shared history reads."""
+
+    query: list[FeatureSpec]
+    candidate: list[FeatureSpec]
+
+
+def learn_features(config: Config, dataset: Dataset, events: Events, directory: Path) -> LearntFeatures:
+    """Learns every feature of `config` (settled) from the data set and writes the vocabularies under `directory`."""
+    learner = _Learner(dataset, events, directory)
+    (directory / "vocabulary").mkdir(parents=True, exist_ok=True)
+    candidate = [
+        learner.learn("candidate", name, feature) for name, feature in (config.features.candidate or {}).items()
+    ]
+    item_id = next((spec for spec in candidate if spec.config.kind == "id"), None)
+    query = []
+    for name, feature in (config.features.query or {}).items():
+        spec = learner.learn("query", name, feature)
+        if feature.kind == "history" and feature.share_item_table and item_id is not None:
+            spec = dataclasses.replace(spec, vocabulary=item_id.vocabulary, size=item_id.size, table=item_id.table)
+        query.append(spec)
+    learnt = LearntFeatures(query, candidate)
+    save_features(learnt, directory)
+    return learnt
+
+
+def save_features(learnt: LearntFeatures, directory: Path) -> None:
+    """Writes `features.json`; vocabulary files are named relative to it."""
+    sides = {
+        side: [
+            {
+                "name": spec.name,
+                "config": spec.config.model_dump(),
+                "vocabulary": str(Path(spec.vocabulary).relative_to(directory)) if spec.vocabulary else "",
+                "size": spec.size,
+                "mean": spec.mean,
+                "deviation": spec.deviation,
+                "table": spec.table,
+            }
+            for spec in specs
+        ]
+        for side, specs in (("query", learnt.query), ("candidate", learnt.candidate))
+    }
+    (directory / "features.json").write_text(json.dumps(sides, indent=2) + "\n", encoding="utf-8")
+
+
+def load_features(directory: Path) -> LearntFeatures:
+    """Reads what `save_features` wrote."""
+    sides = json.loads((directory / "features.json").read_text(encoding="utf-8"))
+    return LearntFeatures(
+        **{side: [_spec(side, entry, directory) for entry in sides[side]] for side in ("query", "candidate")}
+    )
+
+
+def _spec(side: str, entry: dict[str, Any], directory: Path) -> FeatureSpec:
+    parsed = parse_config({"features": {side: {entry["name"]: entry["config"]}}}, "features.json").features
+    feature = (parsed.query if side == "query" else parsed.candidate) or {}
+    vocabulary = str(directory / entry["vocabulary"]) if entry["vocabulary"] else ""
+    return FeatureSpec(**{**entry, "config": feature[entry["name"]], "vocabulary": vocabulary})
+
+
+@dataclasses.dataclass(frozen=True)
+class _Learner:
+    dataset: Dataset
+    events: Events
+    directory: Path
+
+    def learn(self, side: str, name: str, feature: Feature) -> FeatureSpec:
+        spec = FeatureSpec(name=name, config=feature, table=f"{side}.{name}")
+        match feature.kind:
+            case "id" if side == "query":
+                ids = by_falling_count(self.dataset.users["user_id"], self.events.user, feature.min_count)
+            case "id":
+                ids = by_falling_count(self.dataset.items["item_id"], self.events.item, feature.min_count)
+            case "history":
+                ids = by_falling_count(self.dataset.items["item_id"], self.events.item, 1)
+            case "categorical" | "multi" | "text":
+                ids = _values(self._column(side, name, feature), feature.kind, feature.max_values)
+            case "numeric":
+                return self._numeric(spec, self._column(side, name, feature).cast(pl.Float64), log=feature.log)
+            case _:
+                return spec
+        path = self.directory / "vocabulary" / f"{side}.{name}.txt"
+        pl.DataFrame({"value": ids}).write_csv(path, include_header=False, quote_style="never")
+        return dataclasses.replace(spec, vocabulary=str(path), size=len(ids))
+
+    def _column(self, side: str, name: str, feature: Feature) -> pl.Series:
+        column = column_of(name, feature)
+        manifest = self.dataset.manifest
+        if side == "candidate":
+            return self.dataset.items[column]
+        if column in manifest.user_columns:
+            return self.dataset.users[column]
+        context = self.dataset.context("train")
+        if context is None:
+            raise KeyError(column)
+        return context[column]
+
+    def _numeric(self, spec: FeatureSpec, column: pl.Series, *, log: bool) -> FeatureSpec:
+        values = column.drop_nulls().drop_nans().to_numpy()
+        values = np.sign(values) * np.log1p(np.abs(values)) if log else values
+        if not len(values):
+            return spec
+        deviation = float(values.std())
+        return dataclasses.replace(spec, mean=float(values.mean()), deviation=deviation if deviation > 0 else 1.0)
+
+
+def by_falling_count(ids: pl.Series, numbers: Int32s, min_count: int) -> pl.Series:
+    """The ids that stand in at least `min_count` events, most frequent first, ties in the data set's order."""
+    counts = np.bincount(numbers, minlength=len(ids))
+    order = np.argsort(-counts, kind="stable")
+    return ids.gather(order[: int((counts >= min_count).sum())])
+
+
+def as_strings(column: pl.Series) -> pl.Series:
+    """A column as the strings that the wire carries; whole numbers without a decimal point."""
+    if column.dtype.is_float():
+        whole = (column.drop_nulls() == column.drop_nulls().round()).all()
+        column = column.cast(pl.Int64, strict=False) if whole else column
+    return column.cast(pl.String)
+
+
+def _values(column: pl.Series, kind: str, most: int) -> pl.Series:
+    """The values of a column, most frequent first; one with a line break cannot stand in a text file: left out."""
+    if kind == "text":
+        text = column.list.join(" ") if column.dtype == pl.List else column
+        column = text.str.to_lowercase().str.replace_all(WORD_BREAKS, " ").str.split(" ").explode()
+    elif kind == "multi":
+        column = column.explode()
+    values = as_strings(column).rename("value").drop_nulls().value_counts()
+    kept = values.filter((pl.col("value") != "") & ~pl.col("value").str.contains("[\r\n]"))
+    return kept.sort(["count", "value"], descending=[True, False])["value"].head(most)

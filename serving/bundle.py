@@ -1,0 +1,130 @@
+"""Reading a bundle: verified, memory-mapped, and nothing in it trusted before it is checked.
+
+In: a bundle directory (docs/design.md). Out: a `Bundle`. Whatever is missing, truncated, altered, of another schema
+version or of another dimension is a `BundleError` with path and reason. `serving.bundle_writer` writes bundles.
+"""
+
+from functools import cached_property
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from serving import bundle_files as files
+from serving.errors import BundleError
+from serving.index import Floats, Rows
+from serving.manifest import Manifest, read_manifest
+
+Int32s = NDArray[np.int32]
+Int64s = NDArray[np.int64]
+
+
+class Bundle:
+    """One opened bundle; `open` makes it.
+
+    Attributes:
+        path: the directory.
+        manifest: its manifest.
+        item_ids: row -> item id, [N] strings.
+        item_vectors: [N, D], memory-mapped.
+        popularity: [N], training events of each item.
+        query_ids: row -> user id, [Q] strings.
+        query_vectors: [Q, D], memory-mapped.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        items, queries, dimension = manifest.items, manifest.queries, manifest.dimension
+        self.path, self.manifest = path, manifest
+        self.item_ids = files.open_ids(path, files.ITEM_IDS, "item_id", items)
+        self.item_vectors = cast(Floats, files.open_array(path, files.ITEM_VECTORS, np.float32, (items, dimension)))
+        self.popularity = cast(Int64s, files.open_array(path, files.POPULARITY, np.int64, (items,)))
+        self.query_ids = files.open_ids(path, files.QUERY_IDS, "query_id", queries)
+        self.query_vectors = cast(Floats, files.open_array(path, files.QUERY_VECTORS, np.float32, (queries, dimension)))
+        self._seen_offsets = cast(Int64s, files.open_array(path, files.SEEN_OFFSETS, np.int64, (queries + 1,)))
+        self._seen_items = cast(Int32s, files.open_array(path, files.SEEN_ITEMS, np.int32, (None,)))
+        self._check_seen()
+        self._check_attributes()
+
+    @classmethod
+    def open(cls, path: Path, verify: bool = True) -> "Bundle":
+        """Opens a bundle.
+
+        Args:
+            path: the directory.
+            verify: also compare the SHA-256 of every file and look for NaN in every vector; reads every byte once.
+                Sizes, shapes, types, counts and ids are checked in any case.
+
+        Raises:
+            BundleError: names the path and the reason.
+        """
+        manifest = read_manifest(path)
+        files.verify_files(path, manifest, content=verify)
+        bundle = cls(path, manifest)
+        if verify:
+            files.refuse_not_finite(path / files.ITEM_VECTORS, bundle.item_vectors)
+            files.refuse_not_finite(path / files.QUERY_VECTORS, bundle.query_vectors)
+        return bundle
+
+    @cached_property
+    def item_names(self) -> list[str]:
+        """Row -> item id as a plain list: a Series takes microseconds for each single row."""
+        names: list[str] = self.item_ids.to_list()
+        return names
+
+    @cached_property
+    def item_rows(self) -> dict[str, int]:
+        """Item id -> row."""
+        return {item_id: row for row, item_id in enumerate(self.item_names)}
+
+    @cached_property
+    def query_rows(self) -> dict[str, int]:
+        """User id -> row."""
+        return {query_id: row for row, query_id in enumerate(self.query_ids.to_list())}
+
+    @cached_property
+    def popular_rows(self) -> Rows:
+        """Item rows by falling popularity, equal ones by row, [N]."""
+        return np.argsort(-self.popularity, kind="stable").astype(np.int64)
+
+    @cached_property
+    def item_attributes(self) -> pl.DataFrame:
+        """The item columns for display and filters, in row order; read when first asked for."""
+        return pl.read_parquet(self.path / files.ITEM_ATTRIBUTES)
+
+    @property
+    def query_tower(self) -> Path:
+        """The SavedModel of the query tower."""
+        return self.path / files.QUERY_TOWER
+
+    @property
+    def candidate_tower(self) -> Path:
+        """The SavedModel of the candidate tower."""
+        return self.path / files.CANDIDATE_TOWER
+
+    @property
+    def index_path(self) -> Path | None:
+        """The directory of the index, or None where search is exact."""
+        info = self.manifest.index
+        return None if info is None or info.path is None else self.path / info.path
+
+    def seen(self, query_row: int) -> Int32s:
+        """Item rows that a known user has seen, in time order, newest last."""
+        return self._seen_items[self._seen_offsets[query_row] : self._seen_offsets[query_row + 1]]
+
+    def _check_seen(self) -> None:
+        offsets, items = self._seen_offsets, self._seen_items
+        if offsets[0] != 0 or offsets[-1] != len(items) or (np.diff(offsets) < 0).any():
+            raise BundleError(f"{self.path / files.SEEN_OFFSETS}: must rise from 0 to the {len(items)} seen items")
+        if len(items) and (items.min() < 0 or items.max() >= self.manifest.items):
+            raise BundleError(f"{self.path / files.SEEN_ITEMS}: item rows must lie in 0..{self.manifest.items - 1}")
+
+    def _check_attributes(self) -> None:
+        path = self.path / files.ITEM_ATTRIBUTES
+        try:
+            rows = pl.scan_parquet(path).select(pl.len()).collect().item()
+        except (pl.exceptions.PolarsError, OSError) as error:
+            raise BundleError(f"{path}: cannot be read as Parquet: {error}") from None
+        if rows != self.manifest.items:
+            raise BundleError(f"{path}: {rows} rows, the manifest says {self.manifest.items} items")

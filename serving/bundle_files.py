@@ -1,0 +1,149 @@
+"""The files of a bundle by name, their digests, and the readers that refuse whatever is not plain data.
+
+In: a bundle directory. Out: arrays, columns and digests; everything wrong is a `BundleError` with path and reason.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from serving.errors import BundleError
+from serving.manifest import MANIFEST, FileInfo, Manifest
+
+QUERY_TOWER, CANDIDATE_TOWER, INDEX = "query_tower", "candidate_tower", "index"
+ITEM_IDS, ITEM_VECTORS = "item_ids.parquet", "item_vectors.npy"
+ITEM_ATTRIBUTES, POPULARITY = "item_attributes.parquet", "popularity.npy"
+QUERY_IDS, QUERY_VECTORS = "query_ids.parquet", "query_vectors.npy"
+SEEN_OFFSETS, SEEN_ITEMS = "seen_offsets.npy", "seen_items.npy"
+
+_PICKLE_SUFFIXES = {".pkl", ".pickle", ".joblib", ".dill"}
+
+
+def digest(path: Path) -> FileInfo:
+    """Size and SHA-256 of a file."""
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    return FileInfo(bytes=path.stat().st_size, sha256=sha256)
+
+
+def digests(root: Path, paths: Iterable[Path]) -> dict[str, FileInfo]:
+    """Digests of files, keyed by their path relative to `root`."""
+    return {path.relative_to(root).as_posix(): digest(path) for path in sorted(paths)}
+
+
+def files_under(directory: Path) -> list[Path]:
+    """All files below a directory, sorted."""
+    return sorted(path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir())
+
+
+def verify_files(bundle: Path, manifest: Manifest, *, content: bool) -> None:
+    """Compares the directory with the manifest.
+
+    Args:
+        bundle: the directory.
+        manifest: what should be there.
+        content: also compare every SHA-256, which reads every byte.
+
+    Raises:
+        BundleError: a file is missing, of another size or content, a link, a pickle, or not in the manifest although
+            it lies where whole directories are loaded.
+    """
+    for name, info in manifest.files.items():
+        path = bundle / name
+        if not path.is_file():
+            raise BundleError(f"{path}: missing")
+        size = path.stat().st_size
+        if size != info.bytes:
+            reason = "truncated" if size < info.bytes else "altered"
+            raise BundleError(f"{path}: {reason}: {size} bytes, the manifest says {info.bytes}")
+        if content and digest(path).sha256 != info.sha256:
+            raise BundleError(f"{path}: altered: its SHA-256 is not the manifest's")
+    loaded_whole = [QUERY_TOWER, CANDIDATE_TOWER]
+    if manifest.index is not None and manifest.index.path is not None:
+        loaded_whole.append(manifest.index.path)
+    for path in files_under(bundle):
+        name = path.relative_to(bundle).as_posix()
+        if path.is_symlink():
+            raise BundleError(f"{path}: a link; a bundle holds plain files")
+        if _is_pickle(path):
+            raise BundleError(f"{path}: a pickle; a bundle never holds one, for loading it would run its code")
+        if name not in manifest.files and name.startswith(tuple(f"{each}/" for each in loaded_whole)):
+            raise BundleError(f"{path}: not in the manifest")
+
+
+def open_array(bundle: Path, name: str, dtype: type[np.generic], shape: tuple[int | None, ...]) -> NDArray[np.generic]:
+    """Memory-maps a `.npy` file.
+
+    Args:
+        bundle: the directory.
+        name: the file's name.
+        dtype: the element type it must have.
+        shape: the shape it must have, None for any length.
+
+    Raises:
+        BundleError: missing, truncated, a pickle, or of another type or shape.
+    """
+    path = bundle / name
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise BundleError(f"{path}: missing") from None
+    except (ValueError, OSError, EOFError) as error:
+        raise BundleError(f"{path}: truncated or altered: {error}") from None
+    if array.dtype != dtype:
+        raise BundleError(f"{path}: must hold {np.dtype(dtype)}, holds {array.dtype}")
+    if len(shape) != array.ndim or any(want not in (None, have) for want, have in zip(shape, array.shape, strict=True)):
+        wanted = ", ".join("any" if length is None else str(length) for length in shape)
+        raise BundleError(f"{path}: must be [{wanted}], is {list(array.shape)}")
+    plain: NDArray[np.generic] = np.asarray(array)  # The same mapping; np.memmap itself is slow to slice.
+    return plain
+
+
+def refuse_not_finite(path: Path, vectors: NDArray[np.float32], block: int = 65_536) -> None:
+    """Raises BundleError where a vector holds NaN or infinity."""
+    for start in range(0, len(vectors), block):
+        finite = np.isfinite(vectors[start : start + block]).all(axis=1)
+        if not finite.all():
+            raise BundleError(f"{path}: row {start + int(np.argmin(finite))} holds NaN or infinity")
+
+
+def open_ids(bundle: Path, name: str, column: str, count: int) -> pl.Series:
+    """Reads a column of ids: strings, none missing, none twice.
+
+    Raises:
+        BundleError: anything else, or another number of them.
+    """
+    path = bundle / name
+    try:
+        ids = pl.read_parquet(path, columns=[column], use_statistics=False)[column]
+    except FileNotFoundError:
+        raise BundleError(f"{path}: missing") from None
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise BundleError(f"{path}: cannot be read as Parquet with a column {column!r}: {error}") from None
+    if ids.dtype != pl.String:
+        raise BundleError(f"{path}: column {column!r} must hold strings, holds {ids.dtype}")
+    if len(ids) != count:
+        raise BundleError(f"{path}: {len(ids)} ids, the manifest says {count}")
+    if ids.null_count():
+        raise BundleError(f"{path}: row {ids.is_null().arg_max()} has no id")
+    if ids.n_unique() != count:
+        twice = ids.filter(ids.is_duplicated())[0]
+        raise BundleError(f"{path}: id {twice!r} stands there twice")
+    return ids
+
+
+def _is_pickle(path: Path) -> bool:
+    if path.suffix.lower() in _PICKLE_SUFFIXES:
+        return True
+    if path.name == MANIFEST or path.suffix in {".npy", ".parquet"}:
+        return False  # Their readers check: `open_array` allows no pickled objects.
+    with path.open("rb") as file:
+        head = file.read(2)
+        if len(head) < 2 or head[0] != 0x80 or not 2 <= head[1] <= 5:
+            return False
+        file.seek(-1, 2)
+        return file.read(1) == b"."

@@ -1,0 +1,174 @@
+"""Writing a bundle: every file beside its place, digests, a reading back, then one rename.
+
+In: ids, vectors, attributes, seen items, and a callable that writes the towers. Out: a published bundle directory.
+`replace_index` exchanges the index of a published bundle, with the manifest's rename as the moment of change.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import ArrayLike, NDArray
+
+from serving import bundle_files as files
+from serving.bundle import Bundle
+from serving.errors import BundleError
+from serving.manifest import MANIFEST, FeatureSpec, FileInfo, IndexInfo, Manifest, read_manifest, write_manifest
+from serving.staging import flush_to_disk, remove, staged
+
+Ids = Sequence[str] | NDArray[np.str_] | pl.Series
+BLOCK_ROWS = 65_536
+
+
+def write_bundle(
+    out: Path,
+    *,
+    model_version: str,
+    metric: Literal["dot", "cosine"],
+    query_features: Sequence[FeatureSpec],
+    candidate_features: Sequence[FeatureSpec],
+    item_ids: Ids,
+    item_vectors: NDArray[np.float32],
+    item_attributes: pl.DataFrame,
+    popularity: ArrayLike,
+    query_ids: Ids,
+    query_vectors: NDArray[np.float32],
+    seen_offsets: ArrayLike,
+    seen_items: ArrayLike,
+    write_towers: Callable[[Path], None],
+    libraries: Mapping[str, str],
+    lineage: Mapping[str, Any],
+    training: Mapping[str, Any],
+    overwrite: bool = False,
+) -> Manifest:
+    """Writes, verifies and publishes a bundle, complete or not at all.
+
+    Args:
+        out: the bundle directory.
+        model_version: a name of this model; every answer of the service carries it.
+        metric: "cosine" says that the vectors are normalised already.
+        query_features: the raw inputs of the query tower.
+        candidate_features: the raw inputs of the candidate tower.
+        item_ids: [N] ids in row order, by falling popularity.
+        item_vectors: float32 [N, D], may be memory-mapped; copied in blocks.
+        item_attributes: N rows in row order; a column `item_id`, if any, is kept.
+        popularity: [N], training events of each item.
+        query_ids: [Q] users known at export.
+        query_vectors: float32 [Q, D], as `item_vectors`.
+        seen_offsets: [Q + 1].
+        seen_items: item rows, those of user u at ``seen_offsets[u]:seen_offsets[u + 1]``, newest last.
+        write_towers: called with the directory; creates `query_tower/` and `candidate_tower/` in it.
+        libraries: versions by name.
+        lineage: where the model came from (data set digest, recipe, run, commit).
+        training: a summary of the training.
+        overwrite: replace a bundle that is there.
+
+    Raises:
+        OutputExistsError: `out` is taken.
+        BundleError: what was given does not make a bundle that can be read.
+    """
+    with staged(out, overwrite=overwrite) as directory:
+        directory.mkdir()
+        pl.DataFrame({"item_id": _ids(item_ids)}).write_parquet(directory / files.ITEM_IDS)
+        pl.DataFrame({"query_id": _ids(query_ids)}).write_parquet(directory / files.QUERY_IDS)
+        item_attributes.write_parquet(directory / files.ITEM_ATTRIBUTES)
+        _copy_vectors(item_vectors, directory / files.ITEM_VECTORS)
+        _copy_vectors(query_vectors, directory / files.QUERY_VECTORS)
+        np.save(directory / files.POPULARITY, np.asarray(popularity, np.int64), allow_pickle=False)
+        np.save(directory / files.SEEN_OFFSETS, np.asarray(seen_offsets, np.int64), allow_pickle=False)
+        np.save(directory / files.SEEN_ITEMS, np.asarray(seen_items, np.int32), allow_pickle=False)
+        write_towers(directory)
+        for tower in (files.QUERY_TOWER, files.CANDIDATE_TOWER):
+            if not (directory / tower / "saved_model.pb").is_file():
+                raise BundleError(f"{directory / tower}: write_towers left no SavedModel there")
+        manifest = Manifest(
+            model_version=model_version,
+            created_at=datetime.now(UTC),
+            dimension=item_vectors.shape[1],
+            metric=metric,
+            items=len(item_vectors),
+            queries=len(query_vectors),
+            query_features=tuple(query_features),
+            candidate_features=tuple(candidate_features),
+            files=files.digests(directory, files.files_under(directory)),
+            libraries=dict(libraries),
+            lineage=dict(lineage),
+            training=dict(training),
+        )
+        write_manifest(manifest, directory)
+        return Bundle.open(directory).manifest
+
+
+def replace_index(bundle: Path, info: IndexInfo, directory: Path | None = None) -> Manifest:
+    """Gives a published bundle another index: its directory first, then the manifest in one rename.
+
+    The old index is removed last. A reader sees one of them, whole; a kill in between leaves the old one in force.
+
+    Args:
+        bundle: the bundle directory.
+        info: kind, parameters and measurements; its path is set here.
+        directory: the files of the new index, on the bundle's file system, moved into it; None for an exact index.
+
+    Raises:
+        BundleError: the manifest cannot be read.
+    """
+    old = read_manifest(bundle)
+    kept = {name: file for name, file in old.files.items() if not name.startswith(f"{files.INDEX}/")}
+    path, added = (None, {}) if directory is None else _move_in(bundle, directory)
+    manifest = old.model_copy(
+        update={
+            "files": dict(sorted({**kept, **added}.items())),
+            "index": IndexInfo(kind=info.kind, path=path, parameters=info.parameters, measured=info.measured),
+        }
+    )
+    staging = bundle / f".{MANIFEST}.{os.getpid()}.partial"
+    staging.mkdir()
+    try:
+        write_manifest(manifest, staging)
+        flush_to_disk(staging)
+        (staging / MANIFEST).replace(bundle / MANIFEST)
+        flush_to_disk(bundle / MANIFEST)
+    finally:
+        remove(staging)
+    for each in (bundle / files.INDEX).glob("*"):
+        if path is None or each != bundle / path:
+            remove(each)
+    return manifest
+
+
+def _move_in(bundle: Path, directory: Path) -> tuple[str, dict[str, FileInfo]]:
+    inner = files.digests(directory, files.files_under(directory))
+    name = hashlib.sha256("".join(f"{path} {file.sha256}\n" for path, file in inner.items()).encode()).hexdigest()[:16]
+    path = f"{files.INDEX}/{name}"
+    place = bundle / path
+    place.parent.mkdir(exist_ok=True)
+    flush_to_disk(directory)
+    # The same content may lie there already, from this index or from a run that was killed before its manifest.
+    if place.exists() and files.digests(place, files.files_under(place)) == inner:
+        remove(directory)
+    else:
+        remove(place)
+        directory.rename(place)
+    flush_to_disk(place.parent)
+    return path, {f"{path}/{inside}": file for inside, file in inner.items()}
+
+
+def _ids(ids: Ids) -> pl.Series:
+    values = ids if isinstance(ids, pl.Series) else pl.Series(list(ids))
+    return values.cast(pl.String)
+
+
+def _copy_vectors(vectors: NDArray[np.float32], path: Path) -> None:
+    """Copies [M, D] in blocks: neither side needs to fit in memory."""
+    if vectors.ndim != 2:
+        raise BundleError(f"{path.name}: vectors must be [M, D], got {vectors.shape}")
+    with path.open("wb") as file:
+        header = {"descr": "<f4", "fortran_order": False, "shape": vectors.shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for start in range(0, len(vectors), BLOCK_ROWS):
+            np.ascontiguousarray(vectors[start : start + BLOCK_ROWS], np.float32).tofile(file)

@@ -1,0 +1,90 @@
+"""Query features to query vectors through the bundle's SavedModel: the only file of `serving` that knows TensorFlow.
+
+In: features of B requests. Out: float32 [B, D].
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from serving.bundle import Bundle
+from serving.errors import BundleError
+from serving.features import check_features, to_columns
+from serving.index import Floats
+
+# Must stand before the import: TensorFlow's start-up notes drown the service's own lines.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import tensorflow as tf
+
+OUTPUT = "embeddings"
+
+
+class Encoder:
+    """The query tower of a bundle.
+
+    Args:
+        bundle: an opened bundle.
+
+    Raises:
+        BundleError: the SavedModel cannot be loaded, or its signature is not the manifest's.
+    """
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.features = bundle.manifest.query_features
+        self.dimension = bundle.manifest.dimension
+        path = bundle.query_tower
+        try:
+            # The model owns the signature's variables: without this reference they would be freed.
+            self._model = tf.saved_model.load(str(path))
+        except (OSError, ValueError, tf.errors.OpError) as error:
+            raise BundleError(f"{path}: TensorFlow cannot load it: {error}") from None
+        if "serving_default" not in self._model.signatures:
+            raise BundleError(f"{path}: no signature 'serving_default'")
+        self._signature = self._model.signatures["serving_default"]
+        inputs = self._signature.structured_input_signature[1]
+        wanted = {spec.name: spec.dtype for spec in self.features}
+        found = {name: spec.dtype.name for name, spec in inputs.items()}
+        if found != wanted:
+            raise BundleError(f"{path}: takes {found}, the manifest says {wanted}")
+        # A signature may fix the length of a list; the shorter lists of a batch are then padded up to it.
+        self._least_lengths = {
+            name: spec.shape[1] or 1
+            for name, spec in inputs.items()
+            if spec.shape.rank is not None and spec.shape.rank > 1
+        }
+
+    def encode(self, requests: Sequence[Mapping[str, Any]]) -> Floats:
+        """The vectors of B requests; features left out count as missing.
+
+        Args:
+            requests: feature name -> value; see `FeatureSpec`.
+
+        Returns:
+            float32 [B, D].
+
+        Raises:
+            RequestError: names the feature at fault.
+        """
+        for request in requests:
+            check_features(self.features, request)
+        if not requests:
+            return np.empty((0, self.dimension), np.float32)
+        columns = to_columns(self.features, requests, self._least_lengths)
+        inputs = {spec.name: tf.constant(columns[spec.name], dtype=spec.dtype) for spec in self.features}
+        vectors: Floats = self._signature(**inputs)[OUTPUT].numpy()
+        return vectors
+
+    def warm_up(self) -> None:
+        """One call with everything missing, so that the first request does not pay for TensorFlow's set-up.
+
+        Raises:
+            BundleError: the tower fails, or its output is not finite [1, D].
+        """
+        try:
+            vectors = self.encode([{}])
+        except (tf.errors.OpError, KeyError, ValueError, TypeError) as error:
+            raise BundleError(f"the query tower fails on a request without features: {error}") from None
+        if vectors.shape != (1, self.dimension) or not np.isfinite(vectors).all():
+            raise BundleError(f"the query tower must give finite [1, {self.dimension}], gave {vectors}")

@@ -1,0 +1,118 @@
+"""Request features: checked against the manifest, filled up, and turned into one array per input of the query tower.
+
+In: mappings of feature name to value, as JSON has them. Out: arrays [B] or [B, L]; a wrong value is a `RequestError`
+that names the field. No TensorFlow here.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.errors import RequestError
+from serving.manifest import FeatureSpec
+
+MISSING: dict[str, Any] = {"string": b"", "float32": math.nan, "int64": -1}
+# The greatest value of an integer feature by its kind; Monday is weekday 0.
+GREATEST = {"hour": 23, "weekday": 6}
+GREATEST_INT64 = 2**63 - 1
+GREATEST_FLOAT32 = 3.4028234663852886e38  # The largest finite float32.
+
+
+def check_features(specs: Sequence[FeatureSpec], features: Mapping[str, Any]) -> None:
+    """Checks the features of one request; None counts as missing.
+
+    Raises:
+        RequestError: an unknown name, a wrong type, a list that is too long, a number out of range.
+    """
+    known = {spec.name: spec for spec in specs}
+    for name, value in features.items():
+        spec = known.get(name)
+        if spec is None:
+            raise _wrong(name, f"no such feature; this model knows {', '.join(sorted(known)) or 'none'}")
+        if value is None:
+            continue
+        if spec.length is None:
+            _check_value(spec, name, value)
+            continue
+        if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+            raise _wrong(name, f"must be a list, got {_type_name(value)}")
+        if len(value) > spec.length and spec.kind != "history":
+            raise _wrong(name, f"at most {spec.length} values, got {len(value)}")
+        for place, each in enumerate(value):
+            _check_value(spec, f"{name}.{place}", each)
+
+
+def to_columns(
+    specs: Sequence[FeatureSpec], requests: Sequence[Mapping[str, Any]], least_lengths: Mapping[str, int]
+) -> dict[str, NDArray[Any]]:
+    """One array per input: [B], or [B, L] with L the longest list of the batch, or `least_lengths` where that is more.
+
+    Missing values, and the ends of short lists, get the dtype's missing value. Of a history the last values are kept.
+    Strings become UTF-8 bytes, which is what a SavedModel takes.
+    """
+    columns: dict[str, NDArray[Any]] = {}
+    for spec in specs:
+        values = [request.get(spec.name) for request in requests]
+        dtype: Any = object if spec.dtype == "string" else spec.dtype
+        missing = MISSING[spec.dtype]
+        if spec.length is None:
+            filled = [missing if value is None else _raw(value) for value in values]
+            columns[spec.name] = np.array(filled, dtype)
+            continue
+        lists = [list(value or ())[-spec.length :] for value in values]
+        width = max((len(each) for each in lists), default=0)
+        width = max(width, least_lengths.get(spec.name, 1))
+        column = np.full((len(lists), width), missing, dtype)
+        for row, each in enumerate(lists):
+            column[row, : len(each)] = [_raw(value) for value in each]
+        columns[spec.name] = column
+    return columns
+
+
+def _check_value(spec: FeatureSpec, name: str, value: Any) -> None:
+    if spec.dtype == "string":
+        right, expected = isinstance(value, str), "a string"
+    elif spec.dtype == "float32":
+        # abs() of a huge int stays an int, and the comparison is exact: no OverflowError. NaN fails it too.
+        right = _is_number(value) and bool(abs(value) <= GREATEST_FLOAT32)
+        expected = "a finite number that float32 can hold"
+    else:
+        greatest = GREATEST.get(spec.kind, GREATEST_INT64)
+        # JSON has one kind of number: 5.0 is a whole one.
+        right = _is_number(value) and bool(0 <= value <= greatest) and value == int(value)
+        expected = f"a whole number from 0 to {greatest}"
+    if not right:
+        raise _wrong(name, f"must be {expected}, got {_shown(value)}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def _raw(value: Any) -> Any:
+    # A lone surrogate has no UTF-8; it cannot come by JSON, and no id that was ever stored holds one.
+    return value.encode("utf-8", "replace") if isinstance(value, str) else value
+
+
+def _shown(value: Any) -> str:
+    # The caller's own value, but only short and simple ones: the answer must not echo a megabyte.
+    if isinstance(value, bool | int | float) and len(text := repr(value)) <= 30:
+        return text
+    return _type_name(value)
+
+
+def _type_name(value: Any) -> str:
+    if isinstance(value, str):
+        return "a string"
+    if isinstance(value, Mapping):
+        return "an object"
+    if isinstance(value, Sequence):
+        return "a list"
+    return "null" if value is None else "a number"
+
+
+def _wrong(name: str, reason: str) -> RequestError:
+    return RequestError(f"features.{name}: {reason}", field=f"features.{name}")

@@ -1,0 +1,152 @@
+"""The manifest of a bundle: what its files are, what a request may send, which index it carries.
+
+In: `manifest.json`. Out: a frozen `Manifest`; a wrong one is a `BundleError` that names the file, the key and the rule.
+"""
+
+import json
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from serving.errors import BundleError
+
+SCHEMA_VERSION: Literal[1] = 1
+MANIFEST = "manifest.json"
+
+Count = Annotated[int, Field(ge=0)]
+RelativePath = Annotated[str, Field(min_length=1)]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class FeatureSpec(_Record):
+    """One raw input of a tower's `serving_default` signature.
+
+    Attributes:
+        name: the tensor's name, and the key in a request's `features`.
+        kind: what it means; "history" is fed with item ids, newest last, and a query's "id" with the user id.
+        dtype: the tensor's type. A missing value is "" (string), NaN (float32) or -1 (int64).
+        length: None for a scalar per example, a tensor [B]; otherwise a list per example, a tensor [B, L] with
+            L <= length, padded at the end with missing values.
+    """
+
+    name: str = Field(min_length=1)
+    kind: str
+    dtype: Literal["string", "float32", "int64"]
+    length: int | None = Field(None, ge=1)
+
+
+class IndexInfo(_Record):
+    """The index of a bundle.
+
+    Attributes:
+        kind: "exact" needs no files; "scann" lies under `path`.
+        path: a directory, relative to the bundle.
+        parameters: what the index was built with and is searched with.
+        measured: recall against exact search, latency, build time, size; units in the names.
+    """
+
+    kind: Literal["exact", "scann"]
+    path: RelativePath | None = None
+    parameters: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _path_where_there_are_files(self) -> "IndexInfo":
+        if (self.path is None) != (self.kind == "exact"):
+            raise ValueError(
+                f"kind {self.kind!r} with path {self.path!r}; a scann index has a path, an exact one has none"
+            )
+        if self.path is not None:
+            inside(self.path)
+        return self
+
+
+class FileInfo(_Record):
+    """Size and digest of one file of the bundle."""
+
+    bytes: Count
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class Manifest(_Record):
+    """Everything a reader of a bundle must know before it opens another file. `files` covers all but the manifest."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    model_version: str = Field(min_length=1)
+    created_at: datetime
+    dimension: int = Field(ge=1)
+    metric: Literal["dot", "cosine"]
+    items: int = Field(ge=1)
+    queries: Count
+    query_features: tuple[FeatureSpec, ...]
+    candidate_features: tuple[FeatureSpec, ...]
+    index: IndexInfo | None = None
+    files: dict[str, FileInfo] = {}
+    libraries: dict[str, str] = {}
+    lineage: dict[str, Any] = {}
+    training: dict[str, Any] = {}
+
+    @field_validator("files")
+    @classmethod
+    def _files_inside(cls, files: dict[str, FileInfo]) -> dict[str, FileInfo]:
+        for path in files:
+            inside(path)
+        return files
+
+    @field_validator("query_features", "candidate_features")
+    @classmethod
+    def _names_once(cls, features: tuple[FeatureSpec, ...]) -> tuple[FeatureSpec, ...]:
+        names = [feature.name for feature in features]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"features named twice: {', '.join(twice)}")
+        return features
+
+    def query_feature(self, kind: str) -> FeatureSpec | None:
+        """The query tower's first feature of that kind, or None."""
+        return next((feature for feature in self.query_features if feature.kind == kind), None)
+
+
+def inside(path: str) -> None:
+    """Raises ValueError unless `path` is relative and stays inside the bundle."""
+    parts = PurePosixPath(path).parts
+    if "\\" in path or path.startswith("/") or not parts or ".." in parts:
+        raise ValueError(f"{path!r} is not a path inside the bundle")
+
+
+def read_manifest(bundle: Path) -> Manifest:
+    """Reads `manifest.json` of a bundle.
+
+    Raises:
+        BundleError: it is missing, not JSON, of another schema version, or a key in it is wrong.
+    """
+    path = bundle / MANIFEST
+    try:
+        raw = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        reason = f"no {MANIFEST} in it" if bundle.is_dir() else "no such directory"
+        raise BundleError(f"{bundle}: not a bundle: {reason}") from None
+    except OSError as error:
+        raise BundleError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise BundleError(f"{path}: truncated or altered, not valid JSON: {error}") from None
+    version = raw.get("schema_version") if isinstance(raw, dict) else None
+    if version != SCHEMA_VERSION:
+        raise BundleError(
+            f"{path}: schema version {version!r}; this release reads version {SCHEMA_VERSION}: export the run again"
+        )
+    try:
+        return Manifest.model_validate_json(json.dumps(raw))
+    except ValidationError as error:
+        lines = [f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in error.errors()]
+        raise BundleError(f"{path}: " + "; ".join(lines)) from None
+
+
+def write_manifest(manifest: Manifest, directory: Path) -> None:
+    """Writes the manifest into a directory that is not published yet."""
+    (directory / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")

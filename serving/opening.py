@@ -1,0 +1,51 @@
+"""From a bundle directory to what answers queries: the index it carries, and the whole `Recaller`.
+
+In: a bundle, opened or as a path. Out: an `Index`, a `Recaller`. Only asking for the tower loads TensorFlow.
+"""
+
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from serving.bundle import Bundle
+from serving.errors import BundleError
+from serving.index import ExactIndex, Index
+from serving.recall import Recaller
+from serving.scann_index import ScannIndex, ScannParameters
+
+
+def open_index(bundle: Bundle) -> Index:
+    """The index of a bundle; exact search where it carries none.
+
+    Raises:
+        BundleError: the index cannot be opened, or ScaNN is not installed on this platform.
+    """
+    info, directory = bundle.manifest.index, bundle.index_path
+    if info is None or directory is None:
+        return ExactIndex(bundle.item_vectors)
+    try:
+        parameters = TypeAdapter(ScannParameters).validate_python(info.parameters)
+    except ValidationError as error:
+        raise BundleError(f"{bundle.path}: index.parameters of the manifest: {error.errors()[0]['msg']}") from None
+    return ScannIndex.load(directory, bundle.item_vectors, parameters)
+
+
+def open_recaller(path: Path, *, verify: bool = True, tower: bool = True) -> Recaller:
+    """Opens a bundle and everything that answers from it.
+
+    Args:
+        path: the bundle directory.
+        verify: see `Bundle.open`.
+        tower: also load the query tower, warmed up; without it no features can be encoded.
+
+    Raises:
+        BundleError: names the path and the reason.
+    """
+    bundle = Bundle.open(path, verify=verify)
+    encoder = None
+    if tower:
+        from serving.encoder import Encoder
+
+        encoder = Encoder(bundle)
+        encoder.warm_up()
+    return Recaller(bundle, open_index(bundle), encoder)

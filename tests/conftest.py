@@ -1,0 +1,29 @@
+"""Fixtures every test may use: real data where it is at hand, and a quiet TensorFlow."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import towers  # noqa: F401 - asks for Keras 2 before any test imports TensorFlow
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+REAL_DATA = Path(os.environ.get("TOWERS_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Callable[[str], Path]:
+    """Gives the folder of one real data set, or skips; under CI a missing folder fails instead."""
+
+    def folder(name: str) -> Path:
+        path = REAL_DATA / name
+        if not path.is_dir():
+            reason = f"real data {name!r} is not in {REAL_DATA}; set TOWERS_DATA to the folder that holds it"
+            if os.environ.get("CI") == "true":
+                pytest.fail(reason)
+            pytest.skip(reason)
+        return path
+
+    return folder

@@ -1,0 +1,97 @@
+"""A recipe's mistakes name the key, what came, what is allowed and the nearest right name."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from towers.config import Config, load_config, parse_config
+from towers.errors import ConfigError
+
+RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
+
+MISTAKES = [
+    ({"los": {}}, "los: no such key; a recipe allows data, features, model, loss", "'loss'"),
+    ({"loss": {"nmae": "x"}}, "loss.nmae: no such key; loss allows name, correction", "'name'"),
+    ({"loss": {"name": "sampled_sofmax"}}, "loss.name: must be one of sampled_softmax", "'sampled_softmax'"),
+    (
+        {"features": {"query": {"a": {"kind": "catgorical"}}}},
+        "features.query.a.kind: must be one of id, cat",
+        "'categorical'",
+    ),
+    # A feature whose own name is a kind's name: the union's tag must not be taken for it.
+    (
+        {"features": {"query": {"id": {"kind": "id", "min_cont": 1}}}},
+        "features.query.id.min_cont: no such key",
+        "'min_count'",
+    ),
+    ({"features": {"query": {"a": {}}}}, "features.query.a.kind: must be one of", "got nothing"),
+    ({"train": {"epochs": 0}}, "train.epochs: Input should be greater than or equal to 1", "got 0"),
+    ({"train": {"metric": "auc"}}, "train.metric: String should match", "got 'auc'"),
+    ({"data": {"columns": {"usr": "x"}}}, "data.columns.usr: no such key", "'user'"),
+    ({"data": {"valid_share": 0.5, "test_share": 0.5}}, "data: valid_share + test_share is 1", "below 1"),
+    ({"model": {"query_layers": [64]}}, "model: query_layers and candidate_layers need combine = 'concat'", "'sum'"),
+    ({"model": {"temperature": float("nan")}}, "model.temperature: Input should be a finite number", "nan"),
+    ({"model": 3}, "model: Input should be a valid dictionary", "got 3"),
+]
+
+
+@pytest.mark.parametrize(("raw", "start", "hint"), MISTAKES)
+def test_a_mistake_names_key_and_remedy(raw: dict[str, object], start: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_config(raw, "my.toml")
+    message = str(raised.value)
+    assert message.startswith(f"my.toml: {start}")
+    assert hint in message
+
+
+def test_every_mistake_is_told_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"optimizer\.nam: .*; train\.epochs: "):
+        parse_config({"train": {"epochs": -1}, "optimizer": {"nam": "adam"}})
+
+
+def test_overrides_are_toml_values_and_bare_words(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text("[train]\nepochs = 3\n")
+    config = load_config(
+        recipe, ["train.epochs=7", "optimizer.name=sgd", "features.query.user_id.kind=id", "model.query_layers=[]"]
+    )
+    assert config.train.epochs == 7
+    assert config.optimizer.name == "sgd"
+    assert config.features.query is not None
+    assert config.features.query["user_id"].kind == "id"
+
+
+@pytest.mark.parametrize("override", ["epochs=3", "train.epochs", "train.=3", "train.epochs.deeper=3"])
+def test_an_override_of_a_wrong_form_is_refused(tmp_path: Path, override: str) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text("[train]\nepochs = 3\n")
+    with pytest.raises(ConfigError, match="--set"):
+        load_config(recipe, [override])
+
+
+@pytest.mark.parametrize("text", ["[train", "a = \n"])
+def test_a_file_that_is_not_toml_is_refused(tmp_path: Path, text: str) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(text)
+    with pytest.raises(ConfigError, match=r"r\.toml: not valid TOML"):
+        load_config(recipe)
+
+
+def test_a_missing_recipe_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such recipe file"):
+        load_config(tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.name)
+def test_ready_recipes_load(recipe: Path) -> None:
+    wanted = tomllib.loads(recipe.read_text())
+    loaded = load_config(recipe).model_dump(mode="json")
+    for section, keys in wanted.items():
+        if section not in ("features", "data"):
+            assert {key: loaded[section][key] for key in keys} == keys
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Config().train.epochs = 3  # type: ignore[misc]

@@ -1,0 +1,151 @@
+"""Opening, merging and questioning a data set, against slow loops over its rows."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import pipelines.heldout
+from pipelines import prepare
+from pipelines.dataset import Dataset
+from pipelines.errors import DataError
+from pipelines.heldout import heldout, seen
+from towers.config import DataConfig
+from towers.events import Events
+
+
+@pytest.fixture(params=["global_time", "random", "leave_last_out"])
+def data(tmp_path: Path, request: pytest.FixtureRequest) -> Dataset:
+    draw = random.Random(3)
+    rows = [(f"u{draw.randrange(25)}", f"i{draw.randrange(15)}", 1000 + draw.randrange(40), n) for n in range(300)]
+    rows += [(f"u{user}", f"i{user % 3}", 1000, 500 + user) for user in range(25) for _ in range(2)]
+    frame = pl.DataFrame(rows, schema=["user", "item", "time", "place"], orient="row")
+    frame = frame.with_columns(rating=pl.col("place") % 5)
+    frame.write_parquet(tmp_path / "e.parquet")
+    config = DataConfig(split=request.param, duplicates="keep", valid_share=0.15, test_share=0.2)
+    prepare.run(config, tmp_path / "e.parquet", tmp_path / "set")
+    return Dataset.open(tmp_path / "set")
+
+
+def rows_of(events: Events, user: int) -> list[int]:
+    return [row for row in range(len(events)) if events.user[row] == user]
+
+
+def time_of(events: Events, row: int) -> int | None:
+    return None if events.time is None else int(events.time[row])
+
+
+@pytest.mark.parametrize("block", [40, 10**6])
+def test_held_out_questions_are_those_of_a_slow_loop(
+    data: Dataset, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipelines.heldout, "BLOCK_EVENTS", block)
+    for split, earlier in (("valid", ["train"]), ("test", ["train", "valid"])):
+        held, parts = data.events(split), [data.events(name) for name in earlier]
+        users, targets, known, dropped = [], [], [], 0
+        for user in range(data.manifest.users):
+            mine = rows_of(held, user)
+            before = [
+                int(part.item[row])
+                for part in parts
+                for row in rows_of(part, user)
+                if held.time is None or part.time is None or (mine and part.time[row] <= held.time[mine[0]])
+            ]
+            wanted = list(dict.fromkeys(int(held.item[row]) for row in mine))
+            fresh = [item for item in wanted if item not in before]
+            dropped += len(wanted) - len(fresh)
+            if fresh:
+                users.append(user)
+                targets.append(fresh)
+                known.append(before)
+        found = heldout(data, split)
+        assert found.users.tolist() == users and dropped == found.dropped_targets
+        assert [x.tolist() for x in np.split(found.target_items, found.target_offsets[1:-1])] == targets
+        assert [x.tolist() for x in np.split(found.seen_items, found.seen_offsets[1:-1])] == known
+        assert (found.target_offsets[-1], found.seen_offsets[-1]) == (len(found.target_items), len(found.seen_items))
+        assert found.users.dtype == found.target_items.dtype == found.seen_items.dtype == np.int32
+        assert dropped > 0, "the world must hold repeated pairs"
+
+
+def test_merged_splits_are_one_split_with_histories(data: Dataset, tmp_path: Path) -> None:
+    parts = [data.events("train"), data.events("valid")]
+    merged = data.merged(("train", "valid"), tmp_path / "work" / "merged")
+    contexts = [data.context("train"), data.context("valid")]
+    together = data.merged_context(("train", "valid"))
+    assert together is not None and all(context is not None for context in contexts)
+    expected = [
+        (user, int(part.item[row]), time_of(part, row), float(part.weight[row]), frame["place"][row])
+        for user in range(data.manifest.users)
+        for part, frame in zip(parts, contexts, strict=True)
+        for row in rows_of(part, user)
+        if part.weight is not None and frame is not None
+    ]
+    times = [None] * len(merged) if merged.time is None else merged.time.tolist()
+    assert merged.weight is not None
+    found = zip(
+        merged.user.tolist(), merged.item.tolist(), times, merged.weight.tolist(), together["place"], strict=True
+    )
+    assert list(found) == expected
+    assert merged.offsets.tolist() == [sum(user < u for user, *_ in expected) for u in range(data.manifest.users + 1)]
+    if merged.time is None:
+        assert merged.history_end is None
+        return
+    assert merged.history_end is not None
+    for event in range(len(merged)):
+        mine = rows_of(merged, int(merged.user[event]))
+        earlier = [row for row in mine if merged.time[row] < merged.time[event]]
+        assert list(range(mine[0], int(merged.history_end[event]))) == earlier
+    again = data.merged(("train", "valid"), tmp_path / "work" / "merged")
+    assert again.item.tolist() == merged.item.tolist()
+
+
+def test_seen_items_are_those_of_all_splits_in_order(data: Dataset) -> None:
+    offsets, items = seen(data, ("train", "valid"))
+    parts = [data.events("train"), data.events("valid")]
+    for user in range(data.manifest.users):
+        expected = [int(part.item[row]) for part in parts for row in rows_of(part, user)]
+        assert items[offsets[user] : offsets[user + 1]].tolist() == expected
+
+
+def test_a_split_without_events_asks_nothing(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("user,item\nu,a\n")
+    prepare.run(DataConfig(valid_share=0, test_share=0), tmp_path / "e.csv", tmp_path / "set")
+    found = heldout(Dataset.open(tmp_path / "set"), "test")
+    assert (len(found.users), found.target_offsets.tolist(), found.seen_offsets.tolist()) == (0, [0], [0])
+
+
+def edit(path: Path, **values: object) -> None:
+    file = path / "dataset.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda p: (p / "dataset.json").unlink(), "not a data set"),
+        (lambda p: edit(p, schema_version=2), "schema version 2, this program reads 1"),
+        (lambda p: edit(p, extra=1), "extra: "),
+        (lambda p: (p / "dataset.json").write_text('{"schema_version": 1, '), "the whole file: Invalid JSON"),
+        (lambda p: (p / "train" / "item.npy").unlink(), "train/item.npy is missing"),
+        (
+            lambda p: (p / "items.parquet").write_bytes((p / "items.parquet").read_bytes()[:-9]),
+            "items.parquet has .* truncated",
+        ),
+    ],
+)
+def test_a_spoilt_data_set_is_refused_with_the_reason(tmp_path: Path, spoil: object, message: str) -> None:
+    (tmp_path / "e.csv").write_text("user,item\nu,a\nv,b\n")
+    prepare.run(DataConfig(valid_share=0, test_share=0), tmp_path / "e.csv", tmp_path / "set")
+    spoil(tmp_path / "set")  # type: ignore[operator]
+    with pytest.raises(DataError, match=message):
+        Dataset.open(tmp_path / "set")
+
+
+def test_a_path_that_is_no_directory_is_no_data_set(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "none", tmp_path / "file"):
+        with pytest.raises(DataError, match="not a data set"):
+            Dataset.open(path)

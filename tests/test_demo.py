@@ -1,0 +1,95 @@
+"""`towers demo` on a small world: every step, the real service, and what it shows."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from pipelines import demo_service
+from pipelines.errors import DataError
+
+
+@pytest.mark.slow
+def test_the_whole_path_ends_with_answers_over_http(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipelines import demo
+
+    monkeypatch.setenv("COLUMNS", "160")
+    out = tmp_path / "demo"
+    for name in ("world", "dataset", "run", "bundle", "report"):
+        (out / name).mkdir(parents=True)
+        (out / name / "of an earlier demo").touch()
+    (out / "notes.txt").touch()
+
+    answers = demo.run(out, users=600, items=1_000, events=12_000, epochs=1)
+
+    assert sorted(path.name for path in out.rglob("of an earlier demo")) == []
+    assert sorted(path.name for path in out.iterdir()) == [
+        *("bundle", "dataset", "notes.txt", "report", "run", "service.log", "world"),
+    ]
+    assert [asked.answer["source"] for asked in answers] == ["user", "features", "history", "popular"]
+    assert [len(asked.answer["items"]) for asked in answers] == [demo.SHOWN] * 4
+    user, items = answers[0].body["user_id"], answers[0].answer["items"]
+    ids, titles = best_by_hand(out / "bundle", user, demo.SHOWN)
+    assert [item["id"] for item in items] == ids
+    shown = capsys.readouterr().out
+    assert [title for title in titles if title not in shown] == []
+    metrics = json.loads((out / "report" / "report.json").read_text())["metrics"]
+    for ranker in ("exact", "popularity", "best_attainable"):
+        assert all(f"{metrics[ranker][f'recall@{k}']['value']:.3f}" in shown for k in (10, 50, 100))
+    assert f"serve --bundle {out / 'bundle'}\n" in shown
+    assert f"{out / 'report' / 'report.json'}\n" in shown
+
+
+def best_by_hand(bundle: Path, user: str, k: int) -> tuple[list[str], list[str]]:
+    """Ids and titles of the k best unseen items, by one dot product after the other over the bundle's files."""
+    row = pl.read_parquet(bundle / "query_ids.parquet")["query_id"].to_list().index(user)
+    ids = pl.read_parquet(bundle / "item_ids.parquet")["item_id"].to_list()
+    titles = pl.read_parquet(bundle / "item_attributes.parquet")["title"].to_list()
+    offsets, seen = np.load(bundle / "seen_offsets.npy"), np.load(bundle / "seen_items.npy")
+    masked = set(seen[offsets[row] : offsets[row + 1]].tolist())
+    query, vectors = np.load(bundle / "query_vectors.npy")[row], np.load(bundle / "item_vectors.npy")
+    scores = [(-float(np.dot(query, vector)), item) for item, vector in enumerate(vectors) if item not in masked]
+    best = [item for _, item in sorted(scores)[:k]]
+    return [ids[item] for item in best], [titles[item] for item in best]
+
+
+def test_a_service_that_does_not_start_is_named_with_its_last_line(tmp_path: Path) -> None:
+    log = tmp_path / "service.log"
+    with (
+        pytest.raises(DataError, match=r"ended with 2, see .*service\.log: error: .*no-bundle"),
+        demo_service.running(tmp_path / "no-bundle", log),
+    ):
+        pytest.fail("a service without a bundle became ready")
+    assert log.read_text().startswith("error: ")
+
+
+@pytest.fixture
+def refusing_service() -> Iterator[str]:
+    class Refuse(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(503)
+            self.end_headers()
+            self.wfile.write(b'{"error": {"code": "not_ready"}}')
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    server = HTTPServer(("127.0.0.1", 0), Refuse)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_an_answer_that_is_not_200_is_an_error_with_question_and_answer(refusing_service: str) -> None:
+    with pytest.raises(DataError, match=r"'user_id': 'u7'.*status 503.*not_ready"):
+        demo_service.ask(refusing_service, [("a known user", {"user_id": "u7"})])

@@ -1,0 +1,84 @@
+"""The order of examples, their histories and clocks, against loops over the events."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from towers.events import Events
+from towers.examples import Examples, shuffled
+from towers.samplers import InBatchSampler
+from towers.tables import HistoryTable, Tables, clock_rows, windows
+
+
+@given(st.integers(1, 5000), st.integers(0, 2**40))
+def test_the_order_is_a_permutation(count: int, key: int) -> None:
+    assert sorted(shuffled(np.arange(count), count, key)) == list(range(count))
+
+
+def test_epochs_have_orders_of_their_own() -> None:
+    first, second = (shuffled(np.arange(1000), 1000, key) for key in (1, 2))
+    assert (first != second).mean() > 0.98
+    # Neighbours do not stay neighbours, and each tenth of the order draws from everywhere.
+    assert np.abs(np.diff(first)).mean() > 250
+    assert np.abs(first.reshape(10, 100).mean(axis=1) - 499.5).max() < 120
+
+
+def small_events(timed: bool) -> Events:
+    user = np.array([0, 0, 0, 0, 1, 2, 2], np.int32)
+    item = np.array([5, 3, 4, 5, 1, 2, 0], np.int32)
+    time = np.array([10, 20, 20, 7200, 5, 86400, 90000], np.int64)
+    history_end = np.array([0, 1, 1, 3, 4, 5, 6], np.int64)  # the two events at time 20 do not see each other
+    offsets = np.array([0, 4, 5, 7], np.int64)
+    return Events(user, item, offsets, time, history_end) if timed else Events(user, item, offsets)
+
+
+def histories(events: Events, length: int) -> list[list[int]]:
+    rows = np.arange(6, dtype=np.int32) + 1
+    tables = Tables(users={}, items={}, histories={"h": HistoryTable(rows, length)})
+    got = tables.of_examples(events, np.arange(len(events)))["h"]
+    return [[int(row) - 1 for row in line if row] for line in got]
+
+
+def test_a_timed_history_holds_strictly_earlier_events_only() -> None:
+    assert histories(small_events(timed=True), 8) == [[], [5], [5], [5, 3, 4], [], [], [2]]
+
+
+def test_a_timed_history_keeps_the_newest() -> None:
+    assert histories(small_events(timed=True), 2) == [[], [5], [5], [3, 4], [], [], [2]]
+
+
+def test_an_untimed_history_is_all_but_the_target() -> None:
+    got = [sorted(line) for line in histories(small_events(timed=False), 8)]
+    # User 0 took item 5 twice: as a target it may not see its own copy.
+    assert got == [[3, 4], [4, 5, 5], [3, 5, 5], [3, 4], [], [0], [2]]
+
+
+def test_windows_outside_any_event_take_the_end_of_the_list() -> None:
+    history = HistoryTable(np.arange(10, dtype=np.int32) + 1, 3)
+    got = windows(np.array([0, 2, 2]), np.array([2, 2, 6]), np.array([9, 8, 1, 2, 3, 4], np.int32), history)
+    assert got.tolist() == [[0, 10, 9], [0, 0, 0], [3, 4, 5]]
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [("hour", [1, 24, 4]), ("weekday", [4, 4, 6])])
+def test_clock_features_read_utc(kind: str, wanted: list[int]) -> None:
+    # 1970-01-01 00:00 (a Thursday), the same day 23:59:59, and Saturday 1970-01-03 03:00; row 0 is "missing".
+    assert clock_rows(kind, np.array([0, 86_399, 2 * 86_400 + 3 * 3600]), 3).tolist() == wanted
+    assert clock_rows(kind, None, 2).tolist() == [0, 0]
+
+
+def test_batches_are_a_function_of_the_step() -> None:
+    events = small_events(timed=True)
+    tables = Tables({"user_id": np.arange(3, dtype=np.int32)}, {"item_id": np.arange(6, dtype=np.int32)})
+    examples = Examples(events, tables, InBatchSampler(np.bincount(events.item, minlength=6), 2), 2, seed=4)
+    assert examples.steps == 3
+    streamed = [batch.item.tolist() for _, batch in examples.epoch(1)]
+    assert streamed == [examples.batch(1, step).item.tolist() for step in range(3)]
+    assert [batch.item.tolist() for _, batch in examples.epoch(1, first_step=2)] == streamed[2:]
+
+
+def test_log_q_is_exact_in_the_tail() -> None:
+    counts = np.array([10**12 - 3, 2, 1])
+    sampler = InBatchSampler(counts, batch_size=4096)
+    wanted = [np.log(4096.0 * c / 10**12) for c in (10**12 - 3, 2, 1)]
+    np.testing.assert_allclose(sampler.log_expected_counts(np.array([0, 1, 2], np.int32)), wanted, rtol=1e-6)

@@ -1,0 +1,39 @@
+"""The README's Python block runs as it is printed, in at most twenty statements."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def block() -> str:
+    found = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert found is not None
+    return found.group(1)
+
+
+def test_the_python_example_is_short() -> None:
+    lines = [line for line in block().splitlines() if line.strip()]
+    assert len(lines) <= 20
+    assert ast.parse(block())
+
+
+@pytest.mark.slow
+def test_the_python_example_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(compile(block(), "README.md", "exec"), names)
+    # Random recall@50 among 1,000 items is 0.05; the model must know more than that.
+    result = names["result"]
+    assert isinstance(result, dict)
+    assert result["metrics"]["exact"]["recall@50"]["value"] > 0.1
+    rows, scores = names["rows"], names["scores"]
+    assert rows[0][0] == 0  # type: ignore[index]  # an item's nearest neighbour by cosine is itself
+    assert abs(scores[0][0] - 1) < 1e-5  # type: ignore[index]
+    assert "recall@50" in capsys.readouterr().out

@@ -1,0 +1,371 @@
+"""The report against a slow loop over the raw lists: every figure is computed again from the files a person wrote."""
+
+import dataclasses
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from pipelines import evaluation, prepare, rankers, report
+from pipelines.dataset import Dataset
+from pipelines.errors import DataError
+from serving.bundle_writer import write_bundle
+from serving.errors import BundleError
+from serving.manifest import FeatureSpec
+from serving.staging import OutputExistsError
+from towers.config import DataConfig
+
+ITEMS, USERS, DIMENSION = 24, 30, 8
+NEW_ITEM, COLD_KNOWN, COLD_UNKNOWN = "23", "28", "29"
+KS = (2, 5, 30)
+Lists = dict[str, list[str]]
+
+
+@dataclasses.dataclass
+class World:
+    train: Lists
+    valid: Lists
+    test: Lists
+    folder: Path
+    dataset: Path
+    item_ids: list[str]
+    query_ids: list[str]
+    item_vectors: np.ndarray
+    query_vectors: np.ndarray
+
+    def seen(self, user: str) -> set[str]:
+        return {*self.train.get(user, []), *self.valid.get(user, [])}
+
+    def bundle(self, out: Path, **changes: Any) -> Path:
+        fingerprint = Dataset.open(self.dataset).manifest.fingerprint
+        seen = [sorted(self.item_ids.index(item) for item in self.seen(user)) for user in self.query_ids]
+        row = FeatureSpec(name="user_id", kind="id", dtype="string", length=None)
+        given = {
+            "model_version": "test-1",
+            "metric": "dot",
+            "query_features": [row],
+            "candidate_features": [row],
+            "item_ids": self.item_ids,
+            "item_vectors": self.item_vectors,
+            "item_attributes": pl.DataFrame({"item_id": self.item_ids}),
+            "popularity": [self.counts()[item] for item in self.item_ids],
+            "query_ids": self.query_ids,
+            "query_vectors": self.query_vectors,
+            "seen_offsets": np.cumsum([0, *map(len, seen)]),
+            "seen_items": [item for each in seen for item in each],
+            "write_towers": write_towers,
+            "libraries": {},
+            "lineage": {"dataset": fingerprint},
+            "training": {},
+        }
+        write_bundle(out, **{**given, **changes})
+        return out
+
+    def counts(self) -> Counter[str]:
+        return Counter(item for split in (self.train, self.valid) for items in split.values() for item in items)
+
+
+def write_towers(directory: Path) -> None:
+    for name in ("query_tower", "candidate_tower"):
+        (directory / name).mkdir()
+        (directory / name / "saved_model.pb").write_bytes(b"no model")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("world")
+    generator = np.random.default_rng(0)
+    splits: tuple[Lists, Lists, Lists] = ({}, {}, {})
+    for user in range(USERS):
+        items = [str(item) for item in generator.permutation(ITEMS - 1)[: generator.integers(6, 14)]]
+        if str(user) in (COLD_KNOWN, COLD_UNKNOWN):
+            splits[2][str(user)] = items[:4]
+            continue
+        first = 1 + user % 3
+        splits[0][str(user)] = items[:first]
+        splits[1][str(user)] = items[first : first + user % 2]
+        splits[2][str(user)] = items[first + user % 2 :]
+    splits[2]["0"].append(NEW_ITEM)
+    splits[2][COLD_KNOWN].append(NEW_ITEM)
+    lists = folder / "lists"
+    lists.mkdir()
+    for name, split in zip(("train", "valid", "test"), splits, strict=True):
+        lines = [" ".join([user, *split.get(user, [])]) for user in map(str, range(USERS))]
+        (lists / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    prepare.run(DataConfig(), lists, folder / "dataset", format="lightgcn")
+    # Rows of the bundle stand in another order than the numbers of the data set, and one user has no vector.
+    item_ids = [str(item) for item in generator.permutation(ITEMS)]
+    query_ids = [str(user) for user in generator.permutation(USERS) if str(user) != COLD_UNKNOWN]
+    return World(
+        *splits,
+        folder=lists,
+        dataset=folder / "dataset",
+        item_ids=item_ids,
+        query_ids=query_ids,
+        item_vectors=generator.normal(size=(ITEMS, DIMENSION)).astype(np.float32),
+        query_vectors=generator.normal(size=(USERS - 1, DIMENSION)).astype(np.float32),
+    )
+
+
+@pytest.fixture(scope="module")
+def content(world: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], pl.DataFrame]:
+    folder = tmp_path_factory.mktemp("report")
+    returned = report.run(world.bundle(folder / "bundle"), world.dataset, folder / "report", ks=KS)
+    written = json.loads((folder / "report" / "report.json").read_text())
+    assert written == json.loads(json.dumps(returned))
+    return written, pl.read_parquet(folder / "report" / "per_user.parquet")
+
+
+def popular(world: World) -> list[str]:
+    """By falling count; among equals as the bundle's rows stand."""
+    counts = world.counts()
+    return sorted(world.item_ids, key=lambda item: (-counts[item], world.item_ids.index(item)))
+
+
+def ranking(world: World, user: str) -> list[str]:
+    """What the service should answer, one dot product at a time."""
+    order = popular(world)
+    if user in world.query_ids:
+        vector = world.query_vectors[world.query_ids.index(user)]
+        scores = {item: float(vector @ world.item_vectors[row]) for row, item in enumerate(world.item_ids)}
+        order = sorted(world.item_ids, key=lambda item: -scores[item])
+    return [item for item in order if item not in world.seen(user)]
+
+
+def slow(metric: str, order: list[str], targets: list[str], k: int) -> float:
+    ranks = [rank for rank, item in enumerate(order[:k], start=1) if item in targets]
+    ideal = sum(1 / np.log2(rank + 1) for rank in range(1, min(k, len(targets)) + 1))
+    return {
+        "recall": len(ranks) / len(targets),
+        "hit_rate": float(bool(ranks)),
+        "mrr": 1 / ranks[0] if ranks else 0.0,
+        "ndcg": float(sum(1 / np.log2(rank + 1) for rank in ranks) / ideal),
+    }[metric]
+
+
+@pytest.mark.parametrize("ranker", ["exact", "index"])
+@pytest.mark.parametrize("metric", ["recall", "ndcg", "hit_rate", "mrr"])
+def test_served_figures_equal_the_slow_loop(
+    world: World, content: tuple[dict[str, Any], pl.DataFrame], ranker: str, metric: str
+) -> None:
+    figures, per_user = content
+    for k in KS:
+        expected = {user: slow(metric, ranking(world, user), items, k) for user, items in world.test.items()}
+        found = dict(per_user.select("user_id", f"{ranker}_{metric}@{k}").iter_rows())
+        assert found == pytest.approx(expected, abs=1e-6)
+        estimate = figures["metrics"][ranker][f"{metric}@{k}"]
+        assert estimate["value"] == pytest.approx(np.mean(list(expected.values())), abs=1e-6)
+        assert estimate["low"] <= estimate["value"] <= estimate["high"]
+
+
+def test_popularity_equals_the_slow_loop(world: World, content: tuple[dict[str, Any], pl.DataFrame]) -> None:
+    # Equal counts may stand in any order: the bounds are the best and the worst of them.
+    counts = world.counts()
+    found = dict(content[1].select("user_id", "popularity_recall@5").iter_rows())
+    for user, targets in world.test.items():
+        unseen = [item for item in world.item_ids if item not in world.seen(user)]
+        bounds = []
+        for favour in (1, -1):
+            order = sorted(unseen, key=lambda item: (-counts[item], favour * (item in targets)))
+            bounds.append(slow("recall", order, targets, 5))
+        assert bounds[0] - 1e-6 <= found[user] <= bounds[1] + 1e-6
+
+
+def test_counts_slices_and_new_items(world: World, content: tuple[dict[str, Any], pl.DataFrame]) -> None:
+    figures, per_user = content
+    targets = sum(map(len, world.test.values()))
+    counts = figures["counts"]
+    assert (counts["users"], counts["targets"], counts["items"]) == (USERS, targets, ITEMS)
+    assert (counts["users_without_vector"], counts["items_without_vector"]) == (1, 0)
+    assert counts["masked_events"] == sum(len(world.seen(user)) for user in world.test)
+    cold = figures["slices"]["cold"]
+    assert cold["users"] == 2
+    assert cold["targets"] == len(world.test[COLD_KNOWN]) + len(world.test[COLD_UNKNOWN])
+    assert figures["slices"]["warm"]["users"] == USERS - 2
+    expected = [slow("recall", ranking(world, user), world.test[user], 5) for user in (COLD_KNOWN, COLD_UNKNOWN)]
+    assert cold["metrics"]["exact"]["recall@5"]["value"] == pytest.approx(np.mean(expected), abs=1e-6)
+    rows = {row["user_id"]: row for row in per_user.iter_rows(named=True)}
+    assert rows[COLD_UNKNOWN]["slice"] == rows[COLD_KNOWN]["slice"] == "cold"
+    assert not rows[COLD_UNKNOWN]["stored_vector"]
+    assert (rows["0"]["history"], rows["0"]["targets"], rows["0"]["slice"]) == (1, len(world.test["0"]), "warm")
+    assert (rows["5"]["history"], rows["5"]["targets"], rows["5"]["slice"]) == (4, len(world.test["5"]), "warm")
+
+
+@pytest.mark.parametrize("refit", [False, True])
+def test_new_items_had_no_event_that_the_model_was_trained_on(world: World, tmp_path: Path, refit: bool) -> None:
+    bundle = world.bundle(tmp_path / "bundle", training={"refit": refit})
+    new = report.run(bundle, world.dataset, tmp_path / "report", ks=[5, 30])["new_items"]
+    trained = {item for split in (world.train, world.valid)[: 1 + refit] for items in split.values() for item in items}
+    targets = {user: [item for item in items if item not in trained] for user, items in world.test.items()}
+    targets = {user: items for user, items in targets.items() if items}
+    assert NEW_ITEM in targets["0"]
+    assert (new["users"], new["targets"]) == (len(targets), sum(map(len, targets.values())))
+    assert new["share_of_targets"] == pytest.approx(new["targets"] / sum(map(len, world.test.values())))
+    expected = [slow("recall", ranking(world, user), items, 5) for user, items in targets.items()]
+    assert new["metrics"]["exact"]["recall@5"]["value"] == pytest.approx(np.mean(expected), abs=1e-6)
+    assert new["metrics"]["exact"]["recall@30"]["value"] == 1.0
+
+
+def test_coverage_and_popularity_of_what_was_recommended(
+    world: World, content: tuple[dict[str, Any], pl.DataFrame]
+) -> None:
+    shown = [item for user in world.test for item in ranking(world, user)[:2]]
+    assert content[0]["coverage"]["exact"]["coverage@2"] == len(set(shown)) / ITEMS
+    counts = world.counts()
+    mean = np.mean([counts[item] for item in shown])
+    assert content[0]["mean_popularity"]["exact"]["popularity@2"] == pytest.approx(mean)
+
+
+def test_differences_are_paired_means(content: tuple[dict[str, Any], pl.DataFrame]) -> None:
+    figures, per_user = content
+    for other in ("popularity", "item_knn", "index"):
+        difference = figures["differences"][f"exact_minus_{other}"]["recall@5"]
+        expected = (per_user["exact_recall@5"] - per_user[f"{other}_recall@5"]).mean()
+        assert difference["value"] == pytest.approx(expected, abs=1e-6)
+    none = {"value": 0, "low": 0, "high": 0}
+    assert figures["differences"]["exact_minus_index"]["recall@5"] == pytest.approx(none, abs=1e-12)
+
+
+def test_index_figures_are_those_of_the_index(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class HalfIndex:
+        """Finds items of even rows only."""
+
+        def __init__(self, vectors: np.ndarray) -> None:
+            self.vectors = vectors
+
+        def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+            scores = queries @ self.vectors.T
+            scores[:, 1::2] = -np.inf
+            rows = np.argsort(-scores, axis=1)[:, :k]
+            best = np.take_along_axis(scores, rows, axis=1)
+            return np.where(np.isinf(best), -1, rows), best
+
+    monkeypatch.setattr(report, "open_index", lambda bundle: HalfIndex(np.asarray(bundle.item_vectors)))
+    figures = report.run(world.bundle(tmp_path / "bundle"), world.dataset, tmp_path / "report", ks=[2])
+    even = {item for row, item in enumerate(world.item_ids) if row % 2 == 0}
+    expected = []
+    for user, targets in world.test.items():
+        order = ranking(world, user)
+        if user in world.query_ids:
+            order = [item for item in order if item in even]
+            assert len(order) >= 2  # else the exact index would fill up
+        expected.append(slow("recall", order, targets, 2))
+    assert figures["metrics"]["index"]["recall@2"]["value"] == pytest.approx(np.mean(expected), abs=1e-6)
+    assert figures["metrics"]["exact"]["recall@2"]["value"] != figures["metrics"]["index"]["recall@2"]["value"]
+
+
+def test_blocks_of_users_change_nothing(
+    world: World, content: tuple[dict[str, Any], pl.DataFrame], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = evaluation.evaluate
+    monkeypatch.setattr(report, "evaluate", lambda *words: whole(*words, users=7))
+    report.run(world.bundle(tmp_path / "bundle"), world.dataset, tmp_path / "report", ks=KS)
+    assert pl.read_parquet(tmp_path / "report" / "per_user.parquet").equals(content[1])
+
+
+def test_truth_is_the_best_attainable(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A world whose truth is the bundle's own vectors: the model reaches all of it, but for the user without a vector,
+    # whose truth points at the targets.
+    def truth(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
+        queries = np.zeros((USERS, DIMENSION), np.float32)
+        for number, user in enumerate(data.users["user_id"].to_list()):
+            if user in world.query_ids:
+                queries[number] = world.query_vectors[world.query_ids.index(user)]
+            else:
+                queries[number] = sum(world.item_vectors[world.item_ids.index(item)] for item in world.test[user])
+        rows = [world.item_ids.index(item) for item in data.items["item_id"].to_list()]
+        return queries, world.item_vectors[rows]
+
+    monkeypatch.setattr(Dataset, "truth", truth)
+    figures = report.run(world.bundle(tmp_path / "bundle"), world.dataset, tmp_path / "report", ks=[5])
+    per_user = pl.read_parquet(tmp_path / "report" / "per_user.parquet").filter(pl.col("stored_vector"))
+    assert per_user["best_attainable_recall@5"].to_list() == per_user["exact_recall@5"].to_list()
+    exact, best = (figures["metrics"][name]["recall@5"]["value"] for name in ("exact", "best_attainable"))
+    assert best > exact
+    assert figures["share_of_attainable"]["recall@5"]["value"] == pytest.approx(exact / best)
+
+
+def test_item_knn_is_left_out_with_a_reason(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rankers, "too_large", lambda counts, items: "left out: too many")
+    figures = report.run(world.bundle(tmp_path / "bundle"), world.dataset, tmp_path / "report", ks=[5])
+    assert figures["baselines"]["left_out"] == {"item_knn": "left out: too many"}
+    assert "item_knn" not in figures["metrics"]
+
+
+def test_items_without_a_vector_count_as_misses(world: World, tmp_path: Path) -> None:
+    gone = world.item_ids[0]
+    users = [user for user in world.query_ids if gone not in world.seen(user)]
+    kept = [world.query_ids.index(user) for user in users]
+    bundle = world.bundle(
+        tmp_path / "bundle",
+        item_ids=world.item_ids[1:],
+        item_vectors=world.item_vectors[1:],
+        item_attributes=pl.DataFrame({"item_id": world.item_ids[1:]}),
+        popularity=[world.counts()[item] for item in world.item_ids[1:]],
+        query_ids=users,
+        query_vectors=world.query_vectors[kept],
+        seen_offsets=np.zeros(len(users) + 1, np.int64),
+        seen_items=[],
+    )
+    figures = report.run(bundle, world.dataset, tmp_path / "report", ks=[ITEMS])
+    assert figures["counts"]["items_without_vector"] == 1
+    expected = [sum(item != gone for item in items) / len(items) for items in world.test.values()]
+    assert figures["metrics"]["exact"][f"recall@{ITEMS}"]["value"] == pytest.approx(np.mean(expected), abs=1e-6)
+
+
+def test_a_bundle_of_other_data_is_refused(world: World, tmp_path: Path) -> None:
+    other = world.bundle(tmp_path / "other", lineage={"dataset": "0" * 64})
+    with pytest.raises(BundleError, match="000000000000"):
+        report.run(other, world.dataset, tmp_path / "report")
+    strange = ["strange", *world.item_ids[1:]]
+    renamed = world.bundle(tmp_path / "renamed", item_ids=strange, lineage={})
+    with pytest.raises(BundleError, match="'strange'"):
+        report.run(renamed, world.dataset, tmp_path / "report")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "renamed"]
+
+
+def test_a_bundle_without_lineage_is_reported_with_a_warning(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report.run(world.bundle(tmp_path / "bundle", lineage={}), world.dataset, tmp_path / "report", ks=[5])
+    printed = capsys.readouterr()
+    assert "warning" in printed.err
+    assert "recall@5" in printed.out
+
+
+def test_an_existing_report_stays(world: World, tmp_path: Path) -> None:
+    bundle = world.bundle(tmp_path / "bundle")
+    (tmp_path / "report").mkdir()
+    for given in (bundle, tmp_path / "missing"):  # refused before anything is read
+        with pytest.raises(OutputExistsError, match="--overwrite"):
+            report.run(given, world.dataset, tmp_path / "report")
+    assert list((tmp_path / "report").iterdir()) == []
+    report.run(bundle, world.dataset, tmp_path / "report", ks=[5], overwrite=True)
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == ["per_user.parquet", "report.json"]
+
+
+def test_no_test_events_is_an_error(world: World, tmp_path: Path) -> None:
+    lists = tmp_path / "lists"
+    lists.mkdir()
+    (lists / "train.txt").write_text((world.folder / "train.txt").read_text())
+    (lists / "valid.txt").write_text((world.folder / "valid.txt").read_text())
+    (lists / "test.txt").write_text("0\n")
+    prepare.run(DataConfig(), lists, tmp_path / "dataset", format="lightgcn")
+    known = Dataset.open(tmp_path / "dataset").items["item_id"].to_list()
+    bundle = world.bundle(
+        tmp_path / "bundle",
+        item_ids=known,
+        item_vectors=world.item_vectors[: len(known)],
+        item_attributes=pl.DataFrame({"item_id": known}),
+        popularity=np.zeros(len(known)),
+        lineage={},
+        seen_offsets=np.zeros(USERS, np.int64),
+        seen_items=[],
+    )
+    with pytest.raises(DataError, match="test_share"):
+        report.run(bundle, tmp_path / "dataset", tmp_path / "report")
+    assert not (tmp_path / "report").exists()

@@ -1,0 +1,136 @@
+"""Features by hand, masks, and a model that learns a world whose answer is known."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from towers.config import (
+    CategoricalFeature,
+    ClockFeature,
+    HashedFeature,
+    HistoryFeature,
+    IdFeature,
+    LossConfig,
+    ModelConfig,
+    MultiFeature,
+    NumericFeature,
+    TextFeature,
+)
+from towers.features import FeatureEncoder, FeatureSpec, new_table
+from towers.model import TwoTower
+
+
+def encoder(config, values: list[str], tmp_path: Path, **learnt) -> FeatureEncoder:
+    path = tmp_path / "vocabulary.txt"
+    path.write_text("\n".join(values) + "\n", encoding="utf-8")
+    spec = FeatureSpec("f", config, str(path) if values else "", len(values), table="f", **learnt)
+    return FeatureEncoder(spec, new_table("f", spec.rows, 4, seed=1))
+
+
+def rows(feature: FeatureEncoder, raw: object) -> list[object]:
+    return feature.lookup(tf.constant(raw)).numpy().tolist()
+
+
+def test_id_rows_are_places_in_the_vocabulary_and_unknown_is_missing(tmp_path: Path) -> None:
+    feature = encoder(IdFeature(kind="id"), ["b", "a", "ü x"], tmp_path)
+    assert rows(feature, ["a", "ü x", "zz", "", "b"]) == [2, 3, 0, 0, 1]
+
+
+def test_categorical_values_outside_the_vocabulary_share_their_own_rows(tmp_path: Path) -> None:
+    feature = encoder(CategoricalFeature(kind="categorical", oov_buckets=2), ["red", "blue"], tmp_path)
+    known = rows(feature, ["blue", "red", ""])
+    unknown = rows(feature, ["mauve", "teal", "ochre", "puce", "mauve"])
+    assert known == [2, 1, 0]
+    assert set(unknown) <= {3, 4}
+    assert unknown[0] == unknown[4]
+    assert feature.spec.rows == 5
+
+
+def test_hashed_values_keep_to_their_buckets(tmp_path: Path) -> None:
+    feature = encoder(HashedFeature(kind="hashed", buckets=3), [], tmp_path)
+    got = rows(feature, [str(value) for value in range(50)])
+    assert set(got) == {1, 2, 3}
+    assert rows(feature, [""]) == [0]
+
+
+def test_numbers_are_standardised_and_missing_ones_marked(tmp_path: Path) -> None:
+    feature = encoder(NumericFeature(kind="numeric"), [], tmp_path, mean=10.0, deviation=4.0)
+    assert rows(feature, [12.0, float("nan")]) == [[0.5, 0.0], [0.0, 1.0]]
+    logged = encoder(NumericFeature(kind="numeric", log=True), [], tmp_path, mean=0.0, deviation=1.0)
+    np.testing.assert_allclose(rows(logged, [-(np.e**2 - 1)]), [[-2.0, 0.0]], rtol=1e-6)
+
+
+def test_clock_values_outside_their_range_are_missing(tmp_path: Path) -> None:
+    feature = encoder(ClockFeature(kind="hour"), [], tmp_path)
+    assert rows(feature, np.array([0, 23, -1, 24])) == [1, 24, 0, 0]
+
+
+def test_text_is_split_into_lower_case_words(tmp_path: Path) -> None:
+    config = TextFeature(kind="text", max_length=3, oov_buckets=1)
+    feature = encoder(config, ["toy", "story", "été"], tmp_path)
+    assert rows(feature, ["Toy-STORY!", "Été 1995 toy story", ""]) == [[1, 2, 0], [3, 4, 1], [0, 0, 0]]
+
+
+@pytest.mark.parametrize(("pooling", "divisor"), [("mean", 2.0), ("sqrt", 2.0**0.5)])
+def test_histories_pool_what_is_known(tmp_path: Path, pooling: str, divisor: float) -> None:
+    feature = encoder(HistoryFeature(kind="history", max_length=4, pooling=pooling), ["a", "b", "c"], tmp_path)
+    table = feature.table.numpy()
+    got = feature.embed(feature.lookup(tf.constant([["a", "c", "nobody", ""], ["", "", "", ""]])))
+    np.testing.assert_allclose(got[0], (table[1] + table[3]) / divisor, rtol=1e-6)
+    np.testing.assert_array_equal(got[1], np.zeros(4))
+
+
+def test_multi_values_are_averaged(tmp_path: Path) -> None:
+    feature = encoder(MultiFeature(kind="multi", oov_buckets=1), ["x", "y"], tmp_path)
+    table = feature.table.numpy()
+    got = feature.embed(feature.lookup(tf.constant([["y", "x"]])))
+    np.testing.assert_allclose(got[0], (table[1] + table[2]) / 2, rtol=1e-6)
+
+
+def test_a_mask_hides_its_share_and_is_repeatable(tmp_path: Path) -> None:
+    feature = encoder(IdFeature(kind="id", mask_share=0.3), ["a"], tmp_path)
+    ones = tf.ones([20_000], tf.int32)
+    masked = feature.mask(ones, tf.constant([1, 2]))
+    # 20,000 draws: the share's standard deviation is 0.0032.
+    assert abs(float(tf.reduce_mean(tf.cast(masked == 0, tf.float32))) - 0.3) < 0.015
+    np.testing.assert_array_equal(masked, feature.mask(ones, tf.constant([1, 2])))
+    assert (masked != feature.mask(ones, tf.constant([1, 3]))).numpy().any()
+
+
+def test_a_missing_value_starts_as_nothing(tmp_path: Path) -> None:
+    table = new_table("t", 100, 64, seed=3).numpy()
+    np.testing.assert_array_equal(table[0], np.zeros(64))
+    assert (np.abs(table[1:]) > 0).mean() > 0.99
+    np.testing.assert_array_equal(table, new_table("t", 100, 64, seed=3).numpy())
+
+
+def model(tmp_path: Path, **settings) -> TwoTower:
+    user = encoder(IdFeature(kind="id"), ["u", "v"], tmp_path).spec
+    return TwoTower([user], [user], ModelConfig(dimension=4, **settings), LossConfig(), seed=0)
+
+
+def test_cosine_towers_give_unit_vectors_and_dot_towers_do_not(tmp_path: Path) -> None:
+    ids = {"f": tf.constant([1, 2])}
+    cosine = model(tmp_path, similarity="cosine").query_tower(ids)
+    np.testing.assert_allclose(np.linalg.norm(cosine, axis=1), [1, 1], rtol=1e-6)
+    dot = np.linalg.norm(model(tmp_path, similarity="dot").query_tower(ids), axis=1)
+    assert (dot < 0.5).all()
+
+
+def test_hidden_layers_end_in_the_dimension(tmp_path: Path) -> None:
+    deep = model(tmp_path, combine="concat", query_layers=(8, 6), candidate_layers=())
+    assert deep.query_tower({"f": tf.constant([1, 2, 0])}).shape == (3, 4)
+    assert [layer.units for layer in deep.query_tower.hidden] == [8, 6, 4]
+    assert [layer.units for layer in deep.candidate_tower.hidden] == [4]
+    # The last layer is linear: a vector may point anywhere.
+    assert deep.query_tower.hidden[-1].activation(-1.0) == -1.0
+
+
+def test_a_trained_temperature_is_a_weight_and_a_fixed_one_is_not(tmp_path: Path) -> None:
+    def weights(trainable: bool) -> list[str]:
+        return [v.name for v in model(tmp_path, temperature_trainable=trainable).trainable_variables]
+
+    assert any("temperature" in name for name in weights(True))
+    assert not any("temperature" in name for name in weights(False))

@@ -1,0 +1,152 @@
+"""The loop on a world with a known answer: it learns it, stops early, resumes bit for bit, and refuses to diverge."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from towers import validation as validation_module
+from towers.config import IdFeature, LossConfig, ModelConfig, OptimizerConfig, TrainConfig
+from towers.events import Events
+from towers.examples import Examples
+from towers.features import FeatureSpec
+from towers.model import TwoTower
+from towers.samplers import InBatchSampler
+from towers.tables import Tables
+from towers.training import DivergedError, Trainer
+from towers.validation import Validation, top_k
+
+USERS, ITEMS, GROUPS = 60, 30, 3
+
+
+def group_world() -> tuple[Events, Tables, Validation]:
+    """Users of group g take items of group g: nine of the ten in training, the tenth is held out."""
+    taken = np.array([[i for i in range(ITEMS) if i % GROUPS == u % GROUPS] for u in range(USERS)])
+    held = np.arange(USERS) // GROUPS % taken.shape[1]
+    train = np.array([np.delete(items, h) for items, h in zip(taken, held, strict=True)], np.int32)
+    offsets = np.arange(USERS + 1, dtype=np.int64) * train.shape[1]
+    events = Events(np.repeat(np.arange(USERS, dtype=np.int32), train.shape[1]), train.ravel(), offsets)
+    tables = Tables(
+        {"user_id": np.arange(1, USERS + 1, dtype=np.int32)}, {"item_id": np.arange(1, ITEMS + 1, dtype=np.int32)}
+    )
+    check = Validation(
+        dict(tables.users),
+        dict(tables.items),
+        offsets,
+        train.ravel(),
+        np.arange(USERS + 1),
+        taken[np.arange(USERS), held].astype(np.int32),
+        "recall@1",
+    )
+    return events, tables, check
+
+
+def trainer(directory: Path, *, epochs: int, rate: float = 0.05, patience: int = 99, validate: bool = True) -> Trainer:
+    events, tables, check = group_world()
+    model = TwoTower(
+        [FeatureSpec("user_id", IdFeature(kind="id"), size=USERS, table="u")],
+        [FeatureSpec("item_id", IdFeature(kind="id"), size=ITEMS, table="i")],
+        ModelConfig(dimension=8),
+        LossConfig(),
+        seed=1,
+    )
+    config = TrainConfig(epochs=epochs, batch_size=64, checkpoint_steps=3, patience=patience)
+    sampler = InBatchSampler(np.bincount(events.item, minlength=ITEMS), 64)
+    optimizer = OptimizerConfig(learning_rate=rate)
+    examples = Examples(events, tables, sampler, 64, seed=5)
+    return Trainer(model, examples, optimizer, config, directory, check if validate else None)
+
+
+def weights(built: Trainer) -> list[np.ndarray]:
+    return [
+        np.array(v)
+        for v in [*built.model.trainable_variables, *(slot for slots in built.optimizer.slots for slot in slots)]
+    ]
+
+
+def test_it_learns_the_held_out_item_of_every_user(tmp_path: Path) -> None:
+    built = trainer(tmp_path, epochs=30)
+    summary = built.fit()
+    # Chance among the 21 unseen items is 0.05; the one unseen item of the user's group is the answer.
+    assert summary.best_metric == 1.0
+    assert built.validation is not None
+    assert built.validation.measure(built.model.query_tower, built.model.candidate_tower) == 1.0
+
+
+def test_it_keeps_the_best_epoch_and_stops_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics = iter([0.2, 0.5, 0.4, 0.3, 0.9])
+    kept: list[np.ndarray] = []
+
+    def measured(self: Validation, query_tower: object, candidate_tower: object) -> float:
+        kept.append(built.model.trainable_variables[0].numpy())
+        return next(metrics)
+
+    monkeypatch.setattr(validation_module.Validation, "measure", measured)
+    built = trainer(tmp_path, epochs=9, patience=2)
+    summary = built.fit()
+    assert (summary.epochs, summary.best_epoch, summary.best_metric) == (4, 2, 0.5)
+    np.testing.assert_array_equal(built.model.trainable_variables[0], kept[1])
+
+
+class StopError(Exception):
+    """Stands for a kill: nothing is saved on its way out."""
+
+
+@pytest.mark.parametrize("stop_at", [2, 5, 8, 9, 16])
+def test_a_run_that_was_cut_off_goes_on_bit_for_bit(tmp_path: Path, stop_at: int) -> None:
+    whole = trainer(tmp_path / "whole", epochs=3)
+    assert whole.examples.steps == 8
+    whole.fit()
+
+    def stop(done: int, loss: float) -> None:
+        if done == stop_at:
+            raise StopError
+
+    with pytest.raises(StopError):
+        trainer(tmp_path / "cut", epochs=3).fit(stop)
+    resumed = trainer(tmp_path / "cut", epochs=3)
+    seen: list[int] = []
+    resumed.fit(lambda done, loss: seen.append(done))
+    assert seen[0] <= stop_at + 1  # it did go on from a checkpoint, or from the start where there was none yet
+    assert stop_at < 3 or seen[0] > 1
+    for one, other in zip(weights(whole), weights(resumed), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_ctrl_c_keeps_the_work(tmp_path: Path) -> None:
+    def interrupt(done: int, loss: float) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trainer(tmp_path, epochs=2).fit(interrupt)
+    seen: list[int] = []
+    trainer(tmp_path, epochs=2).fit(lambda done, loss: seen.append(done))
+    assert seen[0] == 3
+
+
+def test_a_diverging_loss_stops_the_run(tmp_path: Path) -> None:
+    built = trainer(tmp_path, epochs=3)
+    built.model.trainable_variables[0].assign(tf.fill([USERS + 1, 8], np.nan))
+    with pytest.raises(DivergedError, match="step 3 of epoch 1"):
+        built.fit()
+
+
+def test_logs_for_tensorboard_are_written(tmp_path: Path) -> None:
+    trainer(tmp_path, epochs=1).fit()
+    assert any((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
+
+
+def test_top_k_equals_a_full_sort_across_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation_module, "QUERIES", 3)
+    monkeypatch.setattr(validation_module, "ITEMS", 4)
+    rng = np.random.default_rng(0)
+    queries, items = rng.normal(size=(7, 5)).astype(np.float32), rng.normal(size=(11, 5)).astype(np.float32)
+    seen = [rng.choice(11, size, replace=False) for size in (0, 3, 11, 8, 1, 0, 10)]
+    offsets = np.concatenate([[0], np.cumsum([len(s) for s in seen])])
+    got = top_k(queries, items, 4, offsets, np.concatenate(seen).astype(np.int32))
+    for row, (query, hidden) in enumerate(zip(queries, seen, strict=True)):
+        left = [i for i in range(11) if i not in hidden]
+        wanted = sorted(left, key=lambda i: -float(query @ items[i]))[:4]
+        assert got[row].tolist() == wanted + [-1] * (4 - len(wanted))

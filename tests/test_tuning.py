@@ -1,0 +1,122 @@
+"""`towers index`: the right kind for the catalogue, tuned until the measured recall reaches its target."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from serving_world import DIMENSION, GROUPS, USERS, item_vectors, loop_search, write_world
+
+from pipelines import index as command
+from pipelines.errors import DataError
+from serving.bundle import Bundle
+from serving.errors import BundleError
+from serving.index import ExactIndex
+from serving.opening import open_index
+from serving.scann_index import ScannIndex, ScannParameters
+
+N = 600
+VECTORS = np.random.default_rng(1).normal(size=(N, 16)).astype(np.float32)
+QUERIES = np.random.default_rng(2).normal(size=(10, 16)).astype(np.float32)
+
+
+@pytest.mark.parametrize(("items", "leaves"), [(20_000, 0), (99_999, 0), (100_000, 316), (1_000_000, 1_000)])
+def test_parameters_follow_scanns_rules(items: int, leaves: int) -> None:
+    parameters = ScannParameters.for_size(items, 64)
+    assert (parameters.leaves, parameters.dimensions_per_block) == (leaves, 2)
+    assert parameters.exhaustive(items).leaves_searched == leaves
+    assert parameters.exhaustive(items).rescored == items
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A bundle of 3,000 random items, too small for ScaNN by the rules but quick to build."""
+    rng = np.random.default_rng(3)
+    write_world(
+        tmp_path / "bundle",
+        items=3_000,
+        item_vectors=rng.normal(size=(3_000, DIMENSION)).astype(np.float32),
+        query_vectors=rng.normal(size=(USERS, DIMENSION)).astype(np.float32),
+    )
+    return tmp_path / "bundle"
+
+
+def test_a_small_catalogue_gets_an_exact_index(large: Path) -> None:
+    info = command.run(large)
+    assert (info.kind, info.path, info.measured["recall_at_100"]) == ("exact", None, 1.0)
+    assert Bundle.open(large).manifest.index == info
+    assert isinstance(open_index(Bundle.open(large)), ExactIndex)
+
+
+def test_scann_is_tuned_to_its_target_and_says_what_was_measured(large: Path) -> None:
+    info = command.run(large, kind="scann", target_recall=0.9)
+    bundle = Bundle.open(large)
+    assert bundle.manifest.index == info
+    assert info.measured.keys() >= {"recall_at_100", "single_query_ms", "batched_queries_per_s", "build_s", "bytes"}
+    truth = loop_search(bundle.item_vectors, bundle.query_vectors, 100)[0]
+    found = open_index(bundle).search(bundle.query_vectors, 100)[0]
+    recall = np.mean([len(set(a.tolist()) & set(b.tolist())) / 100 for a, b in zip(truth, found, strict=True)])
+    assert recall == pytest.approx(info.measured["recall_at_100"], abs=1e-5)
+    assert recall >= 0.9
+    assert info.measured["bytes"] == sum(path.stat().st_size for path in (large / info.path).iterdir())  # type: ignore[operator]
+    assert not list(large.glob(".*"))
+
+
+def test_a_higher_target_never_rescores_less_and_one_is_reached_in_full(large: Path) -> None:
+    rescored = []
+    for target in (0.5, 0.99, 1.0):
+        info = command.run(large, kind="scann", target_recall=target)
+        assert info.measured["recall_at_100"] >= target
+        rescored.append(info.parameters["rescored"])
+    assert rescored == sorted(rescored) and rescored[0] < rescored[-1]
+
+
+def test_tuning_raises_the_leaves_of_a_tree() -> None:
+    built = ScannIndex.build(VECTORS, ScannParameters(leaves=16, leaves_searched=1, rescored=100))
+    truth = loop_search(VECTORS, QUERIES, 100)[0]
+    index, recall = command.tune(built, QUERIES, truth, 0.97)
+    assert recall >= 0.97
+    assert 1 < index.parameters.leaves_searched <= 16
+    assert command.recall_against(truth, index.search(QUERIES, 100)[0]) == recall
+
+
+def test_a_target_out_of_reach_is_said_clearly() -> None:
+    built = ScannIndex.build(VECTORS, ScannParameters(leaves=0, rescored=100))
+    impossible = np.full((10, 100), N + 1)
+    with pytest.raises(DataError, match=r"recall@100 is 0\.0000 even when ScaNN searches everything.*--kind exact"):
+        command.tune(built, QUERIES, impossible, 0.5)
+
+
+@pytest.mark.parametrize("target", [0.0, 1.5, float("nan")])
+def test_a_target_that_is_no_share_is_refused(large: Path, target: float) -> None:
+    with pytest.raises(DataError, match=r"--target-recall must lie in \(0, 1\]"):
+        command.run(large, target_recall=target)
+
+
+def without_scann(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scann.scann_ops.py", None)
+
+
+def with_scann_gone(large: Path) -> list[Callable[[], object]]:
+    return [
+        lambda: command.run(large, kind="scann"),
+        lambda: ScannIndex.build(VECTORS),
+        lambda: ScannIndex.load(large, VECTORS, ScannParameters(leaves=0)),
+    ]
+
+
+def test_a_platform_without_scann_is_offered_the_exact_index(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_scann(monkeypatch)
+    for call in with_scann_gone(large):
+        with pytest.raises(BundleError, match=r"wheels for Linux .* and macOS only.*--kind exact"):
+            call()
+    assert command.run(large, kind="exact").kind == "exact"
+
+
+def test_the_sample_is_seeded_and_falls_back_to_items(tmp_path: Path) -> None:
+    write_world(tmp_path / "bundle", users=0)
+    bundle = Bundle.open(tmp_path / "bundle")
+    sample = command.sample_queries(bundle, seed=4)
+    np.testing.assert_array_equal(sample, item_vectors())
+    assert sample[:, :GROUPS].sum() == len(sample)

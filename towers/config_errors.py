@@ -1,0 +1,87 @@
+"""A pydantic error about a recipe, said so that its writer can mend it: the key, what came, what is allowed.
+
+In: one entry of `ValidationError.errors()` and the model it came from. Out: one line.
+"""
+
+import difflib
+import types
+from collections.abc import Mapping
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+
+def explain(detail: Mapping[str, Any], root: type[BaseModel]) -> str:
+    """Says one validation error in one line that names the key."""
+    models, path = _walk(root, list(detail["loc"]))
+    key = ".".join(path)
+    match detail["type"]:
+        case "extra_forbidden":
+            # The walk stops at the section that does not know the key.
+            allowed = list(models[0].model_fields)
+            where = ".".join(path[:-1]) or "a recipe"
+            return f"{key}: no such key; {where} allows {', '.join(allowed)}{_nearest(path[-1], allowed)}"
+        case "union_tag_invalid" | "union_tag_not_found":
+            kinds = [kind for model in models for kind in get_args(model.model_fields["kind"].annotation)]
+            came = detail["ctx"].get("tag")
+            came = "nothing" if came is None else repr(came)
+            return f"{key}.kind: must be one of {', '.join(kinds)}; got {came}{_nearest(came.strip(chr(39)), kinds)}"
+        case "value_error":
+            message = str(detail["msg"]).removeprefix("Value error, ")
+            return f"{key}: {message}" if key else message
+        case "literal_error":
+            allowed = detail["ctx"]["expected"].split("'")[1::2]
+            came = detail["input"]
+            return f"{key}: must be one of {', '.join(allowed)}; got {came!r}{_nearest(str(came), allowed)}"
+        case _:
+            return f"{key}: {detail['msg']}; got {detail['input']!r}"
+
+
+def _nearest(came: str, allowed: list[str]) -> str:
+    near = difflib.get_close_matches(came, allowed, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _walk(root: type[BaseModel], loc: list[Any]) -> tuple[list[type[BaseModel]], list[str]]:
+    """Follows an error's place through the models.
+
+    Returns:
+        The models possible where the known path ends, and the path as the user wrote it: pydantic puts the tag of a
+        union ("id", "numeric") into the place, a level that the recipe does not have.
+    """
+    models: list[type[BaseModel]] = [root]
+    in_dict = False
+    path: list[str] = []
+    for part in loc:
+        tagged = [model for model in models if "kind" in model.model_fields and part in _kinds(model)]
+        if len(models) > 1 and tagged and not in_dict:
+            models = tagged
+            continue
+        path.append(str(part))
+        if in_dict:
+            in_dict = False
+        elif len(models) == 1 and part in models[0].model_fields:
+            annotation = models[0].model_fields[str(part)].annotation
+            models = _models(annotation) or models
+            in_dict = _is_dict(annotation)
+    return models, path
+
+
+def _kinds(model: type[BaseModel]) -> tuple[str, ...]:
+    return get_args(model.model_fields["kind"].annotation)
+
+
+def _is_dict(annotation: Any) -> bool:
+    return get_origin(annotation) is dict or any(get_origin(arg) is dict for arg in get_args(annotation))
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """Every model that a field's annotation may hold."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _models(get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        return [model for arg in get_args(annotation) for model in _models(arg)]
+    if origin is dict:
+        return _models(get_args(annotation)[1])
+    return [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []

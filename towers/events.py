@@ -1,0 +1,35 @@
+"""The events of one split as flat arrays, sorted by user and then by time: what training reads."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int32s = NDArray[np.int32]
+Int64s = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Events:
+    """Events sorted by user, then time. The arrays may be memory-mapped.
+
+    Attributes:
+        user: [E] user numbers.
+        item: [E] item numbers.
+        offsets: [users + 1]; the events of user u are ``offsets[u]:offsets[u + 1]``.
+        time: [E], or None where the data set is not timed.
+        history_end: [E], or None where the data set is not timed; the history of event e is
+            ``offsets[user[e]]:history_end[e]``, all strictly earlier.
+        weight: [E], or None where no weight was mapped.
+    """
+
+    user: Int32s
+    item: Int32s
+    offsets: Int64s
+    time: Int64s | None = None
+    history_end: Int64s | None = None
+    weight: Floats | None = None
+
+    def __len__(self) -> int:
+        return len(self.item)

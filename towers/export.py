@@ -1,0 +1,35 @@
+"""A tower as a SavedModel over raw features: what any process with only TensorFlow in it can load and run.
+
+In: a trained `Tower`. Out: a directory whose `serving_default` takes the raw features by name and gives `embeddings`.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import tensorflow as tf
+
+from towers.model import Tower
+
+
+class RawTower(tf.Module):
+    """Raw features by name in, ``{"embeddings": float32 [B, D]}`` out."""
+
+    def __init__(self, tower: Tower) -> None:
+        super().__init__()
+        self.tower = tower
+        self.signature = tf.function(self._embed, autograph=False).get_concrete_function(
+            **{encoder.spec.name: encoder.spec.signature() for encoder in tower.encoders}
+        )
+
+    def _embed(self, **raw: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"embeddings": self.tower(self.tower.lookup(raw))}
+
+    def __call__(self, raw: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Vectors [B, D] of raw features by name."""
+        return self.signature(**raw)["embeddings"]
+
+
+def save_tower(tower: Tower, directory: Path) -> None:
+    """Writes `tower` with its vocabularies as a SavedModel: no absolute path, no ops but TensorFlow's own."""
+    raw = RawTower(tower)
+    tf.saved_model.save(raw, str(directory), signatures={"serving_default": raw.signature})

@@ -1,0 +1,207 @@
+"""Feature columns to tensors, inside the graph, in two stages that training and serving share.
+
+`lookup` turns raw values (strings, numbers) into small integers; training runs it once over whole tables, the exported
+SavedModel on every request. `embed` turns those into vectors `[B, D]`. One code for both: no skew between them.
+
+In: a `FeatureSpec`, what a feature learnt from the data. Out: a `FeatureEncoder`.
+"""
+
+import zlib
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from towers.config import Feature
+
+MISSING = 0  # row 0 of every table: no value, or an id that training never saw
+WORD_BREAKS = r"[^\pL\pN]+"
+CLOCK_VALUES = {"hour": 24, "weekday": 7}
+
+
+class Bag(NamedTuple):
+    """Several rows an example, in the form that pools and learns fast: each distinct row is gathered, and gets a
+    gradient, once a batch, however many histories hold it.
+
+    Attributes:
+        rows: [M] table rows.
+        place: [n] into `rows`, one for each value present.
+        example: [n] whose value it is, rising.
+        size: B.
+    """
+
+    rows: Any
+    place: Any
+    example: Any
+    size: Any
+
+
+@dataclass(frozen=True)
+class FeatureSpec:
+    """One feature with what it learnt from the data.
+
+    Attributes:
+        name: the input's name in the SavedModel and in requests.
+        config: the recipe's section for it.
+        vocabulary: text file, one value a line; "" for kinds without one.
+        size: lines of that file.
+        mean, deviation: of a numeric column, after its log where it takes one.
+        table: name of the embedding table; two features of one name share their rows.
+    """
+
+    name: str
+    config: Feature
+    vocabulary: str = ""
+    size: int = 0
+    mean: float = 0.0
+    deviation: float = 1.0
+    table: str = ""
+
+    @property
+    def dtype(self) -> tf.DType:
+        """Type of the raw input."""
+        return {"numeric": tf.float32, "hour": tf.int64, "weekday": tf.int64}.get(self.config.kind, tf.string)
+
+    @property
+    def length(self) -> int | None:
+        """Most values of a list input `[B, L]`; None for a scalar input `[B]`."""
+        config = self.config
+        return config.max_length if config.kind in ("multi", "history") else None
+
+    @property
+    def rows(self) -> int:
+        """Rows of its embedding table: missing, vocabulary, out-of-vocabulary buckets."""
+        config = self.config
+        match config.kind:
+            case "categorical" | "multi" | "text":
+                return 1 + self.size + config.oov_buckets
+            case "hashed":
+                return 1 + config.buckets
+            case "hour" | "weekday":
+                return 1 + CLOCK_VALUES[config.kind]
+            case "numeric":
+                return 2  # a direction for the value, one for "missing"
+            case _:
+                return 1 + self.size
+
+    def signature(self) -> tf.TensorSpec:
+        """The raw input as the SavedModel names it."""
+        shape = [None] if self.length is None else [None, None]
+        return tf.TensorSpec(shape, self.dtype, name=self.name)
+
+
+class FeatureEncoder(tf.Module):
+    """Looks up and embeds one feature.
+
+    Args:
+        spec: what it learnt.
+        table: embedding rows `[spec.rows, D]`; a shared one comes from another encoder.
+    """
+
+    def __init__(self, spec: FeatureSpec, table: tf.Variable) -> None:
+        super().__init__(name=f"feature_{spec.name}")
+        self.spec = spec
+        self.table = table
+        self._vocabulary: Any = None
+        if spec.vocabulary:
+            self._vocabulary = tf.lookup.StaticHashTable(
+                tf.lookup.TextFileInitializer(
+                    spec.vocabulary,
+                    key_dtype=tf.string,
+                    key_index=tf.lookup.TextFileIndex.WHOLE_LINE,
+                    value_dtype=tf.int64,
+                    value_index=tf.lookup.TextFileIndex.LINE_NUMBER,
+                ),
+                default_value=-1,
+            )
+
+    def lookup(self, raw: tf.Tensor) -> tf.Tensor:
+        """Raw values to table rows.
+
+        Args:
+            raw: `[B]`, or `[B, L]` for lists padded with "".
+
+        Returns:
+            int32 rows of the raw value's shape, `[B, max_length]` for text; for numbers float32 `[B, 2]`: the
+            standardised value and 1 where it is missing.
+        """
+        config = self.spec.config
+        match config.kind:
+            case "numeric":
+                return self._standardise(raw, log=config.log)
+            case "hour" | "weekday":
+                known = (raw >= 0) & (raw < CLOCK_VALUES[config.kind])
+                return tf.cast(tf.where(known, raw + 1, MISSING), tf.int32)
+            case "hashed":
+                bucket = 1 + tf.strings.to_hash_bucket_fast(raw, config.buckets)
+                return tf.cast(tf.where(raw == "", tf.constant(MISSING, tf.int64), bucket), tf.int32)
+            case "text":
+                words = tf.strings.split(tf.strings.regex_replace(tf.strings.lower(raw, "utf-8"), WORD_BREAKS, " "))
+                raw = words[:, : config.max_length].to_tensor("", shape=[None, config.max_length])
+            case "history":
+                raw = raw[:, -config.max_length :]
+            case _:
+                pass
+        known = self._vocabulary.lookup(raw)
+        buckets = getattr(config, "oov_buckets", 0)
+        if buckets:
+            unknown = self.spec.size + tf.strings.to_hash_bucket_fast(raw, buckets)
+            known = tf.where((known < 0) & (raw != ""), unknown, known)
+        return tf.cast(known + 1, tf.int32)
+
+    def embed(self, rows: Any) -> tf.Tensor:
+        """What `lookup` gave, or a `Bag` of it, to vectors `[B, D]`; several values of one example are pooled."""
+        if self.spec.config.kind == "numeric":
+            return tf.matmul(rows, self.table)
+        if not isinstance(rows, Bag):
+            if rows.shape.rank == 1:
+                return tf.gather(self.table, rows)
+            rows = bag_of(rows)
+        pooled = tf.sparse.segment_sum(
+            tf.gather(self.table, rows.rows), rows.place, rows.example, num_segments=rows.size
+        )
+        count = tf.math.unsorted_segment_sum(tf.ones_like(rows.place, tf.float32), rows.example, rows.size)
+        count = tf.maximum(count, 1.0)[:, tf.newaxis]
+        sqrt = getattr(self.spec.config, "pooling", "mean") == "sqrt"
+        return pooled / (tf.sqrt(count) if sqrt else count)
+
+    def mask(self, rows: Any, seed: tf.Tensor) -> Any:
+        """Turns a seeded `mask_share` of the examples into missing ones, so that "missing" is learnt too."""
+        share = self.spec.config.mask_share
+        if not share:
+            return rows
+        size = rows.size if isinstance(rows, Bag) else tf.shape(rows)[0]
+        # crc32, not hash(): Python's own differs from process to process.
+        own = seed + tf.constant([zlib.crc32(self.spec.name.encode()) >> 1, 0])
+        keep = tf.random.stateless_uniform([size], own) >= share
+        if isinstance(rows, Bag):
+            kept = tf.gather(keep, rows.example)
+            return rows._replace(place=tf.boolean_mask(rows.place, kept), example=tf.boolean_mask(rows.example, kept))
+        if self.spec.config.kind == "numeric":
+            return tf.where(keep[:, tf.newaxis], rows, tf.constant([0.0, 1.0]))
+        return tf.where(keep, rows, tf.constant(MISSING, rows.dtype))
+
+    def _standardise(self, raw: tf.Tensor, *, log: bool) -> tf.Tensor:
+        value = tf.sign(raw) * tf.math.log1p(tf.abs(raw)) if log else raw
+        missing = tf.math.is_nan(raw)
+        value = tf.where(missing, 0.0, (value - self.spec.mean) / self.spec.deviation)
+        return tf.stack([value, tf.cast(missing, tf.float32)], axis=1)
+
+
+def bag_of(rows: tf.Tensor) -> Bag:
+    """A `Bag` of looked-up rows [B, L], without the missing ones."""
+    present = tf.where(rows != MISSING)
+    values = tf.gather_nd(rows, present)
+    return Bag(values, tf.range(tf.size(values)), tf.cast(present[:, 0], tf.int32), tf.shape(rows)[0])
+
+
+def new_table(name: str, rows: int, dimension: int, seed: int) -> tf.Variable:
+    """An embedding table `[rows, dimension]`, seeded by its name; the row of missing values starts at zero.
+
+    Source: Glorot & Bengio 2010 for a table of unit fan-in: uniform within sqrt(3 / dimension) / 10, small enough that
+    summed features start close to one another.
+    """
+    limit = (3.0 / dimension) ** 0.5 / 10
+    start = tf.random.stateless_uniform([rows, dimension], [seed, zlib.crc32(name.encode()) >> 1], -limit, limit)
+    start = tf.concat([tf.zeros([1, dimension]), start[1:]], 0)
+    return tf.Variable(start, name=f"table_{name}")

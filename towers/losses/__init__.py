@@ -1,0 +1,1 @@
+"""Training objectives: scoring, negatives, loss and reduction are separate steps, plain functions each."""

@@ -1,0 +1,203 @@
+"""The loop: step, validation, early stop, checkpoint, resume. The only file that composes the others.
+
+In: a model, its examples, a validation. Out: the model at its best epoch, checkpoints on the way, a `Summary`. A run
+that was stopped goes on from its last checkpoint with the same batches, moments and masks.
+"""
+
+import dataclasses
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from towers.config import OptimizerConfig, TrainConfig
+from towers.examples import Examples
+from towers.model import Batch, TwoTower
+from towers.optimizers import build_optimizer
+from towers.validation import Validation
+
+OnStep = Callable[[int, float], None]
+OnEpoch = Callable[[dict[str, float]], None]
+
+
+def _ignore(*_: Any) -> None:
+    """Nobody watches."""
+
+
+class DivergedError(Exception):
+    """The loss is no longer a finite number. The message names epoch, step and loss; the last checkpoint is kept."""
+
+
+LOOK_STEPS = 50  # steps between two looks at the loss
+
+
+@dataclasses.dataclass
+class Progress:
+    """Where a run stands; saved with the weights, in the same checkpoint."""
+
+    epoch: int = 0
+    step: int = 0  # of this epoch
+    best_epoch: int = 0  # epochs trained when the metric was best
+    best_metric: float = -math.inf
+    finished: bool = False
+    history: list[dict[str, float]] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """What a finished run says of itself.
+
+    Attributes:
+        epochs: trained.
+        best_epoch: whose weights are kept; `epochs` where there was no validation.
+        metric: its name, "" without validation.
+        best_metric: its value at `best_epoch`, None without validation.
+        history: loss, metric and seconds of each epoch.
+    """
+
+    epochs: int
+    best_epoch: int
+    metric: str
+    best_metric: float | None
+    history: list[dict[str, float]]
+
+
+class Trainer:
+    """Trains a model.
+
+    Args:
+        model: the towers.
+        examples: the batches.
+        optimizer: its settings.
+        config: epochs, patience, checkpoints.
+        directory: where checkpoints and TensorBoard logs go; one that holds an unfinished run is resumed.
+        validation: None trains all epochs and keeps the last.
+    """
+
+    def __init__(
+        self,
+        model: TwoTower,
+        examples: Examples,
+        optimizer: OptimizerConfig,
+        config: TrainConfig,
+        directory: Path,
+        validation: Validation | None = None,
+    ) -> None:
+        self.model, self.examples, self.config, self.validation = model, examples, config, validation
+        # The first forward pass creates the weights of the hidden layers, which the optimizer must know.
+        model.compute_loss(as_tensors(examples.batch(0, 0)))
+        self.optimizer = build_optimizer(optimizer, model.trainable_variables)
+        self.progress = Progress()
+        self._state = tf.train.Checkpoint(model=model, optimizer=self.optimizer, progress=_Saved(self))
+        self._latest = tf.train.CheckpointManager(self._state, str(directory / "checkpoints" / "latest"), max_to_keep=2)
+        self._best = tf.train.CheckpointManager(
+            tf.train.Checkpoint(model=model), str(directory / "checkpoints" / "best"), max_to_keep=1
+        )
+        self._board = tf.summary.create_file_writer(str(directory / "tensorboard"))
+        self._step = tf.function(self._train_step, reduce_retracing=True, autograph=False)
+
+    def fit(self, on_step: OnStep = _ignore, on_epoch: OnEpoch = _ignore) -> Summary:
+        """Trains to the end, from the last checkpoint where there is one.
+
+        Args:
+            on_step: called after each step with the steps done in all, and every now and then the loss (else NaN).
+            on_epoch: called after each epoch with its loss, metric and seconds.
+
+        Raises:
+            DivergedError: the loss became NaN or infinite.
+        """
+        if self._latest.latest_checkpoint:
+            self._state.restore(self._latest.latest_checkpoint).assert_existing_objects_matched()
+        progress = self.progress  # read after the restore, which replaces it
+        try:
+            while not progress.finished:
+                on_epoch(self._epoch(on_step))
+        except KeyboardInterrupt:
+            self._latest.save()
+            raise
+        if self._best.latest_checkpoint:
+            tf.train.Checkpoint(model=self.model).restore(self._best.latest_checkpoint).expect_partial()
+        return Summary(
+            epochs=progress.epoch,
+            best_epoch=progress.best_epoch or progress.epoch,
+            metric=self.validation.metric if self.validation else "",
+            best_metric=progress.best_metric if self.validation else None,
+            history=progress.history,
+        )
+
+    def _epoch(self, on_step: OnStep) -> dict[str, float]:
+        progress, steps = self.progress, self.examples.steps
+        begin = time.monotonic()
+        total, mean = tf.constant(0.0), math.nan
+        for counted, (step, batch) in enumerate(self.examples.epoch(progress.epoch, progress.step), start=1):
+            total += self._step(as_tensors(batch))
+            progress.step = step + 1
+            done = progress.epoch * steps + progress.step
+            # Reading the loss waits for the step, so it is looked at now and then, and before anything is saved.
+            save = done % self.config.checkpoint_steps == 0
+            looked = counted % LOOK_STEPS == 0 or save or progress.step == steps
+            if looked:
+                mean = float(total) / counted
+                if not math.isfinite(mean):
+                    raise DivergedError(
+                        f"the loss became {mean} within the {LOOK_STEPS} steps before step {progress.step} of epoch "
+                        f"{progress.epoch + 1}; a smaller optimizer.learning_rate or a larger model.temperature helps"
+                    )
+            if save and progress.step < steps:
+                self._latest.save()
+            on_step(done, mean if looked else math.nan)
+        record = {"epoch": float(progress.epoch + 1), "loss": mean, "train_seconds": time.monotonic() - begin}
+        progress.epoch, progress.step = progress.epoch + 1, 0
+        self._validate(record)
+        progress.history.append(record)
+        self._log(record)
+        self._latest.save()
+        return record
+
+    def _validate(self, record: dict[str, float]) -> None:
+        progress = self.progress
+        progress.finished = progress.epoch >= self.config.epochs
+        if self.validation is None:
+            return
+        begin = time.monotonic()
+        metric = self.validation.measure(self.model.query_tower, self.model.candidate_tower)
+        record |= {self.validation.metric: metric, "validation_seconds": time.monotonic() - begin}
+        if metric > progress.best_metric:
+            progress.best_metric, progress.best_epoch = metric, progress.epoch
+            self._best.save()
+        progress.finished |= progress.epoch - progress.best_epoch >= self.config.patience
+
+    def _log(self, record: Mapping[str, float]) -> None:
+        with self._board.as_default(step=self.progress.epoch):
+            for name, value in record.items():
+                tf.summary.scalar(name, value)
+        self._board.flush()
+
+    def _train_step(self, batch: Batch) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = self.model.compute_loss(batch)
+        self.optimizer.apply(tape.gradient(loss, self.model.trainable_variables))
+        return loss
+
+
+class _Saved(tf.train.experimental.PythonState):
+    """Puts a trainer's progress into its checkpoint, as JSON."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+
+    def serialize(self) -> str:
+        return json.dumps(dataclasses.asdict(self._trainer.progress))
+
+    def deserialize(self, string_value: Any) -> None:
+        self._trainer.progress = Progress(**json.loads(string_value))
+
+
+def as_tensors(batch: Batch) -> Batch:
+    """The same batch, as tensors."""
+    tensors: Batch = tf.nest.map_structure(tf.convert_to_tensor, batch)
+    return tensors
