@@ -54,6 +54,12 @@ def check_recipe(config: Config, data: Dataset) -> Config:
         raise ConfigError(f"{data.path}: {data.manifest.events['train']} training events; training needs at least 2")
     if config.data.refit and not data.manifest.events["valid"]:
         raise ConfigError("data.refit: the data set has no validation events to choose the epochs on; set it to false")
-    if config.train.weighted and data.events("train").weight is None:
-        raise ConfigError("train.weighted: the data set has no weights; prepare it with data.columns.weight")
+    if config.train.weighted:
+        weight = data.events("train").weight
+        if weight is None:
+            raise ConfigError("train.weighted: the data set has no weights; prepare it with data.columns.weight")
+        if float(weight.min()) < 0:
+            raise ConfigError(
+                f"train.weighted: weights must not be negative; the data set's smallest is {weight.min():g}"
+            )
     return settle_features(config, data)

@@ -107,7 +107,7 @@ def item_rows(catalogue: Catalogue, first: int, last: int, rng: np.random.Genera
     return pl.DataFrame(
         {
             "item_id": _ids("i", first, last, len(catalogue.birth)),
-            "title": title,
+            "title": _told_apart(title),
             "category": _gathered(names, topics[:, 0]),
             "tags": pl.DataFrame(
                 [pl.Series(f"{place}", values.tolist(), pl.String) for place, values in enumerate(tag)]
@@ -117,6 +117,14 @@ def item_rows(catalogue: Catalogue, first: int, last: int, rng: np.random.Genera
             "created": created,
         }
     )
+
+
+def _told_apart(titles: pl.Series) -> pl.Series:
+    """Equal titles become parts of a series: two items of one name would look like one item recommended twice."""
+    part = pl.int_range(pl.len()).over("title") + 1
+    numbered = pl.format("{}, part {}", "title", part)
+    frame = titles.rename("title").to_frame()
+    return frame.select(pl.when(part == 1).then("title").otherwise(numbered).alias("title")).to_series()
 
 
 def _other_tags(

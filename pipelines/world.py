@@ -233,7 +233,8 @@ def _scaled(raw: Doubles, total: int, limit: int) -> Ints:
     for _ in range(50):
         # What the limit cuts off is spread over the others.
         scale *= total / np.clip(raw * scale, 1, limit).sum()
-    return np.clip(np.rint(raw * scale), 1, limit).astype(np.int64)
+    counts: Ints = np.clip(np.rint(raw * scale), 1, limit).astype(np.int64)
+    return counts
 
 
 def _tastes(effect: Doubles, rng: np.random.Generator) -> Doubles:

@@ -45,6 +45,11 @@ def check_features(specs: Sequence[FeatureSpec], features: Mapping[str, Any]) ->
             _check_value(spec, f"{name}.{place}", each)
 
 
+def is_missing(value: Any) -> bool:
+    """Whether a checked value says nothing: null, an empty string, an empty list."""
+    return value is None or (isinstance(value, Sequence) and len(value) == 0)
+
+
 def to_columns(
     specs: Sequence[FeatureSpec], requests: Sequence[Mapping[str, Any]], least_lengths: Mapping[str, int]
 ) -> dict[str, NDArray[Any]]:

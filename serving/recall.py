@@ -8,8 +8,9 @@ In: a `RecallQuery`. Out: a `Recalled`. The rules, in this order:
 3. a known user -> the stored vector, source "user";
 4. otherwise the most popular items with their event counts as scores, source "popular".
 
-Features are informative unless they hold only nulls, an unknown user id, or a history without a known item. Beside
-features or a history, the tower also gets the user id and, for a known user who sends no history, the stored one.
+Features are informative unless they hold only missing values, an unknown user id, or a history without a known item.
+Beside features or a history, the tower also gets the user id and, for a known user who sends no history, the stored
+one. What `features` say of user id or history goes into the tower before what stands beside them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ import numpy as np
 
 from serving.bundle import Bundle
 from serving.errors import RequestError
-from serving.features import check_features
+from serving.features import check_features, is_missing
 from serving.filtering import popular, search_filtered
 from serving.index import ExactIndex, Floats, Index, Rows
 
@@ -150,7 +151,7 @@ class Recaller:
             raise RequestError(f"k: must be at least 1, got {query.k}", field="k")
         features = query.features or {}
         check_features(self.bundle.manifest.query_features, features)
-        features = {name: value for name, value in features.items() if value is not None}
+        features = {name: value for name, value in features.items() if not is_missing(value)}
         user_row = None if query.user_id is None else self.bundle.query_rows.get(query.user_id)
         history = self._known(query.history)
         excluded = self._excluded(query, features, user_row)

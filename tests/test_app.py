@@ -186,6 +186,9 @@ def test_the_document_names_the_bundles_features_and_has_examples(client: TestCl
     features = request["properties"]["features"]["anyOf"][0]
     assert features["properties"].keys() == {"user", "country", "age", "hour", "tags", "history"}
     assert features["additionalProperties"] is False
+    assert features["properties"]["hour"]["anyOf"][0] == {"type": "integer", "minimum": 0, "maximum": 23}
+    assert features["properties"]["tags"]["anyOf"][0]["maxItems"] == 3
+    assert "maxItems" not in features["properties"]["history"]["anyOf"][0]
     assert request["properties"]["k"]["maximum"] == 50
     routes = {path: operation for path, methods in document["paths"].items() for operation in methods.values()}
     assert routes.keys() == {"/recall", "/healthz", "/readyz"}

@@ -203,6 +203,11 @@ def test_a_wrong_file_of_users_is_named(tmp_path: Path, name: str, content: byte
         read_users(tmp_path / name)
 
 
+def test_ids_that_look_like_numbers_stay_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "users.csv").write_text("user_id,age\n007,3\n7,4\n1e3,5\n")
+    assert read_users(tmp_path / "users.csv").to_list() == ["007", "7", "1e3"]
+
+
 def test_whole_numbers_become_strings(tmp_path: Path) -> None:
     pl.DataFrame({"user_id": [3, 12, 3]}).write_parquet(tmp_path / "users.parquet")
     assert read_users(tmp_path / "users.parquet").to_list() == ["3", "12"]

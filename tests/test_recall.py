@@ -59,7 +59,7 @@ def brute_force(query: RecallQuery, has_history: bool) -> tuple[str, list[str], 
     vectors = item_vectors()
     items = {f"i{row}": row for row in range(ITEMS)}
     users = {f"u{user}": user for user in range(USERS)}
-    features = {name: value for name, value in (query.features or {}).items() if value is not None}
+    features = {name: value for name, value in (query.features or {}).items() if value not in (None, "", [])}
     history = [item for item in query.history or [] if item in items]
     feature_history = [item for item in features.get("history", []) if item in items]
     user = users.get(query.user_id) if query.user_id is not None else None
@@ -191,6 +191,30 @@ def test_the_known_answer(recallers: dict[tuple[str, bool], Recaller]) -> None:
     assert (history.ids, history.source) == (["i10", "i14"], "history")
     nobody = recaller.recall(RecallQuery(user_id="nobody", k=2))
     assert (nobody.ids, nobody.scores.tolist(), nobody.source) == (["i0", "i1"], [600.0, 590.0], "popular")
+
+
+SOURCES = [
+    (RecallQuery(), "popular"),
+    (RecallQuery(features={}), "popular"),
+    (RecallQuery(features={"age": None, "tags": None}), "popular"),
+    (RecallQuery(features={"user": "nobody"}), "popular"),
+    (RecallQuery(features={"user": "nobody", "history": ["zzz"]}), "popular"),
+    (RecallQuery(user_id="nobody", history=["zzz"]), "popular"),
+    (RecallQuery(user_id="u5", history=["zzz"], features={}), "user"),
+    (RecallQuery(user_id="u5", features={"user": "nobody"}), "user"),
+    (RecallQuery(user_id="u5", history=["i2"]), "history"),
+    (RecallQuery(user_id="u5", history=["i2"], features={"history": ["i3"]}), "features"),
+    (RecallQuery(features={"user": "u5"}), "features"),
+    (RecallQuery(features={"tags": [], "country": ""}), "popular"),
+    (RecallQuery(features={"hour": 0}), "features"),
+]
+
+
+@pytest.mark.parametrize(("query", "source"), SOURCES)
+def test_what_answers(recallers: dict[tuple[str, bool], Recaller], query: RecallQuery, source: str) -> None:
+    recalled = recallers["exact", True].recall(query)
+    assert recalled.source == source
+    check(recalled, query, True)
 
 
 def test_only_the_last_items_of_a_long_history_count(recallers: dict[tuple[str, bool], Recaller]) -> None:

@@ -151,7 +151,7 @@ def test_categories_are_main_topics(world: Path) -> None:
         == topics_for(ITEMS)
     )
     assert items["tags"].list.len().min() == 2 and items["tags"].list.len().max() == 4
-    assert items["title"].str.contains(r"^\w+ \w+ of \w+$").all()
+    assert items["title"].str.contains(r"^\w+ \w+ of \w+(, part \d+)?$").all()
 
 
 def test_the_data_set_carries_the_truth_in_its_own_rows(world: Path, data: Dataset) -> None:
@@ -216,3 +216,10 @@ def test_a_size_out_of_range_is_refused(tmp_path: Path, sizes: dict[str, int], m
     with pytest.raises(DataError, match=message):
         synth.run(tmp_path / "w", **sizes)
     assert not (tmp_path / "w").exists()
+
+
+def test_no_two_items_of_a_demo_sized_world_share_a_title(tmp_path: Path) -> None:
+    synth.run(tmp_path / "world", users=20, items=21_000, events=200, seed=0)
+    titles = pl.read_parquet(tmp_path / "world" / "items.parquet")["title"]
+    assert titles.n_unique() == 21_000
+    assert titles.str.contains(", part 2$").any()  # some names did come twice
