@@ -1,8 +1,9 @@
 """`towers check`: everything that can be wrong with a recipe, alone or against a data set, before a long run.
 
-In: a `Config`, maybe a DATASET. Out: the settled recipe.
+In: a `Config`, maybe a DATASET. Out: the settled recipe, its features as text.
 """
 
+import json
 from pathlib import Path
 
 from pipelines.dataset import Dataset
@@ -31,6 +32,21 @@ def run(config: Config, dataset: Path | None = None) -> Config:
     settled = check_recipe(config, data)
     refuse_leaks(data)
     return settled
+
+
+def describe(config: Config) -> str:
+    """The settled features as the recipe would spell them, defaults left out: what a user may copy and change."""
+    lines = []
+    for side, features in (("query", config.features.query), ("candidate", config.features.candidate)):
+        if features is None:
+            lines.append(f"# features.{side}: derived from the data set; --dataset DATASET shows them")
+            continue
+        lines.append(f"[features.{side}]")
+        for name, feature in features.items():
+            kept = feature.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+            values = ", ".join(f"{key} = {json.dumps(value)}" for key, value in kept.items())
+            lines.append(f"{name} = {{ {values} }}")
+    return "\n".join([*lines, "# nothing wrong found"])
 
 
 def check_recipe(config: Config, data: Dataset) -> Config:

@@ -70,7 +70,7 @@ def check(
     from pipelines import check as command
     from towers.config import load_config
 
-    command.run(load_config(config, overrides), dataset)
+    typer.echo(command.describe(command.run(load_config(config, overrides), dataset)))
 
 
 @app.command(epilog=_example("towers prepare --events u.data --format movielens --out dataset"))

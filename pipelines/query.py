@@ -60,15 +60,19 @@ def run(user: str, *, bundle: Path | None = None, url: str | None = None, k: int
     table.add_column("score", justify="right")
     for rank, (item_id, score) in enumerate(items, start=1):
         row = None if opened is None else opened.item_rows.get(item_id)
-        title = [] if titles is None else [Text("" if row is None else str(titles[row] or ""))]
+        title = [] if titles is None else [Text("" if row is None else titles[row] or "")]
         table.add_row(str(rank), Text(item_id), *title, f"{score:.4f}")
     console.print(table)
 
 
 def title_column(attributes: pl.DataFrame) -> pl.Series | None:
-    """The column that names an item for a person, or None where there is none."""
+    """The column that names an item for a person, as strings, or None where there is none."""
     name = next((each for each in TITLES if each in attributes.columns), None)
-    return None if name is None else attributes[name]
+    if name is None:
+        return None
+    titles = attributes[name]
+    # RecBole keeps a title as the list of its words.
+    return titles.list.join(" ") if titles.dtype == pl.List else titles.cast(pl.String)
 
 
 def _ask(url: str, user: str, k: int) -> tuple[list[tuple[str, float]], str]:

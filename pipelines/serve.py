@@ -11,6 +11,7 @@ import uvicorn
 from pydantic import ValidationError
 
 from pipelines.errors import DataError
+from serving.app import create_app  # First: it sets what NumPy reads when it is loaded.
 from serving.bundle import Bundle
 from serving.settings import Settings
 
@@ -39,8 +40,6 @@ def run(bundle: Path, host: str = "127.0.0.1", port: int = 8000, workers: int = 
         "timeout_graceful_shutdown": settings.graceful_timeout_s,
     }
     if workers == 1:
-        from serving.app import create_app
-
         # This process has just verified the bundle.
         uvicorn.run(create_app(settings.model_copy(update={"verify": False})), **server)
         return

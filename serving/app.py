@@ -5,9 +5,14 @@ In: HTTP requests. Out: JSON. All that is known about recall lives in `serving.r
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
+
+# Before NumPy is loaded. A service is parallel over requests and workers; a second BLAS thread inside one small product
+# only waits for a busy processor: an exact search of 20,000 items then took 8 ms instead of 0.14.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from fastapi import FastAPI, Request, Response
 from starlette.concurrency import run_in_threadpool

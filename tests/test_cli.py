@@ -40,6 +40,7 @@ def put_double(monkeypatch: pytest.MonkeyPatch, verb: str, raises: BaseException
 
     double = ModuleType(f"pipelines.{verb}")
     double.run = run  # type: ignore[attr-defined]
+    double.describe = str  # type: ignore[attr-defined]  # what `check` prints of its result
     monkeypatch.setitem(sys.modules, f"pipelines.{verb}", double)
     monkeypatch.setattr(pipelines, verb, double, raising=False)
     return calls

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -268,3 +269,10 @@ def test_the_same_seed_gives_the_same_weights(world: Path, exported: Path, tmp_p
     first, second = Bundle.open(exported), Bundle.open(tmp_path / "bundle")
     np.testing.assert_array_equal(first.item_vectors, second.item_vectors)
     assert first.manifest.model_version == second.manifest.model_version
+
+
+def test_check_shows_features_that_can_be_pasted_into_a_recipe(world: Path) -> None:
+    settled = check.run(Config(), world / "dataset")
+    pasted = parse_config(tomllib.loads(check.describe(settled)))
+    assert pasted.features == settled.features
+    assert "derived from the data set" in check.describe(Config())

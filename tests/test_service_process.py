@@ -100,6 +100,21 @@ print(json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})))
     assert not loaded & {"towers", "tensorflow_recommenders"}
 
 
+def test_the_service_keeps_to_one_blas_thread() -> None:
+    code = """
+import os, sys
+import pipelines.cli
+assert "numpy" not in sys.modules
+import pipelines.serve
+print(os.environ["OPENBLAS_NUM_THREADS"], "numpy" in sys.modules, "tensorflow" in sys.modules)
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment, check=True
+    )
+    assert done.stdout.split() == ["1", "True", "False"]
+
+
 def test_query_prints_titles_and_scores(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     query_command.run("u5", bundle=bundle, k=2)
     shown = capsys.readouterr()

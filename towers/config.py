@@ -150,7 +150,7 @@ class ModelConfig(Section):
 
     dimension: Count = 64
     similarity: Literal["dot", "cosine"] = "cosine"
-    temperature: Positive = Field(0.1, description="logits are similarity / temperature")
+    temperature: Positive = Field(0.2, description="logits are similarity / temperature")
     temperature_trainable: bool = False
     combine: Literal["sum", "concat"] = Field("sum", description="sum feature vectors, or concatenate them into layers")
     query_layers: tuple[Count, ...] = Field((), description="hidden widths after combine = 'concat'")
@@ -181,7 +181,7 @@ class OptimizerConfig(Section):
     """The optimizer: row-sparse on embedding tables, dense on the rest."""
 
     name: Literal["adam", "adagrad", "sgd"] = "adam"
-    learning_rate: Positive = 0.005
+    learning_rate: Positive = 0.002
 
 
 class TrainConfig(Section):
