@@ -23,7 +23,8 @@ SHRINKAGE = 10.0
 # Sum over users of (events of the user)^2, which is the work of counting co-occurrence: some minutes on two cores.
 MAX_PAIRS = 2_000_000_000
 MAX_ITEMS = 300_000
-_ITEM_BLOCK = 2_048
+ITEM_BLOCK = 2_048
+POPULAR_QUERIES = 64
 
 
 def by_popularity(counts: Integers) -> Lists:
@@ -43,9 +44,16 @@ def popular_lists(order: Integers, seen_offsets: Integers, seen_items: Integers,
     Returns:
         [Q, k], -1 where the catalogue ends.
     """
-    longest = int(np.diff(seen_offsets).max(initial=0))
-    top = np.broadcast_to(order[: k + longest], (len(seen_offsets) - 1, min(k + longest, len(order))))
-    return _first_unmasked(top, hits(top, seen_offsets, seen_items), k)
+    queries = len(seen_offsets) - 1
+    out: Lists = np.full((queries, k), -1, np.int32)
+    # A few queries at a time: each block is as wide as the longest list of seen items in it.
+    for first in range(0, queries, POPULAR_QUERIES):
+        offsets = seen_offsets[first : first + POPULAR_QUERIES + 1]
+        wide = min(k + int(np.diff(offsets).max()), len(order))
+        top = np.broadcast_to(order[:wide], (len(offsets) - 1, wide))
+        masked = hits(top, offsets - offsets[0], seen_items[offsets[0] : offsets[-1]])
+        out[first : first + len(offsets) - 1] = _first_unmasked(top, masked, k)
+    return out
 
 
 @dataclass(frozen=True)
@@ -88,8 +96,8 @@ class ItemKnn:
         counts = np.diff(transposed.indptr)
         blocks = []
         with progress("item-kNN", total=shape[1], unit="items") as advance:
-            for start in range(0, shape[1], _ITEM_BLOCK):
-                together = sp.csr_array(transposed[start : start + _ITEM_BLOCK] @ events)
+            for start in range(0, shape[1], ITEM_BLOCK):
+                together = sp.csr_array(transposed[start : start + ITEM_BLOCK] @ events)
                 rows = start + np.repeat(np.arange(together.shape[0]), np.diff(together.indptr))
                 root = np.sqrt(counts[rows].astype(np.float64) * counts[together.indices])
                 cosine = together.data / (root + shrinkage)

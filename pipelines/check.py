@@ -8,12 +8,13 @@ from pathlib import Path
 
 from pipelines.dataset import Dataset
 from pipelines.features import settle_features
+from pipelines.heldout import heldout
 from pipelines.leaks import refuse_leaks
-from towers.config import Config
+from towers.config import Config, DataConfig
 from towers.errors import ConfigError
 
 # Keys of [data] that `prepare` has already used up when training starts.
-PREPARED = ("columns", "event_types", "min_weight", "duplicates", "min_user_events", "min_item_events")
+PREPARED = tuple(key for key in DataConfig.model_fields if key not in ("split", "refit"))
 
 
 def run(config: Config, dataset: Path | None = None) -> Config:
@@ -68,8 +69,8 @@ def check_recipe(config: Config, data: Dataset) -> Config:
         raise ConfigError(f"data.split: the recipe says {config.data.split!r}, but the data set was split by {split!r}")
     if data.manifest.events["train"] < 2:
         raise ConfigError(f"{data.path}: {data.manifest.events['train']} training events; training needs at least 2")
-    if config.data.refit and not data.manifest.events["valid"]:
-        raise ConfigError("data.refit: the data set has no validation events to choose the epochs on; set it to false")
+    if config.data.refit and not (data.manifest.events["valid"] and len(heldout(data, "valid").users)):
+        raise ConfigError("data.refit: the data set has no validation targets to choose the epochs on; set it to false")
     if config.train.weighted:
         weight = data.events("train").weight
         if weight is None:
@@ -78,4 +79,6 @@ def check_recipe(config: Config, data: Dataset) -> Config:
             raise ConfigError(
                 f"train.weighted: weights must not be negative; the data set's smallest is {weight.min():g}"
             )
-    return settle_features(config, data)
+    # What the data set was prepared with, not what this recipe leaves at its defaults.
+    settled = prepared.model_copy(update={"refit": config.data.refit})
+    return settle_features(config.model_copy(update={"data": settled}), data)

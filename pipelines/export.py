@@ -22,8 +22,8 @@ from pipelines.errors import DataError
 from pipelines.heldout import seen
 from pipelines.lists import select_lists
 from pipelines.progress import progress
+from pipelines.stage import build_model
 from pipelines.tables import build_tables
-from pipelines.train import build_model
 from pipelines.vocabulary import load_features
 from serving.bundle_writer import write_bundle
 from serving.manifest import FeatureSpec as RequestFeature
@@ -33,7 +33,7 @@ from towers.config import Config, load_config
 from towers.events import Floats, Int32s, Int64s
 from towers.export import save_tower
 from towers.features import MISSING, FeatureSpec
-from towers.model import TwoTower
+from towers.model import Tower, TwoTower
 from towers.tables import Tables
 from towers.validation import embed_all
 
@@ -69,7 +69,7 @@ def run(run: Path, out: Path, *, overwrite: bool = False) -> Manifest:
     refuse_existing(out, overwrite=overwrite)
     trained = load_run(run)
     model, tables, dataset = trained.model, trained.tables, trained.dataset
-    items = informed(tables.items)
+    items = informed(model.candidate_tower, tables.items)
     if not items.any():
         raise DataError(f"{run}: no item has a trained feature; nothing to recall")
     row_of = np.where(items, np.cumsum(items) - 1, -1)
@@ -79,10 +79,12 @@ def run(run: Path, out: Path, *, overwrite: bool = False) -> Manifest:
     offsets, seen_items = select_lists(users, offsets, row_of[seen_items].astype(np.int32))
     item_vectors = embed_all(model.candidate_tower, tables.items)[items]
     # Named by what it serves: the same vectors have the same version, whoever trained them.
-    digest = hashlib.sha256(item_vectors.tobytes() + query_vectors.tobytes()).hexdigest()
+    digest = hashlib.sha256(np.ascontiguousarray(item_vectors).data)
+    digest.update(np.ascontiguousarray(query_vectors).data)
+    version_of_vectors = digest.hexdigest()
     return write_bundle(
         out,
-        model_version=f"{dataset.manifest.fingerprint[:8]}-{digest[:8]}",
+        model_version=f"{dataset.manifest.fingerprint[:8]}-{version_of_vectors[:8]}",
         metric=trained.config.model.similarity,
         query_features=[request_feature(encoder.spec) for encoder in model.query_tower.encoders],
         candidate_features=[request_feature(encoder.spec) for encoder in model.candidate_tower.encoders],
@@ -98,7 +100,7 @@ def run(run: Path, out: Path, *, overwrite: bool = False) -> Manifest:
         libraries={name: version(name) for name in LIBRARIES},
         lineage={
             "dataset": dataset.manifest.fingerprint,
-            "vectors": digest,
+            "vectors": version_of_vectors,
             "config": trained.config.model_dump(mode="json", exclude_none=True),
             "items_without_trained_features": int((~items).sum()),
         },
@@ -133,14 +135,21 @@ def load_run(run: Path) -> Trained:
     return Trained(config, summary, dataset, model, tables)
 
 
-def informed(features: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """Which rows have at least one feature that is not missing: bool [R]. The others' vectors would mean nothing."""
+def informed(tower: Tower, features: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
+    """Which rows have at least one feature that training learnt something of: bool [R].
+
+    Rows of embedding tables that no training example read are zero (see `towers.untrained`), and "missing" is no
+    information; the vector of an item or user with nothing else would mean nothing.
+    """
     known: Any = False
-    for rows in features.values():
-        if rows.dtype == np.float32:
-            known = known | (rows[:, 1] == 0)
+    for encoder in tower.encoders:
+        rows = features[encoder.spec.name]
+        learnt = encoder.table.numpy().any(axis=1)
+        if encoder.spec.config.kind == "numeric":
+            known = known | (learnt[0] & (rows[:, 1] == 0))
         else:
-            known = known | (rows.reshape(len(rows), -1) != MISSING).any(axis=1)
+            learnt[MISSING] = False
+            known = known | learnt[rows].reshape(len(rows), -1).any(axis=1)
     return np.asarray(known)
 
 
@@ -150,16 +159,21 @@ def request_feature(spec: FeatureSpec) -> RequestFeature:
 
 
 def _query_vectors(model: TwoTower, tables: Tables, offsets: Int64s, items: Int32s) -> tuple[Int32s, Floats]:
-    """Numbers and vectors of the users of whom anything is known."""
+    """Numbers and vectors of the users of whom anything is known, be it only what they have seen."""
     users, vectors = [], []
     count = len(offsets) - 1
     with progress("encode users", total=count, unit="users") as advance:
         for begin in range(0, count, USERS):
             block = np.arange(begin, min(begin + USERS, count), dtype=np.int32)
-            features = tables.of_users(block, offsets[begin : begin + len(block) + 1], items)
-            known = informed(features)
-            users.append(block[known])
-            vectors.append(embed_all(model.query_tower, {name: rows[known] for name, rows in features.items()}))
+            lists = offsets[begin : begin + len(block) + 1]
+            features = tables.of_users(block, lists, items)
+            known = informed(model.query_tower, features)
+            embedded = embed_all(model.query_tower, features)
+            # A zero vector says "popular items, but not those they have seen"; without even those there is no user.
+            embedded[~known] = 0
+            kept = known | (np.diff(lists) > 0)
+            users.append(block[kept])
+            vectors.append(embedded[kept])
             advance(len(block))
     dimension = model.settings.dimension
     return np.concatenate(users), np.concatenate([block.reshape(-1, dimension) for block in vectors])

@@ -108,6 +108,8 @@ def _derived(frame: pl.DataFrame, columns: Mapping[str, str]) -> dict[str, Any]:
     features: dict[str, Any] = {}
     for column, kind in columns.items():
         name = input_name(column)
+        if frame[column].null_count() == frame.height:
+            continue
         if kind == "number":
             features[name] = {"kind": "numeric", "column": column}
         elif kind == "list":

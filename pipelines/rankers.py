@@ -16,6 +16,7 @@ from pipelines.baselines import ItemKnn, by_popularity, popular_lists, too_large
 from pipelines.dataset import Dataset
 from pipelines.evaluation import Lists, Ranker
 from pipelines.heldout import HeldOut
+from pipelines.lists import select_lists
 from serving.bundle import Bundle
 from serving.filtering import search_filtered
 from serving.index import ExactIndex, Floats, Index, Rows
@@ -52,6 +53,8 @@ class Served:
         rows[numbers] = np.arange(len(numbers))
         known = bundle.query_rows
         queries = np.array([known.get(name, -1) for name in dataset.users["user_id"].to_list()], dtype=np.int64)
+        stored = np.flatnonzero(queries >= 0)
+        queries[stored[~bundle.has_vector(queries[stored])]] = -1
         return cls(bundle, index, numbers, rows, queries)
 
     def exact(self, k: int) -> Ranker:
@@ -80,9 +83,12 @@ class Served:
     def _rank(self, held: HeldOut, k: int, search: Search) -> Lists:
         # A user without a stored vector is answered by popularity, as the service would.
         order = self.item_numbers[self.bundle.popular_rows]
-        lists = popular_lists(order, held.seen_offsets, held.seen_items, k)
         rows = self.query_rows[held.users]
-        stored = np.flatnonzero(rows >= 0)
+        stored, others = np.flatnonzero(rows >= 0), np.flatnonzero(rows < 0)
+        lists: Lists = np.full((len(rows), k), -1, np.int32)
+        if len(others):
+            seen_offsets, seen_items = select_lists(others, held.seen_offsets, held.seen_items)
+            lists[others] = popular_lists(order, seen_offsets, seen_items, k)
         if len(stored):
             masked = [
                 self._known_rows(held.seen_items[held.seen_offsets[place] : held.seen_offsets[place + 1]])

@@ -74,7 +74,9 @@ def _recall_part(recaller: Recaller, user_ids: pl.Series, k: int) -> Iterator[pl
         known = query_rows >= 0
         rows = np.full((len(ids), k), -1, np.int64)
         scores = np.full((len(ids), k), -np.inf, np.float32)
+        stored = known.copy()
         if known.any():
+            stored[known] = bundle.has_vector(query_rows[known])
             rows[known], scores[known] = recaller.recall_users(query_rows[known], k)
         rows[~known, : len(common)], scores[~known, : len(common)] = common, common_scores
         kept = rows >= 0
@@ -85,7 +87,7 @@ def _recall_part(recaller: Recaller, user_ids: pl.Series, k: int) -> Iterator[pl
                 "rank": pl.Series(place + 1, dtype=pl.UInt32),
                 "item_id": bundle.item_ids.gather(rows[kept]),
                 "score": scores[kept],
-                "source": pl.Series(np.where(known, "user", "popular")).gather(owner),
+                "source": pl.Series(np.where(stored, "user", "popular")).gather(owner),
             }
         )
 

@@ -26,9 +26,19 @@ class LearntFeatures:
     candidate: list[FeatureSpec]
 
 
-def learn_features(config: Config, dataset: Dataset, events: Events, directory: Path) -> LearntFeatures:
-    """Learns every feature of `config` (settled) from the data set and writes the vocabularies under `directory`."""
-    learner = _Learner(dataset, events, directory)
+def learn_features(
+    config: Config, dataset: Dataset, events: Events, context: pl.DataFrame | None, directory: Path
+) -> LearntFeatures:
+    """Learns every feature of `config` (settled) and writes the vocabularies under `directory`.
+
+    Args:
+        config: names the features.
+        dataset: users and items.
+        events: the training events.
+        context: their own columns, in their order.
+        directory: of the run.
+    """
+    learner = _Learner(dataset, events, context, directory)
     (directory / "vocabulary").mkdir(parents=True, exist_ok=True)
     candidate = [
         learner.learn("candidate", name, feature) for name, feature in (config.features.candidate or {}).items()
@@ -84,6 +94,7 @@ def _spec(side: str, entry: dict[str, Any], directory: Path) -> FeatureSpec:
 class _Learner:
     dataset: Dataset
     events: Events
+    context: pl.DataFrame | None
     directory: Path
 
     def learn(self, side: str, name: str, feature: Feature) -> FeatureSpec:
@@ -101,6 +112,8 @@ class _Learner:
                 return self._numeric(spec, self._column(side, name, feature).cast(pl.Float64), log=feature.log)
             case _:
                 return spec
+        if not len(ids):  # TensorFlow reads no empty vocabulary; every value is missing, or in a bucket
+            return spec
         path = self.directory / "vocabulary" / f"{side}.{name}.txt"
         pl.DataFrame({"value": ids}).write_csv(path, include_header=False, quote_style="never")
         return dataclasses.replace(spec, vocabulary=str(path), size=len(ids))
@@ -112,10 +125,9 @@ class _Learner:
             return self.dataset.items[column]
         if column in manifest.user_columns:
             return self.dataset.users[column]
-        context = self.dataset.context("train")
-        if context is None:
+        if self.context is None:
             raise KeyError(column)
-        return context[column]
+        return self.context[column]
 
     def _numeric(self, spec: FeatureSpec, column: pl.Series, *, log: bool) -> FeatureSpec:
         values = column.drop_nulls().drop_nans().to_numpy()
@@ -134,11 +146,9 @@ def by_falling_count(ids: pl.Series, numbers: Int32s, min_count: int) -> pl.Seri
 
 
 def as_strings(column: pl.Series) -> pl.Series:
-    """A column as the strings that the wire carries; whole numbers without a decimal point."""
-    if column.dtype.is_float():
-        whole = (column.drop_nulls() == column.drop_nulls().round()).all()
-        column = column.cast(pl.Int64, strict=False) if whole else column
-    return column.cast(pl.String)
+    """A column as the strings that the wire carries; whole numbers without a decimal point, each by itself."""
+    text = column.cast(pl.String)
+    return text.str.strip_suffix(".0") if column.dtype.is_float() else text
 
 
 def _values(column: pl.Series, kind: str, most: int) -> pl.Series:

@@ -109,6 +109,11 @@ class Bundle:
         info = self.manifest.index
         return None if info is None or info.path is None else self.path / info.path
 
+    def has_vector(self, query_rows: Rows) -> NDArray[np.bool_]:
+        """Which of those users training learnt something of; the others have a zero vector, and their seen items."""
+        known: NDArray[np.bool_] = np.linalg.norm(self.query_vectors[query_rows], axis=1) > 0
+        return known
+
     def seen(self, query_row: int) -> Int32s:
         """Item rows that a known user has seen, in time order, newest last."""
         return self._seen_items[self._seen_offsets[query_row] : self._seen_offsets[query_row + 1]]

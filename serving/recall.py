@@ -6,7 +6,8 @@ In: a `RecallQuery`. Out: a `Recalled`. The rules, in this order:
 2. a history with known items -> the query tower where it has a history feature, source "history"; otherwise the mean of
    those items' normalised vectors, source "similar";
 3. a known user -> the stored vector, source "user";
-4. otherwise the most popular items with their event counts as scores, source "popular".
+4. otherwise the most popular items with their event counts as scores, source "popular"; so too where the vector of the
+   rules above is zero, which says that training learnt nothing of what was given.
 
 Features are informative unless they hold only missing values, an unknown user id, or a history without a known item.
 Beside features or a history, the tower also gets the user id and, for a known user who sends no history, the stored
@@ -14,7 +15,7 @@ one. What `features` say of user id or history goes into the tower before what s
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -119,8 +120,13 @@ class Recaller:
         plans = [self._plan(query) for query in queries]
         answers: dict[int, tuple[Rows, Floats]] = {}
         searched = [place for place, plan in enumerate(plans) if plan.source != "popular"]
+        vectors = self._vectors([plans[place] for place in searched])
+        known = np.any(vectors != 0, axis=1).tolist()
+        for place in (place for place, knows in zip(searched, known, strict=True) if not knows):
+            plans[place] = replace(plans[place], source="popular")
+        searched = [place for place, knows in zip(searched, known, strict=True) if knows]
         if searched:
-            vectors = self._vectors([plans[place] for place in searched])
+            vectors = vectors[known]
             k = max(plans[place].k for place in searched)
             excluded = [plans[place].excluded for place in searched]
             rows, scores = search_filtered(self.index, self.exact, vectors, k, excluded)
@@ -139,12 +145,19 @@ class Recaller:
             exclude_seen: leave out what each user has seen.
 
         Returns:
-            Item rows [B, k] and scores [B, k], best first; row -1 with score -inf where fewer are eligible.
+            Item rows [B, k] and scores [B, k], best first; row -1 with score -inf where fewer are eligible. Popular
+            items for a user whose stored vector is zero.
         """
-        excluded = None
-        if exclude_seen:
-            excluded = [np.unique(self.bundle.seen(int(row))).astype(np.int64) for row in query_rows]
-        return search_filtered(self.index, self.exact, self.bundle.query_vectors[query_rows], k, excluded)
+        excluded = [
+            np.unique(self.bundle.seen(int(row))).astype(np.int64) if exclude_seen else np.empty(0, np.int64)
+            for row in query_rows
+        ]
+        rows, scores = search_filtered(self.index, self.exact, self.bundle.query_vectors[query_rows], k, excluded)
+        for place in np.flatnonzero(~self.bundle.has_vector(query_rows)):
+            found, counts = popular(self.bundle, k, excluded[place])
+            rows[place], scores[place] = -1, -np.inf
+            rows[place, : len(found)], scores[place, : len(found)] = found, counts
+        return rows, scores
 
     def _plan(self, query: RecallQuery) -> _Plan:
         if query.k < 1:
@@ -152,7 +165,7 @@ class Recaller:
         features = query.features or {}
         check_features(self.bundle.manifest.query_features, features)
         features = {name: value for name, value in features.items() if not is_missing(value)}
-        user_row = None if query.user_id is None else self.bundle.query_rows.get(query.user_id)
+        user_row = self._user_row(query, features)
         history = self._known(query.history)
         excluded = self._excluded(query, features, user_row)
 
@@ -168,6 +181,12 @@ class Recaller:
         if user_row is not None:
             return _Plan("user", excluded, query.k, vector=self.bundle.query_vectors[user_row])
         return _Plan("popular", excluded, query.k)
+
+    def _user_row(self, query: RecallQuery, features: Mapping[str, Any]) -> int | None:
+        """The known user a query is about; one among the features goes before the one beside them."""
+        rows = self.bundle.query_rows
+        row = None if self._id_feature is None else rows.get(features.get(self._id_feature.name, ""))
+        return rows.get(query.user_id or "") if row is None else row
 
     def _informative(self, features: Mapping[str, Any]) -> bool:
         for name, value in features.items():
@@ -204,8 +223,6 @@ class Recaller:
             rows += self._known(query.history)
             if self._history_feature is not None:
                 rows += self._known(features.get(self._history_feature.name))
-            if user_row is None and self._id_feature is not None:
-                user_row = self.bundle.query_rows.get(features.get(self._id_feature.name, ""))
             if user_row is not None:
                 seen.append(self.bundle.seen(user_row))
         return np.unique(np.concatenate([np.array(rows, np.int64), *seen])).astype(np.int64)

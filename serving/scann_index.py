@@ -6,7 +6,7 @@ ScaNN keeps no copy of the vectors: several workers rescore from one memory-mapp
 
 import math
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -139,10 +139,6 @@ class ScannIndex:
         # Where the leaves hold fewer than wanted, ScaNN fills with row 0 and NaN.
         rows = np.where(np.isnan(distances), -1, found.astype(np.int64))
         return best_first(rows, rescore(self.item_vectors, queries, rows), k)
-
-    def describe(self) -> dict[str, Any]:
-        """The parameters as plain values for the manifest."""
-        return asdict(self.parameters)
 
 
 def _scann() -> Any:

@@ -5,6 +5,7 @@ In: the final path. Out: a hidden sibling to write to, renamed on success, remov
 
 import os
 import shutil
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,10 +45,15 @@ def publish(staging: Path, out: Path) -> None:
     A directory cannot be replaced in one rename, so an old one is moved aside first and removed last.
     """
     flush_to_disk(staging)
-    old = out.parent / f".{out.name}.{os.getpid()}.old"
+    old = out.parent / f".{out.name}.{uuid.uuid4().hex}.old"
     if out.is_dir():
         out.rename(old)
-    staging.replace(out)
+    try:
+        staging.replace(out)
+    except BaseException:
+        if old.exists():
+            old.rename(out)
+        raise
     flush_to_disk(out.parent)
     remove(old)
 

@@ -78,7 +78,7 @@ def test_knn_keeps_the_nearest_neighbours_of_each_candidate(monkeypatch: pytest.
     users, _, items = flat(histories)
     expected = slow_scores(histories, 3, 10.0)
     for block in (2_048, 4):
-        monkeypatch.setattr(baselines, "_ITEM_BLOCK", block)
+        monkeypatch.setattr(baselines, "ITEM_BLOCK", block)
         knn = ItemKnn.fit(users, items, (60, ITEMS), neighbours=3, shrinkage=10.0)
         one_item_histories = np.eye(ITEMS) @ knn.similarity
         assert np.count_nonzero(one_item_histories, axis=0).max() == 3

@@ -12,10 +12,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipelines import check, export, prepare, train
+from pipelines import check, export, prepare, stage, train
 from pipelines.dataset import Dataset
 from pipelines.errors import DataError
+from pipelines.vocabulary import as_strings
 from serving.bundle import Bundle
+from serving.opening import open_recaller
+from serving.recall import RecallQuery
 from serving.staging import OutputExistsError
 from towers.config import Config, DataConfig, parse_config
 from towers.errors import ConfigError
@@ -231,14 +234,14 @@ def test_an_unfinished_run_goes_on_and_refit_trains_on_both_splits(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = recipe(data={"refit": True})
-    real = train._stage
+    real = stage._fit
 
     def stopped(name: str, *arguments: object, **keywords: object) -> object:
         if name == "refit":
             raise KeyboardInterrupt
         return real(name, *arguments, **keywords)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(train, "_stage", stopped)
+    monkeypatch.setattr(stage, "_fit", stopped)
     with pytest.raises(KeyboardInterrupt):
         train.run(config, world / "dataset", world / "refit")
     assert not (world / "refit").exists()
@@ -250,7 +253,7 @@ def test_an_unfinished_run_goes_on_and_refit_trains_on_both_splits(
         stages.append(name)
         return real(name, *arguments, **keywords)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(train, "_stage", watched)
+    monkeypatch.setattr(stage, "_fit", watched)
     summary = train.run(config, world / "dataset", world / "refit")
     assert stages == ["refit"]  # the choice of the epoch was not made twice
     data = Dataset.open(world / "dataset").manifest
@@ -276,3 +279,59 @@ def test_check_shows_features_that_can_be_pasted_into_a_recipe(world: Path) -> N
     pasted = parse_config(tomllib.loads(check.describe(settled)))
     assert pasted.features == settled.features
     assert "derived from the data set" in check.describe(Config())
+
+
+def test_numbers_as_categories_are_written_each_by_itself() -> None:
+    column = pl.Series([1995.0, 1998.5, None, -3.0, 1e20])
+    assert as_strings(column).to_list() == ["1995", "1998.5", None, "-3", "1e+20"]
+    assert as_strings(pl.Series([7, None])).to_list() == ["7", None]
+
+
+def test_what_training_never_saw_is_not_served_as_if_learnt(world: Path, tmp_path: Path) -> None:
+    """An item with one feature, which no training item has; a user of a city nobody else lives in."""
+    items = pl.read_parquet(world / "items.parquet").select("item_id", "title")
+    strange = pl.DataFrame({"item_id": ["i-new"], "title": ["Unheard"]})
+    pl.concat([items, strange]).write_parquet(tmp_path / "items.parquet")
+    users = pl.read_parquet(world / "users.parquet").select("user_id", "city")
+    nobody = pl.DataFrame({"user_id": ["u-new"], "city": ["Atlantis"]})
+    pl.concat([users, nobody]).write_parquet(tmp_path / "users.parquet")
+    prepare.run(
+        DataConfig(),
+        world / "events.parquet",
+        tmp_path / "dataset",
+        items=tmp_path / "items.parquet",
+        users=tmp_path / "users.parquet",
+    )
+    features = {
+        "query": {"user_id": {"kind": "id"}, "city": {"kind": "categorical"}},
+        "candidate": {"item_id": {"kind": "id"}, "title": {"kind": "categorical"}},
+    }
+    config = parse_config({"features": features, "train": {"epochs": 1, "batch_size": 32}})
+    train.run(config, tmp_path / "dataset", tmp_path / "run")
+    export.run(tmp_path / "run", tmp_path / "bundle")
+    bundle = Bundle.open(tmp_path / "bundle")
+    assert "i-new" not in list(bundle.item_ids)
+    assert "i19" in list(bundle.item_ids)  # without events, but its title is known from others
+    assert "u-new" not in list(bundle.query_ids)
+    recaller = open_recaller(tmp_path / "bundle")
+    assert recaller.recall(RecallQuery(features={"city": "Atlantis"}, k=3)).source == "popular"
+    assert recaller.recall(RecallQuery(features={"city": "Oslo"}, k=3)).source == "features"
+
+
+def test_a_finished_stage_is_not_trained_again(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill between the final weights and the publishing rename."""
+    monkeypatch.setattr(train, "publish", lambda *paths: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        train.run(recipe(), world / "dataset", tmp_path / "run")
+    monkeypatch.undo()
+    monkeypatch.setattr(stage, "_fit", lambda *arguments: pytest.fail("trained again"))
+    summary = train.run(recipe(), world / "dataset", tmp_path / "run")
+    assert summary["stages"][0]["epochs"] == 2
+    assert (tmp_path / "run" / "checkpoints" / "final.index").exists()
+
+
+def test_the_run_records_what_the_data_set_was_prepared_with(world: Path, tmp_path: Path) -> None:
+    prepare.run(DataConfig(min_user_events=2, split="random"), world / "events.parquet", tmp_path / "dataset")
+    settled = check.run(Config(), tmp_path / "dataset")
+    assert settled.data.min_user_events == 2
+    assert check.run(settled, tmp_path / "dataset") == settled

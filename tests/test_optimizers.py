@@ -50,3 +50,12 @@ def test_equal_rows_are_added_up() -> None:
     rows, total = summed_rows(tf.IndexedSlices(tf.constant([[1.0], [2.0], [4.0], [8.0]]), tf.constant([3, 1, 3, 0])))
     assert rows.numpy().tolist() == [0, 1, 3, 3]
     assert total.numpy().ravel().tolist() == [8.0, 2.0, 5.0, 5.0]
+
+
+@pytest.mark.parametrize("name", KERAS)
+def test_a_batch_that_reads_no_row_changes_none(name: str) -> None:
+    """A batch may hold no history at all."""
+    table = tf.Variable(np.ones((4, 2), np.float32))
+    optimizer = build_optimizer(OptimizerConfig(name=name, learning_rate=0.1), [table])
+    optimizer.apply([tf.IndexedSlices(tf.zeros([0, 2]), tf.zeros([0], tf.int32), tf.constant([4, 2]))])
+    np.testing.assert_array_equal(table, np.ones((4, 2)))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +25,7 @@ from serving_world import (
 )
 
 from serving.bundle import Bundle
+from serving.bundle_writer import write_bundle
 from serving.encoder import Encoder
 from serving.errors import BundleError, RequestError
 from serving.index import ExactIndex
@@ -62,14 +64,13 @@ def brute_force(query: RecallQuery, has_history: bool) -> tuple[str, list[str], 
     features = {name: value for name, value in (query.features or {}).items() if value not in (None, "", [])}
     history = [item for item in query.history or [] if item in items]
     feature_history = [item for item in features.get("history", []) if item in items]
-    user = users.get(query.user_id) if query.user_id is not None else None
+    user = users.get(features.get("user", ""), users.get(query.user_id or ""))
 
     left_out = {items[item] for item in query.exclude if item in items}
     if query.exclude_seen:
         left_out |= {items[item] for item in [*history, *feature_history]}
-        seen_user = user if user is not None else users.get(features.get("user", ""))
-        if seen_user is not None:
-            left_out |= set(seen_rows(seen_user))
+        if user is not None:
+            left_out |= set(seen_rows(user))
 
     says_something = {"country", "age", "hour", "tags"} & features.keys() or feature_history
     if says_something or features.get("user") in users:
@@ -305,3 +306,43 @@ def test_a_whole_recaller_opens_from_a_path(towers: Path, tmp_path: Path) -> Non
     recaller = open_recaller(tmp_path / "bundle")
     query = RecallQuery(user_id="u3", features={"country": "g1", "age": 20}, k=15)
     check(recaller.recall(query), query, True)
+
+
+def test_a_zero_vector_is_answered_by_popularity_without_what_was_seen(tmp_path: Path) -> None:
+    """Training learnt nothing of user 1; of them only the seen items are known. The tower knows not "nowhere"."""
+    vectors = np.zeros((2, 3), np.float32)
+    vectors[0, 0] = 1
+    bundle = write_bundle(
+        tmp_path / "bundle",
+        model_version="zero",
+        metric="dot",
+        query_features=[FeatureSpec(name="city", kind="categorical", dtype="string")],
+        candidate_features=[],
+        item_ids=["a", "b", "c"],
+        item_vectors=np.eye(3, dtype=np.float32),
+        item_attributes=pl.DataFrame({"item_id": ["a", "b", "c"]}),
+        popularity=[1, 3, 2],
+        query_ids=["u0", "u1"],
+        query_vectors=vectors,
+        seen_offsets=[0, 0, 1],
+        seen_items=[1],
+        write_towers=save_towers,
+        libraries={},
+        lineage={},
+        training={},
+    )
+    assert bundle.queries == 2
+    opened = Bundle.open(tmp_path / "bundle")
+
+    class Ignorant:
+        def encode(self, requests: Sequence[object]) -> np.ndarray:
+            return np.zeros((len(requests), 3), np.float32)
+
+    recaller = Recaller(opened, ExactIndex(opened.item_vectors), Ignorant())
+    for query in (RecallQuery(user_id="u1", k=3), RecallQuery(user_id="u1", features={"city": "nowhere"}, k=3)):
+        answer = recaller.recall(query)
+        assert (answer.ids, answer.scores.tolist(), answer.source) == (["c", "a"], [2.0, 1.0], "popular")
+    assert recaller.recall(RecallQuery(user_id="u0", k=1)).ids == ["a"]
+    rows, scores = recaller.recall_users(np.array([0, 1]), 3)
+    assert rows.tolist() == [[0, 1, 2], [2, 0, -1]]
+    assert scores[1].tolist() == [2.0, 1.0, -np.inf]

@@ -26,7 +26,7 @@ def encoder(config, values: list[str], tmp_path: Path, **learnt) -> FeatureEncod
     path = tmp_path / "vocabulary.txt"
     path.write_text("\n".join(values) + "\n", encoding="utf-8")
     spec = FeatureSpec("f", config, str(path) if values else "", len(values), table="f", **learnt)
-    return FeatureEncoder(spec, new_table("f", spec.rows, 4, seed=1))
+    return FeatureEncoder(spec, new_table(spec, 4, seed=1))
 
 
 def rows(feature: FeatureEncoder, raw: object) -> list[object]:
@@ -99,11 +99,12 @@ def test_a_mask_hides_its_share_and_is_repeatable(tmp_path: Path) -> None:
     assert (masked != feature.mask(ones, tf.constant([1, 3]))).numpy().any()
 
 
-def test_a_missing_value_starts_as_nothing(tmp_path: Path) -> None:
-    table = new_table("t", 100, 64, seed=3).numpy()
+def test_a_missing_value_starts_as_nothing() -> None:
+    spec = FeatureSpec("t", HashedFeature(kind="hashed", buckets=99), table="t")
+    table = new_table(spec, 64, seed=3).numpy()
     np.testing.assert_array_equal(table[0], np.zeros(64))
     assert (np.abs(table[1:]) > 0).mean() > 0.99
-    np.testing.assert_array_equal(table, new_table("t", 100, 64, seed=3).numpy())
+    np.testing.assert_array_equal(table, new_table(spec, 64, seed=3).numpy())
 
 
 def model(tmp_path: Path, **settings) -> TwoTower:
@@ -134,3 +135,8 @@ def test_a_trained_temperature_is_a_weight_and_a_fixed_one_is_not(tmp_path: Path
 
     assert any("temperature" in name for name in weights(True))
     assert not any("temperature" in name for name in weights(False))
+
+
+def test_a_feature_with_an_empty_vocabulary_has_only_missing_values_and_buckets(tmp_path: Path) -> None:
+    assert rows(encoder(IdFeature(kind="id"), [], tmp_path), ["a", ""]) == [0, 0]
+    assert rows(encoder(CategoricalFeature(kind="categorical"), [], tmp_path), ["a", ""]) == [1, 0]

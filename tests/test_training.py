@@ -1,6 +1,7 @@
 """The loop on a world with a known answer: it learns it, stops early, resumes bit for bit, and refuses to diverge."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from towers.model import TwoTower
 from towers.samplers import InBatchSampler
 from towers.tables import Tables
 from towers.training import DivergedError, Trainer
+from towers.untrained import silence_untrained
 from towers.validation import Validation, top_k
 
 USERS, ITEMS, GROUPS = 60, 30, 3
@@ -150,3 +152,67 @@ def test_top_k_equals_a_full_sort_across_blocks(monkeypatch: pytest.MonkeyPatch)
         left = [i for i in range(11) if i not in hidden]
         wanted = sorted(left, key=lambda i: -float(query @ items[i]))[:4]
         assert got[row].tolist() == wanted + [-1] * (4 - len(wanted))
+
+
+def test_a_stop_during_validation_validates_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = validation_module.Validation.measure
+    calls = 0
+
+    def interrupted(self: Validation, *towers: Any) -> float:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyboardInterrupt
+        return real(self, *towers)
+
+    whole = trainer(tmp_path / "whole", epochs=3).fit()
+    monkeypatch.setattr(validation_module.Validation, "measure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trainer(tmp_path / "cut", epochs=3).fit()
+    resumed = trainer(tmp_path / "cut", epochs=3).fit()
+    timings = {"train_seconds", "validation_seconds"}
+    for one, other in zip(whole.history, resumed.history, strict=True):
+        assert {k: v for k, v in one.items() if k not in timings} == pytest.approx(
+            {k: v for k, v in other.items() if k not in timings}
+        )
+    assert (resumed.best_epoch, resumed.best_metric) == (whole.best_epoch, whole.best_metric)
+
+
+def test_a_stop_between_a_step_and_its_count_repeats_no_batch(tmp_path: Path) -> None:
+    whole = trainer(tmp_path / "whole", epochs=1)
+    whole.fit()
+    cut = trainer(tmp_path / "cut", epochs=1)
+    real, calls = cut._step, 0
+
+    def stopped(batch: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        loss = real(batch)
+        if calls == 3:
+            raise KeyboardInterrupt
+        return loss
+
+    cut._step = stopped
+    with pytest.raises(KeyboardInterrupt):
+        cut.fit()
+    resumed = trainer(tmp_path / "cut", epochs=1)
+    resumed.fit()
+    assert int(resumed.optimizer.step) == 8
+    for one, other in zip(weights(whole), weights(resumed), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_rows_that_no_example_reads_start_and_stay_at_zero(tmp_path: Path) -> None:
+    events, tables, _ = group_world()
+    spec = FeatureSpec("user_id", IdFeature(kind="id"), size=USERS + 1, table="u")
+    item = FeatureSpec("item_id", IdFeature(kind="id"), size=ITEMS, table="i")
+    model = TwoTower([spec], [item], ModelConfig(dimension=8), LossConfig(), seed=1)
+    some = Events(events.user[:90], events.item[:90], np.minimum(events.offsets, 90))  # the first ten users only
+    silence_untrained(model, tables, some)
+    table = model.query_tower.encoders[0].table.numpy()
+    assert table[1:11].any(axis=1).all()
+    assert not table[11:].any()
+    taken = np.unique(some.item)
+    items = model.candidate_tower.encoders[0].table.numpy()
+    assert items[taken + 1].any(axis=1).all()
+    assert not np.delete(items, taken + 1, axis=0).any()

@@ -86,7 +86,7 @@ class HashedFeature(_Feature):
 
 
 class NumericFeature(_Feature):
-    """A number, standardised by the mean and deviation of the data set; a missing one counts as the mean."""
+    """A number, standardised by the mean and deviation of the data set; a missing one has a direction of its own."""
 
     kind: Literal["numeric"]
     log: bool = Field(False, description="take sign(x) log(1 + |x|) first")
@@ -189,7 +189,7 @@ class TrainConfig(Section):
 
     epochs: Count = 10
     batch_size: Count = 2048
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**31)
     metric: str = Field("recall@20", pattern=r"^(recall|ndcg)@[1-9][0-9]*$", description="what validation maximises")
     patience: Count = Field(3, description="stop after so many validations without a better metric")
     validation_users: Count = Field(10_000, description="at most so many users, a seeded sample, in each validation")

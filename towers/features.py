@@ -43,7 +43,7 @@ class FeatureSpec:
     Attributes:
         name: the input's name in the SavedModel and in requests.
         config: the recipe's section for it.
-        vocabulary: text file, one value a line; "" for kinds without one.
+        vocabulary: text file, one value a line; "" for kinds without one, and where it would be empty.
         size: lines of that file.
         mean, deviation: of a numeric column, after its log where it takes one.
         table: name of the embedding table; two features of one name share their rows.
@@ -142,11 +142,12 @@ class FeatureEncoder(tf.Module):
                 raw = raw[:, -config.max_length :]
             case _:
                 pass
-        known = self._vocabulary.lookup(raw)
+        unknown = tf.fill(tf.shape(raw), tf.constant(-1, tf.int64))
+        known = unknown if self._vocabulary is None else self._vocabulary.lookup(raw)
         buckets = getattr(config, "oov_buckets", 0)
         if buckets:
-            unknown = self.spec.size + tf.strings.to_hash_bucket_fast(raw, buckets)
-            known = tf.where((known < 0) & (raw != ""), unknown, known)
+            hashed = self.spec.size + tf.strings.to_hash_bucket_fast(raw, buckets)
+            known = tf.where((known < 0) & (raw != ""), hashed, known)
         return tf.cast(known + 1, tf.int32)
 
     def embed(self, rows: Any) -> tf.Tensor:
@@ -195,13 +196,16 @@ def bag_of(rows: tf.Tensor) -> Bag:
     return Bag(values, tf.range(tf.size(values)), tf.cast(present[:, 0], tf.int32), tf.shape(rows)[0])
 
 
-def new_table(name: str, rows: int, dimension: int, seed: int) -> tf.Variable:
-    """An embedding table `[rows, dimension]`, seeded by its name; the row of missing values starts at zero.
+def new_table(spec: FeatureSpec, dimension: int, seed: int) -> tf.Variable:
+    """An embedding table `[spec.rows, dimension]`, seeded by its name; the row of missing values starts at zero.
 
-    Source: Glorot & Bengio 2010 for a table of unit fan-in: uniform within sqrt(3 / dimension) / 10, small enough that
-    summed features start close to one another.
+    Uniform, of length 0.1 on average: small enough that summed features start close to one another. The two directions
+    of a number start at zero, so that one that is never needed says nothing.
     """
+    if spec.config.kind == "numeric":
+        return tf.Variable(tf.zeros([spec.rows, dimension]), name=f"table_{spec.table}")
     limit = (3.0 / dimension) ** 0.5 / 10
-    start = tf.random.stateless_uniform([rows, dimension], [seed, zlib.crc32(name.encode()) >> 1], -limit, limit)
+    own_seed = [seed, zlib.crc32(spec.table.encode()) >> 1]
+    start = tf.random.stateless_uniform([spec.rows, dimension], own_seed, -limit, limit)
     start = tf.concat([tf.zeros([1, dimension]), start[1:]], 0)
-    return tf.Variable(start, name=f"table_{name}")
+    return tf.Variable(start, name=f"table_{spec.table}")

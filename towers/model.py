@@ -16,6 +16,9 @@ from towers.losses.softmax import sampled_softmax
 
 Encoded = Mapping[str, tf.Tensor]
 
+# A vector shorter than this is not blown up to full length: it says almost nothing, and its gradient would explode.
+SHORTEST = 0.01
+
 
 class Batch(NamedTuple):
     """One training batch.
@@ -66,7 +69,7 @@ class Tower(tf.Module):
         hidden = tf.concat(vectors, axis=1) if self.concat else tf.add_n(vectors)
         for layer in self.hidden:
             hidden = layer(hidden)
-        return tf.math.l2_normalize(hidden, axis=1) if self.normalise else hidden
+        return tf.math.l2_normalize(hidden, axis=1, epsilon=SHORTEST**2) if self.normalise else hidden
 
     def lookup(self, raw: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Raw features by name to looked-up ones."""
@@ -98,7 +101,7 @@ class TwoTower(tfrs.Model):
         tables: dict[str, tf.Variable] = {}
         for spec in [*candidate_specs, *query_specs]:
             if spec.table not in tables:
-                tables[spec.table] = new_table(spec.table, spec.rows, config.dimension, seed)
+                tables[spec.table] = new_table(spec, config.dimension, seed)
         self.query_tower = Tower(
             [FeatureEncoder(spec, tables[spec.table]) for spec in query_specs],
             config,

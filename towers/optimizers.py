@@ -100,8 +100,8 @@ def summed_rows(slices: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
     """
     order = tf.argsort(slices.indices, stable=True)
     rows = tf.gather(slices.indices, order)
-    first = tf.concat([[0], tf.cast(rows[1:] != rows[:-1], tf.int32)], 0)
-    segment = tf.cumsum(first)
+    # Compared with the row before it (the first with itself), so that no rows at all are fine, too.
+    segment = tf.cumsum(tf.cast(rows != tf.concat([rows[:1], rows[:-1]], 0), tf.int32))
     # The count of segments is at most n: with that static bound the shapes stay known.
     total = tf.math.unsorted_segment_sum(tf.gather(slices.values, order), segment, tf.shape(rows)[0])
     return rows, tf.gather(total, segment)

@@ -41,6 +41,7 @@ class Progress:
 
     epoch: int = 0
     step: int = 0  # of this epoch
+    loss_sum: float = 0.0  # over those steps
     best_epoch: int = 0  # epochs trained when the metric was best
     best_metric: float = -math.inf
     finished: bool = False
@@ -92,6 +93,7 @@ class Trainer:
         model.compute_loss(as_tensors(examples.batch(0, 0)))
         self.optimizer = build_optimizer(optimizer, model.trainable_variables)
         self.progress = Progress()
+        self._loss_sum = tf.constant(0.0)
         self._state = tf.train.Checkpoint(model=model, optimizer=self.optimizer, progress=_Saved(self))
         self._latest = tf.train.CheckpointManager(self._state, str(directory / "checkpoints" / "latest"), max_to_keep=2)
         self._best = tf.train.CheckpointManager(
@@ -112,15 +114,18 @@ class Trainer:
         """
         if self._latest.latest_checkpoint:
             self._state.restore(self._latest.latest_checkpoint).assert_existing_objects_matched()
-        progress = self.progress  # read after the restore, which replaces it
         try:
-            while not progress.finished:
+            while not self.progress.finished:
                 on_epoch(self._epoch(on_step))
         except KeyboardInterrupt:
+            # It may have come after a step and before its count: the optimizer knows how many there were.
+            self.progress.step = int(self.optimizer.step) - self.progress.epoch * self.examples.steps
+            self.progress.loss_sum = float(self._loss_sum)
             self._latest.save()
             raise
         if self._best.latest_checkpoint:
             tf.train.Checkpoint(model=self.model).restore(self._best.latest_checkpoint).expect_partial()
+        progress = self.progress
         return Summary(
             epochs=progress.epoch,
             best_epoch=progress.best_epoch or progress.epoch,
@@ -132,44 +137,59 @@ class Trainer:
     def _epoch(self, on_step: OnStep) -> dict[str, float]:
         progress, steps = self.progress, self.examples.steps
         begin = time.monotonic()
-        total, mean = tf.constant(0.0), math.nan
-        for counted, (step, batch) in enumerate(self.examples.epoch(progress.epoch, progress.step), start=1):
-            total += self._step(as_tensors(batch))
+        self._loss_sum = tf.constant(progress.loss_sum)
+        for step, batch in self.examples.epoch(progress.epoch, progress.step):
+            self._loss_sum += self._step(as_tensors(batch))
             progress.step = step + 1
             done = progress.epoch * steps + progress.step
             # Reading the loss waits for the step, so it is looked at now and then, and before anything is saved.
-            save = done % self.config.checkpoint_steps == 0
-            looked = counted % LOOK_STEPS == 0 or save or progress.step == steps
+            save = done % self.config.checkpoint_steps == 0 and progress.step < steps
+            looked = progress.step % LOOK_STEPS == 0 or save or progress.step == steps
             if looked:
-                mean = float(total) / counted
-                if not math.isfinite(mean):
-                    raise DivergedError(
-                        f"the loss became {mean} within the {LOOK_STEPS} steps before step {progress.step} of epoch "
-                        f"{progress.epoch + 1}; a smaller optimizer.learning_rate or a larger model.temperature helps"
-                    )
-            if save and progress.step < steps:
+                self._look()
+            if save:
                 self._latest.save()
-            on_step(done, mean if looked else math.nan)
-        record = {"epoch": float(progress.epoch + 1), "loss": mean, "train_seconds": time.monotonic() - begin}
-        progress.epoch, progress.step = progress.epoch + 1, 0
-        self._validate(record)
-        progress.history.append(record)
+            on_step(done, progress.loss_sum / progress.step if looked else math.nan)
+        record = {
+            "epoch": float(progress.epoch + 1),
+            "loss": progress.loss_sum / steps,
+            "train_seconds": time.monotonic() - begin,
+        }
+        # All of it at once, after the validation: a run that is stopped in between validates again.
+        self.progress = self._after(record)
         self._log(record)
         self._latest.save()
         return record
 
-    def _validate(self, record: dict[str, float]) -> None:
+    def _look(self) -> None:
         progress = self.progress
-        progress.finished = progress.epoch >= self.config.epochs
+        progress.loss_sum = float(self._loss_sum)
+        if not math.isfinite(progress.loss_sum):
+            raise DivergedError(
+                f"the loss became {progress.loss_sum} within the {LOOK_STEPS} steps before step {progress.step} of "
+                f"epoch {progress.epoch + 1}; a smaller optimizer.learning_rate or a larger model.temperature helps"
+            )
+
+    def _after(self, record: dict[str, float]) -> Progress:
+        """Where the run stands after this epoch; measures the metric, adds it to `record`, keeps the best weights."""
+        progress, epoch = self.progress, self.progress.epoch + 1
+        after = Progress(
+            epoch=epoch,
+            best_epoch=progress.best_epoch,
+            best_metric=progress.best_metric,
+            finished=epoch >= self.config.epochs,
+            history=[*progress.history, record],
+        )
         if self.validation is None:
-            return
+            return after
         begin = time.monotonic()
         metric = self.validation.measure(self.model.query_tower, self.model.candidate_tower)
         record |= {self.validation.metric: metric, "validation_seconds": time.monotonic() - begin}
-        if metric > progress.best_metric:
-            progress.best_metric, progress.best_epoch = metric, progress.epoch
+        if metric > after.best_metric:
+            after.best_metric, after.best_epoch = metric, epoch
             self._best.save()
-        progress.finished |= progress.epoch - progress.best_epoch >= self.config.patience
+        after.finished |= epoch - after.best_epoch >= self.config.patience
+        return after
 
     def _log(self, record: Mapping[str, float]) -> None:
         with self._board.as_default(step=self.progress.epoch):
