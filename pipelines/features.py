@@ -5,15 +5,11 @@ feed is a `ConfigError` that names the key, what came and what the data set has.
 """
 
 import difflib
-import keyword
-import re
 from collections.abc import Mapping
-from typing import Any
-
-import polars as pl
 
 from pipelines.dataset import Dataset
-from towers.config import Config, Feature, Features, parse_config
+from pipelines.derive import derive_candidate, derive_query, input_name
+from towers.config import Config, Feature, Features
 from towers.errors import ConfigError
 
 # What each kind can read; id, history, hour and weekday read the event itself.
@@ -24,7 +20,6 @@ READS = {
     "multi": ("list",),
     "text": ("string", "list"),
 }
-DISTINCT_SHARE = 0.5  # a string column with more distinct values than this share of its rows is free text or a key
 
 
 def settle_features(config: Config, dataset: Dataset) -> Config:
@@ -36,8 +31,8 @@ def settle_features(config: Config, dataset: Dataset) -> Config:
     query = config.features.query
     candidate = config.features.candidate
     sides = Features(
-        query=_derived_query(dataset) if query is None else query,
-        candidate=_derived_candidate(dataset) if candidate is None else candidate,
+        query=derive_query(dataset) if query is None else query,
+        candidate=derive_candidate(dataset) if candidate is None else candidate,
     )
     for side, features in (("query", sides.query or {}), ("candidate", sides.candidate or {})):
         if not features:
@@ -87,47 +82,3 @@ def _check(key: str, name: str, feature: Feature, side: str, dataset: Dataset) -
             f"{key}.kind: {feature.kind!r} reads {' or '.join(READS[feature.kind])} columns, and {column!r} is a "
             f"{columns[column]} column; kinds that fit: {fits}"
         )
-
-
-def _derived_query(dataset: Dataset) -> dict[str, Feature]:
-    features: dict[str, Any] = {"user_id": {"kind": "id"}, "history": {"kind": "history"}}
-    features |= _derived(dataset.users, dataset.manifest.user_columns)
-    context = dataset.context("train")
-    if context is not None:
-        # Half the examples train without it: known users' stored vectors and requests without context have none.
-        derived = _derived(context, dataset.manifest.event_columns)
-        features |= {name: {**feature, "mask_share": 0.5} for name, feature in derived.items()}
-    return _parsed("query", features)
-
-
-def _derived_candidate(dataset: Dataset) -> dict[str, Feature]:
-    return _parsed("candidate", {"item_id": {"kind": "id"}, **_derived(dataset.items, dataset.manifest.item_columns)})
-
-
-def _derived(frame: pl.DataFrame, columns: Mapping[str, str]) -> dict[str, Any]:
-    features: dict[str, Any] = {}
-    for column, kind in columns.items():
-        name = input_name(column)
-        if frame[column].null_count() == frame.height:
-            continue
-        if kind == "number":
-            features[name] = {"kind": "numeric", "column": column}
-        elif kind == "list":
-            features[name] = {"kind": "multi", "column": column}
-        elif frame[column].n_unique() <= max(2, DISTINCT_SHARE * frame.height):
-            features[name] = {"kind": "categorical", "column": column}
-        elif int(frame[column].str.contains(" ", literal=True).sum()) > DISTINCT_SHARE * frame.height:
-            features[name] = {"kind": "text", "column": column}
-        # What remains, distinct values without words, is a key: it would only memorise.
-    return features
-
-
-def input_name(column: str) -> str:
-    """A name that a SavedModel takes for an input, close to the column's own."""
-    name = re.sub(r"\W", "_", column, flags=re.ASCII)
-    return name if name.isidentifier() and not keyword.iskeyword(name) else f"f_{name}"
-
-
-def _parsed(side: str, features: dict[str, Any]) -> dict[str, Feature]:
-    parsed = parse_config({"features": {side: features}}).features
-    return (parsed.query if side == "query" else parsed.candidate) or {}

@@ -15,15 +15,15 @@ import polars as pl
 from numpy.typing import NDArray
 from rich.console import Console
 
-from pipelines import baselines, report_content
 from pipelines.dataset import Dataset
 from pipelines.errors import DataError
-from pipelines.evaluation import Evaluation, column, evaluate
+from pipelines.evaluation import baselines, figures
+from pipelines.evaluation.blocks import Evaluation, column, evaluate
+from pipelines.evaluation.intervals import LEVEL, RESAMPLES
+from pipelines.evaluation.rankers import EXACT, INDEX, KNN, KNOWN, Served, rankers_of
+from pipelines.evaluation.table import lines, table
 from pipelines.heldout import HeldOut, heldout, seen
-from pipelines.intervals import LEVEL, RESAMPLES
 from pipelines.progress import say
-from pipelines.rankers import EXACT, INDEX, KNN, KNOWN, Served, rankers_of
-from pipelines.report_table import lines, table
 from serving.bundle import Bundle
 from serving.errors import BundleError
 from serving.opening import open_index
@@ -154,13 +154,13 @@ def _figures(
     new_before = np.concatenate([[0], np.cumsum(new[held.target_items])])
     new_targets = np.diff(new_before[held.target_offsets])
     return {
-        **report_content.figures(evaluation),
+        **figures.figures(evaluation),
         "slices": {
-            "warm": report_content.slice_figures(evaluation, warm, targets),
-            "cold": report_content.slice_figures(evaluation, ~warm, targets),
+            "warm": figures.slice_figures(evaluation, warm, targets),
+            "cold": figures.slice_figures(evaluation, ~warm, targets),
         },
-        "new_items": report_content.new_item_figures(evaluation, new_targets, int(targets.sum())),
-        **report_content.exposure_figures(evaluation, popularity),
+        "new_items": figures.new_item_figures(evaluation, new_targets, int(targets.sum())),
+        **figures.exposure_figures(evaluation, popularity),
     }
 
 

@@ -1,7 +1,7 @@
 """`towers synth`: a synthetic world with known truth, as Parquet files that `towers prepare` reads.
 
 In: sizes and a seed. Out: a folder with `events.parquet`, `users.parquet`, `items.parquet` and `truth/`. The same
-arguments give the same bytes. See `pipelines.world` for the model.
+arguments give the same bytes. See `pipelines.synthetic.world` for the model.
 """
 
 from pathlib import Path
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from pipelines.errors import DataError
 from pipelines.progress import progress, say
-from pipelines.world import START_S, Catalogue, Population, UserBlock
-from pipelines.world_words import ADJECTIVES, AGE_GROUPS, COUNTRIES, DEVICES, PLACES, TOPICS
+from pipelines.synthetic.words import ADJECTIVES, AGE_GROUPS, COUNTRIES, DEVICES, PLACES, TOPICS
+from pipelines.synthetic.world import START_S, Catalogue, Population, UserBlock
 from serving.staging import remove, staged
 
 ITEM_BLOCK = 1 << 18

@@ -4,10 +4,13 @@ In: DATASET and a `Config`. Out: RUN with the settled recipe, what the features 
 works in a hidden sibling of RUN; one that was cut off stays there, and the same command goes on where it stopped.
 """
 
+import fcntl
 import hashlib
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +53,8 @@ def run(config: Config, dataset: Path, out: Path, *, resume: bool = True, overwr
     refuse_leaks(data)
     work = _working_directory(out, config, data, resume=resume)
     started = time.time()
-    stages = _train_stages(config, data, work)
+    with _alone(work, out):
+        stages = _train_stages(config, data, work)
     summary = {
         "seconds": round(time.time() - started, 1),
         "dataset": data.manifest.fingerprint,
@@ -85,6 +89,19 @@ def _working_directory(out: Path, config: Config, data: Dataset, *, resume: bool
     (work / "config.toml").write_text(recipe, encoding="utf-8")
     (work / "key").write_text(key)
     return work
+
+
+@contextmanager
+def _alone(work: Path, out: Path) -> Iterator[None]:
+    """Holds a lock on the working directory; it goes with the process, however that ends."""
+    with (work / "key").open() as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataError(
+                f"{out}: another process is training this run; wait for it, or name another --out"
+            ) from None
+        yield
 
 
 def _train_stages(config: Config, data: Dataset, work: Path) -> list[dict[str, Any]]:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines import baselines
-from pipelines.baselines import ItemKnn, by_popularity, popular_lists, too_large
+from pipelines.evaluation import baselines
+from pipelines.evaluation.baselines import ItemKnn, by_popularity, popular_lists, too_large
 
 ITEMS = 9
 Histories = list[list[int]]

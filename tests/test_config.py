@@ -32,6 +32,9 @@ MISTAKES = [
     ({"data": {"valid_share": 0.5, "test_share": 0.5}}, "data: valid_share + test_share is 1", "below 1"),
     ({"model": {"query_layers": [64]}}, "model: query_layers and candidate_layers need combine = 'concat'", "'sum'"),
     ({"model": {"temperature": float("nan")}}, "model.temperature: Input should be a finite number", "nan"),
+    ({"train": {"epochs": "3"}}, "train.epochs: Input should be a valid integer", "got '3'"),
+    ({"train": {"batch_size": 1}}, "train.batch_size: Input should be greater than or equal to 2", "got 1"),
+    ({"data": {"refit": "yes"}}, "data.refit: Input should be a valid boolean", "got 'yes'"),
     ({"model": 3}, "model: Input should be a valid dictionary", "got 3"),
 ]
 

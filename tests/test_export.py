@@ -20,7 +20,7 @@ from serving.bundle import Bundle
 from serving.opening import open_recaller
 from serving.recall import RecallQuery
 from serving.staging import OutputExistsError
-from towers.config import Config, DataConfig, parse_config
+from towers.config import Columns, Config, DataConfig, parse_config
 from towers.errors import ConfigError
 
 FEATURES = {
@@ -335,3 +335,37 @@ def test_the_run_records_what_the_data_set_was_prepared_with(world: Path, tmp_pa
     settled = check.run(Config(), tmp_path / "dataset")
     assert settled.data.min_user_events == 2
     assert check.run(settled, tmp_path / "dataset") == settled
+
+
+def test_derived_features_of_equal_names_are_told_apart(world: Path, tmp_path: Path) -> None:
+    events = pl.read_parquet(world / "events.parquet").rename({"user_id": "uid"})
+    events = events.with_columns(history=pl.col("device"), user_id=pl.col("device"))
+    events.write_parquet(tmp_path / "events.parquet")
+    items = pl.read_parquet(world / "items.parquet").select("item_id", pl.col("price").alias("a b"))
+    items.with_columns(pl.col("a b").alias("a-b")).write_parquet(tmp_path / "items.parquet")
+    columns = Columns(user="uid", item="item_id")
+    files = {"items": tmp_path / "items.parquet"}
+    prepare.run(DataConfig(columns=columns), tmp_path / "events.parquet", tmp_path / "dataset", **files)
+    settled = check.run(Config(), tmp_path / "dataset").features
+    query, candidate = settled.query or {}, settled.candidate or {}
+    assert {name: (f.kind, f.column) for name, f in query.items()} == {
+        "user_id": ("id", None),
+        "history": ("history", None),
+        "device": ("categorical", "device"),
+        "history_2": ("categorical", "history"),
+        "user_id_2": ("categorical", "user_id"),
+    }
+    assert {name: f.column for name, f in candidate.items()} == {"item_id": None, "a_b": "a b", "a_b_2": "a-b"}
+
+
+def test_two_processes_do_not_train_one_run(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def second(*arguments: object) -> None:
+        with pytest.raises(DataError, match="another process is training this run"):
+            train.run(recipe(), world / "dataset", tmp_path / "run")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stage, "_fit", second)
+    with pytest.raises(KeyboardInterrupt):
+        train.run(recipe(), world / "dataset", tmp_path / "run")
+    monkeypatch.undo()
+    assert train.run(recipe(), world / "dataset", tmp_path / "run")["stages"][0]["epochs"] == 2

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipelines import intervals
+from pipelines.evaluation import intervals
 
 
 def test_replicates_are_means_of_resampled_users(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipelines import evaluation, prepare, rankers, report
+from pipelines import prepare, report
 from pipelines.dataset import Dataset
 from pipelines.errors import DataError
+from pipelines.evaluation import blocks, rankers
 from serving.bundle_writer import write_bundle
 from serving.errors import BundleError
 from serving.manifest import FeatureSpec
@@ -261,7 +262,7 @@ def test_index_figures_are_those_of_the_index(world: World, tmp_path: Path, monk
 def test_blocks_of_users_change_nothing(
     world: World, content: tuple[dict[str, Any], pl.DataFrame], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = evaluation.evaluate
+    whole = blocks.evaluate
     monkeypatch.setattr(report, "evaluate", lambda *words: whole(*words, users=7))
     report.run(world.bundle(tmp_path / "bundle"), world.dataset, tmp_path / "report", ks=KS)
     assert pl.read_parquet(tmp_path / "report" / "per_user.parquet").equals(content[1])

@@ -11,7 +11,7 @@ from pipelines.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.heldout import heldout
 from pipelines.leaks import refuse_leaks
-from pipelines.world import LENGTH_S, START_S, ZIPF_EXPONENT, Catalogue, Population, topics_for
+from pipelines.synthetic.world import LENGTH_S, START_S, ZIPF_EXPONENT, Catalogue, Population, topics_for
 from towers.config import DataConfig
 
 USERS, ITEMS, EVENTS = 500, 2_000, 30_000
@@ -83,7 +83,7 @@ def test_an_item_is_drawn_as_often_as_the_law_says_among_those_born() -> None:
 
 
 def test_no_topic_is_ever_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipelines.world.LATE_SHARE", 1.0)
+    monkeypatch.setattr("pipelines.synthetic.world.LATE_SHARE", 1.0)
     catalogue = Catalogue.make(1_000, np.random.default_rng(5))
     topic = np.arange(topics_for(1_000))
     item = catalogue.draw(topic, np.zeros(len(topic), np.int64), np.full(len(topic), 0.999))

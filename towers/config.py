@@ -22,7 +22,8 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class Section(BaseModel):
     """One section of a recipe: frozen, and no key that it does not know."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    # Strict: "3" is no number and true is no count.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Columns(Section):
@@ -148,7 +149,7 @@ class Features(Section):
 class ModelConfig(Section):
     """The two towers: how features become a vector and two vectors a score."""
 
-    dimension: Count = 64
+    dimension: int = Field(64, ge=1, le=4096)
     similarity: Literal["dot", "cosine"] = "cosine"
     temperature: Positive = Field(0.2, description="logits are similarity / temperature")
     temperature_trainable: bool = False
@@ -188,7 +189,7 @@ class TrainConfig(Section):
     """The loop: epochs, batches, validation, early stop, checkpoints."""
 
     epochs: Count = 10
-    batch_size: Count = 2048
+    batch_size: int = Field(2048, ge=2, description="each example is the others' negative")
     seed: int = Field(0, ge=0, lt=2**31)
     metric: str = Field("recall@20", pattern=r"^(recall|ndcg)@[1-9][0-9]*$", description="what validation maximises")
     patience: Count = Field(3, description="stop after so many validations without a better metric")
@@ -239,10 +240,17 @@ def parse_config(raw: Mapping[str, Any], origin: str = "recipe") -> Config:
         ConfigError: names every wrong key, what came, what is allowed and the nearest right name.
     """
     try:
-        return Config.model_validate(raw)
+        return Config.model_validate(_with_tuples(raw))
     except ValidationError as error:
         lines = [explain(detail, Config) for detail in error.errors()]
         raise ConfigError(f"{origin}: " + "; ".join(lines)) from None
+
+
+def _with_tuples(raw: Any) -> Any:
+    """The same settings with each TOML array as the tuple that a frozen model holds."""
+    if isinstance(raw, Mapping):
+        return {key: _with_tuples(value) for key, value in raw.items()}
+    return tuple(_with_tuples(value) for value in raw) if isinstance(raw, list) else raw
 
 
 def _apply_override(raw: dict[str, Any], override: str) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.evaluation import NEW, Evaluation, column
-from pipelines.intervals import Bootstrap, bootstrap
-from pipelines.rankers import BEST, EXACT, INDEX, KNN, POPULARITY
+from pipelines.evaluation.blocks import NEW, Evaluation, column
+from pipelines.evaluation.intervals import Bootstrap, bootstrap
+from pipelines.evaluation.rankers import BEST, EXACT, INDEX, KNN, POPULARITY
 from towers import metrics
 
 Figures = dict[str, Any]

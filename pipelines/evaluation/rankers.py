@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.baselines import ItemKnn, by_popularity, popular_lists, too_large
 from pipelines.dataset import Dataset
-from pipelines.evaluation import Lists, Ranker
+from pipelines.evaluation.baselines import ItemKnn, by_popularity, popular_lists, too_large
+from pipelines.evaluation.blocks import Lists, Ranker
 from pipelines.heldout import HeldOut
 from pipelines.lists import select_lists
 from serving.bundle import Bundle

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.world_words import AGE_GROUPS, COUNTRIES, DEVICES
+from pipelines.synthetic.words import AGE_GROUPS, COUNTRIES, DEVICES
 
 Ints = NDArray[np.int64]
 Doubles = NDArray[np.float64]

@@ -1,0 +1,72 @@
+"""Features for a side that the recipe leaves out: ids, history, and every attribute by the type of its column.
+
+In: a `Dataset`. Out: feature sections by name, as a recipe would hold them.
+"""
+
+import keyword
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import polars as pl
+
+from pipelines.dataset import Dataset
+from towers.config import Feature, parse_config
+
+DISTINCT_SHARE = 0.5  # a string column with more distinct values than this share of its rows is free text or a key
+# Known users' stored vectors, and requests without context, have none: half the examples train without it, too.
+CONTEXT_MASK_SHARE = 0.5
+
+
+def derive_query(dataset: Dataset) -> dict[str, Feature]:
+    """User id, history, attributes of the user, context of the event."""
+    features: dict[str, Any] = {"user_id": {"kind": "id"}, "history": {"kind": "history"}}
+    users = dataset.manifest.user_columns
+    _add(features, dataset.users, users)
+    context = dataset.context("train")
+    if context is not None:
+        # A column of both is the user's: a feature reads one column by one name.
+        own = {column: kind for column, kind in dataset.manifest.event_columns.items() if column not in users}
+        _add(features, context, own, mask_share=CONTEXT_MASK_SHARE)
+    return parse_config({"features": {"query": features}}).features.query or {}
+
+
+def derive_candidate(dataset: Dataset) -> dict[str, Feature]:
+    """Item id and attributes of the item."""
+    features: dict[str, Any] = {"item_id": {"kind": "id"}}
+    _add(features, dataset.items, dataset.manifest.item_columns)
+    return parse_config({"features": {"candidate": features}}).features.candidate or {}
+
+
+def input_name(column: str) -> str:
+    """A name that a SavedModel takes for an input, close to the column's own."""
+    name = re.sub(r"\W", "_", column, flags=re.ASCII)
+    return name if name.isidentifier() and not keyword.iskeyword(name) else f"f_{name}"
+
+
+def _add(features: dict[str, Any], frame: pl.DataFrame, columns: Mapping[str, str], **settings: float) -> None:
+    for column, kind in columns.items():
+        feature = _kind(frame[column], kind)
+        if feature is not None:
+            features[_free_name(input_name(column), features)] = {"kind": feature, "column": column, **settings}
+
+
+def _kind(values: pl.Series, kind: str) -> str | None:
+    if values.null_count() == len(values):
+        return None
+    if kind != "string":
+        return "numeric" if kind == "number" else "multi"
+    if values.n_unique() <= max(2, DISTINCT_SHARE * len(values)):
+        return "categorical"
+    if int(values.str.contains(" ", literal=True).sum()) > DISTINCT_SHARE * len(values):
+        return "text"
+    # Distinct values without words are a key: it would only memorise.
+    return None
+
+
+def _free_name(name: str, taken: Collection[str]) -> str:
+    number = 2
+    free = name
+    while free in taken:
+        free, number = f"{name}_{number}", number + 1
+    return free
