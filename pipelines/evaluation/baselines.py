@@ -17,7 +17,8 @@ from towers.metrics import hits
 Integers = NDArray[np.integer[Any]]
 Lists = NDArray[np.int32]
 
-# Chosen once, on the validation part of Gowalla, where no shrinkage costs a fifth of the recall.
+# On validation of Gowalla, MovieLens-100k and a synthetic world 500 neighbours are within 2 % of 100 either way; no
+# shrinkage costs a fifth of the recall on Gowalla.
 NEIGHBOURS = 100
 SHRINKAGE = 10.0
 # Sum over users of (events of the user)^2, which is the work of counting co-occurrence: some minutes on two cores.
