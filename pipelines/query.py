@@ -39,9 +39,9 @@ def run(user: str, *, bundle: Path | None = None, url: str | None = None, k: int
     opened: Bundle | None = None
     if url is not None:
         items, source = _ask(url, user, k)
-        opened = None if bundle is None else Bundle.open(bundle, verify=False)
+        opened = None if bundle is None else Bundle.open(bundle)
     elif bundle is not None:
-        recaller = open_recaller(bundle, verify=False, tower=False)
+        recaller = open_recaller(bundle, tower=False)
         opened = recaller.bundle
         recalled = recaller.recall(RecallQuery(user_id=user, k=k))
         items, source = list(zip(recalled.ids, recalled.scores.tolist(), strict=True)), recalled.source

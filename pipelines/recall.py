@@ -3,10 +3,14 @@
 In: BUNDLE, k, maybe a file of user ids. Out: Parquet with the columns user_id (String), rank (UInt32, from 1), item_id
 (String), score (Float32), source (String: "user" or "popular"), one row per item, in the order of the users. Users are
 done in parts that lie in a hidden directory beside the output until all are there: a killed run goes on where it was.
+One process at a time works on an output: it holds a lock on a file in that directory.
 """
 
+import fcntl
 import hashlib
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +27,7 @@ from serving.staging import refuse_existing, remove, staged
 
 PART_ROWS = 1_000_000
 SEARCH_USERS = 1_024
+LOCK = "lock"
 
 
 def run(bundle: Path, k: int, out: Path, *, users: Path | None = None, overwrite: bool = False) -> int:
@@ -40,7 +45,7 @@ def run(bundle: Path, k: int, out: Path, *, users: Path | None = None, overwrite
         The number of users.
 
     Raises:
-        DataError: k or the file of users is wrong.
+        DataError: k or the file of users is wrong, or another process works on `out`.
         BundleError: the bundle is not whole.
         OutputExistsError: `out` is taken.
     """
@@ -49,19 +54,21 @@ def run(bundle: Path, k: int, out: Path, *, users: Path | None = None, overwrite
     refuse_existing(out, overwrite=overwrite)
     recaller = open_recaller(bundle, tower=False)
     user_ids = recaller.bundle.query_ids if users is None else read_users(users)
-    parts = _parts_directory(out, bundle, k, user_ids)
-    done = []
-    with progress("recall", total=len(user_ids), unit="users") as advance:
-        for number, part_ids in enumerate(_slices(user_ids, max(1, PART_ROWS // k))):
-            part = parts / f"{number:06d}.parquet"
-            if not part.exists():
-                with staged(part) as staging:
-                    pl.concat(list(_recall_part(recaller, part_ids, k))).write_parquet(staging)
-            done.append(part)
-            advance(len(part_ids))
-    with staged(out, overwrite=overwrite) as staging:
-        pl.scan_parquet(done).sink_parquet(staging, maintain_order=True)
-    remove(parts)
+    hidden = out.absolute().parent / f".{out.name}.parts"
+    with _locked(hidden, out):
+        parts = _parts_directory(hidden, _job(bundle, k, user_ids))
+        done = []
+        with progress("recall", total=len(user_ids), unit="users") as advance:
+            for number, part_ids in enumerate(_slices(user_ids, max(1, PART_ROWS // k))):
+                part = parts / f"{number:06d}.parquet"
+                if not part.exists():
+                    with staged(part) as staging:
+                        pl.concat(list(_recall_part(recaller, part_ids, k))).write_parquet(staging)
+                done.append(part)
+                advance(len(part_ids))
+        with staged(out, overwrite=overwrite) as staging:
+            pl.scan_parquet(done, glob=False).sink_parquet(staging, maintain_order=True)
+        remove(hidden)
     return len(user_ids)
 
 
@@ -97,22 +104,55 @@ def _slices(ids: pl.Series, size: int) -> Iterator[pl.Series]:
     return (ids.slice(start, size) for start in range(0, max(1, len(ids)), size))
 
 
-def _parts_directory(out: Path, bundle: Path, k: int, user_ids: pl.Series) -> Path:
-    """Where the finished parts of exactly this job lie; those of other inputs for the same output are removed."""
-    out = out.absolute()
+def _job(bundle: Path, k: int, user_ids: pl.Series) -> str:
+    """A name for exactly these inputs."""
     key = hashlib.sha256((bundle / MANIFEST).read_bytes())
     key.update(f"{k} {len(user_ids)} {PART_ROWS}".encode())
     for ids in _slices(user_ids, 100_000):
         key.update("\n".join(ids.to_list()).encode("utf-8", "surrogatepass"))
-    prefix = f".{out.name}.parts-"
-    parts = out.parent / f"{prefix}{key.hexdigest()[:16]}"
-    for other in out.parent.glob(f"{prefix}*"):
-        if other != parts:
-            say(f"recall: unfinished parts of other inputs removed: {other.name}")
+    return key.hexdigest()[:16]
+
+
+def _parts_directory(hidden: Path, job: str) -> Path:
+    """Where the finished parts of exactly this job lie; those of other inputs for the same output are removed."""
+    parts = hidden / job
+    for other in list(hidden.iterdir()):
+        if other.name not in (job, LOCK):
+            say(f"recall: unfinished parts of other inputs removed: {other}")
             remove(other)
     if parts.exists():
         for half in parts.glob(".*.partial"):
             remove(half)
         say(f"recall: going on with {len(list(parts.glob('*.parquet')))} finished parts")
-    parts.mkdir(parents=True, exist_ok=True)
+    parts.mkdir(exist_ok=True)
     return parts
+
+
+@contextmanager
+def _locked(hidden: Path, out: Path) -> Iterator[None]:
+    """Holds the lock in the hidden directory, which is made where it is not there; a killed process holds none."""
+    while True:
+        hidden.mkdir(parents=True, exist_ok=True)
+        try:
+            handle = os.open(hidden / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        except FileNotFoundError:
+            continue  # The process that held it has just finished and removed it.
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                message = f"{out}: another process is working on it; wait for it, or name another --out"
+                raise DataError(message) from None
+            if not _is_at(handle, hidden / LOCK):
+                continue  # Removed between its opening and its locking: a lock that nobody else would see.
+            yield
+            return
+        finally:
+            os.close(handle)
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False

@@ -3,7 +3,9 @@
 In: BUNDLE, host, port, workers; further settings from TOWERS_ variables. Out: a service, until it is stopped.
 """
 
+import errno
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from pydantic import ValidationError
 from pipelines.errors import DataError
 from serving.app import create_app  # First: it sets what NumPy reads when it is loaded.
 from serving.bundle import Bundle
+from serving.http_protocol import JsonErrorsProtocol
 from serving.settings import Settings
 
 
@@ -27,9 +30,10 @@ def run(bundle: Path, host: str = "127.0.0.1", port: int = 8000, workers: int = 
 
     Raises:
         BundleError: the bundle is not whole.
-        DataError: a TOWERS_ variable has a wrong value.
+        DataError: a TOWERS_ variable has a wrong value, or nothing can listen on that host and port.
     """
     settings = read_settings(bundle=bundle.absolute(), host=host, port=port, workers=workers)
+    refuse_address(host, port, workers)
     # Here, not in a worker: a worker that fails at its start would be started again and again.
     Bundle.open(settings.bundle, verify=settings.verify)
     server: dict[str, Any] = {
@@ -37,6 +41,8 @@ def run(bundle: Path, host: str = "127.0.0.1", port: int = 8000, workers: int = 
         "port": port,
         "log_level": settings.log_level,
         "access_log": False,
+        "http": JsonErrorsProtocol,
+        "ws": "none",  # A wish for a websocket is then plain HTTP, with its errors in the one shape.
         "timeout_graceful_shutdown": settings.graceful_timeout_s,
     }
     if workers == 1:
@@ -45,6 +51,35 @@ def run(bundle: Path, host: str = "127.0.0.1", port: int = 8000, workers: int = 
         return
     os.environ["TOWERS_BUNDLE"] = str(settings.bundle)
     uvicorn.run("serving.app:create_app", factory=True, workers=workers, **server)
+
+
+def refuse_address(host: str, port: int, workers: int = 1) -> None:
+    """Listens on an address for a moment: uvicorn itself would find out after the bundle is loaded, and only log it.
+
+    Raises:
+        DataError: names host, port and the system's reason.
+    """
+    # With workers, uvicorn binds one socket, of the family that the host looks like; alone, one for each address.
+    one = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        found = socket.getaddrinfo(
+            host or None, port, one if workers > 1 else 0, socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            try:
+                tried = socket.socket(family, kind, protocol)
+            except OSError:
+                continue  # A machine without IPv6 still knows such addresses; uvicorn skips them, too.
+            with tried:
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    tried.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                tried.bind(address)
+    except (OSError, ValueError) as error:
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else "not the name of a host"
+        taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        advice = "; take another --port, or 0 for a free one" if taken else ""
+        raise DataError(f"--host {host} --port {port}: cannot listen there: {reason}{advice}") from None
 
 
 def read_settings(**given: Any) -> Settings:

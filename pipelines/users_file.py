@@ -9,6 +9,10 @@ from pathlib import Path
 import polars as pl
 
 from pipelines.errors import DataError
+from pipelines.ingest.delimited import csv_table
+from pipelines.ingest.jsonl import jsonl_table
+from pipelines.ingest.rejects import ROW, Rejects
+from pipelines.ingest.tables import Table, lines_table, parquet_table
 
 COLUMN = "user_id"
 
@@ -17,39 +21,41 @@ def read_users(path: Path) -> pl.Series:
     """Reads user ids as strings; repeated ones count once.
 
     Raises:
-        DataError: the file is missing, of an unknown kind, without the column, or holds an empty id.
+        DataError: the file is missing, of an unknown kind, without the column, or holds a bad row (an empty id, text
+            that is not UTF-8, too many values); names the row.
     """
-    reader = _READERS.get(path.suffix.lower())
-    if reader is None:
-        raise DataError(f"{path}: unknown kind of file {path.suffix!r}; allowed are {', '.join(_READERS)}")
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
-    try:
-        frame = reader(path)
-    except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
-    if COLUMN not in frame.columns:
-        raise DataError(f"{path}: no column {COLUMN!r}; it has {', '.join(frame.columns) or 'none'}")
-    ids = frame[COLUMN]
-    if not (ids.dtype == pl.String or ids.dtype.is_integer() or ids.dtype == pl.Null):
-        raise DataError(f"{path}: column {COLUMN!r} must hold strings or whole numbers, holds {ids.dtype}")
-    ids = ids.cast(pl.String)
-    empty = (ids.is_null() | (ids == "")).fill_null(True)
-    if empty.any():
-        raise DataError(f"{path}: column {COLUMN!r}, row {int(empty.arg_max() or 0) + 1}: no id")
-    return ids.unique(maintain_order=True)
+    opener = _OPENERS.get(path.suffix.lower())
+    if opener is None:
+        raise DataError(f"{path}: unknown kind of file {path.suffix!r}; allowed are {', '.join(_OPENERS)}")
+    if opener is _text_table and path.is_file() and path.stat().st_size == 0:
+        return pl.Series(COLUMN, dtype=pl.String)
+    table = opener(path)
+    if COLUMN not in table.columns:
+        raise DataError(f"{path}: no column {COLUMN!r}; it has {', '.join(table.columns)}")
+    rejects = Rejects(hint="")
+    parts = [pl.Series(COLUMN, dtype=pl.String)]
+    for batch in table.read(rejects):
+        dtype = batch.schema[COLUMN]
+        if not (dtype == pl.String or dtype.is_integer() or dtype == pl.Null):
+            raise DataError(f"{path}: column {COLUMN!r} must hold strings or whole numbers, holds {dtype}")
+        ids = batch.select(pl.col(COLUMN).cast(pl.String), ROW)
+        empty = pl.col(COLUMN).is_null() | (pl.col(COLUMN) == "")
+        parts.append(rejects.split_off(ids, empty, path, COLUMN, "no id")[COLUMN])
+    return pl.concat(parts).unique(maintain_order=True)
 
 
-def _read_text(path: Path) -> pl.DataFrame:
-    lines = path.read_text(encoding="utf-8").split("\n")
-    return pl.DataFrame({COLUMN: [line.rstrip("\r") for line in lines if line.strip()]}, schema={COLUMN: pl.String})
+def _text_table(path: Path) -> Table:
+    def parse(lines: pl.DataFrame, rejects: Rejects) -> pl.DataFrame:
+        return lines.rename({"line": COLUMN})
+
+    return lines_table(path, (COLUMN,), parse)
 
 
-_READERS: dict[str, Callable[[Path], pl.DataFrame]] = {
-    # All columns as strings: an id like 007 must not become 7.
-    ".csv": lambda path: pl.read_csv(path, infer_schema=False),
-    ".tsv": lambda path: pl.read_csv(path, infer_schema=False, separator="\t"),
-    ".parquet": pl.read_parquet,
-    ".jsonl": pl.read_ndjson,
-    ".txt": _read_text,
+# Text columns stay text: an id like 007 must not become 7.
+_OPENERS: dict[str, Callable[[Path], Table]] = {
+    ".csv": csv_table,
+    ".tsv": lambda path: csv_table(path, separator="\t"),
+    ".parquet": parquet_table,
+    ".jsonl": lambda path: jsonl_table(path, lambda name: name == COLUMN),
+    ".txt": _text_table,
 }

@@ -91,7 +91,7 @@ class Bundle:
     @cached_property
     def item_attributes(self) -> pl.DataFrame:
         """The item columns for display and filters, in row order; read when first asked for."""
-        return pl.read_parquet(self.path / files.ITEM_ATTRIBUTES)
+        return pl.read_parquet(self.path / files.ITEM_ATTRIBUTES, glob=False)
 
     @property
     def query_tower(self) -> Path:
@@ -128,7 +128,7 @@ class Bundle:
     def _check_attributes(self) -> None:
         path = self.path / files.ITEM_ATTRIBUTES
         try:
-            rows = pl.scan_parquet(path).select(pl.len()).collect().item()
+            rows = pl.scan_parquet(path, glob=False).select(pl.len()).collect().item()
         except (pl.exceptions.PolarsError, OSError) as error:
             raise BundleError(f"{path}: cannot be read as Parquet: {error}") from None
         if rows != self.manifest.items:

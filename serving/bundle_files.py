@@ -119,7 +119,7 @@ def open_ids(bundle: Path, name: str, column: str, count: int) -> pl.Series:
     """
     path = bundle / name
     try:
-        ids = pl.read_parquet(path, columns=[column], use_statistics=False)[column]
+        ids = pl.read_parquet(path, columns=[column], use_statistics=False, glob=False)[column]
     except FileNotFoundError:
         raise BundleError(f"{path}: missing") from None
     except (pl.exceptions.PolarsError, OSError) as error:

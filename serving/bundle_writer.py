@@ -5,7 +5,6 @@ In: ids, vectors, attributes, seen items, and a callable that writes the towers.
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -100,7 +99,7 @@ def write_bundle(
             lineage=dict(lineage),
             training=dict(training),
         )
-        write_manifest(manifest, directory)
+        write_manifest(manifest, directory / MANIFEST)
         return Bundle.open(directory).manifest
 
 
@@ -126,15 +125,8 @@ def replace_index(bundle: Path, info: IndexInfo, directory: Path | None = None) 
             "index": IndexInfo(kind=info.kind, path=path, parameters=info.parameters, measured=info.measured),
         }
     )
-    staging = bundle / f".{MANIFEST}.{os.getpid()}.partial"
-    staging.mkdir()
-    try:
+    with staged(bundle / MANIFEST, overwrite=True) as staging:
         write_manifest(manifest, staging)
-        flush_to_disk(staging)
-        (staging / MANIFEST).replace(bundle / MANIFEST)
-        flush_to_disk(bundle / MANIFEST)
-    finally:
-        remove(staging)
     for each in (bundle / files.INDEX).glob("*"):
         if path is None or each != bundle / path:
             remove(each)

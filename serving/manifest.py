@@ -1,8 +1,10 @@
 """The manifest of a bundle: what its files are, what a request may send, which index it carries.
 
 In: `manifest.json`. Out: a frozen `Manifest`; a wrong one is a `BundleError` that names the file, the key and the rule.
+Beside the keys of the `Manifest` the file holds `digest`, over all of them: it covers every other file, and itself.
 """
 
+import hashlib
 import json
 from datetime import datetime
 from pathlib import Path, PurePosixPath
@@ -14,6 +16,7 @@ from serving.errors import BundleError
 
 SCHEMA_VERSION: Literal[1] = 1
 MANIFEST = "manifest.json"
+DIGEST = "digest"
 
 Count = Annotated[int, Field(ge=0)]
 RelativePath = Annotated[str, Field(min_length=1)]
@@ -123,7 +126,7 @@ def read_manifest(bundle: Path) -> Manifest:
     """Reads `manifest.json` of a bundle.
 
     Raises:
-        BundleError: it is missing, not JSON, of another schema version, or a key in it is wrong.
+        BundleError: it is missing, not JSON, of another schema version, altered, or a key in it is wrong.
     """
     path = bundle / MANIFEST
     try:
@@ -133,13 +136,17 @@ def read_manifest(bundle: Path) -> Manifest:
         raise BundleError(f"{bundle}: not a bundle: {reason}") from None
     except OSError as error:
         raise BundleError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BundleError(f"{path}: truncated or altered, not valid JSON: {error}") from None
     version = raw.get("schema_version") if isinstance(raw, dict) else None
     if version != SCHEMA_VERSION:
         raise BundleError(
             f"{path}: schema version {version!r}; this release reads version {SCHEMA_VERSION}: export the run again"
         )
+    if DIGEST not in raw:
+        raise BundleError(f"{path}: altered: it has no {DIGEST}; export the run again")
+    if raw.pop(DIGEST) != _digest(raw):
+        raise BundleError(f"{path}: altered: its {DIGEST} is not that of its content")
     try:
         return Manifest.model_validate_json(json.dumps(raw))
     except ValidationError as error:
@@ -147,6 +154,14 @@ def read_manifest(bundle: Path) -> Manifest:
         raise BundleError(f"{path}: " + "; ".join(lines)) from None
 
 
-def write_manifest(manifest: Manifest, directory: Path) -> None:
-    """Writes the manifest into a directory that is not published yet."""
-    (directory / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+def write_manifest(manifest: Manifest, path: Path) -> None:
+    """Writes the manifest into a file that is not published yet."""
+    # Through JSON, so that the digest is over exactly what a reader will find.
+    content = json.loads(manifest.model_dump_json())
+    text = json.dumps({**content, DIGEST: _digest(content)}, indent=2, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def _digest(content: dict[str, Any]) -> str:
+    """SHA-256 over canonical JSON: sorted keys, no spaces, ASCII."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,13 +1,17 @@
 """Complete output or none: a path is written beside its place and renamed into it.
 
-In: the final path. Out: a hidden sibling to write to, renamed on success, removed on failure.
+In: the final path. Out: a hidden sibling to write to, renamed on success, removed on failure. A sibling carries machine
+and process in its name: `.OUT.MACHINE.PROCESS.partial`, and `.old` for content that is being replaced. What a killed
+process left is removed at the next attempt.
 """
 
+import hashlib
 import os
+import platform
+import re
 import shutil
-import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -29,7 +33,8 @@ def staged(out: Path, *, overwrite: bool = False) -> Iterator[Path]:
     refuse_existing(out, overwrite=overwrite)
     out = out.absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
-    staging = out.parent / f".{out.name}.{os.getpid()}.partial"
+    remove_left_overs(out)
+    staging = sibling(out, "partial")
     remove(staging)
     try:
         yield staging
@@ -45,8 +50,9 @@ def publish(staging: Path, out: Path) -> None:
     A directory cannot be replaced in one rename, so an old one is moved aside first and removed last.
     """
     flush_to_disk(staging)
-    old = out.parent / f".{out.name}.{uuid.uuid4().hex}.old"
+    old = sibling(out, "old")
     if out.is_dir():
+        remove(old)
         out.rename(old)
     try:
         staging.replace(out)
@@ -54,8 +60,28 @@ def publish(staging: Path, out: Path) -> None:
         if old.exists():
             old.rename(out)
         raise
-    flush_to_disk(out.parent)
+    _flush(out.parent)
     remove(old)
+    remove_left_overs(out)
+
+
+def sibling(out: Path, kind: str) -> Path:
+    """This process's hidden path beside `out`; kind "partial" or "old"."""
+    return out.parent / f".{out.name}.{_machine()}.{os.getpid()}.{kind}"
+
+
+def remove_left_overs(out: Path) -> None:
+    """Removes what processes of this machine that live no more left beside `out`.
+
+    Old content stays while there is no `out`: after a kill between the two renames it is the only one.
+    """
+    pattern = re.compile(rf"\.{re.escape(out.name)}\.{_machine()}\.(\d{{1,9}})\.(partial|old)")
+    for path in list(out.parent.iterdir()):
+        match = pattern.fullmatch(path.name)
+        if match and not _lives(int(match[1])) and (match[2] == "partial" or out.exists()):
+            # Another process may be removing it, too; what cannot be removed is in nobody's way.
+            with suppress(OSError):
+                remove(path)
 
 
 def refuse_existing(out: Path, *, overwrite: bool = False) -> None:
@@ -66,13 +92,8 @@ def refuse_existing(out: Path, *, overwrite: bool = False) -> None:
 
 def flush_to_disk(path: Path) -> None:
     """Asks the system to write a file or a whole directory to the disk: a rename must not overtake its data."""
-    paths = [path, *path.rglob("*")] if path.is_dir() else [path]
-    for each in paths:
-        handle = os.open(each, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    for each in [path, *path.rglob("*")] if path.is_dir() else [path]:
+        _flush(each)
 
 
 def remove(path: Path) -> None:
@@ -81,3 +102,27 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def _flush(path: Path) -> None:
+    """One file, or of a directory only its entries: the names, and not what they hold."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _machine() -> str:
+    # Process numbers of another machine, or container, that shares the folder say nothing about who lives here.
+    return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # Signal 0 only asks.
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

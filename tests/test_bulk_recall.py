@@ -1,17 +1,18 @@
 """Bulk recall: what each user gets alone, in order, resumable after a kill, complete or not there at all."""
 
+import fcntl
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from serving_world import GROUPS, ITEMS, USERS, seen_rows, write_world
 
 from pipelines import recall as command
 from pipelines.errors import DataError
-from pipelines.users_file import read_users
 from serving.recall import Recaller
 from serving.staging import OutputExistsError
 
@@ -36,7 +37,7 @@ def expected(user: str, k: int) -> list[tuple[str, int, str, float, str]]:
 
 
 def check(out: Path, users: list[str], k: int) -> None:
-    frame = pl.read_parquet(out)
+    frame = pl.read_parquet(out, glob=False)
     assert frame.schema == {
         "user_id": pl.String,
         "rank": pl.UInt32,
@@ -143,6 +144,92 @@ def test_parts_of_other_inputs_are_never_used(
     assert not list(tmp_path.glob(".*"))
 
 
+SECOND = """
+import sys
+from pathlib import Path
+from pipelines import recall as command
+from pipelines.errors import DataError
+command.PART_ROWS = 9
+try:
+    command.run(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+except DataError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("k", [3, 2])
+def test_two_processes_never_work_on_one_output(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k: int
+) -> None:
+    """Of the same inputs (k = 3) or of others: the second is refused and takes nothing from the first."""
+    monkeypatch.setattr(command, "PART_ROWS", 9)
+    out = tmp_path / "out[1]*.parquet"
+    said: list[str] = []
+    original = Recaller.recall_users
+
+    def recall_users(self: Recaller, query_rows, chosen, **options):  # type: ignore[no-untyped-def]
+        if query_rows[0] == 6:  # in the midst: two parts are done, the third is begun
+            before = sorted(tmp_path.rglob("*"))
+            second = [sys.executable, "-c", SECOND, str(bundle), str(k), str(out)]
+            said.append(subprocess.run(second, capture_output=True, text=True, timeout=60, check=True).stdout)
+            assert sorted(tmp_path.rglob("*")) == before
+        return original(self, query_rows, chosen, **options)
+
+    monkeypatch.setattr(Recaller, "recall_users", recall_users)
+    command.run(bundle, 3, out)
+    assert said == [f"{out}: another process is working on it; wait for it, or name another --out\n"]
+    check(out, ALL, 3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", out.name]
+
+
+def test_a_lock_that_its_holder_removed_meanwhile_is_taken_anew(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other process ends between this one's opening of the lock and its locking: two could then hold one each."""
+    hidden, original, seen = tmp_path / ".out.parquet.parts", fcntl.flock, []
+
+    def flock(handle: int, operation: int) -> None:
+        if not seen:
+            shutil.rmtree(hidden)
+        original(handle, operation)
+        seen.append((hidden / command.LOCK).exists())
+
+    monkeypatch.setattr(command.fcntl, "flock", flock)
+    command.run(bundle, 3, tmp_path / "out.parquet")
+    assert seen == [False, True]
+    check(tmp_path / "out.parquet", ALL, 3)
+
+
+def test_parts_of_another_output_are_left_alone(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "PART_ROWS", 9)
+    with monkeypatch.context() as patch:
+        stop_after(patch, searches=6)
+        with pytest.raises(KeyboardInterrupt):
+            command.run(bundle, 3, tmp_path / "out1.parquet")
+    before = sorted(tmp_path.rglob("*"))
+    command.run(bundle, 2, tmp_path / "out[1].parquet")
+    assert sorted(tmp_path.rglob("*")) == sorted([*before, tmp_path / "out[1].parquet"])
+
+
+def test_a_half_part_of_a_killed_process_goes_away(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out.parquet"
+    with monkeypatch.context() as patch:
+        stop_after(patch, searches=0)
+        with pytest.raises(KeyboardInterrupt):
+            command.run(bundle, 3, out)
+    (parts,) = tmp_path.glob(".out.parquet.parts/*/")
+    (parts / ".000007.parquet.1.partial").write_text("half")
+    with monkeypatch.context() as patch:
+        stop_after(patch, searches=0)
+        with pytest.raises(KeyboardInterrupt):
+            command.run(bundle, 3, out)
+    assert not list(parts.glob("*.partial"))
+    command.run(bundle, 3, out)
+    check(out, ALL, 3)
+
+
 def test_a_taken_output_is_refused_before_any_work(bundle: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.parquet"
     out.write_text("precious")
@@ -156,58 +243,3 @@ def test_a_taken_output_is_refused_before_any_work(bundle: Path, tmp_path: Path)
 def test_k_must_be_positive(bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="--k must be at least 1, got 0"):
         command.run(bundle, 0, tmp_path / "out.parquet")
-
-
-ids = st.lists(
-    st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=6), max_size=12
-)
-
-
-@given(users=ids, suffix=st.sampled_from([".csv", ".parquet", ".jsonl", ".txt", ".tsv"]))
-@settings(max_examples=80, deadline=None)
-def test_user_ids_come_back_from_every_kind_of_file(
-    users: list[str], suffix: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    path = tmp_path_factory.mktemp("users") / f"users{suffix}"
-    frame = pl.DataFrame({"age": [1] * len(users), "user_id": users}, schema={"age": pl.Int64, "user_id": pl.String})
-    if suffix == ".txt":
-        path.write_text("".join(f"{user}\n" for user in users), encoding="utf-8")
-    elif suffix == ".parquet":
-        frame.write_parquet(path)
-    elif suffix == ".jsonl" and users:
-        frame.write_ndjson(path)
-    else:
-        path = path.with_suffix(".csv" if suffix == ".jsonl" else suffix)
-        frame.write_csv(path, separator="\t" if suffix == ".tsv" else ",")
-    assert read_users(path).to_list() == list(dict.fromkeys(users))
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("users.xlsx", b"", r"users\.xlsx: unknown kind of file '\.xlsx'; allowed are \.csv"),
-        ("absent.csv", None, r"absent\.csv: no such file"),
-        ("users.csv", b"id,age\n1,2\n", r"no column 'user_id'; it has id, age"),
-        ("users.csv", b"user_id,age\nu1,2\n,3\n", r"column 'user_id', row 2: no id"),
-        ("users.csv", b"", r"users\.csv: cannot be read"),
-        ("users.txt", b"\xff\xfe", r"users\.txt: cannot be read"),
-        ("users.parquet", b"PAR1", r"users\.parquet: cannot be read"),
-        ("users.jsonl", b'{"user_id": 1.5}\n', r"must hold strings or whole numbers, holds Float64"),
-        ("users.jsonl", b'{"user_id": null}\n{"user_id": "a"}\n', r"column 'user_id', row 1: no id"),
-    ],
-)
-def test_a_wrong_file_of_users_is_named(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=message):
-        read_users(tmp_path / name)
-
-
-def test_ids_that_look_like_numbers_stay_as_they_are(tmp_path: Path) -> None:
-    (tmp_path / "users.csv").write_text("user_id,age\n007,3\n7,4\n1e3,5\n")
-    assert read_users(tmp_path / "users.csv").to_list() == ["007", "7", "1e3"]
-
-
-def test_whole_numbers_become_strings(tmp_path: Path) -> None:
-    pl.DataFrame({"user_id": [3, 12, 3]}).write_parquet(tmp_path / "users.parquet")
-    assert read_users(tmp_path / "users.parquet").to_list() == ["3", "12"]

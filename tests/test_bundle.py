@@ -21,10 +21,15 @@ from serving.manifest import IndexInfo
 from serving.staging import OutputExistsError
 
 
-def edit_manifest(bundle: Path, change: Callable[[dict], None]) -> None:
+def edit_manifest(bundle: Path, change: Callable[[dict], None], *, vouched: bool = True) -> None:
+    """Changes the manifest; vouched for, as one who alters a bundle on purpose would do it."""
     path = bundle / "manifest.json"
     manifest = json.loads(path.read_text())
     change(manifest)
+    if vouched:
+        manifest.pop("digest", None)
+        canonical = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
+        manifest["digest"] = hashlib.sha256(canonical.encode()).hexdigest()
     path.write_text(json.dumps(manifest))
 
 
@@ -45,7 +50,7 @@ def save_array(bundle: Path, name: str, array: np.ndarray, allow_pickle: bool = 
 
 
 def test_what_was_written_comes_back(tmp_path: Path) -> None:
-    out = tmp_path / "bundle"
+    out = tmp_path / "bundle[1]*"  # The signs of a pattern are taken literally.
     manifest = write_world(out)
     bundle = Bundle.open(out)
     assert bundle.manifest == manifest
@@ -171,6 +176,10 @@ def outside(manifest: dict) -> None:
     manifest["files"]["/etc/hostname"] = {"bytes": 1, "sha256": "0" * 64}
 
 
+def spoil_manifest(bundle: Path, change: Callable[[dict], None]) -> None:
+    edit_manifest(bundle, change, vouched=False)
+
+
 WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated": (shorten, r"item_vectors.npy: truncated: 2043 bytes, the manifest says 2048"),
     "truncated and vouched for": (shorten_and_vouch, r"item_vectors.npy: truncated or altered"),
@@ -197,6 +206,9 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "path outside": (lambda b: edit_manifest(b, outside), r"'/etc/hostname' is not a path inside"),
     "seen rows": (lambda b: save_array(b, "seen_items.npy", np.full(22, 60, np.int32)), r"rows must lie in 0..59"),
     "seen offsets": (lambda b: save_array(b, "seen_offsets.npy", np.arange(13)), r"must rise from 0 to the 22 seen"),
+    "other manifest": (lambda b: spoil_manifest(b, lambda m: m.update(items=61)), r"json: altered: its digest is not"),
+    "no digest": (lambda b: spoil_manifest(b, lambda m: m.pop("digest")), r"json: altered: it has no digest"),
+    "other digest": (lambda b: spoil_manifest(b, lambda m: m.update(digest=7)), r"json: altered: its digest is not"),
     "unknown key": (lambda b: edit_manifest(b, lambda m: m.update(colour="red")), r"colour"),
 }  # fmt: skip
 
@@ -210,6 +222,17 @@ def test_a_bundle_that_is_not_whole_is_refused_with_path_and_reason(tmp_path: Pa
     with pytest.raises(BundleError, match=message) as caught:
         Bundle.open(bundle)
     assert str(bundle) in str(caught.value)
+
+
+def test_the_manifests_digest_is_that_of_its_other_content_as_canonical_json(tmp_path: Path) -> None:
+    write_world(tmp_path / "bundle", lineage={"Größe": 1.0, "tiny": 1e-30, "nested": [{"b": None, "a": True}]})
+    path = tmp_path / "bundle" / "manifest.json"
+    written = json.loads(path.read_text())
+    edit_manifest(tmp_path / "bundle", lambda manifest: None)
+    assert json.loads(path.read_text()) == written
+    # Only the content counts: another order of keys and other spaces are the same manifest.
+    path.write_text(json.dumps(dict(reversed(written.items())), indent=7))
+    assert Bundle.open(tmp_path / "bundle").manifest.lineage["tiny"] == 1e-30
 
 
 def test_no_bundle_at_all(tmp_path: Path) -> None:
@@ -227,7 +250,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @given(data=st.data())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_flipped_bit_of_any_file_is_noticed(whole: Path, data: st.DataObject) -> None:
-    names = sorted(path for path in whole.rglob("*") if path.is_file() and path.name != "manifest.json")
+    names = sorted(path for path in whole.rglob("*") if path.is_file())
     path = data.draw(st.sampled_from(names), label="file")
     content = path.read_bytes()
     place = data.draw(st.integers(0, len(content) - 1), label="place")

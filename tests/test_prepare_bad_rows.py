@@ -28,7 +28,7 @@ CASES: dict[str, tuple[str, bytes, int, str, str, str | None]] = {
         "u\n3",
     ),
     "no time": ("e.csv", (HEADER + GOOD + "u3,a,,3\n").encode(), 4, "time", "no time", None),
-    "NaN time": ("e.csv", (HEADER + GOOD + "u3,a,nan,3\n").encode(), 4, "time", "no number", "NaN"),
+    "NaN time": ("e.csv", (HEADER + GOOD + "u3,a,nan,3\n").encode(), 4, "time", "no number", "nan"),
     "time of another type": ("e.csv", (HEADER + GOOD + "u3,a,noon,3\n").encode(), 4, "time", "not a number", "noon"),
     "mixed time units": (
         "e.csv",
@@ -182,7 +182,7 @@ def test_an_empty_file_is_refused(tmp_path: Path, name: str) -> None:
 
 def test_a_file_with_a_header_only_is_refused(tmp_path: Path) -> None:
     (tmp_path / "e.csv").write_text(HEADER)
-    with pytest.raises(DataError, match=r"e.csv: no event left to use"):
+    with pytest.raises(DataError, match=r"e.csv: there are no rows"):
         prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out")
 
 
@@ -272,7 +272,7 @@ def test_a_stated_time_unit_refuses_larger_magnitudes_only(tmp_path: Path) -> No
 
 
 def test_bad_rows_are_found_beyond_the_first_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipelines.ingest.tables.BATCH_ROWS", 10)
+    monkeypatch.setattr("pipelines.ingest.delimited.BATCH_ROWS", 10)
     lines = [f"u{n},i{n % 7},{1_700_000_000 + n},1" for n in range(95)]
     lines[73] = "u73,i1,1700000073,1,too,many"
     lines[91] = "u91,,1700000091,1"

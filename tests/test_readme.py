@@ -1,10 +1,14 @@
 """The README's Python block runs as it is printed, in at most twenty statements."""
 
 import ast
+import json
 import re
 from pathlib import Path
 
 import pytest
+
+from benchmarks.machine import RESULTS
+from benchmarks.table import readme_with_table
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,3 +41,15 @@ def test_the_python_example_runs(
     assert rows[0][0] == 0  # type: ignore[index]  # an item's nearest neighbour by cosine is itself
     assert abs(scores[0][0] - 1) < 1e-5  # type: ignore[index]
     assert "recall@50" in capsys.readouterr().out
+
+
+def test_the_figures_are_those_of_the_committed_results() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme_with_table(text) == text, "run python -m benchmarks.table"
+
+
+@pytest.mark.parametrize("result", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
+def test_every_claim_of_a_committed_result_holds(result: Path) -> None:
+    claims = json.loads(result.read_text(encoding="utf-8"))["claims"]
+    assert claims
+    assert all(claims.values()), claims

@@ -7,13 +7,11 @@ import polars as pl
 
 from pipelines.errors import DataError
 from pipelines.ingest.ids import IdColumn
+from pipelines.ingest.numbers import numbers, text_kind
 from pipelines.ingest.rejects import ROW, Rejects
 from pipelines.ingest.tables import Kind, Table
 from pipelines.progress import progress
 
-# A leading zero (a zip code, a phone number) makes a text, not a number.
-NUMBER = r"^[+-]?(0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?$"
-NOT_A_NUMBER = r"^(?i)[+-]?(nan|inf|infinity)$"
 RESERVED = ("user_id", "item_id", "train_count")
 
 
@@ -63,29 +61,13 @@ def read_attributes(table: Table, column: str, name: str, rejects: Rejects) -> t
     }
 
 
-def text_kind(values: pl.Series) -> Kind:
-    """The kind of a text column: number where every value reads as one, else string."""
-    numeric = pl.col("v").str.contains(NUMBER)
-    frame = pl.DataFrame({"v": values}).select(
-        (numeric | pl.col("v").str.contains(NOT_A_NUMBER)).all().alias("all"), numeric.any().alias("any")
-    )
-    return "number" if frame["any"][0] and frame["all"][0] else "string"
-
-
 def convert(frame: pl.DataFrame, column: str, kind: Kind | None, table: Table, rejects: Rejects) -> pl.DataFrame:
-    """Turns a text column into its kind (a typed one already is), and takes out rows with NaN or no number."""
-    value = pl.col(column)
+    """Turns a text column into its kind (a typed one already is), and takes out rows without a proper number."""
     if not table.typed and kind == "list":
-        parts = value.str.split(table.separators.get(column, " "))
+        parts = pl.col(column).str.split(table.separators.get(column, " "))
         return frame.with_columns(parts.list.filter(pl.element() != "").alias(column))
-    if not table.typed and kind == "number":
-        parsed = value.str.strip_chars().cast(pl.Float64, strict=False)
-        bad = parsed.is_null() & value.is_not_null()
-        frame = rejects.split_off(frame, bad, table.path, column, "not a number")
-        frame = frame.with_columns(parsed)
-    if frame.schema[column].is_float():
-        reason = "NaN or infinite; leave the cell empty where there is no number"
-        frame = rejects.split_off(frame, value.is_nan() | value.is_infinite(), table.path, column, reason)
+    if frame.schema[column].is_float() or (not table.typed and kind == "number"):
+        return numbers(frame, column, table.path, rejects)
     return frame
 
 

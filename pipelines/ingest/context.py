@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import polars as pl
 
 from pipelines.errors import DataError
-from pipelines.ingest.attributes import NOT_A_NUMBER, kind_of, text_kind, typed_columns
+from pipelines.ingest.attributes import kind_of, typed_columns
 from pipelines.ingest.event_table import EventTable
+from pipelines.ingest.numbers import LARGEST, NOT_A_NUMBER, TOO_LARGE, numbers, text_kind
 from pipelines.ingest.rejects import Rejects
 from pipelines.ingest.tables import Kind, Table
 
@@ -28,14 +29,13 @@ class ContextColumns:
         self._texts: dict[str, pl.Categories] = {}
 
     def check(self, frame: pl.DataFrame, table: Table, columns: Sequence[str]) -> pl.DataFrame:
-        """Brings typed columns of a batch down to the three kinds and takes out rows with NaN."""
+        """Brings typed columns of a batch down to the three kinds and takes out rows with NaN or too large numbers."""
         if not table.typed:
             return frame
         frame = typed_columns(frame, list(columns), str(table.path))
         for column in columns:
             if frame.schema[column].is_float():
-                bad = pl.col(column).is_nan() | pl.col(column).is_infinite()
-                frame = self.rejects.split_off(frame, bad, table.path, column, "NaN or infinite; leave it empty")
+                frame = numbers(frame, column, table.path, self.rejects)
         return frame
 
     def append(self, frame: pl.DataFrame) -> None:
@@ -82,4 +82,6 @@ class ContextColumns:
             broken = texts.str.contains(NOT_A_NUMBER).fill_null(False) | (number.is_null() & texts.is_not_null())
             events.set_column(number)
             events.reject(broken.to_numpy(), column, "NaN, infinite or not a number", texts, self.rejects)
+            large = (events.column(column).abs() > LARGEST).fill_null(False)
+            events.reject(large.to_numpy(), column, TOO_LARGE, texts.filter(~broken), self.rejects)
         return kind

@@ -63,6 +63,7 @@ class _Reader:
         self.types: set[str] = set()
         self.ids: tuple[IdColumn, IdColumn] | None = None
         self.roles: Roles | None = None
+        self.rows, self.rejected = 0, rejects.count
 
     def open(self, table: Table, roles: Roles) -> None:
         config = self.config
@@ -81,6 +82,7 @@ class _Reader:
 
     def take(self, frame: pl.DataFrame, table: Table, roles: Roles, number: int, split: str | None) -> None:
         path = table.path
+        self.rows += frame.height
         frame = self._wanted_types(frame, roles)
         assert self.ids is not None
         for column in self.ids:
@@ -111,6 +113,8 @@ class _Reader:
     def finish(self) -> EventTable:
         if not sum(map(len, self.parts.get("user", []))):
             where = ", ".join(str(table.path) for _, table in self.source.events)
+            if not self.rows and self.rejects.count == self.rejected:
+                raise DataError(f"{where}: there are no rows")
             kinds = f"; the types there are {', '.join(sorted(self.types)[:10])}" if self.types else ""
             raise DataError(f"{where}: no event left to use{kinds}")
         time: Int64s | None = None

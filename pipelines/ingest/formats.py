@@ -10,11 +10,12 @@ from typing import Literal, get_args
 
 from pipelines.errors import DataError
 from pipelines.ingest.columns import may_hold_ids
+from pipelines.ingest.delimited import csv_table
 from pipelines.ingest.item_lists import lightgcn_table, looks_like_pairs, pairs_table
 from pipelines.ingest.jsonl import jsonl_table
 from pipelines.ingest.movielens import EVENT_FILES, ITEM_FILES, USER_FILES, movielens_table
 from pipelines.ingest.recbole import recbole_table
-from pipelines.ingest.tables import Table, csv_table, parquet_table
+from pipelines.ingest.tables import Table, parquet_table
 from towers.config import Columns
 
 Format = Literal["auto", "csv", "parquet", "jsonl", "movielens", "recbole", "lightgcn", "pairs"]
@@ -72,10 +73,9 @@ def open_source(
     files = _files(events) if events.is_dir() else [events]
     kind = _detect(events, files) if format == "auto" else format
     chosen = [(None, events)] if events.is_file() else _event_files(events, files, kind)
-    folder = events if events.is_dir() else None
-    items = items or (_beside(folder, kind, "items") if folder else None)
-    users = users or (_beside(folder, kind, "users") if folder else None)
-    truth = folder / "truth" if folder is not None and (folder / "truth").is_dir() else None
+    items = items or _beside(events, kind, "items")
+    users = users or _beside(events, kind, "users")
+    truth = events / "truth" if (events / "truth").is_dir() else None
     return Source(
         kind,
         tuple((split, opener.open(path, kind)) for split, path in chosen),
@@ -91,7 +91,7 @@ class _Opener:
         self.columns = columns
 
     def open(self, path: Path, kind: str) -> Table:
-        if path.suffix == ".tsv":
+        if path.suffix.lower() == ".tsv":
             return csv_table(path, separator="\t", skip=self.skip)
         match kind:
             case "csv":
@@ -112,7 +112,7 @@ class _Opener:
     def attributes(self, path: Path) -> Table:
         if not path.is_file():
             raise DataError(f"{path}: no such file")
-        kind = "movielens" if path.name in (*ITEM_FILES, *USER_FILES) else SUFFIXES.get(path.suffix)
+        kind = "movielens" if path.name in (*ITEM_FILES, *USER_FILES) else SUFFIXES.get(path.suffix.lower())
         if kind is None:
             allowed = ", ".join((*SUFFIXES, *ITEM_FILES, *USER_FILES))
             raise DataError(f"{path}: cannot tell its format by its name; known are {allowed}")
@@ -132,20 +132,25 @@ def _detect(events: Path, files: list[Path]) -> str:
         return "movielens"
     if events.is_dir() and {"train.txt", "test.txt"} <= names:
         return "lightgcn"
-    if any(path.suffix == ".inter" for path in files):
+    if _ending(files, ".inter"):
         return "recbole"
-    if events.is_file() and events.suffix == ".txt":
-        return "pairs" if looks_like_pairs(events) else "lightgcn"
-    kinds = sorted({SUFFIXES[path.suffix] for path in _tables(files) if path.suffix in SUFFIXES})
+    kinds = sorted({SUFFIXES[path.suffix.lower()] for path in _tables(files)})
+    texts = _ending(files, ".txt")
+    if not kinds and len(texts) == 1:
+        return "pairs" if looks_like_pairs(texts[0]) else "lightgcn"
     if len(kinds) == 1 and kinds[0] != "recbole":
         return kinds[0]
     found = ", ".join(sorted(names)[:8])
     raise DataError(f"{events}: cannot tell the format of {found}; name it with --format ({', '.join(FORMATS[1:])})")
 
 
+def _ending(files: list[Path], suffix: str) -> list[Path]:
+    return [path for path in files if path.suffix.lower() == suffix]
+
+
 def _tables(files: list[Path]) -> list[Path]:
     """The files of a folder that can hold events: `events.*`, else `train.*` and its like, else all but attributes."""
-    tables = [path for path in files if path.suffix in SUFFIXES]
+    tables = [path for path in files if path.suffix.lower() in SUFFIXES]
     for stems in (("events",), SPLITS):
         if chosen := [path for path in tables if path.stem in stems]:
             return chosen
@@ -157,13 +162,13 @@ def _event_files(folder: Path, files: list[Path], kind: str) -> list[tuple[str |
     if kind == "movielens":
         found = [by_name[name] for name in EVENT_FILES if name in by_name][:1]
     elif kind == "recbole":
-        found = [path for path in files if path.suffix == ".inter"]
+        found = _ending(files, ".inter")
     elif kind == "lightgcn":
-        found = [by_name[f"{split}.txt"] for split in SPLITS if f"{split}.txt" in by_name]
+        found = [by_name[f"{split}.txt"] for split in SPLITS if f"{split}.txt" in by_name] or _ending(files, ".txt")
     elif kind == "pairs":
-        found = [path for path in files if path.suffix == ".txt"]
+        found = _ending(files, ".txt")
     else:
-        found = [path for path in _tables(files) if SUFFIXES[path.suffix] == kind]
+        found = [path for path in _tables(files) if SUFFIXES[path.suffix.lower()] == kind]
     # RecBole names them ml.train.inter, all others train.csv.
     splits = [path.stem.rpartition(".")[2] for path in found]
     if "train" in splits and set(splits) <= set(SPLITS):
@@ -175,12 +180,21 @@ def _event_files(folder: Path, files: list[Path], kind: str) -> list[tuple[str |
     return [(None, path) for path in found]
 
 
-def _beside(folder: Path, kind: str, what: str) -> Path | None:
+def _beside(events: Path, kind: str, what: str) -> Path | None:
+    """The items or users file in the folder of the events; beside a file only those that its format names."""
+    folder = events if events.is_dir() else events.parent
     if kind == "movielens":
         names = ITEM_FILES if what == "items" else USER_FILES
         return next((folder / name for name in names if (folder / name).is_file()), None)
-    pattern = f"*.{what.removesuffix('s')}" if kind == "recbole" else f"{what}.*"
-    found = sorted(path for path in folder.glob(pattern) if path.suffix in SUFFIXES)
+    if events.is_file() and kind != "recbole":
+        return None
+    files = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+    if kind == "recbole":
+        found = _ending(files, f".{what.removesuffix('s')}")
+        if events.is_file():
+            found = [path for path in found if path.stem == events.stem]
+    else:
+        found = [path for path in files if path.name.startswith(f"{what}.")]
     if len(found) > 1:
         raise DataError(f"{folder}: several files of {what}: {', '.join(path.name for path in found)}")
     return found[0] if found else None

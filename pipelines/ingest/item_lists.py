@@ -3,14 +3,17 @@
 In: a path. Out: tables with the columns `user_id` and `item_id`.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 
+from pipelines.errors import DataError
 from pipelines.ingest.rejects import ROW, Rejects
 from pipelines.ingest.tables import Table, lines_table
 
+WORD = r"\S+"
 PAIR = r"^\s*(?P<user_id>\S+)\s+(?P<item_id>\S+)\s*$"
 
 
@@ -24,22 +27,38 @@ def pairs_table(path: Path, *, skip: bool = False) -> Table:
         frame = rejects.split_off(frame, bad, path, "line", "expected two ids, 'user item'")
         return frame.select(pl.col("pair").struct.unnest(), ROW)
 
-    return lines_table(path, ("user_id", "item_id"), parse, skip=skip)
+    return _not_empty(lines_table(path, ("user_id", "item_id"), parse, skip=skip))
 
 
 def lightgcn_table(path: Path, *, skip: bool = False) -> Table:
     """A file of `user item item …` lines; a line may hold a user without items."""
 
     def parse(lines: pl.DataFrame, rejects: Rejects) -> pl.DataFrame:
-        words = pl.col("line").str.strip_chars().str.split(" ").list.filter(pl.element() != "")
-        frame = lines.select(words.alias("words"), ROW)
+        frame = lines.select(pl.col("line").str.extract_all(WORD).alias("words"), ROW)
         frame = frame.select(
             pl.col("words").list.first().alias("user_id"), pl.col("words").list.slice(1).alias("item_id"), ROW
         )
         return frame.filter(pl.col("item_id").list.len() > 0).explode("item_id")
 
     # A line is many events: its number says nothing about how far reading has come.
-    return replace(lines_table(path, ("user_id", "item_id"), parse, skip=skip), rows=None)
+    return replace(_not_empty(lines_table(path, ("user_id", "item_id"), parse, skip=skip)), rows=None)
+
+
+def _not_empty(table: Table) -> Table:
+    """The table, refused at its end where no line gave an event: then blanks do not separate its words."""
+
+    def read(rejects: Rejects) -> Iterator[pl.DataFrame]:
+        found = False
+        for batch in table.read(rejects):
+            found = found or not batch.is_empty()
+            yield batch
+        if not found:
+            with table.path.open(encoding="utf-8-sig", errors="replace") as handle:
+                line = handle.readline(80).strip()
+            reason = "no line holds a user and an item with blanks between them"
+            raise DataError(f"{table.path}, row 1: {reason}, got {line!r}")
+
+    return replace(table, read=read)
 
 
 def looks_like_pairs(path: Path) -> bool:

@@ -3,6 +3,7 @@
 In: a path. Out: a `Table`. A line that is no JSON object, or a value of another type, is a bad row.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from pipelines.ingest.text import text_file
 
 BLOCK_BYTES = 16 << 20
 HEADER_LINES = 1_000
+# Whole numbers are stored in 64 bits, with a sign.
+LIMIT = 2**63
 
 _DTYPES: dict[type, pl.DataType] = {
     bool: pl.Boolean(),
@@ -88,20 +91,20 @@ class _Columns:
             rows = pl.Series([block[place][0] for place in wrong])
             texts = pl.Series([block[place][1][:80].decode("utf-8", "replace").rstrip() for place in wrong])
             self.rejects.add(self.path, "", "not a JSON object", rows, texts)
-        objects = [value for value in values if isinstance(value, dict)]
-        rows_left = [row for (row, _), value in zip(block, values, strict=True) if isinstance(value, dict)]
-        columns = {name: [value.get(name) for value in objects] for name in self.names}
+            block = [line for line, value in zip(block, values, strict=True) if isinstance(value, dict)]
+            values = [value for value in values if isinstance(value, dict)]
+        columns = {name: [value.get(name) for value in values] for name in self.names}
         bad: set[int] = set()
         for name, column in columns.items():
-            bad |= self._mismatches(name, column, rows_left)
+            bad |= self._mismatches(name, column, block)
         if bad:
-            keep = [place for place in range(len(objects)) if place not in bad]
+            keep = [place for place in range(len(block)) if place not in bad]
             columns = {name: [column[place] for place in keep] for name, column in columns.items()}
-            rows_left = [rows_left[place] for place in keep]
+            block = [block[place] for place in keep]
         series = [self._series(name, column) for name, column in columns.items()]
-        return pl.DataFrame([*series, pl.Series(ROW, rows_left, dtype=pl.UInt32)])
+        return pl.DataFrame([*series, pl.Series(ROW, [row for row, _ in block], dtype=pl.UInt32)])
 
-    def _mismatches(self, name: str, column: list[Any], rows: list[int]) -> set[int]:
+    def _mismatches(self, name: str, column: list[Any], block: list[tuple[int, bytes]]) -> set[int]:
         found = set(map(type, column)) - {type(None)}
         if name not in self.types and found:
             self.types[name] = next(type(value) for value in column if value is not None)
@@ -111,8 +114,9 @@ class _Columns:
         allowed = {expected}
         if name not in self.ids and expected in (int, float):
             allowed = {int, float}
+        large = self._too_large(name, column, block) if expected is int and name not in self.ids else set()
         if expected is not dict and found <= allowed:
-            return set()
+            return large
         bad = [place for place, value in enumerate(column) if value is not None and type(value) not in allowed]
         if expected is dict:
             bad = [place for place, value in enumerate(column) if value is not None]
@@ -121,8 +125,20 @@ class _Columns:
             reason = f"wrong type: the column began with {_name(expected)}"
             if name in self.ids:
                 reason += "; ids that differ only by type would be one id"
-        texts = pl.Series([orjson.dumps(column[place]).decode() for place in bad])
-        self.rejects.add(self.path, name, reason, pl.Series([rows[place] for place in bad]), texts)
+        return large | self._refuse(name, bad, reason, column, block)
+
+    def _too_large(self, name: str, column: list[Any], block: list[tuple[int, bytes]]) -> set[int]:
+        bad = [place for place, v in enumerate(column) if type(v) in (int, float) and not -LIMIT <= v < LIMIT]
+        if not bad:
+            return set()
+        reason = f"wrong type: beyond 64 bits, where the column began with {_name(int)}"
+        return self._refuse(name, bad, reason, column, block)
+
+    def _refuse(
+        self, name: str, bad: list[int], reason: str, column: list[Any], block: list[tuple[int, bytes]]
+    ) -> set[int]:
+        texts = pl.Series([_written(block[place][1], name, column[place]) for place in bad])
+        self.rejects.add(self.path, name, reason, pl.Series([block[place][0] for place in bad]), texts)
         return set(bad)
 
     def _series(self, name: str, column: list[Any]) -> pl.Series:
@@ -138,6 +154,13 @@ class _Columns:
             ]
         dtype = pl.Float64() if expected is int and float in set(map(type, column)) else _DTYPES[expected]
         return pl.Series(name, column, dtype=dtype, strict=False)
+
+
+def _written(line: bytes, name: str, value: Any) -> str:
+    """A value as the line has it: a number with all its digits."""
+    if type(value) in (int, float):
+        return str(json.loads(line, parse_int=str, parse_float=str)[name])
+    return orjson.dumps(value).decode()
 
 
 def _text(value: Any) -> str:

@@ -10,8 +10,9 @@ from pathlib import Path
 import polars as pl
 
 from pipelines.errors import DataError
+from pipelines.ingest.delimited import csv_table
 from pipelines.ingest.rejects import ROW, Rejects
-from pipelines.ingest.tables import Kind, Table, csv_table, lines_table
+from pipelines.ingest.tables import Kind, Table, lines_table
 
 RATING_COLUMNS = ("user_id", "item_id", "rating", "timestamp")
 # fmt: off

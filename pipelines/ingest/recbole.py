@@ -7,7 +7,8 @@ Source: https://recbole.io/docs/user_guide/data/atomic_files.html
 from pathlib import Path
 
 from pipelines.errors import DataError
-from pipelines.ingest.tables import Kind, Table, csv_table
+from pipelines.ingest.delimited import csv_table
+from pipelines.ingest.tables import Kind, Table
 
 KINDS: dict[str, Kind] = {"token": "string", "float": "number", "token_seq": "list", "float_seq": "list"}
 

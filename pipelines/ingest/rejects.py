@@ -3,7 +3,7 @@
 In: the rows a check found. Out: a `DataError` at once, or the collected rows as `rejects.csv`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import polars as pl
@@ -11,7 +11,7 @@ import polars as pl
 from pipelines.errors import DataError
 
 ROW = "__row__"
-"""The column every reader adds: the 1-based line of a text file, the 1-based row of a Parquet file."""
+"""The column every reader adds: the 1-based line of a text file, record of a CSV file or row of a Parquet file."""
 
 SCHEMA: Mapping[str, type[pl.DataType]] = {
     "file": pl.String,
@@ -27,12 +27,19 @@ class Rejects:
 
     Args:
         skip: collect; otherwise the first bad row raises.
+        hint: the end of the error's message.
     """
 
-    def __init__(self, *, skip: bool = False) -> None:
+    def __init__(self, *, skip: bool = False, hint: str = "; --on-bad-rows skip leaves such rows out") -> None:
         self.skip = skip
+        self.hint = hint
+        self._lines: dict[Path, Callable[[pl.Series], pl.Series]] = {}
         self.count = 0
         self._parts: list[pl.DataFrame] = []
+
+    def number_by(self, path: Path, lines: Callable[[pl.Series], pl.Series]) -> None:
+        """Names the rows of a file by `lines` of their `ROW`: a reader need not know lines until a row is bad."""
+        self._lines[path] = lines
 
     def add(self, path: Path, column: str, reason: str, rows: pl.Series, values: pl.Series | None = None) -> None:
         """Takes bad rows of one file and column, all for one reason.
@@ -49,14 +56,15 @@ class Rejects:
         """
         if rows.is_empty():
             return
+        if path in self._lines:
+            rows = self._lines[path](rows)
         texts = pl.Series("value", [None] * len(rows), dtype=pl.String) if values is None else _texts(values)
         if not self.skip:
             first = int(rows.arg_min() or 0)
             where = f", column {column!r}" if column else ""
             got = f", got {texts[first]!r}" if values is not None else ""
             more = f" (and {len(rows) - 1:,} more such rows nearby)" if len(rows) > 1 else ""
-            hint = "; --on-bad-rows skip leaves such rows out"
-            raise DataError(f"{path}, row {rows[first]}{where}: {reason}{got}{more}{hint}")
+            raise DataError(f"{path}, row {rows[first]}{where}: {reason}{got}{more}{self.hint}")
         self.count += len(rows)
         part = pl.DataFrame({"row": rows.cast(pl.Int64), "value": texts})
         constants = (pl.lit(path.name).alias("file"), pl.lit(column).alias("column"), pl.lit(reason).alias("reason"))

@@ -18,10 +18,19 @@ BLOCK_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class TextFile:
-    """What one pass over the bytes found: the number of lines, and whether all of it is UTF-8."""
+    """What one pass over the bytes found.
+
+    Attributes:
+        lines: how many there are.
+        valid: whether all of it is UTF-8.
+        quotes: whether there is a double quote.
+        blanks: whether there may be a blank line (two line ends in a row, even inside quotes).
+    """
 
     lines: int
     valid: bool
+    quotes: bool
+    blanks: bool
 
 
 def text_file(path: Path, *, skip: bool = False) -> TextFile:
@@ -39,18 +48,20 @@ def text_file(path: Path, *, skip: bool = False) -> TextFile:
     if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty")
     decoder = codecs.getincrementaldecoder("utf-8")()
-    newlines, valid, last = 0, True, b""
+    newlines, valid, quotes, blanks, tail = 0, True, False, False, b"\n"
     with path.open("rb") as handle:
         while block := handle.read(BLOCK_BYTES):
             if valid:
                 valid = _decodes(decoder, block, path, newlines, skip=skip)
             newlines += block.count(b"\n")
-            last = block[-1:]
+            quotes = quotes or b'"' in block
+            blanks = blanks or b"\n\n" in tail + block or b"\n\r\n" in tail + block
+            tail = block[-2:]
     if valid and decoder.getstate()[0]:
         valid = False
         if not skip:
             raise DataError(f"{path}, row {newlines + 1}: not UTF-8: the file ends inside a character")
-    return TextFile(newlines + (last != b"\n"), valid)
+    return TextFile(newlines + (tail[-1:] != b"\n"), valid, quotes, blanks)
 
 
 def _decodes(decoder: codecs.IncrementalDecoder, block: bytes, path: Path, newlines: int, *, skip: bool) -> bool:

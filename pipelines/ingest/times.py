@@ -75,6 +75,9 @@ class TimeColumn:
             broken = value.str.strip_chars().cast(pl.Float64, strict=False)
             frame = frame.with_columns(broken.alias("__broken__"))
             frame = self.rejects.split_off(frame, pl.col("__broken__").is_null(), path, column, "not a number")
+            # Here, where the value is still as it came: the text 1e400 also parses as infinite.
+            endless = pl.col("__broken__").is_nan() | pl.col("__broken__").is_infinite()
+            frame = self.rejects.split_off(frame, endless, path, column, "no number")
             if frame["__time__"].null_count():
                 frame = frame.with_columns(pl.col("__broken__").alias("__time__"))
             frame = frame.drop("__broken__")

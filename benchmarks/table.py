@@ -1,0 +1,113 @@
+"""The table of measured figures, out of the committed results: what the README shows, and a test holds it to.
+
+`python -m benchmarks.table` writes it into the README.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import RESULTS, ROOT
+
+BEGIN, END = "<!-- measured: python -m benchmarks.table -->", "<!-- /measured -->"
+README = ROOT / "README.md"
+
+
+def table() -> str:
+    """The rows: what was measured, the figure, the command that measures it again."""
+    rows = [*_demo(_result("demo")), *_gowalla(_result("gowalla")), *_ml_100k(_result("ml_100k"))]
+    rows += _prepare(_result("prepare"))
+    lines = ["| measured | result | command |", "|---|---|---|"]
+    lines += [f"| {what} | {figure} | `python -m benchmarks.{command}` |" for what, figure, command in rows]
+    machine = _result("gowalla")["machine"]
+    where = f"On {machine['cores']} cores of an {machine['cpu']}, {machine['memory_gib']:.0f} GiB"
+    note = f"{where}; raw results in `benchmarks/results/`. In brackets: 95 % bootstrap intervals over users."
+    return "\n".join([*lines, "", note])
+
+
+def readme_with_table(text: str) -> str:
+    """The README's text with the table between its marks."""
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n{table()}\n{END}{rest.split(END)[1]}"
+
+
+def _demo(result: dict[str, Any]) -> list[tuple[str, str, str]]:
+    metrics, share = result["metrics"], result["share_of_attainable"]
+    names = ("recall@10", "recall@50", "recall@100")
+
+    def three(ranker: str) -> str:
+        return " / ".join(f"{metrics[ranker][name]['value']:.3f}" for name in names)
+
+    attained = " / ".join(f"{share[name]['value']:.0%}" for name in names)
+    return [
+        (
+            "`towers demo`, first run / repeated",
+            f"{result['seconds']['first']:.0f} s / {result['seconds']['repeated']:.0f} s",
+            "demo",
+        ),
+        (
+            "… recall@10 / 50 / 100 of its model",
+            f"{three('exact')}, {attained} of the best attainable; item-kNN {three('item_knn')}, popularity "
+            f"{three('popularity')}",
+            "demo",
+        ),
+    ]
+
+
+def _gowalla(result: dict[str, Any]) -> list[tuple[str, str, str]]:
+    metrics, served = result["report"]["metrics"], result["service"]
+    return [
+        (
+            "Gowalla, ids only, full logQ, 10 epochs: recall@20",
+            f"{_estimate(metrics['exact']['recall@20'])}; item-kNN {metrics['item_knn']['recall@20']['value']:.4f}, "
+            f"popularity {metrics['popularity']['recall@20']['value']:.4f}",
+            "gowalla",
+        ),
+        (
+            "… choose the epoch, then train on train + valid",
+            f"{result['seconds']['train']:.0f} s",
+            "gowalla",
+        ),
+        (
+            f"… recall@20 of {served['users']:,} users from `POST /recall`, and of exact search",
+            f"{served['recall@20']:.4f}, {served['exact_recall@20']:.4f}",
+            "gowalla",
+        ),
+    ]
+
+
+def _ml_100k(result: dict[str, Any]) -> list[tuple[str, str, str]]:
+    rows = []
+    for name in ("recall@10", "recall@50"):
+        metrics, differences = result["metrics"], result["differences"]
+        ahead = " and ".join(_estimate(differences[f"exact_minus_{b}"][name]) for b in ("popularity", "item_knn"))
+        rows.append(
+            (
+                f"MovieLens-100k, global time split, all features: {name}",
+                f"{_estimate(metrics['exact'][name])}; popularity {metrics['popularity'][name]['value']:.4f}, item-kNN "
+                f"{metrics['item_knn'][name]['value']:.4f}; ahead by {ahead}",
+                "ml_100k",
+            )
+        )
+    return rows
+
+
+def _prepare(result: dict[str, Any]) -> list[tuple[str, str, str]]:
+    formats = result["formats"]
+    figures = ", ".join(
+        f"{name} {f['seconds']:.0f} s and {f['peak_bytes'] / 1e9:.1f} GB" for name, f in formats.items()
+    )
+    return [("`towers prepare` of 20 million events: time and peak memory", figures, "prepare")]
+
+
+def _estimate(figure: dict[str, float]) -> str:
+    return f"{figure['value']:.4f} ({figure['low']:.4f} to {figure['high']:.4f})"
+
+
+def _result(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return content
+
+
+if __name__ == "__main__":
+    Path(README).write_text(readme_with_table(README.read_text(encoding="utf-8")), encoding="utf-8")

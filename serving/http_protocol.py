@@ -1,0 +1,76 @@
+"""HTTP below the app: what is no HTTP request, and what a stop cuts off, get the one error shape, too.
+
+In: bytes that uvicorn's parser refuses (request line, headers, Content-Length, chunks, an address of 64 KiB and more),
+or a request that is still worked on when the time for a graceful stop is over. Out: status 400 or 503 with the JSON of
+every other error, where uvicorn itself would send plain text.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from serving.schemas import error_bytes
+
+MALFORMED = error_bytes("invalid_http", "this is not a valid HTTP request")
+STOPPING = error_bytes("stopping", "the service is stopping")
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class JsonErrorsProtocol(HttpToolsProtocol):
+    """uvicorn's httptools protocol with this service's errors."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.app = _answering_when_stopped(self.app)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers a request that the parser refuses, and closes the connection: nothing after it can be trusted.
+
+        Args:
+            msg: uvicorn's text, which it has logged.
+        """
+        running = self.cycle is not None and not self.cycle.response_complete
+        if running and self.cycle.response_started:
+            # Half an answer to the request before is on its way; a second one would land inside it.
+            self.transport.close()
+            return
+        if running:
+            self.cycle.disconnected = True  # The app may still answer: not after this.
+        headers = [*self.server_state.default_headers, *_headers(MALFORMED)]
+        lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+        self.transport.write(STATUS_LINE[400] + lines + b"\r\n" + MALFORMED)
+        self.transport.close()
+
+
+def _headers(body: bytes) -> list[tuple[bytes, bytes]]:
+    return [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+    ]
+
+
+def _answering_when_stopped(app: App) -> App:
+    async def answering(scope: Any, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def noting(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await app(scope, receive, noting)
+        except asyncio.CancelledError:
+            if started:
+                raise
+            await send({"type": "http.response.start", "status": 503, "headers": _headers(STOPPING)})
+            await send({"type": "http.response.body", "body": STOPPING})
+
+    return answering
