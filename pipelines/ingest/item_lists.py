@@ -3,6 +3,7 @@
 In: a path. Out: tables with the columns `user_id` and `item_id`.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -45,16 +46,21 @@ def lightgcn_table(path: Path, *, skip: bool = False) -> Table:
 
 
 def _not_empty(table: Table) -> Table:
-    """The table, refused at its end where no line gave an event: then blanks do not separate its words."""
+    """The table, refused at its end where no line gave an event because something else than blanks separates its words.
+
+    Lines of single words are users without items, which a given split may hold.
+    """
 
     def read(rejects: Rejects) -> Iterator[pl.DataFrame]:
         found = False
         for batch in table.read(rejects):
             found = found or not batch.is_empty()
             yield batch
-        if not found:
-            with table.path.open(encoding="utf-8-sig", errors="replace") as handle:
-                line = handle.readline(80).strip()
+        if found:
+            return
+        with table.path.open(encoding="utf-8-sig", errors="replace") as handle:
+            line = handle.readline(80).strip()
+        if re.search(r"[,;|]", line):
             reason = "no line holds a user and an item with blanks between them"
             raise DataError(f"{table.path}, row 1: {reason}, got {line!r}")
 
