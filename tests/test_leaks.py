@@ -60,7 +60,7 @@ def test_an_honest_data_set_passes(
     assert refuse_leaks(data) is None
 
 
-def refused(data: Dataset, message: str) -> None:
+def expect_refused(data: Dataset, message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
         refuse_leaks(reopened(data))
     assert str(data.path) in str(caught.value)
@@ -82,7 +82,7 @@ def test_a_history_that_holds_the_target_or_later_events_is_refused(
     user = data.users["user_id"][int(data.events("train").user[event])]
     for end in (event + 1, event + 2):
         change(data, "train/history_end", event, end)
-        refused(
+        expect_refused(
             data, rf"train, row {event} \(user '{user}'\): history_end.npy: the history holds the event itself or later"
         )
 
@@ -91,52 +91,54 @@ def test_a_history_that_holds_an_equally_early_event_is_refused(tmp_path: Path) 
     data = prepared(tmp_path, "leave_last_out")
     event = with_earlier_event(data)
     change(data, "train/history_end", event, event)
-    refused(data, rf"train, row {event} \(user .*not strictly earlier")
+    expect_refused(data, rf"train, row {event} \(user .*not strictly earlier")
 
 
 def test_a_history_that_reaches_into_another_user_is_refused(tmp_path: Path) -> None:
     data = prepared(tmp_path, "global_time")
     event = int(data.events("train").offsets[3])
     change(data, "train/history_end", event, event - 1)
-    refused(data, rf"train, row {event} \(user .*events of another user")
+    expect_refused(data, rf"train, row {event} \(user .*events of another user")
 
 
 def test_a_training_event_after_the_cut_off_is_refused(tmp_path: Path) -> None:
     data = prepared(tmp_path, "global_time")
     row = int(data.events("train").offsets[1]) - 1
     change(data, "train/time", row, data.manifest.split.boundaries["valid"])
-    refused(data, rf"train, row {row} \(user .*at or after the cut-off {data.manifest.split.boundaries['valid']}")
+    expect_refused(
+        data, rf"train, row {row} \(user .*at or after the cut-off {data.manifest.split.boundaries['valid']}"
+    )
 
 
 def test_a_moved_cut_off_is_refused(tmp_path: Path) -> None:
     data = prepared(tmp_path, "global_time")
     bounds = dict(data.manifest.split.boundaries)
     edit(data, split={"kind": "global_time", "boundaries": {**bounds, "valid": bounds["valid"] - 5}})
-    refused(data, r"train, row \d+ .*at or after the cut-off")
+    expect_refused(data, r"train, row \d+ .*at or after the cut-off")
     edit(data, split={"kind": "global_time", "boundaries": {**bounds, "test": bounds["test"] + 5}})
-    refused(data, r"test, row \d+ .*before the cut-off")
+    expect_refused(data, r"test, row \d+ .*before the cut-off")
     edit(data, split={"kind": "global_time", "boundaries": {}})
-    refused(data, r"split.boundaries must hold valid and test")
+    expect_refused(data, r"split.boundaries must hold valid and test")
 
 
 def test_a_held_out_event_before_a_training_event_is_refused(tmp_path: Path) -> None:
     data = prepared(tmp_path, "leave_last_out")
     user = int(data.events("test").user[4])
     change(data, "test/time", 4, 1)
-    refused(
+    expect_refused(
         data,
         rf"test, row 4 \(user '{data.users['user_id'][user]}'\): earlier than the user's last event in train or valid",
     )
     data = prepared(tmp_path, "leave_last_out")
     change(data, "valid/time", 2, 1)
-    refused(data, r"valid, row 2 \(user .*earlier than the user's last event in train")
+    expect_refused(data, r"valid, row 2 \(user .*earlier than the user's last event in train")
 
 
 def test_times_out_of_order_are_refused(tmp_path: Path) -> None:
     data = prepared(tmp_path, "global_time")
     row = int(data.events("train").offsets[5]) + 1
     change(data, "train/time", row, 1)
-    refused(data, rf"train, row {row} \(user .*earlier than the event before, of the same user")
+    expect_refused(data, rf"train, row {row} \(user .*earlier than the event before, of the same user")
 
 
 @pytest.mark.parametrize("block", [7, 10**6])
@@ -152,7 +154,7 @@ def test_a_held_out_pair_that_also_trains_is_refused(
     row, source = int(test.offsets[user]), int(train.offsets[user])
     change(data, "test/item", row, int(train.item[source]))
     item = data.items["item_id"][int(train.item[source])]
-    refused(
+    expect_refused(
         data, rf"test, row {row} \(user '{data.users['user_id'][user]}', item '{item}'\): .*also train, row {source}"
     )
 
@@ -165,7 +167,7 @@ def test_counts_with_held_out_events_are_refused(tmp_path: Path, split: str) -> 
     items = data.items.with_columns(train_count=one_more)
     items.write_parquet(data.path / "items.parquet")
     counted = int((data.events("train").item == row).sum())
-    refused(
+    expect_refused(
         data,
         rf"items.parquet, row {row} \('{items['item_id'][row]}'\): train_count is {counted + 1}, but {counted} ",
     )
@@ -179,7 +181,7 @@ def test_items_and_users_out_of_order_are_refused(tmp_path: Path) -> None:
         np.save(file, (items - 1 - np.load(file)).astype(np.int32))
     original = data.items
     original.reverse().write_parquet(data.path / "items.parquet")
-    refused(data, r"items.parquet, row \d+: more training events than the row before")
+    expect_refused(data, r"items.parquet, row \d+: more training events than the row before")
 
     data = prepared(tmp_path, "random")
     train = data.events("train")
@@ -189,7 +191,7 @@ def test_items_and_users_out_of_order_are_refused(tmp_path: Path) -> None:
     np.save(data.path / "train" / "item.npy", item)
     np.save(data.path / "train" / "user.npy", user)
     np.save(data.path / "train" / "offsets.npy", np.concatenate(([0], np.cumsum(counts))))
-    refused(data, r"users.parquet, row \d+: more training events than the row before")
+    expect_refused(data, r"users.parquet, row \d+: more training events than the row before")
 
 
 PLANTS: dict[str, tuple[str, Callable[[Dataset], None], str]] = {
@@ -250,4 +252,4 @@ def test_arrays_that_contradict_each_other_are_refused(tmp_path: Path, plant: st
     split, spoil, message = PLANTS[plant]
     data = prepared(tmp_path, split)
     spoil(data)
-    refused(data, message)
+    expect_refused(data, message)
