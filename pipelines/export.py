@@ -26,13 +26,13 @@ from pipelines.stage import build_model
 from pipelines.tables import build_tables
 from pipelines.vocabulary import load_features
 from serving.bundle_writer import write_bundle
+from serving.manifest import MANIFEST, Manifest
 from serving.manifest import FeatureSpec as RequestFeature
-from serving.manifest import Manifest
 from serving.staging import refuse_existing
 from towers.config import Config, load_config
 from towers.events import Floats, Int32s, Int64s
 from towers.export import save_tower
-from towers.features import MISSING, FeatureSpec
+from towers.features import FeatureSpec
 from towers.model import Tower, TwoTower
 from towers.tables import Tables
 from towers.validation import embed_all
@@ -66,7 +66,7 @@ def run(run: Path, out: Path, *, overwrite: bool = False) -> Manifest:
         OutputExistsError: BUNDLE exists.
         BundleError: what was written cannot be read back.
     """
-    refuse_existing(out, overwrite=overwrite)
+    refuse_existing(out, overwrite=overwrite, marker=MANIFEST)
     trained = load_run(run)
     model, tables, dataset = trained.model, trained.tables, trained.dataset
     items = informed(model.candidate_tower, tables.items)
@@ -136,21 +136,13 @@ def load_run(run: Path) -> Trained:
 
 
 def informed(tower: Tower, features: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """Which rows have at least one feature that training learnt something of: bool [R].
-
-    Rows of embedding tables that no training example read are zero (see `towers.untrained`), and "missing" is no
-    information; the vector of an item or user with nothing else would mean nothing.
-    """
-    known: Any = False
-    for encoder in tower.encoders:
-        rows = features[encoder.spec.name]
-        learnt = encoder.table.numpy().any(axis=1)
-        if encoder.spec.config.kind == "numeric":
-            known = known | (learnt[0] & (rows[:, 1] == 0))
-        else:
-            learnt[MISSING] = False
-            known = known | learnt[rows].reshape(len(rows), -1).any(axis=1)
-    return np.asarray(known)
+    """Which rows have at least one feature that training learnt something of: bool [R]; see `Tower.informed`."""
+    count = len(next(iter(features.values())))
+    blocks = [
+        tower.informed({name: tf.constant(rows[begin : begin + USERS]) for name, rows in features.items()}).numpy()
+        for begin in range(0, count, USERS)
+    ]
+    return np.concatenate([np.empty(0, np.bool_), *blocks])
 
 
 def request_feature(spec: FeatureSpec) -> RequestFeature:

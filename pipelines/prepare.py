@@ -53,7 +53,7 @@ def run(
     """
     if on_bad_rows not in ("error", "skip"):
         raise DataError(f"--on-bad-rows {on_bad_rows!r}: allowed are error, skip")
-    with staged(out, overwrite=overwrite) as staging:
+    with staged(out, overwrite=overwrite, marker=MANIFEST) as staging:
         rejects = Rejects(skip=on_bad_rows == "skip")
         source = open_source(events, items, users, format, config.columns, skip=rejects.skip)
         manifest = _write(staging, source, config, rejects)

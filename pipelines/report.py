@@ -57,7 +57,7 @@ def run(bundle: Path, dataset: Path, out: Path, *, ks: Sequence[int] = KS, overw
         DataError: the data set is damaged or has no test events.
         OutputExistsError: REPORT exists.
     """
-    refuse_existing(out, overwrite=overwrite)
+    refuse_existing(out, overwrite=overwrite, marker="report.json")
     opened, data = Bundle.open(bundle), Dataset.open(dataset)
     _refuse_strangers(opened, data, dataset)
     held = heldout(data, "test")
@@ -77,7 +77,7 @@ def run(bundle: Path, dataset: Path, out: Path, *, ks: Sequence[int] = KS, overw
         "ks": list(evaluation.ks),
         **_figures(evaluation, held, new, np.bincount(known[1], minlength=data.manifest.items)),
     }
-    with staged(out, overwrite=overwrite) as directory:
+    with staged(out, overwrite=overwrite, marker="report.json") as directory:
         directory.mkdir()
         text = json.dumps(content, indent=2, allow_nan=False)
         (directory / "report.json").write_text(text + "\n", encoding="utf-8")

@@ -55,7 +55,7 @@ def run(
         raise DataError(
             f"--events {events}: allowed are {users:,} to {users * items // 10:,} for so many users and items"
         )
-    with staged(out, overwrite=overwrite) as staging:
+    with staged(out, overwrite=overwrite, marker="truth/item_vectors.npy") as staging:
         (staging / "truth").mkdir(parents=True)
         parts = staging / "parts"
         parts.mkdir()

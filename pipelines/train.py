@@ -27,6 +27,8 @@ from pipelines.stage import run_stage
 from serving.staging import publish, refuse_existing, remove
 from towers.config import Config
 
+SUMMARY = "summary.json"
+
 
 def run(config: Config, dataset: Path, out: Path, *, resume: bool = True, overwrite: bool = False) -> dict[str, Any]:
     """Trains a model.
@@ -47,61 +49,66 @@ def run(config: Config, dataset: Path, out: Path, *, resume: bool = True, overwr
         OutputExistsError: RUN exists.
         DivergedError: the loss became NaN or infinite.
     """
-    refuse_existing(out, overwrite=overwrite)
+    refuse_existing(out, overwrite=overwrite, marker=SUMMARY)
     data = Dataset.open(dataset)
     config = check_recipe(config, data)
     refuse_leaks(data)
-    work = _working_directory(out, config, data, resume=resume)
+    work = out.absolute().parent / f".{out.name}.unfinished"
     started = time.time()
     with _alone(work, out):
-        stages = _train_stages(config, data, work)
-    summary = {
-        "seconds": round(time.time() - started, 1),
-        "dataset": data.manifest.fingerprint,
-        # Relative, so that run and data set may move together.
-        "dataset_path": os.path.relpath(dataset.resolve(), out.resolve()),
-        "refit": config.data.refit,
-        "stages": stages,
-        "tensorflow": tf.__version__,
-    }
-    text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
-    (work / "summary.json").write_text(text, encoding="utf-8")
-    publish(work, out.absolute())
+        _open_work(work, out, config, data, resume=resume)
+        summary = {
+            "dataset": data.manifest.fingerprint,
+            # Relative, so that run and data set may move together.
+            "dataset_path": os.path.relpath(dataset.resolve(), out.resolve()),
+            "refit": config.data.refit,
+            "stages": _train_stages(config, data, work),
+            "tensorflow": tf.__version__,
+        }
+        summary["seconds"] = round(time.time() - started, 1)
+        text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
+        (work / SUMMARY).write_text(text, encoding="utf-8")
+        refuse_existing(out, overwrite=overwrite, marker=SUMMARY)
+        publish(work, out.absolute())
     _say_summary(summary, out)
     return summary
 
 
-def _working_directory(out: Path, config: Config, data: Dataset, *, resume: bool) -> Path:
-    work = out.absolute().parent / f".{out.name}.unfinished"
+@contextmanager
+def _alone(work: Path, out: Path) -> Iterator[None]:
+    """Makes the working directory and holds a lock on it, which goes with the process, however that ends."""
+    work.mkdir(parents=True, exist_ok=True)
+    handle = os.open(work, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Between the two calls another process may have finished and renamed it.
+            ours = work.exists() and work.stat().st_ino == os.fstat(handle).st_ino
+        except BlockingIOError:
+            ours = False
+        if not ours:
+            raise DataError(f"{out}: another process is training this run; wait for it, or name another --out")
+        yield
+    finally:
+        os.close(handle)
+
+
+def _open_work(work: Path, out: Path, config: Config, data: Dataset, *, resume: bool) -> None:
+    """Goes on with an unfinished run of the same recipe and data, or starts one."""
     recipe = tomli_w.dumps(config.model_dump(exclude_none=True, mode="json"))
     key = hashlib.sha256((recipe + data.manifest.fingerprint).encode()).hexdigest()
-    if not resume:
-        remove(work)
-    if work.exists():
-        if not (work / "key").exists() or (work / "key").read_text() != key:
+    if resume and (work / "key").exists():
+        if (work / "key").read_text() != key:
             raise DataError(
                 f"{out}: an unfinished run of another recipe or data set is in the way; finish it with its own "
                 "command, or discard it with --fresh"
             )
         say(f"going on with the unfinished run of {out}")
-        return work
-    work.mkdir(parents=True)
+        return
+    for each in list(work.iterdir()):
+        remove(each)
     (work / "config.toml").write_text(recipe, encoding="utf-8")
     (work / "key").write_text(key)
-    return work
-
-
-@contextmanager
-def _alone(work: Path, out: Path) -> Iterator[None]:
-    """Holds a lock on the working directory; it goes with the process, however that ends."""
-    with (work / "key").open() as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DataError(
-                f"{out}: another process is training this run; wait for it, or name another --out"
-            ) from None
-        yield
 
 
 def _train_stages(config: Config, data: Dataset, work: Path) -> list[dict[str, Any]]:

@@ -71,7 +71,7 @@ def write_bundle(
         OutputExistsError: `out` is taken.
         BundleError: what was given does not make a bundle that can be read.
     """
-    with staged(out, overwrite=overwrite) as directory:
+    with staged(out, overwrite=overwrite, marker=MANIFEST) as directory:
         directory.mkdir()
         pl.DataFrame({"item_id": _ids(item_ids)}).write_parquet(directory / files.ITEM_IDS)
         pl.DataFrame({"query_id": _ids(query_ids)}).write_parquet(directory / files.QUERY_IDS)

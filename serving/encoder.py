@@ -19,6 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
 
 OUTPUT = "embeddings"
+INFORMED = "informed"
 
 
 class Encoder:
@@ -62,7 +63,7 @@ class Encoder:
             requests: feature name -> value; see `FeatureSpec`.
 
         Returns:
-            float32 [B, D].
+            float32 [B, D]; zero for a request of which training learnt nothing.
 
         Raises:
             RequestError: names the feature at fault.
@@ -73,7 +74,10 @@ class Encoder:
             return np.empty((0, self.dimension), np.float32)
         columns = to_columns(self.features, requests, self._least_lengths)
         inputs = {spec.name: tf.constant(columns[spec.name], dtype=spec.dtype) for spec in self.features}
-        vectors: Floats = self._signature(**inputs)[OUTPUT].numpy()
+        outputs = self._signature(**inputs)
+        vectors: Floats = outputs[OUTPUT].numpy()
+        if INFORMED in outputs:
+            vectors = np.where(outputs[INFORMED].numpy()[:, np.newaxis], vectors, np.float32(0))
         return vectors
 
     def warm_up(self) -> None:

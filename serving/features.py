@@ -46,8 +46,8 @@ def check_features(specs: Sequence[FeatureSpec], features: Mapping[str, Any]) ->
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a checked value says nothing: null, an empty string, an empty list."""
-    return value is None or (isinstance(value, Sequence) and len(value) == 0)
+    """Whether a checked value says nothing: null, an empty string, a list of nothing else."""
+    return value is None or (isinstance(value, Sequence) and all(each == "" for each in value))
 
 
 def to_columns(

@@ -20,17 +20,18 @@ class OutputExistsError(Exception):
 
 
 @contextmanager
-def staged(out: Path, *, overwrite: bool = False) -> Iterator[Path]:
+def staged(out: Path, *, overwrite: bool = False, marker: str | None = None) -> Iterator[Path]:
     """Yields the path to write to (a file or a directory that does not exist yet); publishes it at the end.
 
     Args:
         out: the final path, file or directory.
         overwrite: replace what is there; the old content stays in place until the new one is whole.
+        marker: see `refuse_existing`.
 
     Raises:
         OutputExistsError: `out` exists and `overwrite` is False.
     """
-    refuse_existing(out, overwrite=overwrite)
+    refuse_existing(out, overwrite=overwrite, marker=marker)
     out = out.absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
     remove_left_overs(out)
@@ -84,10 +85,27 @@ def remove_left_overs(out: Path) -> None:
                 remove(path)
 
 
-def refuse_existing(out: Path, *, overwrite: bool = False) -> None:
-    """Raises OutputExistsError where `out` is taken and may not be replaced; call it before the long work."""
-    if out.exists() and not overwrite:
+def refuse_existing(out: Path, *, overwrite: bool = False, marker: str | None = None) -> None:
+    """Refuses an output path that is taken; call it before the long work.
+
+    Args:
+        out: the output path.
+        overwrite: it may be replaced, but only by its like: a mistyped path must not cost the inputs.
+        marker: the file that every directory of this kind holds; None where the output is a file.
+
+    Raises:
+        OutputExistsError: it is taken, and may not be replaced.
+    """
+    if not out.exists():
+        return
+    if not overwrite:
         raise OutputExistsError(f"{out} already exists; remove it, name another --out, or give --overwrite")
+    empty = out.is_dir() and not any(out.iterdir())
+    if not (empty or (out.is_file() if marker is None else (out / marker).is_file())):
+        kind = "a directory" if marker is None else f"no directory with {marker}"
+        raise OutputExistsError(
+            f"{out} is {kind}: --overwrite replaces only what this command writes; name another --out"
+        )
 
 
 def flush_to_disk(path: Path) -> None:

@@ -22,9 +22,11 @@ def test_the_whole_path_ends_with_answers_over_http(
 
     monkeypatch.setenv("COLUMNS", "160")
     out = tmp_path / "demo"
-    for name in ("world", "dataset", "run", "bundle", "report"):
-        (out / name).mkdir(parents=True)
-        (out / name / "of an earlier demo").touch()
+    made = ("world/truth/item_vectors.npy", "dataset/dataset.json", "run/summary.json")
+    for name in (*made, "bundle/manifest.json", "report/report.json"):
+        (out / name).parent.mkdir(parents=True)
+        (out / name).touch()
+        (out / name).with_name("of an earlier demo").touch()
     (out / "notes.txt").touch()
 
     answers = demo.run(out, users=600, items=1_000, events=12_000, epochs=1)

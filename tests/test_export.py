@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipelines import check, export, prepare, stage, train
+from pipelines import check, export, prepare, recall, stage, train
 from pipelines.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.vocabulary import as_strings
@@ -358,14 +358,64 @@ def test_derived_features_of_equal_names_are_told_apart(world: Path, tmp_path: P
     assert {name: f.column for name, f in candidate.items()} == {"item_id": None, "a_b": "a b", "a_b_2": "a-b"}
 
 
-def test_two_processes_do_not_train_one_run(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def second(*arguments: object) -> None:
+@pytest.mark.parametrize("model", [{}, {"combine": "concat", "query_layers": [4]}], ids=["sum", "layers"])
+def test_a_request_of_unlearnt_values_is_answered_by_popularity(
+    world: Path, tmp_path: Path, model: dict[str, object]
+) -> None:
+    """Though "missing" is learnt, by masks and by gaps in a number, and layers have biases: it is no information."""
+    query = {
+        "user_id": {"kind": "id", "mask_share": 0.5},
+        "city": {"kind": "categorical", "mask_share": 0.5},
+        "age": {"kind": "numeric"},
+        "device": {"kind": "categorical", "mask_share": 0.5},
+    }
+    features = {"query": query, "candidate": {"item_id": {"kind": "id"}}}
+    config = parse_config({"features": features, "model": model, "train": {"epochs": 1, "batch_size": 32}})
+    train.run(config, world / "dataset", tmp_path / "run")
+    export.run(tmp_path / "run", tmp_path / "bundle")
+    recaller = open_recaller(tmp_path / "bundle")
+    for features_sent in ({"city": "Atlantis"}, {"city": "Atlantis", "device": "toaster"}):
+        assert recaller.recall(RecallQuery(user_id="nobody", features=features_sent, k=3)).source == "popular"
+    for features_sent in ({"city": "Oslo"}, {"age": 30.0}, {"city": "Atlantis", "device": "phone"}):
+        assert recaller.recall(RecallQuery(features=features_sent, k=3)).source == "features"
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_run_that_is_being_trained_is_left_alone(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: bool
+) -> None:
+    real = stage._fit
+
+    def second(*arguments: object) -> object:
+        monkeypatch.setattr(stage, "_fit", real)
         with pytest.raises(DataError, match="another process is training this run"):
-            train.run(recipe(), world / "dataset", tmp_path / "run")
-        raise KeyboardInterrupt
+            train.run(recipe(), world / "dataset", tmp_path / "run", resume=resume)
+        return real(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(stage, "_fit", second)
-    with pytest.raises(KeyboardInterrupt):
+    train.run(recipe(), world / "dataset", tmp_path / "run")
+    assert (tmp_path / "run" / "config.toml").is_file()
+    assert not list(tmp_path.glob(".run*"))
+
+
+def test_fresh_discards_unfinished_work(world: Path, tmp_path: Path) -> None:
+    (tmp_path / ".run.unfinished" / "checkpoints").mkdir(parents=True)
+    (tmp_path / ".run.unfinished" / "key").write_text("of another recipe")
+    with pytest.raises(DataError, match="--fresh"):
         train.run(recipe(), world / "dataset", tmp_path / "run")
-    monkeypatch.undo()
-    assert train.run(recipe(), world / "dataset", tmp_path / "run")["stages"][0]["epochs"] == 2
+    train.run(recipe(), world / "dataset", tmp_path / "run", resume=False)
+    assert (tmp_path / "run" / "summary.json").is_file()
+
+
+def test_overwrite_replaces_only_its_like(world: Path, exported: Path) -> None:
+    for overwritten in (world / "dataset", exported, world / "events.parquet", world):
+        with pytest.raises(OutputExistsError, match=r"no directory with summary\.json"):
+            train.run(recipe(), world / "dataset", overwritten, overwrite=True)
+    with pytest.raises(OutputExistsError, match=r"no directory with dataset\.json"):
+        prepare.run(DataConfig(), world, world, overwrite=True)
+    with pytest.raises(OutputExistsError, match=r"no directory with manifest\.json"):
+        export.run(world / "run", world / "run", overwrite=True)
+    with pytest.raises(OutputExistsError, match="is a directory"):
+        recall.run(exported, 2, exported, overwrite=True)
+    assert Bundle.open(exported).manifest.items > 0
+    assert Dataset.open(world / "dataset").manifest.items == 20

@@ -152,3 +152,13 @@ def test_endings_may_be_in_upper_case(tmp_path: Path, name: str, text: str, fold
     (tmp_path / "I.CSV").write_text("item,title\na,A\nb,B\n")
     data = opened(tmp_path, source if folder else source / name, items=tmp_path / "I.CSV")
     assert pairs(data) == EVENTS
+
+
+def test_names_in_upper_case_mean_the_same(tmp_path: Path) -> None:
+    (tmp_path / "TRAIN.CSV").write_text("user_id,item_id\na,x\nb,y\nc,x\n")
+    (tmp_path / "Test.csv").write_text("user_id,item_id\na,y\n")
+    (tmp_path / "Items.CSV").write_text("item_id,title\nx,X\ny,Y\nz,Z\n")
+    manifest = prepare.run(DataConfig(valid_share=0.0), tmp_path, tmp_path / "out")
+    assert manifest.split.kind == "given"
+    assert manifest.events["test"] == 1
+    assert manifest.items == 3

@@ -51,7 +51,7 @@ def names(directory: Path) -> list[str]:
 
 
 def write(out: Path, text: str = "whole", *, overwrite: bool = False) -> None:
-    with staged(out, overwrite=overwrite) as path:
+    with staged(out, overwrite=overwrite, marker="file") as path:
         path.mkdir()
         (path / "file").write_text(text)
 
@@ -137,7 +137,7 @@ def test_replacing_and_refusing(tmp_path: Path) -> None:
         write(tmp_path / "out", "second")
     write(tmp_path / "out", "third", overwrite=True)
     assert names(tmp_path) == ["out"] and (tmp_path / "out" / "file").read_text() == "third"
-    with pytest.raises(RuntimeError), staged(tmp_path / "out", overwrite=True) as path:
+    with pytest.raises(RuntimeError), staged(tmp_path / "out", overwrite=True, marker="file") as path:
         path.write_text("half")
         raise RuntimeError
     assert names(tmp_path) == ["out"] and (tmp_path / "out" / "file").read_text() == "third"

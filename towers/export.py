@@ -1,9 +1,9 @@
 """A tower as a SavedModel over raw features: what any process with only TensorFlow in it can load and run.
 
-In: a trained `Tower`. Out: a directory whose `serving_default` takes the raw features by name and gives `embeddings`.
+In: a trained `Tower`. Out: a directory whose `serving_default` takes the raw features by name and gives
+`embeddings` and `informed`.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import tensorflow as tf
@@ -12,7 +12,10 @@ from towers.model import Tower
 
 
 class RawTower(tf.Module):
-    """Raw features by name in, ``{"embeddings": float32 [B, D]}`` out."""
+    """Raw features by name in; out ``embeddings`` float32 [B, D] and ``informed`` bool [B].
+
+    Where nothing that came was learnt in training, `informed` is False and the vector means nothing.
+    """
 
     def __init__(self, tower: Tower) -> None:
         super().__init__()
@@ -22,11 +25,8 @@ class RawTower(tf.Module):
         )
 
     def _embed(self, **raw: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"embeddings": self.tower(self.tower.lookup(raw))}
-
-    def __call__(self, raw: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """Vectors [B, D] of raw features by name."""
-        return self.signature(**raw)["embeddings"]
+        rows = self.tower.lookup(raw)
+        return {"embeddings": self.tower(rows), "informed": self.tower.informed(rows)}
 
 
 def save_tower(tower: Tower, directory: Path) -> None:

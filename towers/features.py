@@ -166,6 +166,16 @@ class FeatureEncoder(tf.Module):
         sqrt = getattr(self.spec.config, "pooling", "mean") == "sqrt"
         return pooled / (tf.sqrt(count) if sqrt else count)
 
+    def informs(self, rows: tf.Tensor) -> tf.Tensor:
+        """Whether looked-up rows say something that training learnt: bool [B].
+
+        A missing value is no information, and a row that no training example read is zero (see `towers.untrained`).
+        """
+        if self.spec.config.kind == "numeric":
+            return (rows[:, 1] == 0) & tf.reduce_any(self.table[0] != 0)
+        known = (rows != MISSING) & tf.reduce_any(tf.gather(self.table, rows) != 0, axis=-1)
+        return known if rows.shape.rank == 1 else tf.reduce_any(known, axis=1)
+
     def mask(self, rows: Any, seed: tf.Tensor) -> Any:
         """Turns a seeded `mask_share` of the examples into missing ones, so that "missing" is learnt too."""
         share = self.spec.config.mask_share

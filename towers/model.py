@@ -71,6 +71,11 @@ class Tower(tf.Module):
             hidden = layer(hidden)
         return tf.math.l2_normalize(hidden, axis=1, epsilon=SHORTEST**2) if self.normalise else hidden
 
+    def informed(self, encoded: Encoded) -> tf.Tensor:
+        """Which examples have at least one feature that training learnt something of: bool [B]; no `Bag` here."""
+        known = [encoder.informs(encoded[encoder.spec.name]) for encoder in self.encoders]
+        return tf.reduce_any(tf.stack(known), axis=0)
+
     def lookup(self, raw: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Raw features by name to looked-up ones."""
         return {encoder.spec.name: encoder.lookup(raw[encoder.spec.name]) for encoder in self.encoders}

@@ -167,7 +167,8 @@ class Trainer:
         if not math.isfinite(progress.loss_sum):
             raise DivergedError(
                 f"the loss became {progress.loss_sum} within the {LOOK_STEPS} steps before step {progress.step} of "
-                f"epoch {progress.epoch + 1}; a smaller optimizer.learning_rate or a larger model.temperature helps"
+                f"epoch {progress.epoch + 1}; a smaller optimizer.learning_rate or a larger model.temperature "
+                "helps (with --fresh: the unfinished run has the settings that failed)"
             )
 
     def _after(self, record: dict[str, float]) -> Progress:

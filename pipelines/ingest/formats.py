@@ -112,7 +112,7 @@ class _Opener:
     def attributes(self, path: Path) -> Table:
         if not path.is_file():
             raise DataError(f"{path}: no such file")
-        kind = "movielens" if path.name in (*ITEM_FILES, *USER_FILES) else SUFFIXES.get(path.suffix.lower())
+        kind = "movielens" if path.name.lower() in (*ITEM_FILES, *USER_FILES) else SUFFIXES.get(path.suffix.lower())
         if kind is None:
             allowed = ", ".join((*SUFFIXES, *ITEM_FILES, *USER_FILES))
             raise DataError(f"{path}: cannot tell its format by its name; known are {allowed}")
@@ -127,7 +127,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _detect(events: Path, files: list[Path]) -> str:
-    names = {path.name for path in files}
+    names = {path.name.lower() for path in files}
     if names & set(EVENT_FILES):
         return "movielens"
     if events.is_dir() and {"train.txt", "test.txt"} <= names:
@@ -140,7 +140,7 @@ def _detect(events: Path, files: list[Path]) -> str:
         return "pairs" if looks_like_pairs(texts[0]) else "lightgcn"
     if len(kinds) == 1 and kinds[0] != "recbole":
         return kinds[0]
-    found = ", ".join(sorted(names)[:8])
+    found = ", ".join(path.name for path in files[:8])
     raise DataError(f"{events}: cannot tell the format of {found}; name it with --format ({', '.join(FORMATS[1:])})")
 
 
@@ -152,13 +152,13 @@ def _tables(files: list[Path]) -> list[Path]:
     """The files of a folder that can hold events: `events.*`, else `train.*` and its like, else all but attributes."""
     tables = [path for path in files if path.suffix.lower() in SUFFIXES]
     for stems in (("events",), SPLITS):
-        if chosen := [path for path in tables if path.stem in stems]:
+        if chosen := [path for path in tables if path.stem.lower() in stems]:
             return chosen
-    return [path for path in tables if path.stem not in ("items", "users")]
+    return [path for path in tables if path.stem.lower() not in ("items", "users")]
 
 
 def _event_files(folder: Path, files: list[Path], kind: str) -> list[tuple[str | None, Path]]:
-    by_name = {path.name: path for path in files}
+    by_name = {path.name.lower(): path for path in files}
     if kind == "movielens":
         found = [by_name[name] for name in EVENT_FILES if name in by_name][:1]
     elif kind == "recbole":
@@ -170,7 +170,7 @@ def _event_files(folder: Path, files: list[Path], kind: str) -> list[tuple[str |
     else:
         found = [path for path in _tables(files) if SUFFIXES[path.suffix.lower()] == kind]
     # RecBole names them ml.train.inter, all others train.csv.
-    splits = [path.stem.rpartition(".")[2] for path in found]
+    splits = [path.stem.lower().rpartition(".")[2] for path in found]
     if "train" in splits and set(splits) <= set(SPLITS):
         if "test" not in splits or len(set(splits)) < len(splits):
             raise DataError(f"{folder}: a given split needs one train and one test file, got {', '.join(by_name)}")
@@ -194,7 +194,7 @@ def _beside(events: Path, kind: str, what: str) -> Path | None:
         if events.is_file():
             found = [path for path in found if path.stem == events.stem]
     else:
-        found = [path for path in files if path.name.startswith(f"{what}.")]
+        found = [path for path in files if path.name.lower().startswith(f"{what}.")]
     if len(found) > 1:
         raise DataError(f"{folder}: several files of {what}: {', '.join(path.name for path in found)}")
     return found[0] if found else None

@@ -11,8 +11,8 @@ import polars as pl
 from pipelines.errors import DataError
 from pipelines.ingest.rejects import Rejects
 
-WHOLE = r"^[0-9]+$"
-POINT = r"^[0-9]+\.0+$"
+WHOLE = r"^-?[0-9]+$"
+POINT = r"^-?[0-9]+\.0+$"
 
 
 class IdColumn:
