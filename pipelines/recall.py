@@ -3,19 +3,17 @@
 In: BUNDLE, k, maybe a file of user ids. Out: Parquet with the columns user_id (String), rank (UInt32, from 1), item_id
 (String), score (Float32), source (String: "user" or "popular"), one row per item, in the order of the users. Users are
 done in parts that lie in a hidden directory beside the output until all are there: a killed run goes on where it was.
-One process at a time works on an output: it holds a lock on a file in that directory.
+One process at a time works on an output: it holds a lock on that directory.
 """
 
-import fcntl
 import hashlib
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
+from pipelines.alone import alone
 from pipelines.errors import DataError
 from pipelines.progress import progress, say
 from pipelines.users_file import read_users
@@ -27,7 +25,6 @@ from serving.staging import refuse_existing, remove, staged
 
 PART_ROWS = 1_000_000
 SEARCH_USERS = 1_024
-LOCK = "lock"
 
 
 def run(bundle: Path, k: int, out: Path, *, users: Path | None = None, overwrite: bool = False) -> int:
@@ -55,7 +52,7 @@ def run(bundle: Path, k: int, out: Path, *, users: Path | None = None, overwrite
     recaller = open_recaller(bundle, tower=False)
     user_ids = recaller.bundle.query_ids if users is None else read_users(users)
     hidden = out.absolute().parent / f".{out.name}.parts"
-    with _locked(hidden, out):
+    with alone(hidden, f"{out}: another process is working on it; wait for it, or name another --out"):
         parts = _parts_directory(hidden, _job(bundle, k, user_ids))
         done = []
         with progress("recall", total=len(user_ids), unit="users") as advance:
@@ -117,7 +114,7 @@ def _parts_directory(hidden: Path, job: str) -> Path:
     """Where the finished parts of exactly this job lie; those of other inputs for the same output are removed."""
     parts = hidden / job
     for other in list(hidden.iterdir()):
-        if other.name not in (job, LOCK):
+        if other != parts:
             say(f"recall: unfinished parts of other inputs removed: {other}")
             remove(other)
     if parts.exists():
@@ -126,33 +123,3 @@ def _parts_directory(hidden: Path, job: str) -> Path:
         say(f"recall: going on with {len(list(parts.glob('*.parquet')))} finished parts")
     parts.mkdir(exist_ok=True)
     return parts
-
-
-@contextmanager
-def _locked(hidden: Path, out: Path) -> Iterator[None]:
-    """Holds the lock in the hidden directory, which is made where it is not there; a killed process holds none."""
-    while True:
-        hidden.mkdir(parents=True, exist_ok=True)
-        try:
-            handle = os.open(hidden / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-        except FileNotFoundError:
-            continue  # The process that held it has just finished and removed it.
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                message = f"{out}: another process is working on it; wait for it, or name another --out"
-                raise DataError(message) from None
-            if not _is_at(handle, hidden / LOCK):
-                continue  # Removed between its opening and its locking: a lock that nobody else would see.
-            yield
-            return
-        finally:
-            os.close(handle)
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False

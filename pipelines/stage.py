@@ -93,9 +93,14 @@ def run_stage(
     return result
 
 
-def _validation(config: Config, data: Dataset, tables: Tables) -> Validation:
-    """The held-out users of the validation split, or a seeded sample where there are more than the recipe allows."""
+def _validation(config: Config, data: Dataset, tables: Tables) -> Validation | None:
+    """The held-out users of the validation split, or a seeded sample where there are more than the recipe allows.
+
+    None where nobody has a target: every validation event repeats one of training.
+    """
     held = heldout(data, "valid")
+    if not len(held.users):
+        return None
     most = min(config.train.validation_users, len(held.users))
     rows = np.random.default_rng(config.train.seed).choice(len(held.users), most, replace=False)
     rows = np.sort(rows).astype(np.int32)

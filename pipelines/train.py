@@ -4,23 +4,20 @@ In: DATASET and a `Config`. Out: RUN with the settled recipe, what the features 
 works in a hidden sibling of RUN; one that was cut off stays there, and the same command goes on where it stopped.
 """
 
-import fcntl
 import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 import tomli_w
 
+from pipelines.alone import alone
 from pipelines.check import check_recipe
 from pipelines.dataset import Dataset
 from pipelines.errors import DataError
-from pipelines.heldout import heldout
 from pipelines.leaks import refuse_leaks
 from pipelines.progress import say
 from pipelines.stage import run_stage
@@ -55,7 +52,8 @@ def run(config: Config, dataset: Path, out: Path, *, resume: bool = True, overwr
     refuse_leaks(data)
     work = out.absolute().parent / f".{out.name}.unfinished"
     started = time.time()
-    with _alone(work, out):
+    with alone(work, f"{out}: another process is training this run; wait for it, or name another --out"):
+        refuse_existing(out, overwrite=overwrite, marker=SUMMARY)  # another process may have finished it just now
         _open_work(work, out, config, data, resume=resume)
         summary = {
             "dataset": data.manifest.fingerprint,
@@ -72,25 +70,6 @@ def run(config: Config, dataset: Path, out: Path, *, resume: bool = True, overwr
         publish(work, out.absolute())
     _say_summary(summary, out)
     return summary
-
-
-@contextmanager
-def _alone(work: Path, out: Path) -> Iterator[None]:
-    """Makes the working directory and holds a lock on it, which goes with the process, however that ends."""
-    work.mkdir(parents=True, exist_ok=True)
-    handle = os.open(work, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Between the two calls another process may have finished and renamed it.
-            ours = work.exists() and work.stat().st_ino == os.fstat(handle).st_ino
-        except BlockingIOError:
-            ours = False
-        if not ours:
-            raise DataError(f"{out}: another process is training this run; wait for it, or name another --out")
-        yield
-    finally:
-        os.close(handle)
 
 
 def _open_work(work: Path, out: Path, config: Config, data: Dataset, *, resume: bool) -> None:
@@ -114,7 +93,7 @@ def _open_work(work: Path, out: Path, config: Config, data: Dataset, *, resume: 
 def _train_stages(config: Config, data: Dataset, work: Path) -> list[dict[str, Any]]:
     """Trains on the training events; with `data.refit` once more on training + validation, for the chosen epochs."""
     if not config.data.refit:
-        validated = data.manifest.events["valid"] > 0 and len(heldout(data, "valid").users) > 0
+        validated = data.manifest.events["valid"] > 0
         return [run_stage("train", config, data, ("train",), work, work, validated=validated)]
     choose = work / "choose"
     chosen = run_stage("train", config, data, ("train",), choose, work, validated=True)

@@ -419,3 +419,14 @@ def test_overwrite_replaces_only_its_like(world: Path, exported: Path) -> None:
         recall.run(exported, 2, exported, overwrite=True)
     assert Bundle.open(exported).manifest.items > 0
     assert Dataset.open(world / "dataset").manifest.items == 20
+
+
+def test_validation_events_that_all_repeat_training_choose_no_epoch(tmp_path: Path) -> None:
+    rounds = [(f"u{u}", f"i{u % 3}", 1_600_000_000 + 100 * turn + u) for turn in range(10) for u in range(6)]
+    pl.DataFrame(rounds, schema=["user_id", "item_id", "timestamp"], orient="row").write_csv(tmp_path / "events.csv")
+    prepare.run(DataConfig(duplicates="keep"), tmp_path / "events.csv", tmp_path / "dataset")
+    sections = {"train": {"epochs": 2, "batch_size": 8}, "model": {"dimension": 4}}
+    (only,) = train.run(parse_config(sections), tmp_path / "dataset", tmp_path / "run")["stages"]
+    assert (only["epochs"], only["metric"], only["best_metric"]) == (2, "", None)
+    with pytest.raises(ConfigError, match=r"data\.refit: the data set has no validation targets"):
+        check.run(parse_config({**sections, "data": {"refit": True}}), tmp_path / "dataset")
