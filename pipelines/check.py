@@ -9,9 +9,12 @@ from pathlib import Path
 from pipelines.dataset import Dataset
 from pipelines.features import settle_features
 from pipelines.heldout import heldout
+from pipelines.labels import DEFAULT_METRIC, read_labels
 from pipelines.leaks import refuse_leaks
+from towers.combinations import parts
 from towers.config import Config, DataConfig
 from towers.errors import ConfigError
+from towers.samplers.settings import Drawing
 
 # Keys of [data] that `prepare` has already used up when training starts.
 PREPARED = tuple(key for key in DataConfig.model_fields if key not in ("split", "refit"))
@@ -39,6 +42,9 @@ def describe(config: Config) -> str:
     """The settled features as the recipe would spell them, defaults left out: what a user may copy and change."""
     lines = []
     for side, features in (("query", config.features.query), ("candidate", config.features.candidate)):
+        if side == "query" and config.task == "similarity":
+            lines.append("# features.query: none; task = 'similarity' trains the item tower alone")
+            continue
         if features is None:
             lines.append(f"# features.{side}: derived from the data set; --dataset DATASET shows them")
             continue
@@ -71,14 +77,42 @@ def check_recipe(config: Config, data: Dataset) -> Config:
         raise ConfigError(f"{data.path}: {data.manifest.events['train']} training events; training needs at least 2")
     if config.data.refit and not (data.manifest.events["valid"] and len(heldout(data, "valid").users)):
         raise ConfigError("data.refit: the data set has no validation targets to choose the epochs on; set it to false")
-    if config.train.weighted:
-        weight = data.events("train").weight
-        if weight is None:
-            raise ConfigError("train.weighted: the data set has no weights; prepare it with data.columns.weight")
-        if float(weight.min()) < 0:
-            raise ConfigError(
-                f"train.weighted: weights must not be negative; the data set's smallest is {weight.min():g}"
-            )
+    _refuse_weights(config, data)
+    _refuse_draws(config, data)
     # What the data set was prepared with, not what this recipe leaves at its defaults.
     settled = prepared.model_copy(update={"refit": config.data.refit})
-    return settle_features(config.model_copy(update={"data": settled}), data)
+    config = settle_features(config.model_copy(update={"data": settled}), data)
+    return _settle_similarity(config, data) if config.task == "similarity" else config
+
+
+def _settle_similarity(config: Config, data: Dataset) -> Config:
+    """Takes the task's own metric where the recipe names none, and reads the labels once to see that they will do."""
+    if "metric" not in config.train.model_fields_set and config.similarity.pairs is None:
+        config = config.model_copy(update={"train": config.train.model_copy(update={"metric": DEFAULT_METRIC})})
+    read_labels(config, data)
+    return config
+
+
+def _refuse_weights(config: Config, data: Dataset) -> None:
+    """Weights are there where the recipe learns from them, and none of them is negative."""
+    key = "train.weighted" if config.train.weighted else f"loss.name = '{config.loss.name}'"
+    if not config.train.weighted and not config.loss.graded:
+        return
+    weight = data.events("train").weight
+    if weight is None:
+        raise ConfigError(f"{key}: the data set has no weights; prepare it with data.columns.weight")
+    if float(weight.min()) < 0:
+        raise ConfigError(f"{key}: weights must not be negative; the data set's smallest is {weight.min():g}")
+    if config.loss.graded and float(weight.max()) == 0:
+        raise ConfigError(f"{key}: every weight of the training events is 0; there is nothing to learn from")
+
+
+def _refuse_draws(config: Config, data: Dataset) -> None:
+    """As many distinct negatives as the recipe asks for can be drawn."""
+    trained = int((data.items["train_count"] > 0).sum())
+    for part in parts(config.negatives) if config.negatives is not None else ():
+        if isinstance(part, Drawing) and part.distinct and part.negatives > trained:
+            raise ConfigError(
+                f"sampler.negatives: {part.negatives} distinct items, but only {trained:,} were trained on; "
+                "ask for fewer, or set sampler.distinct to false"
+            )

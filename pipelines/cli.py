@@ -30,6 +30,8 @@ KEPT = {
     "serve": "the service has stopped",
     "query": "nothing was changed",
     "check": "nothing was changed",
+    "losses": "nothing was changed",
+    "samplers": "nothing was changed",
 }
 
 app = typer.Typer(
@@ -71,6 +73,22 @@ def check(
     from towers.config import load_config
 
     typer.echo(command.describe(command.run(load_config(config, overrides), dataset)))
+
+
+@app.command(epilog=_example("towers losses"))
+def losses() -> None:
+    """List every loss with its formula, options and paper."""
+    from pipelines import losses as command
+
+    typer.echo(command.run())
+
+
+@app.command(epilog=_example("towers samplers"))
+def samplers() -> None:
+    """List every sampler with its formula, options and paper."""
+    from pipelines import samplers as command
+
+    typer.echo(command.run())
 
 
 @app.command(epilog=_example("towers prepare --events u.data --format movielens --out dataset"))

@@ -11,7 +11,8 @@ from typing import Any
 import polars as pl
 
 from pipelines.dataset import Dataset
-from towers.config import Feature, parse_config
+from towers.config import parse_config
+from towers.feature_settings import Feature
 
 DISTINCT_SHARE = 0.5  # a string column with more distinct values than this share of its rows is free text or a key
 # Known users' stored vectors, and requests without context, have none: half the examples train without it, too.

@@ -86,7 +86,7 @@ def run(run: Path, out: Path, *, overwrite: bool = False) -> Manifest:
         out,
         model_version=f"{dataset.manifest.fingerprint[:8]}-{version_of_vectors[:8]}",
         metric=trained.config.model.similarity,
-        query_features=[request_feature(encoder.spec) for encoder in model.query_tower.encoders],
+        query_features=_query_features(trained),
         candidate_features=[request_feature(encoder.spec) for encoder in model.candidate_tower.encoders],
         item_ids=dataset.items["item_id"].filter(pl.Series(items)),
         item_vectors=item_vectors,
@@ -129,8 +129,9 @@ def load_run(run: Path) -> Trained:
     model = build_model(config, load_features(run))
     tables = build_tables(model, dataset, None)
     # One pass creates the weights of the hidden layers, which the checkpoint then fills.
-    model.query_tower(_constants(tables.of_users(*_first_user())))
-    model.candidate_tower(_constants(tables.of_items(np.zeros(1, np.int32))))
+    if model.query_tower.encoders:
+        model.query_tower(_constants(tables.of_users(*_first_user())))
+    model.candidate_tower(_constants({name: rows[:1] for name, rows in tables.items.items()}))
     tf.train.Checkpoint(model=model).read(str(run / "checkpoints" / "final")).assert_existing_objects_matched()
     return Trained(config, summary, dataset, model, tables)
 
@@ -150,6 +151,14 @@ def request_feature(spec: FeatureSpec) -> RequestFeature:
     return RequestFeature(name=spec.name, kind=spec.config.kind, dtype=spec.dtype.name, length=spec.length)
 
 
+def _query_features(trained: Trained) -> list[RequestFeature]:
+    """What a request may send. With task = "similarity" it asks with an item: its id is no user's."""
+    if trained.config.task == "retrieval":
+        return [request_feature(encoder.spec) for encoder in trained.model.query_tower.encoders]
+    features = [request_feature(encoder.spec) for encoder in trained.model.candidate_tower.encoders]
+    return [each.model_copy(update={"kind": "item"}) if each.kind == "id" else each for each in features]
+
+
 def _query_vectors(model: TwoTower, tables: Tables, offsets: Int64s, items: Int32s) -> tuple[Int32s, Floats]:
     """Numbers and vectors of the users of whom anything is known, be it only what they have seen."""
     users, vectors = [], []
@@ -158,9 +167,7 @@ def _query_vectors(model: TwoTower, tables: Tables, offsets: Int64s, items: Int3
         for begin in range(0, count, USERS):
             block = np.arange(begin, min(begin + USERS, count), dtype=np.int32)
             lists = offsets[begin : begin + len(block) + 1]
-            features = tables.of_users(block, lists, items)
-            known = informed(model.query_tower, features)
-            embedded = embed_all(model.query_tower, features)
+            known, embedded = _users_known(model, tables.of_users(block, lists, items), len(block))
             # A zero vector says "popular items, but not those they have seen"; without even those there is no user.
             embedded[~known] = 0
             kept = known | (np.diff(lists) > 0)
@@ -171,12 +178,19 @@ def _query_vectors(model: TwoTower, tables: Tables, offsets: Int64s, items: Int3
     return np.concatenate(users), np.concatenate([block.reshape(-1, dimension) for block in vectors])
 
 
+def _users_known(model: TwoTower, features: dict[str, NDArray[Any]], count: int) -> tuple[NDArray[np.bool_], Floats]:
+    """Which users training learnt something of, and their vectors; with task = "similarity" it learnt of none."""
+    if not model.query_tower.encoders:
+        return np.zeros(count, np.bool_), np.zeros((count, model.settings.dimension), np.float32)
+    return informed(model.query_tower, features), embed_all(model.query_tower, features)
+
+
 def _save_towers(trained: Trained, directory: Path) -> None:
+    model = trained.model
+    # Items are asked for with an item: both sides are the item tower.
+    query = model.candidate_tower if trained.config.task == "similarity" else model.query_tower
     with progress("save towers", total=2, unit="towers") as advance:
-        for name, tower in (
-            ("query_tower", trained.model.query_tower),
-            ("candidate_tower", trained.model.candidate_tower),
-        ):
+        for name, tower in (("query_tower", query), ("candidate_tower", model.candidate_tower)):
             save_tower(tower, directory / name)
             advance(1)
 

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 
 from pipelines.dataset import Dataset
 from pipelines.derive import derive_candidate, derive_query, input_name
-from towers.config import Config, Feature, Features
+from towers.config import Config, Features
 from towers.errors import ConfigError
+from towers.feature_settings import Feature
 
 # What each kind can read; id, history, hour and weekday read the event itself.
 READS = {
@@ -20,6 +21,7 @@ READS = {
     "multi": ("list",),
     "text": ("string", "list"),
 }
+ID_MASK_SHARE = 0.5
 
 
 def settle_features(config: Config, dataset: Dataset) -> Config:
@@ -30,11 +32,14 @@ def settle_features(config: Config, dataset: Dataset) -> Config:
     """
     query = config.features.query
     candidate = config.features.candidate
+    similarity = config.task == "similarity"
     sides = Features(
-        query=derive_query(dataset) if query is None else query,
-        candidate=derive_candidate(dataset) if candidate is None else candidate,
+        query=derive_query(dataset) if query is None and not similarity else query,
+        candidate=_derived_candidate(config, dataset) if candidate is None else candidate,
     )
-    for side, features in (("query", sides.query or {}), ("candidate", sides.candidate or {})):
+    # With task = "similarity" there is no query tower.
+    named = [("query", sides.query or {}), ("candidate", sides.candidate or {})]
+    for side, features in named[1:] if similarity else named:
         if not features:
             raise ConfigError(f"features.{side}: needs at least one feature; leave the section out to derive them")
         ids = [name for name, feature in features.items() if feature.kind == "id"]
@@ -42,6 +47,8 @@ def settle_features(config: Config, dataset: Dataset) -> Config:
             raise ConfigError(f"features.{side}: one feature of kind 'id' at most, got {', '.join(ids)}")
         for name, feature in features.items():
             _check(f"features.{side}.{name}", name, feature, side, dataset)
+    if similarity:
+        _check_unlabelled(config, sides.candidate or {})
     return config.model_copy(update={"features": sides})
 
 
@@ -54,6 +61,39 @@ def columns_of(side: str, dataset: Dataset) -> Mapping[str, str]:
 def column_of(name: str, feature: Feature) -> str:
     """The column a feature reads."""
     return feature.column or name
+
+
+def _derived_candidate(config: Config, dataset: Dataset) -> dict[str, Feature]:
+    """The derived features, with task = "similarity" without the labels.
+
+    An item without a label has no row for its id: half the examples then train as if they had none, too.
+    """
+    derived = derive_candidate(dataset)
+    if config.task == "retrieval":
+        return derived
+    kept = {name: each for name, each in derived.items() if column_of(name, each) != config.similarity.column}
+    masked = {"mask_share": ID_MASK_SHARE} if len(kept) > 1 else {}
+    return {name: each.model_copy(update=masked) if each.kind == "id" else each for name, each in kept.items()}
+
+
+def _check_unlabelled(config: Config, features: Mapping[str, Feature]) -> None:
+    """The item tower sees neither the labels nor what only training items have."""
+    for name, feature in features.items():
+        if feature.kind in READS and column_of(name, feature) == config.similarity.column:
+            raise ConfigError(
+                f"features.candidate.{name}: reads {config.similarity.column!r}, the labels of similarity.column: the "
+                "item tower would see the answer; leave the feature out"
+            )
+        if feature.kind == "id" and feature.min_count > 1:
+            raise ConfigError(
+                f"features.candidate.{name}.min_count: task = 'similarity' counts labelled items, and each of them "
+                f"once; leave it out; got {feature.min_count}"
+            )
+    if config.similarity.holdout_share and all(feature.kind == "id" for feature in features.values()):
+        raise ConfigError(
+            "features.candidate: held-out items have no row for their id, and there is no other feature to know them "
+            "by; add one, or set similarity.holdout_share = 0"
+        )
 
 
 def _check(key: str, name: str, feature: Feature, side: str, dataset: Dataset) -> None:

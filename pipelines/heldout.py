@@ -1,7 +1,8 @@
 """The held-out events as questions: for each user, what is known before, and what should be found.
 
 In: a `Dataset` and the split to ask about. Out: a `HeldOut` in flat arrays. All protocols here share it: the items a
-user took earlier are known and masked, so they are no targets; a user without targets is no question.
+user took earlier are known and masked, so they are no targets, and no more is an event of weight 0; a user without
+targets is no question.
 """
 
 from collections.abc import Sequence
@@ -91,6 +92,10 @@ def _block(
     first, last = int(held.offsets[low]), int(held.offsets[high])
     user = np.asarray(held.user[first:last])
     pair = user.astype(np.int64) * items + held.item[first:last]
+    if held.weight is not None:
+        # Weight 0 is an impression that nobody took up: a label to learn from, nothing to find.
+        taken = held.weight[first:last] > 0
+        user, pair = user[taken], pair[taken]
     _, place = np.unique(pair, return_index=True)
     place.sort()
     user, pair = user[place], pair[place]

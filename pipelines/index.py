@@ -60,10 +60,15 @@ def run(
 
 
 def sample_queries(bundle: Bundle, seed: int) -> Floats:
-    """At most 1,000 of the bundle's query vectors, or item vectors where it knows no user: [B, D]."""
-    vectors = bundle.query_vectors if len(bundle.query_vectors) else bundle.item_vectors
-    rows = np.random.default_rng(seed).choice(len(vectors), size=min(SAMPLE, len(vectors)), replace=False)
-    return np.ascontiguousarray(vectors[np.sort(rows)])
+    """At most 1,000 of the bundle's query vectors, or item vectors where it has none of any user: [B, D]."""
+    for vectors in (bundle.query_vectors, bundle.item_vectors):
+        rows = np.random.default_rng(seed).choice(len(vectors), size=min(SAMPLE, len(vectors)), replace=False)
+        drawn = vectors[np.sort(rows)]
+        # A zero vector is answered with popular items, without a search.
+        drawn = drawn[np.any(drawn != 0, axis=1)]
+        if len(drawn):
+            break
+    return np.ascontiguousarray(drawn)
 
 
 def tune(index: ScannIndex, queries: Floats, truth: Rows, target: float) -> tuple[ScannIndex, float]:

@@ -1,6 +1,7 @@
 """`towers report`: what a bundle's served vectors reach on the test events, beside what they must beat.
 
-In: BUNDLE and the DATASET it was trained on. Out: REPORT with `report.json` and `per_user.parquet`, and a short table.
+In: BUNDLE and the DATASET it was trained on. Out: REPORT with `report.json` and `per_user.parquet`, and a short table;
+of a bundle of `task = "similarity"` what `pipelines.report_similarity` says of its items.
 """
 
 import json
@@ -15,6 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 from rich.console import Console
 
+from pipelines import report_similarity
 from pipelines.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.evaluation import baselines, figures
@@ -40,7 +42,7 @@ PROTOCOL = (
 
 
 def run(bundle: Path, dataset: Path, out: Path, *, ks: Sequence[int] = KS, overwrite: bool = False) -> dict[str, Any]:
-    """Measures a bundle on the data set's test split.
+    """Measures a bundle on the data set's test split, or with task = "similarity" on the items it held out.
 
     Args:
         bundle: BUNDLE.
@@ -60,6 +62,8 @@ def run(bundle: Path, dataset: Path, out: Path, *, ks: Sequence[int] = KS, overw
     refuse_existing(out, overwrite=overwrite, marker="report.json")
     opened, data = Bundle.open(bundle), Dataset.open(dataset)
     _refuse_strangers(opened, data, dataset)
+    if report_similarity.is_similarity(opened):
+        return report_similarity.run(opened, data, out, _provenance(opened, data), ks=ks, overwrite=overwrite)
     held = heldout(data, "test")
     if not len(held.users):
         raise DataError(f"{dataset}: no user has a test event to recall; prepare it with data.test_share above 0")

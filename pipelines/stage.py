@@ -18,14 +18,18 @@ from pipelines.dataset import Dataset
 from pipelines.heldout import heldout
 from pipelines.lists import select_lists
 from pipelines.progress import progress, say
+from pipelines.similarity import Training, similarity_training
 from pipelines.tables import build_tables
 from pipelines.vocabulary import LearntFeatures, learn_features
 from serving.staging import remove
+from towers.catalogue import Catalogue
 from towers.config import Config
 from towers.events import Events
 from towers.examples import Examples
+from towers.items import ItemFeatures
 from towers.model import TwoTower
-from towers.samplers import InBatchSampler
+from towers.retrieval import Retrieval
+from towers.samplers.registry import build_sampler
 from towers.tables import Tables
 from towers.training import Summary, Trainer
 from towers.untrained import silence_untrained
@@ -36,7 +40,7 @@ REFIT_EVENTS = "refit_events"
 
 def build_model(config: Config, learnt: LearntFeatures) -> TwoTower:
     """The untrained model of a settled recipe."""
-    return TwoTower(learnt.query, learnt.candidate, config.model, config.loss, config.train.seed)
+    return TwoTower(learnt.query, learnt.candidate, config)
 
 
 def run_stage(
@@ -61,25 +65,18 @@ def run_stage(
         done: dict[str, Any] = json.loads(marker.read_text(encoding="utf-8"))
         return done
     directory.mkdir(exist_ok=True)
-    events, context = _events(data, splits, work)
-    model = build_model(config, learn_features(config, data, events, context, directory))
-    tables = build_tables(model, data, context)
-    silence_untrained(model, tables, events)
-    counts = np.bincount(events.item, minlength=data.manifest.items)
-    examples = Examples(
-        events,
-        tables,
-        InBatchSampler(counts, config.train.batch_size),
-        config.train.batch_size,
-        config.train.seed,
-        config.train.weighted,
+    if config.task == "similarity":
+        training = similarity_training(config, data, directory)
+    else:
+        training = _retrieval(config, data, _events(data, splits, work), directory, validated=validated)
+    summary = _fit(
+        name,
+        Trainer(training.task, training.batches, config.optimizer, config.train, directory, training.validation),
     )
-    validation = _validation(config, data, tables) if validated else None
-    summary = _fit(name, Trainer(model, examples, config.optimizer, config.train, directory, validation))
-    tf.train.Checkpoint(model=model).write(str(directory / "checkpoints" / "final"))
+    tf.train.Checkpoint(model=training.task.towers).write(str(directory / "checkpoints" / "final"))
     result = {
         "stage": name,
-        "examples": len(events),
+        "examples": training.examples,
         "batch_size": config.train.batch_size,
         **dataclasses.asdict(summary),
     }
@@ -91,6 +88,33 @@ def run_stage(
         remove(directory / "checkpoints" / kept)
     remove(work / REFIT_EVENTS)
     return result
+
+
+def _retrieval(
+    config: Config, data: Dataset, learnt_from: tuple[Events, pl.DataFrame | None], directory: Path, *, validated: bool
+) -> Training:
+    """Builds the training of `task = "retrieval"`; `learnt_from` are the training events and their own columns."""
+    events, context = learnt_from
+    model = build_model(config, learn_features(config, data, events, context, directory))
+    tables = build_tables(model, data, context)
+    silence_untrained(model, tables, events)
+    catalogue = Catalogue.of(events.item, data.manifest.items)
+    examples = Examples(
+        events,
+        tables,
+        catalogue,
+        config.train.batch_size,
+        config.train.seed,
+        weighted=config.train.weighted,
+        positives=config.loss.positives,
+        known=getattr(config.loss, "known_positives", 0),
+    )
+    size = min(config.train.batch_size, len(events))
+    seen = config.train.epochs * examples.steps * size
+    sampler = build_sampler(config.negatives, catalogue.counts, size, seen) if config.negatives is not None else None
+    largest = 1.0 if events.weight is None else float(events.weight.max())
+    task = Retrieval(model, config, ItemFeatures(tables.items, catalogue), len(catalogue), largest, sampler)
+    return Training(task, examples, _validation(config, data, tables) if validated else None, len(events))
 
 
 def _validation(config: Config, data: Dataset, tables: Tables) -> Validation | None:

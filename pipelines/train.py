@@ -19,6 +19,7 @@ from pipelines.check import check_recipe
 from pipelines.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.leaks import refuse_leaks
+from pipelines.pairs_file import pairs_digest
 from pipelines.progress import say
 from pipelines.stage import run_stage
 from serving.staging import publish, refuse_existing, remove
@@ -60,6 +61,7 @@ def run(config: Config, dataset: Path, out: Path, *, resume: bool = True, overwr
             # Relative, so that run and data set may move together.
             "dataset_path": os.path.relpath(dataset.resolve(), out.resolve()),
             "refit": config.data.refit,
+            **({"pairs": pairs_digest(Path(config.similarity.pairs))} if config.similarity.pairs is not None else {}),
             "stages": _train_stages(config, data, work),
             "tensorflow": tf.__version__,
         }
@@ -75,7 +77,9 @@ def run(config: Config, dataset: Path, out: Path, *, resume: bool = True, overwr
 def _open_work(work: Path, out: Path, config: Config, data: Dataset, *, resume: bool) -> None:
     """Goes on with an unfinished run of the same recipe and data, or starts one."""
     recipe = tomli_w.dumps(config.model_dump(exclude_none=True, mode="json"))
-    key = hashlib.sha256((recipe + data.manifest.fingerprint).encode()).hexdigest()
+    pairs = config.similarity.pairs
+    learnt_from = data.manifest.fingerprint + (pairs_digest(Path(pairs)) if pairs is not None else "")
+    key = hashlib.sha256((recipe + learnt_from).encode()).hexdigest()
     if resume and (work / "key").exists():
         if (work / "key").read_text() != key:
             raise DataError(

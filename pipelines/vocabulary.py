@@ -13,8 +13,9 @@ import polars as pl
 
 from pipelines.dataset import Dataset
 from pipelines.features import column_of
-from towers.config import Config, Feature, parse_config
+from towers.config import Config, parse_config
 from towers.events import Events, Int32s
+from towers.feature_settings import Feature
 from towers.features import WORD_BREAKS, FeatureSpec
 
 

@@ -47,7 +47,7 @@ class RecallQuery:
         history: item ids, newest last.
         k: how many items.
         exclude: item ids that must not come back; unknown ones are ignored.
-        exclude_seen: also leave out what a known user has seen, and the given history.
+        exclude_seen: also leave out what a known user has seen, the given history, and an item asked with.
     """
 
     user_id: str | None = None
@@ -102,6 +102,7 @@ class Recaller:
         self.exact = index if isinstance(index, ExactIndex) else ExactIndex(bundle.item_vectors)
         self._id_feature = bundle.manifest.query_feature("id")
         self._history_feature = bundle.manifest.query_feature("history")
+        self._item_feature = bundle.manifest.query_feature("item")
 
     def recall(self, query: RecallQuery) -> Recalled:
         """Answers one query.
@@ -223,6 +224,8 @@ class Recaller:
             rows += self._known(query.history)
             if self._history_feature is not None:
                 rows += self._known(features.get(self._history_feature.name))
+            if self._item_feature is not None:
+                rows += self._known([features.get(self._item_feature.name, "")])
             if user_row is not None:
                 seen.append(self.bundle.seen(user_row))
         return np.unique(np.concatenate([np.array(rows, np.int64), *seen])).astype(np.int64)

@@ -17,7 +17,21 @@ from serving.staging import OutputExistsError
 from towers.config import Config
 from towers.errors import ConfigError
 
-VERBS = ["synth", "check", "prepare", "train", "export", "index", "report", "recall", "serve", "query", "demo"]
+VERBS = [
+    "synth",
+    "losses",
+    "samplers",
+    "check",
+    "prepare",
+    "train",
+    "export",
+    "index",
+    "report",
+    "recall",
+    "serve",
+    "query",
+    "demo",
+]
 
 
 def towers(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:

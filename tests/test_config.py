@@ -11,9 +11,9 @@ from towers.errors import ConfigError
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
 
 MISTAKES = [
-    ({"los": {}}, "los: no such key; a recipe allows data, features, model, loss", "'loss'"),
-    ({"loss": {"nmae": "x"}}, "loss.nmae: no such key; loss allows name, correction", "'name'"),
-    ({"loss": {"name": "sampled_sofmax"}}, "loss.name: must be one of sampled_softmax", "'sampled_softmax'"),
+    ({"los": {}}, "los: no such key; a recipe allows task, data, features, model, loss", "'loss'"),
+    ({"loss": {"nmae": "x"}}, "loss.nmae: no such key; loss allows bottleneck", "'name'"),
+    ({"loss": {"name": "sampled_sofmax"}}, "loss.name: must be one of full_softmax, sampled", "'sampled_softmax'"),
     (
         {"features": {"query": {"a": {"kind": "catgorical"}}}},
         "features.query.a.kind: must be one of id, cat",
@@ -36,6 +36,16 @@ MISTAKES = [
     ({"train": {"batch_size": 1}}, "train.batch_size: Input should be greater than or equal to 2", "got 1"),
     ({"data": {"refit": "yes"}}, "data.refit: Input should be a valid boolean", "got 'yes'"),
     ({"model": 3}, "model: Input should be a valid dictionary", "got 3"),
+    ({"loss": {"name": "nce", "correction": 1.0}}, "loss.correction: no such key; loss allows", "log_z"),
+    ({"loss": {"name": "nce", "log_z": "lerned"}}, "loss.log_z: must be one of learned, per_query", "'learned'"),
+    ({"sampler": {"name": "unifrom"}}, "sampler.name: must be one of in_batch, uniform", "'uniform'"),
+    ({"sampler": {"name": "uniform", "k": 5}}, "sampler.k: no such key; sampler allows negatives", "distinct"),
+    (
+        {"sampler": {"name": "mixed", "parts": [{"name": "in_batch"}, {"name": "mixed"}]}},
+        "sampler.parts.1.name: must be one of in_batch, uniform",
+        "got 'mixed'",
+    ),
+    ({"sampler": {"name": "mixed", "parts": [{"name": "uniform"}]}}, "sampler: parts: a mixture needs", "got 1"),
 ]
 
 
@@ -63,6 +73,17 @@ def test_overrides_are_toml_values_and_bare_words(tmp_path: Path) -> None:
     assert config.optimizer.name == "sgd"
     assert config.features.query is not None
     assert config.features.query["user_id"].kind == "id"
+
+
+def test_naming_another_loss_clears_the_options_of_the_one_before(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text('[loss]\nname = "sampled_softmax"\ncorrection = 0.5\n[model]\ntemperature = 0.1\n')
+    config = load_config(recipe, ["model.temperature=", "loss.margin=0.3", "loss.name=am_softmax"])
+    assert (config.loss.name, config.loss.margin) == ("am_softmax", 0.3)  # type: ignore[union-attr]
+    assert config.temperature is None
+    assert load_config(recipe, ["loss.name=sampled_softmax"]).loss.correction == 0.5  # type: ignore[union-attr]
+    assert load_config(recipe, ["loss.name=full_softmax"]).negatives is None
+    assert load_config(recipe).negatives.name == "in_batch"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("override", ["epochs=3", "train.epochs", "train.=3", "train.epochs.deeper=3"])

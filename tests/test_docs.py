@@ -2,14 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel
 
-from towers.config import Config, Feature
+from towers.config import Config
+from towers.feature_settings import Feature
+from towers.losses.settings import LOSSES
+from towers.samplers.settings import SAMPLERS
 
 PAGE = (Path(__file__).parents[1] / "docs" / "recipes.md").read_text(encoding="utf-8")
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 FEATURE_KINDS = get_args(get_args(Feature)[0])
 
 
@@ -24,21 +28,43 @@ def settings(model: type[BaseModel], prefix: str = "") -> list[tuple[str, object
     return found
 
 
-@pytest.mark.parametrize("section", ["data", "model", "loss", "sampler", "optimizer", "train"])
+def rows_of(section: str) -> list[str]:
+    """The table rows under the heading of one section."""
+    below = PAGE.split(f"`[{section}]`", 1)[1] if section != "similarity" else PAGE.split("and `[similarity]`", 1)[1]
+    return [line for line in below.split("\n## ", 1)[0].splitlines() if line.startswith("|")]
+
+
+def shown(default: object) -> str:
+    return json.dumps(list(default) if isinstance(default, tuple) else default)
+
+
+@pytest.mark.parametrize("section", ["data", "model", "optimizer", "train", "similarity"])
 def test_every_setting_has_its_row_and_default(section: str) -> None:
     model = Config.model_fields[section].annotation
     assert model is not None
     for key, default in settings(model):
-        full = f"{section}.{key}"
-        rows = [
-            line for line in PAGE.splitlines() if line.startswith("|") and (f"`{key}`" in line or f"`{full}`" in line)
-        ]
-        assert rows, f"docs/recipes.md has no row for {full}"
+        rows = [line for line in rows_of(section) if f"`{key}`" in line]
+        assert rows, f"docs/recipes.md has no row for {section}.{key}"
         if not key.startswith("columns.") and default is not None:
-            shown = json.dumps(list(default) if isinstance(default, tuple) else default)
-            assert any(f"| `{shown}` |" in row for row in rows), (
-                f"docs/recipes.md: {full} does not say its default {shown}"
-            )
+            assert any(f"| `{shown(default)}` |" in row for row in rows), f"{section}.{key}: not its default {default}"
+
+
+@pytest.mark.parametrize(
+    ("section", "model"),
+    [("loss", each) for each in LOSSES] + [("sampler", each) for each in SAMPLERS],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_every_choice_and_its_options_are_described(section: str, model: type[BaseModel]) -> None:
+    name = get_args(model.model_fields["name"].annotation)[0]
+    rows = rows_of(section)
+    assert any(f"`{name}`" in row for row in rows if "| `name` |" in row)
+    for key, field in model.model_fields.items():
+        if key == "name":
+            continue
+        told = [row for row in rows if f"`{key}`" in row.split("|")[1]]
+        assert told, f"docs/recipes.md has no row for {section}.{key}"
+        default = "none" if field.default is None or field.is_required() else f"`{shown(field.default)}`"
+        assert any(row.split("|")[2].strip() == default for row in told), f"{name}.{key}: not its default {default}"
 
 
 @pytest.mark.parametrize("model", FEATURE_KINDS, ids=lambda model: model.__name__)
@@ -49,3 +75,11 @@ def test_every_feature_kind_and_its_settings_are_described(model: type[BaseModel
     assert all(f"`{kind}`" in rows[0] for kind in kinds)
     for key in set(model.model_fields) - {"kind"}:
         assert f"`{key}`" in PAGE, f"docs/recipes.md does not name {key} of {kinds[0]}"
+
+
+@pytest.mark.parametrize("model", [*LOSSES, *SAMPLERS], ids=lambda model: model.__name__)
+def test_the_readmes_tables_name_every_choice_with_formula_and_source(model: Any) -> None:
+    name = get_args(model.model_fields["name"].annotation)[0]
+    rows = [line for line in README.splitlines() if line.startswith(f"| `{name}` | `{model.formula}` |")]
+    assert len(rows) == 1
+    assert rows[0].endswith(f"| {model.paper} |")

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from towers.catalogue import Catalogue
 from towers.events import Events
 from towers.examples import Examples, shuffled
-from towers.samplers import InBatchSampler
 from towers.tables import HistoryTable, Tables, clock_rows, windows
 
 
@@ -70,15 +70,48 @@ def test_clock_features_read_utc(kind: str, wanted: list[int]) -> None:
 def test_batches_are_a_function_of_the_step() -> None:
     events = small_events(timed=True)
     tables = Tables({"user_id": np.arange(3, dtype=np.int32)}, {"item_id": np.arange(6, dtype=np.int32)})
-    examples = Examples(events, tables, InBatchSampler(np.bincount(events.item, minlength=6), 2), 2, seed=4)
+    examples = Examples(events, tables, Catalogue.of(events.item, 6), 2, seed=4)
     assert examples.steps == 3
     streamed = [batch.item.tolist() for _, batch in examples.epoch(1)]
     assert streamed == [examples.batch(1, step).item.tolist() for step in range(3)]
     assert [batch.item.tolist() for _, batch in examples.epoch(1, first_step=2)] == streamed[2:]
 
 
-def test_log_q_is_exact_in_the_tail() -> None:
-    counts = np.array([10**12 - 3, 2, 1])
-    sampler = InBatchSampler(counts, batch_size=4096)
-    wanted = [np.log(4096.0 * c / 10**12) for c in (10**12 - 3, 2, 1)]
-    np.testing.assert_allclose(sampler.log_expected_counts(np.array([0, 1, 2], np.int32)), wanted, rtol=1e-6)
+def test_ranks_fall_with_the_number_of_examples_and_leave_untrained_items_out() -> None:
+    catalogue = Catalogue.of(np.array([5, 5, 1, 3, 3, 3, 1], np.int32), 7)
+    assert catalogue.items.tolist() == [3, 1, 5]  # ties by item number
+    assert catalogue.counts.tolist() == [3, 2, 2]
+    assert catalogue.ranks.tolist() == [-1, 1, -1, 0, -1, 2, -1]
+
+
+def several(timed: bool, positives: int, known: int) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
+    """Of each example: its positives, the known items beside it, its history; as item numbers."""
+    events = small_events(timed)
+    rows = np.arange(6, dtype=np.int32) + 1
+    tables = Tables({}, {}, histories={"h": HistoryTable(rows, 8)})
+    catalogue = Catalogue.of(events.item, 6)
+    batch = Examples(events, tables, catalogue, 7, 0, positives=positives, known=known).batch(0, 0)
+    items = np.append(catalogue.items, -1)
+    shown = [items[line[there]].tolist() for line, there in zip(batch.item, batch.present, strict=True)]
+    beside = [items[line][line >= 0].tolist() for line in batch.known]
+    histories = tables.of_examples(events, np.arange(7), positives)["h"]
+    return shown, beside, [[int(row) - 1 for row in line if row] for line in histories]
+
+
+def test_several_positives_are_the_users_next_items() -> None:
+    positives, known, history = several(timed=True, positives=3, known=0)
+    assert positives == [[5, 3, 4], [3, 4, 5], [4, 5], [5], [1], [2, 0], [0]]
+    assert known == [[]] * 7
+    assert history == [[], [5], [5], [5, 3, 4], [], [], [2]]
+
+
+def test_untimed_positives_go_round_and_stand_in_no_history() -> None:
+    positives, _, history = several(timed=False, positives=2, known=0)
+    assert positives == [[5, 3], [3, 4], [4, 5], [5, 5], [1], [2, 0], [0, 2]]
+    assert [sorted(line) for line in history] == [[4], [5, 5], [3], [3, 4], [], [], []]
+
+
+def test_known_items_are_the_nearest_of_the_same_user() -> None:
+    _, known, _ = several(timed=True, positives=1, known=3)
+    assert [sorted(line) for line in known] == [[3, 4, 5], [3, 4, 5], [3, 4, 5], [3, 4, 5], [1], [0, 2], [0, 2]]
+    assert [len(line) for line in several(timed=False, positives=1, known=9)[1]] == [4, 4, 4, 4, 1, 2, 2]

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from towers.config import (
+from towers.config import parse_config
+from towers.feature_settings import (
     CategoricalFeature,
     ClockFeature,
     HashedFeature,
     HistoryFeature,
     IdFeature,
-    LossConfig,
-    ModelConfig,
     MultiFeature,
     NumericFeature,
     TextFeature,
@@ -109,7 +108,7 @@ def test_a_missing_value_starts_as_nothing() -> None:
 
 def model(tmp_path: Path, **settings) -> TwoTower:
     user = encoder(IdFeature(kind="id"), ["u", "v"], tmp_path).spec
-    return TwoTower([user], [user], ModelConfig(dimension=4, **settings), LossConfig(), seed=0)
+    return TwoTower([user], [user], parse_config({"model": {"dimension": 4, **settings}}))
 
 
 def test_cosine_towers_give_unit_vectors_and_dot_towers_do_not(tmp_path: Path) -> None:

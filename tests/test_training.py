@@ -6,64 +6,24 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from training_world import USERS, group_world, recipe, towers_of
+from training_world import trainer as built_trainer
 
 from towers import validation as validation_module
-from towers.config import IdFeature, LossConfig, ModelConfig, OptimizerConfig, TrainConfig
 from towers.events import Events
-from towers.examples import Examples
-from towers.features import FeatureSpec
-from towers.model import TwoTower
-from towers.samplers import InBatchSampler
-from towers.tables import Tables
 from towers.training import DivergedError, Trainer
 from towers.untrained import silence_untrained
 from towers.validation import Validation, top_k
 
-USERS, ITEMS, GROUPS = 60, 30, 3
 
-
-def group_world() -> tuple[Events, Tables, Validation]:
-    """Users of group g take items of group g: nine of the ten in training, the tenth is held out."""
-    taken = np.array([[i for i in range(ITEMS) if i % GROUPS == u % GROUPS] for u in range(USERS)])
-    held = np.arange(USERS) // GROUPS % taken.shape[1]
-    train = np.array([np.delete(items, h) for items, h in zip(taken, held, strict=True)], np.int32)
-    offsets = np.arange(USERS + 1, dtype=np.int64) * train.shape[1]
-    events = Events(np.repeat(np.arange(USERS, dtype=np.int32), train.shape[1]), train.ravel(), offsets)
-    tables = Tables(
-        {"user_id": np.arange(1, USERS + 1, dtype=np.int32)}, {"item_id": np.arange(1, ITEMS + 1, dtype=np.int32)}
-    )
-    check = Validation(
-        dict(tables.users),
-        dict(tables.items),
-        offsets,
-        train.ravel(),
-        np.arange(USERS + 1),
-        taken[np.arange(USERS), held].astype(np.int32),
-        "recall@1",
-    )
-    return events, tables, check
-
-
-def trainer(directory: Path, *, epochs: int, rate: float = 0.05, patience: int = 99, validate: bool = True) -> Trainer:
-    events, tables, check = group_world()
-    model = TwoTower(
-        [FeatureSpec("user_id", IdFeature(kind="id"), size=USERS, table="u")],
-        [FeatureSpec("item_id", IdFeature(kind="id"), size=ITEMS, table="i")],
-        ModelConfig(dimension=8),
-        LossConfig(),
-        seed=1,
-    )
-    config = TrainConfig(epochs=epochs, batch_size=64, checkpoint_steps=3, patience=patience)
-    sampler = InBatchSampler(np.bincount(events.item, minlength=ITEMS), 64)
-    optimizer = OptimizerConfig(learning_rate=rate)
-    examples = Examples(events, tables, sampler, 64, seed=5)
-    return Trainer(model, examples, optimizer, config, directory, check if validate else None)
+def trainer(directory: Path, *, epochs: int, patience: int = 99) -> Trainer:
+    return built_trainer(directory, train={"epochs": epochs, "patience": patience})
 
 
 def weights(built: Trainer) -> list[np.ndarray]:
     return [
         np.array(v)
-        for v in [*built.model.trainable_variables, *(slot for slots in built.optimizer.slots for slot in slots)]
+        for v in [*built.task.trainable_variables, *(slot for slots in built.optimizer.slots for slot in slots)]
     ]
 
 
@@ -73,22 +33,22 @@ def test_it_learns_the_held_out_item_of_every_user(tmp_path: Path) -> None:
     # Chance among the 21 unseen items is 0.05; the one unseen item of the user's group is the answer.
     assert summary.best_metric == 1.0
     assert built.validation is not None
-    assert built.validation.measure(built.model.query_tower, built.model.candidate_tower) == 1.0
+    assert built.validation.measure(built.task.towers) == 1.0
 
 
 def test_it_keeps_the_best_epoch_and_stops_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = iter([0.2, 0.5, 0.4, 0.3, 0.9])
     kept: list[np.ndarray] = []
 
-    def measured(self: Validation, query_tower: object, candidate_tower: object) -> float:
-        kept.append(built.model.trainable_variables[0].numpy())
+    def measured(self: Validation, towers: object) -> float:
+        kept.append(built.task.trainable_variables[0].numpy())
         return next(metrics)
 
     monkeypatch.setattr(validation_module.Validation, "measure", measured)
     built = trainer(tmp_path, epochs=9, patience=2)
     summary = built.fit()
     assert (summary.epochs, summary.best_epoch, summary.best_metric) == (4, 2, 0.5)
-    np.testing.assert_array_equal(built.model.trainable_variables[0], kept[1])
+    np.testing.assert_array_equal(built.task.trainable_variables[0], kept[1])
 
 
 class StopError(Exception):
@@ -130,7 +90,7 @@ def test_ctrl_c_keeps_the_work(tmp_path: Path) -> None:
 
 def test_a_diverging_loss_stops_the_run(tmp_path: Path) -> None:
     built = trainer(tmp_path, epochs=3)
-    built.model.trainable_variables[0].assign(tf.fill([USERS + 1, 8], np.nan))
+    built.task.towers.query_tower.encoders[0].table.assign(tf.fill([USERS + 1, 8], np.nan))
     with pytest.raises(DivergedError, match="step 3 of epoch 1"):
         built.fit()
 
@@ -204,9 +164,7 @@ def test_a_stop_between_a_step_and_its_count_repeats_no_batch(tmp_path: Path) ->
 
 def test_rows_that_no_example_reads_start_and_stay_at_zero(tmp_path: Path) -> None:
     events, tables, _ = group_world()
-    spec = FeatureSpec("user_id", IdFeature(kind="id"), size=USERS + 1, table="u")
-    item = FeatureSpec("item_id", IdFeature(kind="id"), size=ITEMS, table="i")
-    model = TwoTower([spec], [item], ModelConfig(dimension=8), LossConfig(), seed=1)
+    model = towers_of(recipe(), users=USERS + 1)
     some = Events(events.user[:90], events.item[:90], np.minimum(events.offsets, 90))  # the first ten users only
     silence_untrained(model, tables, some)
     table = model.query_tower.encoders[0].table.numpy()

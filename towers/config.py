@@ -7,23 +7,20 @@ what came, what is allowed, and the nearest right name.
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from towers.combinations import refuse_combination
 from towers.config_errors import explain
 from towers.errors import ConfigError
+from towers.feature_settings import Feature
+from towers.losses.settings import LossConfig, SampledSoftmax
+from towers.samplers.settings import InBatch, SamplerConfig
+from towers.section import Count, Positive, Section, Share
 
-Count = Annotated[int, Field(ge=1)]
-Share = Annotated[float, Field(ge=0, lt=1)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-class Section(BaseModel):
-    """One section of a recipe: frozen, and no key that it does not know."""
-
-    # Strict: "3" is no number and true is no count.
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+DEFAULT_TEMPERATURE = 0.2
+DEFAULT_NAMES = {"loss": "sampled_softmax", "sampler": "in_batch"}
 
 
 class Columns(Section):
@@ -59,86 +56,6 @@ class DataConfig(Section):
         return self
 
 
-class _Feature(Section):
-    column: str | None = Field(None, description="the column it reads; by default the feature's own name")
-    mask_share: Share = Field(0.0, description="share of examples that train as if the value were missing")
-
-
-class IdFeature(_Feature):
-    """One embedding row per id seen in training; an unknown id counts as missing."""
-
-    kind: Literal["id"]
-    min_count: Count = Field(1, description="ids with fewer training events get no row of their own")
-
-
-class CategoricalFeature(_Feature):
-    """One embedding row per value of a vocabulary, and hashed rows for values outside it."""
-
-    kind: Literal["categorical"]
-    max_values: Count = 100_000
-    oov_buckets: Count = 1
-
-
-class HashedFeature(_Feature):
-    """Values hashed into a fixed number of embedding rows: no vocabulary, collisions instead."""
-
-    kind: Literal["hashed"]
-    buckets: Count = 10_000
-
-
-class NumericFeature(_Feature):
-    """A number, standardised by the mean and deviation of the data set; a missing one has a direction of its own."""
-
-    kind: Literal["numeric"]
-    log: bool = Field(False, description="take sign(x) log(1 + |x|) first")
-
-
-class MultiFeature(_Feature):
-    """Several values of one vocabulary, embeddings averaged."""
-
-    kind: Literal["multi"]
-    max_values: Count = 100_000
-    max_length: Count = 16
-    oov_buckets: Count = 1
-
-
-class TextFeature(_Feature):
-    """Lower-cased word tokens of a text, embeddings averaged."""
-
-    kind: Literal["text"]
-    max_values: Count = 50_000
-    max_length: Count = 16
-    oov_buckets: Count = 1_000
-
-
-class HistoryFeature(_Feature):
-    """The query's earlier items, newest last, embeddings pooled."""
-
-    kind: Literal["history"]
-    max_length: Count = 50
-    pooling: Literal["mean", "sqrt"] = Field("mean", description="divide the sum by the count, or by its square root")
-    share_item_table: bool = Field(True, description="pool the candidate tower's own item id embeddings")
-
-
-class ClockFeature(_Feature):
-    """Hour of the day or day of the week (UTC, Monday = 0) of the event; a request sends it as an integer."""
-
-    kind: Literal["hour", "weekday"]
-
-
-Feature = Annotated[
-    IdFeature
-    | CategoricalFeature
-    | HashedFeature
-    | NumericFeature
-    | MultiFeature
-    | TextFeature
-    | HistoryFeature
-    | ClockFeature,
-    Field(discriminator="kind"),
-]
-
-
 class Features(Section):
     """Features of both towers by name; a side left out is derived from the data set's columns."""
 
@@ -151,7 +68,9 @@ class ModelConfig(Section):
 
     dimension: int = Field(64, ge=1, le=4096)
     similarity: Literal["dot", "cosine"] = "cosine"
-    temperature: Positive = Field(0.2, description="logits are similarity / temperature")
+    temperature: Positive | None = Field(
+        None, description="logits are similarity / temperature; 0.2 where the loss has no scale of its own"
+    )
     temperature_trainable: bool = False
     combine: Literal["sum", "concat"] = Field("sum", description="sum feature vectors, or concatenate them into layers")
     query_layers: tuple[Count, ...] = Field((), description="hidden widths after combine = 'concat'")
@@ -164,18 +83,15 @@ class ModelConfig(Section):
         return self
 
 
-class LossConfig(Section):
-    """The training objective."""
+class SimilarityConfig(Section):
+    """What `task = "similarity"` calls similar: items of one class, or listed pairs."""
 
-    name: Literal["sampled_softmax"] = "sampled_softmax"
-    correction: float = Field(1.0, ge=0, le=1, description="strength c of the logQ correction: s - c log Q")
-    remove_accidental_hits: bool = Field(True, description="a negative equal to the positive gets probability 0")
-
-
-class SamplerConfig(Section):
-    """Where negatives come from."""
-
-    name: Literal["in_batch"] = "in_batch"
+    column: str | None = Field(None, description="item column that holds the class, or several (a genre, a category)")
+    pairs: str | None = Field(None, description="file of similar pairs, columns item_a and item_b")
+    against: Literal["centres", "items"] = Field(
+        "centres", description="an item's candidates: the classes' trained centres, or the other items of the batch"
+    )
+    holdout_share: Share = Field(0.2, description="share of the labelled items that only validation and report see")
 
 
 class OptimizerConfig(Section):
@@ -189,9 +105,11 @@ class TrainConfig(Section):
     """The loop: epochs, batches, validation, early stop, checkpoints."""
 
     epochs: Count = 10
-    batch_size: int = Field(2048, ge=2, description="each example is the others' negative")
+    batch_size: int = Field(2048, ge=2, description="examples a step")
     seed: int = Field(0, ge=0, lt=2**31)
-    metric: str = Field("recall@20", pattern=r"^(recall|ndcg)@[1-9][0-9]*$", description="what validation maximises")
+    metric: str = Field(
+        "recall@20", pattern=r"^(recall|ndcg|precision)@[1-9][0-9]*$", description="what validation maximises"
+    )
     patience: Count = Field(3, description="stop after so many validations without a better metric")
     validation_users: Count = Field(10_000, description="at most so many users, a seeded sample, in each validation")
     checkpoint_steps: Count = Field(2_000, description="a checkpoint each so many steps, and after each epoch")
@@ -201,13 +119,45 @@ class TrainConfig(Section):
 class Config(Section):
     """One recipe."""
 
+    task: Literal["retrieval", "similarity"] = Field("retrieval", description="what the towers learn")
     data: DataConfig = DataConfig()
     features: Features = Features()
     model: ModelConfig = ModelConfig()
-    loss: LossConfig = LossConfig()
-    sampler: SamplerConfig = SamplerConfig()
+    loss: LossConfig = SampledSoftmax(name="sampled_softmax")
+    sampler: SamplerConfig | None = Field(None, description="in_batch, where the loss takes negatives from a sampler")
+    similarity: SimilarityConfig = SimilarityConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     train: TrainConfig = TrainConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_section_without_a_name_is_the_default_one(cls, raw: Any) -> Any:
+        """`--set loss.correction=0.5` alone means the default loss."""
+        if not isinstance(raw, Mapping):
+            return raw
+        return {
+            key: {"name": DEFAULT_NAMES[key], **value} if key in DEFAULT_NAMES and isinstance(value, Mapping) else value
+            for key, value in raw.items()
+        }
+
+    @model_validator(mode="after")
+    def _the_parts_fit(self) -> "Config":
+        refuse_combination(self)
+        return self
+
+    @property
+    def negatives(self) -> SamplerConfig | None:
+        """The sampler, where the loss takes one."""
+        if self.sampler is None and self.loss.samples and self.task == "retrieval":
+            return InBatch(name="in_batch")
+        return self.sampler
+
+    @property
+    def temperature(self) -> float | None:
+        """What similarities are divided by; None for a loss with its own scale."""
+        if self.loss.own_scale:
+            return None
+        return DEFAULT_TEMPERATURE if self.model.temperature is None else self.model.temperature
 
 
 def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
@@ -215,7 +165,8 @@ def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
 
     Args:
         path: a TOML file.
-        overrides: ``section.key=value`` strings, values in TOML syntax (a bare word counts as a string).
+        overrides: ``section.key=value`` strings, values in TOML syntax (a bare word counts as a string); an empty value
+            takes the key out of the recipe.
 
     Raises:
         ConfigError: the file is missing or not TOML, or a key or value in it, or an override, is wrong.
@@ -228,7 +179,8 @@ def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
-    for override in overrides:
+    # Names first: to name another loss or sampler clears the options of the one before.
+    for override in sorted(overrides, key=lambda each: not each.partition("=")[0].strip().endswith(".name")):
         _apply_override(raw, override)
     return parse_config(raw, origin=str(path))
 
@@ -256,7 +208,7 @@ def _with_tuples(raw: Any) -> Any:
 def _apply_override(raw: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     parts = [part.strip() for part in key.split(".")]
-    if not equals or not all(parts) or len(parts) < 2:
+    if not equals or not all(parts) or (len(parts) < 2 and parts != ["task"]):
         raise ConfigError(f"--set {override!r}: expected section.key=value, for example train.epochs=5")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
@@ -267,4 +219,9 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
         node = node.setdefault(part, {})
         if not isinstance(node, dict):
             raise ConfigError(f"--set {override!r}: {part!r} is a value, not a section")
-    node[parts[-1]] = value
+    if key.strip() in ("loss.name", "sampler.name") and value != node.get("name", DEFAULT_NAMES[parts[0]]):
+        node.clear()
+    if text.strip():
+        node[parts[-1]] = value
+    else:
+        node.pop(parts[-1], None)

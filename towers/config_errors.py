@@ -22,10 +22,11 @@ def explain(detail: Mapping[str, Any], root: type[BaseModel]) -> str:
             where = ".".join(path[:-1]) or "a recipe"
             return f"{key}: no such key; {where} allows {', '.join(allowed)}{_nearest(path[-1], allowed)}"
         case "union_tag_invalid" | "union_tag_not_found":
-            kinds = [kind for model in models for kind in get_args(model.model_fields["kind"].annotation)]
+            tag = _tag(models[0])
+            tags = [value for model in models for value in _tags(model)]
             came = detail["ctx"].get("tag")
             came = "nothing" if came is None else repr(came)
-            return f"{key}.kind: must be one of {', '.join(kinds)}; got {came}{_nearest(came.strip(chr(39)), kinds)}"
+            return f"{key}.{tag}: must be one of {', '.join(tags)}; got {came}{_nearest(came.strip(chr(39)), tags)}"
         case "value_error":
             message = str(detail["msg"]).removeprefix("Value error, ")
             return f"{key}: {message}" if key else message
@@ -53,10 +54,12 @@ def _walk(root: type[BaseModel], loc: list[Any]) -> tuple[list[type[BaseModel]],
     in_dict = False
     path: list[str] = []
     for part in loc:
-        tagged = [model for model in models if "kind" in model.model_fields and part in _kinds(model)]
+        tagged = [model for model in models if part in _tags(model)]
         if len(models) > 1 and tagged and not in_dict:
             models = tagged
             continue
+        if path and not in_dict and not isinstance(part, int) and _is_leaf(models, path[-1]):
+            break  # pydantic names the member of a scalar union ("float", "literal['adaptive']")
         path.append(str(part))
         if in_dict:
             in_dict = False
@@ -67,8 +70,20 @@ def _walk(root: type[BaseModel], loc: list[Any]) -> tuple[list[type[BaseModel]],
     return models, path
 
 
-def _kinds(model: type[BaseModel]) -> tuple[str, ...]:
-    return get_args(model.model_fields["kind"].annotation)
+def _tag(model: type[BaseModel]) -> str:
+    """The field that tells the members of a union apart: `kind` of features, `name` of losses and samplers."""
+    return "kind" if "kind" in model.model_fields else "name"
+
+
+def _tags(model: type[BaseModel]) -> tuple[str, ...]:
+    field = model.model_fields.get(_tag(model))
+    return get_args(field.annotation) if field is not None else ()
+
+
+def _is_leaf(models: list[type[BaseModel]], key: str) -> bool:
+    """Whether `key` is a field of the one model possible, and holds no model itself."""
+    field = models[0].model_fields.get(key) if len(models) == 1 else None
+    return field is not None and not _models(field.annotation)
 
 
 def _is_dict(annotation: Any) -> bool:
@@ -84,4 +99,6 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
         return [model for arg in get_args(annotation) for model in _models(arg)]
     if origin is dict:
         return _models(get_args(annotation)[1])
+    if origin is tuple:
+        return _models(get_args(annotation)[0])
     return [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []

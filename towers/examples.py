@@ -1,6 +1,7 @@
 """Training batches: a seeded order of the examples and what each batch holds, both a function of the step alone.
 
-In: events and tables. Out: `Batch` of NumPy arrays for (epoch, step). No state: a resumed run sees the same batches.
+In: events, tables and the catalogue's ranks. Out: `Batch` of NumPy arrays for (epoch, step). No state: a resumed run
+sees the same batches.
 """
 
 from collections.abc import Iterator
@@ -10,13 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from towers.batch import Batch
+from towers.catalogue import Catalogue
 from towers.events import Events, Int64s
-from towers.model import Batch
-from towers.samplers import InBatchSampler
-from towers.tables import Tables, bagged
+from towers.tables import Array, Tables, bagged
 
 FEISTEL_ROUNDS = 4
 AHEAD = 2  # batches that are made while one trains
+NO_ITEM = -1
 
 
 @dataclass(frozen=True)
@@ -26,18 +28,22 @@ class Examples:
     Attributes:
         events: the training events, each an example.
         tables: looked-up features.
-        sampler: gives log Q of the batch's items.
+        catalogue: ranks of the items.
         batch_size: examples a batch; one batch of all where there are fewer.
         seed: of the order and of what is masked.
         weighted: weigh examples by their events' weights.
+        positives: K, items of one example: its own and the user's next ones.
+        known: L, so many of the user's other items, those nearest to the example, are listed beside it.
     """
 
     events: Events
     tables: Tables
-    sampler: InBatchSampler
+    catalogue: Catalogue
     batch_size: int
     seed: int
     weighted: bool = False
+    positives: int = 1
+    known: int = 0
 
     @property
     def steps(self) -> int:
@@ -49,14 +55,17 @@ class Examples:
         begin = step * self.batch_size
         places = np.arange(begin, min(begin + self.batch_size, len(self.events)), dtype=np.int64)
         example = np.sort(shuffled(places, len(self.events), key=self.seed * 1_000_003 + epoch))
-        item = np.asarray(self.events.item[example])
-        weight = self.events.weight if self.weighted else None
+        weight = self.events.weight
+        places, present = self._positives(example)
+        ones = np.ones(places.shape, np.float32)
         return Batch(
-            query=bagged(self.tables.of_examples(self.events, example)),
-            candidate=bagged(self.tables.of_items(item)),
-            item=item,
-            log_expected_counts=self.sampler.log_expected_counts(item),
-            weight=np.ones(len(item), np.float32) if weight is None else np.asarray(weight[example]),
+            query=bagged(self.tables.of_examples(self.events, example, self.positives)),
+            item=self._ranks(places, present, 0),
+            present=present,
+            label=ones if weight is None else np.where(present, weight[places], 0).astype(np.float32),
+            known=self._ranks(*self._known(example), NO_ITEM),
+            user=self.events.user[example].astype(np.int64),
+            weight=ones[:, 0] if weight is None or not self.weighted else np.asarray(weight[example]),
             seed=np.array([self.seed, epoch * self.steps + step], np.int32),
         )
 
@@ -69,6 +78,40 @@ class Examples:
                 if step + AHEAD < self.steps:
                     ahead.append(pool.submit(self.batch, epoch, step + AHEAD))
                 yield step, batch
+
+    def _positives(self, example: Int64s) -> tuple[Int64s, NDArray[np.bool_]]:
+        """Events [B, K] of the example's items, its own first, and which of them there are.
+
+        Timed data: the user's next events. Untimed: those that follow in the list, which goes round.
+        """
+        events = self.events
+        start, end = _range_of_user(events, example)
+        step = np.arange(self.positives)
+        if events.history_end is not None:
+            places = example[:, None] + step
+            present = places < end[:, None]
+        else:
+            count = (end - start)[:, None]
+            places = start[:, None] + ((example - start)[:, None] + step) % count
+            present = step < count
+        return np.where(present, places, example[:, None]), present
+
+    def _known(self, example: Int64s) -> tuple[Int64s, NDArray[np.bool_]]:
+        """Events [B, L] of the same user around each example, and which of them there are."""
+        start, end = _range_of_user(self.events, example)
+        first = np.maximum(start, np.minimum(example - self.known // 2, end - self.known))
+        places = first[:, None] + np.arange(self.known)
+        present = places < end[:, None]
+        return np.where(present, places, example[:, None]), present
+
+    def _ranks(self, places: Int64s, present: Array, filler: int) -> Int64s:
+        ranks: Int64s = np.where(present, self.catalogue.ranks[self.events.item[places]], filler)
+        return ranks
+
+
+def _range_of_user(events: Events, example: Int64s) -> tuple[Int64s, Int64s]:
+    user = events.user[example]
+    return events.offsets[user], events.offsets[user + 1]
 
 
 def shuffled(places: Int64s, count: int, key: int) -> Int64s:

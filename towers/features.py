@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from towers.config import Feature
+from towers.feature_settings import Feature
 
 MISSING = 0  # row 0 of every table: no value, or an id that training never saw
 WORD_BREAKS = r"[^\pL\pN]+"
@@ -21,7 +21,7 @@ CLOCK_VALUES = {"hour": 24, "weekday": 7}
 
 class Bag(NamedTuple):
     """Several rows an example, in the form that pools and learns fast: each distinct row is gathered, and gets a
-    gradient, once a batch, however many histories hold it.
+    gradient, once a batch, however many histories hold it. Lists of rows `[B, L]` pool to the same vectors.
 
     Attributes:
         rows: [M] table rows.
@@ -154,14 +154,17 @@ class FeatureEncoder(tf.Module):
         """What `lookup` gave, or a `Bag` of it, to vectors `[B, D]`; several values of one example are pooled."""
         if self.spec.config.kind == "numeric":
             return tf.matmul(rows, self.table)
-        if not isinstance(rows, Bag):
-            if rows.shape.rank == 1:
-                return tf.gather(self.table, rows)
-            rows = bag_of(rows)
-        pooled = tf.sparse.segment_sum(
-            tf.gather(self.table, rows.rows), rows.place, rows.example, num_segments=rows.size
-        )
-        count = tf.math.unsorted_segment_sum(tf.ones_like(rows.place, tf.float32), rows.example, rows.size)
+        if isinstance(rows, Bag):
+            pooled = tf.sparse.segment_sum(
+                tf.gather(self.table, rows.rows), rows.place, rows.example, num_segments=rows.size
+            )
+            count = tf.math.unsorted_segment_sum(tf.ones_like(rows.place, tf.float32), rows.example, rows.size)
+        elif rows.shape.rank == 1:
+            return tf.gather(self.table, rows)
+        else:
+            present = tf.cast(rows != MISSING, tf.float32)
+            pooled = tf.reduce_sum(tf.gather(self.table, rows) * present[:, :, tf.newaxis], axis=1)
+            count = tf.reduce_sum(present, axis=1)
         count = tf.maximum(count, 1.0)[:, tf.newaxis]
         sqrt = getattr(self.spec.config, "pooling", "mean") == "sqrt"
         return pooled / (tf.sqrt(count) if sqrt else count)
@@ -190,6 +193,7 @@ class FeatureEncoder(tf.Module):
             return rows._replace(place=tf.boolean_mask(rows.place, kept), example=tf.boolean_mask(rows.example, kept))
         if self.spec.config.kind == "numeric":
             return tf.where(keep[:, tf.newaxis], rows, tf.constant([0.0, 1.0]))
+        keep = keep if rows.shape.rank == 1 else keep[:, tf.newaxis]
         return tf.where(keep, rows, tf.constant(MISSING, rows.dtype))
 
     def _standardise(self, raw: tf.Tensor, *, log: bool) -> tf.Tensor:
@@ -197,13 +201,6 @@ class FeatureEncoder(tf.Module):
         missing = tf.math.is_nan(raw)
         value = tf.where(missing, 0.0, (value - self.spec.mean) / self.spec.deviation)
         return tf.stack([value, tf.cast(missing, tf.float32)], axis=1)
-
-
-def bag_of(rows: tf.Tensor) -> Bag:
-    """A `Bag` of looked-up rows [B, L], without the missing ones."""
-    present = tf.where(rows != MISSING)
-    values = tf.gather_nd(rows, present)
-    return Bag(values, tf.range(tf.size(values)), tf.cast(present[:, 0], tf.int32), tf.shape(rows)[0])
 
 
 def new_table(spec: FeatureSpec, dimension: int, seed: int) -> tf.Variable:

@@ -1,75 +1,77 @@
-"""The model, top to bottom: features to a vector for each tower, two vectors to a logit.
+"""The two towers, top to bottom: features to a vector on each side, two vectors to a score.
 
-In: feature specs and `ModelConfig`. Out: `TwoTower`, whose towers give `[B, D]` and whose `compute_loss` trains them.
+In: feature specs and a `Config`. Out: `TwoTower`, whose towers give `[B, D]`. What trains it is `towers.retrieval`, or
+`towers.similarity`.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import tensorflow as tf
-import tensorflow_recommenders as tfrs
 
-from towers.config import LossConfig, ModelConfig
+from towers.config import Config
 from towers.features import FeatureEncoder, FeatureSpec, new_table
-from towers.losses.negatives import in_batch
-from towers.losses.softmax import sampled_softmax
+from towers.streams import fold, normals
 
 Encoded = Mapping[str, tf.Tensor]
 
 # A vector shorter than this is not blown up to full length: it says almost nothing, and its gradient would explode.
 SHORTEST = 0.01
-
-
-class Batch(NamedTuple):
-    """One training batch.
-
-    Attributes:
-        query, candidate: looked-up features by name, `[B]`, `[B, L]` or `[B, 2]`.
-        item: [B] item numbers of the positives.
-        log_expected_counts: [B] log Q of those items under the sampler.
-        weight: [B] example weights.
-        seed: [2] int32, of this step.
-    """
-
-    query: Encoded
-    candidate: Encoded
-    item: tf.Tensor
-    log_expected_counts: tf.Tensor
-    weight: tf.Tensor
-    seed: tf.Tensor
+# A bottleneck starts with little noise, so that the mean is learnt before it is squeezed.
+FIRST_LOG_VARIANCE = -6.0
 
 
 class Tower(tf.Module):
-    """Looked-up features of one side to vectors `[B, D]`, of length one where the similarity is the cosine."""
+    """Looked-up features of one side to vectors `[B, D]`, of length one where the similarity is the cosine.
 
-    def __init__(
-        self, encoders: Sequence[FeatureEncoder], config: ModelConfig, layers: Sequence[int], name: str
-    ) -> None:
+    Args:
+        encoders: its features.
+        config: of the whole recipe.
+        layers: hidden widths of this side.
+        name: of this side.
+    """
+
+    def __init__(self, encoders: Sequence[FeatureEncoder], config: Config, layers: Sequence[int], name: str) -> None:
         super().__init__(name=name)
         self.encoders = list(encoders)
-        self.normalise = config.similarity == "cosine"
-        self.concat = config.combine == "concat"
-        widths = [*layers, config.dimension] if self.concat else []
+        self.normalise = config.model.similarity == "cosine"
+        self.concat = config.model.combine == "concat"
+        widths = [*layers, config.model.dimension] if self.concat else []
         self.hidden = [
             tf.keras.layers.Dense(width, activation="relu" if depth < len(widths) - 1 else None)
             for depth, width in enumerate(widths)
         ]
+        self.log_variance = (
+            tf.keras.layers.Dense(
+                config.model.dimension,
+                kernel_initializer="zeros",
+                bias_initializer=tf.keras.initializers.Constant(FIRST_LOG_VARIANCE),
+            )
+            if config.loss.bottleneck
+            else None
+        )
 
     def __call__(self, encoded: Encoded, seed: tf.Tensor | None = None) -> tf.Tensor:
-        """Vectors `[B, D]`.
+        """Vectors `[B, D]`; with an information bottleneck the mean.
 
         Args:
             encoded: looked-up features by name.
             seed: [2], of the masks; None outside training.
         """
-        vectors = []
-        for encoder in self.encoders:
-            rows = encoded[encoder.spec.name]
-            vectors.append(encoder.embed(rows if seed is None else encoder.mask(rows, seed)))
-        hidden = tf.concat(vectors, axis=1) if self.concat else tf.add_n(vectors)
-        for layer in self.hidden:
-            hidden = layer(hidden)
-        return tf.math.l2_normalize(hidden, axis=1, epsilon=SHORTEST**2) if self.normalise else hidden
+        return self._finished(self._mean(encoded, seed))
+
+    def sample(self, encoded: Encoded, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Vectors `[B, D]` as training sees them, and what each costs: `[B]`, zero without a bottleneck.
+
+        ``z = mean + sigma * noise``; the cost is ``KL(N(mean, sigma^2) | N(0, 1))``, an upper bound on the information
+        that z holds of the features. Source: Alemi et al., Deep variational information bottleneck, ICLR 2017.
+        """
+        mean = self._mean(encoded, seed)
+        if self.log_variance is None:
+            return self._finished(mean), tf.zeros(tf.shape(mean)[:1])
+        log_variance = self.log_variance(mean)
+        noise = tf.reshape(normals(tf.size(mean), fold(tf.cast(seed, tf.int64), self.name, 0)), tf.shape(mean))
+        cost = 0.5 * tf.reduce_sum(tf.exp(log_variance) + tf.square(mean) - 1 - log_variance, axis=1)
+        return self._finished(mean + tf.exp(0.5 * log_variance) * noise), cost
 
     def informed(self, encoded: Encoded) -> tf.Tensor:
         """Which examples have at least one feature that training learnt something of: bool [B]; no `Bag` here."""
@@ -80,61 +82,60 @@ class Tower(tf.Module):
         """Raw features by name to looked-up ones."""
         return {encoder.spec.name: encoder.lookup(raw[encoder.spec.name]) for encoder in self.encoders}
 
+    def _mean(self, encoded: Encoded, seed: tf.Tensor | None) -> tf.Tensor:
+        vectors = []
+        for encoder in self.encoders:
+            rows = encoded[encoder.spec.name]
+            vectors.append(encoder.embed(rows if seed is None else encoder.mask(rows, seed)))
+        hidden = tf.concat(vectors, axis=1) if self.concat else tf.add_n(vectors)
+        for layer in self.hidden:
+            hidden = layer(hidden)
+        if self.log_variance is not None and not self.log_variance.built:
+            self.log_variance.build(hidden.shape)  # with the first pass of either kind, as the other layers
+        return hidden
 
-class TwoTower(tfrs.Model):
-    """A query tower, a candidate tower, and the loss that pulls a query to its item.
+    def _finished(self, vectors: tf.Tensor) -> tf.Tensor:
+        return tf.math.l2_normalize(vectors, axis=1, epsilon=SHORTEST**2) if self.normalise else vectors
+
+
+class TwoTower(tf.Module):
+    """A query tower and a candidate tower, and the temperature of their score.
 
     Args:
         query_specs, candidate_specs: the features of each side.
-        config: dimension, similarity, temperature, combination.
-        loss: the training objective.
-        seed: of every initial weight.
+        config: dimension, similarity, temperature, combination; the seed of every initial weight.
     """
 
     def __init__(
-        self,
-        query_specs: Sequence[FeatureSpec],
-        candidate_specs: Sequence[FeatureSpec],
-        config: ModelConfig,
-        loss: LossConfig,
-        seed: int,
+        self, query_specs: Sequence[FeatureSpec], candidate_specs: Sequence[FeatureSpec], config: Config
     ) -> None:
-        super().__init__()
+        super().__init__(name="two_tower")
+        seed = config.train.seed
         tf.keras.utils.set_random_seed(seed)
-        self.settings = config
-        self.loss_settings = loss
+        self.settings = config.model
         tables: dict[str, tf.Variable] = {}
         for spec in [*candidate_specs, *query_specs]:
             if spec.table not in tables:
-                tables[spec.table] = new_table(spec, config.dimension, seed)
+                tables[spec.table] = new_table(spec, config.model.dimension, seed)
         self.query_tower = Tower(
             [FeatureEncoder(spec, tables[spec.table]) for spec in query_specs],
             config,
-            config.query_layers,
+            config.model.query_layers,
             "query_tower",
         )
         self.candidate_tower = Tower(
             [FeatureEncoder(spec, tables[spec.table]) for spec in candidate_specs],
             config,
-            config.candidate_layers,
+            config.model.candidate_layers,
             "candidate_tower",
         )
-        # The logarithm keeps a trained temperature positive.
+        # The logarithm keeps a trained temperature positive; 1 for a loss that has a scale of its own.
         self.log_temperature = tf.Variable(
-            tf.math.log(config.temperature), trainable=config.temperature_trainable, name="log_temperature"
+            tf.math.log(config.temperature or 1.0),
+            trainable=config.model.temperature_trainable,
+            name="log_temperature",
         )
 
-    def compute_loss(self, inputs: Batch, training: bool = True) -> tf.Tensor:
-        """The weighted mean loss of one batch, a scalar."""
-        query_embeddings = self.query_tower(inputs.query, seed=inputs.seed if training else None)
-        candidate_embeddings = self.candidate_tower(inputs.candidate, seed=inputs.seed + 1 if training else None)
-        logits = tf.matmul(query_embeddings, candidate_embeddings, transpose_b=True) / tf.exp(self.log_temperature)
-        negatives = in_batch(
-            logits,
-            item=inputs.item,
-            log_expected_counts=inputs.log_expected_counts,
-            correction=self.loss_settings.correction,
-            remove_accidental_hits=self.loss_settings.remove_accidental_hits,
-        )
-        losses = sampled_softmax(negatives.positive_logits, negatives.negative_logits, negatives.mask)
-        return tf.reduce_sum(losses * inputs.weight) / tf.maximum(tf.reduce_sum(inputs.weight), 1e-9)
+    def scale(self) -> tf.Tensor:
+        """1 / temperature: what turns a similarity into a score."""
+        return tf.exp(-self.log_temperature)

@@ -49,12 +49,12 @@ class Tables:
     missing: Mapping[str, Array] = field(default_factory=dict)
     ticks_per_second: int = 1
 
-    def of_items(self, item: Int32s) -> dict[str, Array]:
-        """Candidate features of `item` [B]."""
-        return {name: table[item] for name, table in self.items.items()}
+    def of_examples(self, events: Events, example: Int64s, positives: int = 1) -> dict[str, Array]:
+        """Query features of training events `example` [B], each as it stood before its event.
 
-    def of_examples(self, events: Events, example: Int64s) -> dict[str, Array]:
-        """Query features of training events `example` [B], each as it stood before its event."""
+        Args:
+            positives: the example's item and so many less one that follow it are what it is to find.
+        """
         user = events.user[example]
         features = {name: table[user] for name, table in self.users.items()}
         features |= {name: table[example] for name, table in self.context.items()}
@@ -62,7 +62,7 @@ class Tables:
             seconds = events.time[example] // self.ticks_per_second if events.time is not None else None
             features[name] = clock_rows(kind, seconds, len(example))
         for name, history in self.histories.items():
-            features[name] = example_histories(events, example, history)
+            features[name] = example_histories(events, example, history, positives)
         return features
 
     def of_users(self, user: Int32s, offsets: Int64s, items: Int32s) -> dict[str, Array]:
@@ -82,16 +82,24 @@ class Tables:
 
 
 def bagged(features: Mapping[str, Array]) -> dict[str, Any]:
-    """The features of a batch with each list `[B, L]` as a `Bag` of its distinct rows: what a tower takes."""
-    lists = {name for name, rows in features.items() if rows.ndim == 2 and rows.dtype == np.int32}
-    return {name: distinct_bag(rows) if name in lists else rows for name, rows in features.items()}
+    """The features of a batch as a tower takes them: rows as int64, each list `[B, L]` as a `Bag` of its distinct rows.
+
+    int64, because TensorFlow has no int32 arithmetic on a GPU.
+    """
+    return {name: _as_input(rows) for name, rows in features.items()}
+
+
+def _as_input(rows: Array) -> Any:
+    if rows.dtype.kind == "f":
+        return rows
+    return distinct_bag(rows) if rows.ndim == 2 else rows.astype(np.int64)
 
 
 def distinct_bag(rows: Int32s) -> Bag:
     """A `Bag` of looked-up rows [B, L], each distinct row once, without the missing ones."""
     example, column = np.nonzero(rows != MISSING)
     distinct, place = np.unique(rows[example, column], return_inverse=True)
-    return Bag(distinct, place.astype(np.int32), example.astype(np.int32), np.int32(len(rows)))
+    return Bag(distinct.astype(np.int64), place.astype(np.int64), example.astype(np.int64), np.int32(len(rows)))
 
 
 def windows(start: Int64s, end: Int64s, items: Int32s, history: HistoryTable) -> Int32s:
@@ -103,18 +111,21 @@ def windows(start: Int64s, end: Int64s, items: Int32s, history: HistoryTable) ->
     return np.where(inside, history.rows[items[np.where(inside, places, 0)]], np.int32(MISSING))
 
 
-def example_histories(events: Events, example: Int64s, history: HistoryTable) -> Int32s:
-    """Histories of training events: strictly earlier events, or in untimed data all of the user's but the target."""
+def example_histories(events: Events, example: Int64s, history: HistoryTable, positives: int = 1) -> Int32s:
+    """Histories of training events: strictly earlier events, or in untimed data all of the user's but the targets."""
     user = events.user[example]
     start = events.offsets[user]
     if events.history_end is not None:
         return windows(start, events.history_end[example], events.item, history)
-    # No order: of a long list a window that begins after the target and wraps around, so no item is left out for good.
+    # No order: of a long list a window that begins after the targets and wraps around, so no item is left out for good.
     count = events.offsets[user + 1] - start
-    step = np.arange(1, history.length + 1)
+    step = np.arange(positives, history.length + positives)
     places = start[:, None] + (example[:, None] - start[:, None] + step) % count[:, None]
     items = events.item[places]
-    other = (step < count[:, None]) & (items != events.item[example][:, None])
+    other = step < count[:, None]
+    for k in range(positives):
+        target = events.item[start + (example - start + k) % count]
+        other &= (items != target[:, None]) | (k >= count[:, None])
     return np.where(other, history.rows[items], np.int32(MISSING))
 
 

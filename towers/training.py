@@ -1,6 +1,6 @@
 """The loop: step, validation, early stop, checkpoint, resume. The only file that composes the others.
 
-In: a model, its examples, a validation. Out: the model at its best epoch, checkpoints on the way, a `Summary`. A run
+In: a task, its examples, a validation. Out: the model at its best epoch, checkpoints on the way, a `Summary`. A run
 that was stopped goes on from its last checkpoint with the same batches, moments and masks.
 """
 
@@ -8,17 +8,17 @@ import dataclasses
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 
+from towers.batch import Batch
 from towers.config import OptimizerConfig, TrainConfig
-from towers.examples import Examples
-from towers.model import Batch, TwoTower
+from towers.model import TwoTower
 from towers.optimizers import build_optimizer
-from towers.validation import Validation
 
 OnStep = Callable[[int, float], None]
 OnEpoch = Callable[[dict[str, float]], None]
@@ -33,6 +33,52 @@ class DivergedError(Exception):
 
 
 LOOK_STEPS = 50  # steps between two looks at the loss
+LOOK_BATCHES = 100  # of an epoch, that a task may look at when it has ended
+
+
+class Task(Protocol):
+    """What is trained: `towers.retrieval.Retrieval`, `towers.similarity.Similarity`; a `tfrs.Model`."""
+
+    towers: TwoTower
+    trainable_variables: list[tf.Variable]
+
+    def compute_loss(self, inputs: Any) -> tf.Tensor:
+        """The loss of a batch, a scalar."""
+        ...
+
+    def after_epoch(self, epoch: int, batches: Iterable[Any]) -> dict[str, float]:
+        """What changes between two epochs, and what the log shows of it."""
+        ...
+
+
+class Batches(Protocol):
+    """Where batches come from: a function of epoch and step alone."""
+
+    @property
+    def steps(self) -> int:
+        """Steps of one epoch."""
+        ...
+
+    def batch(self, epoch: int, step: int) -> Any:
+        """The batch of one step."""
+        ...
+
+    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[tuple[int, Any]]:
+        """The steps of one epoch."""
+        ...
+
+
+class Validation(Protocol):
+    """What chooses the epoch: a metric, the higher the better."""
+
+    @property
+    def metric(self) -> str:
+        """Its name."""
+        ...
+
+    def measure(self, model: TwoTower) -> float:
+        """Its value."""
+        ...
 
 
 @dataclasses.dataclass
@@ -71,7 +117,7 @@ class Trainer:
     """Trains a model.
 
     Args:
-        model: the towers.
+        task: the towers with their loss and its sampler.
         examples: the batches.
         optimizer: its settings.
         config: epochs, patience, checkpoints.
@@ -81,23 +127,25 @@ class Trainer:
 
     def __init__(
         self,
-        model: TwoTower,
-        examples: Examples,
+        task: Task,
+        examples: Batches,
         optimizer: OptimizerConfig,
         config: TrainConfig,
         directory: Path,
         validation: Validation | None = None,
     ) -> None:
-        self.model, self.examples, self.config, self.validation = model, examples, config, validation
-        # The first forward pass creates the weights of the hidden layers, which the optimizer must know.
-        model.compute_loss(as_tensors(examples.batch(0, 0)))
-        self.optimizer = build_optimizer(optimizer, model.trainable_variables)
+        self.task, self.examples, self.config, self.validation = task, examples, config, validation
+        # The first forward pass creates the weights of the hidden layers, which the optimizer must know. A graph that
+        # nobody runs: a sampler that learns must not count this batch.
+        first = as_tensors(examples.batch(0, 0))
+        tf.function(task.compute_loss, autograph=False).get_concrete_function(first)
+        self.optimizer = build_optimizer(optimizer, task.trainable_variables)
         self.progress = Progress()
         self._loss_sum = tf.constant(0.0)
-        self._state = tf.train.Checkpoint(model=model, optimizer=self.optimizer, progress=_Saved(self))
+        self._state = tf.train.Checkpoint(task=task, optimizer=self.optimizer, progress=_Saved(self))
         self._latest = tf.train.CheckpointManager(self._state, str(directory / "checkpoints" / "latest"), max_to_keep=2)
         self._best = tf.train.CheckpointManager(
-            tf.train.Checkpoint(model=model), str(directory / "checkpoints" / "best"), max_to_keep=1
+            tf.train.Checkpoint(model=task.towers), str(directory / "checkpoints" / "best"), max_to_keep=1
         )
         self._board = tf.summary.create_file_writer(str(directory / "tensorboard"))
         self._step = tf.function(self._train_step, reduce_retracing=True, autograph=False)
@@ -124,7 +172,7 @@ class Trainer:
             self._latest.save()
             raise
         if self._best.latest_checkpoint:
-            tf.train.Checkpoint(model=self.model).restore(self._best.latest_checkpoint).expect_partial()
+            tf.train.Checkpoint(model=self.task.towers).restore(self._best.latest_checkpoint).expect_partial()
         progress = self.progress
         return Summary(
             epochs=progress.epoch,
@@ -155,6 +203,8 @@ class Trainer:
             "loss": progress.loss_sum / steps,
             "train_seconds": time.monotonic() - begin,
         }
+        batches = (as_tensors(batch) for _, batch in islice(self.examples.epoch(progress.epoch), LOOK_BATCHES))
+        record |= self.task.after_epoch(progress.epoch + 1, batches)
         # All of it at once, after the validation: a run that is stopped in between validates again.
         self.progress = self._after(record)
         self._log(record)
@@ -184,7 +234,7 @@ class Trainer:
         if self.validation is None:
             return after
         begin = time.monotonic()
-        metric = self.validation.measure(self.model.query_tower, self.model.candidate_tower)
+        metric = self.validation.measure(self.task.towers)
         record |= {self.validation.metric: metric, "validation_seconds": time.monotonic() - begin}
         if metric > after.best_metric:
             after.best_metric, after.best_epoch = metric, epoch
@@ -200,8 +250,8 @@ class Trainer:
 
     def _train_step(self, batch: Batch) -> tf.Tensor:
         with tf.GradientTape() as tape:
-            loss = self.model.compute_loss(batch)
-        self.optimizer.apply(tape.gradient(loss, self.model.trainable_variables))
+            loss = self.task.compute_loss(batch)
+        self.optimizer.apply(tape.gradient(loss, self.task.trainable_variables))
         return loss
 
 

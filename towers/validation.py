@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from towers import metrics
 from towers.events import Floats, Int32s, Int64s
-from towers.model import Encoded, Tower
+from towers.model import Encoded, Tower, TwoTower
 from towers.tables import bagged
 
 ROWS = 8_192  # rows encoded at once
@@ -39,12 +39,12 @@ class Validation:
     target_items: Int32s
     metric: str
 
-    def measure(self, query_tower: Tower, candidate_tower: Tower) -> float:
+    def measure(self, model: TwoTower) -> float:
         """Mean of the metric over the held-out users."""
         name, _, depth = self.metric.partition("@")
         k = int(depth)
-        items = embed_all(candidate_tower, self.candidate)
-        queries = embed_all(query_tower, self.query)
+        items = embed_all(model.candidate_tower, self.candidate)
+        queries = embed_all(model.query_tower, self.query)
         lists = top_k(queries, items, k, self.seen_offsets, self.seen_items)
         found = metrics.hits(lists, self.target_offsets, self.target_items)
         per_user = metrics.METRICS[name](found, np.diff(self.target_offsets), k)

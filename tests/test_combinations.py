@@ -1,0 +1,110 @@
+"""A combination that makes no sense is refused with the key, the reason and what would work."""
+
+from typing import Any
+
+import pytest
+
+from towers.config import parse_config
+from towers.errors import ConfigError
+
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"loss": {"name": name}, "model": {"temperature": 0.2}}, f"model.temperature: {name} works on the unscaled", "set")
+    for name in ("am_softmax", "distance_softmax", "triplet", "pair", "circle", "graded_hinge", "ccl")
+]
+REFUSED += [
+    ({"loss": {"name": name}, "model": {"similarity": "dot"}}, f"model.similarity: {name} needs 'cosine'", "its ")
+    for name in ("am_softmax", "distance_softmax", "circle", "ccl")
+]
+REFUSED += [
+    ({"loss": {"name": name}, "sampler": {"name": "uniform"}}, f"sampler: {name} takes no sampler", instead)
+    for name, instead in (("full_softmax", "sampled_softmax"), ("bce", "neg or nce"), ("graded_hinge", "neg or nce"))
+]
+EXCLUDED = {"name": "sampled_softmax", "positive": "excluded"}
+REFUSED += [
+    (
+        {"loss": {"name": "triplet"}, "model": {"temperature_trainable": True}},
+        "model.temperature_trainable: triplet has no temperature",
+        "false",
+    ),
+    (
+        {"loss": {"name": "triplet", "on": "euclidean"}, "model": {"similarity": "dot"}},
+        "model.similarity: triplet needs 'cosine'",
+        "euclidean",
+    ),
+    ({"loss": EXCLUDED, "sampler": {"name": "uniform", "distinct": True}}, "sampler.distinct: positive =", "false"),
+    ({"loss": EXCLUDED | {"hardest_negatives": 5}}, "loss.hardest_negatives: positive = 'excluded'", "leave it out"),
+    ({"loss": EXCLUDED | {"correction": 0.5}}, "loss.correction: positive = 'excluded'", "got 0.5"),
+    (
+        {"loss": {"name": "bsl", "positive_group": "batch"}, "sampler": {"name": "uniform"}},
+        "loss.positive_group: 'batch' takes positives from the candidates",
+        "in_batch",
+    ),
+    (
+        {"loss": {"name": "bsl", "positive_group": "batch", "hardest_negatives": 5}},
+        "loss.hardest_negatives: positive_group = 'batch'",
+        "leave it out",
+    ),
+    ({"loss": {"name": "bce"}, "train": {"weighted": True}}, "train.weighted: bce learns from the weights", "false"),
+    (
+        {"task": "similarity", "loss": {"name": "nce"}, "similarity": {"column": "genre"}},
+        "loss.name: task = 'similarity' takes one of full_softmax",
+        "got 'nce'",
+    ),
+    ({"task": "similarity", "loss": {"name": "pair"}}, "similarity: name either 'column'", "pairs"),
+    (
+        {"task": "similarity", "loss": {"name": "pair"}, "similarity": {"pairs": "p.csv"}},
+        "similarity.against: pairs have no classes",
+        "'items'",
+    ),
+    (
+        {"task": "similarity", "loss": {"name": "full_softmax"}, "similarity": {"column": "g", "against": "items"}},
+        "similarity.against: full_softmax",
+        "pair",
+    ),
+    (
+        {
+            "task": "similarity",
+            "loss": {"name": "pair"},
+            "similarity": {"column": "g"},
+            "sampler": {"name": "uniform"},
+        },
+        "sampler: task = 'similarity' scores",
+        "leave the section out",
+    ),
+]
+
+
+@pytest.mark.parametrize(("raw", "start", "hint"), REFUSED)
+def test_it_is_refused_with_reason_and_remedy(raw: dict[str, Any], start: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_config(raw, "my.toml")
+    message = str(raised.value)
+    assert message.startswith(f"my.toml: {start}")
+    assert hint in message
+
+
+def test_every_reason_is_told_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"model\.temperature: .*; model\.temperature_t.*; sampler") as raised:
+        parse_config(
+            {
+                "loss": {"name": "graded_hinge"},
+                "model": {"temperature": 1.0, "similarity": "cosine", "temperature_trainable": True},
+                "sampler": {"name": "uniform"},
+            }
+        )
+    assert str(raised.value).count("graded_hinge") == 3
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"loss": {"name": "triplet"}, "model": {"similarity": "dot"}},
+        {"loss": {"name": "pair"}, "model": {"similarity": "dot"}},
+        {"loss": EXCLUDED, "sampler": {"name": "uniform"}},
+        {"loss": {"name": "bsl", "positive_group": "batch"}},
+        {"task": "similarity", "loss": {"name": "am_softmax"}, "similarity": {"column": "genre"}},
+        {"task": "similarity", "loss": {"name": "pair"}, "similarity": {"pairs": "p.csv", "against": "items"}},
+    ],
+)
+def test_what_makes_sense_is_taken(raw: dict[str, Any]) -> None:
+    parse_config(raw)

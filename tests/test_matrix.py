@@ -1,0 +1,138 @@
+"""Every loss with every sampler: it trains on a world with a known answer and could run on a GPU, or is refused."""
+
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from gpu_kernels import largest, problems
+from training_world import group_world, recipe, task_of, trainer
+
+from towers.batch import Batch
+from towers.errors import ConfigError
+from towers.events import Events
+from towers.losses.settings import LOSSES
+from towers.samplers.settings import SAMPLERS
+from towers.tables import Tables
+from towers.training import Trainer, as_tensors
+
+
+def names(choices: tuple[type[Any], ...]) -> list[str]:
+    return [get_args(each.model_fields["name"].annotation)[0] for each in choices]
+
+
+ALONE = ("full_softmax", "bce", "graded_hinge")  # they take no sampler
+SAMPLED = [name for name in names(LOSSES) if name not in ALONE]
+DRAWN: dict[str, dict[str, Any]] = {
+    name: {"name": name, **({} if name == "in_batch" else {"negatives": 16})}
+    for name in names(SAMPLERS)
+    if name != "mixed"
+} | {"mixed": {"name": "mixed", "parts": [{"name": "in_batch"}, {"name": "uniform", "negatives": 16}]}}
+# The group world is small and every one of its items common: some losses want another scale than on real data.
+OPTIONS: dict[str, dict[str, Any]] = {"ccl": {"negative_weight": 5.0, "margin": 0.2}}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "softmax, excluded": {"loss": {"name": "sampled_softmax", "positive": "excluded"}},
+    "softmax, all options": {
+        "loss": {
+            "name": "sampled_softmax",
+            "positives_per_query": 3,
+            "known_positives": 5,
+            "hardest_negatives": 9,
+            "label_smoothing": 0.05,
+            "bottleneck": 1e-4,
+        },
+        "sampler": DRAWN["mixed"],
+    },
+    "softmax, distinct": {"sampler": {"name": "log_uniform", "negatives": 16, "distinct": True}},
+    "softmax, distinct in-batch": {"sampler": {"name": "in_batch", "distinct": True, "frequencies": "learned"}},
+    "nce, learned log Z": {"loss": {"name": "nce", "log_z": "learned"}, "sampler": DRAWN["uniform"]},
+    "nce, log Z per query": {"loss": {"name": "nce", "log_z": "per_query"}, "sampler": DRAWN["learned_unigram"]},
+    "distance softmax, adaptive": {"loss": {"name": "distance_softmax", "margin": "adaptive"}},
+    "triplet, semi-hard": {"loss": {"name": "triplet", "mining": "semi_hard", "on": "euclidean"}},
+    "triplet, hardest and smooth": {"loss": {"name": "triplet", "mining": "hardest", "smooth": True}},
+    "bsl, batch": {"loss": {"name": "bsl", "positive_group": "batch"}},
+    "circle, several positives": {"loss": {"name": "circle", "positives_per_query": 3}},
+    "trained temperature": {"model": {"temperature_trainable": True}},
+    "layers": {"model": {"combine": "concat", "query_layers": [8], "candidate_layers": [8]}},
+}
+CELLS = (
+    [pytest.param({"loss": {"name": name} | OPTIONS.get(name, {})}, id=name) for name in ALONE]
+    + [
+        pytest.param(
+            {"loss": {"name": loss} | OPTIONS.get(loss, {}), "sampler": DRAWN[sampler]}, id=f"{loss}-{sampler}"
+        )
+        for loss in SAMPLED
+        for sampler in DRAWN
+    ]
+    + [pytest.param(sections, id=name) for name, sections in VARIANTS.items()]
+)
+
+
+@pytest.mark.parametrize("sections", CELLS)
+def test_a_cell_learns_and_its_step_would_stay_on_a_gpu(sections: dict[str, Any], tmp_path: Any) -> None:
+    name = sections.get("loss", {}).get("name")
+    # Sigmoids over bounded logits learn the groups late: first how rare a positive is.
+    built = trainer(tmp_path, **sections, train={"epochs": 50 if name in ("nce", "neg") else 12})
+    step = built._step.get_concrete_function(as_tensors(built.examples.batch(0, 0)))
+    assert problems(step.graph) == []
+    summary = built.fit()
+    assert summary.best_metric is not None
+    # From the second epoch on: after the first an adaptive margin makes the loss another one.
+    assert summary.history[-1]["loss"] < summary.history[1]["loss"]
+    # Chance among the 21 unseen items is 0.05. The grades say nothing of the groups, so labels teach nothing of them.
+    least = 0.0 if name in ("bce", "graded_hinge") else 0.6
+    assert summary.best_metric >= least
+
+
+@pytest.mark.parametrize("sections", CELLS)
+def test_loss_and_sampler_compile(sections: dict[str, Any]) -> None:
+    plain, compiled = (value_and_gradients(sections, jit_compile=jit) for jit in (False, True))
+    for one, other in zip(plain, compiled, strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-5)
+
+
+def value_and_gradients(sections: dict[str, Any], *, jit_compile: bool) -> list[np.ndarray]:
+    events, tables, _ = group_world()
+    task, examples = task_of(recipe(**sections), events, tables)
+    batch = as_tensors(examples.batch(0, 0))
+
+    def run(given: Batch) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            loss = task.compute_loss(given)
+        found = tape.gradient(loss, task.trainable_variables)
+        return [loss, *(tf.convert_to_tensor(each) for each in found if each is not None)]
+
+    return [each.numpy() for each in tf.function(run, jit_compile=jit_compile, autograph=False)(batch)]
+
+
+REFUSED = [(loss, sampler) for loss in ALONE for sampler in DRAWN]
+
+
+@pytest.mark.parametrize(("loss", "sampler"), REFUSED)
+def test_the_other_cells_are_refused(loss: str, sampler: str) -> None:
+    with pytest.raises(ConfigError, match=f"sampler: {loss} takes no sampler, so leave the section out"):
+        recipe(loss={"name": loss}, sampler=DRAWN[sampler])
+
+
+def test_the_matrix_is_whole() -> None:
+    assert len(names(LOSSES)) * len(names(SAMPLERS)) == len(SAMPLED) * len(DRAWN) + len(REFUSED)
+
+
+@pytest.mark.parametrize("sampler", DRAWN)
+def test_no_tensor_of_a_step_grows_with_the_catalogue(sampler: str, tmp_path: Any) -> None:
+    users, items = 100, 20_000
+    events = Events(
+        np.repeat(np.arange(users, dtype=np.int32), items // users),
+        np.arange(items, dtype=np.int32),
+        np.arange(users + 1, dtype=np.int64) * (items // users),
+    )
+    tables = Tables(
+        {"user_id": np.arange(1, users + 1, dtype=np.int32)}, {"item_id": np.arange(1, items + 1, dtype=np.int32)}
+    )
+    config = recipe(sampler=DRAWN[sampler])
+    task, examples = task_of(config, events, tables)
+    built = Trainer(task, examples, config.optimizer, config.train, tmp_path)
+    step = built._step.get_concrete_function(as_tensors(examples.batch(0, 0)))
+    elements, shape, operation = largest(step.graph)[0]
+    # Batch 64, 64 + 16 candidates, width 8: [B, M] is the largest by right. N alone would be 20,000.
+    assert elements <= 64 * 80, (operation, shape)

@@ -1,0 +1,133 @@
+"""Settings that are right by themselves and make no sense together: each is refused, with the reason and a remedy.
+
+In: a `Config`. Out: a ValueError whose message starts with the key, or nothing.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from towers.losses.section import Loss
+from towers.losses.settings import Bsl, DistanceSoftmax, FullSoftmax, SampledSoftmax, Triplet
+from towers.samplers.settings import InBatch, Mixed, Sampler
+
+if TYPE_CHECKING:
+    from towers.config import Config
+
+SIMILARITY_LOSSES = ("full_softmax", "am_softmax", "distance_softmax", "triplet", "pair", "circle")
+MOST_TRIPLETS = 400  # items of a batch whose triplets are all compared: a tensor of 256 MB
+
+
+def refuse_combination(config: "Config") -> None:
+    """Refuses a recipe whose loss, sampler, model and task do not fit.
+
+    Raises:
+        ValueError: every reason, each with its key and what would work.
+    """
+    reasons = [*_model_and_loss(config), *_loss_and_sampler(config), *_task(config)]
+    if reasons:
+        raise ValueError("; ".join(reasons))
+
+
+def _model_and_loss(config: "Config") -> Iterator[str]:
+    model, loss = config.model, config.loss
+    name = loss.name
+    if loss.own_scale:
+        if model.temperature is not None:
+            yield (
+                f"model.temperature: {name} works on the unscaled similarity; leave the temperature out "
+                "(--set model.temperature=) and set the loss's own options"
+            )
+        if model.temperature_trainable:
+            yield f"model.temperature_trainable: {name} has no temperature to train; set it to false"
+    if model.similarity == "dot":
+        reason = loss.needs_cosine
+        if isinstance(loss, Triplet) and loss.on != "similarity":
+            reason = f"{loss.on} ranks as the served dot product does only between vectors of length one"
+        if reason:
+            yield f"model.similarity: {name} needs 'cosine': {reason}"
+    if loss.graded and config.train.weighted:
+        yield f"train.weighted: {name} learns from the weights, as labels; set it to false"
+
+
+def _loss_and_sampler(config: "Config") -> Iterator[str]:
+    loss, sampler = config.loss, config.negatives
+    if sampler is None:
+        return
+    if not loss.samples:
+        instead = (
+            "it learns from the labels of the events; for sampled negatives take neg or nce"
+            if loss.graded
+            else "it scores the whole catalogue; sampled_softmax is its sampled form"
+        )
+        yield f"sampler: {loss.name} takes no sampler, so leave the section out: {instead}"
+        return
+    if isinstance(loss, SampledSoftmax) and loss.positive == "excluded":
+        if any(getattr(part, "distinct", False) for part in parts(sampler)):
+            yield "sampler.distinct: positive = 'excluded' needs independent draws; set it to false"
+        if loss.hardest_negatives is not None:
+            yield "loss.hardest_negatives: positive = 'excluded' counts all its negatives; leave it out"
+        if loss.correction != 1:
+            yield f"loss.correction: positive = 'excluded' is defined with 1; got {loss.correction:g}"
+    if isinstance(loss, Bsl) and loss.positive_group == "batch":
+        if not isinstance(sampler, InBatch):
+            yield "loss.positive_group: 'batch' takes positives from the candidates; it needs sampler.name = 'in_batch'"
+        if loss.hardest_negatives is not None:
+            yield "loss.hardest_negatives: positive_group = 'batch' needs every item of the batch; leave it out"
+
+
+def _task(config: "Config") -> Iterator[str]:
+    similarity, metric = config.similarity, config.train.metric
+    if config.task == "retrieval":
+        if similarity.column is not None or similarity.pairs is not None:
+            yield "similarity: only task = 'similarity' reads it; set task = 'similarity', or leave the section out"
+        if metric.startswith("precision"):
+            yield f"train.metric: {metric} is a metric of task = 'similarity'; take recall@k or ndcg@k"
+        return
+    if config.loss.name not in SIMILARITY_LOSSES:
+        yield f"loss.name: task = 'similarity' takes one of {', '.join(SIMILARITY_LOSSES)}; got '{config.loss.name}'"
+    if config.sampler is not None:
+        yield "sampler: task = 'similarity' scores all classes, or the batch's own items; leave the section out"
+    if (similarity.column is None) == (similarity.pairs is None):
+        yield "similarity: name either 'column', the items' class, or 'pairs', a file of similar items"
+    if similarity.pairs is not None and similarity.against == "centres":
+        yield "similarity.against: pairs have no classes and so no centres; set it to 'items'"
+    if similarity.against == "items":
+        yield from _without_centres(config.loss, config.train.batch_size)
+    wanted = "precision" if similarity.pairs is None else "recall"
+    if "metric" in config.train.model_fields_set and not metric.startswith(wanted):
+        labels = "class labels" if similarity.pairs is None else "pairs"
+        yield f"train.metric: task = 'similarity' with {labels} is measured by {wanted}@k; got '{metric}'"
+    yield from _no_queries(config)
+
+
+def _without_centres(loss: Loss, batch_size: int) -> Iterator[str]:
+    """What needs centres, or holds too much where every item of a batch is a candidate."""
+    if isinstance(loss, FullSoftmax):
+        yield "similarity.against: full_softmax is a softmax over class centres; set it to 'centres', or take pair"
+    if isinstance(loss, DistanceSoftmax) and loss.margin == "adaptive":
+        yield "loss.margin: 'adaptive' is the width of classes around their centres; set similarity.against = 'centres'"
+    if isinstance(loss, Triplet) and loss.mining != "hardest" and batch_size > MOST_TRIPLETS:
+        yield (
+            f"train.batch_size: loss.mining = '{loss.mining}' compares all triplets of a batch, batch_size^3 of them; "
+            f"with similarity.against = 'items' at most {MOST_TRIPLETS}, or loss.mining = 'hardest'; got {batch_size}"
+        )
+
+
+def _no_queries(config: "Config") -> Iterator[str]:
+    """Settings of queries, events and samples: `task = "similarity"` has none of them."""
+    if config.features.query is not None:
+        yield "features.query: task = 'similarity' trains the item tower alone; leave the section out"
+    if config.model.query_layers:
+        yield "model.query_layers: task = 'similarity' trains the item tower alone; leave it empty"
+    if config.data.refit:
+        yield "data.refit: task = 'similarity' learns from labels, not from the splits' events; set it to false"
+    if config.train.weighted:
+        yield "train.weighted: task = 'similarity' learns from labels, not from weighted events; set it to false"
+    for key, fixed in (("correction", 0), ("positives_per_query", 1), ("known_positives", 0)):
+        if getattr(config.loss, key, fixed) != fixed:
+            yield f"loss.{key}: task = 'similarity' samples nothing and takes every label; leave it out"
+
+
+def parts(sampler: Sampler) -> tuple[Sampler, ...]:
+    """The samplers that draw: a mixture's parts, or the sampler itself."""
+    return sampler.parts if isinstance(sampler, Mixed) else (sampler,)

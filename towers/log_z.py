@@ -1,0 +1,26 @@
+"""log Z of NCE: how far a model's scores are from log-probabilities.
+
+In: the recipe's word for it. Out: a number, a trained scalar, or one value for each query.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+
+class LogZ(tf.Module):
+    """log Z: fixed (Mnih & Teh 2012 fix it to 0), one trained scalar, or linear in the query's vector."""
+
+    def __init__(self, setting: str | float) -> None:
+        super().__init__(name="log_z")
+        self.setting = setting
+        self.value = tf.Variable(0.0, name="log_z") if setting == "learned" else None
+        self.head: Any = None
+        if setting == "per_query":
+            self.head = tf.keras.layers.Dense(1, kernel_initializer="zeros", name="log_z")
+
+    def __call__(self, query: tf.Tensor) -> Any:
+        """Scalar, or [B] for `query` [B, D]."""
+        if self.value is not None:
+            return self.value.read_value()
+        return self.setting if self.head is None else self.head(query)[:, 0]

@@ -1,0 +1,228 @@
+"""Softmax over the whole catalogue, in blocks: neither the scores [B, N] nor the item vectors [N, D] are ever whole.
+
+In: queries, and a function that encodes items by number. Out: losses [B], with exact gradients for the queries, the
+scale and every variable that the encoding reads.
+
+The value needs one pass over the items. The gradient needs a second one, which encodes and scores each block again
+instead of keeping it: it costs the time of one more forward pass, and the memory of one block. Inside a `tf.function`,
+that is; a tape that watches eager operations keeps them all.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import record, tape
+
+from towers.rows import added_rows, every_row
+
+Encode = Callable[[tf.Tensor], tf.Tensor]  # int64 [n] item numbers to vectors [n, D]
+
+
+def full_softmax(
+    query: tf.Tensor,
+    encode: Encode,
+    *,
+    count: int,
+    scale: tf.Tensor | float,
+    positive: tf.Tensor,
+    positive_mask: tf.Tensor | None = None,
+    block: int = 8_192,
+    label_smoothing: float = 0.0,
+) -> tf.Tensor:
+    """``-(1 - e) mean_k s_k - e mean_{j<=N} s_j + log sum_{j<=N} exp s_j``, e the label smoothing.
+
+    Source: Bridle, Neurocomputing 1990; several positives share the label equally, as in `tf.nn.sampled_softmax_loss`.
+
+    Args:
+        query: [B, D].
+        encode: item numbers int64 [n], each below `count`, to vectors [n, D]. Called while tracing only, on blocks.
+        count: N.
+        scale: scalar, 1 / temperature.
+        positive: [B, K] scores of the positives, scaled; their gradient goes its own way.
+        positive_mask: bool [B, K]; False where a query has fewer than K. None: all are there.
+        block: items scored at once.
+        label_smoothing: share of the label that is spread evenly over all items.
+
+    Returns:
+        [B] losses, float32 (float64 where the query is).
+    """
+    rest = _less_labels(query, encode, count, scale, block, spread=label_smoothing)
+    positive = tf.cast(positive, rest.dtype)
+    if positive_mask is None:
+        positive_mask = tf.ones_like(positive, tf.bool)
+    present = tf.cast(positive_mask, rest.dtype)
+    total = tf.reduce_sum(tf.where(positive_mask, positive, 0), axis=1)
+    return rest - (1 - label_smoothing) * total / 2
+
+
+def soft_cross_entropy(
+    query: tf.Tensor, encode: Encode, *, labels: tf.Tensor, scale: tf.Tensor | float, block: int = 8_192
+) -> tf.Tensor:
+    """``sum_{j<=N} l_j (log sum_{i<=N} exp s_i - s_j)``, the cross-entropy with a whole distribution.
+
+    Args:
+        query: [B, D].
+        encode: as in `full_softmax`.
+        labels: [B, N], N known while tracing; each row a distribution. They get no gradient.
+        scale: scalar, 1 / temperature.
+        block: items scored at once.
+
+    Returns:
+        [B] losses, float32 (float64 where the query is).
+    """
+    return _less_labels(query, encode, labels.shape[1], scale, block, labels=labels)
+
+
+def _less_labels(
+    query: tf.Tensor,
+    encode: Encode,
+    count: int,
+    scale: tf.Tensor | float,
+    block: int,
+    labels: tf.Tensor | None = None,
+    spread: float = 0.0,
+) -> tf.Tensor:
+    """``sum(l) log sum_j exp s_j - sum_j l_j s_j``; without `labels` the sum counts 1 and each l_j is `spread` / N."""
+    exact = tf.float64 if query.dtype == tf.float64 else tf.float32
+    labels = None if labels is None else tf.cast(labels, exact)
+    blocks = _Blocks(encode, count, min(block, count), labels, spread)
+    log_sum, linear = _recorded(blocks, tf.cast(query, exact) * tf.cast(scale, exact))
+    return log_sum * (1 if labels is None else tf.reduce_sum(labels, axis=1)) - linear
+
+
+def _recorded(blocks: "_Blocks", scaled: tf.Tensor) -> list[tf.Tensor]:
+    """`forward`, with `backward` as its gradient on every `GradientTape`.
+
+    Not `tf.custom_gradient`: that reads each variable whole, which copies a table that is also scattered to.
+    """
+    with record.stop_recording(), record.VariableWatcher() as watcher:
+        results = list(blocks.forward(scaled))
+    variables = sorted(watcher.watched_variables(), key=lambda one: one.name)
+    tape.variables_accessed(variables)
+
+    def gradient(of_log_sum: tf.Tensor, of_linear: tf.Tensor) -> list[Any]:
+        return blocks.backward(scaled, results[0], of_log_sum, of_linear, variables)
+
+    record.record_operation("full_softmax", results, [scaled, *(one.handle for one in variables)], gradient)
+    return results
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """The items, a block at a time.
+
+    All blocks are of one size, so that every shape is static: the last one starts early enough to be full, and what it
+    shares with the one before it does not count again.
+
+    Attributes:
+        encode: item numbers to vectors.
+        count: N.
+        size: n, items of a block, at most N.
+        labels: [B, N] or None.
+        spread: the label of each item times N, where there are no `labels`.
+    """
+
+    encode: Encode
+    count: int
+    size: int
+    labels: tf.Tensor | None
+    spread: float
+
+    def forward(self, scaled: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Of queries [B, D], times the scale: [B] ``log sum_j exp s_j`` and [B] ``sum_j l_j s_j``."""
+        nothing = tf.zeros_like(scaled[:, 0])
+
+        def step(i: tf.Tensor, largest: tf.Tensor, total: tf.Tensor, linear: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            first, counts = self._window(i)
+            vectors = tf.cast(self.encode(self._items(first)), scaled.dtype)
+            scores = tf.matmul(scaled, vectors, transpose_b=True)
+            if self.labels is not None:
+                linear += tf.reduce_sum(scores * self._labels(first, counts, scaled), axis=1)
+            elif self.spread:
+                linear += tf.matmul(scores, self._labels(first, counts, scaled), transpose_b=True)[:, 0]
+            # Added, not chosen by `tf.where`: that would need a second [B, n].
+            scores += tf.where(counts, tf.zeros([], scores.dtype), scores.dtype.min)
+            higher = tf.maximum(largest, tf.reduce_max(scores, axis=1))
+            new = tf.reduce_sum(tf.exp(scores - higher[:, tf.newaxis]), axis=1)
+            return i + 1, higher, total * tf.exp(largest - higher) + new, linear
+
+        start = (tf.constant(0), nothing + scaled.dtype.min, nothing, nothing)
+        _, largest, total, linear = tf.while_loop(self._more, step, start, parallel_iterations=1)
+        return largest + tf.math.log(total), linear
+
+    def backward(
+        self,
+        scaled: tf.Tensor,
+        log_sum: tf.Tensor,
+        of_log_sum: tf.Tensor,
+        of_linear: tf.Tensor,
+        variables: Sequence[tf.Variable],
+    ) -> list[Any]:
+        """Gradients of the scaled queries and of the variables, given those of the two results of `forward`.
+
+        ``d s_j = (d log_sum) exp(s_j - log_sum) + (d linear) l_j``. The gradients of a table's rows are added up in one
+        [rows, D], which goes on as slices of all rows (see `every_row`).
+        """
+        kinds: list[type] = []
+
+        def step(i: tf.Tensor, back: tf.Tensor, *sums: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            first, counts = self._window(i)
+            with tf.GradientTape(watch_accessed_variables=False) as watching:
+                watching.watch(variables)
+                vectors = self.encode(self._items(first))
+            exact = tf.cast(vectors, scaled.dtype)
+            scores = tf.matmul(scaled, exact, transpose_b=True)
+            share = tf.exp(scores - log_sum[:, tf.newaxis]) * of_log_sum[:, tf.newaxis] * tf.cast(counts, scores.dtype)
+            if self.labels is not None or self.spread:
+                share += of_linear[:, tf.newaxis] * self._labels(first, counts, scaled)
+            of_vectors = tf.cast(tf.matmul(share, scaled, transpose_a=True), vectors.dtype)
+            own = watching.gradient(vectors, variables, output_gradients=of_vectors)
+            kinds[:] = map(type, own)
+            return i + 1, back + tf.matmul(share, exact), *map(_added, sums, own)
+
+        # A zero that TensorFlow does not foresee: of `tf.zeros` it makes a constant as large as the table, keeps it for
+        # good, and copies it in each step.
+        seen = tf.reduce_sum(log_sum)
+        zero = tf.math.is_nan(seen) & tf.math.is_inf(seen)
+        start = (
+            tf.constant(0),
+            tf.zeros_like(scaled),
+            *(tf.fill(one.shape, tf.cast(zero, one.dtype)) for one in variables),
+        )
+        _, back, *sums = tf.while_loop(self._more, step, start, parallel_iterations=1)
+        return [back, *map(_as_kind, sums, kinds)]
+
+    def _more(self, i: tf.Tensor, *_: tf.Tensor) -> tf.Tensor:
+        # This count, and where a block starts, are int32 on purpose: they stay in host memory, where loops and slices
+        # want them. Nothing in them comes from the data.
+        return i < -(-self.count // self.size)
+
+    def _window(self, i: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The first item of block `i`, int32, and which of its items count, bool [1, n]."""
+        first = tf.minimum(i * self.size, self.count - self.size)
+        return first, self._items(first)[tf.newaxis, :] >= tf.cast(i * self.size, tf.int64)
+
+    def _items(self, first: tf.Tensor) -> tf.Tensor:
+        return tf.cast(first, tf.int64) + tf.range(self.size, dtype=tf.int64)
+
+    def _labels(self, first: tf.Tensor, counts: tf.Tensor, scaled: tf.Tensor) -> tf.Tensor:
+        """[B, n], or [1, n] where all rows are equal; 0 for an item that does not count."""
+        if self.labels is None:
+            return tf.cast(counts, scaled.dtype) * (self.spread / self.count)
+        size = tf.shape(scaled)[0] if scaled.shape[0] is None else scaled.shape[0]
+        return tf.where(counts, tf.slice(self.labels, [0, first], [size, self.size]), 0)
+
+
+def _added(total: tf.Tensor, gradient: Any) -> tf.Tensor:
+    if isinstance(gradient, tf.IndexedSlices):
+        return added_rows(total, gradient)
+    return total if gradient is None else total + gradient
+
+
+def _as_kind(total: tf.Tensor, kind: type) -> Any:
+    """The gradient of a variable in the form that TensorFlow gave it in one block; None where it took no part."""
+    if kind is type(None):
+        return None
+    return every_row(total) if kind is tf.IndexedSlices else total

@@ -1,0 +1,166 @@
+"""`task = "retrieval"`: a query is to find its item. Scores, negatives, loss and reduction, one after another.
+
+In: the two towers, a sampler, the items' features, a batch. Out: the loss of the batch, a scalar. The only place where
+those parts meet: each of them can be exchanged without the others.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_recommenders as tfrs
+from numpy.typing import NDArray
+
+from towers.batch import Batch
+from towers.config import Config
+from towers.items import ItemFeatures
+from towers.log_z import LogZ
+from towers.losses.full_softmax import full_softmax
+from towers.losses.registry import FUNCTIONS, arguments
+from towers.losses.scores import Scores, hardest, without_hits, without_known, without_negatives
+from towers.losses.section import SampledLoss
+from towers.losses.settings import Bce, Bsl, DistanceSoftmax, FullSoftmax, Nce
+from towers.margin import AdaptiveMargin
+from towers.model import TwoTower
+from towers.samplers.drawn import NegativeSampler
+from towers.samplers.settings import InBatch
+
+
+class Retrieval(tfrs.Model):
+    """Trains a query to score its items above others.
+
+    Args:
+        towers: what is trained.
+        config: of the whole recipe.
+        items: features of every trained item.
+        count: N, number of trained items.
+        largest_label: of the training events; what `bce` divides labels by where the recipe does not say.
+        sampler: None for a loss without sampled negatives.
+    """
+
+    def __init__(
+        self,
+        towers: TwoTower,
+        config: Config,
+        items: ItemFeatures,
+        count: int,
+        largest_label: float = 1.0,
+        sampler: NegativeSampler | None = None,
+    ) -> None:
+        super().__init__()
+        self.towers, self.sampler = towers, sampler
+        self.settings = config.loss
+        # A function is not tracked: the items' features are data and stay out of checkpoints.
+        self.features_of: Callable[[tf.Tensor], Any] = items.__call__
+        self.count, self.largest_label = count, largest_label
+        self.only_own = isinstance(config.negatives, InBatch)
+        self.options: dict[str, Any] = {} if isinstance(config.loss, FullSoftmax) else arguments(config.loss)
+        loss = config.loss
+        self.margin = (
+            AdaptiveMargin(loss.margin_every, loss.margin_max)
+            if isinstance(loss, DistanceSoftmax) and loss.margin == "adaptive"
+            else None
+        )
+        self.log_z = LogZ(loss.log_z) if isinstance(loss, Nce) else None
+
+    def compute_loss(self, inputs: Batch, training: bool = True) -> tf.Tensor:
+        """The weighted mean loss of one batch, a scalar."""
+        seed = inputs.seed
+        query, cost = self.towers.query_tower.sample(inputs.query, seed)
+        shape = tf.shape(inputs.item)
+        positive, item_cost = self.towers.candidate_tower.sample(
+            self.features_of(tf.reshape(inputs.item, [-1])), seed + tf.constant([0, 1])
+        )
+        positive = tf.reshape(positive, tf.concat([shape, tf.shape(positive)[1:]], 0))
+        losses = self._example_losses(inputs, query, positive)
+        if self.settings.bottleneck:
+            item_cost = tf.reshape(item_cost, shape)[:, 0]
+            losses += self.settings.bottleneck * (cost + item_cost)
+        return tf.reduce_sum(losses * inputs.weight) / tf.maximum(tf.reduce_sum(inputs.weight), 1e-9)
+
+    def after_epoch(self, epoch: int, batches: Iterable[Batch]) -> dict[str, float]:
+        """What changes between two epochs, and what the log shows of it.
+
+        Args:
+            epoch: trained so far.
+            batches: examples to look at.
+        """
+        return self.margin.update(epoch, map(self._distances, batches)) if self.margin is not None else {}
+
+    def _distances(self, inputs: Batch) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The classes are the items: [B] ranks, and the distance of each example's query to its item."""
+        item = inputs.item[:, 0]
+        query = self.towers.query_tower(inputs.query)
+        cosine = tf.reduce_sum(query * self.towers.candidate_tower(self.features_of(item)), axis=1)
+        return item.numpy(), tf.sqrt(tf.maximum(1 - cosine, 0)).numpy()
+
+    def _example_losses(self, inputs: Batch, query: tf.Tensor, positive: tf.Tensor) -> tf.Tensor:
+        """[B] losses of `query` [B, D] and its `positive` items [B, K, D]."""
+        scale = self.towers.scale()
+        positive_scores = tf.einsum("bd,bkd->bk", query, positive) * scale
+        if isinstance(self.settings, FullSoftmax):
+            return full_softmax(
+                query,
+                lambda rank: self.towers.candidate_tower(self.features_of(rank)),
+                count=self.count,
+                scale=scale,
+                positive=positive_scores,
+                positive_mask=inputs.present,
+                block=self.settings.block,
+                label_smoothing=self.settings.label_smoothing,
+            )
+        if self.sampler is not None and isinstance(self.settings, SampledLoss):
+            scores = self._sampled(self.sampler, self.settings, inputs, query, positive, positive_scores)
+        else:
+            scores = without_negatives(positive_scores, inputs.present)
+        return FUNCTIONS[self.settings.name](scores, **self.options, **self._supplied(inputs, query))
+
+    def _sampled(
+        self,
+        sampler: NegativeSampler,
+        loss: SampledLoss,
+        inputs: Batch,
+        query: tf.Tensor,
+        positive: tf.Tensor,
+        positive_scores: tf.Tensor,
+    ) -> Scores:
+        """Draws the negatives, scores them and settles which of them count."""
+        drawn = sampler.draw(inputs.item, inputs.seed)
+        batch = tf.shape(inputs.item)[0]
+        others = drawn.item[batch:] if sampler.own else drawn.item
+        candidates = []
+        if sampler.own:
+            candidates.append(positive[:, 0])
+        if not self.only_own:
+            vectors, _ = self.towers.candidate_tower.sample(self.features_of(others), inputs.seed + tf.constant([0, 2]))
+            candidates.append(vectors)
+        negative = tf.matmul(query, tf.concat(candidates, 0), transpose_b=True) * self.towers.scale()
+        mask = tf.broadcast_to(drawn.mask[tf.newaxis, :], tf.shape(negative))
+        if sampler.own:
+            # A query's own item stands on the diagonal.
+            mask = tf.linalg.set_diag(mask, tf.zeros([batch], tf.bool))
+        if loss.remove_accidental_hits:
+            mask = without_hits(mask, inputs.item, inputs.present, drawn.item)
+        if loss.known_positives:
+            mask = without_known(mask, inputs.known, drawn.item)
+        scores = Scores(positive_scores, negative, inputs.present, mask, drawn.log_q_positive, drawn.log_q)
+        if loss.hardest_negatives is not None:
+            count = min(loss.hardest_negatives, negative.shape[1])
+            scores = hardest(scores, count, loss.strength)
+        return scores
+
+    def _supplied(self, inputs: Batch, query: tf.Tensor) -> dict[str, Any]:
+        """What a loss takes beside its settings: trained scalars, labels, who is who."""
+        loss = self.settings
+        if self.log_z is not None:
+            return {"log_z": self.log_z(query)}
+        if isinstance(loss, Bce):
+            return {"labels": inputs.label / (loss.max_label or self.largest_label)}
+        if loss.graded:
+            return {"labels": inputs.label}
+        if isinstance(loss, Bsl) and loss.positive_group == "batch":
+            return {"same_query": inputs.user[:, tf.newaxis] == inputs.user[tf.newaxis, :]}
+        if self.margin is not None:
+            return {"margin": self.margin.value}
+        return {}

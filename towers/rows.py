@@ -1,0 +1,82 @@
+"""Gradients of tables, row by row: added up without sorting, and without a copy of anything as long as the table.
+
+In: `IndexedSlices`, as TensorFlow gives them for gathered tables. Out: sums.
+"""
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
+
+
+def summed_rows(values: tf.Tensor, rows: tf.Tensor, place: tf.Variable) -> tf.Tensor:
+    """Adds up the gradients of equal rows: without sorting, and without `tf.unique`, whose size only the data say.
+
+    Each slice writes its number into `place` at its row. Of equal rows one wins, no matter which: reading `place` back
+    gives them all the same number.
+
+    Args:
+        values: [n, D].
+        rows: int64 [n].
+        place: int64, as long as the table; what it holds before does not matter.
+
+    Returns:
+        [n, D] the total gradient of each one's row. Repeats hold equal totals: what they make of their row is equal
+        too, and writing it twice changes nothing.
+    """
+    place.scatter_update(tf.IndexedSlices(tf.range(tf.size(rows, out_type=tf.int64)), rows))
+    winner = tf.gather(place, rows)
+    return tf.gather(tf.math.unsorted_segment_sum(values, winner, tf.size(rows)), winner)
+
+
+def added_rows(total: tf.Tensor, slices: tf.IndexedSlices) -> tf.Tensor:
+    """`total` [rows, D] plus the slices: in place where nothing else uses `total`.
+
+    `tf.tensor_scatter_nd_add` copies `total` on a CPU; XLA, which does not, knows no other.
+    """
+    rows = tf.cast(slices.indices, tf.int64)[:, tf.newaxis]
+    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        return tf.tensor_scatter_nd_add(total, rows, slices.values)
+    return tf.raw_ops.ScatterNdNonAliasingAdd(input=total, indices=rows, updates=slices.values)
+
+
+def every_row(total: tf.Tensor) -> tf.IndexedSlices:
+    """A dense gradient [rows, D] as slices.
+
+    TensorFlow adds a dense gradient and slices of the same table by making all of them dense; slices it concatenates,
+    which `dense_part` takes apart again.
+    """
+    rows, *rest = total.shape.as_list()
+    return tf.IndexedSlices(total, tf.range(rows, dtype=tf.int64), tf.constant([rows, *rest], tf.int64))
+
+
+def dense_part(slices: tf.IndexedSlices, rows: int) -> tuple[tf.Tensor | None, list[tf.IndexedSlices]]:
+    """Takes slices apart that TensorFlow concatenated, and finds what `every_row` made.
+
+    A table that is gathered in several places gets one gradient from each, concatenated. That copies them, and the one
+    of all rows is as large as the table; where nothing uses the copy it is not made.
+
+    Args:
+        slices: of a table.
+        rows: length of the table.
+
+    Returns:
+        The gradient [rows, D] of all rows, in their order, None where there is none; and the other parts.
+    """
+    parts = [tf.IndexedSlices(*part) for part in _parts(slices.values, slices.indices)]
+    for part in parts:
+        if part.indices.shape[0] == rows and _is_range(part.indices):
+            return part.values, [other for other in parts if other is not part]
+    return None, [slices]
+
+
+def _parts(values: tf.Tensor, indices: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
+    """What was concatenated to these two, if both were: values and indices of each part."""
+    if tf.executing_eagerly() or values.op.type != "ConcatV2" or indices.op.type != "ConcatV2":
+        return [(values, indices)]
+    pairs = zip(values.op.inputs[:-1], indices.op.inputs[:-1], strict=True)
+    return [part for pair in pairs for part in _parts(*pair)]
+
+
+def _is_range(indices: tf.Tensor) -> bool:
+    known = tf.get_static_value(indices)
+    return known is not None and bool(np.array_equal(known, np.arange(len(known))))

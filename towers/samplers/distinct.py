@@ -1,0 +1,126 @@
+"""Drawing until k are distinct: the one implementation, for every noise.
+
+In: a noise and a `Plan` of how many draws that takes. Out: k distinct items in the order of their first draw, and T,
+the number of draws until then, with ``Q = 1 - (1 - q)^T``.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from towers.samplers.copies import first_copies, places, running_count
+from towers.streams import bits, turn
+
+
+class Plan(NamedTuple):
+    """How distinct items are drawn.
+
+    Attributes:
+        size: N.
+        first: draws made at once; mostly enough.
+        more: draws made at once for each further round.
+        race: take `race` instead, because far more than N draws would be needed.
+    """
+
+    size: int
+    first: int
+    more: int
+    race: bool
+
+
+def distinct_count(q: tf.Tensor, tries: tf.Tensor) -> tf.Tensor:
+    """``1 - (1 - q)^T`` without cancellation: float32's relative error at q = 1e-9 and below as at q = 1."""
+    # Rounding may leave the only item with more than 1.
+    return -tf.math.expm1(tries * tf.math.log1p(-tf.minimum(q, 1.0)))
+
+
+def draw_distinct(noise: Any, count: int, plan: Plan, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The first k distinct items of an endless series of draws.
+
+    The series is drawn in rounds, `plan.first` items and then `plan.more` at a time, each from its own stream.
+
+    Args:
+        noise: `towers.samplers.noise.Noise`.
+        count: k, at most N.
+        plan: of the same k.
+        seed: int64 [2].
+
+    Returns:
+        int64 [k] items in the order of their first draw, and float32 scalar T.
+    """
+    if plan.race:
+        return race(noise, count, seed)
+    item, found, last = first_distinct(noise.draw(plan.first, seed), count, plan.size)
+
+    def more(
+        number: tf.Tensor, item: tf.Tensor, found: tf.Tensor, before: tf.Tensor, last: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
+        del last
+        # What was found stands before what comes; the filling of its end is a copy of the first and does not count.
+        series = tf.concat([item, noise.draw(plan.more, turn(seed, number))], axis=0)
+        item, found, last = first_distinct(series, count, plan.size)
+        return number + 1, item, found, before + plan.more, before + last - count
+
+    _, item, _, _, tries = tf.while_loop(
+        lambda number, item, found, before, tries: found < count,
+        more,
+        (tf.constant(1, tf.int64), item, found, tf.constant(plan.first, tf.int64), last),
+        parallel_iterations=1,
+    )
+    return item, tf.cast(tries, tf.float32)
+
+
+def first_distinct(series: tf.Tensor, count: int, size: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The first `count` distinct items of a series.
+
+    Args:
+        series: int64 [L] items below `size`; L static.
+        count: k.
+        size: N.
+
+    Returns:
+        int64 [k] items in order, filled up with the first one; their number (int64, k at most counts, it may be more);
+        int64 place of the k-th in the series, counted from 1, meaningless where there are fewer.
+    """
+    length = series.shape[0]
+    ordinal = running_count(first_copies(series, size))
+    # The first place that has the ordinal j is that of the j-th distinct item. Segments 0 and k + 1 take the rest.
+    segment = tf.cast(tf.minimum(ordinal, count + 1), tf.int64)
+    place = tf.math.unsorted_segment_min(places(length), segment, count + 2)[1 : count + 1]
+    inside = tf.cast(tf.where(place < length, place, tf.zeros_like(place)), tf.int64)
+    return tf.gather(series, inside), tf.cast(ordinal[-1], tf.int64), inside[-1] + 1
+
+
+def race(noise: Any, count: int, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The same distribution of items, order and T as `draw_distinct`, in O(N) however rare the last items are.
+
+    Draws that arrive as a Poisson process arrive for each item as one of rate q: item c comes first at time E_c / q_c,
+    E_c a standard exponential. The k earliest are the first k distinct ones in their order. Given those, the draws from
+    the i-th to the next one are geometric with the probability of all items that are not among the first i.
+
+    Args:
+        noise: `towers.samplers.noise.Noise`.
+        count: k, at most N.
+        seed: int64 [2].
+
+    Returns:
+        int64 [k] items and float32 scalar T.
+    """
+    everyone = tf.constant(np.arange(noise.size), tf.int64)
+    q = tf.cast(noise.probability(everyone), tf.float64)
+    early = tf.math.log(q) - tf.math.log(-tf.math.log(_inner_uniforms(noise.size, seed)))
+    top, item = tf.math.top_k(early, count)
+    item = tf.cast(item, tf.int64)
+    outside = tf.reduce_sum(tf.where(early < top[-1], q, tf.zeros_like(q)))
+    unseen = outside + tf.cumsum(tf.gather(q, item), exclusive=True, reverse=True)[:-1]
+    gap = tf.math.floor(
+        tf.math.log(_inner_uniforms(count - 1, turn(seed, 1))) / tf.math.log1p(-tf.minimum(unseen, 1.0))
+    )
+    return item, tf.cast(float(count) + tf.reduce_sum(gap), tf.float32)
+
+
+def _inner_uniforms(count: int, seed: tf.Tensor) -> tf.Tensor:
+    """Uniform in (0, 1), without its ends: float64 [count], odd multiples of 2^-54."""
+    low = tf.bitwise.bitwise_and(bits(count, seed), tf.constant((1 << 53) - 1, tf.int64))
+    return (tf.cast(low, tf.float64) + 0.5) * 2.0**-53

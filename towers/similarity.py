@@ -1,0 +1,129 @@
+"""`task = "similarity"`: an item is to lie near its class's centre, or near the items it is like.
+
+In: the item tower, the items' features, a batch. Out: the loss of the batch, a scalar. The anchor is an item; its
+candidates are the trained centres of all classes, or the other items of the batch. Nothing is sampled: no log Q.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_recommenders as tfrs
+from numpy.typing import NDArray
+
+from towers.config import Config
+from towers.items import ItemFeatures
+from towers.losses.distance import sqrt_1_minus_cos
+from towers.losses.registry import FUNCTIONS, arguments
+from towers.losses.scores import Scores, hardest
+from towers.losses.settings import DistanceSoftmax, FullSoftmax, SampledSoftmax
+from towers.margin import AdaptiveMargin
+from towers.model import TwoTower
+from towers.similar_items import ClassBatch, RelatedBatch
+
+# Length of an untrained centre, as of an untrained embedding row: its direction is learnt in a few steps.
+FIRST_LENGTH = 0.1
+CENTRE_SEED = 0x63656E74
+
+
+class Similarity(tfrs.Model):
+    """Trains the item tower to tell classes, or similar items, from the rest.
+
+    Args:
+        towers: only the candidate tower is trained.
+        config: of the whole recipe.
+        items: features of every training item.
+        classes: C, number of trained centres; 0 where the candidates are items.
+    """
+
+    def __init__(self, towers: TwoTower, config: Config, items: ItemFeatures, classes: int) -> None:
+        super().__init__()
+        self.towers, self.settings = towers, config.loss
+        # A function is not tracked: the items' features are data and stay out of checkpoints.
+        self.features_of: Callable[[tf.Tensor], Any] = items.__call__
+        self.normalise = config.model.similarity == "cosine"
+        # Softmax over all centres is the sampled one without a correction, every class a candidate.
+        smoothing = config.loss.label_smoothing if isinstance(config.loss, FullSoftmax) else 0.0
+        loss = (
+            SampledSoftmax(name="sampled_softmax", correction=0.0, label_smoothing=smoothing)
+            if isinstance(config.loss, FullSoftmax)
+            else config.loss
+        )
+        self.function, self.options = FUNCTIONS[loss.name], arguments(loss)
+        self.margin = (
+            AdaptiveMargin(loss.margin_every, loss.margin_max)
+            if isinstance(loss, DistanceSoftmax) and loss.margin == "adaptive"
+            else None
+        )
+        self.centres: Any = None
+        if classes:
+            width = config.model.dimension
+            start = tf.random.stateless_normal([classes, width], [config.train.seed, CENTRE_SEED])
+            self.centres = tf.Variable(start * (FIRST_LENGTH / width**0.5), name="centres")
+
+    def compute_loss(self, inputs: ClassBatch | RelatedBatch, training: bool = True) -> tf.Tensor:
+        """The mean loss of a batch's items that have a positive, a scalar."""
+        vectors, cost = self.towers.candidate_tower.sample(self.features_of(inputs.item), inputs.seed)
+        if isinstance(inputs, ClassBatch):
+            scores = self._to_centres(inputs, vectors)
+        else:
+            scores = self._to_items(inputs, vectors)
+        count = getattr(self.settings, "hardest_negatives", None)
+        if count is not None:
+            scores = hardest(scores, min(count, scores.negative.shape[1]), 0.0)
+        margin = {} if self.margin is None else {"margin": self.margin.value}
+        losses = self.function(scores, **self.options, **margin)
+        if self.settings.bottleneck:
+            losses += self.settings.bottleneck * cost
+        counts = tf.cast(tf.reduce_any(scores.positive_mask, axis=1), tf.float32)
+        return tf.reduce_sum(losses * counts) / tf.maximum(tf.reduce_sum(counts), 1.0)
+
+    def after_epoch(self, epoch: int, batches: Iterable[ClassBatch]) -> dict[str, float]:
+        """What changes between two epochs, and what the log shows of it.
+
+        Args:
+            epoch: trained so far.
+            batches: items to look at.
+        """
+        return self.margin.update(epoch, map(self._distances, batches)) if self.margin is not None else {}
+
+    def directions(self) -> tf.Tensor:
+        """The classes' centres [C, D], of length one where the similarity is the cosine."""
+        centres = tf.convert_to_tensor(self.centres)
+        return tf.math.l2_normalize(centres, axis=1) if self.normalise else centres
+
+    def _to_centres(self, inputs: ClassBatch, vectors: tf.Tensor) -> Scores:
+        """An item's own classes are its positives, all others its negatives."""
+        scores = tf.matmul(vectors, self.directions(), transpose_b=True) * self.towers.scale()
+        present = inputs.classes >= 0
+        positive = tf.gather(scores, tf.maximum(inputs.classes, 0), batch_dims=1)
+        return _scores(positive, scores, present, ~_marked(inputs.classes, self.centres.shape[0]))
+
+    def _to_items(self, inputs: RelatedBatch, vectors: tf.Tensor) -> Scores:
+        scores = tf.matmul(vectors, vectors, transpose_b=True) * self.towers.scale()
+        return _scores(scores, scores, inputs.positive, inputs.negative)
+
+    def _distances(self, inputs: ClassBatch) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The samples are the items: their classes, and the distance of each item to that class's centre."""
+        vectors = self.towers.candidate_tower(self.features_of(inputs.item))
+        present = inputs.classes.numpy() >= 0
+        cosine = tf.matmul(vectors, self.directions(), transpose_b=True)
+        cosine = tf.gather(cosine, tf.maximum(inputs.classes, 0), batch_dims=1)
+        return inputs.classes.numpy()[present], sqrt_1_minus_cos(cosine).numpy()[present]
+
+
+def _scores(positive: tf.Tensor, negative: tf.Tensor, positive_mask: tf.Tensor, negative_mask: tf.Tensor) -> Scores:
+    return Scores(positive, negative, positive_mask, negative_mask, tf.zeros_like(positive), tf.zeros_like(negative))
+
+
+def _marked(classes: tf.Tensor, count: int) -> tf.Tensor:
+    """Bool [B, count]: True where `classes` [B, K] names the column; -1 names none."""
+    rows = tf.shape(classes, out_type=tf.int64)[0]
+    # One more column takes what is not there.
+    column = tf.where(classes >= 0, classes, count)
+    row = tf.broadcast_to(tf.range(rows)[:, tf.newaxis], tf.shape(classes))
+    place = tf.stack([row, column], axis=2)
+    shape = tf.stack([rows, tf.constant(count + 1, tf.int64)])
+    marks = tf.scatter_nd(place, tf.ones(tf.shape(classes), tf.float32), shape)
+    return marks[:, :count] > 0

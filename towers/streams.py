@@ -1,0 +1,66 @@
+"""Random numbers that depend on a seed alone, a stream of their own for every use.
+
+In: a seed, int64 [2]. Out: int64 bits and float64 uniforms, the same ones compiled or not, on a CPU or a GPU.
+"""
+
+import math
+import zlib
+
+import tensorflow as tf
+
+PHILOX = 1
+MANTISSA = 53
+# Fields of the seed's two words above the caller's 32 bits, so that no two uses can meet.
+_LOW = 32
+_ROUND = 40
+
+
+def fold(seed: tf.Tensor, name: str, part: int) -> tf.Tensor:
+    """The seed of one part of a sampler: other parts and other names draw from other streams.
+
+    Args:
+        seed: int64 [2] whose elements fit into 32 bits.
+        name: the sampler's, by its checksum.
+        part: its place in a mixture, below 2^8.
+    """
+    high = zlib.crc32(name.encode())
+    signed = high - (1 << 32) if high >= 1 << 31 else high
+    return seed + tf.constant([signed << _LOW, part << _LOW], tf.int64)
+
+
+def turn(seed: tf.Tensor, number: tf.Tensor | int) -> tf.Tensor:
+    """The seed of one round of a folded seed; round 0 is the seed itself; they stay below 2^23."""
+    return seed + tf.constant([0, 1 << _ROUND], tf.int64) * tf.cast(number, tf.int64)
+
+
+def bits(count: int | tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """64 random bits each: int64 [count].
+
+    Philox (Salmon et al., SC 2011) with the seed's first word as its key, and both words as the 128 bits it counts
+    from: other first words are other keys, other second words are 2^64 numbers apart. The seed goes there as it is: the
+    op that TensorFlow hashes seeds with keeps them in host memory.
+    """
+    words = tf.cast(seed, tf.uint64)
+    return tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=[count],
+        key=words[:1],
+        counter=words,
+        alg=PHILOX,
+        dtype=tf.int64,
+    )
+
+
+def uniforms(count: int | tf.Tensor, seed: tf.Tensor, end: float = 1.0) -> tf.Tensor:
+    """Uniform in [0, end), float64 [count], multiples of end / 2^53.
+
+    TensorFlow's own float64 uniforms differ between compiled and not, and have 52 bits.
+    """
+    low = tf.bitwise.bitwise_and(bits(count, seed), tf.constant((1 << MANTISSA) - 1, tf.int64))
+    return tf.cast(low, tf.float64) * (end * 2.0**-MANTISSA)
+
+
+def normals(count: int | tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Standard normal, float32 [count]. Source: Box & Muller, Annals of Mathematical Statistics 1958."""
+    radius = tf.sqrt(-2 * tf.math.log(1 - uniforms(count, turn(seed, 0))))
+    angle = (2 * math.pi) * uniforms(count, turn(seed, 1))
+    return tf.cast(radius * tf.cos(angle), tf.float32)
