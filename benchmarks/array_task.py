@@ -3,6 +3,7 @@
 In: counts of items, a loss and a sampler as a recipe names them, batches of users and items. Out: trained scores.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,8 @@ class ArrayTask:
             self.tables[0].assign(tf.zeros_like(self.tables[0]))
             self.tables[1].assign(tf.eye(self.items + 1)[:, 1:])
         for variable in self.task.log_z.variables if self.task.log_z else ():
-            variable.assign(tf.zeros_like(variable))
+            # The kernel of a head starts at 0; its bias, or a scalar, at log N.
+            variable.assign(tf.fill(variable.shape, math.log(self.items) if variable.shape.rank < 2 else 0.0))
         self.restart(learning_rate)
 
     def restart(self, learning_rate: float) -> None:

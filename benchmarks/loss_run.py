@@ -76,7 +76,7 @@ def on_split(model: TwoTower, tables: Tables, data: Dataset, split: str) -> dict
     query = tables.of_users(held.users, held.seen_offsets, held.seen_items)
     queries, items = embed_all(model.query_tower, query), embed_all(model.candidate_tower, tables.items)
     # As in a bundle: an item that training never saw has a vector of zeros, which beats every negative score.
-    trained = np.ones(len(items), bool)
+    trained = informed(model.candidate_tower, tables.items)
     row = np.where(trained, np.cumsum(trained) - 1, -1).astype(np.int32)
     seen_offsets, seen_rows = select_lists(np.arange(len(held.users)), held.seen_offsets, row[held.seen_items])
     places = top_k(queries, items[trained], DEPTH, seen_offsets, seen_rows)

@@ -20,4 +20,6 @@ def logq(result: dict[str, Any], folder: Path = PLOTS) -> None:
         quality.set(xlabel=STRENGTH, ylabel="on validation", title="quality", ylim=(0, None))
         quality.legend()
         popularity.plot(strengths, [run["valid"]["mean_popularity"] for run in result["runs"]], **line(2))
-        popularity.set(xlabel=STRENGTH, ylabel="training events", title="of a recommended item", ylim=(0, None))
+        popularity.set(
+            xlabel=STRENGTH, ylabel="training events of a recommended item", title="popularity", ylim=(0, None)
+        )

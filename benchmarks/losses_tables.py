@@ -55,7 +55,7 @@ def quality(result: Result, speed: Result) -> str:
 
 
 def speed(result: Result) -> str:
-    """Step times, and times as fast as full softmax in blocks."""
+    """Median milliseconds of a step, and times as fast as full softmax in blocks; how busy the machine was."""
     rows = []
     names = list(dict.fromkeys(name for row in result["speed"] for name in row["milliseconds"]))
     for row in result["speed"]:
@@ -65,7 +65,8 @@ def speed(result: Result) -> str:
             times = row["times_as_fast_as_full"].get(name)
             own.append("–" if taken is None else f"{taken:,.1f} ({times:.1f}x)")
         rows.append(own)
-    return _markdown(["N", "B", "D", *names], rows)
+    loads = ", ".join(f"{row['load_average']:.1f}" for row in result["speed"])
+    return f"{_markdown(['N', 'B', 'D', *names], rows)}\n\nThe machine's load average before each row: {loads}."
 
 
 def q(result: Result) -> str:

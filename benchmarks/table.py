@@ -16,6 +16,10 @@ README = ROOT / "README.md"
 def table() -> str:
     """The rows: what was measured, the figure, the command that measures it again."""
     rows = [*_demo(_result("demo")), *_gowalla(_result("gowalla")), *_ml_100k(_result("ml_100k"))]
+    rows += _similarity(_result("similarity"))
+    rows += _samplers(_result("samplers"))
+    rows += _train_step(_result("train_step"))
+    rows += _full_softmax(_result("full_softmax"))
     rows += _prepare(_result("prepare"))
     lines = ["| measured | result | command |", "|---|---|---|"]
     lines += [f"| {what} | {figure} | `python -m benchmarks.{command}` |" for what, figure, command in rows]
@@ -90,6 +94,61 @@ def _ml_100k(result: dict[str, Any]) -> list[tuple[str, str, str]]:
             )
         )
     return rows
+
+
+def _similarity(result: dict[str, Any]) -> list[tuple[str, str, str]]:
+    held_out = {name: metrics["precision@10"] for name, metrics in result["metrics"]["held_out"].items()}
+    figure = (
+        f"{_estimate(held_out['exact'])}; chance {held_out['chance']['value']:.3f}, item-kNN, which knows their ratings, "
+        f"{held_out['item_knn']['value']:.3f}"
+    )
+    return [('MovieLens-100k, genres, `task = "similarity"`: precision@10 of held-out films', figure, "similarity")]
+
+
+def _samplers(result: dict[str, Any]) -> list[tuple[str, str, str]]:
+    learned, drawn = result["learned_unigram_ms"], f"{result['sizes']['negatives']:,} draws"
+    rows = [
+        (
+            f"Learned unigram, {drawn} and counting, among 10k / 10M items",
+            f"{learned['ours, N = 10000']:.2f} / {learned['ours, N = 10000000']:.2f} ms; TensorFlow's op "
+            f"{learned['TensorFlow, N = 10000']:.2f} / {learned['TensorFlow, N = 10000000']:.2f} ms",
+            "samplers",
+        )
+    ]
+    for size, name in (("N = 1000000", "1M"), ("N = 10000000", "10M")):
+        ms = result["log_uniform_ms"][size]
+        rows.append(
+            (
+                f"Log-uniform, {drawn} among {name} items: with replacement / distinct / distinct by XLA",
+                f"{ms['ours']:.2f} / {ms['ours, distinct']:.2f} / {ms['ours, distinct, compiled']:.2f} ms; TensorFlow's op "
+                f"{ms['TensorFlow']:.2f} / {ms['TensorFlow, distinct']:.2f} ms",
+                "samplers",
+            )
+        )
+    return rows
+
+
+def _train_step(result: dict[str, Any]) -> list[tuple[str, str, str]]:
+    ratio, sizes = result["ratio_to_in_batch"], result["sizes"]
+    return [
+        (
+            f"A train step with {sizes['negatives']:,} sampled negatives among {sizes['items']:,} items, beside the in-batch "
+            "step with as many candidates",
+            ", ".join(f"{name} {value:.2f}x" for name, value in ratio.items()),
+            "train_step",
+        )
+    ]
+
+
+def _full_softmax(result: dict[str, Any]) -> list[tuple[str, str, str]]:
+    run = result["items"]["1000000"]
+    return [
+        (
+            "Full softmax over 1,000,000 items, batch 1,024: a step, and memory beside tables, gradients and moments",
+            f"{run['step_s']:.1f} s, {run['beside_bytes'] / 1e6:.0f} MB",
+            "full_softmax",
+        )
+    ]
 
 
 def _prepare(result: dict[str, Any]) -> list[tuple[str, str, str]]:

@@ -14,7 +14,8 @@ from pipelines.leaks import refuse_leaks
 from towers.combinations import parts
 from towers.config import Config, DataConfig
 from towers.errors import ConfigError
-from towers.samplers.settings import Drawing
+from towers.losses.settings import Bce
+from towers.samplers.settings import Drawing, Mixed
 
 # Keys of [data] that `prepare` has already used up when training starts.
 PREPARED = tuple(key for key in DataConfig.model_fields if key not in ("split", "refit"))
@@ -77,7 +78,7 @@ def check_recipe(config: Config, data: Dataset) -> Config:
         raise ConfigError(f"{data.path}: {data.manifest.events['train']} training events; training needs at least 2")
     if config.data.refit and not (data.manifest.events["valid"] and len(heldout(data, "valid").users)):
         raise ConfigError("data.refit: the data set has no validation targets to choose the epochs on; set it to false")
-    _refuse_weights(config, data)
+    config = _settle_labels(config, data)
     _refuse_draws(config, data)
     # What the data set was prepared with, not what this recipe leaves at its defaults.
     settled = prepared.model_copy(update={"refit": config.data.refit})
@@ -93,26 +94,55 @@ def _settle_similarity(config: Config, data: Dataset) -> Config:
     return config
 
 
-def _refuse_weights(config: Config, data: Dataset) -> None:
-    """Weights are there where the recipe learns from them, and none of them is negative."""
-    key = "train.weighted" if config.train.weighted else f"loss.name = '{config.loss.name}'"
-    if not config.train.weighted and not config.loss.graded:
-        return
-    weight = data.events("train").weight
-    if weight is None:
-        raise ConfigError(f"{key}: the data set has no weights; prepare it with data.columns.weight")
-    if float(weight.min()) < 0:
-        raise ConfigError(f"{key}: weights must not be negative; the data set's smallest is {weight.min():g}")
-    if config.loss.graded and float(weight.max()) == 0:
-        raise ConfigError(f"{key}: every weight of the training events is 0; there is nothing to learn from")
+def _settle_labels(config: Config, data: Dataset) -> Config:
+    """Holds the weights of the events against a recipe that learns from them; spells `loss.max_label` out.
+
+    Raises:
+        ConfigError: there are no weights, or none to learn from.
+    """
+    if config.task == "similarity":
+        return config
+    loss = config.loss
+    weights = [data.events(split).weight for split in (("train", "valid") if config.data.refit else ("train",))]
+    there = [weight for weight in weights if weight is not None and len(weight)]
+    low, high = min((float(w.min()) for w in there), default=1.0), max((float(w.max()) for w in there), default=1.0)
+    if high <= 0:
+        raise ConfigError(f"{data.path}: no training event has a weight above 0; there is nothing to learn from")
+    reader = _reader_of_weights(config)
+    if reader is None:
+        return config
+    if len(there) < len(weights):
+        raise ConfigError(f"{reader}: the data set has no weights; prepare it with data.columns.weight")
+    if low < 0:
+        raise ConfigError(f"{reader}: weights must not be negative; the data set's smallest is {low:g}")
+    if loss.graded and low == high:
+        raise ConfigError(f"{reader}: every weight of the training events is {low:g}; equal labels teach nothing")
+    if not isinstance(loss, Bce):
+        return config
+    if loss.max_label is not None and loss.max_label < high:
+        raise ConfigError(
+            f"loss.max_label: labels are divided by it and must not exceed 1, but the largest is {high:g}; "
+            f"got {loss.max_label:g}"
+        )
+    return config.model_copy(update={"loss": loss.model_copy(update={"max_label": loss.max_label or high})})
+
+
+def _reader_of_weights(config: Config) -> str | None:
+    """The setting that learns from the events' weights."""
+    if config.loss.graded:
+        return f"loss.name = '{config.loss.name}'"
+    if getattr(config.loss, "label_shares", "equal") == "weight":
+        return "loss.label_shares = 'weight'"
+    return "train.weighted" if config.train.weighted else None
 
 
 def _refuse_draws(config: Config, data: Dataset) -> None:
     """As many distinct negatives as the recipe asks for can be drawn."""
     trained = int((data.items["train_count"] > 0).sum())
-    for part in parts(config.negatives) if config.negatives is not None else ():
+    for number, part in enumerate(parts(config.negatives) if config.negatives is not None else ()):
         if isinstance(part, Drawing) and part.distinct and part.negatives > trained:
+            key = f"sampler.parts.{number}" if isinstance(config.negatives, Mixed) else "sampler"
             raise ConfigError(
-                f"sampler.negatives: {part.negatives} distinct items, but only {trained:,} were trained on; "
-                "ask for fewer, or set sampler.distinct to false"
+                f"{key}.negatives: {part.negatives} distinct items, but only {trained:,} were trained on; "
+                "ask for fewer, or set distinct to false"
             )

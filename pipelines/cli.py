@@ -170,7 +170,9 @@ def index(
 def report(
     bundle: Bundle,
     dataset: Dataset,
-    out: Annotated[Path, typer.Option(help="The directory to write: report.json and per_user.parquet.")],
+    out: Annotated[
+        Path, typer.Option(help="The directory to write: report.json, per_user.parquet or per_item.parquet.")
+    ],
     overwrite: Overwrite = False,
 ) -> None:
     """Measure a bundle on the data set's test events, beside its baselines."""

@@ -27,13 +27,13 @@ def listing(
         choices: a settings class each, with `formula` and `paper`.
         shared: whose options they are, the class that holds them, and the classes that were told before.
     """
-    told = {key for _, parent, _ in shared for key in parent.model_fields}
     blocks = [letters]
     for choice in choices:
         name = get_args(choice.model_fields["name"].annotation)[0]
         lines = [name, f"  {choice.formula}", f"  {choice.__doc__} {choice.paper}."]
         if issubclass(choice, Loss):
             lines.append(f"  {_traits(choice)}")
+        told = {key for _, parent, _ in shared if issubclass(choice, parent) for key in parent.model_fields}
         own = {key: field for key, field in choice.model_fields.items() if key != "name" and key not in told}
         blocks.append("\n".join(lines + _options(section, own)))
     for whom, parent, before in shared:

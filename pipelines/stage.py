@@ -95,6 +95,9 @@ def _retrieval(
 ) -> Training:
     """Builds the training of `task = "retrieval"`; `learnt_from` are the training events and their own columns."""
     events, context = learnt_from
+    if not config.loss.graded:
+        context = context if context is None or events.weight is None else context.filter(pl.Series(events.weight > 0))
+        events = events.taken()
     model = build_model(config, learn_features(config, data, events, context, directory))
     tables = build_tables(model, data, context)
     silence_untrained(model, tables, events)
@@ -112,8 +115,7 @@ def _retrieval(
     size = min(config.train.batch_size, len(events))
     seen = config.train.epochs * examples.steps * size
     sampler = build_sampler(config.negatives, catalogue.counts, size, seen) if config.negatives is not None else None
-    largest = 1.0 if events.weight is None else float(events.weight.max())
-    task = Retrieval(model, config, ItemFeatures(tables.items, catalogue), len(catalogue), largest, sampler)
+    task = Retrieval(model, config, ItemFeatures(tables.items, catalogue), len(catalogue), sampler)
     return Training(task, examples, _validation(config, data, tables) if validated else None, len(events))
 
 

@@ -9,10 +9,12 @@ import polars as pl
 import pytest
 from matplotlib.axes import Axes
 
-from benchmarks import loss_run, losses_on_data, losses_on_data_plots, losses_on_data_tables
+from benchmarks import loss_run, losses_on_data, losses_on_data_claims, losses_on_data_plots, losses_on_data_tables
 from benchmarks.loss_grid import NAMES, ROWS, best_of, graded, grid, loss_name, recipe, samplers
 from benchmarks.loss_run import train_and_measure
 from benchmarks.losses_on_data import Cells
+from benchmarks.machine import RESULTS
+from benchmarks.plots import PLOTS
 from pipelines import prepare
 from pipelines.dataset import Dataset
 from pipelines.heldout import heldout
@@ -173,3 +175,34 @@ def test_the_plot_shows_every_strength_and_is_reproducible(tmp_path: Path, monke
         losses_on_data_plots.logq(result, tmp_path / folder)
     assert drawn[:3] == [([0.0, 1.0], [0.1, 0.3]), ([0.0, 1.0], [0.25, 0.25]), ([0.0, 1.0], [9.0, 9.0])]
     assert (tmp_path / "a" / "losses_logq.svg").read_bytes() == (tmp_path / "b" / "losses_logq.svg").read_bytes()
+
+
+def test_claims_hold_where_the_figures_say_so_and_fail_where_not() -> None:
+    corrected = {
+        row: {"in_batch": cell(0.3, 0.385), "uniform": cell(0.3, 0.371)} for row in losses_on_data_claims.CORRECTED
+    }
+    bare = {row: {"in_batch": cell(0.1, 0.2), "uniform": cell(0.3, 0.1)} for row in losses_on_data_claims.UNCORRECTED}
+    held = losses_on_data_claims.of_matrix(corrected | bare)
+    assert (len(held), all(held.values())) == (7, True)
+    corrected["bsl"]["uniform"] = cell(0.3, 0.369)
+    bare["ccl"]["mixed"] = cell(0.31, 0.0)
+    failed = [claim for claim, holds in losses_on_data_claims.of_matrix(corrected | bare).items() if not holds]
+    assert [claim.partition(",")[0] for claim in failed] == ["bsl", "ccl"]
+
+
+def test_claims_of_the_strengths_compare_the_runs_in_order() -> None:
+    rising = [{**cell(0.1, test), "valid": {"mean_popularity": shown}} for test, shown in ((0.1, 5.0), (0.2, 6.0))]
+    assert list(losses_on_data_claims.of_strengths(rising).values()) == [True, True]
+    assert list(losses_on_data_claims.of_strengths(rising[::-1]).values()) == [False, False]
+
+
+def test_the_claim_of_nce_compares_the_first_start_with_the_worst_other() -> None:
+    assert list(losses_on_data_claims.of_starts([cell(0, each) for each in (0.1, 0.2, 0.3)]).values()) == [True]
+    assert list(losses_on_data_claims.of_starts([cell(0, each) for each in (0.11, 0.3, 0.2)]).values()) == [False]
+
+
+def test_the_committed_plot_is_drawn_from_the_committed_result(tmp_path: Path) -> None:
+    losses_on_data_plots.logq(json.loads((RESULTS / "losses_logq.json").read_text(encoding="utf-8")), tmp_path)
+    assert (tmp_path / "losses_logq.svg").read_bytes() == (PLOTS / "losses_logq.svg").read_bytes(), (
+        "run python -m benchmarks.losses logq"
+    )

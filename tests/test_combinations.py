@@ -44,6 +44,54 @@ REFUSED += [
         "loss.hardest_negatives: positive_group = 'batch'",
         "leave it out",
     ),
+    (
+        {"loss": {"name": "bsl", "positive_group": "batch", "positives_per_query": 2}},
+        "loss.positives_per_query: positive_group = 'batch'",
+        "leave it out",
+    ),
+    ({"loss": EXCLUDED | {"remove_accidental_hits": False}}, "loss.remove_accidental_hits: positive = 'exc", "true"),
+    ({"loss": {"name": "bsl", "remove_accidental_hits": False}}, "loss.remove_accidental_hits: bsl never", "true"),
+    ({"loss": {"name": "distance_softmax", "margin_max": 0.2}}, "loss.margin_max: only margin = 'adaptive'", "0.1"),
+    (
+        {"loss": {"name": "distance_softmax", "margin": "adaptive", "margin_every": 11}},
+        "loss.margin_every: the margin would stay 0, as training ends after 10 epochs",
+        "got 11",
+    ),
+    (
+        {"loss": {"name": "distance_softmax", "correction": 1.0, "hardest_negatives": 5}},
+        "loss.hardest_negatives: with a correction",
+        "leave one",
+    ),
+    ({"loss": {"name": "triplet", "scale": 5.0}}, "loss.scale: only smooth = true reads it", "leave it out"),
+    (
+        {"loss": {"hardest_negatives": 100}, "sampler": {"name": "uniform", "negatives": 100}},
+        "loss.hardest_negatives: there are 100 candidates",
+        "got 100",
+    ),
+    (
+        {
+            "loss": {"name": "full_softmax"},
+            "features": {"candidate": {"genre": {"kind": "categorical", "mask_share": 0.1}}},
+        },
+        "features.candidate.genre.mask_share: full_softmax scores every item",
+        "sampled_softmax",
+    ),
+    ({"similarity": {"against": "items"}}, "similarity.against: only task = 'similarity' reads it", "leave it out"),
+    (
+        {
+            "task": "similarity",
+            "loss": {"name": "pair"},
+            "similarity": {"column": "g", "against": "items"},
+            "train": {"batch_size": 3},
+        },
+        "train.batch_size: with similarity.against = 'items'",
+        "got 3",
+    ),
+    (
+        {"task": "similarity", "loss": {"name": "full_softmax", "block": 7}, "similarity": {"column": "g"}},
+        "loss.block: task = 'similarity' samples nothing",
+        "leave it out",
+    ),
     ({"loss": {"name": "bce"}, "train": {"weighted": True}}, "train.weighted: bce learns from the weights", "false"),
     (
         {"task": "similarity", "loss": {"name": "nce"}, "similarity": {"column": "genre"}},

@@ -84,6 +84,10 @@ def test_naming_another_loss_clears_the_options_of_the_one_before(tmp_path: Path
     assert load_config(recipe, ["loss.name=sampled_softmax"]).loss.correction == 0.5  # type: ignore[union-attr]
     assert load_config(recipe, ["loss.name=full_softmax"]).negatives is None
     assert load_config(recipe).negatives.name == "in_batch"  # type: ignore[union-attr]
+    recipe.write_text('[sampler]\nname = "uniform"\n')
+    assert load_config(recipe, ["loss.name=full_softmax", "sampler="]).negatives is None
+    with pytest.raises(ConfigError, match="sampler="):
+        load_config(recipe, ["loss.name=full_softmax"])
 
 
 @pytest.mark.parametrize("override", ["epochs=3", "train.epochs", "train.=3", "train.epochs.deeper=3"])
@@ -112,7 +116,9 @@ def test_ready_recipes_load(recipe: Path) -> None:
     wanted = tomllib.loads(recipe.read_text())
     loaded = load_config(recipe).model_dump(mode="json")
     for section, keys in wanted.items():
-        if section not in ("features", "data"):
+        if section == "task":
+            assert loaded[section] == keys
+        elif section not in ("features", "data"):
             assert {key: loaded[section][key] for key in keys} == keys
 
 

@@ -1,5 +1,7 @@
 """The order of examples, their histories and clocks, against loops over the events."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -82,6 +84,19 @@ def test_ranks_fall_with_the_number_of_examples_and_leave_untrained_items_out() 
     assert catalogue.items.tolist() == [3, 1, 5]  # ties by item number
     assert catalogue.counts.tolist() == [3, 2, 2]
     assert catalogue.ranks.tolist() == [-1, 1, -1, 0, -1, 2, -1]
+
+
+def test_impressions_that_nobody_took_up_are_no_examples() -> None:
+    """Weight 0 leaves; the histories of the others lose it, too."""
+    timed = dataclasses.replace(small_events(timed=True), weight=np.array([1, 0, 2, 1, 0, 1, 1], np.float32))
+    taken = timed.taken()
+    assert taken.user.tolist() == [0, 0, 0, 2, 2]
+    assert taken.item.tolist() == [5, 4, 5, 2, 0]
+    assert taken.offsets.tolist() == [0, 3, 3, 5]
+    assert histories(taken, 8) == [[], [5], [5, 4], [], [2]]
+    assert taken.weight is not None and taken.weight.min() > 0
+    whole = small_events(timed=True)
+    assert whole.taken() is whole
 
 
 def several(timed: bool, positives: int, known: int) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:

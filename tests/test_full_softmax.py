@@ -1,8 +1,10 @@
 """Full softmax in blocks against TensorFlow's cross-entropy over all logits: values, gradients, memory, kernels."""
 
+import gc
 import json
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,22 +150,38 @@ def test_without_a_mask_all_positives_count() -> None:
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float16])
 def test_scores_of_ten_thousand_stay_finite(dtype: tf.DType) -> None:
-    """Half-precision queries and vectors, too: their scores are float32."""
+    """Ten times that, even, which float16 could not hold: scores are float32."""
     table = tf.Variable(tf.constant([[100.0], [-100.0], [99.0], [0.0]], dtype))
     query = tf.constant([[100.0], [-100.0], [0.0]], dtype)
     with tf.GradientTape() as tape:
         tape.watch(query)
-        positive = tf.cast(tf.matmul(query, table[1:2], transpose_b=True), tf.float32)
+        positive = 10 * tf.matmul(tf.cast(query, tf.float32), tf.cast(table[1:2], tf.float32), transpose_b=True)
         losses = full_softmax(
-            query, lambda item: tf.gather(table, item), count=4, scale=1.0, positive=positive, block=3
+            query, lambda item: tf.gather(table, item), count=4, scale=10.0, positive=positive, block=3
         )
         loss = tf.reduce_sum(losses)
-    np.testing.assert_allclose(losses, [20_000, 0, np.log(4)], rtol=1e-3, atol=1e-6)
+    assert losses.dtype == tf.float32
+    np.testing.assert_allclose(losses, [200_000, 0, np.log(4)], rtol=1e-3, atol=1e-6)
     gradients = [tf.convert_to_tensor(gradient) for gradient in tape.gradient(loss, [query, table])]
     assert [gradient.dtype for gradient in gradients] == [dtype, dtype]
     # d s = softmax - label: 1 at the best item, -1 at the positive; even for the query that scores all alike.
-    np.testing.assert_allclose(gradients[0][:, 0], [200, 0, 24.75 + 100], rtol=1e-3)
-    np.testing.assert_allclose(gradients[1][:, 0], [100, -100, 0, 0], rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(gradients[0][:, 0], [2000, 0, 247.5 + 1000], rtol=1e-3)
+    np.testing.assert_allclose(gradients[1][:, 0], [1000, -1000, 0, 0], rtol=1e-3, atol=1e-3)
+
+
+def test_an_eager_tape_keeps_no_block() -> None:
+    blocks = []
+
+    def encode(item: tf.Tensor) -> tf.Tensor:
+        vectors = tf.gather(table, item) * 2
+        blocks.append(weakref.ref(vectors))
+        return vectors
+
+    table = tf.Variable(tf.ones([40, 2]))
+    with tf.GradientTape():
+        full_softmax(tf.ones([3, 2]), encode, count=40, scale=1.0, positive=tf.ones([3, 1]), block=10)
+        gc.collect()
+        assert [block() for block in blocks] == [None] * 4
 
 
 def test_an_adam_step_equals_one_on_all_logits() -> None:

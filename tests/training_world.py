@@ -67,8 +67,10 @@ def towers_of(config: Config, users: int = USERS, items: int = ITEMS) -> TwoTowe
     )
 
 
-def task_of(config: Config, events: Events, tables: Tables) -> tuple[Retrieval, Examples]:
-    """The retrieval task of a recipe, and its batches."""
+def task_of(
+    config: Config, events: Events, tables: Tables, towers: TwoTower | None = None
+) -> tuple[Retrieval, Examples]:
+    """The retrieval task of a recipe, and its batches; without `towers` over nothing but ids."""
     catalogue = Catalogue.of(events.item, len(tables.items["item_id"]))
     size = config.train.batch_size
     examples = Examples(
@@ -82,9 +84,10 @@ def task_of(config: Config, events: Events, tables: Tables) -> tuple[Retrieval, 
     )
     seen = config.train.epochs * examples.steps * size
     sampler = build_sampler(config.negatives, catalogue.counts, size, seen) if config.negatives is not None else None
-    towers = towers_of(config, len(tables.users["user_id"]), len(tables.items["item_id"]))
+    if towers is None:
+        towers = towers_of(config, len(tables.users["user_id"]), len(tables.items["item_id"]))
     items = ItemFeatures(tables.items, catalogue)
-    return Retrieval(towers, config, items, len(catalogue), 3.0, sampler), examples
+    return Retrieval(towers, config, items, len(catalogue), sampler), examples
 
 
 def trainer(directory: Path, *, validate: bool = True, **sections: dict[str, Any]) -> Trainer:

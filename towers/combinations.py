@@ -23,7 +23,7 @@ def refuse_combination(config: "Config") -> None:
     Raises:
         ValueError: every reason, each with its key and what would work.
     """
-    reasons = [*_model_and_loss(config), *_loss_and_sampler(config), *_task(config)]
+    reasons = [*_model_and_loss(config), *_loss_and_sampler(config), *_options(config), *_task(config)]
     if reasons:
         raise ValueError("; ".join(reasons))
 
@@ -59,7 +59,7 @@ def _loss_and_sampler(config: "Config") -> Iterator[str]:
             if loss.graded
             else "it scores the whole catalogue; sampled_softmax is its sampled form"
         )
-        yield f"sampler: {loss.name} takes no sampler, so leave the section out: {instead}"
+        yield f"sampler: {loss.name} takes no sampler, so leave the section out (--set sampler=): {instead}"
         return
     if isinstance(loss, SampledSoftmax) and loss.positive == "excluded":
         if any(getattr(part, "distinct", False) for part in parts(sampler)):
@@ -68,11 +68,48 @@ def _loss_and_sampler(config: "Config") -> Iterator[str]:
             yield "loss.hardest_negatives: positive = 'excluded' counts all its negatives; leave it out"
         if loss.correction != 1:
             yield f"loss.correction: positive = 'excluded' is defined with 1; got {loss.correction:g}"
+        if not loss.remove_accidental_hits:
+            yield "loss.remove_accidental_hits: positive = 'excluded' is defined without hits; set it to true"
+    if isinstance(loss, Bsl) and not loss.remove_accidental_hits:
+        yield "loss.remove_accidental_hits: bsl never counts the positive among its negatives; set it to true"
     if isinstance(loss, Bsl) and loss.positive_group == "batch":
         if not isinstance(sampler, InBatch):
             yield "loss.positive_group: 'batch' takes positives from the candidates; it needs sampler.name = 'in_batch'"
         if loss.hardest_negatives is not None:
             yield "loss.hardest_negatives: positive_group = 'batch' needs every item of the batch; leave it out"
+        if loss.positives_per_query > 1:
+            yield "loss.positives_per_query: positive_group = 'batch' finds the others in the batch; leave it out"
+
+
+def _options(config: "Config") -> Iterator[str]:
+    """Options that another one leaves without a meaning, or would falsify."""
+    loss = config.loss
+    if isinstance(loss, DistanceSoftmax):
+        if loss.margin != "adaptive":
+            for key in ("margin_every", "margin_max"):
+                if getattr(loss, key) != DistanceSoftmax.model_fields[key].default:
+                    yield f"loss.{key}: only margin = 'adaptive' reads it; got margin = {loss.margin:g}"
+        elif loss.margin_every > config.train.epochs:
+            yield (
+                f"loss.margin_every: the margin would stay 0, as training ends after {config.train.epochs} epochs "
+                f"(train.epochs); got {loss.margin_every}"
+            )
+        if loss.hardest_negatives is not None and loss.correction:
+            yield "loss.hardest_negatives: with a correction the nearest is not the hardest; leave one of them out"
+    if isinstance(loss, Triplet) and not loss.smooth and loss.scale != Triplet.model_fields["scale"].default:
+        yield "loss.scale: only smooth = true reads it; leave it out, or set loss.smooth = true"
+    if isinstance(loss, FullSoftmax):
+        for name, feature in (config.features.candidate or {}).items():
+            if feature.mask_share:
+                yield (
+                    f"features.candidate.{name}.mask_share: full_softmax scores every item, and would mask one as a "
+                    "positive and not among the others; set it to 0, or take sampled_softmax"
+                )
+    hardest = getattr(loss, "hardest_negatives", None)
+    if hardest is not None and config.negatives is not None:
+        drawn = sum(getattr(part, "negatives", config.train.batch_size) for part in parts(config.negatives))
+        if hardest >= drawn:
+            yield f"loss.hardest_negatives: there are {drawn} candidates, so fewer than that make sense; got {hardest}"
 
 
 def _task(config: "Config") -> Iterator[str]:
@@ -80,6 +117,9 @@ def _task(config: "Config") -> Iterator[str]:
     if config.task == "retrieval":
         if similarity.column is not None or similarity.pairs is not None:
             yield "similarity: only task = 'similarity' reads it; set task = 'similarity', or leave the section out"
+        for key in ("against", "holdout_share"):
+            if getattr(similarity, key) != type(similarity).model_fields[key].default:
+                yield f"similarity.{key}: only task = 'similarity' reads it; leave it out"
         if metric.startswith("precision"):
             yield f"train.metric: {metric} is a metric of task = 'similarity'; take recall@k or ndcg@k"
         return
@@ -102,6 +142,8 @@ def _task(config: "Config") -> Iterator[str]:
 
 def _without_centres(loss: Loss, batch_size: int) -> Iterator[str]:
     """What needs centres, or holds too much where every item of a batch is a candidate."""
+    if batch_size < 4:
+        yield f"train.batch_size: with similarity.against = 'items' it takes 4 to make a negative; got {batch_size}"
     if isinstance(loss, FullSoftmax):
         yield "similarity.against: full_softmax is a softmax over class centres; set it to 'centres', or take pair"
     if isinstance(loss, DistanceSoftmax) and loss.margin == "adaptive":
@@ -123,8 +165,16 @@ def _no_queries(config: "Config") -> Iterator[str]:
         yield "data.refit: task = 'similarity' learns from labels, not from the splits' events; set it to false"
     if config.train.weighted:
         yield "train.weighted: task = 'similarity' learns from labels, not from weighted events; set it to false"
-    for key, fixed in (("correction", 0), ("positives_per_query", 1), ("known_positives", 0)):
-        if getattr(config.loss, key, fixed) != fixed:
+    block = FullSoftmax.model_fields["block"].default
+    fixed = {
+        "correction": 0,
+        "positives_per_query": 1,
+        "known_positives": 0,
+        "remove_accidental_hits": True,
+        "block": block,
+    }
+    for key, value in fixed.items():
+        if getattr(config.loss, key, value) != value:
             yield f"loss.{key}: task = 'similarity' samples nothing and takes every label; leave it out"
 
 

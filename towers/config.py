@@ -166,7 +166,7 @@ def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
     Args:
         path: a TOML file.
         overrides: ``section.key=value`` strings, values in TOML syntax (a bare word counts as a string); an empty value
-            takes the key out of the recipe.
+            takes the key, or the section ``sampler`` or ``loss``, out of the recipe.
 
     Raises:
         ConfigError: the file is missing or not TOML, or a key or value in it, or an override, is wrong.
@@ -208,6 +208,9 @@ def _with_tuples(raw: Any) -> Any:
 def _apply_override(raw: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     parts = [part.strip() for part in key.split(".")]
+    if parts in (["sampler"], ["loss"]) and equals and not text.strip():
+        raw.pop(parts[0], None)
+        return
     if not equals or not all(parts) or (len(parts) < 2 and parts != ["task"]):
         raise ConfigError(f"--set {override!r}: expected section.key=value, for example train.epochs=5")
     try:

@@ -33,3 +33,21 @@ class Events:
 
     def __len__(self) -> int:
         return len(self.item)
+
+    def taken(self) -> "Events":
+        """The events of a weight above 0, with the histories they have among themselves; all of them without weights.
+
+        Weight 0 is an impression that nobody took up: no example for a loss that learns from positives.
+        """
+        if self.weight is None or bool((self.weight > 0).all()):
+            return self
+        keep = self.weight > 0
+        before = np.concatenate([np.zeros(1, np.int64), np.cumsum(keep, dtype=np.int64)])
+        return Events(
+            self.user[keep],
+            self.item[keep],
+            before[self.offsets],
+            None if self.time is None else self.time[keep],
+            None if self.history_end is None else before[self.history_end[keep]],
+            self.weight[keep],
+        )

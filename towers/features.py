@@ -150,8 +150,16 @@ class FeatureEncoder(tf.Module):
             known = tf.where((known < 0) & (raw != ""), hashed, known)
         return tf.cast(known + 1, tf.int32)
 
-    def embed(self, rows: Any) -> tf.Tensor:
-        """What `lookup` gave, or a `Bag` of it, to vectors `[B, D]`; several values of one example are pooled."""
+    def embed(self, rows: Any, seed: tf.Tensor | None = None) -> tf.Tensor:
+        """What `lookup` gave, or a `Bag` of it, to vectors `[B, D]`; several values of one example are pooled.
+
+        Args:
+            rows: of B examples.
+            seed: [2], of the masks; None outside training.
+        """
+        masked = seed is not None and self.spec.config.mask_share > 0
+        if masked and not isinstance(rows, Bag):
+            rows = self.mask(rows, seed)
         if self.spec.config.kind == "numeric":
             return tf.matmul(rows, self.table)
         if isinstance(rows, Bag):
@@ -159,6 +167,8 @@ class FeatureEncoder(tf.Module):
                 tf.gather(self.table, rows.rows), rows.place, rows.example, num_segments=rows.size
             )
             count = tf.math.unsorted_segment_sum(tf.ones_like(rows.place, tf.float32), rows.example, rows.size)
+            if masked:
+                pooled *= tf.cast(self._kept(rows.size, seed), tf.float32)[:, tf.newaxis]
         elif rows.shape.rank == 1:
             return tf.gather(self.table, rows)
         else:
@@ -181,20 +191,17 @@ class FeatureEncoder(tf.Module):
 
     def mask(self, rows: Any, seed: tf.Tensor) -> Any:
         """Turns a seeded `mask_share` of the examples into missing ones, so that "missing" is learnt too."""
-        share = self.spec.config.mask_share
-        if not share:
-            return rows
-        size = rows.size if isinstance(rows, Bag) else tf.shape(rows)[0]
-        # crc32, not hash(): Python's own differs from process to process.
-        own = seed + tf.constant([zlib.crc32(self.spec.name.encode()) >> 1, 0])
-        keep = tf.random.stateless_uniform([size], own) >= share
-        if isinstance(rows, Bag):
-            kept = tf.gather(keep, rows.example)
-            return rows._replace(place=tf.boolean_mask(rows.place, kept), example=tf.boolean_mask(rows.example, kept))
+        keep = self._kept(tf.shape(rows)[0], seed)
         if self.spec.config.kind == "numeric":
             return tf.where(keep[:, tf.newaxis], rows, tf.constant([0.0, 1.0]))
         keep = keep if rows.shape.rank == 1 else keep[:, tf.newaxis]
         return tf.where(keep, rows, tf.constant(MISSING, rows.dtype))
+
+    def _kept(self, size: tf.Tensor, seed: tf.Tensor | None) -> tf.Tensor:
+        """Which of `size` examples are not masked: bool [B]."""
+        # crc32, not hash(): Python's own differs from process to process.
+        own = seed + tf.constant([zlib.crc32(self.spec.name.encode()) >> 1, 0])
+        return tf.random.stateless_uniform([size], own) >= self.spec.config.mask_share
 
     def _standardise(self, raw: tf.Tensor, *, log: bool) -> tf.Tensor:
         value = tf.sign(raw) * tf.math.log1p(tf.abs(raw)) if log else raw

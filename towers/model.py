@@ -4,6 +4,7 @@ In: feature specs and a `Config`. Out: `TwoTower`, whose towers give `[B, D]`. W
 `towers.similarity`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
@@ -18,6 +19,7 @@ Encoded = Mapping[str, tf.Tensor]
 SHORTEST = 0.01
 # A bottleneck starts with little noise, so that the mean is learnt before it is squeezed.
 FIRST_LOG_VARIANCE = -6.0
+FURTHEST = 10.0  # a trained temperature is at most so many times the recipe's, or one so-manieth of it
 
 
 class Tower(tf.Module):
@@ -86,7 +88,7 @@ class Tower(tf.Module):
         vectors = []
         for encoder in self.encoders:
             rows = encoded[encoder.spec.name]
-            vectors.append(encoder.embed(rows if seed is None else encoder.mask(rows, seed)))
+            vectors.append(encoder.embed(rows, seed))
         hidden = tf.concat(vectors, axis=1) if self.concat else tf.add_n(vectors)
         for layer in self.hidden:
             hidden = layer(hidden)
@@ -129,13 +131,12 @@ class TwoTower(tf.Module):
             config.model.candidate_layers,
             "candidate_tower",
         )
-        # The logarithm keeps a trained temperature positive; 1 for a loss that has a scale of its own.
-        self.log_temperature = tf.Variable(
-            tf.math.log(config.temperature or 1.0),
-            trainable=config.model.temperature_trainable,
-            name="log_temperature",
-        )
+        self.temperature = config.temperature or 1.0  # 1 for a loss that has a scale of its own
+        self.drift = tf.Variable(0.0, trainable=config.model.temperature_trainable, name="temperature_drift")
 
     def scale(self) -> tf.Tensor:
-        """1 / temperature: what turns a similarity into a score."""
-        return tf.exp(-self.log_temperature)
+        """1 / temperature: what turns a similarity into a score.
+
+        A trained temperature stays between a tenth of the recipe's and ten times as much.
+        """
+        return tf.exp(-math.log(FURTHEST) * tf.tanh(self.drift)) / self.temperature

@@ -4,6 +4,7 @@ In: the two towers, a sampler, the items' features, a batch. Out: the loss of th
 those parts meet: each of them can be exchanged without the others.
 """
 
+import zlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -16,6 +17,7 @@ from towers.batch import Batch
 from towers.config import Config
 from towers.items import ItemFeatures
 from towers.log_z import LogZ
+from towers.losses.distance import sqrt_1_minus_cos
 from towers.losses.full_softmax import full_softmax
 from towers.losses.registry import FUNCTIONS, arguments
 from towers.losses.scores import Scores, hardest, without_hits, without_known, without_negatives
@@ -26,6 +28,9 @@ from towers.model import TwoTower
 from towers.samplers.drawn import NegativeSampler
 from towers.samplers.settings import InBatch
 
+# Masks and noise of the two sides, and of positives and negatives, are streams of their own: another seed for each.
+POSITIVES, NEGATIVES = (tf.constant([zlib.crc32(name) >> 1, 0]) for name in (b"positives", b"negatives"))
+
 
 class Retrieval(tfrs.Model):
     """Trains a query to score its items above others.
@@ -35,7 +40,6 @@ class Retrieval(tfrs.Model):
         config: of the whole recipe.
         items: features of every trained item.
         count: N, number of trained items.
-        largest_label: of the training events; what `bce` divides labels by where the recipe does not say.
         sampler: None for a loss without sampled negatives.
     """
 
@@ -45,7 +49,6 @@ class Retrieval(tfrs.Model):
         config: Config,
         items: ItemFeatures,
         count: int,
-        largest_label: float = 1.0,
         sampler: NegativeSampler | None = None,
     ) -> None:
         super().__init__()
@@ -53,7 +56,7 @@ class Retrieval(tfrs.Model):
         self.settings = config.loss
         # A function is not tracked: the items' features are data and stay out of checkpoints.
         self.features_of: Callable[[tf.Tensor], Any] = items.__call__
-        self.count, self.largest_label = count, largest_label
+        self.count = count
         self.only_own = isinstance(config.negatives, InBatch)
         self.options: dict[str, Any] = {} if isinstance(config.loss, FullSoftmax) else arguments(config.loss)
         loss = config.loss
@@ -62,16 +65,18 @@ class Retrieval(tfrs.Model):
             if isinstance(loss, DistanceSoftmax) and loss.margin == "adaptive"
             else None
         )
-        self.log_z = LogZ(loss.log_z) if isinstance(loss, Nce) else None
+        self.log_z = LogZ(loss.log_z, count) if isinstance(loss, Nce) else None
 
     def compute_loss(self, inputs: Batch, training: bool = True) -> tf.Tensor:
         """The weighted mean loss of one batch, a scalar."""
-        seed = inputs.seed
-        query, cost = self.towers.query_tower.sample(inputs.query, seed)
+        query, cost = self.towers.query_tower.sample(inputs.query, inputs.seed)
         shape = tf.shape(inputs.item)
-        positive, item_cost = self.towers.candidate_tower.sample(
-            self.features_of(tf.reshape(inputs.item, [-1])), seed + tf.constant([0, 1])
-        )
+        features = self.features_of(tf.reshape(inputs.item, [-1]))
+        if isinstance(self.settings, FullSoftmax):
+            # As the rest of the catalogue: an item's own noise would set it apart from itself among the others.
+            positive, item_cost = self.towers.candidate_tower(features), tf.zeros([tf.size(inputs.item)])
+        else:
+            positive, item_cost = self.towers.candidate_tower.sample(features, inputs.seed + POSITIVES)
         positive = tf.reshape(positive, tf.concat([shape, tf.shape(positive)[1:]], 0))
         losses = self._example_losses(inputs, query, positive)
         if self.settings.bottleneck:
@@ -93,7 +98,7 @@ class Retrieval(tfrs.Model):
         item = inputs.item[:, 0]
         query = self.towers.query_tower(inputs.query)
         cosine = tf.reduce_sum(query * self.towers.candidate_tower(self.features_of(item)), axis=1)
-        return item.numpy(), tf.sqrt(tf.maximum(1 - cosine, 0)).numpy()
+        return item.numpy(), sqrt_1_minus_cos(cosine).numpy()
 
     def _example_losses(self, inputs: Batch, query: tf.Tensor, positive: tf.Tensor) -> tf.Tensor:
         """[B] losses of `query` [B, D] and its `positive` items [B, K, D]."""
@@ -105,8 +110,7 @@ class Retrieval(tfrs.Model):
                 lambda rank: self.towers.candidate_tower(self.features_of(rank)),
                 count=self.count,
                 scale=scale,
-                positive=positive_scores,
-                positive_mask=inputs.present,
+                positive=tf.reduce_sum(self._label_shares(inputs) * positive_scores, axis=1, keepdims=True),
                 block=self.settings.block,
                 label_smoothing=self.settings.label_smoothing,
             )
@@ -115,6 +119,13 @@ class Retrieval(tfrs.Model):
         else:
             scores = without_negatives(positive_scores, inputs.present)
         return FUNCTIONS[self.settings.name](scores, **self.options, **self._supplied(inputs, query))
+
+    def _label_shares(self, inputs: Batch) -> tf.Tensor:
+        """[B, K] the label distribution over a query's positives."""
+        label = tf.cast(inputs.present, tf.float32)
+        if getattr(self.settings, "label_shares", "equal") == "weight":
+            label *= inputs.label
+        return label / tf.reduce_sum(label, axis=1, keepdims=True)
 
     def _sampled(
         self,
@@ -133,7 +144,7 @@ class Retrieval(tfrs.Model):
         if sampler.own:
             candidates.append(positive[:, 0])
         if not self.only_own:
-            vectors, _ = self.towers.candidate_tower.sample(self.features_of(others), inputs.seed + tf.constant([0, 2]))
+            vectors, _ = self.towers.candidate_tower.sample(self.features_of(others), inputs.seed + NEGATIVES)
             candidates.append(vectors)
         negative = tf.matmul(query, tf.concat(candidates, 0), transpose_b=True) * self.towers.scale()
         mask = tf.broadcast_to(drawn.mask[tf.newaxis, :], tf.shape(negative))
@@ -156,7 +167,7 @@ class Retrieval(tfrs.Model):
         if self.log_z is not None:
             return {"log_z": self.log_z(query)}
         if isinstance(loss, Bce):
-            return {"labels": inputs.label / (loss.max_label or self.largest_label)}
+            return {"labels": inputs.label / (loss.max_label or 1.0)}
         if loss.graded:
             return {"labels": inputs.label}
         if isinstance(loss, Bsl) and loss.positive_group == "batch":

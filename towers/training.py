@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from towers.batch import Batch
 from towers.config import OptimizerConfig, TrainConfig
+from towers.errors import ConfigError
 from towers.model import TwoTower
 from towers.optimizers import build_optimizer
 
@@ -158,10 +159,17 @@ class Trainer:
             on_epoch: called after each epoch with its loss, metric and seconds.
 
         Raises:
+            ConfigError: the checkpoint there is one of another version of the program.
             DivergedError: the loss became NaN or infinite.
         """
         if self._latest.latest_checkpoint:
-            self._state.restore(self._latest.latest_checkpoint).assert_existing_objects_matched()
+            try:
+                self._state.restore(self._latest.latest_checkpoint).assert_existing_objects_matched()
+            except (AssertionError, ValueError) as error:
+                raise ConfigError(
+                    "the unfinished run does not fit: another version of this program made it; discard it with --fresh "
+                    f"({str(error).splitlines()[0][:200]})"
+                ) from None
         try:
             while not self.progress.finished:
                 on_epoch(self._epoch(on_step))

@@ -4,8 +4,7 @@ In: queries, and a function that encodes items by number. Out: losses [B], with 
 scale and every variable that the encoding reads.
 
 The value needs one pass over the items. The gradient needs a second one, which encodes and scores each block again
-instead of keeping it: it costs the time of one more forward pass, and the memory of one block. Inside a `tf.function`,
-that is; a tape that watches eager operations keeps them all.
+instead of keeping it: it costs the time of one more forward pass, and the memory of one block.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,7 +53,7 @@ def full_softmax(
         positive_mask = tf.ones_like(positive, tf.bool)
     present = tf.cast(positive_mask, rest.dtype)
     total = tf.reduce_sum(tf.where(positive_mask, positive, 0), axis=1)
-    return rest - (1 - label_smoothing) * total / 2
+    return rest - (1 - label_smoothing) * total / tf.maximum(tf.reduce_sum(present, axis=1), 1)
 
 
 def soft_cross_entropy(
@@ -95,7 +94,9 @@ def _less_labels(
 def _recorded(blocks: "_Blocks", scaled: tf.Tensor) -> list[tf.Tensor]:
     """`forward`, with `backward` as its gradient on every `GradientTape`.
 
-    Not `tf.custom_gradient`: that reads each variable whole, which copies a table that is also scattered to.
+    Not `tf.custom_gradient`: that reads each variable whole, which copies a table that is also scattered to. In a
+    `tf.function` inside another one TensorFlow does not ask this gradient, but differentiates the loop, which keeps all
+    blocks: right, but large.
     """
     with record.stop_recording(), record.VariableWatcher() as watcher:
         results = list(blocks.forward(scaled))

@@ -11,6 +11,7 @@ from towers.section import Count, Positive, Section, Share
 
 Strength = Annotated[float, Field(ge=0, le=1, description="strength c of the logQ correction: s - c log Q")]
 Smoothing = Annotated[Share, Field(description="share of the label that is spread evenly over the candidates")]
+Sigmoid = Annotated[Share, Field(description="share e of every label that becomes e / 2: l (1 - e) + e / 2")]
 Margin = Annotated[float, Field(ge=0, description="margin m")]
 Scale = Annotated[Positive, Field(description="scale g of the unscaled similarity or distance")]
 

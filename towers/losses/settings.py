@@ -7,11 +7,11 @@ distance; [x]+ = max(0, x); sig the logistic function; Q_j how often j is expect
 of its correction ``s_j - c log Q_j``; g the loss's own scale; m a margin.
 """
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field
 
-from towers.losses.section import Loss, Margin, SampledLoss, Scale, Smoothing, Strength
+from towers.losses.section import Loss, Margin, SampledLoss, Scale, Sigmoid, Smoothing, Strength
 from towers.section import Count, Positive
 
 
@@ -24,7 +24,10 @@ class FullSoftmax(Loss):
     name: Literal["full_softmax"]
     block: Count = Field(8_192, description="items scored at once")
     label_smoothing: Smoothing = 0.0
-    positives_per_query: Count = Field(1, description="the example's item and the user's next ones, equal labels")
+    positives_per_query: Count = Field(1, description="the example's item and the user's next ones share the label")
+    label_shares: Literal["equal", "weight"] = Field(
+        "equal", description="how they share it: equally, or in proportion to their events' weights"
+    )
 
     @property
     def positives(self) -> int:
@@ -54,9 +57,9 @@ class Nce(SampledLoss):
 
     name: Literal["nce"]
     log_z: Literal["learned", "per_query"] | float = Field(
-        0.0, description="log Z: a number, 'learned' (one scalar) or 'per_query' (linear in the query)"
+        0.0, description="log Z: a number, 'learned' (one scalar) or 'per_query' (linear in the query), both from log N"
     )
-    label_smoothing: Smoothing = 0.0
+    label_smoothing: Sigmoid = 0.0
 
     @property
     def strength(self) -> float:
@@ -71,7 +74,7 @@ class Neg(SampledLoss):
     paper: ClassVar = "Mikolov et al., NeurIPS 2013"
 
     name: Literal["neg"]
-    label_smoothing: Smoothing = 0.0
+    label_smoothing: Sigmoid = 0.0
 
 
 class Bce(Loss):
@@ -85,7 +88,7 @@ class Bce(Loss):
     max_label: Positive | None = Field(
         None, description="labels are divided by it; by default the largest of the training events"
     )
-    label_smoothing: Smoothing = 0.0
+    label_smoothing: Sigmoid = 0.0
 
 
 class AmSoftmax(SampledLoss):
@@ -220,21 +223,6 @@ class Bsl(SampledLoss):
     label_smoothing: Smoothing = 0.0
 
 
-LOSSES: tuple[type[Loss], ...] = (
-    FullSoftmax,
-    SampledSoftmax,
-    Nce,
-    Neg,
-    Bce,
-    AmSoftmax,
-    DistanceSoftmax,
-    Triplet,
-    Pair,
-    Circle,
-    GradedHinge,
-    Ccl,
-    Bsl,
-)
 LossConfig = Annotated[
     FullSoftmax
     | SampledSoftmax
@@ -251,3 +239,4 @@ LossConfig = Annotated[
     | Bsl,
     Field(discriminator="name"),
 ]
+LOSSES: tuple[type[Loss], ...] = get_args(get_args(LossConfig)[0])

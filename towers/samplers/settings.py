@@ -6,7 +6,7 @@ Letters: c a class, that is the rank of an item by falling number of training ex
 that one draw gives c; Q_c how often c is expected among the k drawn.
 """
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -103,7 +103,7 @@ class Mixed(Sampler):
         return self
 
 
-SAMPLERS: tuple[type[Sampler], ...] = (InBatch, Uniform, LogUniform, LearnedUnigram, Unigram, Mixed)
 SamplerConfig = Annotated[
     InBatch | Uniform | LogUniform | LearnedUnigram | Unigram | Mixed, Field(discriminator="name")
 ]
+SAMPLERS: tuple[type[Sampler], ...] = get_args(get_args(SamplerConfig)[0])
