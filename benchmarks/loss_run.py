@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from pipelines.check import check_recipe
 from pipelines.dataset import Dataset
-from pipelines.export import informed
 from pipelines.heldout import heldout
 from pipelines.lists import select_lists
 from pipelines.stage import build_model, run_stage
@@ -23,7 +22,7 @@ from towers import metrics
 from towers.config import Config, parse_config
 from towers.model import TwoTower
 from towers.tables import Tables
-from towers.validation import embed_all, top_k
+from towers.validation import embed_all, informed, top_k
 
 DEPTH = 50
 MEASURED = (("recall", 20), ("recall", 50), ("ndcg", 20))

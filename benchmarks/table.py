@@ -99,8 +99,8 @@ def _ml_100k(result: dict[str, Any]) -> list[tuple[str, str, str]]:
 def _similarity(result: dict[str, Any]) -> list[tuple[str, str, str]]:
     held_out = {name: metrics["precision@10"] for name, metrics in result["metrics"]["held_out"].items()}
     figure = (
-        f"{_estimate(held_out['exact'])}; chance {held_out['chance']['value']:.3f}, item-kNN, which knows their ratings, "
-        f"{held_out['item_knn']['value']:.3f}"
+        f"{_estimate(held_out['exact'])}; chance {held_out['chance']['value']:.4f}, item-kNN, which reads their "
+        f"ratings, {held_out['item_knn']['value']:.4f}"
     )
     return [('MovieLens-100k, genres, `task = "similarity"`: precision@10 of held-out films', figure, "similarity")]
 
@@ -120,8 +120,8 @@ def _samplers(result: dict[str, Any]) -> list[tuple[str, str, str]]:
         rows.append(
             (
                 f"Log-uniform, {drawn} among {name} items: with replacement / distinct / distinct by XLA",
-                f"{ms['ours']:.2f} / {ms['ours, distinct']:.2f} / {ms['ours, distinct, compiled']:.2f} ms; TensorFlow's op "
-                f"{ms['TensorFlow']:.2f} / {ms['TensorFlow, distinct']:.2f} ms",
+                f"{ms['ours']:.2f} / {ms['ours, distinct']:.2f} / {ms['ours, distinct, compiled']:.2f} ms; "
+                f"TensorFlow's op {ms['TensorFlow']:.2f} / {ms['TensorFlow, distinct']:.2f} ms",
                 "samplers",
             )
         )
@@ -132,8 +132,8 @@ def _train_step(result: dict[str, Any]) -> list[tuple[str, str, str]]:
     ratio, sizes = result["ratio_to_in_batch"], result["sizes"]
     return [
         (
-            f"A train step with {sizes['negatives']:,} sampled negatives among {sizes['items']:,} items, beside the in-batch "
-            "step with as many candidates",
+            f"A train step with {sizes['negatives']:,} sampled negatives among {sizes['items']:,} items, beside the "
+            "in-batch step with as many candidates",
             ", ".join(f"{name} {value:.2f}x" for name, value in ratio.items()),
             "train_step",
         )

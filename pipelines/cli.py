@@ -98,7 +98,7 @@ def prepare(
     items: Annotated[Path | None, typer.Option(help="Attributes of the items: a file.")] = None,
     users: Annotated[Path | None, typer.Option(help="Attributes of the users: a file.")] = None,
     format: Annotated[Format, typer.Option(help="How the files are written; auto looks at them.")] = "auto",
-    config: Annotated[Path | None, typer.Option(help="A recipe; its [data] section maps columns and splits.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A recipe; its data section maps columns and splits.")] = None,
     overrides: Overrides = [],  # noqa: B006
     on_bad_rows: Annotated[
         Literal["error", "skip"], typer.Option(help="Stop at a bad row, or leave it out and count it in 'rejects'.")

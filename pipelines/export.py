@@ -6,7 +6,6 @@ items, attributes and lineage.
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -33,9 +32,9 @@ from towers.config import Config, load_config
 from towers.events import Floats, Int32s, Int64s
 from towers.export import save_tower
 from towers.features import FeatureSpec
-from towers.model import Tower, TwoTower
+from towers.model import TwoTower
 from towers.tables import Tables
-from towers.validation import embed_all
+from towers.validation import embed_all, informed
 
 LIBRARIES = ("tensorflow", "tf-keras", "tensorflow-recommenders", "numpy", "polars")
 KNOWN_SPLITS = ("train", "valid")  # what a service may know; the test events are for the report
@@ -134,16 +133,6 @@ def load_run(run: Path) -> Trained:
     model.candidate_tower(_constants({name: rows[:1] for name, rows in tables.items.items()}))
     tf.train.Checkpoint(model=model).read(str(run / "checkpoints" / "final")).assert_existing_objects_matched()
     return Trained(config, summary, dataset, model, tables)
-
-
-def informed(tower: Tower, features: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """Which rows have at least one feature that training learnt something of: bool [R]; see `Tower.informed`."""
-    count = len(next(iter(features.values())))
-    blocks = [
-        tower.informed({name: tf.constant(rows[begin : begin + USERS]) for name, rows in features.items()}).numpy()
-        for begin in range(0, count, USERS)
-    ]
-    return np.concatenate([np.empty(0, np.bool_), *blocks])
 
 
 def request_feature(spec: FeatureSpec) -> RequestFeature:

@@ -5,8 +5,10 @@ from towers.losses.section import Loss, SampledLoss
 from towers.losses.settings import LOSSES
 
 LETTERS = (
-    "u a query, y its positive, j a candidate; s the logit (similarity / temperature), cos the cosine, d a distance;\n"
-    "[x]+ = max(0, x); Q_j how often j is expected among the candidates; g a loss's own scale; m a margin."
+    "y the positive of a query (p or i where there are several), j or n a negative; N the number of items; s the\n"
+    "logit (similarity / temperature, or the similarity itself where a loss has its own scale g), cos the cosine, d a\n"
+    "distance, l a label; Q_j how often j is expected among the candidates, c the strength of its correction\n"
+    "s - c log Q; m a margin; a, D, t2 and w as the options say; [x]+ = max(0, x); sig the logistic function."
 )
 
 

@@ -84,10 +84,13 @@ class _PlainLines:
             rate = self.done / (now - self.start)
             left = f", {(self.total - self.done) / rate:,.0f} s left" if self.total and rate else ""
             of = f" of {self.total:,.0f}" if self.total else ""
-            say(f"{self.description}: {self.done:,.0f}{of} {self.unit}, {rate:,.0f} {self.unit}/s{left} {self.note}")
+            say(f"{self.description}: {self.done:,.0f}{of} {self.unit}, {rate:,.0f} {self.unit}/s{left}{self._noted()}")
 
     def close(self) -> None:
         seconds = time.monotonic() - self.start
         rate = self.done / seconds if seconds else 0.0
         done = f"{self.done:,.0f} {self.unit}"
-        say(f"{self.description}: {done} in {seconds:.1f} s, {rate:,.0f} {self.unit}/s {self.note}".rstrip())
+        say(f"{self.description}: {done} in {seconds:.1f} s, {rate:,.0f} {self.unit}/s{self._noted()}")
+
+    def _noted(self) -> str:
+        return f", {self.note}" if self.note else ""

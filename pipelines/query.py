@@ -48,7 +48,7 @@ def run(user: str, *, bundle: Path | None = None, url: str | None = None, k: int
     else:
         raise DataError("give --bundle BUNDLE or --url URL")
     if source == "popular":
-        say(f"user {user!r} is not known to this model: these are the most popular items, with their event counts")
+        say(f"this model has no vector of user {user!r}: these are the most popular items, with their event counts")
     titles = None if opened is None else title_column(opened.item_attributes)
     console = Console()
     console.print(Text(f"recalled for user {user} (source: {source})"))

@@ -146,8 +146,10 @@ def _events(data: Dataset, splits: tuple[str, ...], work: Path) -> tuple[Events,
 def _fit(name: str, trainer: Trainer) -> Summary:
     config = trainer.config
     steps = trainer.examples.steps * config.epochs
-    with progress(name, total=steps * config.batch_size, unit="examples") as advance:
-        reached = 0
+    # A run that goes on counts what is left: its rate is this process's own.
+    before = trainer.restore()
+    with progress(name, total=(steps - before) * config.batch_size, unit="examples") as advance:
+        reached = before
 
         def on_step(done: int, loss: float) -> None:
             nonlocal reached
@@ -156,6 +158,10 @@ def _fit(name: str, trainer: Trainer) -> Summary:
 
         def on_epoch(record: dict[str, float]) -> None:
             shown = f", {config.metric} {record[config.metric]:.4f}" if config.metric in record else ""
+            if "margin" in record:
+                shown += f", margin {record['margin']:.3f}"
+            if record.get("margin_clamped"):
+                shown += f" (its bound; the classes are {record['margin_estimate']:.3f} wide)"
             say(f"epoch {record['epoch']:.0f}: loss {record['loss']:.4f}{shown}, {record['train_seconds']:.1f} s")
 
         return trainer.fit(on_step, on_epoch)

@@ -1,5 +1,6 @@
 """The loop on a world with a known answer: it learns it, stops early, resumes bit for bit, and refuses to diverge."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -174,3 +175,27 @@ def test_rows_that_no_example_reads_start_and_stay_at_zero(tmp_path: Path) -> No
     items = model.candidate_tower.encoders[0].table.numpy()
     assert items[taken + 1].any(axis=1).all()
     assert not np.delete(items, taken + 1, axis=0).any()
+
+
+def test_validation_ranks_only_what_was_learnt() -> None:
+    """Two users, three items; every learnt score is negative, so an unlearnt item's 0 would come first."""
+    towers = towers_of(recipe(model={"dimension": 2, "similarity": "dot"}), users=2, items=3)
+    towers.query_tower.encoders[0].table.assign([[0, 0], [1, 0], [0, 1]])
+    towers.candidate_tower.encoders[0].table.assign([[0, 0], [-1, -2], [0, 0], [-2, -1]])
+    rows = np.arange(1, 4, dtype=np.int32)
+    none = np.zeros(3, np.int64)
+    check = Validation(
+        {"user_id": rows[:2]},
+        {"item_id": rows},
+        none,
+        none[:0].astype(np.int32),
+        np.arange(3),
+        np.array([0, 2]),
+        "recall@1",
+    )
+    # User 0 scores the items -1, 0 (unlearnt), -2, and wants item 0; user 1 scores them -2, 0, -1, and wants item 2.
+    assert check.measure(towers) == 1.0
+    unlearnt = dataclasses.replace(check, target_items=np.array([1, 2], np.int32))
+    assert unlearnt.measure(towers) == 0.5
+    seen = dataclasses.replace(check, seen_offsets=np.array([0, 2, 2]), seen_items=np.array([0, 1], np.int32))
+    assert seen.measure(towers) == 0.5

@@ -151,6 +151,22 @@ class Trainer:
         self._board = tf.summary.create_file_writer(str(directory / "tensorboard"))
         self._step = tf.function(self._train_step, reduce_retracing=True, autograph=False)
 
+    def restore(self) -> int:
+        """Goes back to the last checkpoint, where there is one; the steps done in all until then.
+
+        Raises:
+            ConfigError: the checkpoint there is one of another version of the program.
+        """
+        if self._latest.latest_checkpoint:
+            try:
+                self._state.restore(self._latest.latest_checkpoint).assert_existing_objects_matched()
+            except (AssertionError, ValueError) as error:
+                raise ConfigError(
+                    "the unfinished run does not fit: another version of this program made it; discard it with --fresh "
+                    f"({str(error).splitlines()[0][:200]})"
+                ) from None
+        return self.progress.epoch * self.examples.steps + self.progress.step
+
     def fit(self, on_step: OnStep = _ignore, on_epoch: OnEpoch = _ignore) -> Summary:
         """Trains to the end, from the last checkpoint where there is one.
 
@@ -162,14 +178,7 @@ class Trainer:
             ConfigError: the checkpoint there is one of another version of the program.
             DivergedError: the loss became NaN or infinite.
         """
-        if self._latest.latest_checkpoint:
-            try:
-                self._state.restore(self._latest.latest_checkpoint).assert_existing_objects_matched()
-            except (AssertionError, ValueError) as error:
-                raise ConfigError(
-                    "the unfinished run does not fit: another version of this program made it; discard it with --fresh "
-                    f"({str(error).splitlines()[0][:200]})"
-                ) from None
+        self.restore()
         try:
             while not self.progress.finished:
                 on_epoch(self._epoch(on_step))

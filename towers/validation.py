@@ -6,9 +6,11 @@ by one block of queries times one block of items.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from towers import metrics
 from towers.events import Floats, Int32s, Int64s
@@ -40,15 +42,33 @@ class Validation:
     metric: str
 
     def measure(self, model: TwoTower) -> float:
-        """Mean of the metric over the held-out users."""
+        """Mean of the metric over the held-out users.
+
+        Only items of which training learnt something are ranked, as only they are served: an unlearnt item's zero
+        vector scores 0, which is more than most items get from a loss that pushes scores down.
+        """
         name, _, depth = self.metric.partition("@")
         k = int(depth)
-        items = embed_all(model.candidate_tower, self.candidate)
+        learnt = np.flatnonzero(informed(model.candidate_tower, self.candidate)).astype(np.int32)
+        place = np.full(len(next(iter(self.candidate.values()))), -1, np.int32)
+        place[learnt] = np.arange(len(learnt), dtype=np.int32)
+        items = embed_all(model.candidate_tower, {key: rows[learnt] for key, rows in self.candidate.items()})
         queries = embed_all(model.query_tower, self.query)
-        lists = top_k(queries, items, k, self.seen_offsets, self.seen_items)
-        found = metrics.hits(lists, self.target_offsets, self.target_items)
-        per_user = metrics.METRICS[name](found, np.diff(self.target_offsets), k)
+        found = top_k(queries, items, k, self.seen_offsets, place[self.seen_items])
+        lists = np.where(found >= 0, np.append(learnt, np.int32(-1))[found], np.int32(-1))
+        hits = metrics.hits(lists, self.target_offsets, self.target_items)
+        per_user = metrics.METRICS[name](hits, np.diff(self.target_offsets), k)
         return float(np.nanmean(per_user))
+
+
+def informed(tower: Tower, features: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
+    """Which rows have at least one feature that training learnt something of: bool [R]; see `Tower.informed`."""
+    count = len(next(iter(features.values())))
+    blocks = [
+        tower.informed({name: tf.constant(rows[begin : begin + ROWS]) for name, rows in features.items()}).numpy()
+        for begin in range(0, count, ROWS)
+    ]
+    return np.concatenate([np.empty(0, np.bool_), *blocks])
 
 
 def embed_all(tower: Tower, encoded: Mapping[str, np.ndarray]) -> Floats:

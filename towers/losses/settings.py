@@ -138,8 +138,8 @@ class Triplet(SampledLoss):
     )
     mining: Literal["all", "semi_hard", "hardest"] = Field(
         "all",
-        description="all triplets (mean); only the hardest negative; or the hardest one that is further than the "
-        "positive but within the margin (all within it where there is none)",
+        description="all: the mean over all triplets; semi_hard: the hardest negative that is further than the "
+        "positive but within the margin (all within it where there is none); hardest: only the hardest negative",
     )
     smooth: bool = Field(False, description="softplus instead of the hinge")
     scale: Scale = 10.0

@@ -20,6 +20,7 @@ from towers.samplers.settings import (
     LogUniform,
     Mixed,
     SamplerConfig,
+    Uniform,
     Unigram,
 )
 from towers.samplers.tries import Doubles, plan
@@ -85,4 +86,6 @@ def _noise(config: Drawing, key: str, counts: Counts, capacity: int) -> tuple[No
         return LearnedUnigramNoise(size, capacity), -np.sort(-expected / expected.sum())
     if isinstance(config, Unigram):
         return UnigramNoise(counts, config.power), -np.sort(-power_probabilities(counts, config.power))
-    return UniformNoise(size), np.full(size, 1 / size)
+    if isinstance(config, Uniform):
+        return UniformNoise(size), np.full(size, 1 / size)
+    raise TypeError(f"{type(config).__name__}: no noise of that section in towers/samplers/registry.py")

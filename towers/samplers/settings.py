@@ -82,7 +82,8 @@ class Unigram(Drawing):
     power: float = Field(0.75, ge=0, le=2, description="1 is the frequency itself, 0 is uniform")
 
 
-Part = Annotated[InBatch | Uniform | LogUniform | LearnedUnigram | Unigram, Field(discriminator="name")]
+Single = InBatch | Uniform | LogUniform | LearnedUnigram | Unigram
+Part = Annotated[Single, Field(discriminator="name")]
 
 
 class Mixed(Sampler):
@@ -103,7 +104,5 @@ class Mixed(Sampler):
         return self
 
 
-SamplerConfig = Annotated[
-    InBatch | Uniform | LogUniform | LearnedUnigram | Unigram | Mixed, Field(discriminator="name")
-]
+SamplerConfig = Annotated[Single | Mixed, Field(discriminator="name")]
 SAMPLERS: tuple[type[Sampler], ...] = get_args(get_args(SamplerConfig)[0])
