@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from pipelines.dataset import Dataset
 from pipelines.errors import DataError
@@ -29,6 +27,7 @@ from pipelines.evaluation.similarity import (
     metric_of,
     neighbours,
 )
+from pipelines.evaluation.table import figures_table
 from pipelines.heldout import seen
 from pipelines.labels import HELD_OUT, TRAINING, VALIDATION, Labels, read_labels
 from pipelines.pairs_file import pairs_digest
@@ -168,18 +167,8 @@ def _show(content: dict[str, Any]) -> None:
     counts, console = content["counts"], Console(highlight=False)
     for group, rankers in content["metrics"].items():
         names = list(next(iter(rankers.values())))
-        shown = Table(
-            title=f"{counts['asked'][group]:,} {group.replace('_', '-')} items among {counts['labelled']:,} labelled",
-            box=box.SIMPLE,
-            collapse_padding=True,
-            pad_edge=False,
-        )
-        shown.add_column("", no_wrap=True)
-        for name in names:
-            shown.add_column(name, justify="right", no_wrap=True)
-        for ranker, figures in rankers.items():
-            shown.add_row(TITLES[ranker], *(f"{figures[name]['value']:.4f}" for name in names))
-        console.print(shown)
+        title = f"{counts['asked'][group]:,} {group.replace('_', '-')} items among {counts['labelled']:,} labelled"
+        console.print(figures_table(title, names, rankers, TITLES))
         nearer = content[NEARER][group]
         if "value" in nearer:
             console.print(f"d(within) < d(between): {_interval(nearer)}, {nearer['triples']:,} triples")

@@ -155,4 +155,5 @@ def test_every_reason_is_told_at_once() -> None:
     ],
 )
 def test_what_makes_sense_is_taken(raw: dict[str, Any]) -> None:
-    parse_config(raw)
+    config = parse_config(raw)
+    assert {key: getattr(config.loss, key) for key in raw["loss"]} == raw["loss"]

@@ -4,6 +4,7 @@ In: the training items' classes or pairs. Out: `ClassBatch` against the classes'
 other items of the batch. Items are ranks of `towers.catalogue`, which here are places among the training items.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -54,13 +55,13 @@ class _Steps:
     seed: int
 
     @property
+    @abstractmethod
     def count(self) -> int:
         """Examples of one epoch."""
-        raise NotImplementedError
 
+    @abstractmethod
     def batch(self, epoch: int, step: int) -> Any:
         """The batch of one step."""
-        raise NotImplementedError
 
     @property
     def steps(self) -> int:

@@ -3,6 +3,7 @@
 In: the content of `report.json`. Out: a rich table of 80 columns, and lines below it.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -17,21 +18,25 @@ TITLES = {
 }
 
 
+def figures_table(
+    title: str, names: Sequence[str], metrics: Mapping[str, Mapping[str, Any]], titles: Mapping[str, str]
+) -> Table:
+    """One line per ranker with the figures of `names`; `titles` says what a ranker is called."""
+    shown = Table(title=title, box=box.SIMPLE, collapse_padding=True, pad_edge=False)
+    shown.add_column("", no_wrap=True)
+    for name in names:
+        shown.add_column(name, justify="right", no_wrap=True)
+    for ranker, figures in metrics.items():
+        shown.add_row(titles[ranker], *(f"{figures[name]['value']:.4f}" for name in names))
+    return shown
+
+
 def table(content: dict[str, Any]) -> Table:
     """One line per ranker, one column per figure."""
     counts, names = content["counts"], [f"recall@{k}" for k in content["ks"]]
     names.append(names[_middle(content)].replace("recall", "ndcg"))
-    shown = Table(
-        title=f"{counts['users']:,} test users, {counts['targets']:,} targets, {counts['items']:,} items",
-        box=box.SIMPLE,
-        collapse_padding=True,
-        pad_edge=False,
-    )
-    shown.add_column("", no_wrap=True)
-    for name in names:
-        shown.add_column(name, justify="right", no_wrap=True)
-    for ranker, figures in content["metrics"].items():
-        shown.add_row(TITLES[ranker], *(f"{figures[name]['value']:.4f}" for name in names))
+    title = f"{counts['users']:,} test users, {counts['targets']:,} targets, {counts['items']:,} items"
+    shown = figures_table(title, names, content["metrics"], TITLES)
     if "share_of_attainable" in content:
         shares = [content["share_of_attainable"].get(name) for name in names]
         shown.add_row("share of attainable", *("" if share is None else f"{share['value']:.1%}" for share in shares))

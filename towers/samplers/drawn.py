@@ -3,6 +3,7 @@
 In: the batch's positives and the step's seed. Out: `Drawn`: candidates with their log Q.
 """
 
+from abc import abstractmethod
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -64,6 +65,7 @@ class NegativeSampler(tf.Module):
         self.learn(positives[:, 0])
         return drawn
 
+    @abstractmethod
     def sample(self, positives: tf.Tensor, seed: tf.Tensor) -> Sample:
         """The candidates.
 
@@ -71,15 +73,14 @@ class NegativeSampler(tf.Module):
             positives: int64 [B, K].
             seed: int64 [2].
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def expected_count(self, item: tf.Tensor, tries: Any) -> tf.Tensor:
         """Q of items of any shape: how often each was expected in the sample that took so many `tries`.
 
         float32 from formulas without cancellation: log Q is within 1e-6 at any q down to 1e-37. (float64 log1p and
         expm1 would take longer than the draw.)
         """
-        raise NotImplementedError
 
     def learn(self, item: tf.Tensor) -> None:
         """Counts the positives `item` [B], where the sampler learns."""

@@ -3,6 +3,8 @@
 In: a batch's positives and a seed. Out: k items shared by the batch, with replacement or distinct, and their Q.
 """
 
+from abc import abstractmethod
+
 import tensorflow as tf
 
 from towers.samplers.distinct import Plan, distinct_count, draw_distinct
@@ -19,13 +21,13 @@ class Noise(tf.Module):
 
     size: int
 
+    @abstractmethod
     def draw(self, count: int, seed: tf.Tensor) -> tf.Tensor:
         """Independent items: int64 [count]. `seed` is int64 [2]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def probability(self, item: tf.Tensor) -> tf.Tensor:
         """P of items of any shape: float32."""
-        raise NotImplementedError
 
     def learn(self, item: tf.Tensor) -> None:
         """Counts the positives `item` [B], where the distribution is learned."""
