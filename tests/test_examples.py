@@ -130,3 +130,11 @@ def test_known_items_are_the_nearest_of_the_same_user() -> None:
     _, known, _ = several(timed=True, positives=1, known=3)
     assert [sorted(line) for line in known] == [[3, 4, 5], [3, 4, 5], [3, 4, 5], [3, 4, 5], [1], [0, 2], [0, 2]]
     assert [len(line) for line in several(timed=False, positives=1, known=9)[1]] == [4, 4, 4, 4, 1, 2, 2]
+
+
+def test_an_untimed_window_begins_after_the_targets() -> None:
+    events = small_events(timed=False)
+    tables = Tables({}, {}, histories={"h": HistoryTable(np.arange(6, dtype=np.int32) + 1, 2)})
+    # User 0's list is 5 3 4 5; of the second event, with two targets, the window of two holds both fives.
+    window = tables.of_examples(events, np.array([1]), positives=2)["h"]
+    assert [[int(row) - 1 for row in line if row] for line in window] == [[5, 5]]
