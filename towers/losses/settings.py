@@ -57,7 +57,8 @@ class Nce(SampledLoss):
 
     name: Literal["nce"]
     log_z: Literal["learned", "per_query"] | float = Field(
-        "learned", description="log Z: a number, 'learned' (one scalar) or 'per_query' (linear in the query), both from log N"
+        "learned",
+        description="log Z: 'learned' (one scalar) or 'per_query' (linear in the query), both from log N; or a number",
     )
     label_smoothing: Sigmoid = 0.0
 
