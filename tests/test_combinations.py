@@ -151,6 +151,12 @@ def test_every_reason_is_told_at_once() -> None:
         {"loss": EXCLUDED, "sampler": {"name": "uniform"}},
         {"loss": {"name": "bsl", "positive_group": "batch"}},
         {"task": "similarity", "loss": {"name": "am_softmax"}, "similarity": {"column": "genre"}},
+        {
+            "task": "similarity",
+            "loss": {"name": "full_softmax"},
+            "similarity": {"column": "genre"},
+            "features": {"candidate": {"item_id": {"kind": "id", "mask_share": 0.5}}},
+        },
         {"task": "similarity", "loss": {"name": "pair"}, "similarity": {"pairs": "p.csv", "against": "items"}},
     ],
 )

@@ -98,7 +98,7 @@ def _options(config: "Config") -> Iterator[str]:
             yield "loss.hardest_negatives: with a correction the nearest is not the hardest; leave one of them out"
     if isinstance(loss, Triplet) and not loss.smooth and loss.scale != Triplet.model_fields["scale"].default:
         yield "loss.scale: only smooth = true reads it; leave it out, or set loss.smooth = true"
-    if isinstance(loss, FullSoftmax):
+    if isinstance(loss, FullSoftmax) and config.task == "retrieval":
         for name, feature in (config.features.candidate or {}).items():
             if feature.mask_share:
                 yield (
