@@ -37,3 +37,14 @@ def of_strengths(runs: list[dict[str, Any]]) -> dict[str, bool]:
         "the stronger the correction, the more popular is what is recommended": popularity == sorted(popularity),
         "the whole correction finds more than none (test)": runs[-1]["test"][CHOSEN_BY] > runs[0]["test"][CHOSEN_BY],
     }
+
+
+def of_gowalla(table: dict[str, dict[str, Any]]) -> dict[str, bool]:
+    """Claims of the part gowalla; by validation, on which the settings were chosen."""
+    found = {row: cell["valid"][CHOSEN_BY] for row, cell in table.items() if "valid" in cell}
+    plain = found["sampled_softmax"]
+    ahead = {"pair": "pair, of four positives", "full_softmax": "full_softmax"}
+    claims = {f"{name}: ahead of sampled_softmax": found[row] > plain for row, name in ahead.items()}
+    return claims | {
+        f"{row}, which has no correction: behind sampled_softmax": found[row] < plain for row in UNCORRECTED
+    }

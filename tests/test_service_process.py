@@ -126,7 +126,7 @@ def test_query_prints_titles_and_scores(bundle: Path, capsys: pytest.CaptureFixt
 def test_query_says_that_a_user_is_unknown(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     query_command.run("[bold]x", bundle=bundle, k=1)
     shown = capsys.readouterr()
-    assert "'[bold]x' is not known" in shown.err
+    assert "no vector of user '[bold]x'" in shown.err
     assert "i0" in shown.out and "600.0000" in shown.out and "[bold]x" in shown.out
 
 

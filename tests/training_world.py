@@ -32,7 +32,7 @@ def group_world() -> tuple[Events, Tables, Validation]:
     train = np.array([np.delete(items, h) for items, h in zip(taken, held, strict=True)], np.int32)
     offsets = np.arange(USERS + 1, dtype=np.int64) * train.shape[1]
     user, item = np.repeat(np.arange(USERS, dtype=np.int32), train.shape[1]), train.ravel()
-    events = Events(user, item, offsets, weight=(1 + (user + item) % 3).astype(np.float32))
+    events = Events(user, item, offsets, weight=(1 + (user + item // GROUPS) % 3).astype(np.float32))
     tables = Tables(
         {"user_id": np.arange(1, USERS + 1, dtype=np.int32)}, {"item_id": np.arange(1, ITEMS + 1, dtype=np.int32)}
     )
