@@ -183,3 +183,17 @@ def test_a_trained_log_z_starts_at_that_of_untrained_scores(log_z: str) -> None:
     task, batch = built(loss={"name": "nce", "log_z": log_z}, sampler=DRAWN)
     query = task.towers.query_tower(batch.query)
     np.testing.assert_allclose(np.broadcast_to(task.log_z(query), 64), np.full(64, np.log(30)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("shares", ["equal", "weight"])
+def test_full_softmax_takes_a_label_distribution_over_the_positives(shares: str) -> None:
+    task, batch = built(loss={"name": "full_softmax", "positives_per_query": 3, "label_shares": shares})
+    logits = cosines(task, batch, np.arange(30)) / 0.2
+    losses = []
+    for b in range(64):
+        label = np.zeros(30)
+        for k in range(3):
+            label[batch.item.numpy()[b, k]] += batch.label.numpy()[b, k] if shares == "weight" else 1
+        label /= label.sum()
+        losses.append(np.log(np.exp(logits[b]).sum()) - label @ logits[b])
+    assert float(task.compute_loss(batch)) == pytest.approx(np.mean(losses), rel=1e-5)

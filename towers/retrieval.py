@@ -29,7 +29,7 @@ from towers.samplers.drawn import NegativeSampler
 from towers.samplers.settings import InBatch
 
 # Masks and noise of the two sides, and of positives and negatives, are streams of their own: another seed for each.
-POSITIVES, NEGATIVES = (tf.constant([zlib.crc32(name) >> 1, 0]) for name in (b"positives", b"negatives"))
+POSITIVES, NEGATIVES = (np.array([zlib.crc32(name) >> 1, 0], np.int32) for name in (b"positives", b"negatives"))
 
 
 class Retrieval(tfrs.Model):
