@@ -147,7 +147,7 @@ def _fit(name: str, trainer: Trainer) -> Summary:
     config = trainer.config
     steps = trainer.examples.steps * config.epochs
     # A run that goes on counts what is left: its rate is this process's own.
-    before = trainer.restore()
+    before = trainer.done
     with progress(name, total=(steps - before) * config.batch_size, unit="examples") as advance:
         reached = before
 

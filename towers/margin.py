@@ -10,6 +10,8 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from towers.events import Floats, Int64s
+from towers.losses.section import Loss
+from towers.losses.settings import DistanceSoftmax
 
 Distances = Iterable[tuple[Int64s, Floats]]
 
@@ -41,6 +43,13 @@ class AdaptiveMargin(tf.Module):
         estimate = mean_diameter(distances)
         self.value.assign(min(estimate, self.most))
         return {"margin": float(self.value), "margin_estimate": estimate, "margin_clamped": float(estimate > self.most)}
+
+
+def adaptive_margin(loss: Loss) -> AdaptiveMargin | None:
+    """The margin that a loss's settings ask to have estimated; None where it is a number, or there is none."""
+    if isinstance(loss, DistanceSoftmax) and loss.margin == "adaptive":
+        return AdaptiveMargin(loss.margin_every, loss.margin_max)
+    return None
 
 
 def mean_diameter(distances: Distances) -> float:

@@ -22,8 +22,8 @@ from towers.losses.full_softmax import full_softmax
 from towers.losses.registry import FUNCTIONS, arguments
 from towers.losses.scores import Scores, hardest, without_hits, without_known, without_negatives
 from towers.losses.section import SampledLoss
-from towers.losses.settings import Bce, Bsl, DistanceSoftmax, FullSoftmax, Nce
-from towers.margin import AdaptiveMargin
+from towers.losses.settings import Bce, Bsl, FullSoftmax, Nce
+from towers.margin import adaptive_margin
 from towers.model import TwoTower
 from towers.samplers.drawn import NegativeSampler
 from towers.samplers.settings import InBatch
@@ -59,13 +59,8 @@ class Retrieval(tfrs.Model):
         self.count = count
         self.only_own = isinstance(config.negatives, InBatch)
         self.options: dict[str, Any] = {} if isinstance(config.loss, FullSoftmax) else arguments(config.loss)
-        loss = config.loss
-        self.margin = (
-            AdaptiveMargin(loss.margin_every, loss.margin_max)
-            if isinstance(loss, DistanceSoftmax) and loss.margin == "adaptive"
-            else None
-        )
-        self.log_z = LogZ(loss.log_z, count) if isinstance(loss, Nce) else None
+        self.margin = adaptive_margin(config.loss)
+        self.log_z = LogZ(config.loss.log_z, count) if isinstance(config.loss, Nce) else None
 
     def compute_loss(self, inputs: Batch, training: bool = True) -> tf.Tensor:
         """The weighted mean loss of one batch, a scalar."""

@@ -17,8 +17,8 @@ from towers.items import ItemFeatures
 from towers.losses.distance import sqrt_1_minus_cos
 from towers.losses.registry import FUNCTIONS, arguments
 from towers.losses.scores import Scores, hardest
-from towers.losses.settings import DistanceSoftmax, FullSoftmax, SampledSoftmax
-from towers.margin import AdaptiveMargin
+from towers.losses.settings import FullSoftmax, SampledSoftmax
+from towers.margin import adaptive_margin
 from towers.model import TwoTower
 from towers.similar_items import ClassBatch, RelatedBatch
 
@@ -51,11 +51,7 @@ class Similarity(tfrs.Model):
             else config.loss
         )
         self.function, self.options = FUNCTIONS[loss.name], arguments(loss)
-        self.margin = (
-            AdaptiveMargin(loss.margin_every, loss.margin_max)
-            if isinstance(loss, DistanceSoftmax) and loss.margin == "adaptive"
-            else None
-        )
+        self.margin = adaptive_margin(loss)
         self.centres: Any = None
         if classes:
             width = config.model.dimension

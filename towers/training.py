@@ -124,6 +124,9 @@ class Trainer:
         config: epochs, patience, checkpoints.
         directory: where checkpoints and TensorBoard logs go; one that holds an unfinished run is resumed.
         validation: None trains all epochs and keeps the last.
+
+    Raises:
+        ConfigError: the checkpoint in `directory` is one of another version of the program.
     """
 
     def __init__(
@@ -150,21 +153,11 @@ class Trainer:
         )
         self._board = tf.summary.create_file_writer(str(directory / "tensorboard"))
         self._step = tf.function(self._train_step, reduce_retracing=True, autograph=False)
+        self._restore()
 
-    def restore(self) -> int:
-        """Goes back to the last checkpoint, where there is one; the steps done in all until then.
-
-        Raises:
-            ConfigError: the checkpoint there is one of another version of the program.
-        """
-        if self._latest.latest_checkpoint:
-            try:
-                self._state.restore(self._latest.latest_checkpoint).assert_existing_objects_matched()
-            except (AssertionError, ValueError) as error:
-                raise ConfigError(
-                    "the unfinished run does not fit: another version of this program made it; discard it with --fresh "
-                    f"({str(error).splitlines()[0][:200]})"
-                ) from None
+    @property
+    def done(self) -> int:
+        """Steps done in all, those of the run that this one goes on with included."""
         return self.progress.epoch * self.examples.steps + self.progress.step
 
     def fit(self, on_step: OnStep = _ignore, on_epoch: OnEpoch = _ignore) -> Summary:
@@ -175,10 +168,8 @@ class Trainer:
             on_epoch: called after each epoch with its loss, metric and seconds.
 
         Raises:
-            ConfigError: the checkpoint there is one of another version of the program.
             DivergedError: the loss became NaN or infinite.
         """
-        self.restore()
         try:
             while not self.progress.finished:
                 on_epoch(self._epoch(on_step))
@@ -198,6 +189,18 @@ class Trainer:
             best_metric=progress.best_metric if self.validation else None,
             history=progress.history,
         )
+
+    def _restore(self) -> None:
+        """Goes back to the last checkpoint, where there is one."""
+        if not self._latest.latest_checkpoint:
+            return
+        try:
+            self._state.restore(self._latest.latest_checkpoint).assert_existing_objects_matched()
+        except (AssertionError, ValueError) as error:
+            raise ConfigError(
+                "the unfinished run does not fit: another version of this program made it; discard it with --fresh "
+                f"({str(error).splitlines()[0][:200]})"
+            ) from None
 
     def _epoch(self, on_step: OnStep) -> dict[str, float]:
         progress, steps = self.progress, self.examples.steps
