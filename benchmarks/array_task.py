@@ -37,6 +37,7 @@ class ArrayTask:
         batch_size: B.
         loss, sampler: sections of a recipe; no sampler for full_softmax. Accidental hits are kept,
             unless said otherwise: every guarantee of these losses is one with hits.
+        more: further sections of the recipe.
         identity: D = N, and the items' vectors are the unit vectors and stay so: a user's vector is its N logits, free
             of one another.
     """
@@ -50,6 +51,7 @@ class ArrayTask:
         loss: Section,
         sampler: Section | None,
         *,
+        more: dict[str, Section] | None = None,
         identity: bool = False,
     ) -> None:
         self.users, self.items, self.dimension = users, len(counts), dimension
@@ -58,8 +60,9 @@ class ArrayTask:
             {
                 "model": {"dimension": dimension, "similarity": "dot", "temperature": 1.0},
                 "loss": hits | loss,
-                "train": {"batch_size": batch_size},
             }
+            | (more or {})
+            | {"train": (more or {}).get("train", {}) | {"batch_size": batch_size}}
             | ({"sampler": sampler} if sampler else {})
         )
         self.specs = [
@@ -80,7 +83,8 @@ class ArrayTask:
         # A variable, so that another rate does not trace the step again.
         self._rate: Any = tf.Variable(0.0, trainable=False)
         self.optimizer.learning_rate = self._rate
-        self.step = tf.function(self._step, reduce_retracing=True, autograph=False)
+        jit = self.config.train.jit_compile or None
+        self.step = tf.function(self._step, reduce_retracing=True, autograph=False, jit_compile=jit)
 
     def reset(self, seed: int, learning_rate: float) -> None:
         """New weights: those of a recipe with this seed (with `identity` all logits are 0), and a new optimizer."""

@@ -22,7 +22,8 @@ from towers import metrics
 from towers.config import Config, parse_config
 from towers.model import TwoTower
 from towers.tables import Tables
-from towers.validation import embed_all, informed, top_k
+from towers.top_k import top_k
+from towers.validation import embed_all, informed
 
 DEPTH = 50
 MEASURED = (("recall", 20), ("recall", 50), ("ndcg", 20))
@@ -73,7 +74,7 @@ def on_split(model: TwoTower, tables: Tables, data: Dataset, split: str) -> dict
     """
     held = heldout(data, split)
     query = tables.of_users(held.users, held.seen_offsets, held.seen_items)
-    queries, items = embed_all(model.query_tower, query), embed_all(model.candidate_tower, tables.items)
+    queries, items = embed_all(model.query_tower.serve, query), embed_all(model.candidate_tower.serve, tables.items)
     # As in a bundle: an item that training never saw has a vector of zeros, which beats every negative score.
     trained = informed(model.candidate_tower, tables.items)
     row = np.where(trained, np.cumsum(trained) - 1, -1).astype(np.int32)

@@ -21,8 +21,7 @@ from benchmarks.resumable import Store
 from pipelines import prepare
 from pipelines.dataset import Dataset
 from towers.config import DataConfig
-from towers.errors import ConfigError
-from towers.training import DivergedError
+from towers.errors import ConfigError, DivergedError
 
 ML_100K = {"batch_size": 512, "epochs": 4}
 GOWALLA = {"batch_size": 2048, "epochs": 3}

@@ -122,7 +122,7 @@ def compare(dataset: Path, work: Path) -> tuple[dict[str, dict[str, Any]], dict[
 def held_out(run: Path) -> Neighbours:
     trained = load_run(run)
     labels = read_labels(trained.config, trained.dataset)
-    vectors = embed_all(trained.model.candidate_tower, trained.tables.items)[labels.items]
+    vectors = embed_all(trained.model.candidate_tower.serve, trained.tables.items)[labels.items]
     nobody = (np.zeros(1, np.int64), np.zeros(0, np.int32))  # no baselines here
     return neighbours(Ranked(labels, vectors, np.ones(len(vectors), np.bool_), nobody), HELD_OUT, (10,))
 

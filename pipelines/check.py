@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipelines.dataset import Dataset
 from pipelines.features import settle_features
-from pipelines.heldout import heldout
+from pipelines.heldout import heldout_users
 from pipelines.labels import DEFAULT_METRIC, read_labels
 from pipelines.leaks import refuse_leaks
 from towers.combinations import parts
@@ -76,8 +76,10 @@ def check_recipe(config: Config, data: Dataset) -> Config:
         raise ConfigError(f"data.split: the recipe says {config.data.split!r}, but the data set was split by {split!r}")
     if data.manifest.events["train"] < 2:
         raise ConfigError(f"{data.path}: {data.manifest.events['train']} training events; training needs at least 2")
-    if config.data.refit and not (data.manifest.events["valid"] and len(heldout(data, "valid").users)):
+    if config.data.refit and not (data.manifest.events["valid"] and len(heldout_users(data, "valid"))):
         raise ConfigError("data.refit: the data set has no validation targets to choose the epochs on; set it to false")
+    if config.model.norm_exponent == "validation" and not data.manifest.events["valid"]:
+        raise ConfigError("model.norm_exponent: the data set has no validation events to choose it on; give a number")
     config = _settle_labels(config, data)
     _refuse_draws(config, data)
     # What the data set was prepared with, not what this recipe leaves at its defaults.

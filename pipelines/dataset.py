@@ -204,16 +204,6 @@ class Dataset:
         write_events(directory, Events(user, together("item"), offsets, time, ends, together("weight")))
         return map_events(directory)
 
-    def merged_context(self, splits: Sequence[str]) -> pl.DataFrame | None:
-        """The events' own columns in the order of `merged`."""
-        frames = [frame for frame in map(self.context, splits) if frame is not None]
-        if not frames:
-            return None
-        place = np.concatenate(merged_places([self.events(split) for split in splits]))
-        source = np.empty_like(place)
-        source[place] = np.arange(len(place))
-        return pl.concat(frames)[source]
-
     def truth(self) -> tuple[Floats, Floats] | None:
         """User and item vectors of a synthetic world, memory-mapped, rows as in `users` and `items`; else None.
 

@@ -12,6 +12,7 @@ from typer import TyperException
 
 from pipelines.errors import DataError
 from pipelines.progress import say
+from serving.disk_full import DiskFullError, no_room
 from serving.errors import BundleError, RequestError
 from serving.staging import OutputExistsError
 
@@ -19,7 +20,7 @@ UNEXPECTED = 1
 USER_MISTAKE = 2
 INTERRUPTED = 130
 
-MODEL_MISTAKES = (("towers.errors", "ConfigError"), ("towers.training", "DivergedError"))
+MODEL_MISTAKES = (("towers.errors", "ConfigError"), ("towers.errors", "DivergedError"))
 
 
 def exit_code(command: Callable[[], object], *, kept: str) -> int:
@@ -27,7 +28,7 @@ def exit_code(command: Callable[[], object], *, kept: str) -> int:
 
     Args:
         command: returns None, or the exit code that Typer chose (0 after ``--help``, 130 after Ctrl-C).
-        kept: what Ctrl-C leaves behind, for the person who pressed it.
+        kept: what a command that was stopped leaves behind, for the person who pressed Ctrl-C or whose disk is full.
 
     Returns:
         0 on success, 2 on a mistake of the user (one ``error: …`` line), 130 after Ctrl-C, 1 on anything unforeseen.
@@ -40,6 +41,9 @@ def exit_code(command: Callable[[], object], *, kept: str) -> int:
         message = error.format_message().replace("Value error, ", "")  # pydantic's prefix, which tells a user nothing
         return _failed(error, message + _help_hint(error), USER_MISTAKE)
     except Exception as error:  # noqa: BLE001 - the outermost frame: whatever comes must end as one line
+        if isinstance(error, DiskFullError) or no_room(error):
+            told = str(error) if isinstance(error, DiskFullError) else _system_reason(error)
+            return _failed(error, f"{told}; make room, then give the same command again: {kept}", USER_MISTAKE)
         if isinstance(error, _mistakes()):
             return _failed(error, str(error), USER_MISTAKE)
         if isinstance(error, OSError):
@@ -69,6 +73,8 @@ def _help_hint(error: TyperException) -> str:
     return f" (see {context.command_path} --help)" if context else ""
 
 
-def _system_reason(error: OSError) -> str:
+def _system_reason(error: Exception) -> str:
     # "[Errno 28] No space left on device: 'x'" the other way round, as every other message here names the file first.
-    return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)

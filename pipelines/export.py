@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pipelines.dataset import Dataset
 from pipelines.errors import DataError
-from pipelines.heldout import seen
+from pipelines.heldout import seen, seen_times
 from pipelines.lists import select_lists
 from pipelines.progress import progress
 from pipelines.stage import build_model
@@ -29,6 +29,7 @@ from serving.manifest import MANIFEST, Manifest
 from serving.manifest import FeatureSpec as RequestFeature
 from serving.staging import refuse_existing
 from towers.config import Config, load_config
+from towers.connect import connect_neighbours
 from towers.events import Floats, Int32s, Int64s
 from towers.export import save_tower
 from towers.features import FeatureSpec
@@ -73,10 +74,11 @@ def run(run: Path, out: Path, *, overwrite: bool = False) -> Manifest:
         raise DataError(f"{run}: no item has a trained feature; nothing to recall")
     row_of = np.where(items, np.cumsum(items) - 1, -1)
     offsets, seen_items = seen(dataset, KNOWN_SPLITS)
-    users, query_vectors = _query_vectors(model, tables, offsets, seen_items)
+    users, query_vectors = _query_vectors(model, tables, offsets, seen_items, seen_times(dataset, KNOWN_SPLITS))
     popularity = np.bincount(seen_items, minlength=dataset.manifest.items)
     offsets, seen_items = select_lists(users, offsets, row_of[seen_items].astype(np.int32))
-    item_vectors = embed_all(model.candidate_tower, tables.items)[items]
+    exponent = float(model.candidate_tower.norm_exponent)
+    item_vectors = embed_all(model.candidate_tower.serve, tables.items)[items]
     # Named by what it serves: the same vectors have the same version, whoever trained them.
     digest = hashlib.sha256(np.ascontiguousarray(item_vectors).data)
     digest.update(np.ascontiguousarray(query_vectors).data)
@@ -84,7 +86,7 @@ def run(run: Path, out: Path, *, overwrite: bool = False) -> Manifest:
     return write_bundle(
         out,
         model_version=f"{dataset.manifest.fingerprint[:8]}-{version_of_vectors[:8]}",
-        metric=trained.config.model.similarity,
+        metric="cosine" if trained.config.model.similarity == "cosine" and exponent == 1 else "dot",
         query_features=_query_features(trained),
         candidate_features=[request_feature(encoder.spec) for encoder in model.candidate_tower.encoders],
         item_ids=dataset.items["item_id"].filter(pl.Series(items)),
@@ -127,6 +129,8 @@ def load_run(run: Path) -> Trained:
     config = load_config(run / "config.toml")
     model = build_model(config, load_features(run))
     tables = build_tables(model, dataset, None)
+    trained = KNOWN_SPLITS if config.data.refit else KNOWN_SPLITS[:1]
+    connect_neighbours(model, tables, [dataset.events(split).taken() for split in trained])
     # One pass creates the weights of the hidden layers, which the checkpoint then fills.
     if model.query_tower.encoders:
         model.query_tower(_constants(tables.of_users(*_first_user())))
@@ -140,15 +144,27 @@ def request_feature(spec: FeatureSpec) -> RequestFeature:
     return RequestFeature(name=spec.name, kind=spec.config.kind, dtype=spec.dtype.name, length=spec.length)
 
 
+def _query_inputs(spec: FeatureSpec) -> list[RequestFeature]:
+    """A feature of a query as requests know it: neighbours and a sequence are its history, the items it took."""
+    feature = request_feature(spec)
+    if feature.kind in ("neighbours", "sequence"):
+        feature = feature.model_copy(update={"kind": "history"})
+    if spec.times is None:
+        return [feature]
+    return [feature, RequestFeature(name=spec.times, kind="history_times", dtype="int64", length=spec.length)]
+
+
 def _query_features(trained: Trained) -> list[RequestFeature]:
     """What a request may send. With task = "similarity" it asks with an item: its id is no user's."""
     if trained.config.task == "retrieval":
-        return [request_feature(encoder.spec) for encoder in trained.model.query_tower.encoders]
+        return [each for encoder in trained.model.query_tower.encoders for each in _query_inputs(encoder.spec)]
     features = [request_feature(encoder.spec) for encoder in trained.model.candidate_tower.encoders]
     return [each.model_copy(update={"kind": "item"}) if each.kind == "id" else each for each in features]
 
 
-def _query_vectors(model: TwoTower, tables: Tables, offsets: Int64s, items: Int32s) -> tuple[Int32s, Floats]:
+def _query_vectors(
+    model: TwoTower, tables: Tables, offsets: Int64s, items: Int32s, times: Int64s | None
+) -> tuple[Int32s, Floats]:
     """Numbers and vectors of the users of whom anything is known, be it only what they have seen."""
     users, vectors = [], []
     count = len(offsets) - 1
@@ -156,7 +172,7 @@ def _query_vectors(model: TwoTower, tables: Tables, offsets: Int64s, items: Int3
         for begin in range(0, count, USERS):
             block = np.arange(begin, min(begin + USERS, count), dtype=np.int32)
             lists = offsets[begin : begin + len(block) + 1]
-            known, embedded = _users_known(model, tables.of_users(block, lists, items), len(block))
+            known, embedded = _users_known(model, tables.of_users(block, lists, items, times), len(block))
             # A zero vector says "popular items, but not those they have seen"; without even those there is no user.
             embedded[~known] = 0
             kept = known | (np.diff(lists) > 0)
@@ -171,7 +187,7 @@ def _users_known(model: TwoTower, features: dict[str, NDArray[Any]], count: int)
     """Which users training learnt something of, and their vectors; with task = "similarity" it learnt of none."""
     if not model.query_tower.encoders:
         return np.zeros(count, np.bool_), np.zeros((count, model.settings.dimension), np.float32)
-    return informed(model.query_tower, features), embed_all(model.query_tower, features)
+    return informed(model.query_tower, features), embed_all(model.query_tower.serve, features)
 
 
 def _save_towers(trained: Trained, directory: Path) -> None:

@@ -105,8 +105,15 @@ def _check(key: str, name: str, feature: Feature, side: str, dataset: Dataset) -
     if feature.kind not in READS:
         if feature.column is not None:
             raise ConfigError(f"{key}.column: kind {feature.kind!r} reads the event itself and takes no column")
-        if side == "candidate" and feature.kind != "id":
+        if side == "candidate" and feature.kind not in ("id", "neighbours"):
             raise ConfigError(f"{key}.kind: {feature.kind!r} describes a query; a candidate feature cannot be one")
+        if feature.kind == "sequence" and not dataset.manifest.timed:
+            raise ConfigError(
+                f"{key}.kind: 'sequence' needs the order of the events, and this data set's split does not respect it; "
+                "take 'history', or prepare it with data.split = 'global_time' or 'leave_last_out'"
+            )
+        if feature.kind == "sequence" and feature.time_gaps and dataset.manifest.time_unit == "order":
+            raise ConfigError(f"{key}.time_gaps: needs event times, and this data set has none; leave it out")
         if feature.kind in ("hour", "weekday") and dataset.manifest.time_unit in (None, "order"):
             raise ConfigError(f"{key}.kind: {feature.kind!r} needs event times, and this data set has none")
         return

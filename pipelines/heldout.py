@@ -8,6 +8,7 @@ targets is no question.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,9 @@ from pipelines.ingest.layout import sum_of_offsets
 from towers.events import Events, Int32s, Int64s
 
 EARLIER = {"valid": ("train",), "test": ("train", "valid")}
-BLOCK_EVENTS = 4_000_000
+BLOCK_EVENTS = 1_000_000
+# Users, targets of each, targets, seen items of each, seen items, their times, pairs that are no targets.
+Block = tuple[Int32s, Int64s, Int32s, Int64s, Int32s, Int64s, int]
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class HeldOut:
         target_items: item numbers, each once per question, in the order of the events.
         seen_offsets: [Q + 1]; likewise for `seen_items`.
         seen_items: items of the user's earlier events, newest last, repeats included.
+        seen_times: [len(seen_items)] when they were taken, in ticks; None where the data set is not timed.
         dropped_targets: how many distinct held-out pairs are no targets because the user had taken the item before.
     """
 
@@ -39,10 +43,16 @@ class HeldOut:
     seen_offsets: Int64s
     seen_items: Int32s
     dropped_targets: int
+    seen_times: Int64s | None = None
 
 
-def heldout(dataset: Dataset, split: str) -> HeldOut:
+def heldout(dataset: Dataset, split: str, users: Int32s | None = None) -> HeldOut:
     """The questions of ``valid`` (train is known) or ``test`` (train and valid are known).
+
+    Args:
+        dataset: the data set.
+        split: which.
+        users: only theirs; None for all.
 
     Raises:
         KeyError: `split` is neither.
@@ -52,29 +62,38 @@ def heldout(dataset: Dataset, split: str) -> HeldOut:
     items = max(dataset.manifest.items, 1)
     blocks = []
     for low, high in user_blocks([held, *parts]):
-        blocks.append(_block(held, parts, low, high, items))
-    users, target_counts, targets, seen_counts, seen_items, dropped = zip(*blocks, strict=True)
+        block = _block(held, parts, low, high, items)
+        blocks.append(block if users is None else _only(block, users))
+    asked, target_counts, targets, seen_counts, seen_items, seen_times, dropped = zip(*blocks, strict=True)
     return HeldOut(
-        users=np.concatenate(users),
+        users=np.concatenate(asked),
         target_offsets=_offsets(np.concatenate(target_counts)),
         target_items=np.concatenate(targets),
         seen_offsets=_offsets(np.concatenate(seen_counts)),
         seen_items=np.concatenate(seen_items),
         dropped_targets=sum(dropped),
+        seen_times=np.concatenate(seen_times) if held.time is not None else None,
     )
+
+
+def heldout_users(dataset: Dataset, split: str) -> Int32s:
+    """The users that `heldout` asks about, without the lists of what they took, which are as long as the events."""
+    parts, held = [dataset.events(name) for name in EARLIER[split]], dataset.events(split)
+    items = max(dataset.manifest.items, 1)
+    return np.concatenate([_block(held, parts, low, high, items)[0] for low, high in user_blocks([held, *parts])])
 
 
 def seen(dataset: Dataset, splits: Sequence[str]) -> tuple[Int64s, Int32s]:
     """Every user's items of several splits, named in the order of time: offsets [users + 1] and items, newest last."""
     parts = [dataset.events(name) for name in splits]
-    offsets = sum_of_offsets(parts)
-    out = np.empty(int(offsets[-1]), np.int32)
-    start = offsets[:-1].copy()
-    for part in parts:
-        counts = np.diff(part.offsets)
-        out[np.repeat(start - part.offsets[:-1], counts) + np.arange(len(part))] = part.item
-        start += counts
-    return offsets, out
+    return sum_of_offsets(parts), _of_users(parts, [part.item for part in parts], np.int32)
+
+
+def seen_times(dataset: Dataset, splits: Sequence[str]) -> Int64s | None:
+    """When they were taken, in the order of `seen`; None where the data set is not timed."""
+    parts = [dataset.events(name) for name in splits]
+    times = [part.time for part in parts if part.time is not None]
+    return _of_users(parts, times, np.int64) if len(times) == len(parts) else None
 
 
 def user_blocks(parts: Sequence[Events]) -> list[tuple[int, int]]:
@@ -86,9 +105,34 @@ def user_blocks(parts: Sequence[Events]) -> list[tuple[int, int]]:
     return [(int(low), int(high)) for low, high in pairwise(edges)] or [(0, users)]
 
 
-def _block(
-    held: Events, parts: Sequence[Events], low: int, high: int, items: int
-) -> tuple[Int32s, Int64s, Int32s, Int64s, Int32s, int]:
+def _of_users(parts: Sequence[Events], values: Sequence[NDArray[Any]], dtype: type[np.integer[Any]]) -> NDArray[Any]:
+    """One value of each event of several splits, a user's side by side."""
+    offsets = sum_of_offsets(parts)
+    out = np.empty(int(offsets[-1]), dtype)
+    start = offsets[:-1].copy()
+    for part, value in zip(parts, values, strict=True):
+        counts = np.diff(part.offsets)
+        out[np.repeat(start - part.offsets[:-1], counts) + np.arange(len(part))] = value
+        start += counts
+    return out
+
+
+def _only(block: Block, chosen: Int32s) -> Block:
+    users, target_counts, targets, seen_counts, seen_items, seen_times, dropped = block
+    kept = np.isin(users, chosen)
+    wanted, known = np.repeat(kept, target_counts), np.repeat(kept, seen_counts)
+    return (
+        users[kept],
+        target_counts[kept],
+        targets[wanted],
+        seen_counts[kept],
+        seen_items[known],
+        seen_times[known],
+        dropped,
+    )
+
+
+def _block(held: Events, parts: Sequence[Events], low: int, high: int, items: int) -> Block:
     first, last = int(held.offsets[low]), int(held.offsets[high])
     user = np.asarray(held.user[first:last])
     pair = user.astype(np.int64) * items + held.item[first:last]
@@ -100,7 +144,7 @@ def _block(
     place.sort()
     user, pair = user[place], pair[place]
     until = _first_times(held, low, high)
-    seen_user, seen_item = _known(parts, low, high, until)
+    seen_user, seen_item, seen_time = _known(parts, low, high, until)
     known = np.sort(seen_user.astype(np.int64) * items + seen_item)
     fresh = ~_contains(known, pair)
     user, pair = user[fresh], pair[fresh]
@@ -115,6 +159,7 @@ def _block(
         (pair % items).astype(np.int32),
         seen_counts.astype(np.int64),
         seen_item[wanted],
+        seen_time[wanted],
         int(np.count_nonzero(~fresh)),
     )
 
@@ -132,20 +177,23 @@ def _first_times(held: Events, low: int, high: int) -> NDArray[np.int64] | None:
 
 def _known(
     parts: Sequence[Events], low: int, high: int, until: NDArray[np.int64] | None
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    users, items = [], []
+) -> tuple[Int32s, Int32s, Int64s]:
+    """Users, items and times of the events before `until`; times are 0 in data that are not timed."""
+    users, items, times = [], [], []
     for part in parts:
         span = slice(int(part.offsets[low]), int(part.offsets[high]))
         user, item = np.asarray(part.user[span]), np.asarray(part.item[span])
+        time = np.zeros(len(user), np.int64) if part.time is None else np.asarray(part.time[span])
         if until is not None and part.time is not None:
-            early = part.time[span] <= until[user - low]
-            user, item = user[early], item[early]
+            early = time <= until[user - low]
+            user, item, time = user[early], item[early], time[early]
         users.append(user)
         items.append(item)
-    user, item = np.concatenate(users), np.concatenate(items)
+        times.append(time)
+    user, item, time = np.concatenate(users), np.concatenate(items), np.concatenate(times)
     # Stable, so that a user's events keep the order of the splits and, within one, of time.
     order = np.argsort(user, kind="stable")
-    return user[order], item[order]
+    return user[order], item[order], time[order]
 
 
 def _contains(ordered: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.bool_]:

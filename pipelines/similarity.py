@@ -22,7 +22,7 @@ from towers.relations import ByClass, counts
 from towers.similar_items import batches
 from towers.similarity import Similarity
 from towers.tables import Tables
-from towers.training import Batches, Task, Validation
+from towers.training_parts import Batches, Task, Validation
 from towers.untrained import silence_untrained
 
 

@@ -7,35 +7,41 @@ In: a settled recipe, a data set and which of its splits train. Out: `checkpoint
 import dataclasses
 import json
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import tensorflow as tf
 
+from pipelines.context import context_of
 from pipelines.dataset import Dataset
-from pipelines.heldout import heldout
-from pipelines.lists import select_lists
+from pipelines.errors import DataError
+from pipelines.heldout import heldout, heldout_users
 from pipelines.progress import progress, say
 from pipelines.similarity import Training, similarity_training
 from pipelines.tables import build_tables
 from pipelines.vocabulary import LearntFeatures, learn_features
-from serving.staging import remove
+from serving.staging import flush_to_disk, remove, staged
 from towers.catalogue import Catalogue
 from towers.config import Config
+from towers.connect import connect_neighbours
 from towers.events import Events
 from towers.examples import Examples
 from towers.items import ItemFeatures
 from towers.model import TwoTower
+from towers.progress import Summary
 from towers.retrieval import Retrieval
 from towers.samplers.registry import build_sampler
+from towers.sequences import SequenceExamples
 from towers.tables import Tables
-from towers.training import Summary, Trainer
+from towers.training import Trainer
 from towers.untrained import silence_untrained
 from towers.validation import Validation
 
-REFIT_EVENTS = "refit_events"
+EVENT_FILES = "event_files"  # what training reads event by event
+CHECKPOINTS, FINAL = "checkpoints", "final"
 
 
 def build_model(config: Config, learnt: LearntFeatures) -> TwoTower:
@@ -61,48 +67,81 @@ def run_stage(
         The content of stage.json.
     """
     marker = directory / "stage.json"
-    if marker.exists():
-        done: dict[str, Any] = json.loads(marker.read_text(encoding="utf-8"))
-        return done
-    directory.mkdir(exist_ok=True)
-    if config.task == "similarity":
-        training = similarity_training(config, data, directory)
-    else:
-        training = _retrieval(config, data, _events(data, splits, work), directory, validated=validated)
+    if not marker.exists():
+        directory.mkdir(exist_ok=True)
+        result = _train(name, config, data, splits, directory, work, validated=validated)
+        with staged(marker) as half:
+            half.write_text(json.dumps(result, allow_nan=False), encoding="utf-8")
+    # After the marker, and whenever it is there: a kill in between costs neither the training nor the clean-up.
+    for each in (directory / CHECKPOINTS).iterdir():
+        if not each.name.startswith(f"{FINAL}."):
+            remove(each)
+    remove(work / EVENT_FILES)
+    done: dict[str, Any] = json.loads(marker.read_text(encoding="utf-8"))
+    return done
+
+
+def _train(
+    name: str, config: Config, data: Dataset, splits: tuple[str, ...], directory: Path, work: Path, *, validated: bool
+) -> dict[str, Any]:
+    """Trains to the end and writes the final weights; see `run_stage`."""
+    training = build_training(config, data, splits, directory, work, validated=validated)
     summary = _fit(
         name,
         Trainer(training.task, training.batches, config.optimizer, config.train, directory, training.validation),
     )
-    tf.train.Checkpoint(model=training.task.towers).write(str(directory / "checkpoints" / "final"))
-    result = {
+    tf.train.Checkpoint(model=training.task.towers).write(str(directory / CHECKPOINTS / FINAL))
+    flush_to_disk(directory / CHECKPOINTS)
+    return {
         "stage": name,
         "examples": training.examples,
         "batch_size": config.train.batch_size,
+        "norm_exponent": round(float(training.task.towers.candidate_tower.norm_exponent), 6),
         **dataclasses.asdict(summary),
     }
-    # The marker before the clean-up: a kill in between must not cost the training.
-    half = directory / "stage.json.partial"
-    half.write_text(json.dumps(result, allow_nan=False), encoding="utf-8")
-    half.replace(marker)
-    for kept in ("latest", "best"):
-        remove(directory / "checkpoints" / kept)
-    remove(work / REFIT_EVENTS)
-    return result
+
+
+def build_training(
+    config: Config, data: Dataset, splits: tuple[str, ...], directory: Path, work: Path, *, validated: bool
+) -> Training:
+    """What a `Trainer` trains; writes what the features learnt to `directory`. The arguments are as in `run_stage`."""
+    if config.task == "similarity":
+        return similarity_training(config, data, directory)
+    return _retrieval(config, data, splits, directory, work, validated=validated)
 
 
 def _retrieval(
-    config: Config, data: Dataset, learnt_from: tuple[Events, pl.DataFrame | None], directory: Path, *, validated: bool
+    config: Config, data: Dataset, splits: tuple[str, ...], directory: Path, work: Path, *, validated: bool
 ) -> Training:
-    """Builds the training of `task = "retrieval"`; `learnt_from` are the training events and their own columns."""
-    events, context = learnt_from
+    """Builds the training of `task = "retrieval"`."""
+    files = work / EVENT_FILES
+    remove(files)
+    files.mkdir()
+    events = data.events(splits[0]) if len(splits) == 1 else data.merged(splits, files)
+    context = context_of(data, splits, files)
     if not config.loss.graded:
-        context = context if context is None or events.weight is None else context.filter(pl.Series(events.weight > 0))
+        context = None if context is None else context.kept(events)
         events = events.taken()
     model = build_model(config, learn_features(config, data, events, context, directory))
-    tables = build_tables(model, data, context)
+    tables = build_tables(model, data, context, files)
     silence_untrained(model, tables, events)
+    connect_neighbours(model, tables, [events])
     catalogue = Catalogue.of(events.item, data.manifest.items)
-    examples = Examples(
+    examples = _examples(config, events, tables, catalogue)
+    size = min(config.train.batch_size, len(examples))
+    seen = config.train.epochs * examples.steps * size
+    sampler = build_sampler(config.negatives, catalogue.counts, size, seen) if config.negatives is not None else None
+    task = Retrieval(model, config, ItemFeatures(tables.items, catalogue), len(catalogue), sampler)
+    return Training(task, examples, validation(config, data, tables) if validated else None, len(examples))
+
+
+def _examples(config: Config, events: Events, tables: Tables, catalogue: Catalogue) -> Examples:
+    """The batches; where a feature reads histories in their order, those of whole histories."""
+    kind: Callable[..., Examples] = Examples
+    if tables.sequences:
+        alone = all(each.kind in ("history", "sequence") for each in (config.features.query or {}).values())
+        kind = partial(SequenceExamples, alone=alone)
+    examples = kind(
         events,
         tables,
         catalogue,
@@ -112,35 +151,32 @@ def _retrieval(
         positives=config.loss.positives,
         known=getattr(config.loss, "known_positives", 0),
     )
-    size = min(config.train.batch_size, len(events))
-    seen = config.train.epochs * examples.steps * size
-    sampler = build_sampler(config.negatives, catalogue.counts, size, seen) if config.negatives is not None else None
-    task = Retrieval(model, config, ItemFeatures(tables.items, catalogue), len(catalogue), sampler)
-    return Training(task, examples, _validation(config, data, tables) if validated else None, len(events))
+    if not len(examples):
+        raise DataError("no training event has an earlier one of its user, and nothing else describes a query")
+    return examples
 
 
-def _validation(config: Config, data: Dataset, tables: Tables) -> Validation | None:
+def validation(config: Config, data: Dataset, tables: Tables) -> Validation | None:
     """The held-out users of the validation split, or a seeded sample where there are more than the recipe allows.
 
     None where nobody has a target: every validation event repeats one of training.
     """
-    held = heldout(data, "valid")
-    if not len(held.users):
+    users = heldout_users(data, "valid")
+    if not len(users):
         return None
-    most = min(config.train.validation_users, len(held.users))
-    rows = np.random.default_rng(config.train.seed).choice(len(held.users), most, replace=False)
-    rows = np.sort(rows).astype(np.int32)
-    seen_offsets, seen_items = select_lists(rows, held.seen_offsets, held.seen_items)
-    target_offsets, target_items = select_lists(rows, held.target_offsets, held.target_items)
-    query = tables.of_users(held.users[rows], seen_offsets, seen_items)
-    return Validation(query, tables.items, seen_offsets, seen_items, target_offsets, target_items, config.train.metric)
-
-
-def _events(data: Dataset, splits: tuple[str, ...], work: Path) -> tuple[Events, pl.DataFrame | None]:
-    if len(splits) == 1:
-        return data.events(splits[0]), data.context(splits[0])
-    remove(work / REFIT_EVENTS)
-    return data.merged(splits, work / REFIT_EVENTS), data.merged_context(splits)
+    most = min(config.train.validation_users, len(users))
+    rows = np.sort(np.random.default_rng(config.train.seed).choice(len(users), most, replace=False))
+    held = heldout(data, "valid", users[rows])
+    query = tables.of_users(held.users, held.seen_offsets, held.seen_items, held.seen_times)
+    return Validation(
+        query,
+        tables.items,
+        held.seen_offsets,
+        held.seen_items,
+        held.target_offsets,
+        held.target_items,
+        config.train.metric,
+    )
 
 
 def _fit(name: str, trainer: Trainer) -> Summary:

@@ -5,13 +5,13 @@ arguments give the same bytes. See `pipelines.synthetic.world` for the model.
 """
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from pipelines.errors import DataError
+from pipelines.ingest.layout import new_array
 from pipelines.progress import progress, say
 from pipelines.synthetic.words import ADJECTIVES, AGE_GROUPS, COUNTRIES, DEVICES, PLACES, TOPICS
 from pipelines.synthetic.world import START_S, Catalogue, Population, UserBlock
@@ -71,7 +71,7 @@ def run(
 def _write_items(staging: Path, catalogue: Catalogue, seed: np.random.SeedSequence) -> None:
     items = len(catalogue.birth)
     blocks = range(0, items, ITEM_BLOCK)
-    vectors = _open_vectors(staging / "truth" / "item_vectors.npy", items, len(catalogue.topic_start) - 1)
+    vectors = new_array(staging / "truth" / "item_vectors.npy", (items, len(catalogue.topic_start) - 1), np.float32)
     parts: list[Path] = []
     with progress("make items", total=items, unit="items") as advance:
         for first, block_seed in zip(blocks, seed.spawn(len(blocks)), strict=True):
@@ -140,7 +140,7 @@ def _other_tags(
 
 def _write_users_and_events(staging: Path, population: Population) -> int:
     Z = len(population.catalogue.topic_start) - 1
-    vectors = _open_vectors(staging / "truth" / "query_vectors.npy", population.users, Z)
+    vectors = new_array(staging / "truth" / "query_vectors.npy", (population.users, Z), np.float32)
     user_parts, event_parts, count = [], [], 0
     with progress("make events", total=int(population.activity.sum()), unit="events") as advance:
         for number, block in enumerate(population.blocks()):
@@ -191,13 +191,6 @@ def _numbered(letter: str, numbers: pl.Series, total: int) -> pl.Series:
 
 def _gathered(words: tuple[str, ...] | list[str], places: NDArray[np.int64]) -> pl.Series:
     return pl.Series(words, dtype=pl.String).gather(pl.Series(places))
-
-
-def _open_vectors(path: Path, rows: int, width: int) -> np.memmap[Any, np.dtype[np.float32]]:
-    vectors: np.memmap[Any, np.dtype[np.float32]] = np.lib.format.open_memmap(
-        path, mode="w+", dtype=np.float32, shape=(rows, width)
-    )
-    return vectors
 
 
 def _join(parts: list[Path], out: Path) -> None:

@@ -3,6 +3,7 @@
 In: a `Dataset` and a `TwoTower`. Out: `towers.tables.Tables`.
 """
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,30 +11,48 @@ import polars as pl
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from pipelines.context import Context
 from pipelines.dataset import Dataset
 from pipelines.features import column_of
+from pipelines.ingest.layout import CONTEXT, new_array
 from pipelines.vocabulary import as_strings
 from towers.features import FeatureEncoder
 from towers.model import TwoTower
-from towers.tables import HistoryTable, Tables
+from towers.tables import HistoryTable, SequenceTable, Tables
 
 ROWS = 100_000  # looked up at once
 TICKS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
-def build_tables(model: TwoTower, dataset: Dataset, context: pl.DataFrame | None) -> Tables:
-    """Looks up every user, every item and the context of every training event (`context`, in the events' order)."""
+def build_tables(model: TwoTower, dataset: Dataset, context: Context | None, work: Path | None = None) -> Tables:
+    """Looks up every user, every item and the context of every training event.
+
+    Args:
+        model: whose features.
+        dataset: users and items.
+        context: rows in the order of the training events; None outside training, or where there are none.
+        work: a folder, for files of what is as long as the events; needed with `context`.
+    """
     manifest = dataset.manifest
     users: dict[str, Any] = {}
     contexts: dict[str, Any] = {}
     missing: dict[str, Any] = {}
     clocks: dict[str, str] = {}
     histories: dict[str, HistoryTable] = {}
+    neighbours: dict[str, HistoryTable] = {}
+    audiences: dict[str, NDArray[np.int32]] = {}
+    sequences: dict[str, SequenceTable] = {}
     for encoder in model.query_tower.encoders:
         name, feature = encoder.spec.name, encoder.spec.config
         column = column_of(name, feature)
         if feature.kind == "history":
-            histories[name] = HistoryTable(item_rows(encoder, dataset.items["item_id"]), feature.max_length)
+            rows = ids_as_rows(encoder, dataset.items["item_id"])
+            histories[name] = HistoryTable(rows, feature.max_length, others=feature.window == "others")
+        elif feature.kind == "neighbours":
+            neighbours[name] = HistoryTable(ids_as_rows(encoder, dataset.items["item_id"]), feature.max_length)
+        elif feature.kind == "sequence":
+            rows = ids_as_rows(encoder, dataset.items["item_id"])
+            sequences[name] = SequenceTable(rows, feature.max_length, feature.time_gaps)
         elif feature.kind in ("hour", "weekday"):
             clocks[name] = feature.kind
         elif feature.kind == "id":
@@ -41,15 +60,22 @@ def build_tables(model: TwoTower, dataset: Dataset, context: pl.DataFrame | None
         elif column in manifest.user_columns:
             users[name] = looked_up(encoder, dataset.users[column])
         else:
-            contexts[name] = looked_up(encoder, context[column]) if context is not None else np.empty(0)
-            empty = pl.Series([None], dtype=dataset.context("train")[column].dtype)  # type: ignore[index]
+            if context is not None and work is not None:
+                contexts[name] = _written(encoder, context, column, work / f"{name}.npy")
+            empty = pl.Series([None], dtype=pl.read_parquet_schema(dataset.path / "train" / CONTEXT)[column])
             missing[name] = looked_up(encoder, empty)[0]
-    items = {
-        encoder.spec.name: looked_up(encoder, _item_column(encoder, dataset))
-        for encoder in model.candidate_tower.encoders
-    }
+    items: dict[str, Any] = {}
+    for encoder in model.candidate_tower.encoders:
+        name = encoder.spec.name
+        if encoder.spec.config.kind == "neighbours":
+            items[name] = np.arange(manifest.items, dtype=np.int32)
+            audiences[name] = ids_as_rows(encoder, dataset.users["user_id"])
+        else:
+            items[name] = looked_up(encoder, _item_column(encoder, dataset))
     ticks = TICKS_PER_SECOND.get(manifest.time_unit or "s", 1)
-    return Tables(users, items, contexts, clocks, histories, missing, ticks)
+    return Tables(
+        users, items, contexts, clocks, histories, missing, neighbours, audiences, sequences, ticks_per_second=ticks
+    )
 
 
 def _item_column(encoder: FeatureEncoder, dataset: Dataset) -> pl.Series:
@@ -57,9 +83,22 @@ def _item_column(encoder: FeatureEncoder, dataset: Dataset) -> pl.Series:
     return dataset.items["item_id" if feature.kind == "id" else column_of(encoder.spec.name, feature)]
 
 
-def item_rows(encoder: FeatureEncoder, item_ids: pl.Series) -> NDArray[np.int32]:
-    """The history table's row of every item, int32 [N]."""
-    return looked_up(encoder, item_ids, as_list=True)[:, 0]
+def ids_as_rows(encoder: FeatureEncoder, ids: pl.Series) -> NDArray[np.int32]:
+    """The row of every id in the table of a feature that takes lists of them, int32 [N]."""
+    return looked_up(encoder, ids, as_list=True)[:, 0]
+
+
+def _written(encoder: FeatureEncoder, context: Context, column: str, path: Path) -> NDArray[Any]:
+    """The looked-up values of every event, in a memory-mapped file."""
+    out: NDArray[Any] | None = None
+    begin = 0
+    for block in context.blocks(column):
+        rows = looked_up(encoder, block)
+        if out is None:
+            out = new_array(path, (context.rows, *rows.shape[1:]), rows.dtype)
+        out[begin : begin + len(block)] = rows[: len(block)]
+        begin += len(block)
+    return np.asarray(out)
 
 
 def looked_up(encoder: FeatureEncoder, column: pl.Series, *, as_list: bool = False) -> NDArray[Any]:

@@ -22,10 +22,12 @@ from pipelines.leaks import refuse_leaks
 from pipelines.pairs_file import pairs_digest
 from pipelines.progress import say
 from pipelines.stage import run_stage
-from serving.staging import publish, refuse_existing, remove
+from serving.disk_full import telling_full_disk
+from serving.staging import publish, refuse_existing, remove, staged
 from towers.config import Config
 
 SUMMARY = "summary.json"
+CHOOSE = "choose"  # of an unfinished run: the stage that chooses the epochs
 
 
 def run(config: Config, dataset: Path, out: Path, *, resume: bool = True, overwrite: bool = False) -> dict[str, Any]:
@@ -45,33 +47,43 @@ def run(config: Config, dataset: Path, out: Path, *, resume: bool = True, overwr
         ConfigError: the recipe and the data set do not fit.
         DataError: the data set is damaged or leaks, or an unfinished run of other settings is in the way.
         OutputExistsError: RUN exists.
-        DivergedError: the loss became NaN or infinite.
+        DivergedError: the loss, or a weight, became NaN or infinite, or the loss exploded.
+        DiskFullError: there is no room for it; what was trained up to the last checkpoint is kept.
     """
     refuse_existing(out, overwrite=overwrite, marker=SUMMARY)
     data = Dataset.open(dataset)
     config = check_recipe(config, data)
     refuse_leaks(data)
     work = out.absolute().parent / f".{out.name}.unfinished"
-    started = time.time()
-    with alone(work, f"{out}: another process is training this run; wait for it, or name another --out"):
+    busy = f"{out}: another process is training this run; wait for it, or name another --out"
+    with telling_full_disk(out), alone(work, busy):
         refuse_existing(out, overwrite=overwrite, marker=SUMMARY)  # another process may have finished it just now
         _open_work(work, out, config, data, resume=resume)
-        summary = {
-            "dataset": data.manifest.fingerprint,
-            # Relative, so that run and data set may move together.
-            "dataset_path": os.path.relpath(dataset.resolve(), out.resolve()),
-            "refit": config.data.refit,
-            **({"pairs": pairs_digest(Path(config.similarity.pairs))} if config.similarity.pairs is not None else {}),
-            "stages": _train_stages(config, data, work),
-            "tensorflow": tf.__version__,
-        }
-        summary["seconds"] = round(time.time() - started, 1)
-        text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
-        (work / SUMMARY).write_text(text, encoding="utf-8")
+        if not (work / SUMMARY).exists():
+            _train(config, data, work, os.path.relpath(dataset.resolve(), out.resolve()))
+        summary: dict[str, Any] = json.loads((work / SUMMARY).read_text(encoding="utf-8"))
+        # Only now: its `stage.json` says that the stage is done, until the summary does.
+        remove(work / CHOOSE)
         refuse_existing(out, overwrite=overwrite, marker=SUMMARY)
         publish(work, out.absolute())
     _say_summary(summary, out)
     return summary
+
+
+def _train(config: Config, data: Dataset, work: Path, dataset_path: str) -> None:
+    """Trains all stages and writes the summary; `dataset_path` is relative, so that run and data set may move."""
+    started = time.time()
+    summary = {
+        "dataset": data.manifest.fingerprint,
+        "dataset_path": dataset_path,
+        "refit": config.data.refit,
+        **({"pairs": pairs_digest(Path(config.similarity.pairs))} if config.similarity.pairs is not None else {}),
+        "stages": _train_stages(config, data, work),
+        "tensorflow": tf.__version__,
+    }
+    summary["seconds"] = round(time.time() - started, 1)
+    with staged(work / SUMMARY) as half:
+        half.write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _open_work(work: Path, out: Path, config: Config, data: Dataset, *, resume: bool) -> None:
@@ -88,25 +100,30 @@ def _open_work(work: Path, out: Path, config: Config, data: Dataset, *, resume: 
             )
         say(f"going on with the unfinished run of {out}")
         return
-    for each in list(work.iterdir()):
+    # The key goes first and comes last: a kill in between must not leave it beside half of a run.
+    for each in [work / "key", *work.iterdir()]:
         remove(each)
     (work / "config.toml").write_text(recipe, encoding="utf-8")
-    (work / "key").write_text(key)
+    with staged(work / "key") as half:
+        half.write_text(key)
 
 
 def _train_stages(config: Config, data: Dataset, work: Path) -> list[dict[str, Any]]:
     """Trains on the training events; with `data.refit` once more on training + validation, for the chosen epochs."""
+    if config.data.refit and not config.train.choose_epoch:
+        return [run_stage("refit", config, data, ("train", "valid"), work, work, validated=False)]
     if not config.data.refit:
-        validated = data.manifest.events["valid"] > 0
+        validated = config.train.choose_epoch and data.manifest.events["valid"] > 0
         return [run_stage("train", config, data, ("train",), work, work, validated=validated)]
-    choose = work / "choose"
+    choose = work / CHOOSE
     chosen = run_stage("train", config, data, ("train",), choose, work, validated=True)
     if (choose / "tensorboard").exists():
         (choose / "tensorboard").replace(work / "tensorboard_choose")
     best = config.model_copy(update={"train": config.train.model_copy(update={"epochs": chosen["best_epoch"]})})
-    refit = run_stage("refit", best, data, ("train", "valid"), work, work, validated=False)
-    remove(choose)
-    return [chosen, refit]
+    if config.model.norm_exponent == "validation":
+        model = config.model.model_copy(update={"norm_exponent": chosen["norm_exponent"]})
+        best = best.model_copy(update={"model": model})
+    return [chosen, run_stage("refit", best, data, ("train", "valid"), work, work, validated=False)]
 
 
 def _say_summary(summary: dict[str, Any], out: Path) -> None:

@@ -5,14 +5,18 @@ In: settled features, a data set and its training events. Out: `FeatureSpec`s, `
 
 import dataclasses
 import json
+import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from pipelines.context import Context
 from pipelines.dataset import Dataset
 from pipelines.features import column_of
+from towers.catalogue import counted
 from towers.config import Config, parse_config
 from towers.events import Events, Int32s
 from towers.feature_settings import Feature
@@ -28,7 +32,7 @@ class LearntFeatures:
 
 
 def learn_features(
-    config: Config, dataset: Dataset, events: Events, context: pl.DataFrame | None, directory: Path
+    config: Config, dataset: Dataset, events: Events, context: Context | None, directory: Path
 ) -> LearntFeatures:
     """Learns every feature of `config` (settled) and writes the vocabularies under `directory`.
 
@@ -44,16 +48,27 @@ def learn_features(
     candidate = [
         learner.learn("candidate", name, feature) for name, feature in (config.features.candidate or {}).items()
     ]
-    item_id = next((spec for spec in candidate if spec.config.kind == "id"), None)
-    query = []
-    for name, feature in (config.features.query or {}).items():
-        spec = learner.learn("query", name, feature)
-        if feature.kind == "history" and feature.share_item_table and item_id is not None:
-            spec = dataclasses.replace(spec, vocabulary=item_id.vocabulary, size=item_id.size, table=item_id.table)
-        query.append(spec)
-    learnt = LearntFeatures(query, candidate)
+    query = [learner.learn("query", name, feature) for name, feature in (config.features.query or {}).items()]
+    learnt = LearntFeatures(_sharing(query, candidate), _sharing(candidate, query))
     save_features(learnt, directory)
     return learnt
+
+
+def _sharing(specs: list[FeatureSpec], others: list[FeatureSpec]) -> list[FeatureSpec]:
+    """The features of one side, those made of the other side's ids with the table of its ids."""
+    ids = next((spec for spec in others if spec.config.kind == "id"), None)
+    if ids is None:
+        return specs
+    return [
+        dataclasses.replace(spec, vocabulary=ids.vocabulary, size=ids.size, table=ids.table)
+        if _is_made_of_ids(spec.config)
+        else spec
+        for spec in specs
+    ]
+
+
+def _is_made_of_ids(feature: Feature) -> bool:
+    return feature.kind == "neighbours" or (feature.kind in ("history", "sequence") and feature.share_item_table)
 
 
 def save_features(learnt: LearntFeatures, directory: Path) -> None:
@@ -95,7 +110,7 @@ def _spec(side: str, entry: dict[str, Any], directory: Path) -> FeatureSpec:
 class _Learner:
     dataset: Dataset
     events: Events
-    context: pl.DataFrame | None
+    context: Context | None
     directory: Path
 
     def learn(self, side: str, name: str, feature: Feature) -> FeatureSpec:
@@ -105,12 +120,14 @@ class _Learner:
                 ids = by_falling_count(self.dataset.users["user_id"], self.events.user, feature.min_count)
             case "id":
                 ids = by_falling_count(self.dataset.items["item_id"], self.events.item, feature.min_count)
-            case "history":
+            case "neighbours" if side == "candidate":
+                ids = by_falling_count(self.dataset.users["user_id"], self.events.user, 1)
+            case "history" | "neighbours" | "sequence":
                 ids = by_falling_count(self.dataset.items["item_id"], self.events.item, 1)
             case "categorical" | "multi" | "text":
-                ids = _values(self._column(side, name, feature), feature.kind, feature.max_values)
+                ids = _values(self._blocks(side, name, feature), feature.kind, feature.max_values)
             case "numeric":
-                return self._numeric(spec, self._column(side, name, feature).cast(pl.Float64), log=feature.log)
+                return self._numeric(spec, self._blocks(side, name, feature), log=feature.log)
             case _:
                 return spec
         if not len(ids):  # TensorFlow reads no empty vocabulary; every value is missing, or in a bucket
@@ -119,29 +136,38 @@ class _Learner:
         pl.DataFrame({"value": ids}).write_csv(path, include_header=False, quote_style="never")
         return dataclasses.replace(spec, vocabulary=str(path), size=len(ids))
 
-    def _column(self, side: str, name: str, feature: Feature) -> pl.Series:
+    def _blocks(self, side: str, name: str, feature: Feature) -> Iterable[pl.Series]:
+        """The values of a column, in blocks where they are as many as the events."""
         column = column_of(name, feature)
         manifest = self.dataset.manifest
         if side == "candidate":
-            return self.dataset.items[column]
+            return [self.dataset.items[column]]
         if column in manifest.user_columns:
-            return self.dataset.users[column]
+            return [self.dataset.users[column]]
         if self.context is None:
             raise KeyError(column)
-        return self.context[column]
+        return self.context.blocks(column)
 
-    def _numeric(self, spec: FeatureSpec, column: pl.Series, *, log: bool) -> FeatureSpec:
-        values = column.drop_nulls().drop_nans().to_numpy()
-        values = np.sign(values) * np.log1p(np.abs(values)) if log else values
-        if not len(values):
+    def _numeric(self, spec: FeatureSpec, blocks: Iterable[pl.Series], *, log: bool) -> FeatureSpec:
+        """Mean and deviation, block by block: Chan, Golub & LeVeque, COMPSTAT 1982."""
+        count, mean, squares = 0, 0.0, 0.0
+        for block in blocks:
+            values = block.cast(pl.Float64).drop_nulls().drop_nans().to_numpy()
+            values = np.sign(values) * np.log1p(np.abs(values)) if log else values
+            if not len(values):
+                continue
+            together, step = count + len(values), float(values.mean()) - mean
+            squares += float(values.var()) * len(values) + step**2 * count * len(values) / together
+            mean, count = mean + step * len(values) / together, together
+        if not count:
             return spec
-        deviation = float(values.std())
-        return dataclasses.replace(spec, mean=float(values.mean()), deviation=deviation if deviation > 0 else 1.0)
+        deviation = math.sqrt(squares / count)
+        return dataclasses.replace(spec, mean=mean, deviation=deviation if deviation > 0 else 1.0)
 
 
 def by_falling_count(ids: pl.Series, numbers: Int32s, min_count: int) -> pl.Series:
     """The ids that stand in at least `min_count` events, most frequent first, ties in the data set's order."""
-    counts = np.bincount(numbers, minlength=len(ids))
+    counts = counted(numbers, len(ids))
     order = np.argsort(-counts, kind="stable")
     return ids.gather(order[: int((counts >= min_count).sum())])
 
@@ -152,13 +178,16 @@ def as_strings(column: pl.Series) -> pl.Series:
     return text.str.strip_suffix(".0") if column.dtype.is_float() else text
 
 
-def _values(column: pl.Series, kind: str, most: int) -> pl.Series:
+def _values(blocks: Iterable[pl.Series], kind: str, most: int) -> pl.Series:
     """The values of a column, most frequent first; one with a line break cannot stand in a text file: left out."""
-    if kind == "text":
-        text = column.list.join(" ") if column.dtype == pl.List else column
-        column = text.str.to_lowercase().str.replace_all(WORD_BREAKS, " ").str.split(" ").explode()
-    elif kind == "multi":
-        column = column.explode()
-    values = as_strings(column).rename("value").drop_nulls().value_counts()
+    values = pl.DataFrame(schema={"value": pl.String, "count": pl.UInt32})
+    for column in blocks:
+        if kind == "text":
+            text = column.list.join(" ") if column.dtype == pl.List else column
+            column = text.str.to_lowercase().str.replace_all(WORD_BREAKS, " ").str.split(" ").explode()
+        elif kind == "multi":
+            column = column.explode()
+        found = as_strings(column).rename("value").drop_nulls().value_counts()
+        values = pl.concat([values, found]).group_by("value").sum()
     kept = values.filter((pl.col("value") != "") & ~pl.col("value").str.contains("[\r\n]"))
     return kept.sort(["count", "value"], descending=[True, False])["value"].head(most)

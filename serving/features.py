@@ -18,6 +18,7 @@ MISSING: dict[str, Any] = {"string": b"", "float32": math.nan, "int64": -1}
 # The greatest value of an integer feature by its kind; Monday is weekday 0.
 GREATEST = {"hour": 23, "weekday": 6}
 GREATEST_INT64 = 2**63 - 1
+HISTORY_KINDS = ("history", "history_times")  # of these lists, if they are too long, the last values count
 GREATEST_FLOAT32 = 3.4028234663852886e38  # The largest finite float32.
 
 
@@ -25,7 +26,8 @@ def check_features(specs: Sequence[FeatureSpec], features: Mapping[str, Any]) ->
     """Checks the features of one request; None counts as missing.
 
     Raises:
-        RequestError: an unknown name, a wrong type, a list that is too long, a number out of range.
+        RequestError: an unknown name, a wrong type, a list that is too long, a number out of range, times of a history
+            that are more or fewer than its items.
     """
     known = {spec.name: spec for spec in specs}
     for name, value in features.items():
@@ -39,10 +41,20 @@ def check_features(specs: Sequence[FeatureSpec], features: Mapping[str, Any]) ->
             continue
         if isinstance(value, str | bytes) or not isinstance(value, Sequence):
             raise _wrong(name, f"must be a list, got {_type_name(value)}")
-        if len(value) > spec.length and spec.kind != "history":
+        if len(value) > spec.length and spec.kind not in HISTORY_KINDS:
             raise _wrong(name, f"at most {spec.length} values, got {len(value)}")
         for place, each in enumerate(value):
             _check_value(spec, f"{name}.{place}", each)
+        if spec.kind == "history_times":
+            history = features.get(history_of(spec))
+            items = len(history) if isinstance(history, Sequence) else 0
+            if len(value) != items:
+                raise _wrong(name, f"one time for each item of {history_of(spec)}, {items} here; got {len(value)}")
+
+
+def history_of(times: FeatureSpec) -> str:
+    """The name of the history whose times an input of kind "history_times" holds."""
+    return times.name.removesuffix("_times")
 
 
 def is_missing(value: Any) -> bool:

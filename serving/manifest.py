@@ -32,7 +32,8 @@ class FeatureSpec(_Record):
     Attributes:
         name: the tensor's name, and the key in a request's `features`.
         kind: what it means; "history" is fed with item ids, newest last, a query's "id" with the user id, and a query's
-            "item" with the id of the item that others are to be similar to.
+            "item" with the id of the item that others are to be similar to; "history_times", named after a history,
+            with the seconds since 1970 when its items were taken.
         dtype: the tensor's type. A missing value is "" (string), NaN (float32) or -1 (int64).
         length: None for a scalar per example, a tensor [B]; otherwise a list per example, a tensor [B, L] with
             L <= length, padded at the end with missing values.

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from serving.bundle import Bundle
-from serving.features import GREATEST, GREATEST_FLOAT32, GREATEST_INT64
+from serving.features import GREATEST, GREATEST_FLOAT32, GREATEST_INT64, HISTORY_KINDS
 from serving.manifest import FeatureSpec
 from serving.schemas import DEFAULT_K, ErrorResponse, RecallRequest
 
@@ -94,6 +94,6 @@ def _feature_schema(spec: FeatureSpec) -> dict[str, Any]:
     value = schemas[spec.dtype]
     if spec.length is not None:
         value = {"type": "array", "items": value}
-        if spec.kind != "history":
+        if spec.kind not in HISTORY_KINDS:
             value["maxItems"] = spec.length
     return {"anyOf": [value, {"type": "null"}], "description": f"{spec.kind}; null counts as missing"}

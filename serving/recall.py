@@ -22,7 +22,7 @@ import numpy as np
 
 from serving.bundle import Bundle
 from serving.errors import RequestError
-from serving.features import check_features, is_missing
+from serving.features import check_features, history_of, is_missing
 from serving.filtering import popular, search_filtered
 from serving.index import ExactIndex, Floats, Index, Rows
 
@@ -102,6 +102,7 @@ class Recaller:
         self.exact = index if isinstance(index, ExactIndex) else ExactIndex(bundle.item_vectors)
         self._id_feature = bundle.manifest.query_feature("id")
         self._history_feature = bundle.manifest.query_feature("history")
+        self._times_feature = bundle.manifest.query_feature("history_times")
         self._item_feature = bundle.manifest.query_feature("item")
 
     def recall(self, query: RecallQuery) -> Recalled:
@@ -197,7 +198,7 @@ class Recaller:
             elif self._history_feature is not None and name == self._history_feature.name:
                 if self._known(value):
                     return True
-            else:
+            elif self._times_feature is None or name != self._times_feature.name:
                 return True
         return False
 
@@ -215,6 +216,11 @@ class Recaller:
                 rows = self.bundle.seen(user_row)[-(self._history_feature.length or 0) :].tolist()
             # Unknown items would only push known ones out of the last `length`.
             complete[name] = [self.bundle.item_names[row] for row in rows]
+        if self._times_feature is not None:
+            sent = features.get(history_of(self._times_feature)) or ()
+            times = complete.pop(self._times_feature.name, None) or ()
+            known = [time for item, time in zip(sent, times, strict=False) if item in self.bundle.item_rows]
+            complete |= {self._times_feature.name: known} if known else {}
         return complete
 
     def _excluded(self, query: RecallQuery, features: Mapping[str, Any], user_row: int | None) -> Rows:

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from serving.disk_full import telling_full_disk
+
 
 class OutputExistsError(Exception):
     """The output path is taken, and nothing said that it may be replaced."""
@@ -30,16 +32,18 @@ def staged(out: Path, *, overwrite: bool = False, marker: str | None = None) -> 
 
     Raises:
         OutputExistsError: `out` exists and `overwrite` is False.
+        DiskFullError: there is no room for it; what was written is removed.
     """
     refuse_existing(out, overwrite=overwrite, marker=marker)
-    out = out.absolute()
+    asked, out = out, out.absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
     remove_left_overs(out)
     staging = sibling(out, "partial")
     remove(staging)
     try:
-        yield staging
-        publish(staging, out)
+        with telling_full_disk(asked):
+            yield staging
+            publish(staging, out)
     except BaseException:
         remove(staging)
         raise

@@ -76,6 +76,75 @@ REFUSED += [
         "features.candidate.genre.mask_share: full_softmax scores every item",
         "sampled_softmax",
     ),
+    (
+        {"loss": {"name": "full_softmax"}, "model": {"candidate_dropout": 0.1}},
+        "model.candidate_dropout: full_softmax scores every item",
+        "sampled_softmax",
+    ),
+    (
+        {
+            "task": "similarity",
+            "loss": {"name": "pair"},
+            "similarity": {"column": "g"},
+            "model": {"query_dropout": 0.1},
+        },
+        "model.query_dropout: task = 'similarity' trains the item tower alone",
+        "candidate_dropout",
+    ),
+    (
+        {"features": {"query": {"age": {"kind": "categorical", "dimension": 8}}}},
+        "features.query.age.dimension: model.combine = 'sum' adds vectors of one width",
+        "'concat'",
+    ),
+    (
+        {
+            "model": {"combine": "concat"},
+            "features": {
+                "query": {"past": {"kind": "history", "dimension": 8}},
+                "candidate": {"item_id": {"kind": "id", "dimension": 16}},
+            },
+        },
+        "features.candidate.item_id.dimension: shares the table of features.query.past.dimension = 8; got 16",
+        "name one of them only",
+    ),
+    ({"model": {"cross_layers": 1}}, "model: cross_layers cross concatenated features", "'concat'"),
+    (
+        {"features": {"query": {"past": {"kind": "sequence", "heads": 3}}}},
+        "features.query.past.heads: must divide the width of its vector, 64",
+        "got 3",
+    ),
+    (
+        {
+            "model": {"combine": "concat"},
+            "features": {
+                "query": {"past": {"kind": "sequence", "heads": 4}},
+                "candidate": {"item_id": {"kind": "id", "dimension": 6}},
+            },
+        },
+        "features.query.past.heads: must divide the width of its vector, 6",
+        "got 4",
+    ),
+    (
+        {"features": {"query": {"past": {"kind": "sequence", "gap_mask_share": 0.5}}}},
+        "features.query.past.gap_mask_share: only time_gaps = true reads it",
+        "leave it out",
+    ),
+    (
+        {
+            "features": {
+                "query": {"past": {"kind": "sequence", "time_gaps": True}, "past_times": {"kind": "numeric"}},
+            }
+        },
+        "features.query.past_times: is the input of the times of 'past'",
+        "another name",
+    ),
+    ({"model": {"cross_projection": 4}}, "model: cross_projection is the rank of cross layers", "leave it out"),
+    ({"optimizer": {"final_share": 0.1}}, "optimizer.final_share: a constant rate ends where it is", "cosine"),
+    (
+        {"optimizer": {"learning_rate": 0.1, "weight_decay": 10.0}},
+        "optimizer.weight_decay: a step takes learning_rate * weight_decay",
+        "got 0.1 * 10",
+    ),
     ({"similarity": {"against": "items"}}, "similarity.against: only task = 'similarity' reads it", "leave it out"),
     (
         {
@@ -149,6 +218,18 @@ def test_every_reason_is_told_at_once() -> None:
         {"loss": {"name": "triplet"}, "model": {"similarity": "dot"}},
         {"loss": {"name": "pair"}, "model": {"similarity": "dot"}},
         {"loss": EXCLUDED, "sampler": {"name": "uniform"}},
+        {
+            "loss": {"name": "pair"},
+            "model": {"combine": "concat"},
+            "features": {
+                "query": {
+                    "user_id": {"kind": "id", "dimension": 4},
+                    "own": {"kind": "history", "share_item_table": False, "dimension": 8},
+                    "past": {"kind": "history", "dimension": 16},
+                },
+                "candidate": {"item_id": {"kind": "id", "dimension": 16}},
+            },
+        },
         {"loss": {"name": "bsl", "positive_group": "batch"}},
         {"task": "similarity", "loss": {"name": "am_softmax"}, "similarity": {"column": "genre"}},
         {

@@ -10,9 +10,10 @@ import pytest
 
 import pipelines.heldout
 from pipelines import prepare
+from pipelines.context import context_of
 from pipelines.dataset import Dataset
 from pipelines.errors import DataError
-from pipelines.heldout import heldout, seen
+from pipelines.heldout import heldout, heldout_users, seen
 from towers.config import DataConfig
 from towers.events import Events
 
@@ -70,14 +71,34 @@ def test_held_out_questions_are_those_of_a_slow_loop(
         assert (found.target_offsets[-1], found.seen_offsets[-1]) == (len(found.target_items), len(found.seen_items))
         assert found.users.dtype == found.target_items.dtype == found.seen_items.dtype == np.int32
         assert dropped > 0, "the world must hold repeated pairs"
+        assert heldout_users(data, split).tolist() == users
+        some = list(range(0, len(users), 3))
+        few = heldout(data, split, found.users[some])
+        assert few.users.tolist() == [users[place] for place in some]
+        assert [x.tolist() for x in np.split(few.target_items, few.target_offsets[1:-1])] == [targets[n] for n in some]
+        assert [x.tolist() for x in np.split(few.seen_items, few.seen_offsets[1:-1])] == [known[n] for n in some]
+        times = np.split(found.seen_times, found.seen_offsets[1:-1]) if found.seen_times is not None else []
+        wanted = [time for place in some for time in times[place].tolist()] if times else None
+        assert (None if few.seen_times is None else few.seen_times.tolist()) == wanted
 
 
-def test_merged_splits_are_one_split_with_histories(data: Dataset, tmp_path: Path) -> None:
+def test_merged_splits_are_one_split_with_histories(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parts = [data.events("train"), data.events("valid")]
     merged = data.merged(("train", "valid"), tmp_path / "work" / "merged")
     contexts = [data.context("train"), data.context("valid")]
-    together = data.merged_context(("train", "valid"))
-    assert together is not None and all(context is not None for context in contexts)
+    monkeypatch.setattr("pipelines.heldout.BLOCK_EVENTS", 7)
+    monkeypatch.setattr("pipelines.context.ROWS", 3)
+    columns = context_of(data, ("train", "valid"), tmp_path)
+    assert merged.weight is not None
+    assert columns is not None and all(context is not None for context in contexts)
+    together = pl.concat(columns.blocks("place")).to_list()
+    assert columns.rows == len(merged) == len(together)
+    taken = columns.kept(merged)
+    kept = [place for place, weight in zip(together, merged.weight.tolist(), strict=True) if weight > 0]
+    assert pl.concat(taken.blocks("place")).to_list() == kept
+    assert taken.rows == len(kept) < len(together)
     expected = [
         (user, int(part.item[row]), time_of(part, row), float(part.weight[row]), frame["place"][row])
         for user in range(data.manifest.users)
@@ -86,10 +107,7 @@ def test_merged_splits_are_one_split_with_histories(data: Dataset, tmp_path: Pat
         if part.weight is not None and frame is not None
     ]
     times = [None] * len(merged) if merged.time is None else merged.time.tolist()
-    assert merged.weight is not None
-    found = zip(
-        merged.user.tolist(), merged.item.tolist(), times, merged.weight.tolist(), together["place"], strict=True
-    )
+    found = zip(merged.user.tolist(), merged.item.tolist(), times, merged.weight.tolist(), together, strict=True)
     assert list(found) == expected
     assert merged.offsets.tolist() == [sum(user < u for user, *_ in expected) for u in range(data.manifest.users + 1)]
     if merged.time is None:

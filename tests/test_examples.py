@@ -4,16 +4,17 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from towers.catalogue import Catalogue
 from towers.events import Events
 from towers.examples import Examples, shuffled
-from towers.tables import HistoryTable, Tables, clock_rows, windows
+from towers.tables import HistoryTable, Tables, clock_rows, distinct_bag, windows
 
 
 @given(st.integers(1, 5000), st.integers(0, 2**40))
+@settings(deadline=None)
 def test_the_order_is_a_permutation(count: int, key: int) -> None:
     assert sorted(shuffled(np.arange(count), count, key)) == list(range(count))
 
@@ -35,9 +36,9 @@ def small_events(timed: bool) -> Events:
     return Events(user, item, offsets, time, history_end) if timed else Events(user, item, offsets)
 
 
-def histories(events: Events, length: int) -> list[list[int]]:
+def histories(events: Events, length: int, *, others: bool = False) -> list[list[int]]:
     rows = np.arange(6, dtype=np.int32) + 1
-    tables = Tables(users={}, items={}, histories={"h": HistoryTable(rows, length)})
+    tables = Tables(users={}, items={}, histories={"h": HistoryTable(rows, length, others=others)})
     got = tables.of_examples(events, np.arange(len(events)))["h"]
     return [[int(row) - 1 for row in line if row] for line in got]
 
@@ -50,8 +51,9 @@ def test_a_timed_history_keeps_the_newest() -> None:
     assert histories(small_events(timed=True), 2) == [[], [5], [5], [3, 4], [], [], [2]]
 
 
-def test_an_untimed_history_is_all_but_the_target() -> None:
-    got = [sorted(line) for line in histories(small_events(timed=False), 8)]
+@pytest.mark.parametrize("timed", [False, True])
+def test_a_history_of_others_and_an_untimed_one_are_all_but_the_target(timed: bool) -> None:
+    got = [sorted(line) for line in histories(small_events(timed=timed), 8, others=timed)]
     # User 0 took item 5 twice: as a target it may not see its own copy.
     assert got == [[3, 4], [4, 5, 5], [3, 5, 5], [3, 4], [], [0], [2]]
 
@@ -138,3 +140,20 @@ def test_an_untimed_window_begins_after_the_targets() -> None:
     # User 0's list is 5 3 4 5; of the second event, with two targets, the window of two holds both fives.
     window = tables.of_examples(events, np.array([1]), positives=2)["h"]
     assert [[int(row) - 1 for row in line if row] for line in window] == [[5, 5]]
+
+
+@pytest.mark.parametrize("largest", [3, 40, 10**7])
+def test_a_bag_holds_each_distinct_row_once_and_every_value_in_its_place(largest: int) -> None:
+    rows = np.random.default_rng(largest).choice([0, 0, 1, 2, 3, largest], (5, 4)).astype(np.int32)
+    rows[2] = 0
+    bag = distinct_bag(rows)
+    assert len(set(bag.rows.tolist())) == len(bag.rows) and bag.size == 5
+    held: list[list[int]] = [[] for _ in range(5)]
+    for place, example in zip(bag.place, bag.example, strict=True):
+        held[example].append(int(bag.rows[place]))
+    assert held == [[row for row in line if row] for line in rows.tolist()]
+
+
+def test_counts_are_those_of_all_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("towers.catalogue.BLOCK_EVENTS", 2)
+    assert Catalogue.of(np.array([3, 1, 3, 3, 1], np.int32), 5).counts.tolist() == [3, 2]

@@ -26,15 +26,15 @@ from towers.errors import ConfigError
 FEATURES = {
     "query": {
         "user_id": {"kind": "id"},
-        "history": {"kind": "history", "max_length": 5},
+        "history": {"kind": "history", "max_length": 5, "pooling": "attention"},
         "age": {"kind": "numeric"},
         "city": {"kind": "categorical"},
         "device": {"kind": "categorical", "mask_share": 0.5},
         "hour": {"kind": "hour", "mask_share": 0.5},
     },
     "candidate": {
-        "item_id": {"kind": "id"},
-        "genres": {"kind": "multi", "max_length": 3},
+        "item_id": {"kind": "id", "dimension": 6},
+        "genres": {"kind": "multi", "max_length": 3, "dimension": 3},
         "title": {"kind": "text"},
         "maker": {"kind": "hashed", "buckets": 7},
         "price": {"kind": "numeric", "log": True},
@@ -84,7 +84,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def recipe(**sections: object) -> Config:
-    model = {"dimension": 8, "combine": "concat", "query_layers": [16]}
+    model = {"dimension": 8, "combine": "concat", "query_layers": [16], "cross_layers": 1, "query_dropout": 0.1}
     raw = {"features": FEATURES, "model": model, "train": {"epochs": 2, "batch_size": 32, "metric": "recall@5"}}
     return parse_config({**raw, **sections})
 

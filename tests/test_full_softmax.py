@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import towers.optimizers
 from tests.gpu_kernels import largest, problems
 from towers.config import OptimizerConfig
 from towers.losses.full_softmax import full_softmax, soft_cross_entropy
@@ -205,8 +204,7 @@ def test_a_function_inside_another_learns_the_same() -> None:
     world.assert_equal(lambda: inner(), world.expected, None)
 
 
-def test_the_step_runs_on_a_gpu_and_holds_neither_all_scores_nor_all_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(towers.optimizers, "BLOCK", 500)
+def test_the_step_runs_on_a_gpu_and_holds_neither_all_scores_nor_all_vectors() -> None:
     count, batch, width, block = 5_000, 96, 8, 64
     table, user, kernel = (tf.Variable(tf.zeros([rows, width])) for rows in (count, 50, width))
     optimizer = build_optimizer(OptimizerConfig(name="adam"), [table, user, kernel])

@@ -34,6 +34,7 @@ DRAWN: dict[str, dict[str, Any]] = {
 } | {"mixed": {"name": "mixed", "parts": [{"name": "in_batch"}, {"name": "uniform", "negatives": 16}]}}
 # The group world is small and every one of its items common: some losses want another scale than on real data.
 OPTIONS: dict[str, dict[str, Any]] = {"ccl": {"negative_weight": 5.0, "margin": 0.2}}
+DROPOUT = {"query_dropout": 0.1, "candidate_dropout": 0.1}
 VARIANTS: dict[str, dict[str, Any]] = {
     "softmax, excluded": {"loss": {"name": "sampled_softmax", "positive": "excluded"}},
     "softmax, all options": {
@@ -58,6 +59,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "circle, several positives": {"loss": {"name": "circle", "positives_per_query": 3}},
     "trained temperature": {"model": {"temperature_trainable": True}},
     "layers": {"model": {"combine": "concat", "query_layers": [8], "candidate_layers": [8]}},
+    "cross layers and dropout": {"model": {"combine": "concat", "cross_layers": 2, "cross_projection": 4} | DROPOUT},
 }
 CELLS = (
     [pytest.param({"loss": {"name": name} | OPTIONS.get(name, {})}, id=name) for name in ALONE]
@@ -126,8 +128,8 @@ def test_on_a_gpu_a_step_runs_there(sections: dict[str, Any], tmp_path: Any) -> 
 
 
 RICH = {
-    "history": HistoryFeature(kind="history", max_length=4, mask_share=0.2),
-    "genres": MultiFeature(kind="multi", max_length=3, oov_buckets=9, mask_share=0.2),
+    "history": HistoryFeature(kind="history", max_length=4, mask_share=0.2, pooling="attention"),
+    "genres": MultiFeature(kind="multi", max_length=3, oov_buckets=9, mask_share=0.2, dimension=5),
     "year": NumericFeature(kind="numeric", mask_share=0.2),
     "genre": CategoricalFeature(kind="categorical", oov_buckets=9, mask_share=0.2),
 }
@@ -148,7 +150,8 @@ def test_a_step_over_features_of_every_kind_would_stay_on_a_gpu(sampler: str, tm
 
     history = {"history": HistoryTable(np.arange(1, ITEMS + 1, dtype=np.int32), 4)}
     tables = Tables(plain.users | looked_up(USERS), plain.items | looked_up(ITEMS), histories=history)
-    config = recipe(sampler=DRAWN[sampler], loss={"positives_per_query": 2, "bottleneck": 1e-4})
+    model = {"combine": "concat", "cross_layers": 1} | DROPOUT
+    config = recipe(model=model, sampler=DRAWN[sampler], loss={"positives_per_query": 2, "bottleneck": 1e-4})
     specs = {name: FeatureSpec(name, feature, table=name) for name, feature in RICH.items()}
     specs["history"] = replace(specs["history"], size=ITEMS, table="i")
     query, candidate = (

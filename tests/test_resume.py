@@ -25,6 +25,7 @@ RECIPES: dict[str, dict[str, Any]] = {
             ],
         },
         "loss": {"name": "nce", "log_z": "learned", "bottleneck": 1e-4},
+        "model": {"combine": "concat", "cross_layers": 1, "query_dropout": 0.2, "candidate_dropout": 0.1},
     },
 }
 

@@ -11,8 +11,10 @@ from towers.rows import added_rows, dense_part, every_row, summed_rows
 def test_equal_rows_are_added_up(jit: bool | None) -> None:
     place = tf.Variable(tf.constant([9, -4, 2, 7, 1], tf.int64))  # whatever an earlier step left there
     sums = summed_rows if jit is None else tf.function(summed_rows, jit_compile=jit)
-    total = sums(tf.constant([[1.0], [2.0], [4.0], [8.0]]), tf.constant([3, 1, 3, 0], tf.int64), place)
+    total, rows, winner = sums(tf.constant([[1.0], [2.0], [4.0], [8.0]]), tf.constant([3, 1, 3, 0], tf.int64), place)
     assert total.numpy().ravel().tolist() == [5.0, 2.0, 5.0, 8.0]
+    assert rows.numpy().tolist() == [3, 1, 3, 0]
+    assert winner.numpy().tolist() in ([0, 1, 0, 3], [2, 1, 2, 3])
 
 
 def test_sums_of_many_rows_equal_a_loop_over_them() -> None:
@@ -21,7 +23,7 @@ def test_sums_of_many_rows_equal_a_loop_over_them() -> None:
     totals: dict[int, np.ndarray] = {}
     for row, value in zip(rows, values, strict=True):
         totals[row] = totals.get(row, np.zeros(3)) + value
-    sums = summed_rows(tf.constant(values), tf.constant(rows), tf.Variable(tf.zeros([40], tf.int64)))
+    sums = summed_rows(tf.constant(values), tf.constant(rows), tf.Variable(tf.zeros([40], tf.int64)))[0]
     np.testing.assert_allclose(sums, [totals[row] for row in rows], rtol=1e-5, atol=1e-5)
 
 

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from towers.config import parse_config
+from towers.encoders import build_encoder
 from towers.feature_settings import (
     CategoricalFeature,
     ClockFeature,
@@ -25,7 +26,7 @@ def encoder(config, values: list[str], tmp_path: Path, **learnt) -> FeatureEncod
     path = tmp_path / "vocabulary.txt"
     path.write_text("\n".join(values) + "\n", encoding="utf-8")
     spec = FeatureSpec("f", config, str(path) if values else "", len(values), table="f", **learnt)
-    return FeatureEncoder(spec, new_table(spec, 4, seed=1))
+    return build_encoder(spec, new_table(spec, 4, seed=1), parse_config({}))
 
 
 def rows(feature: FeatureEncoder, raw: object) -> list[object]:
@@ -126,6 +127,70 @@ def test_hidden_layers_end_in_the_dimension(tmp_path: Path) -> None:
     assert [layer.units for layer in deep.candidate_tower.hidden] == [4]
     # The last layer is linear: a vector may point anywhere.
     assert deep.query_tower.hidden[-1].activation(-1.0) == -1.0
+
+
+@pytest.mark.parametrize("rank", [None, 2])
+def test_cross_layers_are_those_of_the_paper(tmp_path: Path, rank: int | None) -> None:
+    """``x_(l+1) = x_0 * (W x_l + b) + x_l``, and ``W = U V`` with a rank."""
+    tower = model(tmp_path, combine="concat", cross_layers=3, cross_projection=rank).query_tower
+    rows = tf.constant([1, 2])
+    tower({"f": rows})
+    rng = np.random.default_rng(5)
+    # After the cross layers the last, linear layer alone: made the identity.
+    tower.hidden[0].set_weights([np.eye(4), np.zeros(4)])
+    first = x = tower.encoders[0].table.numpy()[1:]
+    for layer in tower.cross:
+        weights = [rng.normal(size=each.shape).astype(np.float32) for each in layer.get_weights()]
+        assert [each.shape for each in weights] == ([(4, 4), (4,)] if rank is None else [(4, 2), (2, 4), (4,)])
+        layer.set_weights(weights)
+        *matrices, bias = weights
+        x = first * (np.linalg.multi_dot([x, *matrices]) + bias) + x
+    expected = x / np.linalg.norm(x, axis=1, keepdims=True)
+    np.testing.assert_allclose(tower({"f": rows}), expected, rtol=1e-4)
+
+
+def test_dropout_drops_its_share_of_one_side_and_only_in_training(tmp_path: Path) -> None:
+    towers = model(tmp_path, similarity="dot", query_dropout=0.25)
+    ids = {"f": tf.ones([5_000], tf.int64)}
+    seed = tf.constant([1, 2])
+    whole, dropped = towers.query_tower(ids).numpy(), towers.query_tower(ids, seed).numpy()
+    # 20,000 draws: the share's standard deviation is 0.003. What stays is scaled up to the same mean.
+    assert abs((dropped == 0).mean() - 0.25) < 0.015
+    np.testing.assert_allclose(dropped[dropped != 0], (whole / 0.75)[dropped != 0], rtol=1e-6)
+    np.testing.assert_array_equal(towers.query_tower.sample(ids, seed)[0], dropped)
+    assert (towers.query_tower(ids, tf.constant([1, 3])).numpy() != dropped).any()
+    np.testing.assert_array_equal(towers.candidate_tower(ids, seed), towers.candidate_tower(ids))
+
+
+def test_dropout_comes_before_the_vector_is_brought_to_length_one(tmp_path: Path) -> None:
+    tower = model(tmp_path, query_dropout=0.5).query_tower
+    tower.encoders[0].table.assign(tf.ones([3, 4]))
+    vectors = tower({"f": tf.ones([100], tf.int64)}, tf.constant([1, 2])).numpy()
+    lengths = np.linalg.norm(vectors, axis=1)
+    # One in sixteen loses all four of its numbers.
+    np.testing.assert_allclose(lengths[lengths > 0], 1, rtol=1e-5)
+    assert 0 < (lengths == 0).sum() < 20
+    assert (vectors == 0).mean() > 0.4
+
+
+def test_a_feature_may_have_a_width_of_its_own_and_a_shared_table_has_one() -> None:
+    wide = IdFeature(kind="id", dimension=6)
+    query = [
+        FeatureSpec("age", CategoricalFeature(kind="categorical", dimension=2), size=3, table="age"),
+        FeatureSpec("past", HistoryFeature(kind="history"), size=5, table="items"),
+        FeatureSpec("n", NumericFeature(kind="numeric"), table="n"),
+    ]
+    towers = TwoTower(
+        query,
+        [FeatureSpec("item", wide, size=5, table="items")],
+        parse_config({"model": {"dimension": 4, "combine": "concat"}}),
+    )
+    widths = [int(each.table.shape[1]) for each in towers.query_tower.encoders]
+    assert widths == [2, 6, 4]
+    assert towers.query_tower.encoders[1].table is towers.candidate_tower.encoders[0].table
+    features = {"age": tf.constant([1]), "past": tf.constant([[1, 2]]), "n": tf.constant([[0.5, 0.0]])}
+    assert towers.query_tower(features).shape == (1, 4)
+    assert towers.query_tower.hidden[0].kernel.shape == (12, 4)
 
 
 def test_a_trained_temperature_is_a_weight_and_a_fixed_one_is_not(tmp_path: Path) -> None:

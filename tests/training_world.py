@@ -15,6 +15,7 @@ from towers.items import ItemFeatures
 from towers.model import TwoTower
 from towers.retrieval import Retrieval
 from towers.samplers.registry import build_sampler
+from towers.sequences import SequenceExamples
 from towers.tables import Tables
 from towers.training import Trainer
 from towers.validation import Validation
@@ -73,7 +74,9 @@ def task_of(
     """The retrieval task of a recipe, and its batches; without `towers` over nothing but ids."""
     catalogue = Catalogue.of(events.item, len(tables.items["item_id"]))
     size = config.train.batch_size
-    examples = Examples(
+    # Over a sequence, batches of whole histories.
+    kind = SequenceExamples if tables.sequences else Examples
+    examples = kind(
         events,
         tables,
         catalogue,

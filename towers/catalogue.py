@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from towers.events import Int32s, Int64s
 
+BLOCK_EVENTS = 1 << 22  # counted at once: 32 MB
+
 
 @dataclass(frozen=True)
 class Catalogue:
@@ -29,11 +31,20 @@ class Catalogue:
     @classmethod
     def of(cls, item: NDArray[np.int32], size: int) -> "Catalogue":
         """Ranks the items of training events `item` [E]; `size` is the number of all items. Ties by item number."""
-        counts = np.bincount(item, minlength=size)
+        counts = counted(item, size)
         items = np.argsort(-counts, kind="stable")[: int((counts > 0).sum())].astype(np.int32)
         ranks = np.full(size, -1, np.int64)
         ranks[items] = np.arange(len(items))
-        return cls(items, ranks, counts[items].astype(np.int64))
+        return cls(items, ranks, counts[items])
 
     def __len__(self) -> int:
         return len(self.items)
+
+
+def counted(numbers: NDArray[np.int32], size: int) -> Int64s:
+    """How often each of ``range(size)`` stands in `numbers` [E]: [size]; E may be larger than memory."""
+    counts = np.zeros(size, np.int64)
+    for begin in range(0, len(numbers), BLOCK_EVENTS):
+        # In blocks, because it makes int64 copies.
+        counts += np.bincount(numbers[begin : begin + BLOCK_EVENTS], minlength=size)
+    return counts

@@ -6,6 +6,7 @@ In: a `Config`. Out: a ValueError whose message starts with the key, or nothing.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from towers.feature_settings import Feature, SequenceFeature
 from towers.losses.section import Loss
 from towers.losses.settings import Bsl, DistanceSoftmax, FullSoftmax, SampledSoftmax, Triplet
 from towers.samplers.settings import InBatch, Mixed, Sampler
@@ -23,7 +24,8 @@ def refuse_combination(config: "Config") -> None:
     Raises:
         ValueError: every reason, each with its key and what would work.
     """
-    reasons = [*_model_and_loss(config), *_loss_and_sampler(config), *_options(config), *_task(config)]
+    checks = (_model_and_loss, _loss_and_sampler, _options, _widths, _optimizer, _task)
+    reasons = [reason for check in checks for reason in check(config)]
     if reasons:
         raise ValueError("; ".join(reasons))
 
@@ -105,11 +107,71 @@ def _options(config: "Config") -> Iterator[str]:
                     f"features.candidate.{name}.mask_share: full_softmax scores every item, and would mask one as a "
                     "positive and not among the others; set it to 0, or take sampled_softmax"
                 )
+        if config.model.candidate_dropout:
+            yield (
+                "model.candidate_dropout: full_softmax scores every item, and would drop numbers of one as a positive "
+                "and not among the others; set it to 0, or take sampled_softmax"
+            )
+    if not config.train.choose_epoch and config.model.norm_exponent == "validation":
+        yield "model.norm_exponent: 'validation' needs train.choose_epoch = true; give a number, or leave it out"
     hardest = getattr(loss, "hardest_negatives", None)
     if hardest is not None and config.negatives is not None:
         drawn = sum(getattr(part, "negatives", config.train.batch_size) for part in parts(config.negatives))
         if hardest >= drawn:
             yield f"loss.hardest_negatives: there are {drawn} candidates, so fewer than that make sense; got {hardest}"
+
+
+def _widths(config: "Config") -> Iterator[str]:
+    """Widths of features: a sum has one, and so has a table that several features share."""
+    tables: dict[str, tuple[str, int]] = {}
+    for side, features in (("query", config.features.query), ("candidate", config.features.candidate)):
+        for name, feature in (features or {}).items():
+            if feature.dimension is None:
+                continue
+            key = f"features.{side}.{name}.dimension"
+            if config.model.combine == "sum":
+                yield (
+                    f"{key}: model.combine = 'sum' adds vectors of one width, model.dimension; leave it out, or set "
+                    "model.combine = 'concat'"
+                )
+            other, width = tables.setdefault(_table(side, name, feature), (key, feature.dimension))
+            if width != feature.dimension:
+                yield f"{key}: shares the table of {other} = {width}; got {feature.dimension}; name one of them only"
+    for name, feature in (config.features.query or {}).items():
+        if isinstance(feature, SequenceFeature):
+            _, width = tables.get(_table("query", name, feature), ("", config.model.dimension))
+            yield from _sequence(config, name, feature, width)
+
+
+def _sequence(config: "Config", name: str, feature: SequenceFeature, width: int) -> Iterator[str]:
+    if width % feature.heads:
+        yield f"features.query.{name}.heads: must divide the width of its vector, {width}; got {feature.heads}"
+    default = SequenceFeature.model_fields["gap_mask_share"].default
+    if not feature.time_gaps and feature.gap_mask_share != default:
+        yield f"features.query.{name}.gap_mask_share: only time_gaps = true reads it; leave it out"
+    if feature.time_gaps and f"{name}_times" in (config.features.query or {}):
+        yield f"features.query.{name}_times: is the input of the times of {name!r}; give this feature another name"
+
+
+def _table(side: str, name: str, feature: Feature) -> str:
+    """Which embedding table a feature reads: its own, or that of the ids it is made of."""
+    others = "candidate" if side == "query" else "query"
+    if feature.kind == "id":
+        return f"{side} ids"
+    if feature.kind == "neighbours" or getattr(feature, "share_item_table", False):
+        return f"{others} ids"
+    return f"{side}.{name}"
+
+
+def _optimizer(config: "Config") -> Iterator[str]:
+    optimizer = config.optimizer
+    if optimizer.schedule == "constant" and optimizer.final_share:
+        yield "optimizer.final_share: a constant rate ends where it is; set optimizer.schedule = 'linear' or 'cosine'"
+    if optimizer.learning_rate * optimizer.weight_decay >= 1:
+        yield (
+            "optimizer.weight_decay: a step takes learning_rate * weight_decay of a weight, which must stay below 1; "
+            f"got {optimizer.learning_rate:g} * {optimizer.weight_decay:g}"
+        )
 
 
 def _task(config: "Config") -> Iterator[str]:
@@ -137,6 +199,8 @@ def _task(config: "Config") -> Iterator[str]:
     if "metric" in config.train.model_fields_set and not metric.startswith(wanted):
         labels = "class labels" if similarity.pairs is None else "pairs"
         yield f"train.metric: task = 'similarity' with {labels} is measured by {wanted}@k; got '{metric}'"
+    if any(feature.kind == "neighbours" for feature in (config.features.candidate or {}).values()):
+        yield "features.candidate: task = 'similarity' has no users, and so nobody's neighbours; leave them out"
     yield from _no_queries(config)
 
 
@@ -159,10 +223,16 @@ def _no_queries(config: "Config") -> Iterator[str]:
     """Settings of queries, events and samples: `task = "similarity"` has none of them."""
     if config.features.query is not None:
         yield "features.query: task = 'similarity' trains the item tower alone; leave the section out"
+    if config.model.norm_exponent is not None:
+        yield "model.norm_exponent: task = 'similarity' asks items with items, whose vectors are one; leave it out"
     if config.model.query_layers:
         yield "model.query_layers: task = 'similarity' trains the item tower alone; leave it empty"
+    if config.model.query_dropout:
+        yield "model.query_dropout: task = 'similarity' trains the item tower alone; set candidate_dropout"
     if config.data.refit:
         yield "data.refit: task = 'similarity' learns from labels, not from the splits' events; set it to false"
+    if not config.train.choose_epoch:
+        yield "train.choose_epoch: task = 'similarity' keeps the epoch that its held-out items choose; set it to true"
     if config.train.weighted:
         yield "train.weighted: task = 'similarity' learns from labels, not from weighted events; set it to false"
     block = FullSoftmax.model_fields["block"].default

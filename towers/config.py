@@ -7,7 +7,7 @@ what came, what is allowed, and the nearest right name.
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -68,6 +68,14 @@ class ModelConfig(Section):
 
     dimension: int = Field(64, ge=1, le=4096)
     similarity: Literal["dot", "cosine"] = "cosine"
+    norm_exponent: Literal["validation"] | Annotated[float, Field(ge=-1, le=1)] | None = Field(
+        None,
+        description="item vectors are served as v / |v|^x: 1 is the cosine (the default with it), 0 the dot product "
+        "(the default with that); 'validation' chooses x after each epoch",
+    )
+    table_dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        "float32", description="how embedding tables are stored; computing is float32"
+    )
     temperature: Positive | None = Field(
         None, description="logits are similarity / temperature; 0.2 where the loss has no scale of its own"
     )
@@ -75,11 +83,26 @@ class ModelConfig(Section):
     combine: Literal["sum", "concat"] = Field("sum", description="sum feature vectors, or concatenate them into layers")
     query_layers: tuple[Count, ...] = Field((), description="hidden widths after combine = 'concat'")
     candidate_layers: tuple[Count, ...] = ()
+    cross_layers: int = Field(0, ge=0, le=16, description="cross layers over the concatenated features of each side")
+    cross_projection: Count | None = Field(None, description="rank of their matrices; by default they are square")
+    query_dropout: Share = Field(0.0, description="share of the query vector's numbers that a training step drops")
+    candidate_dropout: Share = 0.0
+
+    @property
+    def first_norm_exponent(self) -> float:
+        """The exponent x of ``v / |v|^x``, or the one that the search for it starts from."""
+        if isinstance(self.norm_exponent, float):
+            return self.norm_exponent
+        return 1.0 if self.similarity == "cosine" else 0.0
 
     @model_validator(mode="after")
     def _layers_need_concat(self) -> "ModelConfig":
         if self.combine == "sum" and (self.query_layers or self.candidate_layers):
             raise ValueError("query_layers and candidate_layers need combine = 'concat'; with 'sum' leave them empty")
+        if self.combine == "sum" and self.cross_layers:
+            raise ValueError("cross_layers cross concatenated features; set combine = 'concat', or cross_layers = 0")
+        if self.cross_projection is not None and not self.cross_layers:
+            raise ValueError("cross_projection is the rank of cross layers, and cross_layers = 0; leave it out")
         return self
 
 
@@ -99,6 +122,12 @@ class OptimizerConfig(Section):
 
     name: Literal["adam", "adagrad", "sgd"] = "adam"
     learning_rate: Positive = 0.002
+    weight_decay: float = Field(0.0, ge=0, description="each step takes rate * weight_decay of the rows that it moves")
+    schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="how the rate falls by the end")
+    warmup_steps: int = Field(0, ge=0, description="steps in which the rate rises from zero")
+    final_share: float = Field(0.0, ge=0, le=1, description="share of learning_rate that the schedule ends at")
+    clip_norm: Positive | None = Field(None, description="longest gradient of all weights together")
+    average: Share = Field(0.0, description="decay of the average of the weights that is validated and kept; 0 is off")
 
 
 class TrainConfig(Section):
@@ -111,9 +140,19 @@ class TrainConfig(Section):
         "recall@20", pattern=r"^(recall|ndcg|precision)@[1-9][0-9]*$", description="what validation maximises"
     )
     patience: Count = Field(3, description="stop after so many validations without a better metric")
+    choose_epoch: bool = Field(
+        True, description="keep the epoch that validates best; false trains `epochs`, with data.refit at once on both"
+    )
     validation_users: Count = Field(10_000, description="at most so many users, a seeded sample, in each validation")
     checkpoint_steps: Count = Field(2_000, description="a checkpoint each so many steps, and after each epoch")
     weighted: bool = Field(False, description="weigh each example by its event's weight")
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32", description="of the products of queries and candidates, and of hidden layers; losses are float32"
+    )
+    jit_compile: bool = Field(False, description="compile the train step by XLA")
+    explode_factor: Annotated[float, Field(ge=2)] | Literal["off"] = Field(
+        100.0, description="stop at a loss above so many times the first step's, or 1 where that is less"
+    )
 
 
 class Config(Section):

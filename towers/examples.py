@@ -4,9 +4,11 @@ In: events, tables and the catalogue's ranks. Out: `Batch` of NumPy arrays for (
 sees the same batches.
 """
 
+import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +18,7 @@ from towers.catalogue import Catalogue
 from towers.events import Events, Int64s
 from towers.tables import Array, Tables, bagged
 
-FEISTEL_ROUNDS = 4
+FEISTEL_ROUNDS = 4  # an even number, so that both halves end in their own range
 AHEAD = 2  # batches that are made while one trains
 NO_ITEM = -1
 
@@ -45,21 +47,32 @@ class Examples:
     positives: int = 1
     known: int = 0
 
+    def __len__(self) -> int:
+        return len(self.events)
+
     @property
     def steps(self) -> int:
         """Steps of one epoch; the last, partial batch is left out, another one in each epoch's order."""
-        return max(1, len(self.events) // self.batch_size)
+        return max(1, len(self) // self.batch_size)
+
+    def chosen(self, epoch: int, step: int) -> Int64s:
+        """The events [B] that are the examples of one step, rising."""
+        begin = step * self.batch_size
+        places = np.arange(begin, min(begin + self.batch_size, len(self)), dtype=np.int64)
+        return np.sort(shuffled(places, len(self), key=order_key(self.seed, epoch)))
+
+    def query(self, example: Int64s) -> dict[str, Any]:
+        """The query features of examples, as a tower takes them."""
+        return bagged(self.tables.of_examples(self.events, example, self.positives))
 
     def batch(self, epoch: int, step: int) -> Batch:
         """The batch of one step."""
-        begin = step * self.batch_size
-        places = np.arange(begin, min(begin + self.batch_size, len(self.events)), dtype=np.int64)
-        example = np.sort(shuffled(places, len(self.events), key=self.seed * 1_000_003 + epoch))
+        example = self.chosen(epoch, step)
         weight = self.events.weight
         places, present = self._positives(example)
         ones = np.ones(places.shape, np.float32)
         return Batch(
-            query=bagged(self.tables.of_examples(self.events, example, self.positives)),
+            query=self.query(example),
             item=self._ranks(places, present, 0),
             present=present,
             label=ones if weight is None else np.where(present, weight[places], 0).astype(np.float32),
@@ -114,23 +127,31 @@ def _range_of_user(events: Events, example: Int64s) -> tuple[Int64s, Int64s]:
     return events.offsets[user], events.offsets[user + 1]
 
 
+def order_key(seed: int, epoch: int) -> int:
+    """The key of an epoch's own order."""
+    return seed * 1_000_003 + epoch
+
+
 def shuffled(places: Int64s, count: int, key: int) -> Int64s:
     """Where a pseudo-random permutation of ``range(count)`` sends `places`, in O(1) memory.
 
-    A Feistel network permutes the next power of four; what falls outside is sent on until it falls inside.
+    A Feistel network permutes the pairs of ``range(a)`` and ``range(b)``, with a b just above `count`; what falls
+    outside, one place in sqrt(count) at most, is sent on until it falls inside.
 
-    Source: Black & Rogaway, Ciphers with arbitrary finite domains, CT-RSA 2002 (cycle walking).
+    Source: Black & Rogaway, Ciphers with arbitrary finite domains, CT-RSA 2002 (generalised Feistel, cycle walking).
     """
-    half = np.uint64(max(1, (int(count - 1).bit_length() + 1) // 2))
-    low = np.uint64((1 << int(half)) - 1)
+    a = math.isqrt(max(count - 1, 0)) + 1
+    sizes = np.uint64(a), np.uint64(-(-count // a))
     out = places.astype(np.uint64)
-    outside = np.ones(len(out), np.bool_)
-    while outside.any():
-        left, right = out[outside] >> half, out[outside] & low
+    outside = np.arange(len(out))
+    while len(outside):
+        right, left = np.divmod(out[outside], sizes[0])
         for turn in range(FEISTEL_ROUNDS):
-            left, right = right, left ^ (_mixed(right, key * FEISTEL_ROUNDS + turn) & low)
-        out[outside] = left << half | right
-        outside = out >= count
+            # Half of its range, so that the sum stays below 2^64 and each round can be undone.
+            moved = left + (_mixed(right, key * FEISTEL_ROUNDS + turn) >> np.uint64(1))
+            left, right = right, moved % sizes[turn % 2]
+        out[outside] = right * sizes[0] + left
+        outside = outside[out[outside] >= count]
     return out.astype(np.int64)
 
 

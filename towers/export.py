@@ -21,12 +21,12 @@ class RawTower(tf.Module):
         super().__init__()
         self.tower = tower
         self.signature = tf.function(self._embed, autograph=False).get_concrete_function(
-            **{encoder.spec.name: encoder.spec.signature() for encoder in tower.encoders}
+            **{each.name: each for encoder in tower.encoders for each in encoder.spec.signatures()}
         )
 
     def _embed(self, **raw: tf.Tensor) -> dict[str, tf.Tensor]:
         rows = self.tower.lookup(raw)
-        return {"embeddings": self.tower(rows), "informed": self.tower.informed(rows)}
+        return {"embeddings": self.tower.serve(rows), "informed": self.tower.informed(rows)}
 
 
 def save_tower(tower: Tower, directory: Path) -> None:

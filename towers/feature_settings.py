@@ -7,12 +7,21 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from towers.section import Count, Section, Share
+from towers.section import Count, Positive, Section, Share
 
 
 class _Feature(Section):
     column: str | None = Field(None, description="the column it reads; by default the feature's own name")
     mask_share: Share = Field(0.0, description="share of examples that train as if the value were missing")
+    dimension: Count | None = Field(
+        None, description="width of its vector; by default model.dimension; features that share a table share it"
+    )
+
+
+class _Pooled(_Feature):
+    pooling: Literal["mean", "sqrt", "attention"] = Field(
+        "mean", description="divide the sum by the count, by its square root, or weigh the values by attention"
+    )
 
 
 class IdFeature(_Feature):
@@ -44,8 +53,8 @@ class NumericFeature(_Feature):
     log: bool = Field(False, description="take sign(x) log(1 + |x|) first")
 
 
-class MultiFeature(_Feature):
-    """Several values of one vocabulary, embeddings averaged."""
+class MultiFeature(_Pooled):
+    """Several values of one vocabulary, embeddings pooled."""
 
     kind: Literal["multi"]
     max_values: Count = 100_000
@@ -53,8 +62,8 @@ class MultiFeature(_Feature):
     oov_buckets: Count = 1
 
 
-class TextFeature(_Feature):
-    """Lower-cased word tokens of a text, embeddings averaged."""
+class TextFeature(_Pooled):
+    """Lower-cased word tokens of a text, embeddings pooled."""
 
     kind: Literal["text"]
     max_values: Count = 50_000
@@ -62,13 +71,41 @@ class TextFeature(_Feature):
     oov_buckets: Count = 1_000
 
 
-class HistoryFeature(_Feature):
+class HistoryFeature(_Pooled):
     """The query's earlier items, newest last, embeddings pooled."""
 
     kind: Literal["history"]
     max_length: Count = 50
-    pooling: Literal["mean", "sqrt"] = Field("mean", description="divide the sum by the count, or by its square root")
     share_item_table: bool = Field(True, description="pool the candidate tower's own item id embeddings")
+    window: Literal["earlier", "others"] = Field(
+        "earlier", description="of a user's training events a training example sees the earlier ones, or all others"
+    )
+
+
+class NeighboursFeature(_Feature):
+    """One hop of the graph of users and items: the items a user took, on the candidate side the users who took an item.
+
+    Pooled as ``w sum_j e_j / sqrt(d d_j)`` over the other side's id embeddings, d and d_j numbers of neighbours.
+    """
+
+    kind: Literal["neighbours"]
+    max_length: Count = Field(1_000, description="of a node with more neighbours the last so many count")
+    weight: Positive = Field(1.0, description="weight w of the sum beside the other features")
+
+
+class SequenceFeature(_Feature):
+    """The query's earlier items in their order, newest last, by self-attention."""
+
+    kind: Literal["sequence"]
+    max_length: Count = Field(50, description="the last so many items count")
+    blocks: Count = Field(2, description="attention and feed-forward layers, one after another")
+    heads: Count = Field(1, description="of each attention layer; divides the width of the vector")
+    dropout: Share = Field(0.1, description="share of the numbers between layers that training sets to zero")
+    time_gaps: bool = Field(False, description="also read the time since the item before, in powers of two of a second")
+    gap_mask_share: Share = Field(
+        0.2, description="share of the histories that train without their time gaps, as in a request without times"
+    )
+    share_item_table: bool = Field(True, description="read the candidate tower's own item id embeddings")
 
 
 class ClockFeature(_Feature):
@@ -85,6 +122,8 @@ Feature = Annotated[
     | MultiFeature
     | TextFeature
     | HistoryFeature
+    | NeighboursFeature
+    | SequenceFeature
     | ClockFeature,
     Field(discriminator="kind"),
 ]

@@ -7,12 +7,14 @@ In: a `FeatureSpec`, what a feature learnt from the data. Out: a `FeatureEncoder
 """
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from towers.feature_settings import Feature
+from towers.half_precision import gathered
 
 MISSING = 0  # row 0 of every table: no value, or an id that training never saw
 WORD_BREAKS = r"[^\pL\pN]+"
@@ -66,7 +68,7 @@ class FeatureSpec:
     def length(self) -> int | None:
         """Most values of a list input `[B, L]`; None for a scalar input `[B]`."""
         config = self.config
-        return config.max_length if config.kind in ("multi", "history") else None
+        return config.max_length if config.kind in ("multi", "history", "neighbours", "sequence") else None
 
     @property
     def rows(self) -> int:
@@ -89,9 +91,19 @@ class FeatureSpec:
         shape = [None] if self.length is None else [None, None]
         return tf.TensorSpec(shape, self.dtype, name=self.name)
 
+    @property
+    def times(self) -> str | None:
+        """Name of a second raw input, where the feature has one: int64 [B, L] times of the values, -1 where unknown."""
+        return f"{self.name}_times" if self.config.kind == "sequence" and self.config.time_gaps else None
+
+    def signatures(self) -> list[tf.TensorSpec]:
+        """Every raw input as the SavedModel names it."""
+        times = [] if self.times is None else [tf.TensorSpec([None, None], tf.int64, name=self.times)]
+        return [self.signature(), *times]
+
 
 class FeatureEncoder(tf.Module):
-    """Looks up and embeds one feature.
+    """Looks up one feature, and embeds it where it has one value an example.
 
     Args:
         spec: what it learnt.
@@ -138,7 +150,7 @@ class FeatureEncoder(tf.Module):
             case "text":
                 words = tf.strings.split(tf.strings.regex_replace(tf.strings.lower(raw, "utf-8"), WORD_BREAKS, " "))
                 raw = words[:, : config.max_length].to_tensor("", shape=[None, config.max_length])
-            case "history":
+            case "history" | "neighbours" | "sequence":
                 raw = raw[:, -config.max_length :]
             case _:
                 pass
@@ -150,34 +162,20 @@ class FeatureEncoder(tf.Module):
             known = tf.where((known < 0) & (raw != ""), hashed, known)
         return tf.cast(known + 1, tf.int32)
 
+    def lookup_all(self, raw: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """What `embed` takes, of raw inputs by name: `lookup`, where the feature has one input."""
+        return self.lookup(raw[self.spec.name])
+
     def embed(self, rows: Any, seed: tf.Tensor | None = None) -> tf.Tensor:
-        """What `lookup` gave, or a `Bag` of it, to vectors `[B, D]`; several values of one example are pooled.
+        """What `lookup` gave to vectors `[B, D]`; several values of an example are pooled by `towers.pooling`.
 
         Args:
             rows: of B examples.
             seed: [2], of the masks; None outside training.
         """
-        masked = seed is not None and self.spec.config.mask_share > 0
-        if masked and not isinstance(rows, Bag):
+        if seed is not None and self.spec.config.mask_share > 0:
             rows = self.mask(rows, seed)
-        if self.spec.config.kind == "numeric":
-            return tf.matmul(rows, self.table)
-        if isinstance(rows, Bag):
-            pooled = tf.sparse.segment_sum(
-                tf.gather(self.table, rows.rows), rows.place, rows.example, num_segments=rows.size
-            )
-            count = tf.math.unsorted_segment_sum(tf.ones_like(rows.place, tf.float32), rows.example, rows.size)
-            if masked:
-                pooled *= tf.cast(self._kept(rows.size, seed), tf.float32)[:, tf.newaxis]
-        elif rows.shape.rank == 1:
-            return tf.gather(self.table, rows)
-        else:
-            present = tf.cast(rows != MISSING, tf.float32)
-            pooled = tf.reduce_sum(tf.gather(self.table, rows) * present[:, :, tf.newaxis], axis=1)
-            count = tf.reduce_sum(present, axis=1)
-        count = tf.maximum(count, 1.0)[:, tf.newaxis]
-        sqrt = getattr(self.spec.config, "pooling", "mean") == "sqrt"
-        return pooled / (tf.sqrt(count) if sqrt else count)
+        return tf.matmul(rows, self.table) if self.spec.config.kind == "numeric" else gathered(self.table, rows)
 
     def informs(self, rows: tf.Tensor) -> tf.Tensor:
         """Whether looked-up rows say something that training learnt: bool [B].
@@ -186,7 +184,7 @@ class FeatureEncoder(tf.Module):
         """
         if self.spec.config.kind == "numeric":
             return (rows[:, 1] == 0) & tf.reduce_any(self.table[0] != 0)
-        known = (rows != MISSING) & tf.reduce_any(tf.gather(self.table, rows) != 0, axis=-1)
+        known = (rows != MISSING) & tf.reduce_any(gathered(self.table, rows) != 0, axis=-1)
         return known if rows.shape.rank == 1 else tf.reduce_any(known, axis=1)
 
     def mask(self, rows: Any, seed: tf.Tensor) -> Any:
@@ -210,11 +208,11 @@ class FeatureEncoder(tf.Module):
         return tf.stack([value, tf.cast(missing, tf.float32)], axis=1)
 
 
-def new_table(spec: FeatureSpec, dimension: int, seed: int) -> tf.Variable:
+def new_table(spec: FeatureSpec, dimension: int, seed: int, dtype: str = "float32") -> tf.Variable:
     """An embedding table `[spec.rows, dimension]`, seeded by its name; the row of missing values starts at zero.
 
     Uniform, of length 0.1 on average: small enough that summed features start close to one another. The two directions
-    of a number start at zero, so that one that is never needed says nothing.
+    of a number start at zero, so that one that is never needed says nothing, and are float32 whatever `dtype` is.
     """
     if spec.config.kind == "numeric":
         return tf.Variable(tf.zeros([spec.rows, dimension]), name=f"table_{spec.table}")
@@ -222,4 +220,4 @@ def new_table(spec: FeatureSpec, dimension: int, seed: int) -> tf.Variable:
     own_seed = [seed, zlib.crc32(spec.table.encode()) >> 1]
     start = tf.random.stateless_uniform([spec.rows, dimension], own_seed, -limit, limit)
     start = tf.concat([tf.zeros([1, dimension]), start[1:]], 0)
-    return tf.Variable(start, name=f"table_{spec.table}")
+    return tf.Variable(tf.cast(start, dtype), name=f"table_{spec.table}")

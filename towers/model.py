@@ -6,12 +6,15 @@ In: feature specs and a `Config`. Out: `TwoTower`, whose towers give `[B, D]`. W
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
+import tensorflow_recommenders as tfrs
 
 from towers.config import Config
+from towers.encoders import build_encoder
 from towers.features import FeatureEncoder, FeatureSpec, new_table
-from towers.streams import fold, normals
+from towers.streams import fold, normals, uniforms
 
 Encoded = Mapping[str, tf.Tensor]
 
@@ -19,27 +22,45 @@ Encoded = Mapping[str, tf.Tensor]
 SHORTEST = 0.01
 # A bottleneck starts with little noise, so that the mean is learnt before it is squeezed.
 FIRST_LOG_VARIANCE = -6.0
+NOISE, DROPOUT = 0, 1  # streams of a step's seed
+# What `train.precision` makes of hidden layers: weights stay float32.
+HIDDEN_TYPES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 FURTHEST = 10.0  # a trained temperature is at most so many times the recipe's, or one so-manieth of it
 
 
 class Tower(tf.Module):
     """Looked-up features of one side to vectors `[B, D]`, of length one where the similarity is the cosine.
 
+    Features are summed, or concatenated to x_0, which goes through cross layers ``x_(l+1) = x_0 * (W x_l + b) + x_l``,
+    then hidden layers with ReLU and a linear one to D. Source of the cross layers: Wang et al., DCN V2, WWW 2021.
+
     Args:
         encoders: its features.
         config: of the whole recipe.
         layers: hidden widths of this side.
+        dropout: share of its vector's numbers that a training step drops, before the vector is normalised.
         name: of this side.
     """
 
-    def __init__(self, encoders: Sequence[FeatureEncoder], config: Config, layers: Sequence[int], name: str) -> None:
+    def __init__(
+        self, encoders: Sequence[FeatureEncoder], config: Config, layers: Sequence[int], dropout: float, name: str
+    ) -> None:
         super().__init__(name=name)
         self.encoders = list(encoders)
+        self.dropout = dropout
         self.normalise = config.model.similarity == "cosine"
+        self.norm_exponent: Any = 1.0 if self.normalise else 0.0
         self.concat = config.model.combine == "concat"
+        self.cross = [
+            tfrs.layers.dcn.Cross(projection_dim=config.model.cross_projection)
+            for _ in range(config.model.cross_layers)
+        ]
         widths = [*layers, config.model.dimension] if self.concat else []
         self.hidden = [
-            tf.keras.layers.Dense(width, activation="relu" if depth < len(widths) - 1 else None)
+            # The last one gives the vector itself, which bfloat16 would round to 8 bits.
+            tf.keras.layers.Dense(width, activation="relu", dtype=HIDDEN_TYPES[config.train.precision])
+            if depth < len(widths) - 1
+            else tf.keras.layers.Dense(width, dtype="float32")
             for depth, width in enumerate(widths)
         ]
         self.log_variance = (
@@ -57,9 +78,9 @@ class Tower(tf.Module):
 
         Args:
             encoded: looked-up features by name.
-            seed: [2], of the masks; None outside training.
+            seed: [2], of masks and dropout; None outside training.
         """
-        return self._finished(self._mean(encoded, seed))
+        return self._finished(self._dropped(self._mean(encoded, seed), seed))
 
     def sample(self, encoded: Encoded, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Vectors `[B, D]` as training sees them, and what each costs: `[B]`, zero without a bottleneck.
@@ -69,11 +90,22 @@ class Tower(tf.Module):
         """
         mean = self._mean(encoded, seed)
         if self.log_variance is None:
-            return self._finished(mean), tf.zeros(tf.shape(mean)[:1])
+            return self._finished(self._dropped(mean, seed)), tf.zeros(tf.shape(mean)[:1])
         log_variance = self.log_variance(mean)
-        noise = tf.reshape(normals(tf.size(mean), fold(tf.cast(seed, tf.int64), self.name, 0)), tf.shape(mean))
+        noise = tf.reshape(normals(tf.size(mean), fold(tf.cast(seed, tf.int64), self.name, NOISE)), tf.shape(mean))
         cost = 0.5 * tf.reduce_sum(tf.exp(log_variance) + tf.square(mean) - 1 - log_variance, axis=1)
-        return self._finished(mean + tf.exp(0.5 * log_variance) * noise), cost
+        return self._finished(self._dropped(mean + tf.exp(0.5 * log_variance) * noise, seed)), cost
+
+    def serve(self, encoded: Encoded, norm_exponent: float | None = None) -> tf.Tensor:
+        """Vectors `[B, D]` as they are exported and searched: ``v / |v|^x``, x the norm exponent.
+
+        Args:
+            encoded: looked-up features by name.
+            norm_exponent: another x than the tower's own.
+        """
+        vectors = self._mean(encoded, None)
+        exponent = self.norm_exponent if norm_exponent is None else norm_exponent
+        return vectors * tf.maximum(tf.norm(vectors, axis=1, keepdims=True), SHORTEST) ** -exponent
 
     def informed(self, encoded: Encoded) -> tf.Tensor:
         """Which examples have at least one feature that training learnt something of: bool [B]; no `Bag` here."""
@@ -82,19 +114,32 @@ class Tower(tf.Module):
 
     def lookup(self, raw: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Raw features by name to looked-up ones."""
-        return {encoder.spec.name: encoder.lookup(raw[encoder.spec.name]) for encoder in self.encoders}
+        return {encoder.spec.name: encoder.lookup_all(raw) for encoder in self.encoders}
 
     def _mean(self, encoded: Encoded, seed: tf.Tensor | None) -> tf.Tensor:
         vectors = []
         for encoder in self.encoders:
             rows = encoded[encoder.spec.name]
             vectors.append(encoder.embed(rows, seed))
-        hidden = tf.concat(vectors, axis=1) if self.concat else tf.add_n(vectors)
+        hidden = first = tf.concat(vectors, axis=1) if self.concat else tf.add_n(vectors)
+        for cross in self.cross:
+            hidden = cross(first, hidden)
         for layer in self.hidden:
             hidden = layer(hidden)
         if self.log_variance is not None and not self.log_variance.built:
             self.log_variance.build(hidden.shape)  # with the first pass of either kind, as the other layers
         return hidden
+
+    def _dropped(self, vectors: tf.Tensor, seed: tf.Tensor | None) -> tf.Tensor:
+        """In training a seeded share of the numbers at zero, the others scaled up to the same expectation.
+
+        Source: Srivastava et al., Dropout, JMLR 2014.
+        """
+        if seed is None or not self.dropout:
+            return vectors
+        drawn = uniforms(tf.size(vectors), fold(tf.cast(seed, tf.int64), self.name, DROPOUT))
+        kept = tf.cast(tf.reshape(drawn >= self.dropout, tf.shape(vectors)), vectors.dtype)
+        return vectors * kept / (1 - self.dropout)
 
     def _finished(self, vectors: tf.Tensor) -> tf.Tensor:
         return tf.math.l2_normalize(vectors, axis=1, epsilon=SHORTEST**2) if self.normalise else vectors
@@ -116,20 +161,29 @@ class TwoTower(tf.Module):
         tf.keras.utils.set_random_seed(seed)
         self.settings = config.model
         tables: dict[str, tf.Variable] = {}
-        for spec in [*candidate_specs, *query_specs]:
+        specs = [*candidate_specs, *query_specs]
+        widths = {spec.table: spec.config.dimension for spec in specs if spec.config.dimension is not None}
+        for spec in specs:
             if spec.table not in tables:
-                tables[spec.table] = new_table(spec, config.model.dimension, seed)
+                width = widths.get(spec.table, config.model.dimension)
+                tables[spec.table] = new_table(spec, width, seed, config.model.table_dtype)
         self.query_tower = Tower(
-            [FeatureEncoder(spec, tables[spec.table]) for spec in query_specs],
+            [build_encoder(spec, tables[spec.table], config) for spec in query_specs],
             config,
             config.model.query_layers,
+            config.model.query_dropout,
             "query_tower",
         )
         self.candidate_tower = Tower(
-            [FeatureEncoder(spec, tables[spec.table]) for spec in candidate_specs],
+            [build_encoder(spec, tables[spec.table], config) for spec in candidate_specs],
             config,
             config.model.candidate_layers,
+            config.model.candidate_dropout,
             "candidate_tower",
+        )
+        # Saved with the weights, because validation may choose it.
+        self.candidate_tower.norm_exponent = tf.Variable(
+            config.model.first_norm_exponent, trainable=False, name="norm_exponent"
         )
         self.temperature = config.temperature or 1.0  # 1 for a loss that has a scale of its own
         self.drift = tf.Variable(0.0, trainable=config.model.temperature_trainable, name="temperature_drift")

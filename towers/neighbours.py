@@ -10,7 +10,8 @@ import numpy as np
 from towers.events import Int64s
 from towers.model import Encoded, TwoTower
 from towers.relations import Marks, Places, Relation
-from towers.validation import embed_all, top_k
+from towers.top_k import top_k
+from towers.validation import embed_all
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class NeighbourValidation:
         """Mean of the metric over the held-out items."""
         name, _, depth = self.metric.partition("@")
         k = int(depth)
-        vectors = embed_all(model.candidate_tower, self.candidate)
+        vectors = embed_all(model.candidate_tower.serve, self.candidate)
         own = np.arange(len(self.query) + 1)
         lists = top_k(vectors[self.query], vectors, k, own, self.query.astype(np.int32))
         hits = found(self.relation, self.query, lists).sum(axis=1)

@@ -3,115 +3,119 @@
 In: gradients as TensorFlow gives them (`IndexedSlices` for gathered tables). Out: variables updated in place. A step
 touches only the rows that the batch read, so its cost does not grow with the table; a row that is not touched, and its
 moments, stand still, while the step count is global. Where every row is touched, the result is Keras's. A gradient of
-all rows moves them in blocks, so that what a step makes on the way is small beside the table.
+all rows goes through TensorFlow's fused kernels, in one pass.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import tensorflow as tf
 
+from towers.averaging import Averages
 from towers.config import OptimizerConfig
-from towers.rows import added_rows, dense_part, summed_rows
+from towers.half_precision import stochastic_round
+from towers.rows import Gradient, Settled, clipped, settled
+from towers.schedules import rate_share
 
-Gradient = Any  # tf.Tensor or tf.IndexedSlices
-BLOCK = 1 << 20  # numbers of a table that move at once: 4 MB
+Moments = list[tf.Tensor]
 
 
 class Optimizer(tf.Module):
-    """Applies one step to each variable; a subclass says how many moments it keeps and how they move."""
+    """Applies one step to each variable; a subclass says how many moments it keeps and how they move.
 
-    moments: tuple[float, ...] = ()  # start value of each moment
+    With weight decay d a step first takes ``rate * d * w`` from each row that it moves (Loshchilov & Hutter, Decoupled
+    weight decay regularization, ICLR 2019): of tables and kernels, not of biases and scalars, which have no two axes.
 
-    def __init__(self, variables: Sequence[tf.Variable], learning_rate: float) -> None:
+    Args:
+        variables: what is trained.
+        settings: rate, schedule, decay, clipping, averaging.
+        steps: of the whole run, for the schedule.
+    """
+
+    moments: tuple[float, ...] = ()  # start value of each moment, float32 whatever the variable is
+
+    def __init__(self, variables: Sequence[tf.Variable], settings: OptimizerConfig, steps: int) -> None:
         super().__init__()
         self.variables_in_order = list(variables)
-        self.learning_rate = learning_rate
+        self.learning_rate = settings.learning_rate
         self.step = tf.Variable(0, dtype=tf.int64, name="step")
         self.slots = [[tf.Variable(tf.fill(v.shape, start)) for start in self.moments] for v in variables]
+        self.averages = Averages(variables, settings.average) if settings.average else None
+        self._settings, self._steps = settings, steps
         places = [tf.Variable(tf.zeros(v.shape[:1], tf.int64), trainable=False) for v in variables]
         # A function is not tracked: what `summed_rows` leaves in these is worth nothing later, so no checkpoint has it.
         self._places: Callable[[], list[tf.Variable]] = lambda: places
 
     def apply(self, gradients: Sequence[Gradient | None]) -> None:
-        """One step; `gradients` in the order of the variables, None for a variable that took no part."""
-        self.step.assign_add(1)
-        everything = zip(self.variables_in_order, self.slots, self._places(), gradients, strict=True)
-        for variable, slots, place, gradient in everything:
-            if isinstance(gradient, tf.IndexedSlices):
-                self._apply_slices(variable, slots, place, gradient)
-            elif gradient is not None and variable.shape.num_elements() > BLOCK:
-                self._move_all(variable, slots, gradient, None)
-            elif gradient is not None:
-                new, change = self.move(list(slots), gradient)
-                for slot, value in zip(slots, new, strict=True):
-                    slot.assign(value)
-                variable.assign_sub(change)
+        """One step; `gradients` in the order of the variables, None for a variable that took no part.
 
-    def _apply_slices(
-        self, variable: tf.Variable, slots: list[tf.Variable], place: tf.Variable, gradient: tf.IndexedSlices
-    ) -> None:
-        count, rows = gradient.indices.shape[0], variable.shape[0]
-        total, others = dense_part(gradient, rows)
-        if total is not None:
-            for other in others:
-                total = added_rows(total, other)
-            self._move_all(variable, slots, total, None)
-        elif count is not None and rows <= count:
-            total = tf.math.unsorted_segment_sum(gradient.values, gradient.indices, rows)
-            touched = tf.math.unsorted_segment_sum(tf.ones([count]), gradient.indices, rows) > 0
-            self._move_all(variable, slots, total, touched)
-        else:
-            chosen = tf.cast(gradient.indices, tf.int64)
-            self._move_rows(variable, slots, chosen, summed_rows(gradient.values, chosen, place))
-
-    def _move_all(
-        self, variable: tf.Variable, slots: list[tf.Variable], gradient: tf.Tensor, touched: tf.Tensor | None
-    ) -> None:
-        """Moves all rows, or those that are `touched`, a block of them at a time."""
-        rows, width = variable.shape[0], variable.shape[1:].num_elements()
-        size = min(rows, max(1, BLOCK // width))
-
-        def block(first: tf.Tensor, count: int) -> None:
-            chosen = tf.cast(first, tf.int64) + tf.range(count, dtype=tf.int64)
-            part = _part(gradient, first, count)
-            self._move_rows(variable, slots, chosen, part, None if touched is None else _part(touched, first, count))
-
-        def step(i: tf.Tensor) -> tuple[tf.Tensor]:
-            block(i * size, size)
-            return (i + 1,)
-
-        # Where a block starts is int32 on purpose: it stays in host memory, where loops and slices want it.
-        tf.while_loop(lambda i: i < rows // size, step, (tf.constant(0),), parallel_iterations=1)
-        if rows % size:
-            block(tf.constant(rows - rows % size), rows % size)
-
-    def _move_rows(
-        self,
-        variable: tf.Variable,
-        slots: list[tf.Variable],
-        rows: tf.Tensor,
-        gradient: tf.Tensor,
-        touched: tf.Tensor | None = None,
-    ) -> None:
-        """Moves `rows` [n], by gathering and scattering: a variable that is read whole is copied whole.
-
-        Everything is read before anything is written, so that repeats of a row agree on its new value.
+        A variable gets a dense gradient (or `towers.rows.every_row`) in each step or in none.
         """
-        old = [tf.gather(slot, rows) for slot in slots]
-        new, change = self.move(old, gradient)
-        if touched is not None:
-            touched = tf.reshape(touched, [-1] + [1] * (gradient.shape.rank - 1))
-            new = [tf.where(touched, *pair) for pair in zip(new, old, strict=True)]
-            change = tf.where(touched, change, 0)
-        value = tf.gather(variable, rows) - change
-        for slot, moment in zip(slots, new, strict=True):
-            slot.scatter_update(tf.IndexedSlices(moment, rows))
-        variable.scatter_update(tf.IndexedSlices(value, rows))
+        rate = self.learning_rate * rate_share(self._settings, self._steps, self.step.read_value())
+        self.step.assign_add(1)
+        parts = [
+            None if gradient is None else settled(gradient, variable, place)
+            for variable, place, gradient in zip(self.variables_in_order, self._places(), gradients, strict=True)
+        ]
+        if self._settings.clip_norm is not None:
+            parts = clipped(parts, self._settings.clip_norm)
+        for number, part in enumerate(parts):
+            if part is not None:
+                self._apply(number, part, rate)
 
-    def move(self, moments: list[tf.Tensor], gradient: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """The averaged weights in the variables' place, where there are averages; training goes on from the others."""
+        if self.averages is None:
+            yield
+        else:
+            with self.averages.in_place(int(self.step)):
+                yield
+
+    def finish(self) -> None:
+        """Puts the averaged weights into the variables, where there are averages: training has ended."""
+        if self.averages is not None:
+            self.averages.assign(int(self.step))
+
+    def _apply(self, number: int, part: Settled, rate: tf.Tensor) -> None:
+        """Everything is read before anything is written, so that repeats of a row agree on its new value."""
+        variable, slots = self.variables_in_order[number], self.slots[number]
+        step = self.step.read_value()
+        decay = self._settings.weight_decay * rate if self._settings.weight_decay and variable.shape.rank > 1 else None
+        if part.rows is None and variable.dtype == tf.float32:
+            if decay is not None:
+                variable.assign(variable * (1 - decay))
+            self.move_all(variable, slots, part.values, rate)
+            if self.averages is not None:
+                self.averages.follow_all(number, variable.read_value(), step)
+            return
+        rows = part.rows
+        stored = tf.convert_to_tensor(variable) if rows is None else tf.gather(variable, rows)
+        old = tf.cast(stored, tf.float32)
+        kept = [tf.convert_to_tensor(slot) if rows is None else tf.gather(slot, rows) for slot in slots]
+        moments, change = self.move(kept, part.values, rate)
+        new = (old if decay is None else old * (1 - decay)) - change
+        if variable.dtype != tf.float32:
+            # A stream of its own for each variable and step; equal rows take the noise of one of them.
+            noise = tf.random.stateless_uniform(tf.shape(new), tf.stack([step, tf.constant(number, tf.int64)]))
+            new = stochastic_round(new, part.agreed(noise), variable.dtype)
+        for target, value in [*zip(slots, moments, strict=True), (variable, new)]:
+            if rows is None:
+                target.assign(value)
+            else:
+                target.scatter_update(tf.IndexedSlices(value, rows))
+        if self.averages is not None and rows is None:
+            self.averages.follow_all(number, tf.cast(new, tf.float32), step)
+        elif self.averages is not None:
+            self.averages.follow_rows(number, rows, old, tf.cast(new, tf.float32), step)
+
+    def move(self, moments: Moments, gradient: tf.Tensor, rate: tf.Tensor) -> tuple[Moments, tf.Tensor]:
         """The new moments, and what to subtract from the variable."""
-        return [], self.learning_rate * gradient
+        return [], rate * gradient
+
+    def move_all(self, variable: tf.Variable, slots: list[tf.Variable], gradient: tf.Tensor, rate: tf.Tensor) -> None:
+        """The same for a whole variable, by the kernel that does it in place."""
+        tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
 
 
 class Sgd(Optimizer):
@@ -119,15 +123,21 @@ class Sgd(Optimizer):
 
 
 class Adagrad(Optimizer):
-    """``a += g^2; w -= lr g / sqrt(a + eps)``. Source: Duchi et al., JMLR 2011."""
+    """``a += g^2; w -= lr g / (sqrt a + eps)``. Source: Duchi et al., JMLR 2011."""
 
     moments = (0.1,)
     epsilon = 1e-7
 
-    def move(self, moments: list[tf.Tensor], gradient: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+    def move(self, moments: Moments, gradient: tf.Tensor, rate: tf.Tensor) -> tuple[Moments, tf.Tensor]:
         """See the class."""
         accumulated = moments[0] + tf.square(gradient)
-        return [accumulated], self.learning_rate * gradient * tf.math.rsqrt(accumulated + self.epsilon)
+        return [accumulated], rate * gradient / (tf.sqrt(accumulated) + self.epsilon)
+
+    def move_all(self, variable: tf.Variable, slots: list[tf.Variable], gradient: tf.Tensor, rate: tf.Tensor) -> None:
+        """See the class."""
+        tf.raw_ops.ResourceApplyAdagradV2(
+            var=variable.handle, accum=slots[0].handle, lr=rate, epsilon=self.epsilon, grad=gradient
+        )
 
 
 class Adam(Optimizer):
@@ -139,23 +149,38 @@ class Adam(Optimizer):
     moments = (0.0, 0.0)
     beta1, beta2, epsilon = 0.9, 0.999, 1e-7
 
-    def move(self, moments: list[tf.Tensor], gradient: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+    def move(self, moments: Moments, gradient: tf.Tensor, rate: tf.Tensor) -> tuple[Moments, tf.Tensor]:
         """See the class."""
-        step = tf.cast(self.step, gradient.dtype)
         first = moments[0] + (1 - self.beta1) * (gradient - moments[0])
         second = moments[1] + (1 - self.beta2) * (tf.square(gradient) - moments[1])
-        rate = self.learning_rate * tf.sqrt(1 - tf.pow(self.beta2, step)) / (1 - tf.pow(self.beta1, step))
-        return [first, second], rate * first / (tf.sqrt(second) + self.epsilon)
+        power1, power2 = self._powers()
+        corrected = rate * tf.sqrt(1 - power2) / (1 - power1)
+        return [first, second], corrected * first / (tf.sqrt(second) + self.epsilon)
+
+    def move_all(self, variable: tf.Variable, slots: list[tf.Variable], gradient: tf.Tensor, rate: tf.Tensor) -> None:
+        """See the class."""
+        power1, power2 = self._powers()
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle,
+            m=slots[0].handle,
+            v=slots[1].handle,
+            beta1_power=power1,
+            beta2_power=power2,
+            lr=rate,
+            beta1=self.beta1,
+            beta2=self.beta2,
+            epsilon=self.epsilon,
+            grad=gradient,
+        )
+
+    def _powers(self) -> tuple[tf.Tensor, tf.Tensor]:
+        t = tf.cast(self.step.read_value(), tf.float32)
+        return tf.pow(self.beta1, t), tf.pow(self.beta2, t)
 
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {"adam": Adam, "adagrad": Adagrad, "sgd": Sgd}
 
 
-def build_optimizer(config: OptimizerConfig, variables: Sequence[tf.Variable]) -> Optimizer:
-    """The optimizer a recipe names."""
-    return OPTIMIZERS[config.name](variables, config.learning_rate)
-
-
-def _part(values: tf.Tensor, first: tf.Tensor, count: int) -> tf.Tensor:
-    rest = values.shape.as_list()[1:]
-    return tf.slice(values, tf.stack([first, *([0] * len(rest))]), [count, *rest])
+def build_optimizer(config: OptimizerConfig, variables: Sequence[tf.Variable], steps: int = 0) -> Optimizer:
+    """The optimizer of a recipe; `steps` of the whole run are for a schedule that ends with them."""
+    return OPTIMIZERS[config.name](variables, config, steps)

@@ -17,19 +17,24 @@ from towers.batch import Batch
 from towers.config import Config
 from towers.items import ItemFeatures
 from towers.log_z import LogZ
+from towers.losses.blockwise import Candidates, softmax_losses
 from towers.losses.distance import sqrt_1_minus_cos
 from towers.losses.full_softmax import full_softmax
+from towers.losses.masked import log_sum_exp, mean
+from towers.losses.products import product
 from towers.losses.registry import FUNCTIONS, arguments
 from towers.losses.scores import Scores, hardest, without_hits, without_known, without_negatives
 from towers.losses.section import SampledLoss
-from towers.losses.settings import Bce, Bsl, FullSoftmax, Nce
+from towers.losses.settings import Bce, Bsl, FullSoftmax, Nce, SampledSoftmax
 from towers.margin import adaptive_margin
 from towers.model import TwoTower
-from towers.samplers.drawn import NegativeSampler
+from towers.samplers.drawn import Drawn, NegativeSampler
 from towers.samplers.settings import InBatch
 
 # Masks and noise of the two sides, and of positives and negatives, are streams of their own: another seed for each.
 POSITIVES, NEGATIVES = (np.array([zlib.crc32(name) >> 1, 0], np.int32) for name in (b"positives", b"negatives"))
+
+NO_ITEM = -1  # names no item
 
 
 class Retrieval(tfrs.Model):
@@ -57,6 +62,7 @@ class Retrieval(tfrs.Model):
         # A function is not tracked: the items' features are data and stay out of checkpoints.
         self.features_of: Callable[[tf.Tensor], Any] = items.__call__
         self.count = count
+        self.half = config.train.precision == "bfloat16"
         self.only_own = isinstance(config.negatives, InBatch)
         self.options: dict[str, Any] = {} if isinstance(config.loss, FullSoftmax) else arguments(config.loss)
         self.margin = adaptive_margin(config.loss)
@@ -73,11 +79,11 @@ class Retrieval(tfrs.Model):
         else:
             positive, item_cost = self.towers.candidate_tower.sample(features, inputs.seed + POSITIVES)
         positive = tf.reshape(positive, tf.concat([shape, tf.shape(positive)[1:]], 0))
-        losses = self._example_losses(inputs, query, positive)
+        total = self._total(inputs, query, positive)
         if self.settings.bottleneck:
             item_cost = tf.reshape(item_cost, shape)[:, 0]
-            losses += self.settings.bottleneck * (cost + item_cost)
-        return tf.reduce_sum(losses * inputs.weight) / tf.maximum(tf.reduce_sum(inputs.weight), 1e-9)
+            total += self.settings.bottleneck * tf.reduce_sum((cost + item_cost) * inputs.weight)
+        return total / tf.maximum(tf.reduce_sum(inputs.weight), 1e-9)
 
     def after_epoch(self, epoch: int, batches: Iterable[Batch]) -> dict[str, float]:
         """What changes between two epochs, and what the log shows of it.
@@ -95,6 +101,26 @@ class Retrieval(tfrs.Model):
         cosine = tf.reduce_sum(query * self.towers.candidate_tower(self.features_of(item)), axis=1)
         return item.numpy(), sqrt_1_minus_cos(cosine).numpy()
 
+    def _total(self, inputs: Batch, query: tf.Tensor, positive: tf.Tensor) -> tf.Tensor:
+        """The weighted sum of the losses of `query` [B, D] and its `positive` items [B, K, D]."""
+        loss = self.settings
+        if self.sampler is None or not isinstance(loss, SampledSoftmax) or not blockwise(loss) or not query.shape[0]:
+            return tf.reduce_sum(self._example_losses(inputs, query, positive) * inputs.weight)
+        query *= self.towers.scale()
+        drawn, vectors = self._candidates(self.sampler, inputs, positive)
+        excluded, name = None, drawn.item
+        if loss.remove_accidental_hits:
+            # The own item among them, which is the first positive.
+            excluded = tf.where(inputs.present, inputs.item, NO_ITEM)
+        elif self.sampler.own:
+            name = tf.range(tf.size(drawn.item, out_type=tf.int64))
+            excluded = name[: query.shape[0], tf.newaxis]
+        logits = tf.einsum("bd,bkd->bk", query, positive) - loss.correction * drawn.log_q_positive
+        own = log_sum_exp(logits, inputs.present)
+        candidates = Candidates(vectors, -loss.correction * drawn.log_q, drawn.mask, name, excluded)
+        negatives = softmax_losses(query, own, inputs.weight, candidates, half=self.half)
+        return negatives + tf.reduce_sum(inputs.weight * (own - mean(logits, inputs.present)))
+
     def _example_losses(self, inputs: Batch, query: tf.Tensor, positive: tf.Tensor) -> tf.Tensor:
         """[B] losses of `query` [B, D] and its `positive` items [B, K, D]."""
         scale = self.towers.scale()
@@ -108,6 +134,7 @@ class Retrieval(tfrs.Model):
                 positive=tf.reduce_sum(self._label_shares(inputs) * positive_scores, axis=1, keepdims=True),
                 block=self.settings.block,
                 label_smoothing=self.settings.label_smoothing,
+                half=self.half,
             )
         if self.sampler is not None and isinstance(self.settings, SampledLoss):
             scores = self._sampled(self.sampler, self.settings, inputs, query, positive, positive_scores)
@@ -132,16 +159,9 @@ class Retrieval(tfrs.Model):
         positive_scores: tf.Tensor,
     ) -> Scores:
         """Draws the negatives, scores them and settles which of them count."""
-        drawn = sampler.draw(inputs.item, inputs.seed)
+        drawn, vectors = self._candidates(sampler, inputs, positive)
         batch = tf.shape(inputs.item)[0]
-        others = drawn.item[batch:] if sampler.own else drawn.item
-        candidates = []
-        if sampler.own:
-            candidates.append(positive[:, 0])
-        if not self.only_own:
-            vectors, _ = self.towers.candidate_tower.sample(self.features_of(others), inputs.seed + NEGATIVES)
-            candidates.append(vectors)
-        negative = tf.matmul(query, tf.concat(candidates, 0), transpose_b=True) * self.towers.scale()
+        negative = product(query * self.towers.scale(), vectors, half=self.half, transpose_b=True)
         mask = tf.broadcast_to(drawn.mask[tf.newaxis, :], tf.shape(negative))
         if sampler.own:
             # A query's own item stands on the diagonal.
@@ -155,6 +175,15 @@ class Retrieval(tfrs.Model):
             count = min(loss.hardest_negatives, negative.shape[1])
             scores = hardest(scores, count, loss.strength)
         return scores
+
+    def _candidates(self, sampler: NegativeSampler, inputs: Batch, positive: tf.Tensor) -> tuple[Drawn, tf.Tensor]:
+        """The negatives that a sampler draws, and their vectors [M, D]."""
+        drawn = sampler.draw(inputs.item, inputs.seed)
+        if self.only_own:
+            return drawn, positive[:, 0]
+        others = drawn.item[tf.shape(inputs.item)[0] :] if sampler.own else drawn.item
+        vectors, _ = self.towers.candidate_tower.sample(self.features_of(others), inputs.seed + NEGATIVES)
+        return drawn, tf.concat([positive[:, 0], vectors], 0) if sampler.own else vectors
 
     def _supplied(self, inputs: Batch, query: tf.Tensor) -> dict[str, Any]:
         """What a loss takes beside its settings: trained scalars, labels, who is who."""
@@ -170,3 +199,9 @@ class Retrieval(tfrs.Model):
         if self.margin is not None:
             return {"margin": self.margin.value}
         return {}
+
+
+def blockwise(loss: SampledSoftmax) -> bool:
+    """Whether a softmax needs nothing of its negatives but their sum, which goes without the scores [B, M]."""
+    plain = loss.positive == "included" and not loss.label_smoothing
+    return plain and loss.hardest_negatives is None and not loss.known_positives

@@ -1,14 +1,78 @@
 """Gradients of tables, row by row: added up without sorting, and without a copy of anything as long as the table.
 
-In: `IndexedSlices`, as TensorFlow gives them for gathered tables. Out: sums.
+In: dense gradients and `IndexedSlices`, as TensorFlow gives them for gathered tables. Out: sums, whose norm is right.
 """
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
+Gradient = Any  # tf.Tensor or tf.IndexedSlices
 
-def summed_rows(values: tf.Tensor, rows: tf.Tensor, place: tf.Variable) -> tf.Tensor:
+
+class Settled(NamedTuple):
+    """A gradient, float32, that says of each row it touches all that there is to say.
+
+    Attributes:
+        values: [n, D], or the whole variable's.
+        rows: int64 [n] table rows, None for all of them in order. Repeats have equal values.
+        winner: int64 [n], one place in `rows` for all repeats of a row; None for all rows.
+    """
+
+    values: tf.Tensor
+    rows: tf.Tensor | None = None
+    winner: tf.Tensor | None = None
+
+    def agreed(self, noise: tf.Tensor) -> tf.Tensor:
+        """`noise` of the shape of `values`, with repeats of a row made equal."""
+        return noise if self.winner is None else tf.gather(noise, self.winner)
+
+    def square_norm(self) -> tf.Tensor:
+        """Sum of squares of the gradient, each row once."""
+        if self.winner is None:
+            return tf.reduce_sum(tf.square(self.values))
+        squares = tf.reduce_sum(tf.square(self.values), axis=range(1, self.values.shape.rank))
+        once = self.winner == tf.range(tf.size(self.winner, out_type=tf.int64))
+        return tf.reduce_sum(tf.where(once, squares, 0.0))
+
+
+def settled(gradient: Gradient, variable: tf.Variable, place: tf.Variable) -> Settled:
+    """Adds up what a gradient says of each row.
+
+    Args:
+        gradient: of the variable.
+        variable: a table, or any other.
+        place: int64 of its length, see `summed_rows`.
+    """
+    if not isinstance(gradient, tf.IndexedSlices):
+        return Settled(tf.cast(gradient, tf.float32))
+    total, others = dense_part(gradient, variable.shape[0])
+    if total is not None:
+        total = tf.cast(total, tf.float32)
+        for other in others:
+            total = added_rows(total, tf.IndexedSlices(tf.cast(other.values, tf.float32), other.indices))
+        return Settled(total)
+    rows = tf.cast(gradient.indices, tf.int64)
+    return Settled(*summed_rows(tf.cast(gradient.values, tf.float32), rows, place))
+
+
+def clipped(gradients: Sequence[Settled | None], norm: float) -> list[Settled | None]:
+    """Scales all gradients by one factor so that together they are at most `norm` long.
+
+    ``g min(1, norm / |g|)``, ``|g|^2`` the sum over all variables. `tf.clip_by_global_norm` counts a row that comes
+    twice as two rows, and so gets the length of a table's gradient wrong.
+
+    Source: Pascanu, Mikolov & Bengio, On the difficulty of training recurrent neural networks, ICML 2013.
+    """
+    length = tf.sqrt(tf.add_n([one.square_norm() for one in gradients if one is not None]))
+    factor = norm / tf.maximum(length, norm)
+    return [None if one is None else one._replace(values=one.values * factor) for one in gradients]
+
+
+def summed_rows(values: tf.Tensor, rows: tf.Tensor, place: tf.Variable) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Adds up the gradients of equal rows: without sorting, and without `tf.unique`, whose size only the data say.
 
     Each slice writes its number into `place` at its row. Of equal rows one wins, no matter which: reading `place` back
@@ -20,12 +84,12 @@ def summed_rows(values: tf.Tensor, rows: tf.Tensor, place: tf.Variable) -> tf.Te
         place: int64, as long as the table; what it holds before does not matter.
 
     Returns:
-        [n, D] the total gradient of each one's row. Repeats hold equal totals: what they make of their row is equal
-        too, and writing it twice changes nothing.
+        [n, D] the total gradient of each one's row, `rows`, and int64 [n] the slice that won each one's row. Repeats
+        hold equal totals: what they make of their row is equal too, and writing it twice changes nothing.
     """
     place.scatter_update(tf.IndexedSlices(tf.range(tf.size(rows, out_type=tf.int64)), rows))
     winner = tf.gather(place, rows)
-    return tf.gather(tf.math.unsorted_segment_sum(values, winner, tf.size(rows)), winner)
+    return tf.gather(tf.math.unsorted_segment_sum(values, winner, tf.size(rows)), winner), rows, winner
 
 
 def added_rows(total: tf.Tensor, slices: tf.IndexedSlices) -> tf.Tensor:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from towers.config import Config
 from towers.items import ItemFeatures
 from towers.losses.distance import sqrt_1_minus_cos
+from towers.losses.products import product
 from towers.losses.registry import FUNCTIONS, arguments
 from towers.losses.scores import Scores, hardest
 from towers.losses.settings import FullSoftmax, SampledSoftmax
@@ -43,6 +44,7 @@ class Similarity(tfrs.Model):
         # A function is not tracked: the items' features are data and stay out of checkpoints.
         self.features_of: Callable[[tf.Tensor], Any] = items.__call__
         self.normalise = config.model.similarity == "cosine"
+        self.half = config.train.precision == "bfloat16"
         # Softmax over all centres is the sampled one without a correction, every class a candidate.
         smoothing = config.loss.label_smoothing if isinstance(config.loss, FullSoftmax) else 0.0
         loss = (
@@ -91,13 +93,14 @@ class Similarity(tfrs.Model):
 
     def _to_centres(self, inputs: ClassBatch, vectors: tf.Tensor) -> Scores:
         """An item's own classes are its positives, all others its negatives."""
-        scores = tf.matmul(vectors, self.directions(), transpose_b=True) * self.towers.scale()
+        directions = self.directions() * self.towers.scale()
+        scores = product(vectors, directions, half=self.half, transpose_b=True)
         present = inputs.classes >= 0
         positive = tf.gather(scores, tf.maximum(inputs.classes, 0), batch_dims=1)
         return _scores(positive, scores, present, ~_marked(inputs.classes, self.centres.shape[0]))
 
     def _to_items(self, inputs: RelatedBatch, vectors: tf.Tensor) -> Scores:
-        scores = tf.matmul(vectors, vectors, transpose_b=True) * self.towers.scale()
+        scores = product(vectors * self.towers.scale(), vectors, half=self.half, transpose_b=True)
         return _scores(scores, scores, inputs.positive, inputs.negative)
 
     def _distances(self, inputs: ClassBatch) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

@@ -13,18 +13,30 @@ from numpy.typing import NDArray
 
 from towers.events import Events, Int32s, Int64s
 from towers.features import MISSING, Bag
+from towers.packing import UNKNOWN_GAP, gap_buckets, packed
 
 Array = NDArray[Any]
 SECONDS_PER_HOUR, HOURS_PER_DAY, DAYS_PER_WEEK = 3600, 24, 7
 EPOCH_WEEKDAY = 3  # 1970-01-01 was a Thursday, Monday = 0
+SCATTERED = 4  # a table of at most so many times a batch's rows fits the processor's cache: scattering beats sorting
 
 
 @dataclass(frozen=True)
 class HistoryTable:
-    """Attributes: `rows` [N], the history table's row of each item; `length`, most items of one history."""
+    """Attributes: `rows` [N], the history table's row of each item; `length`, most items of one history; `others`,
+    whether a training example's holds all of its user's other events instead of the earlier ones.
+    """
 
     rows: Int32s
     length: int
+    others: bool = field(default=False, kw_only=True)
+
+
+@dataclass(frozen=True)
+class SequenceTable(HistoryTable):
+    """Attributes: those of a history; `time_gaps`, whether the times between its items are read."""
+
+    time_gaps: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,6 +50,10 @@ class Tables:
         clocks: by feature, "hour" or "weekday".
         histories: by feature.
         missing: by context feature, what `lookup` gives for a missing value.
+        neighbours: by query feature, the table row of each item as a user's neighbour.
+        audiences: by candidate feature, the table row of each user as an item's neighbour: [U]; `items` then has [N]
+            item numbers.
+        sequences: by feature; not among the features of examples, `towers.sequences` makes those of a whole batch.
         ticks_per_second: of the events' times.
     """
 
@@ -47,6 +63,9 @@ class Tables:
     clocks: Mapping[str, str] = field(default_factory=dict)
     histories: Mapping[str, HistoryTable] = field(default_factory=dict)
     missing: Mapping[str, Array] = field(default_factory=dict)
+    neighbours: Mapping[str, HistoryTable] = field(default_factory=dict)
+    audiences: Mapping[str, Int32s] = field(default_factory=dict)
+    sequences: Mapping[str, SequenceTable] = field(default_factory=dict)
     ticks_per_second: int = 1
 
     def of_examples(self, events: Events, example: Int64s, positives: int = 1) -> dict[str, Array]:
@@ -63,26 +82,52 @@ class Tables:
             features[name] = clock_rows(kind, seconds, len(example))
         for name, history in self.histories.items():
             features[name] = example_histories(events, example, history, positives)
+        for name in self.neighbours:
+            features[name] = user  # a node of the graph that was there all through training
         return features
 
-    def of_users(self, user: Int32s, offsets: Int64s, items: Int32s) -> dict[str, Array]:
+    def of_users(self, user: Int32s, offsets: Int64s, items: Int32s, times: Int64s | None = None) -> dict[str, Array]:
         """Query features of `user` [Q] outside any event: context and clock are missing.
 
         Args:
             offsets: [Q + 1]; the history of query q is ``items[offsets[q]:offsets[q + 1]]``, newest last.
+            times: of those items, in ticks; without them no time gap is known.
         """
         features = {name: table[user] for name, table in self.users.items()}
         for name, value in self.missing.items():
             features[name] = np.broadcast_to(value, (len(user), *value.shape))
         for name, kind in self.clocks.items():
             features[name] = clock_rows(kind, None, len(user))
-        for name, history in self.histories.items():
+        for name, history in {**self.histories, **self.neighbours}.items():
             features[name] = windows(offsets[:-1], offsets[1:], items, history)
+        for name, sequence in self.sequences.items():
+            features[name] = self._ordered(sequence, offsets, items, times)
         return features
+
+    def gaps(self, ticks: Int64s) -> Int32s:
+        """The buckets of times between items; `UNKNOWN_GAP` where they are below 0."""
+        return gap_buckets(ticks // self.ticks_per_second)
+
+    def _ordered(self, table: SequenceTable, offsets: Int64s, items: Int32s, times: Int64s | None) -> Int32s:
+        """[Q, L, 2] row and time gap of the last known items; an unknown one counts as never taken, as in a request."""
+        part = slice(int(offsets[0]), int(offsets[-1]))
+        known = table.rows[items[part]] != MISSING
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(known)])[offsets - offsets[0]]
+        start, end = offsets[:-1], offsets[1:]
+        rows = windows(start, end, items[part][known], table)
+        gaps = np.full(rows.shape, UNKNOWN_GAP, np.int32)
+        if table.time_gaps and times is not None and known.any():
+            since = self.gaps(np.diff(times[part][known], prepend=0))
+            places = end[:, None] + np.arange(-table.length, 0)
+            # Before the oldest item of a history there is none.
+            younger = places > np.maximum(start, end - table.length)[:, None]
+            gaps = np.where(younger, since[np.where(younger, places, 0)], gaps)
+        return np.stack([rows, gaps], axis=2)
 
 
 def bagged(features: Mapping[str, Array]) -> dict[str, Any]:
-    """The features of a batch as a tower takes them: rows as int64, each list `[B, L]` as a `Bag` of its distinct rows.
+    """The features of a batch as a tower takes them: rows as int64, each list `[B, L]` as a `Bag` of its distinct rows,
+    each ordered history `[B, L, 2]` as `Sequences`.
 
     int64, because TensorFlow has no int32 arithmetic on a GPU.
     """
@@ -92,41 +137,61 @@ def bagged(features: Mapping[str, Array]) -> dict[str, Any]:
 def _as_input(rows: Array) -> Any:
     if rows.dtype.kind == "f":
         return rows
+    if rows.ndim == 3:
+        return packed(rows)
     return distinct_bag(rows) if rows.ndim == 2 else rows.astype(np.int64)
 
 
 def distinct_bag(rows: Int32s) -> Bag:
     """A `Bag` of looked-up rows [B, L], each distinct row once, without the missing ones."""
-    example, column = np.nonzero(rows != MISSING)
-    distinct, place = np.unique(rows[example, column], return_inverse=True)
-    return Bag(distinct.astype(np.int64), place.astype(np.int64), example.astype(np.int64), np.int32(len(rows)))
+    flat = rows.ravel()
+    present = np.flatnonzero(flat != MISSING)
+    distinct, place = _distinct(flat[present])
+    return Bag(distinct.astype(np.int64), place.astype(np.int64), present // rows.shape[1], np.int32(len(rows)))
+
+
+def _distinct(rows: Int32s) -> tuple[Int32s, Int32s | Int64s]:
+    """Each distinct row once, in any order, and where each of `rows` [n] stands among them: [n]."""
+    table = int(rows.max(initial=0)) + 1
+    if table > SCATTERED * len(rows):
+        return np.unique(rows, return_inverse=True)
+    # Without sorting: of equal rows, one writes its number last, and so is the one that counts.
+    last, number = np.empty(table, np.int32), np.arange(len(rows), dtype=np.int32)
+    last[rows] = number
+    distinct = rows[last.take(rows) == number]
+    last[distinct] = number[: len(distinct)]
+    return distinct, last.take(rows)
 
 
 def windows(start: Int64s, end: Int64s, items: Int32s, history: HistoryTable) -> Int32s:
     """The last `history.length` items of each range, right-aligned: int32 [B, L] table rows, MISSING to the left."""
-    places = end[:, None] + np.arange(-history.length, 0)
-    inside = places >= start[:, None]
-    if not len(items):
-        return np.full(places.shape, MISSING, np.int32)
-    return np.where(inside, history.rows[items[np.where(inside, places, 0)]], np.int32(MISSING))
+    count = np.minimum(end - start, history.length)
+    # Flat, so that only what is there is looked up: the places of one range after those of the other.
+    places = np.repeat(end - np.cumsum(count), count) + np.arange(count.sum())
+    rows = np.full((len(count), history.length), MISSING, np.int32)
+    rows[np.arange(history.length) >= history.length - count[:, None]] = history.rows.take(items.take(places))
+    return rows
 
 
 def example_histories(events: Events, example: Int64s, history: HistoryTable, positives: int = 1) -> Int32s:
-    """Histories of training events: strictly earlier events, or in untimed data all of the user's but the targets."""
+    """Histories of training events: strictly earlier ones, or (untimed, `others`) all of the user's but the targets."""
     user = events.user[example]
     start = events.offsets[user]
-    if events.history_end is not None:
+    if events.history_end is not None and not history.others:
         return windows(start, events.history_end[example], events.item, history)
     # No order: of a long list a window that begins after the targets and wraps around, so no item is left out for good.
     count = events.offsets[user + 1] - start
     step = np.arange(positives, history.length + positives)
-    places = start[:, None] + (example[:, None] - start[:, None] + step) % count[:, None]
-    items = events.item[places]
     other = step < count[:, None]
+    # Once round at most where there is another event at all; a division would cost more than the rest.
+    places = example[:, None] + step
+    places -= np.where(places >= (start + count)[:, None], count[:, None], 0)
+    places = np.where(other, places, example[:, None])
+    items = events.item.take(places)
     for k in range(positives):
         target = events.item[start + (example - start + k) % count]
         other &= (items != target[:, None]) | (k >= count[:, None])
-    return np.where(other, history.rows[items], np.int32(MISSING))
+    return np.where(other, history.rows.take(items), np.int32(MISSING))
 
 
 def clock_rows(kind: str, seconds: Int64s | None, count: int) -> Int32s:

@@ -1,117 +1,39 @@
 """The loop: step, validation, early stop, checkpoint, resume. The only file that composes the others.
 
 In: a task, its examples, a validation. Out: the model at its best epoch, checkpoints on the way, a `Summary`. A run
-that was stopped goes on from its last checkpoint with the same batches, moments and masks.
+that was stopped goes on from its last checkpoint with the same batches, moments and masks; one that diverged stops.
 """
 
-import dataclasses
-import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
 from towers.batch import Batch
+from towers.checkpoints import Checkpoints
+from towers.compiled import compiled
 from towers.config import OptimizerConfig, TrainConfig
-from towers.errors import ConfigError
-from towers.model import TwoTower
+from towers.divergence import BadLoss, LossWatch, spoilt
+from towers.errors import DivergedError
 from towers.optimizers import build_optimizer
+from towers.progress import Progress, SavedProgress, Summary
+from towers.training_parts import Batches, OnEpoch, OnStep, Task, Validation
 
-OnStep = Callable[[int, float], None]
-OnEpoch = Callable[[dict[str, float]], None]
+LOOK_STEPS = 50  # steps between two looks at the loss
+LOOK_BATCHES = 100  # of an epoch, that a task may look at when it has ended
+REMEDY = (
+    "a smaller optimizer.learning_rate or a larger model.temperature helps, with --fresh: an unfinished run goes on "
+    "with the settings that failed"
+)
 
 
 def _ignore(*_: Any) -> None:
     """Nobody watches."""
-
-
-class DivergedError(Exception):
-    """The loss is no longer a finite number. The message names epoch, step and loss; the last checkpoint is kept."""
-
-
-LOOK_STEPS = 50  # steps between two looks at the loss
-LOOK_BATCHES = 100  # of an epoch, that a task may look at when it has ended
-
-
-class Task(Protocol):
-    """What is trained: `towers.retrieval.Retrieval`, `towers.similarity.Similarity`; a `tfrs.Model`."""
-
-    towers: TwoTower
-    trainable_variables: list[tf.Variable]
-
-    def compute_loss(self, inputs: Any) -> tf.Tensor:
-        """The loss of a batch, a scalar."""
-        ...
-
-    def after_epoch(self, epoch: int, batches: Iterable[Any]) -> dict[str, float]:
-        """What changes between two epochs, and what the log shows of it."""
-        ...
-
-
-class Batches(Protocol):
-    """Where batches come from: a function of epoch and step alone."""
-
-    @property
-    def steps(self) -> int:
-        """Steps of one epoch."""
-        ...
-
-    def batch(self, epoch: int, step: int) -> Any:
-        """The batch of one step."""
-        ...
-
-    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[tuple[int, Any]]:
-        """The steps of one epoch."""
-        ...
-
-
-class Validation(Protocol):
-    """What chooses the epoch: a metric, the higher the better."""
-
-    @property
-    def metric(self) -> str:
-        """Its name."""
-        ...
-
-    def measure(self, model: TwoTower) -> float:
-        """Its value."""
-        ...
-
-
-@dataclasses.dataclass
-class Progress:
-    """Where a run stands; saved with the weights, in the same checkpoint."""
-
-    epoch: int = 0
-    step: int = 0  # of this epoch
-    loss_sum: float = 0.0  # over those steps
-    best_epoch: int = 0  # epochs trained when the metric was best
-    best_metric: float = -math.inf
-    finished: bool = False
-    history: list[dict[str, float]] = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass(frozen=True)
-class Summary:
-    """What a finished run says of itself.
-
-    Attributes:
-        epochs: trained.
-        best_epoch: whose weights are kept; `epochs` where there was no validation.
-        metric: its name, "" without validation.
-        best_metric: its value at `best_epoch`, None without validation.
-        history: loss, metric and seconds of each epoch.
-    """
-
-    epochs: int
-    best_epoch: int
-    metric: str
-    best_metric: float | None
-    history: list[dict[str, float]]
 
 
 class Trainer:
@@ -126,7 +48,8 @@ class Trainer:
         validation: None trains all epochs and keeps the last.
 
     Raises:
-        ConfigError: the checkpoint in `directory` is one of another version of the program.
+        ConfigError: the checkpoint in `directory` is one of another version of the program, or cannot be read; or
+            `train.jit_compile` is set and XLA cannot compile the step.
     """
 
     def __init__(
@@ -143,17 +66,19 @@ class Trainer:
         # nobody runs: a sampler that learns must not count this batch.
         first = as_tensors(examples.batch(0, 0))
         tf.function(task.compute_loss, autograph=False).get_concrete_function(first)
-        self.optimizer = build_optimizer(optimizer, task.trainable_variables)
+        self.optimizer = build_optimizer(optimizer, task.trainable_variables, config.epochs * examples.steps)
         self.progress = Progress()
-        self._loss_sum = tf.constant(0.0)
-        self._state = tf.train.Checkpoint(task=task, optimizer=self.optimizer, progress=_Saved(self))
-        self._latest = tf.train.CheckpointManager(self._state, str(directory / "checkpoints" / "latest"), max_to_keep=2)
-        self._best = tf.train.CheckpointManager(
-            tf.train.Checkpoint(model=task.towers), str(directory / "checkpoints" / "best"), max_to_keep=1
+        self._watch = LossWatch(None if config.explode_factor == "off" else config.explode_factor)
+        self._checkpoints = Checkpoints(
+            directory / "checkpoints",
+            tf.train.Checkpoint(task=task, optimizer=self.optimizer, progress=SavedProgress(self)),
+            tf.train.Checkpoint(model=task.towers),
         )
         self._board = tf.summary.create_file_writer(str(directory / "tensorboard"))
-        self._step = tf.function(self._train_step, reduce_retracing=True, autograph=False)
-        self._restore()
+        self._step = compiled(
+            self._train_step, first, lambda: as_tensors(examples.batch(1, 0)), jit_compile=config.jit_compile
+        )
+        self._checkpoints.restore()
 
     @property
     def done(self) -> int:
@@ -168,7 +93,7 @@ class Trainer:
             on_epoch: called after each epoch with its loss, metric and seconds.
 
         Raises:
-            DivergedError: the loss became NaN or infinite.
+            DivergedError: the loss or a weight became NaN or infinite, or the loss exploded.
         """
         try:
             while not self.progress.finished:
@@ -176,12 +101,16 @@ class Trainer:
         except KeyboardInterrupt:
             # It may have come after a step and before its count: the optimizer knows how many there were.
             self.progress.step = int(self.optimizer.step) - self.progress.epoch * self.examples.steps
-            self.progress.loss_sum = float(self._loss_sum)
-            self._latest.save()
+            self._look()
+            self._save()
             raise
-        if self._best.latest_checkpoint:
-            tf.train.Checkpoint(model=self.task.towers).restore(self._best.latest_checkpoint).expect_partial()
+        finally:
+            self._board.close()
         progress = self.progress
+        if progress.best_epoch:
+            self._checkpoints.restore_best(progress.best_epoch)
+        else:
+            self.optimizer.finish()
         return Summary(
             epochs=progress.epoch,
             best_epoch=progress.best_epoch or progress.epoch,
@@ -190,34 +119,21 @@ class Trainer:
             history=progress.history,
         )
 
-    def _restore(self) -> None:
-        """Goes back to the last checkpoint, where there is one."""
-        if not self._latest.latest_checkpoint:
-            return
-        try:
-            self._state.restore(self._latest.latest_checkpoint).assert_existing_objects_matched()
-        except (AssertionError, ValueError) as error:
-            raise ConfigError(
-                "the unfinished run does not fit: another version of this program made it; discard it with --fresh "
-                f"({str(error).splitlines()[0][:200]})"
-            ) from None
-
     def _epoch(self, on_step: OnStep) -> dict[str, float]:
         progress, steps = self.progress, self.examples.steps
         begin = time.monotonic()
-        self._loss_sum = tf.constant(progress.loss_sum)
         for step, batch in self.examples.epoch(progress.epoch, progress.step):
-            self._loss_sum += self._step(as_tensors(batch))
+            self._watch.add(step, self._step(as_tensors(batch)))
             progress.step = step + 1
-            done = progress.epoch * steps + progress.step
             # Reading the loss waits for the step, so it is looked at now and then, and before anything is saved.
-            save = done % self.config.checkpoint_steps == 0 and progress.step < steps
+            save = self.done % self.config.checkpoint_steps == 0 and progress.step < steps
             looked = progress.step % LOOK_STEPS == 0 or save or progress.step == steps
             if looked:
                 self._look()
             if save:
-                self._latest.save()
-            on_step(done, progress.loss_sum / progress.step if looked else math.nan)
+                self._save()
+            on_step(self.done, progress.loss_sum / progress.step if looked else math.nan)
+        self._refuse_spoilt()
         record = {
             "epoch": float(progress.epoch + 1),
             "loss": progress.loss_sum / steps,
@@ -228,37 +144,70 @@ class Trainer:
         # All of it at once, after the validation: a run that is stopped in between validates again.
         self.progress = self._after(record)
         self._log(record)
-        self._latest.save()
+        self._save()
         return record
 
     def _look(self) -> None:
-        progress = self.progress
-        progress.loss_sum = float(self._loss_sum)
-        if not math.isfinite(progress.loss_sum):
+        """Reads the losses since the last look."""
+        found = self._watch.look(self.progress)
+        if found is not None:
+            raise self._diverged(found)
+
+    def _save(self) -> None:
+        self._refuse_spoilt()
+        self._checkpoints.save(self.done, self.progress.best_epoch)
+
+    def _refuse_spoilt(self) -> None:
+        """A step may end with a finite loss and spoil the weights; the loss of the next one would tell too late."""
+        name = spoilt(self.optimizer.variables)
+        if name is not None:
+            progress = self.progress
             raise DivergedError(
-                f"the loss became {progress.loss_sum} within the {LOOK_STEPS} steps before step {progress.step} of "
-                f"epoch {progress.epoch + 1}; a smaller optimizer.learning_rate or a larger model.temperature "
-                "helps (with --fresh: the unfinished run has the settings that failed)"
+                f"{name} is no longer finite after step {progress.step} of epoch {progress.epoch + 1}, whose loss was; "
+                f"{self._kept(self.done)}; {REMEDY}"
             )
+
+    def _diverged(self, bad: BadLoss) -> DivergedError:
+        epoch = self.progress.epoch
+        before = "" if bad.before is None else f", {bad.before:.4g} the step before"
+        limit = (
+            ""
+            if bad.limit is None or not math.isfinite(bad.loss)
+            else f", above train.explode_factor's {bad.limit:.4g}"
+        )
+        return DivergedError(
+            f"the loss of step {bad.step + 1} of epoch {epoch + 1} is {bad.loss:.4g}{limit}{before}; its batch, "
+            f"batch(epoch={epoch}, step={bad.step}), is the same in every run of this recipe; "
+            f"{self._kept(epoch * self.examples.steps + bad.step)}; {REMEDY}"
+        )
+
+    def _kept(self, step: int) -> str:
+        """Drops the checkpoints of the state that went astray, after `step` steps, and tells which one is left."""
+        kept = self._checkpoints.drop(step)
+        if kept is None:
+            return "no checkpoint was made before"
+        return f"the checkpoint of step {kept} in all, the last good one, is kept"
 
     def _after(self, record: dict[str, float]) -> Progress:
         """Where the run stands after this epoch; measures the metric, adds it to `record`, keeps the best weights."""
         progress, epoch = self.progress, self.progress.epoch + 1
-        after = Progress(
+        after = replace(
+            progress,
             epoch=epoch,
-            best_epoch=progress.best_epoch,
-            best_metric=progress.best_metric,
+            step=0,
+            loss_sum=0.0,
             finished=epoch >= self.config.epochs,
             history=[*progress.history, record],
         )
         if self.validation is None:
             return after
         begin = time.monotonic()
-        metric = self.validation.measure(self.task.towers)
-        record |= {self.validation.metric: metric, "validation_seconds": time.monotonic() - begin}
-        if metric > after.best_metric:
-            after.best_metric, after.best_epoch = metric, epoch
-            self._best.save()
+        with self.optimizer.averaged():
+            metric = self.validation.measure(self.task.towers)
+            record |= {self.validation.metric: metric, "validation_seconds": time.monotonic() - begin}
+            if metric > after.best_metric:
+                after.best_metric, after.best_epoch = metric, epoch
+                self._checkpoints.save_best(epoch)
         after.finished |= epoch - after.best_epoch >= self.config.patience
         return after
 
@@ -273,19 +222,6 @@ class Trainer:
             loss = self.task.compute_loss(batch)
         self.optimizer.apply(tape.gradient(loss, self.task.trainable_variables))
         return loss
-
-
-class _Saved(tf.train.experimental.PythonState):
-    """Puts a trainer's progress into its checkpoint, as JSON."""
-
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
-
-    def serialize(self) -> str:
-        return json.dumps(dataclasses.asdict(self._trainer.progress))
-
-    def deserialize(self, string_value: Any) -> None:
-        self._trainer.progress = Progress(**json.loads(string_value))
 
 
 def as_tensors(batch: Batch) -> Batch:

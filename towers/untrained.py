@@ -5,13 +5,16 @@ Left at their random start they would be served as if they meant something: the 
 row, and the cosine would blow it up to full length.
 """
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from towers.events import Events
+from towers.catalogue import BLOCK_EVENTS, counted
+from towers.events import Events, Int64s
 from towers.model import TwoTower
-from towers.tables import Array, Tables, clock_rows
+from towers.tables import Array, HistoryTable, Tables, clock_rows
 
 
 def silence_untrained(model: TwoTower, tables: Tables, events: Events) -> None:
@@ -24,25 +27,48 @@ def silence_untrained(model: TwoTower, tables: Tables, events: Events) -> None:
             spec = encoder.spec
             if spec.config.kind != "numeric":
                 variables[spec.table] = encoder.table
-                read.setdefault(spec.table, np.zeros(spec.rows, np.bool_))[sources[side][spec.name].ravel()] = True
+                marks = read.setdefault(spec.table, np.zeros(spec.rows, np.bool_))
+                for rows in sources[side][spec.name]:
+                    marks[rows.ravel()] = True
     for name, table in variables.items():
         table.assign(tf.where(read[name][:, np.newaxis], table, 0.0))
 
 
-def _candidate_rows(tables: Tables, events: Events) -> dict[str, Array]:
-    items = np.unique(events.item)
-    return {name: rows[items] for name, rows in tables.items.items()}
+def _candidate_rows(tables: Tables, events: Events) -> dict[str, Iterable[Array]]:
+    items, users = _items(events), _users(events)
+    read: dict[str, Iterable[Array]] = {name: [rows[items]] for name, rows in tables.items.items()}
+    return read | {name: [rows[users]] for name, rows in tables.audiences.items()}
 
 
-def _query_rows(tables: Tables, events: Events) -> dict[str, Array]:
-    items, users = np.unique(events.item), np.unique(events.user)
-    ticks = tables.ticks_per_second
+def _query_rows(tables: Tables, events: Events) -> dict[str, Iterable[Array]]:
+    items, users = _items(events), _users(events)
     return (
-        {name: rows[users] for name, rows in tables.users.items()}
-        | dict(tables.context)
-        | {name: history.rows[items] for name, history in tables.histories.items()}
-        | {
-            name: clock_rows(kind, None if events.time is None else events.time // ticks, len(events))
-            for name, kind in tables.clocks.items()
-        }
+        {name: [rows[users]] for name, rows in tables.users.items()}
+        | {name: (rows[block] for block in _blocks(len(rows))) for name, rows in tables.context.items()}
+        | {name: [each.rows[items]] for name, each in _of_items(tables).items()}
+        | {name: _clock(kind, events, tables.ticks_per_second) for name, kind in tables.clocks.items()}
     )
+
+
+def _items(events: Events) -> Int64s:
+    return np.flatnonzero(counted(events.item, int(events.item.max(initial=0)) + 1))
+
+
+def _users(events: Events) -> Int64s:
+    return np.flatnonzero(np.diff(events.offsets))
+
+
+def _clock(kind: str, events: Events, ticks_per_second: int) -> Iterator[Array]:
+    for block in _blocks(len(events)):
+        seconds = None if events.time is None else events.time[block] // ticks_per_second
+        yield clock_rows(kind, seconds, block.stop - block.start)
+
+
+def _blocks(size: int) -> Iterator[slice]:
+    """In blocks, because what is as long as the events lies in files, and copies of it should not lie in memory."""
+    for start in range(0, size, BLOCK_EVENTS):
+        yield slice(start, min(start + BLOCK_EVENTS, size))
+
+
+def _of_items(tables: Tables) -> dict[str, HistoryTable]:
+    return {**tables.histories, **tables.neighbours, **tables.sequences}

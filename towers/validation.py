@@ -1,11 +1,11 @@
 """The metric that chooses the epoch: held-out users, the whole catalogue, seen items masked, top-k in blocks.
 
-In: looked-up features and the held-out users' targets. Out: metrics by name. TensorFlow's own top-k; memory is bounded
-by one block of queries times one block of items.
+In: looked-up features and the held-out users' targets. Out: one number.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from towers import metrics
 from towers.events import Floats, Int32s, Int64s
 from towers.model import Encoded, Tower, TwoTower
+from towers.norm_exponent import best_exponent, scaled
 from towers.tables import bagged
+from towers.top_k import top_k
 
 ROWS = 8_192  # rows encoded at once
-QUERIES, ITEMS = 512, 65_536  # one block of scores: 128 MB
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Validation:
     metric: str
 
     def measure(self, model: TwoTower) -> float:
-        """Mean of the metric over the held-out users.
+        """Mean of the metric over the held-out users; chooses the model's norm exponent where the recipe says so.
 
         Only items of which training learnt something are ranked, as only they are served: an unlearnt item's zero
         vector scores 0, which is more than most items get from a loss that pushes scores down.
@@ -52,13 +53,25 @@ class Validation:
         learnt = np.flatnonzero(informed(model.candidate_tower, self.candidate)).astype(np.int32)
         place = np.full(len(next(iter(self.candidate.values()))), -1, np.int32)
         place[learnt] = np.arange(len(learnt), dtype=np.int32)
-        items = embed_all(model.candidate_tower, {key: rows[learnt] for key, rows in self.candidate.items()})
-        queries = embed_all(model.query_tower, self.query)
-        found = top_k(queries, items, k, self.seen_offsets, place[self.seen_items])
-        lists = np.where(found >= 0, np.append(learnt, np.int32(-1))[found], np.int32(-1))
-        hits = metrics.hits(lists, self.target_offsets, self.target_items)
-        per_user = metrics.METRICS[name](hits, np.diff(self.target_offsets), k)
-        return float(np.nanmean(per_user))
+        vectors = embed_all(
+            partial(model.candidate_tower.serve, norm_exponent=0.0),
+            {key: rows[learnt] for key, rows in self.candidate.items()},
+        )
+        queries = embed_all(model.query_tower.serve, self.query)
+        hidden = place[self.seen_items]
+
+        def metric(norm_exponent: float) -> float:
+            found = top_k(queries, scaled(vectors, norm_exponent), k, self.seen_offsets, hidden)
+            lists = np.where(found >= 0, np.append(learnt, np.int32(-1))[found], np.int32(-1))
+            hits = metrics.hits(lists, self.target_offsets, self.target_items)
+            return float(np.nanmean(metrics.METRICS[name](hits, np.diff(self.target_offsets), k)))
+
+        own = model.candidate_tower.norm_exponent
+        if model.settings.norm_exponent != "validation":
+            return metric(float(own))
+        best, value = best_exponent(metric, float(own))
+        own.assign(best)
+        return value
 
 
 def informed(tower: Tower, features: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
@@ -71,44 +84,14 @@ def informed(tower: Tower, features: Mapping[str, NDArray[Any]]) -> NDArray[np.b
     return np.concatenate([np.empty(0, np.bool_), *blocks])
 
 
-def embed_all(tower: Tower, encoded: Mapping[str, np.ndarray]) -> Floats:
-    """Vectors [R, D] of every row of looked-up features."""
+def embed_all(encode: Callable[[Encoded], tf.Tensor], encoded: Mapping[str, np.ndarray]) -> Floats:
+    """Vectors [R, D] that `encode`, of a tower, makes of every row of looked-up features."""
     rows = len(next(iter(encoded.values())))
     out: Floats | None = None
     for begin in range(0, rows, ROWS):
         features = bagged({name: values[begin : begin + ROWS] for name, values in encoded.items()})
-        block = tower(tf.nest.map_structure(tf.constant, features)).numpy()
+        block = encode(tf.nest.map_structure(tf.constant, features)).numpy()
         if out is None:
             out = np.empty((rows, block.shape[1]), np.float32)
         out[begin : begin + len(block)] = block
     return out if out is not None else np.empty((0, 0), np.float32)
-
-
-def top_k(queries: Floats, items: Floats, k: int, seen_offsets: Int64s, seen_items: Int32s) -> Int32s:
-    """Rows [Q, k] of the highest dot products, best first, seen items left out; -1 where fewer are left."""
-    out = np.full((len(queries), k), -1, np.int32)
-    for begin in range(0, len(queries), QUERIES):
-        block = queries[begin : begin + QUERIES]
-        offsets = seen_offsets[begin : begin + len(block) + 1]
-        seen_row = np.repeat(np.arange(len(block)), np.diff(offsets))
-        seen = seen_items[offsets[0] : offsets[-1]]
-        scores, rows = np.empty((len(block), 0), np.float32), np.empty((len(block), 0), np.int32)
-        for first in range(0, len(items), ITEMS):
-            part = items[first : first + ITEMS]
-            inside = (seen >= first) & (seen < first + len(part))
-            hidden = np.stack([seen_row[inside], seen[inside] - first], axis=1).astype(np.int32)
-            values, places = _block_top_k(block, part, hidden, min(k, len(part)))
-            scores = np.concatenate([scores, values.numpy()], axis=1)
-            rows = np.concatenate([rows, places.numpy() + first], axis=1)
-        best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-        rows = np.where(np.isneginf(np.take_along_axis(scores, best, 1)), -1, np.take_along_axis(rows, best, 1))
-        out[begin : begin + len(block), : rows.shape[1]] = rows
-    return out
-
-
-@tf.function(reduce_retracing=True, autograph=False)
-def _block_top_k(queries: tf.Tensor, items: tf.Tensor, hidden: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
-    scores = tf.matmul(queries, items, transpose_b=True)
-    scores = tf.tensor_scatter_nd_update(scores, hidden, tf.fill(tf.shape(hidden)[:1], -np.inf))
-    values, places = tf.math.top_k(scores, k)
-    return values, places

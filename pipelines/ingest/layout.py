@@ -3,6 +3,7 @@
 In: sorted columns. Out: `.npy` files, as docs/design.md lists them.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,20 @@ def map_events(directory: Path) -> Events:
     return Events(**arrays)
 
 
+def new_array(path: Path, shape: tuple[int, ...], dtype: Any) -> Any:
+    """A new `.npy` file of zeros, memory-mapped, its room on the disk taken.
+
+    Raises:
+        OSError: there is no room for it. A page that finds none later would kill the process, without a word.
+    """
+    array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+    if hasattr(os, "posix_fallocate"):  # macOS has none
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return array
+
+
 def map_array(path: Path) -> Any:
     """One `.npy` file, memory-mapped read-only."""
-    return np.load(path, mmap_mode="r", allow_pickle=False)
+    plain: NDArray[Any] = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    return plain  # the same mapping; `np.memmap` itself is slow to index

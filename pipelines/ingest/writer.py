@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pipelines.errors import DataError
 from pipelines.ingest.event_table import EventTable
-from pipelines.ingest.layout import CONTEXT, SPLITS, history_ends, offsets_of, write_events
+from pipelines.ingest.layout import CONTEXT, SPLITS, history_ends, new_array, offsets_of, write_events
 from pipelines.ingest.splits import TRAIN, Split
 from pipelines.progress import progress
 from towers.events import Events, Int32s
@@ -122,9 +122,7 @@ def write_truth(directory: Path, source: Path, ids: dict[str, tuple[pl.Series, p
         if order.null_count():
             raise DataError(f"{path}: no vector for {final.filter(order.is_null())[0]!r}")
         rows_of = order.to_numpy()
-        out = np.lib.format.open_memmap(
-            directory / f"{side}_vectors.npy", mode="w+", dtype=np.float32, shape=(len(final), vectors.shape[1])
-        )
+        out = new_array(directory / f"{side}_vectors.npy", (len(final), vectors.shape[1]), np.float32)
         for start in range(0, len(final), COPY_ROWS):
             out[start : start + COPY_ROWS] = vectors[rows_of[start : start + COPY_ROWS]]
         out.flush()

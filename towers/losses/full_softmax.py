@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import record, tape
 
+from towers.losses.products import product
 from towers.rows import added_rows, every_row
 
 Encode = Callable[[tf.Tensor], tf.Tensor]  # int64 [n] item numbers to vectors [n, D]
@@ -29,6 +30,7 @@ def full_softmax(
     positive_mask: tf.Tensor | None = None,
     block: int = 8_192,
     label_smoothing: float = 0.0,
+    half: bool = False,
 ) -> tf.Tensor:
     """``-(1 - e) mean_k s_k - e mean_{j<=N} s_j + log sum_{j<=N} exp s_j``, e the label smoothing.
 
@@ -43,11 +45,12 @@ def full_softmax(
         positive_mask: bool [B, K]; False where a query has fewer than K. None: all are there.
         block: items scored at once.
         label_smoothing: share of the label that is spread evenly over all items.
+        half: multiply in bfloat16 (see `towers.losses.products`).
 
     Returns:
         [B] losses, float32 (float64 where the query is).
     """
-    rest = _less_labels(query, encode, count, scale, block, spread=label_smoothing)
+    rest = _less_labels(query, encode, count, scale, block, spread=label_smoothing, half=half)
     positive = tf.cast(positive, rest.dtype)
     if positive_mask is None:
         positive_mask = tf.ones_like(positive, tf.bool)
@@ -82,11 +85,12 @@ def _less_labels(
     block: int,
     labels: tf.Tensor | None = None,
     spread: float = 0.0,
+    half: bool = False,
 ) -> tf.Tensor:
     """``sum(l) log sum_j exp s_j - sum_j l_j s_j``; without `labels` the sum counts 1 and each l_j is `spread` / N."""
     exact = tf.float64 if query.dtype == tf.float64 else tf.float32
     labels = None if labels is None else tf.cast(labels, exact)
-    blocks = _Blocks(encode, count, min(block, count), labels, spread)
+    blocks = _Blocks(encode, count, min(block, count), labels, spread, half)
     log_sum, linear = _recorded(blocks, tf.cast(query, exact) * tf.cast(scale, exact))
     return log_sum * (1 if labels is None else tf.reduce_sum(labels, axis=1)) - linear
 
@@ -123,6 +127,7 @@ class _Blocks:
         size: n, items of a block, at most N.
         labels: [B, N] or None.
         spread: the label of each item times N, where there are no `labels`.
+        half: multiply in bfloat16.
     """
 
     encode: Encode
@@ -130,6 +135,7 @@ class _Blocks:
     size: int
     labels: tf.Tensor | None
     spread: float
+    half: bool
 
     def forward(self, scaled: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Of queries [B, D], times the scale: [B] ``log sum_j exp s_j`` and [B] ``sum_j l_j s_j``."""
@@ -138,7 +144,7 @@ class _Blocks:
         def step(i: tf.Tensor, largest: tf.Tensor, total: tf.Tensor, linear: tf.Tensor) -> tuple[tf.Tensor, ...]:
             first, counts = self._window(i)
             vectors = tf.cast(self.encode(self._items(first)), scaled.dtype)
-            scores = tf.matmul(scaled, vectors, transpose_b=True)
+            scores = product(scaled, vectors, half=self.half, transpose_b=True)
             if self.labels is not None:
                 linear += tf.reduce_sum(scores * self._labels(first, counts, scaled), axis=1)
             elif self.spread:
@@ -174,14 +180,14 @@ class _Blocks:
                 watching.watch(variables)
                 vectors = self.encode(self._items(first))
             exact = tf.cast(vectors, scaled.dtype)
-            scores = tf.matmul(scaled, exact, transpose_b=True)
+            scores = product(scaled, exact, half=self.half, transpose_b=True)
             share = tf.exp(scores - log_sum[:, tf.newaxis]) * of_log_sum[:, tf.newaxis] * tf.cast(counts, scores.dtype)
             if self.labels is not None or self.spread:
                 share += of_linear[:, tf.newaxis] * self._labels(first, counts, scaled)
-            of_vectors = tf.cast(tf.matmul(share, scaled, transpose_a=True), vectors.dtype)
+            of_vectors = tf.cast(product(share, scaled, half=self.half, transpose_a=True), vectors.dtype)
             own = watching.gradient(vectors, variables, output_gradients=of_vectors)
             kinds[:] = map(type, own)
-            return i + 1, back + tf.matmul(share, exact), *map(_added, sums, own)
+            return i + 1, back + product(share, exact, half=self.half), *map(_added, sums, own)
 
         # A zero that TensorFlow does not foresee: of `tf.zeros` it makes a constant as large as the table, keeps it for
         # good, and copies it in each step.

@@ -1,0 +1,180 @@
+"""Recall on the splits that papers share, both ways: the epoch chosen on validation, and chosen on the test as they do.
+
+In: `gowalla/`, `ml-1m-split/` (one `user item item …` line a user), a working directory. Out:
+benchmarks/results/quality_NAME.json; 1 where a claim fails.
+
+- *validation*: recipe, epoch and norm exponent chosen on validation events alone, then trained on train + validation by
+  `towers train` with its `data.refit`; the figure is that of `towers report` over the exported vectors. The honest one.
+- *test*: trained on train + validation with the test as its validation, whose best epoch counts, as the published logs
+  do. To compare with, not to launch on. Its history is also the time to quality: seconds of training until the test
+  recall first reaches a figure.
+
+`--seeds 3` repeats both; with `--work` a run that was cut off goes on where it stopped.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.machine import ROOT, write
+from benchmarks.resumable import Store
+from benchmarks.stages import Stages
+from pipelines.dataset import Dataset
+from pipelines.export import load_run
+from pipelines.stage import validation
+
+METRICS = ("recall@20", "ndcg@20")
+RECIPES = {"gowalla": "recipes/gowalla.toml", "ml-1m-split": "recipes/ml-1m.toml"}
+# The best published figures of vectors that an index can serve, d = 64; BARS, RecZoo, the BSL repository's logs.
+PUBLISHED = {
+    "gowalla": {"recall@20": 0.1892, "ndcg@20": 0.1595},
+    "ml-1m-split": {"recall@20": 0.2809, "ndcg@20": 0.2681},
+}
+GOALS = {
+    "gowalla": {
+        "floor": {"recall@20": 0.1920, "ndcg@20": 0.1610},
+        "goal": {"recall@20": 0.1960, "ndcg@20": 0.1640},
+    },
+    "ml-1m-split": {"goal": {"recall@20": 0.2809, "ndcg@20": 0.2681}},
+}
+# recall@20 on the test, and within how many minutes of training; 0.1820 is LightGCN's, 7 hours on a GPU.
+MINUTES = {"gowalla": {0.1820: 4, 0.1892: 8, 0.1920: 20, 0.1960: 60}, "ml-1m-split": {}}
+EVERYBODY = 1_000_000  # users of a validation: all
+
+
+def main(name: str, data: Path, work: Path, seeds: int) -> int:
+    """Trains what is not in `work` yet, and writes the result."""
+    store = Store(work / "runs")
+    recipe = (ROOT / RECIPES[name]).read_text(encoding="utf-8")
+    made: dict[str, list[dict[str, Any]]] = {"validation": [], "test": []}
+    for seed in range(seeds):
+        for protocol, function in (("validation", honest), ("test", comparable)):
+            settings = {"name": name, "protocol": protocol, "recipe": recipe, "seed": seed}
+            made[protocol].append(store.run(settings, lambda: function(name, data, work, seed)))  # noqa: B023
+    figures = {protocol: {metric: spread(runs, metric) for metric in METRICS} for protocol, runs in made.items()}
+    reached = {f"{least:.4f}": [minutes(run, least) for run in made["test"]] for least in MINUTES[name]}
+    claims = {
+        f"{protocol}: {metric} at least {least} ({which})": figures[protocol][metric]["mean"] >= least
+        for protocol in figures
+        for which, goal in GOALS[name].items()
+        for metric, least in goal.items()
+    } | {
+        f"recall@20 of {least:.4f} within {most} minutes": all(
+            m is not None and m <= most for m in reached[f"{least:.4f}"]
+        )
+        for least, most in MINUTES[name].items()
+    }
+    result = {
+        "claims": claims,
+        "figures": figures,
+        "published": PUBLISHED[name],
+        "minutes_to_recall@20": reached,
+        "runs": made,
+        "recipe": recipe,
+    }
+    print(write(f"quality_{name.replace('-', '_')}", result))
+    for protocol, each in figures.items():
+        print(protocol, *(f"{metric} {f['mean']:.4f} +- {f['deviation']:.4f}" for metric, f in each.items()))
+    for claim, holds in claims.items():
+        print(f"{'yes' if holds else 'NO '} {claim}")
+    return 0 if all(claims.values()) else 1
+
+
+def honest(name: str, data: Path, work: Path, seed: int) -> dict[str, Any]:
+    """Everything chosen on validation: the figures of the report, over the exported vectors."""
+    part = work / f"{name}_validation_{seed}"
+    stages, dataset, run = trained(name, data, part, seed, ())
+    bundle, report = str(part / "bundle"), str(part / "report")
+    stages.run("export", "--run", str(run), "--out", bundle, "--overwrite")
+    stages.run("report", "--bundle", bundle, "--dataset", str(dataset), "--out", report, "--overwrite")
+    content = json.loads((Path(report) / "report.json").read_text(encoding="utf-8"))
+    figures = {metric: content["metrics"]["exact"][metric]["value"] for metric in METRICS}
+    return {**figures, "counts": content["counts"], **told_of(stages, run)}
+
+
+def comparable(name: str, data: Path, work: Path, seed: int) -> dict[str, Any]:
+    """The epoch chosen on the test: the test stands in the place of the validation, with all its users."""
+    folder = work / f"{name}_with_test"
+    folder.mkdir(exist_ok=True)
+    merge([data / "train.txt", data / "valid.txt"], folder / "train.txt")
+    for split in ("valid.txt", "test.txt"):
+        (folder / split).write_bytes((data / "test.txt").read_bytes())
+    keys = ("data.refit=false", f"train.validation_users={EVERYBODY}", "train.metric=recall@20")
+    stages, dataset, run = trained(name, folder, work / f"{name}_test_{seed}", seed, keys)
+    read = load_run(run)
+    exponent = float(read.model.candidate_tower.norm_exponent)
+    read.model.settings = read.model.settings.model_copy(update={"norm_exponent": exponent})
+    figures = {}
+    for metric in METRICS:
+        config = read.config.model_copy(update={"train": read.config.train.model_copy(update={"metric": metric})})
+        check = validation(config, Dataset.open(dataset), read.tables)
+        figures[metric] = float("nan") if check is None else check.measure(read.model)
+    return {**figures, **told_of(stages, run)}
+
+
+def trained(name: str, data: Path, part: Path, seed: int, keys: tuple[str, ...]) -> tuple[Stages, Path, Path]:
+    """Data set and run of one training; both are kept, so that a training goes on."""
+    part.mkdir(exist_ok=True)
+    stages = Stages(part, data)
+    config = ("--config", RECIPES[name])
+    overrides = [word for key in (f"train.seed={seed}", *keys) for word in ("--set", key)]
+    dataset, run = part / "dataset", part / "run"
+    if not dataset.exists():
+        stages.run("prepare", "--events", str(data), "--format", "lightgcn", *config, "--out", str(dataset))
+    if not run.exists():
+        stages.run("train", "--dataset", str(dataset), *config, *overrides, "--out", str(run))
+    return stages, dataset, run
+
+
+def told_of(stages: Stages, run: Path) -> dict[str, Any]:
+    """What a run says of itself."""
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    return {"stages": summary["stages"], "seconds": stages.seconds, "commands": stages.commands}
+
+
+def merge(sources: list[Path], target: Path) -> None:
+    """Every user's items of several files in one line."""
+    items: dict[str, list[str]] = {}
+    for source in sources:
+        for line in source.read_text(encoding="utf-8").splitlines() if source.exists() else ():
+            user, *taken = line.split()
+            items.setdefault(user, []).extend(taken)
+    target.write_text("".join(f"{' '.join([user, *taken])}\n" for user, taken in items.items()), encoding="utf-8")
+
+
+def minutes(run: dict[str, Any], least: float) -> float | None:
+    """Minutes of training until recall@20 first is at least that, validations left out; None where it never is."""
+    history = run["stages"][0]["history"]
+    for epoch, seconds in zip(history, accumulate(each["train_seconds"] for each in history), strict=True):
+        if epoch["recall@20"] >= least:
+            return round(seconds / 60, 2)
+    return None
+
+
+def spread(runs: list[dict[str, Any]], metric: str) -> dict[str, Any]:
+    """Mean, standard deviation and the figure of each seed."""
+    values = [run[metric] for run in runs]
+    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    return {"mean": float(np.mean(values)), "deviation": deviation, "seeds": values}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=__doc__)
+    parser.add_argument("name", choices=sorted(RECIPES))
+    parser.add_argument("--data", type=Path, default=os.environ.get("TOWERS_DATA"), help="folder that holds NAME/")
+    parser.add_argument("--work", type=Path, help="keep data sets, runs and reports here, and go on with them")
+    parser.add_argument("--seeds", type=int, default=1, help="how many trainings of each kind")
+    given = parser.parse_args()
+    if given.data is None or not (Path(given.data) / given.name / "train.txt").is_file():
+        parser.error(f"no {given.name}/train.txt; name the folder that holds it by --data or TOWERS_DATA")
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = (given.work or Path(temporary)).resolve()
+        directory.mkdir(parents=True, exist_ok=True)
+        sys.exit(main(given.name, (Path(given.data) / given.name).resolve(), directory, given.seeds))

@@ -1,0 +1,62 @@
+"""A process and the memory it holds: started, looked at five times a second, waited for.
+
+In: the words of a command. Out: seconds, peak resident memory, and the peak of its anonymous part, which no file backs:
+pages of memory-mapped files count as resident, but go when memory is short. Linux only.
+"""
+
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+EVERY_S = 0.2
+
+
+class Watched:
+    """A running process.
+
+    Args:
+        words: the command.
+        options: of `subprocess.Popen`.
+
+    Attributes:
+        process: it.
+        peaks: bytes, by ``peak_bytes`` and ``peak_anonymous_bytes``.
+    """
+
+    def __init__(self, words: list[str], **options: Any) -> None:
+        self.peaks = {"peak_bytes": 0, "peak_anonymous_bytes": 0}
+        self._start = time.perf_counter()
+        self.process = subprocess.Popen(words, **options)
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
+
+    @property
+    def seconds(self) -> float:
+        """Since its start."""
+        return round(time.perf_counter() - self._start, 1)
+
+    def wait(self) -> dict[str, Any]:
+        """Its seconds, start included, and its peaks, once it has ended; ``code`` is how."""
+        code = self.process.wait()
+        seconds = self.seconds
+        self._watcher.join()
+        return {"seconds": seconds, **self.peaks, "code": code}
+
+    def _watch(self) -> None:
+        while self.process.poll() is None:
+            now = memory(self.process.pid)
+            # The kernel remembers the peak of all resident pages, of the anonymous ones only what they are now.
+            found = {"peak_bytes": now.get("VmHWM", 0), "peak_anonymous_bytes": now.get("RssAnon", 0)}
+            self.peaks = {name: max(value, found[name]) for name, value in self.peaks.items()}
+            time.sleep(EVERY_S)
+
+
+def memory(pid: int | str = "self") -> dict[str, int]:
+    """What `/proc/PID/status` says in bytes, ``RssAnon`` and ``VmHWM`` among it; empty where the process is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    return {line.split(":")[0]: 1024 * int(line.split()[1]) for line in lines if line.endswith(" kB")}

@@ -1,0 +1,198 @@
+"""The finals: the best trials trained for longer, with a falling rate, and with other seeds, until one is chosen.
+
+In: a finished search. Out: `Finalist`s, each with a run for every seed. A trial's share is too short to know how far a
+recipe comes, and the best of many trials on one sample of users is partly luck: other seeds tell how much of it.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from statistics import fmean, median
+from typing import Any
+
+from pipelines.progress import say
+from pipelines.tuning.search import ROOM, Search
+from pipelines.tuning.space import Raw
+from pipelines.tuning.study import Tried
+from pipelines.tuning.training import Run, Share, train
+from serving.staging import remove
+
+LONGER = ((2.5, 3), (5.0, 1))  # so many shares for so many of the best that had not converged
+SURVIVORS = (4, 3, 2, 2)  # finalists of each round of seeds
+LUCK = 1.5  # times what it cost with the first seed
+LEAST_FALLING = 4  # epochs for which a falling rate makes sense
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """A trial, and the runs that tell how good it is.
+
+    Attributes:
+        tried: the trial.
+        falling: epochs over which its rate falls to zero; 0: the rate is constant.
+        runs: one for each seed, the search's own first.
+    """
+
+    tried: Tried
+    falling: int
+    runs: tuple[Run, ...]
+
+    @property
+    def curve(self) -> list[float]:
+        """The metric after each epoch, mean over its seeds."""
+        length = min(len(run.epochs) for run in self.runs)
+        return [fmean(run.epochs[place].metric for run in self.runs) for place in range(length)]
+
+    @property
+    def best_epoch(self) -> int:
+        """How many epochs it should train: a falling rate ends where it was to end."""
+        curve = self.curve
+        return len(curve) if self.falling else curve.index(max(curve)) + 1
+
+    @property
+    def value(self) -> float:
+        """The metric at that epoch."""
+        return self.curve[self.best_epoch - 1]
+
+    @property
+    def rising(self) -> bool:
+        """Whether its best epoch was the last that it could train."""
+        ends = any(run.end != "converged" for run in self.runs)
+        return not self.falling and ends and self.best_epoch == len(self.curve)
+
+    @property
+    def train_seconds(self) -> float:
+        """Of one epoch's steps."""
+        return median(each.train_seconds for run in self.runs for each in run.epochs)
+
+    @property
+    def seconds(self) -> float:
+        """Of one epoch with its validation."""
+        return median(each.seconds for run in self.runs for each in run.epochs)
+
+    @property
+    def norm_exponent(self) -> float:
+        """At the best epoch, mean over its seeds."""
+        return round(fmean(run.epochs[self.best_epoch - 1].norm_exponent for run in self.runs), 2)
+
+
+class Finals:
+    """The finals of a search.
+
+    Args:
+        search: finished.
+        growth: examples of the final training per example of a trial.
+    """
+
+    def __init__(self, search: Search, growth: float) -> None:
+        self.search, self.growth = search, growth
+
+    def best(self) -> Finalist | None:
+        """The best so far, without any more training; None where no trial has finished."""
+        return max(self._all(), key=_rank, default=None)
+
+    def run(self) -> None:
+        """Trains as much of it as the budget has room for."""
+        for shares, count in LONGER:
+            unfinished = [each for each in self._all() if not each.falling and each.runs[0].end == "share"]
+            for each in sorted(unfinished, key=lambda each: -each.runs[0].value)[:count]:
+                self._longer(each, shares)
+        best = self.best()
+        if best is not None and not best.falling and best.best_epoch >= LEAST_FALLING:
+            self._train(replace(best, falling=best.best_epoch), seed=0)
+        for seed, survivors in enumerate(SURVIVORS, start=1):
+            # Equal in seeds so far, the best of them get one more.
+            level = [each for each in self._all() if len(each.runs) >= seed]
+            for each in sorted(level, key=lambda each: -fmean(run.value for run in each.runs[:seed]))[:survivors]:
+                if len(each.runs) == seed:
+                    self._train(each, seed)
+
+    def _all(self) -> list[Finalist]:
+        """The best trials and their variants, with the runs that are there."""
+        found = []
+        for tried in self.search.trials.ranked()[: SURVIVORS[0] + 2]:
+            first = self._kept(tried.number, 0, 0)
+            found.append(self._with_seeds(Finalist(tried, 0, (first or tried.run,))))
+            falling = self.search.trials.recall(f"falling {tried.number}")
+            run = self._kept(tried.number, falling, 0) if falling else None
+            if run is not None:
+                found.append(self._with_seeds(Finalist(tried, int(falling), (run,))))
+        return [each for each in found if all(run.epochs for run in each.runs)]
+
+    def _with_seeds(self, finalist: Finalist) -> Finalist:
+        runs = list(finalist.runs)
+        while (run := self._kept(finalist.tried.number, finalist.falling, len(runs))) is not None:
+            runs.append(run)
+        return replace(finalist, runs=tuple(runs))
+
+    def _kept(self, number: int, falling: int, seed: int) -> Run | None:
+        raw: Any = self.search.trials.recall(f"final {number} {falling} {seed}")
+        return None if raw is None else Run.from_json(raw)
+
+    def _longer(self, finalist: Finalist, shares: float) -> None:
+        """Goes on with a trial from where it was stopped."""
+        search, run = self.search, finalist.runs[0]
+        most = min(shares * search.share, self.most_cost(finalist))
+        if most <= run.cost or (search.clock.timed and most - run.cost > search.clock.left()):
+            return
+        raw = search.sections(finalist.tried.family, finalist.tried.point)
+        directory = search.directory(finalist.tried.number)
+        self._finish(finalist, 0, train(search.config(raw), search.data, directory, Share(most, search.clock)))
+
+    def _train(self, finalist: Finalist, seed: int) -> None:
+        """Trains a finalist from the beginning, with another seed or a falling rate."""
+        search = self.search
+        most = max(run.cost for run in finalist.runs)
+        if search.clock.timed and most > search.clock.left():
+            return
+        raw = self.settings(finalist)
+        if finalist.falling:
+            raw["train"] = raw["train"] | {"epochs": finalist.falling, "patience": finalist.falling}
+            search.trials.remember(f"falling {finalist.tried.number}", finalist.falling)
+        config = search.config(raw)
+        config = config.model_copy(update={"train": config.train.model_copy(update={"seed": config.train.seed + seed})})
+        directory = search.work / "trials" / f"{finalist.tried.number:04}-{finalist.falling}-{seed}"
+        # A falling rate ends by itself; what had converged may with another seed take a little longer.
+        longest = math.inf if finalist.falling else most * (LUCK if finalist.runs[0].end == "converged" else 1.0)
+        run = train(config, search.data, directory, Share(longest, search.clock))
+        remove(directory)
+        if run.end in ("converged", "share"):
+            self._finish(finalist, seed, run)
+
+    def _finish(self, finalist: Finalist, seed: int, run: Run) -> None:
+        number, falling, search = finalist.tried.number, finalist.falling, self.search
+        search.trials.remember(f"final {number} {falling} {seed}", run.as_json())
+        kind = f"rate falling over {falling} epochs, " if falling else ""
+        say(
+            f"final: trial {number}, {kind}seed {search.asked.seed + seed}: {search.asked.metric} {run.value:.4f} "
+            f"at epoch {run.best_epoch} of {len(run.epochs)}"
+        )
+
+    def settings(self, finalist: Finalist) -> Raw:
+        """A finalist's sections of a recipe."""
+        raw = self.search.sections(finalist.tried.family, finalist.tried.point)
+        if finalist.falling:
+            raw["optimizer"] = raw["optimizer"] | {"schedule": "cosine"}
+        return raw
+
+    def epochs_that_fit(self, finalist: Finalist, *, chosen: bool, refit: bool) -> int:
+        """Epochs that the recipe may train.
+
+        Args:
+            finalist: its seconds for an epoch.
+            chosen: training chooses the epoch by validation.
+            refit: train on train + validation, after the choice where there is one.
+        """
+        epoch_s = finalist.seconds if chosen else 0.0
+        if refit or not chosen:
+            epoch_s += finalist.train_seconds * (self.growth if refit else 1.0)
+        return max(1, int(ROOM * self.search.asked.train_s / epoch_s))
+
+    def most_cost(self, finalist: Finalist) -> float:
+        """Of a run that is no longer than the recipe's training."""
+        fits = self.epochs_that_fit(finalist, chosen=self.growth == 1.0, refit=self.growth > 1.0)
+        return fits * (finalist.seconds if self.search.clock.timed else 1.0)
+
+
+def _rank(finalist: Finalist) -> tuple[int, float]:
+    # Finalists with more seeds have been the best so far, and their mean has less luck in it.
+    return len(finalist.runs), finalist.value

@@ -1,0 +1,99 @@
+"""The recipe that a search ends with: how long it trains, its text, and the comments that say how it was found.
+
+In: a finalist and its search. Out: TOML. Epochs are chosen for the seconds that the recipe may train.
+"""
+
+import json
+import re
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from pipelines.check import check_recipe
+from pipelines.tuning.finals import Finalist, Finals
+from pipelines.tuning.search import MOST_USERS, PATIENCE
+from pipelines.tuning.space import Raw
+from towers.config import parse_config
+
+WIDTH = 118  # of a line of comments
+MORE = 1.5  # epochs for those that a finalist had, where its metric was still growing
+ORDER = ("data", "features", "model", "loss", "sampler", "optimizer", "train")
+BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def recipe(finals: Finals, finalist: Finalist) -> Raw:
+    """The sections of the recipe.
+
+    Where validation events train in the end and the search saw which epoch is the best, the recipe trains at once on
+    train + validation, for so many epochs. Elsewhere training chooses the epoch itself.
+    """
+    search, refit = finals.search, finals.growth > 1
+    raw = finals.settings(finalist)
+    at_once = finals.epochs_that_fit(finalist, chosen=False, refit=refit)
+    chosen = finals.epochs_that_fit(finalist, chosen=True, refit=refit)
+    best = finalist.best_epoch
+    more = best if finalist.falling else max(best + PATIENCE, int(MORE * best))
+    train: Raw = {"epochs": min(chosen, more), "patience": PATIENCE}
+    if refit and not (finalist.rising and search.clock.timed and chosen > best):
+        train = {"epochs": min(at_once, best), "choose_epoch": False}
+        if raw["model"]["norm_exponent"] == "validation":
+            raw["model"] = raw["model"] | {"norm_exponent": finalist.norm_exponent}
+    given = raw["train"].get("epochs", train["epochs"])
+    own = {"metric": search.asked.metric, "seed": search.asked.seed}
+    users = {"validation_users": search.validation_users} if search.validation_users < MOST_USERS else {}
+    raw["train"] = users | raw["train"] | train | own | {"epochs": min(given, train["epochs"])}
+    prepared = search.data.manifest.config.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+    raw["data"] = {**prepared, **raw.get("data", {}), "refit": refit}
+    settled = check_recipe(parse_config(raw), search.data).features
+    raw["features"] = settled.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+    return raw
+
+
+def text(raw: Raw, comments: list[str]) -> str:
+    """A recipe as TOML: comments first, a feature a line."""
+    lines = [f"# {line}" for each in comments for line in textwrap.wrap(each, WIDTH)]
+    for name in sorted(raw, key=ORDER.index):
+        section = raw[name]
+        for side in ("query", "candidate") if name == "features" else ():
+            lines += [
+                "",
+                f"[features.{side}]",
+                *(f"{_key(key)} = {_value(each)}" for key, each in section[side].items()),
+            ]
+        if name != "features":
+            lines += ["", f"[{name}]", *(f"{_key(key)} = {_value(each)}" for key, each in section.items())]
+    return "\n".join(lines) + "\n"
+
+
+def comments(finals: Finals, finalist: Finalist, raw: Raw, name: str) -> list[str]:
+    """How the recipe was found and how long it trains, a paragraph each."""
+    search, run = finals.search, finalist.runs[0]
+    tried = search.trials.all()
+    epochs, refit = raw["train"]["epochs"], raw["data"]["refit"]
+    chosen = raw["train"].get("choose_epoch", True)
+    epoch_s = (finalist.seconds if chosen else 0.0) + (
+        finalist.train_seconds * (finals.growth if refit else 1.0) if refit or not chosen else 0.0
+    )
+    trained = "at most" if chosen else "for"
+    seeds = f", mean of {len(finalist.runs)} seeds" if len(finalist.runs) > 1 else ""
+    pruned = sum(each.run.end == "pruned" for each in tried)
+    return [
+        f"Found by towers tune for {name} (data set {search.data.manifest.fingerprint[:12]}), on its validation events "
+        f"alone: {search.asked.metric} {finalist.value:.4f} after {finalist.best_epoch} epochs{seeds}.",
+        f"{len(tried)} trials, {pruned} of them pruned, in {search.clock.used() / 60:.1f} minutes; this is trial "
+        f"{finalist.tried.number} of family {finalist.tried.family!r}, which ran for {len(run.epochs)} epochs.",
+        f"It trains {trained} {epochs} epochs of about {epoch_s:.1f} s, validation and a second training included "
+        f"where there are any: about {epochs * epoch_s / 60:.1f} minutes on the machine of the search.",
+    ]
+
+
+def _key(name: str) -> str:
+    return name if BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(name)} = {_value(each)}" for name, each in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,240 @@
+"""The search: trials of one share each, one after another, until what is left of the budget is for the finals.
+
+In: a space, a data set, a clock. Out: finished trials. First the starts, then steps from the best point in turn with
+Optuna's sampler, in the best family and now and then in the second best.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from optuna.trial import Trial
+
+from pipelines.check import check_recipe
+from pipelines.dataset import Dataset
+from pipelines.progress import say
+from pipelines.tuning.clock import Clock
+from pipelines.tuning.fixed import Fixed
+from pipelines.tuning.space import Family, Point, Raw, Traits, families
+from pipelines.tuning.steps import steps
+from pipelines.tuning.study import Trials, Tried, canonical
+from pipelines.tuning.training import Run, Share, train
+from serving.staging import remove
+from towers.config import Config, parse_config
+from towers.errors import ConfigError
+
+SHARES = 28  # trials that use the whole of their share would use up the budget
+LARGEST_SHARE = 5  # one part in so many of the budget is the most that a trial may use
+LEAST_EPOCHS = 3  # that the first trial can train in a share, where the budget allows it
+SHARE_EPOCHS = 10.0  # a share where no clock runs
+ROOM = 0.8  # of the time that the recipe may train is planned for; machines are not always equally busy
+MOST_TRIALS = 300  # more find what suits this sample of users by luck, and not what suits the data
+FINALS = 12  # what the finals cost, in runs of the best trial
+MOST_FINALS = 0.45  # of the budget
+STEPS_FIRST = 12  # trials of a family until samples begin
+STEP_EVERY = 4  # of the trials after that one is a step
+SECOND_BEST = 0.95  # a family whose best is this near to the best of all gets
+SECOND_EVERY = 3  # one of so many trials
+KEPT = 4  # trials whose checkpoints are kept, to be trained for longer
+MOST_REPEATS = 20  # samples in a row that were tried before: nothing is left
+PATIENCE = 5
+MOST_EPOCHS = 10_000  # a share ends a training, not this
+MOST_SCORES = 1_000_000_000  # users x items of one validation
+MOST_USERS, LEAST_USERS = 10_000, 1_000
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is searched for, and how far.
+
+    Attributes:
+        metric: what validation maximises.
+        seed: of trainings and sampler.
+        trials: at most so many; None: as many as the budget allows.
+        train_s: seconds that the recipe may train.
+    """
+
+    metric: str
+    seed: int
+    trials: int | None
+    train_s: float
+
+
+class Search:
+    """The search in a working directory.
+
+    Args:
+        data: the data set.
+        fixed: settings that are not searched.
+        asked: see there.
+        work: holds `study.db`, and `trials/` with the checkpoints of the best.
+        clock: of the whole command.
+    """
+
+    def __init__(self, data: Dataset, fixed: Fixed, asked: Asked, work: Path, clock: Clock) -> None:
+        self.data, self.fixed, self.asked, self.work, self.clock = data, fixed, asked, work, clock
+        self.traits = Traits.of(data)
+        self.families = {each.name: each for each in fixed.families(families(self.traits))}
+        self.trials = Trials(work / "study.db", asked.seed, self.families)
+
+    @staticmethod
+    def check(data: Dataset, fixed: Fixed) -> None:
+        """Refuses a recipe that leaves nothing to search, or that the data set cannot feed.
+
+        Raises:
+            ConfigError: names the key.
+        """
+        check_recipe(fixed.config, data)
+        fixed.families(families(Traits.of(data)))
+
+    @property
+    def share(self) -> float:
+        """What a trial may cost; of the first one, which measures it, the most that any may."""
+        kept = self.trials.recall("share")
+        if kept is not None:
+            return float(kept)
+        return self.clock.budget_s / LARGEST_SHARE if self.clock.timed else SHARE_EPOCHS
+
+    @property
+    def validation_users(self) -> int:
+        """So many that a validation takes no longer than the epochs between."""
+        return min(MOST_USERS, max(LEAST_USERS, MOST_SCORES // max(1, self.traits.items)))
+
+    def directory(self, number: int) -> Path:
+        """Where a trial trains."""
+        return self.work / "trials" / f"{number:04}"
+
+    def sections(self, family: str, point: Point) -> Raw:
+        """What a point says in a recipe."""
+        return self.fixed.sections(family, point, self.traits)
+
+    def config(self, raw: Raw) -> Config:
+        """The settled recipe of a training.
+
+        Raises:
+            ConfigError: the settings do not fit together, or not the data set.
+        """
+        usual = {"epochs": MOST_EPOCHS, "patience": PATIENCE, "validation_users": self.validation_users}
+        own = {"metric": self.asked.metric, "seed": self.asked.seed}
+        return check_recipe(parse_config(raw | {"train": usual | raw["train"] | own}), self.data)
+
+    def run(self) -> None:
+        """Tries until the search has had its part; see `docs/tuning.md`."""
+        (self.work / "trials").mkdir(exist_ok=True)
+        while asked := self.trials.cut_off():
+            self._try(*asked)
+        for family, point in self._starts():
+            if self.finished():
+                return
+            self._try(*self.trials.ask(family, point, "start"))
+        # Where no start came to an end, all are too slow or diverge, and so would the rest.
+        repeats = 0 if self.trials.ranked() else MOST_REPEATS
+        while not self.finished() and repeats < MOST_REPEATS:
+            repeats = 0 if self._try(*self.trials.ask(*self._next())) else repeats + 1
+
+    def finished(self) -> bool:
+        """Whether the finals begin."""
+        most = MOST_TRIALS if self.asked.trials is None else self.asked.trials
+        if len(self.trials.all()) >= most:
+            return True
+        return self.clock.timed and self.clock.left() <= self._finals_s()
+
+    def _finals_s(self) -> float:
+        ranked = self.trials.ranked()
+        wanted = FINALS * min(self.share, ranked[0].run.cost) if ranked else 0.0
+        return min(MOST_FINALS * self.clock.budget_s, wanted)
+
+    def _starts(self) -> list[tuple[str, Point]]:
+        """Every family's first start, then the second ones; without those that were tried."""
+        rounds = max(len(each.starts) for each in self.families.values())
+        wanted = [
+            (name, each.starts[turn])
+            for turn in range(rounds)
+            for name, each in self.families.items()
+            if turn < len(each.starts)
+        ]
+        # What the user's recipe fixes may make two of them one.
+        known, new = self._known(), []
+        for name, point in wanted:
+            settings = canonical(self.sections(name, point))
+            if settings not in known:
+                new.append((name, point))
+                known.add(settings)
+        return new
+
+    def _next(self) -> tuple[str, Point | None, str]:
+        """Family, point (None: to be sampled) and origin of the next trial."""
+        tried, ranked = self.trials.all(), self.trials.ranked()
+        best: dict[str, Tried] = {}
+        for each in ranked:
+            best.setdefault(each.family, each)
+        first, *others = best.values()
+        near = [each for each in others if each.run.value >= SECOND_BEST * first.run.value]
+        chosen = near[0] if near and len(tried) % SECOND_EVERY == 0 else first
+        of_family = sum(each.family == chosen.family for each in tried)
+        if of_family >= STEPS_FIRST and len(tried) % STEP_EVERY:
+            return chosen.family, None, "sampled"
+        return self._step(self.families[chosen.family], chosen) or (chosen.family, None, "sampled")
+
+    def _step(self, family: Family, best: Tried) -> tuple[str, Point, str] | None:
+        known = self._known()
+        before = self.trials.recall(f"before {best.number}")
+        for name, point in steps(family, best.point, before):
+            if canonical(self.sections(family.name, point)) not in known:
+                return family.name, point, name
+        return None
+
+    def _known(self) -> set[str]:
+        return {canonical(self.sections(each.family, each.point)) for each in self.trials.all() if each.family}
+
+    def _try(self, trial: Trial, family: str, point: Point) -> bool:
+        """One trial; whether it was a new one."""
+        known, origin, raw = self._known(), trial.user_attrs["origin"], self.sections(family, point)
+        if canonical(raw) in known:
+            self.trials.tell(trial, Run(end="refused", reason="tried before"), self.share)
+            return False
+        ranked = self.trials.ranked()
+        of_family = [each for each in ranked if each.family == family]
+        if of_family and origin in self.families[family].parameters:
+            self.trials.remember(f"before {trial.number}", dict(of_family[0].point))
+        run = self._train(raw, self.directory(trial.number), lambda run: self.trials.behind(trial, run, self.share))
+        tried = self.trials.tell(trial, run, self.share)
+        self._clean()
+        self._say(tried, ranked[0] if ranked else None)
+        return True
+
+    def _train(self, raw: Raw, directory: Path, behind: Callable[[Run], bool]) -> Run:
+        try:
+            config = self.config(raw)
+        except ConfigError as error:
+            return Run(end="refused", reason=str(error))
+        share = Share(self.share, self.clock, behind)
+        if self.trials.recall("share") is None:
+            share.behind = lambda run: self._measure(run, share)
+        return train(config, self.data, directory, share)
+
+    def _measure(self, run: Run, share: Share) -> bool:
+        """Settles the share after the first epoch of the first trial, which is of the cheapest family."""
+        if self.clock.timed and self.trials.recall("share") is None:
+            least = LEAST_EPOCHS * run.cost / len(run.epochs)
+            budget_s = self.clock.budget_s
+            most = min(budget_s / LARGEST_SHARE, ROOM * self.asked.train_s)
+            share.most = min(most, max(budget_s / SHARES, least))
+            self.trials.remember("share", share.most)
+        return False
+
+    def _clean(self) -> None:
+        """Keeps the checkpoints of the best trials that could be trained for longer, and no others."""
+        longer = [each.number for each in self.trials.ranked() if each.run.end == "share"][:KEPT]
+        kept = {self.directory(number) for number in longer}
+        for each in (self.work / "trials").iterdir():
+            if each not in kept:
+                remove(each)
+
+    def _say(self, tried: Tried, best: Tried | None) -> None:
+        run = tried.run
+        shown = f"{self.asked.metric} {run.value:.4f} after {len(run.epochs)} epochs" if run.epochs else "no epoch"
+        above = "" if best is None else f", best before {best.run.value:.4f}"
+        why = f"{run.end}: {run.reason}" if run.reason else run.end
+        left = f"; {max(0.0, self.clock.left()) / 60:.1f} min left" if self.clock.timed else ""
+        say(f"trial {tried.number} ({tried.family}, {tried.origin}): {shown}{above} ({why}){left}")

@@ -1,0 +1,234 @@
+"""The settings that `towers tune` searches: families of models, what can be set in each, and where the search starts.
+
+In: what a data set has. Out: families; a point of one becomes the sections of a recipe. Nothing here was fitted to one
+data set: the starts are the strong recipes of the literature and of docs/losses.md, each for data of another kind.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.dataset import Dataset
+from pipelines.derive import derive_candidate, derive_query
+from pipelines.tuning.parameters import Choice, Number, Parameter, Value
+
+Point = Mapping[str, Value]
+Raw = dict[str, Any]
+
+SMALL_CATALOGUE = 8_000  # items that full softmax scores in the time of a step
+DENSE = 100  # events an item, on average: popularity is well known there, and overfitting the greater danger
+OWN_KINDS = ("id", "history")  # features that the families name themselves
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What the search must know of a data set.
+
+    Attributes:
+        timed: histories are the earlier events, in order.
+        clock: its times are moments, not places in a file.
+        items: number of items.
+        density: training events an item.
+        query, candidate: derived features of attributes and context, as a recipe would hold them.
+    """
+
+    timed: bool
+    clock: bool
+    items: int
+    density: float
+    query: Raw
+    candidate: Raw
+
+    @classmethod
+    def of(cls, data: Dataset) -> "Traits":
+        """Reads the manifest and the attribute columns."""
+        manifest = data.manifest
+        sides = [
+            {
+                name: feature.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+                for name, feature in derived.items()
+                if feature.kind not in OWN_KINDS
+            }
+            for derived in (derive_query(data), derive_candidate(data))
+        ]
+        return cls(
+            timed=manifest.timed,
+            clock=manifest.timed and manifest.time_unit not in (None, "order"),
+            items=manifest.items,
+            density=manifest.events["train"] / max(1, manifest.items),
+            query=sides[0],
+            candidate=sides[1],
+        )
+
+    @property
+    def attributes(self) -> bool:
+        """Whether there is more to know of a user or an item than their ids."""
+        return bool(self.query or self.candidate)
+
+
+@dataclass(frozen=True)
+class Family:
+    """Models of one kind of user vector.
+
+    Attributes:
+        name: "ids", "graph", "history" or "sequence".
+        parameters: what is searched, the most important first: the order of the steps from the best point.
+        starts: points to begin with; what a start leaves out is what the recipe fixes.
+    """
+
+    name: str
+    parameters: Mapping[str, Parameter]
+    starts: tuple[Point, ...]
+
+
+def families(traits: Traits) -> list[Family]:
+    """The families that fit the data, the cheapest first."""
+    names = ["ids", "graph", "history", *(["sequence"] if traits.timed else [])]
+    return [Family(name, _parameters(name, traits), tuple(_starts(name, traits))) for name in names]
+
+
+def sections(family: str, point: Point, traits: Traits) -> Raw:
+    """The recipe that a point stands for: features, model, loss, sampler, optimizer, train."""
+    loss: Raw = {"name": point["loss"]}
+    if point["loss"] != "full_softmax":
+        loss["correction"] = point["correction"]
+    raw: Raw = {
+        "features": _features(family, point, traits),
+        "model": {
+            "dimension": 64,
+            "similarity": "cosine",
+            "norm_exponent": "validation",
+            "temperature": point["temperature"],
+            "query_dropout": point["dropout"],
+        },
+        "loss": loss,
+        "optimizer": {
+            "name": "adam",
+            "learning_rate": point["learning_rate"],
+            "weight_decay": point["weight_decay"],
+            "average": point["average"],
+        },
+        "train": {"batch_size": point["batch_size"]},
+    }
+    if point["loss"] != "full_softmax":
+        raw["sampler"] = {"name": "in_batch"}
+        if point["negatives"]:
+            drawn = {"name": "uniform", "negatives": point["negatives"]}
+            raw["sampler"] = {"name": "mixed", "parts": [{"name": "in_batch"}, drawn]}
+    return raw
+
+
+def _parameters(family: str, traits: Traits) -> dict[str, Parameter]:
+    losses = ("sampled_softmax", "bsl", *(("full_softmax",) if traits.items <= SMALL_CATALOGUE else ()))
+    own: dict[str, Parameter] = {}
+    if family == "graph":
+        own["neighbours"] = Number(0.25, 8.0, step=2.0, log=True)
+    if family in ("history", "sequence"):
+        own["user_id"] = Choice(("no", "masked", "yes"))
+    if family == "history":
+        own["pooling"] = Choice(("mean", "sqrt", "attention"))
+        own["share_item_table"] = Choice((True, False))
+        own["max_length"] = Choice((10, 20, 50, 100))
+        if traits.timed:
+            own["window"] = Choice(("earlier", "others"))
+    if family == "sequence":
+        own["pooled"] = Choice((False, True))
+        own["sequence_dropout"] = Choice((0.0, 0.1, 0.2, 0.3, 0.5))
+        own["blocks"] = Choice((1, 2, 3))
+        own["max_length"] = Choice((20, 50, 100))
+        if traits.clock:
+            own["time_gaps"] = Choice((False, True))
+    if traits.attributes:
+        own["attributes"] = Choice((False, True))
+    return {
+        "temperature": Number(0.03, 0.5, step=1.4, log=True),
+        "learning_rate": Number(1e-4, 2e-2, step=2.0, log=True),
+        "correction": Number(0.0, 1.0, step=0.3),
+        **own,
+        "loss": Choice(losses),
+        "weight_decay": Choice((0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)),
+        "batch_size": Choice((256, 512, 1024, 2048, 4096, 8192)),
+        "dropout": Choice((0.0, 0.1, 0.2, 0.3, 0.5)),
+        "negatives": Choice((0, 256, 1024, 4096)),
+        "average": Choice((0.0, 0.99, 0.999)),
+    }
+
+
+def _starts(family: str, traits: Traits) -> list[dict[str, Value]]:
+    usual: dict[str, Value] = {
+        "loss": "sampled_softmax",
+        "correction": 1.0,
+        "temperature": 0.1,
+        "learning_rate": 0.002,
+        "batch_size": 2048,
+        "weight_decay": 0.0,
+        "dropout": 0.0,
+        "negatives": 0,
+        "average": 0.0,
+    }
+    if traits.attributes:
+        usual["attributes"] = True
+    partial: dict[str, Value] = {"loss": "bsl", "correction": 0.3, "temperature": 0.12, "learning_rate": 0.001}
+    dense: dict[str, Value] = {"correction": 0.7, "temperature": 0.17, "learning_rate": 0.001, "weight_decay": 0.03}
+    match family:
+        case "ids":
+            second = dense if traits.density > DENSE else partial
+            return [usual, usual | second | {"negatives": 1024}]
+        case "graph":
+            one_hop: dict[str, Value] = {**usual, **partial, "neighbours": 2.0}
+            both = [one_hop, one_hop | dense]
+            return both[::-1] if traits.density > DENSE else both
+        case "history":
+            pooled: dict[str, Value] = {"pooling": "mean", "share_item_table": True, "max_length": 50}
+            if traits.timed:
+                pooled["window"] = "earlier"
+            return [
+                usual | pooled | {"user_id": "masked", "temperature": 0.2},
+                usual | pooled | {"user_id": "no", "correction": 0.5},
+            ]
+        case _:
+            attended: dict[str, Value] = {
+                "user_id": "no",
+                "pooled": False,
+                "sequence_dropout": 0.2,
+                "blocks": 2,
+                "max_length": 50,
+                "learning_rate": 0.001,
+            }
+            if traits.clock:
+                attended["time_gaps"] = False
+            few: dict[str, Value] = {"pooled": True, "batch_size": 256, "negatives": 1024, "correction": 0.5}
+            return [usual | attended, usual | attended | few]
+
+
+def _features(family: str, point: Point, traits: Traits) -> Raw:
+    query: Raw = {}
+    if point.get("user_id", "yes") != "no":
+        query["user_id"] = {"kind": "id", **({"mask_share": 0.5} if point.get("user_id") == "masked" else {})}
+    candidate: Raw = {"item_id": {"kind": "id"}}
+    match family:
+        case "graph":
+            query["taken"] = {"kind": "neighbours", "weight": point["neighbours"]}
+            candidate["takers"] = {"kind": "neighbours", "weight": point["neighbours"]}
+        case "history":
+            query["history"] = {
+                "kind": "history",
+                **{key: point[key] for key in ("pooling", "max_length", "share_item_table", "window") if key in point},
+            }
+        case "sequence":
+            query["history"] = {
+                "kind": "sequence",
+                "max_length": point["max_length"],
+                "blocks": point["blocks"],
+                "dropout": point["sequence_dropout"],
+                **({"time_gaps": True} if point.get("time_gaps") else {}),
+            }
+            if point["pooled"]:
+                query["pooled"] = {"kind": "history", "max_length": point["max_length"]}
+        case _:
+            pass
+    if point.get("attributes"):
+        # A column may bear the name of a feature above; then that one stays.
+        query = {**traits.query, **query}
+        candidate = {**traits.candidate, **candidate}
+    return {"query": query, "candidate": candidate}

@@ -1,0 +1,164 @@
+"""The trials, in an Optuna study on disk: asked for, reported, told, ranked.
+
+In: families and points. Out: `Tried`, one trial each. The study is a SQLite file, so that a search that was cut off
+knows every trial that it finished, and the one it was in.
+"""
+
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from pipelines.tuning.space import Family, Point
+from pipelines.tuning.training import Run
+
+RUNGS = 8  # places along a share where trials are compared
+PRUNE_FROM = 3  # the first rung at which one is pruned
+PRUNE_AFTER = 3  # trials to compare with
+ATTEMPTS = 3  # of a trial in which the process ended: it may be what ends it
+SPREAD = 100_003  # seeds of two searches do not meet
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One trial that has ended.
+
+    Attributes:
+        number: counts from 0.
+        family: of the model.
+        point: its settings.
+        origin: "start", the setting that a step changed, or "sampled".
+        run: its training.
+        finished: it was neither pruned nor failed.
+    """
+
+    number: int
+    family: str
+    point: Point
+    origin: str
+    run: Run
+    finished: bool
+
+
+class Trials:
+    """The study of one search.
+
+    Args:
+        file: of the study; made where it is missing.
+        seed: of the sampler.
+        families: that may be asked for.
+    """
+
+    def __init__(self, file: Path, seed: int, families: Mapping[str, Family]) -> None:
+        self.families, self._seed = families, seed
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._study = optuna.create_study(
+            storage=f"sqlite:///{file}",
+            study_name="tune",
+            direction="maximize",
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=PRUNE_AFTER, n_warmup_steps=PRUNE_FROM),
+            load_if_exists=True,
+        )
+
+    def remember(self, key: str, value: Any) -> None:
+        """Keeps a JSON value with the study."""
+        self._study.set_user_attr(key, value)
+
+    def recall(self, key: str) -> Any:
+        """What was kept, or None."""
+        return self._study.user_attrs.get(key)
+
+    def cut_off(self) -> tuple[Trial, str, Point] | None:
+        """The trial that an earlier process was in, to go on with; one in which it ended time and again has failed."""
+        for frozen in self._study.get_trials(states=(TrialState.RUNNING,)):
+            trial = Trial(self._study, frozen._trial_id)
+            attempts = frozen.user_attrs.get("attempts", 1)
+            if "point" in frozen.user_attrs and attempts < ATTEMPTS:
+                trial.set_user_attr("attempts", attempts + 1)
+                return trial, frozen.user_attrs["family"], frozen.user_attrs["point"]
+            trial.set_user_attr("run", Run(end="cut off", reason="the process ended in it").as_json())
+            self._study.tell(frozen.number, state=TrialState.FAIL)
+        # Asked for and not begun.
+        return self._asked() if self._study.get_trials(states=(TrialState.WAITING,)) else None
+
+    def ask(self, family: str, point: Point | None, origin: str) -> tuple[Trial, str, Point]:
+        """A new trial; without a point TPE samples one of the family."""
+        parameters = self.families[family].parameters
+        given = {} if point is None else {f"{family}.{name}": point[name] for name in parameters}
+        self._study.enqueue_trial({"family": family, **given}, user_attrs={"origin": origin})
+        return self._asked()
+
+    def _asked(self) -> tuple[Trial, str, Point]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            # A sampler for each trial, so that a search that was cut off samples what it would have sampled.
+            seed = self._seed * SPREAD + len(self._study.get_trials(deepcopy=False))
+            self._study.sampler = optuna.samplers.TPESampler(
+                seed=seed, n_startup_trials=1, multivariate=True, group=True
+            )
+            trial = self._study.ask()
+            family = trial.suggest_categorical("family", tuple(self.families))
+            found = self.families[family]
+            values = {name: each.suggest(trial, f"{family}.{name}") for name, each in found.parameters.items()}
+        point: Point = {**found.starts[0], **values}
+        trial.set_user_attr("family", family)
+        trial.set_user_attr("point", point)
+        return trial, family, point
+
+    def behind(self, trial: Trial, run: Run, share: float) -> bool:
+        """Reports a run at the rungs it has reached; whether the median trial was better by then."""
+        reached = min(RUNGS, int(RUNGS * run.cost / share))
+        _report(trial, run, share, reached)
+        return trial.should_prune() if reached else False
+
+    def tell(self, trial: Trial, run: Run, share: float) -> Tried:
+        """Ends a trial."""
+        finished = run.end in ("share", "converged", "budget") and bool(run.epochs)
+        trial.set_user_attr("run", run.as_json())
+        if finished and run.end != "budget":
+            # One that converged before its share was used up stays where it is at the rungs after that.
+            _report(trial, run, share, RUNGS)
+        state = TrialState.COMPLETE if finished else TrialState.PRUNED
+        self._study.tell(trial.number, run.value if finished else None, state=state)
+        return _tried(self._study.trials[trial.number])
+
+    def all(self) -> list[Tried]:
+        """Every trial that has ended."""
+        ended = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+        return [
+            _tried(each) for each in self._study.get_trials(deepcopy=False, states=ended) if "run" in each.user_attrs
+        ]
+
+    def ranked(self) -> list[Tried]:
+        """The finished ones, the best first."""
+        return sorted((each for each in self.all() if each.finished), key=lambda each: (-each.run.value, each.number))
+
+
+def _report(trial: Trial, run: Run, share: float, reached: int) -> None:
+    known = trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values
+    for rung in range(1, reached + 1):
+        value = run.at(share * rung / RUNGS)
+        if rung not in known and value is not None:
+            trial.report(value, rung)
+
+
+def _tried(frozen: FrozenTrial) -> Tried:
+    kept = frozen.user_attrs
+    return Tried(
+        frozen.number,
+        kept.get("family", ""),
+        kept.get("point", {}),
+        kept.get("origin", ""),
+        Run.from_json(kept["run"]),
+        frozen.state == TrialState.COMPLETE,
+    )
+
+
+def canonical(raw: Mapping[str, Any]) -> str:
+    """Settings as text: equal settings have equal text."""
+    return json.dumps(raw, sort_keys=True)

@@ -1,0 +1,226 @@
+"""One training of the search, stopped when it has had its share, is left behind, or shows that it is too slow.
+
+In: a settled recipe and what it may cost. Out: a `Run`, the metric after each epoch and why it ended; checkpoints from
+which it goes on, in a later process or with a larger share.
+"""
+
+import dataclasses
+import gc
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tensorflow as tf
+
+from pipelines.dataset import Dataset
+from pipelines.stage import build_training
+from pipelines.tuning.clock import Clock
+from serving.staging import staged
+from towers.config import Config
+from towers.errors import ConfigError, DivergedError
+from towers.training import Trainer
+
+End = Literal[
+    "share", "converged", "pruned", "refused", "diverged", "too slow", "too large", "failed", "budget", "cut off"
+]
+
+MEASURED_STEPS = 20  # before an epoch's time is foretold
+MEASURED_S = 1.0
+DECIMALS = 6  # of a norm exponent
+OVERRUN = 1.05  # an epoch that would end so far beyond the share is still trained
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """After one epoch: the cost so far, the metric, the seconds of its steps and in all, the norm exponent."""
+
+    cost: float
+    metric: float
+    train_seconds: float
+    seconds: float
+    norm_exponent: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training so far.
+
+    Attributes:
+        epochs: in their order.
+        end: why it ended.
+        reason: more of that, for a person.
+    """
+
+    epochs: tuple[Epoch, ...] = ()
+    end: End = "share"
+    reason: str = ""
+
+    @property
+    def value(self) -> float:
+        """The best metric."""
+        return max((each.metric for each in self.epochs), default=0.0)
+
+    @property
+    def best_epoch(self) -> int:
+        """Epochs trained when the metric was best; 0 before the first."""
+        return max(range(len(self.epochs)), key=lambda place: self.epochs[place].metric, default=-1) + 1
+
+    @property
+    def cost(self) -> float:
+        """Of all epochs."""
+        return self.epochs[-1].cost if self.epochs else 0.0
+
+    def at(self, cost: float) -> float | None:
+        """The best metric by the time of this cost; None before the first epoch's end."""
+        return max((each.metric for each in self.epochs if each.cost <= cost), default=None)
+
+    def as_json(self) -> dict[str, Any]:
+        """What `from_json` reads."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> "Run":
+        """What `as_json` made."""
+        return cls(tuple(Epoch(**each) for each in raw["epochs"]), raw["end"], raw["reason"])
+
+
+class _Ended(Exception):  # noqa: N818 - not an error
+    def __init__(self, end: End, reason: str = "") -> None:
+        super().__init__(reason)
+        self.end, self.reason = end, reason
+
+
+class Share:
+    """What one training may use.
+
+    Args:
+        most: cost of all its epochs, in seconds of training and validation; in epochs where the clock does not run.
+        clock: of the whole search; its end stops a training within a step.
+        behind: asked after each epoch whether others were so much better that it should stop.
+    """
+
+    def __init__(self, most: float, clock: Clock, behind: Callable[[Run], bool] = lambda run: False) -> None:
+        self.most, self.clock, self.behind = most, clock, behind
+
+    def refuse(self, run: Run) -> None:
+        """Ends a training before an epoch for which there is no room, and one that lies behind."""
+        if not run.epochs:
+            return
+        epoch = run.cost / len(run.epochs)
+        if run.cost + epoch > self.most * OVERRUN:
+            raise _Ended("share")
+        if self.clock.timed and epoch > self.clock.left():
+            raise _Ended("budget", "the budget is used up")
+        if self.behind(run):
+            raise _Ended("pruned", "others were better by then")
+
+    def refuse_slow(self, epoch_s: float) -> None:
+        """Ends a training whose first epoch would not end in time.
+
+        Args:
+            epoch_s: seconds that its steps will take.
+        """
+        room = min(self.most * OVERRUN, self.clock.left())
+        if self.clock.timed and epoch_s > room:
+            raise _Ended("too slow", f"an epoch takes about {epoch_s:,.0f} s, and there are {room:,.0f} s for all")
+
+
+def train(config: Config, data: Dataset, directory: Path, share: Share) -> Run:
+    """Trains until its share is used up or the metric grows no more, from the checkpoint in `directory` where one is.
+
+    Args:
+        config: settled.
+        data: only its training and validation events are read.
+        directory: made where it is missing.
+        share: what it may use.
+
+    Returns:
+        The run. One that diverged or did not fit into memory has the reason in it.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    history = _History(directory / "epochs.json", config.train.metric, share.clock)
+    end: End = "converged"
+    reason = ""
+    try:
+        training = build_training(config, data, ("train",), directory, directory, validated=True)
+        trainer = Trainer(
+            training.task, training.batches, config.optimizer, config.train, directory, training.validation
+        )
+        history.restore(trainer)
+        _fit(trainer, history, share)
+    except _Ended as ended:
+        end, reason = ended.end, ended.reason
+    except DivergedError as error:
+        end, reason = "diverged", str(error).partition(";")[0]
+    except ConfigError as error:
+        end, reason = "refused", str(error)
+    except (tf.errors.ResourceExhaustedError, MemoryError):
+        end, reason = "too large", "it does not fit into memory"
+    except tf.errors.OpError as error:
+        end, reason = "failed", error.message.partition("\n")[0]
+    finally:
+        # A trainer and its graphs hold one another: without this each trial would leave its tables behind.
+        gc.collect()
+    return dataclasses.replace(history.run, end=end, reason=reason)
+
+
+class _History:
+    """The epochs so far, in a file beside the checkpoints, which do not know each epoch's norm exponent."""
+
+    def __init__(self, file: Path, metric: str, clock: Clock) -> None:
+        self._file, self._metric, self._clock = file, metric, clock
+        self.run = Run()
+
+    def restore(self, trainer: Trainer) -> None:
+        """The epochs of the checkpoint that training goes on from; the file may lack the last of them."""
+        kept = json.loads(self._file.read_text(encoding="utf-8")) if self._file.exists() else []
+        for place, record in enumerate(trainer.progress.history):
+            self._add(record, kept[place] if place < len(kept) else _norm_exponent(trainer))
+
+    def add(self, record: dict[str, float], trainer: Trainer) -> None:
+        """One more epoch."""
+        self._add(record, _norm_exponent(trainer))
+        with staged(self._file, overwrite=True) as half:
+            half.write_text(json.dumps([each.norm_exponent for each in self.run.epochs]), encoding="utf-8")
+
+    def _add(self, record: dict[str, float], norm_exponent: float) -> None:
+        seconds = record["train_seconds"] + record["validation_seconds"]
+        cost = self.run.cost + (seconds if self._clock.timed else 1.0)
+        epoch = Epoch(cost, record[self._metric], record["train_seconds"], seconds, norm_exponent)
+        self.run = Run((*self.run.epochs, epoch))
+
+
+def _norm_exponent(trainer: Trainer) -> float:
+    return round(float(trainer.task.towers.candidate_tower.norm_exponent), DECIMALS)
+
+
+def _fit(trainer: Trainer, history: _History, share: Share) -> None:
+    if trainer.progress.finished:
+        return
+    share.refuse(history.run)
+    steps, before = trainer.examples.steps, trainer.done
+    first = math.nan
+
+    def on_step(done: int, loss: float) -> None:
+        nonlocal first
+        share.clock.save()
+        if share.clock.left() <= 0:
+            raise _Ended("budget", "the budget is used up")
+        if done == before + 1:  # the first step traces the graph
+            first = time.monotonic()
+        elif not history.run.epochs and done - before > MEASURED_STEPS:
+            seconds = time.monotonic() - first
+            if seconds > MEASURED_S:
+                share.refuse_slow(seconds / (done - before - 1) * steps)
+
+    def on_epoch(record: dict[str, float]) -> None:
+        history.add(record, trainer)
+        share.clock.save(now=True)
+        if not trainer.progress.finished:
+            share.refuse(history.run)
+
+    trainer.fit(on_step, on_epoch)

@@ -1,0 +1,73 @@
+"""The train step as a graph, or compiled by XLA where that is possible.
+
+In: a step and two of its batches. Out: a function of a batch. What XLA cannot compile is refused, with the reason.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from towers.errors import ConfigError
+
+REMEDY = "set it to false"
+
+
+def compiled(step: Callable[[Any], tf.Tensor], one: Any, other: Callable[[], Any], *, jit_compile: bool) -> Any:
+    """`step` as a `tf.function`.
+
+    Args:
+        step: of a batch, to a loss.
+        one: a batch, as tensors.
+        other: gives another one.
+        jit_compile: by XLA.
+
+    Raises:
+        ConfigError: XLA has no kernel for something in the step, or would compile it anew for every batch.
+    """
+    if not jit_compile:
+        # One graph from the first batch on, be it the first of a run or of a resumed one: known and unknown sizes make
+        # different graphs, which differ in the last bits.
+        return tf.function(step, input_signature=[_of_any_size(one)], autograph=False)
+    function = tf.function(step, reduce_retracing=True, autograph=False, jit_compile=True)
+    changing = sorted(_changing(one, other()))
+    if changing:
+        raise ConfigError(
+            f"train.jit_compile: how many rows {', '.join(changing)} reads changes from batch to batch, and XLA would "
+            f"compile the step for each anew; {REMEDY}"
+        )
+    try:
+        function.experimental_get_compiler_ir(one)(stage="hlo_serialized")
+    except (tf.errors.OpError, ValueError, NotImplementedError) as error:
+        reason = str(error).strip().splitlines()[0][:300]
+        raise ConfigError(f"train.jit_compile: XLA cannot compile this step ({reason}); {REMEDY}") from None
+    return function
+
+
+def _of_any_size(batch: Any) -> Any:
+    """The signature of a batch; parts of several tensors, `Bag` or `Sequences`, are of another size in each."""
+    return type(batch)(*(_signature(part) for part in batch))
+
+
+def _signature(part: Any) -> Any:
+    if isinstance(part, Mapping):
+        return {name: _signature(value) for name, value in part.items()}
+    if isinstance(part, tuple):
+        return tf.nest.map_structure(lambda each: tf.TensorSpec([None] * each.shape.rank, each.dtype), part)
+    return tf.TensorSpec(part.shape, part.dtype)
+
+
+def _changing(one: Any, other: Any) -> list[str]:
+    """Names of the parts of a batch whose shapes differ."""
+    parts: dict[str, tuple[Any, Any]] = {}
+    for name in one._fields:
+        mine, its = getattr(one, name), getattr(other, name)
+        if isinstance(mine, Mapping):
+            parts |= {key: (value, its[key]) for key, value in mine.items()}
+        else:
+            parts[name] = (mine, its)
+    return [name for name, pair in parts.items() if _shapes(pair[0]) != _shapes(pair[1])]
+
+
+def _shapes(tensors: Any) -> list[tuple[int, ...]]:
+    return [tuple(each.shape) for each in tf.nest.flatten(tensors)]

@@ -1,0 +1,42 @@
+"""Tells the encoders of neighbours who took what.
+
+In: the towers, their looked-up tables, the events that train. Out: towers whose `neighbours` features know the graph.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from towers.events import Events
+from towers.graph import Neighbours
+from towers.graph_encoder import GraphEncoder
+from towers.model import TwoTower
+from towers.tables import Tables
+
+
+def connect_neighbours(model: TwoTower, tables: Tables, parts: Sequence[Events]) -> None:
+    """Connects every encoder of neighbours, before the first step and again before export.
+
+    Args:
+        model: the towers.
+        tables: looked-up features of the same towers.
+        parts: the events that train, split by split.
+
+    Raises:
+        ConfigError: the graph is too large to be pooled whole in each step.
+    """
+    queries = [encoder for encoder in model.query_tower.encoders if isinstance(encoder, GraphEncoder)]
+    candidates = [encoder for encoder in model.candidate_tower.encoders if isinstance(encoder, GraphEncoder)]
+    if not queries and not candidates:
+        return
+    user, item = np.concatenate([part.user for part in parts]), np.concatenate([part.item for part in parts])
+    users = len(parts[0].offsets) - 1
+    for encoder in queries:
+        _connect(encoder, user, tables.neighbours[encoder.spec.name].rows[item], users)
+    for encoder in candidates:
+        name = encoder.spec.name
+        _connect(encoder, item, tables.audiences[name][user], len(tables.items[name]))
+
+
+def _connect(encoder: GraphEncoder, node: np.ndarray, row: np.ndarray, count: int) -> None:
+    encoder.connect(Neighbours(node, row, count, encoder.spec.rows, encoder.spec.length or 1))

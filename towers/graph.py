@@ -1,0 +1,98 @@
+"""One hop of the user-item graph: the trained neighbours of every node, and the products that pool them.
+
+In: events as (node, neighbour) pairs. Out: `Neighbours`, which pools the rows of an embedding table,
+``sum_j e_j / sqrt(d d_j)`` over the neighbours j of each node, d and d_j their numbers of neighbours.
+Source: He et al., LightGCN, SIGIR 2020, its propagation without layers.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+from tensorflow.python.ops.linalg.sparse import sparse_csr_matrix_ops as csr
+
+from towers.events import Int64s
+from towers.features import MISSING, Bag
+from towers.rows import every_row
+
+Floats = NDArray[np.float32]
+
+
+class Neighbours:
+    """Whose neighbours are whose. No `tf.Module`: data, not weights, and so in no checkpoint.
+
+    Args:
+        node: [E] the node of each pair, below `count`.
+        row: [E] the table row of its neighbour; MISSING ones are left out.
+        count: number of nodes.
+        rows: length of the table.
+        most: of a node with more neighbours the last so many count.
+
+    Attributes:
+        offsets: [count + 1]; the neighbours of node n are ``row[offsets[n]:offsets[n + 1]]``.
+        row: their table rows.
+        weight: [rows] ``1 / sqrt(d_j)`` of each row as a neighbour; 0 for one that is nobody's.
+    """
+
+    def __init__(self, node: NDArray[np.int32], row: NDArray[np.int32], count: int, rows: int, most: int) -> None:
+        kept = row != MISSING
+        node, row = node[kept], row[kept]
+        order = np.argsort(node, kind="stable")
+        node, row = node[order], row[order]
+        from_end = np.cumsum(np.bincount(node, minlength=count))[node] - np.arange(len(node))
+        node, row = node[from_end <= most], row[from_end <= most]
+        self.offsets: Int64s = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(node, minlength=count))])
+        self.row = row
+        degree = np.bincount(row, minlength=rows)
+        self.weight: Floats = np.where(degree, 1 / np.sqrt(np.maximum(degree, 1)), 0).astype(np.float32)
+        self._pool: Callable[[tf.Tensor], tf.Tensor] | None = None
+
+    def __len__(self) -> int:
+        """Number of nodes."""
+        return len(self.offsets) - 1
+
+    def bag(self, nodes: Int64s) -> Bag:
+        """The neighbours of `nodes` [B] as a `Bag`, each distinct row once."""
+        counts = np.diff(self.offsets)[nodes]
+        example = np.repeat(np.arange(len(nodes)), counts)
+        place = np.arange(len(example)) - np.repeat(np.cumsum(counts) - counts, counts) + self.offsets[nodes][example]
+        distinct, inverse = np.unique(self.row[place], return_inverse=True)
+        return Bag(distinct.astype(np.int64), inverse.astype(np.int64), example, np.int32(len(nodes)))
+
+    def pool_all(self, table: tf.Tensor) -> tf.Tensor:
+        """``sum_j e_j / sqrt(d d_j)`` of every node: [nodes, D] from `table` [rows, D].
+
+        Sparse matrices as rows of what is not zero: TensorFlow's product over `tf.SparseTensor` takes fifteen times as
+        long on a CPU, and so does the gradient that it has of its own for this one.
+        """
+        if self._pool is None:
+            self._pool = self._products(int(table.shape[0]))
+        return self._pool(table)
+
+    def _products(self, rows: int) -> Callable[[tf.Tensor], tf.Tensor]:
+        counts = np.diff(self.offsets)
+        node = np.repeat(np.arange(len(counts)), counts)
+        value: Floats = (self.weight[self.row] / np.sqrt(counts[node])).astype(np.float32)
+        # Outside of any graph: the matrices are made once and captured.
+        with tf.init_scope():
+            forward = _matrix(node, self.row, value, (len(counts), rows))
+            backward = _matrix(self.row, node, value, (rows, len(counts)))
+
+        @tf.custom_gradient
+        def pool(table: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.IndexedSlices]]:
+            def gradient(upstream: tf.Tensor) -> tf.IndexedSlices:
+                return every_row(csr.sparse_matrix_mat_mul(backward._matrix, tf.convert_to_tensor(upstream)))
+
+            return csr.sparse_matrix_mat_mul(forward._matrix, table), gradient
+
+        products: Callable[[tf.Tensor], tf.Tensor] = pool
+        return products
+
+
+def _matrix(
+    row: NDArray[np.integer], column: NDArray[np.integer], value: Floats, shape: tuple[int, int]
+) -> csr.CSRSparseMatrix:
+    order = np.lexsort((column, row))
+    places = np.stack([row[order], column[order]], axis=1).astype(np.int64)
+    return csr.CSRSparseMatrix(tf.SparseTensor(places, value[order], shape))

@@ -1,0 +1,88 @@
+"""The encoder of a `neighbours` feature: the items a user took, or the users who took an item, pooled as one graph hop.
+
+In: numbers of nodes in training, lists of ids in a request. Out: vectors `[B, D]`. In training every node is pooled at
+once by a sparse product; outside it only those asked for; and who was not there in training is pooled from the list
+that comes with the request.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from towers.errors import ConfigError
+from towers.feature_settings import NeighboursFeature
+from towers.features import MISSING, Bag, FeatureEncoder, FeatureSpec
+from towers.graph import Neighbours
+from towers.half_precision import gathered, whole
+
+MOST_PAIRS = 50_000_000  # pooled in each step; beyond that a step takes seconds
+
+
+class GraphEncoder(FeatureEncoder):
+    """Looks up lists of ids and pools them, ``w sum_j e_j / sqrt(d d_j)``.
+
+    Args:
+        spec: what it learnt.
+        config: its section of the recipe.
+        table: embedding rows of the neighbours' ids `[spec.rows, D]`.
+    """
+
+    def __init__(self, spec: FeatureSpec, config: NeighboursFeature, table: tf.Variable) -> None:
+        super().__init__(spec, table)
+        self.config = config
+        # 1 / sqrt(d_j): with the weights, because a request's list needs it, too.
+        self.weight = tf.Variable(tf.zeros([spec.rows]), trainable=False, name=f"neighbours_{spec.name}")
+        # A function is not tracked: the graph is data and stays out of checkpoints.
+        self._graph: Callable[[], Neighbours] | None = None
+
+    def connect(self, neighbours: Neighbours) -> None:
+        """Tells it the graph, before the first step.
+
+        Raises:
+            ConfigError: the graph is too large to be pooled whole in each step.
+        """
+        if len(neighbours.row) > MOST_PAIRS:
+            raise ConfigError(
+                f"features: {self.spec.name!r} of kind 'neighbours' pools every pair of the graph in each step: at "
+                f"most {MOST_PAIRS:,}, got {len(neighbours.row):,}; lower its max_length, or take a history"
+            )
+        self._graph = lambda: neighbours
+        self.weight.assign(neighbours.weight)
+
+    def embed(self, rows: Any, seed: tf.Tensor | None = None) -> tf.Tensor:
+        """Vectors `[B, D]` of nodes `[B]`, or of lists of their neighbours: table rows `[B, L]`, or a `Bag` of them."""
+        return self.config.weight * self._embed(rows, seed)
+
+    def _embed(self, rows: Any, seed: tf.Tensor | None) -> tf.Tensor:
+        if isinstance(rows, Bag):
+            return self._pooled(rows)
+        if rows.shape.rank == 1:
+            if self._graph is None:
+                raise RuntimeError(f"{self.spec.name}: nodes are asked for before `connect`")
+            if tf.executing_eagerly():
+                return self._pooled(self._graph().bag(rows.numpy()))
+            pooled = tf.gather(self._graph().pool_all(whole(self.table)), rows)
+            if seed is not None and self.config.mask_share > 0:
+                pooled *= tf.cast(self._kept(tf.shape(rows)[0], seed), tf.float32)[:, tf.newaxis]
+            return pooled
+        present = tf.cast(rows != MISSING, tf.float32)
+        weight = tf.gather(self.weight, rows) * present
+        pooled = tf.reduce_sum(gathered(self.table, rows) * weight[:, :, tf.newaxis], axis=1)
+        return pooled * _rsqrt(tf.reduce_sum(present, axis=1))
+
+    def informs(self, rows: tf.Tensor) -> tf.Tensor:
+        """Whether training learnt something of a node's neighbours, or of those in a list: bool [B]."""
+        if rows.shape.rank == 1:
+            return tf.reduce_any(self.embed(rows) != 0, axis=1)
+        return tf.reduce_any((rows != MISSING) & (tf.gather(self.weight, rows) > 0), axis=1)
+
+    def _pooled(self, bag: Bag) -> tf.Tensor:
+        weighted = gathered(self.table, bag.rows) * tf.gather(self.weight, bag.rows)[:, tf.newaxis]
+        pooled = tf.sparse.segment_sum(weighted, bag.place, bag.example, num_segments=bag.size)
+        count = tf.math.unsorted_segment_sum(tf.ones_like(bag.place, tf.float32), bag.example, bag.size)
+        return pooled * _rsqrt(count)
+
+
+def _rsqrt(count: tf.Tensor) -> tf.Tensor:
+    return tf.math.rsqrt(tf.maximum(count, 1.0))[:, tf.newaxis]

@@ -1,0 +1,115 @@
+"""Sampled softmax without the scores [B, M]: some queries at a time, whose scores stay in the processor's cache.
+
+In: queries, candidates, what does not count. Out: the weighted sum of the losses, with its exact gradients.
+
+The gradient of a softmax is made of the very exponentials that its value sums, so one pass makes both: three products
+and no second look at the scores. That takes the weights of the losses beforehand, so the sum is what comes out.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from towers.losses.masked import LOWEST
+from towers.losses.products import product
+
+SCORES = 1 << 20  # of one block: 4 MB
+FEWEST = 64  # queries of a block
+
+
+class Candidates(NamedTuple):
+    """What a batch's queries are compared with.
+
+    Attributes:
+        vector: [M, D].
+        offset: [M], added to the scores: ``-c log Q``.
+        mask: bool [M]; False where a candidate does not count.
+        name: int64 [M].
+        excluded: int64 [B, K], names that do not count for a query; None: all do.
+    """
+
+    vector: tf.Tensor
+    offset: tf.Tensor
+    mask: tf.Tensor
+    name: tf.Tensor
+    excluded: tf.Tensor | None
+
+
+def softmax_losses(
+    query: tf.Tensor, own: tf.Tensor, weight: tf.Tensor, candidates: Candidates, *, half: bool = False
+) -> tf.Tensor:
+    """``sum_i w_i log(1 + sum_j exp(s_ij + offset_j - own_i))``, a scalar.
+
+    The gradients go to queries, own logits and candidates' vectors; offsets and weights are data.
+
+    Args:
+        query: [B, D], B known while tracing, times the scale of the scores.
+        own: [B] log-sum-exp of each query's positives, corrected.
+        weight: [B].
+        candidates: of all queries.
+        half: multiply in bfloat16.
+    """
+    offset = tf.where(candidates.mask, candidates.offset, LOWEST)
+
+    @tf.custom_gradient
+    def total(
+        query: tf.Tensor, own: tf.Tensor, vector: tf.Tensor
+    ) -> tuple[tf.Tensor, Callable[[tf.Tensor], list[tf.Tensor]]]:
+        parts = _Parts(query, own, weight, candidates._replace(vector=vector, offset=offset), half)
+        loss, *gradients = parts.all()
+        return loss, lambda upstream: [upstream * each for each in gradients]
+
+    return total(query, own, candidates.vector)
+
+
+class _Parts(NamedTuple):
+    query: tf.Tensor
+    own: tf.Tensor
+    weight: tf.Tensor
+    candidates: Candidates
+    half: bool
+
+    def all(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+        """The loss and its gradients for queries, own logits and candidates."""
+        rows, columns = self.query.shape[0], self.candidates.vector.shape[0]
+        size = min(rows, max(FEWEST, SCORES // (columns or rows)))
+        blocks, rest = divmod(rows, size)
+
+        def step(i: tf.Tensor, loss: tf.Tensor, back: tf.Tensor, *lists: tf.TensorArray) -> tuple[tf.Tensor, ...]:
+            part, more, *own = self.block(i * size, size)
+            return i + 1, loss + part, back + more, *(each.write(i, one) for each, one in zip(lists, own, strict=True))
+
+        # The block's number is int32 on purpose: it stays in host memory, where loops and slices want it.
+        shapes = ([size, self.query.shape[1]], [size])
+        start = (tf.constant(0), tf.zeros([]), tf.zeros_like(self.candidates.vector))
+        lists = (tf.TensorArray(tf.float32, blocks, element_shape=shape) for shape in shapes)
+        _, loss, back, *lists = tf.while_loop(
+            lambda i, *_: i < blocks, step, (*start, *lists), parallel_iterations=1, maximum_iterations=blocks
+        )
+        query, own = (each.concat() for each in lists)
+        if rest:
+            part, more, last_query, last_own = self.block(tf.constant(rows - rest), rest)
+            loss, back = loss + part, back + more
+            query, own = tf.concat([query, last_query], 0), tf.concat([own, last_own], 0)
+        return loss, query, own, back
+
+    def block(self, first: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+        """The loss of some queries, and its gradients for all candidates, these queries, their own logits."""
+        query = tf.slice(self.query, tf.stack([first, 0]), [count, self.query.shape[1]])
+        own, weight = (tf.slice(each, [first], [count]) for each in (self.own, self.weight))
+        vector, excluded = self.candidates.vector, self.candidates.excluded
+        scores = product(query, vector, half=self.half, transpose_b=True) + self.candidates.offset
+        if excluded is not None:
+            for k in range(excluded.shape[1]):
+                name = tf.slice(excluded, tf.stack([first, k]), [count, 1])
+                scores = tf.where(name == self.candidates.name, LOWEST, scores)
+        highest = tf.reduce_max(scores, axis=1, keepdims=True)
+        powers = tf.exp(scores - highest)
+        sums = tf.reduce_sum(powers, axis=1)
+        above = highest[:, 0] + tf.math.log(sums) - own  # of the positives' log-sum-exp
+        of_own = weight * tf.sigmoid(above)
+        shares = (of_own / sums)[:, tf.newaxis]
+        of_query = product(powers, vector, half=self.half) * shares
+        of_vector = product(powers, query * shares, half=self.half, transpose_a=True)
+        return tf.reduce_sum(weight * tf.nn.softplus(above)), of_vector, of_query, -of_own

@@ -1,0 +1,106 @@
+"""Training batches of whole histories: self-attention runs once over a history, for all of the user's events at once.
+
+In: timed events and the tables. Out: `Batch`es as `towers.examples` makes them, of as many examples, whose sequence
+features are `Sequences`. No state: what is kept is a function of the epoch.
+
+A user's history is cut into windows of at most `length` items. An event with at most so many items before it sees them
+all; later windows begin half a length apart, so that each event stands in one window and sees at least half a length.
+A batch is a stretch of the windows in a seeded order.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from towers.events import Int64s
+from towers.examples import Examples, order_key, shuffled
+from towers.packing import NO_PLACE, UNKNOWN_GAP, Sequences, packed_windows
+from towers.tables import SequenceTable
+
+BLOCK_EVENTS = 1 << 20  # looked at at once
+
+
+@dataclass(frozen=True)
+class SequenceExamples(Examples):
+    """Batches whose examples come window by window; the events are timed.
+
+    Attributes:
+        alone: nothing but histories describes a query. An event without one, a user's first, would then train nothing:
+            it is no example.
+    """
+
+    alone: bool = False
+    _orders: dict[int, tuple[Int64s, Int64s]] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __len__(self) -> int:
+        return int(self._windows[1].sum())
+
+    def chosen(self, epoch: int, step: int) -> Int64s:
+        """The events [B] that are the examples of one step, rising: a stretch of the epoch's windows."""
+        begin = step * self.batch_size
+        end = min(begin + self.batch_size, len(self))
+        order, ends = self._order(epoch)
+        low, high = np.searchsorted(ends, begin, side="right"), np.searchsorted(ends, end, side="left")
+        first, count = (part[order[low : high + 1]] for part in self._windows)
+        before = np.cumsum(count) - count
+        stretch = np.repeat(first - before, count) + np.arange(count.sum())
+        skipped = begin - (ends[low] - count[0])
+        return np.sort(stretch[skipped : skipped + end - begin])
+
+    def query(self, example: Int64s) -> dict[str, Any]:
+        """The query features of examples, as a tower takes them."""
+        sequences = {name: self._sequences(example, table) for name, table in self.tables.sequences.items()}
+        return super().query(example) | sequences
+
+    @property
+    def _length(self) -> int:
+        return min(table.length for table in self.tables.sequences.values())
+
+    @cached_property
+    def _windows(self) -> tuple[Int64s, Int64s]:
+        """[W] the first event that is an example of each window, and how many are: they stand side by side."""
+        firsts, counts = [], []
+        for begin in range(0, len(self.events), BLOCK_EVENTS):
+            event = np.arange(begin, min(begin + BLOCK_EVENTS, len(self.events)))
+            start, end = self._history(event, self._length)
+            if self.alone:
+                event, start = event[end > start], start[end > start]
+            changed = np.flatnonzero(np.diff(start, prepend=-1))
+            firsts.append(event[changed])
+            counts.append(np.diff(changed, append=len(event)))
+        return np.concatenate(firsts), np.concatenate(counts)
+
+    def _order(self, epoch: int) -> tuple[Int64s, Int64s]:
+        """[W] the windows in the order of an epoch, and how many examples there are up to the end of each."""
+        if epoch not in self._orders:
+            count = self._windows[1]
+            order = shuffled(np.arange(len(count)), len(count), order_key(self.seed, epoch))
+            self._orders.clear()
+            self._orders[epoch] = order, np.cumsum(count[order])
+        return self._orders[epoch]
+
+    def _history(self, event: Int64s, length: int) -> tuple[Int64s, Int64s]:
+        """Where the part of each event's history that its window shows begins, and where it ends."""
+        if self.events.history_end is None:
+            raise ValueError("a sequence needs timed events")
+        begin, end = self.events.offsets[self.events.user[event]], self.events.history_end[event]
+        step = (length + 1) // 2
+        beyond = np.maximum(end - begin - length, 0)
+        return begin + step * -(-beyond // step), end
+
+    def _sequences(self, example: Int64s, table: SequenceTable) -> Sequences:
+        """The windows of examples [B], each as long as the longest history that ends in it."""
+        begin, end = self._history(example, table.length)
+        start, first, window = np.unique(begin, return_index=True, return_inverse=True)
+        lengths = np.maximum.reduceat(end, first) - start
+        step = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        places = np.repeat(start, lengths) + step
+        rows = table.rows[self.events.item[places]]
+        gaps = np.full(len(rows), UNKNOWN_GAP, np.int32)
+        if table.time_gaps and self.events.time is not None:
+            later = step > 0
+            gaps[later] = self.tables.gaps(self.events.time[places[later]] - self.events.time[places[later] - 1])
+        windows, begins = packed_windows(np.stack([rows, gaps], axis=1), lengths, table.length)
+        return windows._replace(place=np.where(end > begin, begins[window] + end - begin - 1, NO_PLACE))
