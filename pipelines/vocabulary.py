@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from pydantic import TypeAdapter
 
 from pipelines.context import Context
 from pipelines.dataset import Dataset
 from pipelines.features import column_of
 from towers.catalogue import counted
-from towers.config import Config, parse_config
+from towers.config import Config
 from towers.events import Events, Int32s
 from towers.feature_settings import Feature
 from towers.features import WORD_BREAKS, FeatureSpec
@@ -95,15 +96,15 @@ def load_features(directory: Path) -> LearntFeatures:
     """Reads what `save_features` wrote."""
     sides = json.loads((directory / "features.json").read_text(encoding="utf-8"))
     return LearntFeatures(
-        **{side: [_spec(side, entry, directory) for entry in sides[side]] for side in ("query", "candidate")}
+        **{side: [_spec(entry, directory) for entry in sides[side]] for side in ("query", "candidate")}
     )
 
 
-def _spec(side: str, entry: dict[str, Any], directory: Path) -> FeatureSpec:
-    parsed = parse_config({"features": {side: {entry["name"]: entry["config"]}}}, "features.json").features
-    feature = (parsed.query if side == "query" else parsed.candidate) or {}
+def _spec(entry: dict[str, Any], directory: Path) -> FeatureSpec:
     vocabulary = str(directory / entry["vocabulary"]) if entry["vocabulary"] else ""
-    return FeatureSpec(**{**entry, "config": feature[entry["name"]], "vocabulary": vocabulary})
+    # By itself: what fits together was settled when the run was made.
+    config = TypeAdapter(Feature).validate_python(entry["config"])
+    return FeatureSpec(**{**entry, "config": config, "vocabulary": vocabulary})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,16 @@ SHORT = re.compile(r"\d+ requested and \d+ written")
 
 
 class DiskFullError(Exception):
-    """There is no room for an output. The message names its path and the system's reason."""
+    """There is no room for an output. The message names its path and the system's reason.
+
+    Args:
+        path: the output.
+        reason: in the system's words.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.reason = reason
 
 
 def no_room(error: BaseException) -> str | None:
@@ -44,10 +53,11 @@ def telling_full_disk(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except DiskFullError:
-        raise
+    except DiskFullError as error:
+        # Of a part, which lies where nobody looks.
+        raise DiskFullError(path, error.reason) from error
     except Exception as error:
         reason = no_room(error)
         if reason is None:
             raise
-        raise DiskFullError(f"{path}: {reason}") from error
+        raise DiskFullError(path, reason) from error

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -36,7 +37,7 @@ name = "learned_unigram"
 negatives = 16
 
 [optimizer]
-learning_rate = 0.05
+learning_rate = 0.003
 average = 0.6
 
 [train]
@@ -99,9 +100,14 @@ def weights(run: Path) -> dict[str, np.ndarray]:
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
+def stages(run: Path) -> list[dict[str, Any]]:
+    """What the summary says of each stage."""
+    told: list[dict[str, Any]] = json.loads((run / "summary.json").read_text())["stages"]
+    return told
+
+
 def history(run: Path) -> list[list[dict[str, float]]]:
-    stages = json.loads((run / "summary.json").read_text())["stages"]
-    return [[{k: v for k, v in e.items() if not k.endswith("seconds")} for e in s["history"]] for s in stages]
+    return [[{k: v for k, v in e.items() if not k.endswith("seconds")} for e in s["history"]] for s in stages(run)]
 
 
 def files(run: Path) -> list[str]:

@@ -196,7 +196,11 @@ def test_serve_reads_its_address_from_the_environment(monkeypatch: pytest.Monkey
         (BundleError("b/manifest.json: missing"), "b/manifest.json: missing"),
         (RequestError("k: must be at least 1", field="k"), "k: must be at least 1"),
         (OutputExistsError("o already exists"), "o already exists"),
-        (OSError(28, "No space left on device", "o/x.npy"), "o/x.npy: No space left on device"),
+        (
+            OSError(28, "No space left on device", "o/x.npy"),
+            "o/x.npy: No space left on device; make room, then give the same command again: no unfinished output is "
+            "left",
+        ),
         (PermissionError(13, "Permission denied", "o"), "o: Permission denied"),
         (DataError("first line\n  second line\n"), "first line second line"),
     ],

@@ -191,6 +191,27 @@ REFUSED += [
 ]
 
 
+SIMILAR = {"task": "similarity", "loss": {"name": "pair"}, "similarity": {"column": "g"}}
+REFUSED += [
+    (
+        {"model": {"norm_exponent": "validation"}, "train": {"choose_epoch": False}},
+        "model.norm_exponent: 'validation' needs train.choose_epoch = true",
+        "give a number",
+    ),
+    (SIMILAR | {"train": {"choose_epoch": False}}, "train.choose_epoch: task = 'similarity' keeps the epoch", "true"),
+    (
+        SIMILAR | {"model": {"norm_exponent": 0.5}},
+        "model.norm_exponent: task = 'similarity' asks items",
+        "leave it out",
+    ),
+    (
+        SIMILAR | {"features": {"candidate": {"takers": {"kind": "neighbours"}}}},
+        "features.candidate: task = 'similarity' has no users",
+        "leave them out",
+    ),
+]
+
+
 @pytest.mark.parametrize(("raw", "start", "hint"), REFUSED)
 def test_it_is_refused_with_reason_and_remedy(raw: dict[str, Any], start: str, hint: str) -> None:
     with pytest.raises(ConfigError) as raised:

@@ -84,6 +84,7 @@ def test_prepare_and_export_leave_nothing_and_work_again(world: Path, disk: Path
     assert (tmp_path / "bundle" / "bundle" / "manifest.json").is_file()
 
 
+@pytest.mark.slow
 def test_a_limit_of_file_sizes_is_told_as_a_full_disk_is(world: Path, tmp_path: Path) -> None:
     first, _ = stopped(training(world, tmp_path / "run"), [("write", "latest", 2)], "limit")
     assert first["ended"] == "2"

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from stopped_world import HERE, Point, make_world, same, stopped, training
+from stopped_world import HERE, Point, make_world, same, stages, stopped, training
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +20,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def whole(world: Path) -> Path:
     """The run that nobody disturbed."""
     stopped(training(world, world / "whole"), [])
+    # Each epoch is the best one so far: its weights are saved, those of the one before removed.
+    assert [stage["best_epoch"] for stage in stages(world / "whole")] == [3, 3]
     return world / "whole"
 
 

@@ -168,14 +168,14 @@ def _starts(family: str, traits: Traits) -> list[dict[str, Value]]:
     }
     if traits.attributes:
         usual["attributes"] = True
-    partial: dict[str, Value] = {"loss": "bsl", "correction": 0.3, "temperature": 0.12, "learning_rate": 0.001}
+    partial: dict[str, Value] = {"loss": "bsl", "correction": 0.4, "temperature": 0.1, "learning_rate": 0.001}
     dense: dict[str, Value] = {"correction": 0.7, "temperature": 0.17, "learning_rate": 0.001, "weight_decay": 0.03}
     match family:
         case "ids":
             second = dense if traits.density > DENSE else partial
             return [usual, usual | second | {"negatives": 1024}]
         case "graph":
-            one_hop: dict[str, Value] = {**usual, **partial, "neighbours": 2.0}
+            one_hop: dict[str, Value] = {**usual, **partial, "neighbours": 3.0}
             both = [one_hop, one_hop | dense]
             return both[::-1] if traits.density > DENSE else both
         case "history":
