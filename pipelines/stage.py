@@ -125,7 +125,7 @@ def _retrieval(
     model = build_model(config, learn_features(config, data, events, context, directory))
     tables = build_tables(model, data, context, files)
     silence_untrained(model, tables, events)
-    connect_neighbours(model, tables, [events])
+    connect_neighbours(model, tables, [events.taken()])
     catalogue = Catalogue.of(events.item, data.manifest.items)
     examples = _examples(config, events, tables, catalogue)
     size = min(config.train.batch_size, len(examples))

@@ -30,6 +30,9 @@ def connect_neighbours(model: TwoTower, tables: Tables, parts: Sequence[Events])
     if not queries and not candidates:
         return
     user, item = np.concatenate([part.user for part in parts]), np.concatenate([part.item for part in parts])
+    # By user, as training has them: of too many neighbours the last ones count.
+    order = np.argsort(user, kind="stable")
+    user, item = user[order], item[order]
     users = len(parts[0].offsets) - 1
     for encoder in queries:
         _connect(encoder, user, tables.neighbours[encoder.spec.name].rows[item], users)

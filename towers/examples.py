@@ -19,6 +19,7 @@ from towers.events import Events, Int64s
 from towers.tables import Array, Tables, bagged
 
 FEISTEL_ROUNDS = 4  # an even number, so that both halves end in their own range
+DRAWN_WHOLE = 1 << 14  # places of a set whose permutation costs less than a batch
 AHEAD = 2  # batches that are made while one trains
 NO_ITEM = -1
 
@@ -135,11 +136,15 @@ def order_key(seed: int, epoch: int) -> int:
 def shuffled(places: Int64s, count: int, key: int) -> Int64s:
     """Where a pseudo-random permutation of ``range(count)`` sends `places`, in O(1) memory.
 
-    A Feistel network permutes the pairs of ``range(a)`` and ``range(b)``, with a b just above `count`; what falls
-    outside, one place in sqrt(count) at most, is sent on until it falls inside.
+    A small set gets a permutation drawn whole: four rounds over a handful of halves would leave a pattern.
+    Otherwise a Feistel network permutes the pairs of ``range(a)`` and ``range(b)``, with
+    a b just above `count`; what falls outside, one place in sqrt(count) at most, is sent on until it falls inside.
 
     Source: Black & Rogaway, Ciphers with arbitrary finite domains, CT-RSA 2002 (generalised Feistel, cycle walking).
     """
+    if count <= DRAWN_WHOLE:
+        order: Int64s = np.random.default_rng(key).permutation(count)
+        return order[places]
     a = math.isqrt(max(count - 1, 0)) + 1
     sizes = np.uint64(a), np.uint64(-(-count // a))
     out = places.astype(np.uint64)
