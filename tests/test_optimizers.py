@@ -23,7 +23,7 @@ LEGACY = {name: getattr(tf.keras.optimizers.legacy, made.__name__) for name, mad
 FORMS = ["slices", "dense", "every row and slices"]
 
 
-def compare(name: str, keras: Any, form: str = "slices", *, jit: bool = False, **settings: Any) -> None:
+def assert_equals_keras(name: str, keras: Any, form: str = "slices", *, jit: bool = False, **settings: Any) -> None:
     """Trains a table [11, 3], of which every row gets a gradient, and a bias [3]; ours and Keras's must agree."""
     rng = np.random.default_rng(1)
     start = rng.normal(size=(11, 3)).astype(np.float32)
@@ -66,12 +66,12 @@ def together(*parts: tf.IndexedSlices) -> tf.IndexedSlices:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
 def test_equals_keras_where_every_row_is_touched(name: str, form: str, jit: bool) -> None:
-    compare(name, KERAS[name](RATE), form, jit=jit)
+    assert_equals_keras(name, KERAS[name](RATE), form, jit=jit)
 
 
 @pytest.mark.parametrize("name", KERAS)
 def test_equals_the_older_keras_too(name: str) -> None:
-    compare(name, LEGACY[name](RATE))
+    assert_equals_keras(name, LEGACY[name](RATE))
 
 
 @pytest.mark.parametrize("name", KERAS)
@@ -79,7 +79,7 @@ def test_equals_the_older_keras_too(name: str) -> None:
 def test_weight_decay_is_keras_s(name: str, form: str) -> None:
     keras = (tf.keras.optimizers.AdamW if name == "adam" else KERAS[name])(RATE, weight_decay=0.3)
     keras.exclude_from_weight_decay(var_names=["bias"])
-    compare(name, keras, form, weight_decay=0.3)
+    assert_equals_keras(name, keras, form, weight_decay=0.3)
 
 
 DECAYS = {
@@ -93,15 +93,15 @@ DECAYS = {
 def test_a_schedule_is_keras_s(schedule: Any, form: str) -> None:
     keras = tf.keras.optimizers.AdamW(DECAYS[schedule], weight_decay=0.3)
     keras.exclude_from_weight_decay(var_names=["bias"])
-    compare("adam", keras, form, schedule=schedule, final_share=0.1, weight_decay=0.3)
+    assert_equals_keras("adam", keras, form, schedule=schedule, final_share=0.1, weight_decay=0.3)
 
 
 @pytest.mark.parametrize("name", KERAS)
 @pytest.mark.parametrize("form", FORMS)
 def test_clipping_is_keras_s_by_the_norm_of_all_gradients(name: str, form: str) -> None:
     """Keras gets the rows added up: of slices that repeat a row it would clip another length."""
-    compare(name, KERAS[name](RATE, global_clipnorm=1.5), form, clip_norm=1.5)
-    compare(name, KERAS[name](RATE), form, clip_norm=1e6)  # none is so long
+    assert_equals_keras(name, KERAS[name](RATE, global_clipnorm=1.5), form, clip_norm=1.5)
+    assert_equals_keras(name, KERAS[name](RATE), form, clip_norm=1e6)  # none is so long
 
 
 def test_equal_rows_count_once_in_the_norm_that_is_clipped() -> None:

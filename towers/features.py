@@ -6,7 +6,6 @@ SavedModel on every request. `embed` turns those into vectors `[B, D]`. One code
 In: a `FeatureSpec`, what a feature learnt from the data. Out: a `FeatureEncoder`.
 """
 
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ import tensorflow as tf
 
 from towers.feature_settings import Feature
 from towers.half_precision import gathered
+from towers.streams import first_weights, own_seed
 
 MISSING = 0  # row 0 of every table: no value, or an id that training never saw
 WORD_BREAKS = r"[^\pL\pN]+"
@@ -197,9 +197,7 @@ class FeatureEncoder(tf.Module):
 
     def _kept(self, size: tf.Tensor, seed: tf.Tensor | None) -> tf.Tensor:
         """Which of `size` examples are not masked: bool [B]."""
-        # crc32, not hash(): Python's own differs from process to process.
-        own = seed + tf.constant([zlib.crc32(self.spec.name.encode()) >> 1, 0])
-        return tf.random.stateless_uniform([size], own) >= self.spec.config.mask_share
+        return tf.random.stateless_uniform([size], own_seed(seed, self.spec.name)) >= self.spec.config.mask_share
 
     def _standardise(self, raw: tf.Tensor, *, log: bool) -> tf.Tensor:
         value = tf.sign(raw) * tf.math.log1p(tf.abs(raw)) if log else raw
@@ -217,7 +215,6 @@ def new_table(spec: FeatureSpec, dimension: int, seed: int, dtype: str = "float3
     if spec.config.kind == "numeric":
         return tf.Variable(tf.zeros([spec.rows, dimension]), name=f"table_{spec.table}")
     limit = (3.0 / dimension) ** 0.5 / 10
-    own_seed = [seed, zlib.crc32(spec.table.encode()) >> 1]
-    start = tf.random.stateless_uniform([spec.rows, dimension], own_seed, -limit, limit)
+    start = first_weights(spec.table, [spec.rows, dimension], limit, seed)
     start = tf.concat([tf.zeros([1, dimension]), start[1:]], 0)
     return tf.Variable(tf.cast(start, dtype), name=f"table_{spec.table}")

@@ -12,11 +12,10 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow.python.ops.linalg.sparse import sparse_csr_matrix_ops as csr
 
-from towers.events import Int64s
+from towers.events import Floats, Int64s
 from towers.features import MISSING, Bag
 from towers.rows import every_row
-
-Floats = NDArray[np.float32]
+from towers.tables import bag_of
 
 
 class Neighbours:
@@ -48,17 +47,12 @@ class Neighbours:
         self.weight: Floats = np.where(degree, 1 / np.sqrt(np.maximum(degree, 1)), 0).astype(np.float32)
         self._pool: Callable[[tf.Tensor], tf.Tensor] | None = None
 
-    def __len__(self) -> int:
-        """Number of nodes."""
-        return len(self.offsets) - 1
-
     def bag(self, nodes: Int64s) -> Bag:
         """The neighbours of `nodes` [B] as a `Bag`, each distinct row once."""
         counts = np.diff(self.offsets)[nodes]
         example = np.repeat(np.arange(len(nodes)), counts)
         place = np.arange(len(example)) - np.repeat(np.cumsum(counts) - counts, counts) + self.offsets[nodes][example]
-        distinct, inverse = np.unique(self.row[place], return_inverse=True)
-        return Bag(distinct.astype(np.int64), inverse.astype(np.int64), example, np.int32(len(nodes)))
+        return bag_of(self.row[place], example, len(nodes))
 
     def pool_all(self, table: tf.Tensor) -> tf.Tensor:
         """``sum_j e_j / sqrt(d d_j)`` of every node: [nodes, D] from `table` [rows, D].

@@ -9,7 +9,6 @@ al., ICML 2020); the time gaps after Li et al., Time interval aware self-attenti
 the item before.
 """
 
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +19,7 @@ from towers.feature_settings import SequenceFeature
 from towers.features import MISSING, FeatureEncoder, FeatureSpec
 from towers.half_precision import gathered
 from towers.packing import GAP_BOUNDS, NO_PLACE, UNKNOWN_GAP, Sequences
+from towers.streams import first_weights, own_seed
 
 EPSILON = 1e-6  # of a layer norm
 HIDDEN = -1e9  # the score of a place that is not to be seen
@@ -118,7 +118,7 @@ class SelfAttention(FeatureEncoder):
         if seed is None or not self.settings.gap_mask_share:
             return gaps
         shape = tf.shape(gaps)
-        draws = tf.random.stateless_uniform([shape[0], shape[1] + 1], _own(seed, f"{self.spec.name}.gaps"))
+        draws = tf.random.stateless_uniform([shape[0], shape[1] + 1], own_seed(seed, f"{self.spec.name}.gaps"))
         kept = tf.gather(draws, windows.segment, batch_dims=1) >= self.settings.gap_mask_share
         return tf.where(kept, gaps, tf.constant(UNKNOWN_GAP, gaps.dtype))
 
@@ -187,7 +187,7 @@ def dropped(x: tf.Tensor, share: float, seed: tf.Tensor | None, name: str) -> tf
     """`x` with a seeded share of its numbers at zero and the others scaled up; as it is outside training."""
     if seed is None or not share:
         return x
-    kept = tf.random.stateless_uniform(tf.shape(x), _own(seed, name)) >= share
+    kept = tf.random.stateless_uniform(tf.shape(x), own_seed(seed, name)) >= share
     return tf.where(kept, x / (1 - share), 0.0)
 
 
@@ -209,10 +209,4 @@ def _one_by_one(histories: tf.Tensor) -> Sequences:
 
 
 def _uniform(name: str, shape: list[int], limit: float, seed: int) -> tf.Variable:
-    start = tf.random.stateless_uniform(shape, [seed, zlib.crc32(name.encode()) >> 1], -limit, limit)
-    return tf.Variable(start, name=name)
-
-
-def _own(seed: tf.Tensor, name: str) -> tf.Tensor:
-    # crc32, not hash(): Python's own differs from process to process.
-    return seed + tf.constant([zlib.crc32(name.encode()) >> 1, 0])
+    return tf.Variable(first_weights(name, shape, limit, seed), name=name)

@@ -64,3 +64,18 @@ def normals(count: int | tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     radius = tf.sqrt(-2 * tf.math.log(1 - uniforms(count, turn(seed, 0))))
     angle = (2 * math.pi) * uniforms(count, turn(seed, 1))
     return tf.cast(radius * tf.cos(angle), tf.float32)
+
+
+def own_seed(seed: tf.Tensor, name: str) -> tf.Tensor:
+    """The step's seed [2], int32, for what has this name: other names draw other numbers."""
+    return seed + tf.constant([_number(name), 0])
+
+
+def first_weights(name: str, shape: list[int], limit: float, seed: int) -> tf.Tensor:
+    """Weights before training, uniform in [-limit, limit), of the variable with this name."""
+    return tf.random.stateless_uniform(shape, [seed, _number(name)], -limit, limit)
+
+
+def _number(name: str) -> int:
+    # crc32, not hash(): Python's own differs from process to process.
+    return zlib.crc32(name.encode()) >> 1

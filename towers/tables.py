@@ -146,8 +146,13 @@ def distinct_bag(rows: Int32s) -> Bag:
     """A `Bag` of looked-up rows [B, L], each distinct row once, without the missing ones."""
     flat = rows.ravel()
     present = np.flatnonzero(flat != MISSING)
-    distinct, place = _distinct(flat[present])
-    return Bag(distinct.astype(np.int64), place.astype(np.int64), present // rows.shape[1], np.int32(len(rows)))
+    return bag_of(flat[present], present // rows.shape[1], len(rows))
+
+
+def bag_of(rows: Int32s, example: Int64s, size: int) -> Bag:
+    """A `Bag` of table rows [n], `example` [n] rising says whose each is, of `size` examples."""
+    distinct, place = _distinct(rows)
+    return Bag(distinct.astype(np.int64), place.astype(np.int64), example, np.int32(size))
 
 
 def _distinct(rows: Int32s) -> tuple[Int32s, Int32s | Int64s]:
