@@ -26,7 +26,11 @@ def world(seed: int, users: int = 30, items: int = 20, events: int = 400, span: 
 def prepared(tmp_path: Path, rows: list[Event], **settings: object) -> Dataset:
     file = tmp_path / "events.csv"
     file.write_text("user,item,time\n" + "".join(f"{u},{i},{t}\n" for u, i, t in rows))
-    prepare.run(DataConfig(**{"duplicates": "keep", **settings}), file, tmp_path / "out", overwrite=True)
+    return prepared_from(file, tmp_path, **settings)
+
+
+def prepared_from(source: Path, tmp_path: Path, **settings: object) -> Dataset:
+    prepare.run(DataConfig(**{"duplicates": "keep", **settings}), source, tmp_path / "out", overwrite=True)
     return Dataset.open(tmp_path / "out")
 
 
@@ -148,3 +152,44 @@ def test_times_that_cannot_tell_the_parts_apart_are_refused(
     rows = [("u", f"i{place}", time) for place, time in enumerate(times)]
     with pytest.raises(DataError, match=message):
         prepared(tmp_path, rows, split="global_time", valid_share=0.25, test_share=0.25)
+
+
+def test_last_validation_of_a_given_split_is_the_end_of_each_list(tmp_path: Path) -> None:
+    source = tmp_path / "given"
+    source.mkdir()
+    listed = {f"u{n}": [f"i{n}-{k}" for k in range(n)] for n in range(1, 12)}
+    beside = {"u4": ["x"], "u11": ["x", "y", "z"], "only": ["x"]}
+    for name, lists in (("train", listed), ("valid", beside), ("test", {"u3": ["x", "y"], "u11": ["i1-0"]})):
+        lines = [" ".join([user, *items]) for user, items in lists.items()]
+        (source / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    data = prepared_from(source, tmp_path, validation="last", valid_share=0.3)
+    held = {u: items[len(items) - round(0.3 * (len(items) + len(beside.get(u, [])))) :] for u, items in listed.items()}
+    held = {user: items for user, items in held.items() if items}
+    assert by_user(data, "valid") == held
+    train = {u: {*items, *beside.get(u, [])} - set(held.get(u, [])) for u, items in listed.items()} | {"only": {"x"}}
+    assert {user: set(items) for user, items in by_user(data, "train").items()} == train
+
+
+def test_last_validation_goes_by_time_where_there_is_one(tmp_path: Path) -> None:
+    source = tmp_path / "given"
+    source.mkdir()
+    (source / "train.csv").write_text("user,item,time\nu,a,40\nu,b,15\nu,c,30\nv,a,1\n")
+    (source / "valid.csv").write_text("user,item,time\nu,d,20\n")
+    (source / "test.csv").write_text("user,item,time\nu,e,50\n")
+    data = prepared_from(source, tmp_path, validation="last", valid_share=0.5)
+    assert by_user(data, "valid") == {"u": ["c", "a"]}, "half of u's four; half of v's one rounds to none"
+    assert by_user(data, "test") == {"u": ["e"]} and data.manifest.timed
+
+
+def test_every_user_keeps_an_event_to_train_on(tmp_path: Path) -> None:
+    source = tmp_path / "given"
+    source.mkdir()
+    (source / "train.txt").write_text("u a b\n")
+    (source / "test.txt").write_text("u c\n")
+    assert by_user(prepared_from(source, tmp_path, validation="last", valid_share=0.85), "train") == {"u": ["a"]}
+
+
+def test_last_validation_is_refused_where_the_split_is_not_given(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("user,item,time\nu,a,1\nu,b,2\nu,c,3\n")
+    with pytest.raises(DataError, match=r"data\.validation = 'last' is for a given split, and this is global_time"):
+        prepare.run(DataConfig(validation="last"), tmp_path / "e.csv", tmp_path / "out")

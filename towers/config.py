@@ -44,6 +44,11 @@ class DataConfig(Section):
     min_user_events: Count = 1
     min_item_events: Count = 1
     split: Literal["auto", "global_time", "leave_last_out", "random", "given"] = "auto"
+    validation: Literal["auto", "last"] = Field(
+        "auto",
+        description="of a given split: the validation file, else a random share of train; 'last': the last valid_share "
+        "of each user's train events, by time or in the order of the file",
+    )
     valid_share: Share = 0.1
     test_share: Share = 0.1
     seed: int = Field(0, ge=0)

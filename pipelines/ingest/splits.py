@@ -6,7 +6,8 @@ In: an `EventTable` and the recipe. Out: a `Split` with a label for each event.
   earlier one.
 - ``leave_last_out``: each user's last event is the test, the one before it (of users with three or more) validation.
 - ``random``: each event is drawn by itself; time is ignored and not stored.
-- ``given``: as the files say; without a validation file a seeded share of train becomes one.
+- ``given``: as the files say; without a validation file a seeded share of train becomes one. With
+  ``data.validation = "last"`` the end of each user's train events validates instead, and a validation file trains.
 """
 
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from pipelines.errors import DataError
 from pipelines.ingest.event_table import EventTable
 from towers.config import DataConfig
+from towers.events import Int64s
 
 SplitKind = Literal["global_time", "leave_last_out", "random", "given"]
 TRAIN, VALID, TEST = 0, 1, 2
@@ -46,6 +48,13 @@ def resolve(events: EventTable, config: DataConfig) -> SplitKind:
     Raises:
         DataError: the named split needs times or files that are not there.
     """
+    kind = _resolved(events, config)
+    if config.validation == "last" and kind != "given":
+        raise DataError(f"data.validation = 'last' is for a given split, and this is {kind}; leave it out")
+    return kind
+
+
+def _resolved(events: EventTable, config: DataConfig) -> SplitKind:
     ordered = events.time_unit == "order"
     if config.split == "auto":
         if events.split is not None:
@@ -125,11 +134,35 @@ def _leave_last_out(events: EventTable, config: DataConfig) -> NDArray[np.uint8]
 def _given(events: EventTable, config: DataConfig) -> NDArray[np.uint8]:
     assert events.split is not None
     label = events.split.copy()
-    if not (label == VALID).any():
+    if config.validation == "last":
+        label[label == VALID] = TRAIN
+        label[_ends_of_train(events, config.valid_share)] = VALID
+    elif not (label == VALID).any():
         train = np.flatnonzero(label == TRAIN)
         drawn = np.random.default_rng(config.seed).random(len(train)) < config.valid_share
         label[train[drawn]] = VALID
     return label
+
+
+def _ends_of_train(events: EventTable, share: float) -> Int64s:
+    """Places of the last `share` of each user's events outside the test: by time, else in the order of the train file.
+
+    Without times a validation file's events have no place in that order: they train, and each user keeps one event.
+    """
+    assert events.split is not None
+    outside = events.split != TEST
+    ordered = np.flatnonzero(outside if events.time is not None else events.split == TRAIN)
+    if events.time is not None:
+        ordered = ordered[np.argsort(events.time[ordered], kind="stable")]
+    user = events.user[ordered]
+    order = np.argsort(user, kind="stable")
+    ordered, user = ordered[order], user[order]
+    total = np.bincount(events.user[outside], minlength=len(events.user_ids))
+    counts = np.bincount(user, minlength=len(events.user_ids))
+    taken = np.minimum(np.rint(share * total), counts - (counts == total)).astype(np.int64)
+    from_end = np.cumsum(counts)[user] - np.arange(len(user))
+    places: Int64s = ordered[from_end <= taken[user]]
+    return places
 
 
 def _respects_time(events: EventTable, label: NDArray[np.uint8]) -> bool:
