@@ -148,6 +148,7 @@ def _examples(config: Config, events: Events, tables: Tables, catalogue: Catalog
         config.train.batch_size,
         config.train.seed,
         weighted=config.train.weighted,
+        recency=config.train.recency,
         positives=config.loss.positives,
         known=getattr(config.loss, "known_positives", 0),
     )

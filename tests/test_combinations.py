@@ -162,6 +162,7 @@ REFUSED += [
         "leave it out",
     ),
     ({"loss": {"name": "bce"}, "train": {"weighted": True}}, "train.weighted: bce learns from the weights", "false"),
+    ({"loss": {"name": "bce"}, "train": {"recency": 2}}, "train.recency: bce learns from labels", "set it to 1"),
     (
         {"task": "similarity", "loss": {"name": "nce"}, "similarity": {"column": "genre"}},
         "loss.name: task = 'similarity' takes one of full_softmax",
@@ -198,6 +199,7 @@ REFUSED += [
         "model.norm_exponent: 'validation' needs train.choose_epoch = true",
         "give a number",
     ),
+    (SIMILAR | {"train": {"recency": 2}}, "train.recency: task = 'similarity' learns from labels", "set it to 1"),
     (SIMILAR | {"train": {"choose_epoch": False}}, "train.choose_epoch: task = 'similarity' keeps the epoch", "true"),
     (
         SIMILAR | {"model": {"norm_exponent": 0.5}},

@@ -128,6 +128,19 @@ def test_untimed_positives_go_round_and_stand_in_no_history() -> None:
     assert [sorted(line) for line in history] == [[4], [5, 5], [3], [3, 4], [], [], []]
 
 
+def test_recency_weighs_a_users_last_event_by_its_factor() -> None:
+    events = dataclasses.replace(small_events(timed=True), weight=np.array([2, 1, 1, 1, 1, 1, 1], np.float32))
+    tables = Tables(users={}, items={}, histories={})
+    catalogue = Catalogue.of(events.item, 6)
+    examples = Examples(events, tables, catalogue, batch_size=7, seed=0, recency=9.0)
+    # 9^p at the middle of each of n equal parts of 0 to 1, by its mean over 0 to 1: the integral is 8 / ln 9.
+    places = [1 / 8, 3 / 8, 5 / 8, 7 / 8, 1 / 2, 1 / 4, 3 / 4]
+    wanted = np.array([9**place * np.log(9) / 8 for place in places])
+    np.testing.assert_allclose(examples.batch(0, 0).weight, wanted, rtol=1e-6)
+    both = dataclasses.replace(examples, weighted=True).batch(0, 0).weight
+    np.testing.assert_allclose(both, wanted * [2, 1, 1, 1, 1, 1, 1], rtol=1e-6)
+
+
 def test_known_items_are_the_nearest_of_the_same_user() -> None:
     _, known, _ = several(timed=True, positives=1, known=3)
     assert [sorted(line) for line in known] == [[3, 4, 5], [3, 4, 5], [3, 4, 5], [3, 4, 5], [1], [0, 2], [0, 2]]

@@ -127,6 +127,12 @@ def test_what_the_data_cannot_feed_is_refused(
         train.run(recipe(**sequence), world / dataset, tmp_path / "run")
 
 
+def test_recency_needs_the_order_of_the_events(world: Path, tmp_path: Path) -> None:
+    config = parse_config({"train": {"recency": 2.0}})
+    with pytest.raises(ConfigError, match=r"train\.recency: needs the order of the events"):
+        train.run(config, world / "random", tmp_path / "run")
+
+
 def test_an_order_without_times_is_enough(world: Path, tmp_path: Path) -> None:
     config = recipe(time_gaps=False)
     assert train.run(config, world / "order", tmp_path / "run")["stages"][0]["epochs"] == 2

@@ -154,20 +154,33 @@ def test_times_that_cannot_tell_the_parts_apart_are_refused(
         prepared(tmp_path, rows, split="global_time", valid_share=0.25, test_share=0.25)
 
 
-def test_last_validation_of_a_given_split_is_the_end_of_each_list(tmp_path: Path) -> None:
+def folder_of_lists(tmp_path: Path, **parts: dict[str, list[str]]) -> Path:
     source = tmp_path / "given"
     source.mkdir()
-    listed = {f"u{n}": [f"i{n}-{k}" for k in range(n)] for n in range(1, 12)}
-    beside = {"u4": ["x"], "u11": ["x", "y", "z"], "only": ["x"]}
-    for name, lists in (("train", listed), ("valid", beside), ("test", {"u3": ["x", "y"], "u11": ["i1-0"]})):
-        lines = [" ".join([user, *items]) for user, items in lists.items()]
-        (source / f"{name}.txt").write_text("\n".join(lines) + "\n")
-    data = prepared_from(source, tmp_path, validation="last", valid_share=0.3)
-    held = {u: items[len(items) - round(0.3 * (len(items) + len(beside.get(u, [])))) :] for u, items in listed.items()}
-    held = {user: items for user, items in held.items() if items}
+    for name, lists in parts.items():
+        (source / f"{name}.txt").write_text("".join(f"{' '.join([user, *items])}\n" for user, items in lists.items()))
+    return source
+
+
+def test_last_validation_is_the_end_of_each_list(tmp_path: Path) -> None:
+    train = {f"u{n}": [f"i{n}-{k}" for k in range(n)] for n in range(1, 12)}
+    source = folder_of_lists(tmp_path, train=train, test={"u3": ["x", "y"]})
+    data = prepared_from(source, tmp_path, validation="last", ordered=True, valid_share=0.3)
+    held = {user: items[len(items) - round(0.3 * len(items)) :] for user, items in train.items() if len(items) > 1}
     assert by_user(data, "valid") == held
-    train = {u: {*items, *beside.get(u, [])} - set(held.get(u, [])) for u, items in listed.items()} | {"only": {"x"}}
-    assert {user: set(items) for user, items in by_user(data, "train").items()} == train
+    assert by_user(data, "train") == {u: items[: len(items) - len(held.get(u, []))] for u, items in train.items()}
+    assert data.manifest.timed and data.manifest.time_unit == "order"
+
+
+def test_a_validation_file_is_spread_over_the_lists(tmp_path: Path) -> None:
+    source = folder_of_lists(
+        tmp_path, train={"u": list("abcdef")}, valid={"u": ["x", "y"], "v": ["z"]}, test={"u": ["t"]}
+    )
+    data = prepared_from(source, tmp_path, validation="last", ordered=True, valid_share=0.4)
+    # x belongs at a quarter of u's six, y at three quarters.
+    assert by_user(data, "train") == {"u": list("abxcd"), "v": ["z"]}
+    assert by_user(data, "valid") == {"u": ["e", "y", "f"]}
+    assert by_user(data, "test") == {"u": ["t"]} and data.manifest.timed
 
 
 def test_last_validation_goes_by_time_where_there_is_one(tmp_path: Path) -> None:
@@ -182,14 +195,24 @@ def test_last_validation_goes_by_time_where_there_is_one(tmp_path: Path) -> None
 
 
 def test_every_user_keeps_an_event_to_train_on(tmp_path: Path) -> None:
-    source = tmp_path / "given"
-    source.mkdir()
-    (source / "train.txt").write_text("u a b\n")
-    (source / "test.txt").write_text("u c\n")
-    assert by_user(prepared_from(source, tmp_path, validation="last", valid_share=0.85), "train") == {"u": ["a"]}
+    source = folder_of_lists(tmp_path, train={"u": ["a", "b"]}, test={"u": ["c"]})
+    data = prepared_from(source, tmp_path, validation="last", ordered=True, valid_share=0.85)
+    assert by_user(data, "train") == {"u": ["a"]}
 
 
-def test_last_validation_is_refused_where_the_split_is_not_given(tmp_path: Path) -> None:
-    (tmp_path / "e.csv").write_text("user,item,time\nu,a,1\nu,b,2\nu,c,3\n")
-    with pytest.raises(DataError, match=r"data\.validation = 'last' is for a given split, and this is global_time"):
-        prepare.run(DataConfig(validation="last"), tmp_path / "e.csv", tmp_path / "out")
+@pytest.mark.parametrize(
+    ("text", "settings", "said"),
+    [
+        ("user,item,time\nu,a,1\nu,b,2\n", {}, "is for a given split, and this is global_time"),
+        (None, {}, r"needs times, or data\.ordered = true"),
+    ],
+)
+def test_last_validation_is_refused_where_nothing_is_last(
+    tmp_path: Path, text: str | None, settings: dict[str, object], said: str
+) -> None:
+    source = folder_of_lists(tmp_path, train={"u": ["a", "b"]}, test={"u": ["c"]})
+    if text is not None:
+        source = tmp_path / "e.csv"
+        source.write_text(text)
+    with pytest.raises(DataError, match=rf"data\.validation = 'last' {said}"):
+        prepare.run(DataConfig(validation="last", **settings), source, tmp_path / "out")

@@ -49,6 +49,8 @@ def _model_and_loss(config: "Config") -> Iterator[str]:
             yield f"model.similarity: {name} needs 'cosine': {reason}"
     if loss.graded and config.train.weighted:
         yield f"train.weighted: {name} learns from the weights, as labels; set it to false"
+    if loss.graded and config.train.recency > 1:
+        yield f"train.recency: {name} learns from labels, which weighing would distort; set it to 1"
 
 
 def _loss_and_sampler(config: "Config") -> Iterator[str]:
@@ -235,6 +237,8 @@ def _no_queries(config: "Config") -> Iterator[str]:
         yield "train.choose_epoch: task = 'similarity' keeps the epoch that its held-out items choose; set it to true"
     if config.train.weighted:
         yield "train.weighted: task = 'similarity' learns from labels, not from weighted events; set it to false"
+    if config.train.recency > 1:
+        yield "train.recency: task = 'similarity' learns from labels, which have no time; set it to 1"
     block = FullSoftmax.model_fields["block"].default
     fixed = {
         "correction": 0,

@@ -44,10 +44,13 @@ class DataConfig(Section):
     min_user_events: Count = 1
     min_item_events: Count = 1
     split: Literal["auto", "global_time", "leave_last_out", "random", "given"] = "auto"
+    ordered: bool = Field(
+        False, description="without times: the events of a user stand in the order in which they happened, file by file"
+    )
     validation: Literal["auto", "last"] = Field(
         "auto",
         description="of a given split: the validation file, else a random share of train; 'last': the last valid_share "
-        "of each user's train events, by time or in the order of the file",
+        "of each user's events outside the test",
     )
     valid_share: Share = 0.1
     test_share: Share = 0.1
@@ -151,6 +154,9 @@ class TrainConfig(Section):
     validation_users: Count = Field(10_000, description="at most so many users, a seeded sample, in each validation")
     checkpoint_steps: Count = Field(2_000, description="a checkpoint each so many steps, and after each epoch")
     weighted: bool = Field(False, description="weigh each example by its event's weight")
+    recency: float = Field(
+        1.0, ge=1, le=1e6, description="how many times a user's first event their last one weighs as an example"
+    )
     precision: Literal["float32", "bfloat16"] = Field(
         "float32", description="of the products of queries and candidates, and of hidden layers; losses are float32"
     )

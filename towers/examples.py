@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from towers.batch import Batch
 from towers.catalogue import Catalogue
-from towers.events import Events, Int64s
+from towers.events import Events, Floats, Int64s
 from towers.tables import Array, Tables, bagged
 
 FEISTEL_ROUNDS = 4  # an even number, so that both halves end in their own range
@@ -35,6 +35,7 @@ class Examples:
         batch_size: examples a batch; one batch of all where there are fewer.
         seed: of the order and of what is masked.
         weighted: weigh examples by their events' weights.
+        recency: how many times a user's first event their last one weighs; 1 weighs them alike. The events are timed.
         positives: K, items of one example: its own and the user's next ones.
         known: L, so many of the user's other items, those nearest to the example, are listed beside it.
     """
@@ -45,6 +46,7 @@ class Examples:
     batch_size: int
     seed: int
     weighted: bool = False
+    recency: float = 1.0
     positives: int = 1
     known: int = 0
 
@@ -79,7 +81,7 @@ class Examples:
             label=ones if weight is None else np.where(present, weight[places], 0).astype(np.float32),
             known=self._ranks(*self._known(example), NO_ITEM),
             user=self.events.user[example].astype(np.int64),
-            weight=ones[:, 0] if weight is None or not self.weighted else np.asarray(weight[example]),
+            weight=self._weight(example),
             seed=np.array([self.seed, epoch * self.steps + step], np.int32),
         )
 
@@ -92,6 +94,19 @@ class Examples:
                 if step + AHEAD < self.steps:
                     ahead.append(pool.submit(self.batch, epoch, step + AHEAD))
                 yield step, batch
+
+    def _weight(self, example: Int64s) -> Floats:
+        """[B]: an event's own weight where that counts, times ``R^p ln R / (R - 1)`` of its place p in its user's list.
+
+        p rises from 0 to 1; over all p the factor is 1 on average.
+        """
+        own = self.events.weight if self.weighted else None
+        weight = np.ones(len(example), np.float32) if own is None else np.asarray(own[example])
+        if self.recency > 1:
+            start, end = _range_of_user(self.events, example)
+            place = (example - start + 0.5) / (end - start)
+            weight = weight * self.recency**place * (math.log(self.recency) / (self.recency - 1))
+        return weight.astype(np.float32)
 
     def _positives(self, example: Int64s) -> tuple[Int64s, NDArray[np.bool_]]:
         """Events [B, K] of the example's items, its own first, and which of them there are.

@@ -123,7 +123,7 @@ class _Reader:
             time = self.times.finish(self.parts.pop("time"))
             unit = self.times.unit
         user, item, row = self._joined("user"), self._joined("item"), self._joined("row")
-        if self.source.format == "pairs" and time is None:
+        if time is None and (self.source.format == "pairs" or self.config.ordered):
             time, unit = np.arange(len(user), dtype=np.int64), "order"
         events = EventTable(
             user=user,

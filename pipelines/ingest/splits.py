@@ -7,7 +7,7 @@ In: an `EventTable` and the recipe. Out: a `Split` with a label for each event.
 - ``leave_last_out``: each user's last event is the test, the one before it (of users with three or more) validation.
 - ``random``: each event is drawn by itself; time is ignored and not stored.
 - ``given``: as the files say; without a validation file a seeded share of train becomes one. With
-  ``data.validation = "last"`` the end of each user's train events validates instead, and a validation file trains.
+  ``data.validation = "last"`` the end of each user's events outside the test validates instead.
 """
 
 from dataclasses import dataclass, field
@@ -51,6 +51,10 @@ def resolve(events: EventTable, config: DataConfig) -> SplitKind:
     kind = _resolved(events, config)
     if config.validation == "last" and kind != "given":
         raise DataError(f"data.validation = 'last' is for a given split, and this is {kind}; leave it out")
+    if config.validation == "last" and events.time is None:
+        raise DataError(
+            "data.validation = 'last' needs times, or data.ordered = true: the order of the files is that of time"
+        )
     return kind
 
 
@@ -135,8 +139,10 @@ def _given(events: EventTable, config: DataConfig) -> NDArray[np.uint8]:
     assert events.split is not None
     label = events.split.copy()
     if config.validation == "last":
+        if events.time_unit == "order":
+            events.time = _spread(events)
         label[label == VALID] = TRAIN
-        label[_ends_of_train(events, config.valid_share)] = VALID
+        label[_last(events, label == TRAIN, config.valid_share)] = VALID
     elif not (label == VALID).any():
         train = np.flatnonzero(label == TRAIN)
         drawn = np.random.default_rng(config.seed).random(len(train)) < config.valid_share
@@ -144,25 +150,37 @@ def _given(events: EventTable, config: DataConfig) -> NDArray[np.uint8]:
     return label
 
 
-def _ends_of_train(events: EventTable, share: float) -> Int64s:
-    """Places of the last `share` of each user's events outside the test: by time, else in the order of the train file.
+def _spread(events: EventTable) -> Int64s:
+    """The order of events with those of a validation file spread evenly over their user's train events.
 
-    Without times a validation file's events have no place in that order: they train, and each user keeps one event.
+    Such a file is a part of train that was drawn at random: it says nothing of where in time its events belong.
     """
     assert events.split is not None
-    outside = events.split != TEST
-    ordered = np.flatnonzero(outside if events.time is not None else events.split == TRAIN)
-    if events.time is not None:
-        ordered = ordered[np.argsort(events.time[ordered], kind="stable")]
-    user = events.user[ordered]
-    order = np.argsort(user, kind="stable")
-    ordered, user = ordered[order], user[order]
-    total = np.bincount(events.user[outside], minlength=len(events.user_ids))
+    part = events.split.astype(np.int64)
+    key = events.user * np.int64(3) + part
+    order = np.argsort(key, kind="stable")
+    counts = np.bincount(key)
+    begin = (np.cumsum(counts) - counts)[key[order]]
+    place = np.empty(len(events))
+    place[order] = (np.arange(len(events)) - begin + 0.5) / counts[key[order]]
+    place[events.split == TEST] += 1
+    time = np.empty(len(events), np.int64)
+    time[np.lexsort((part, place))] = np.arange(len(events))
+    return time
+
+
+def _last(events: EventTable, some: NDArray[np.bool_], share: float) -> Int64s:
+    """Places of the last `share` of each user's events among `some`, by time; each user keeps one."""
+    assert events.time is not None
+    places = np.flatnonzero(some)
+    user = events.user[places]
+    order = np.lexsort((events.time[places], user))
+    places, user = places[order], user[order]
     counts = np.bincount(user, minlength=len(events.user_ids))
-    taken = np.minimum(np.rint(share * total), counts - (counts == total)).astype(np.int64)
+    taken = np.minimum(np.rint(share * counts), np.maximum(counts - 1, 0)).astype(np.int64)
     from_end = np.cumsum(counts)[user] - np.arange(len(user))
-    places: Int64s = ordered[from_end <= taken[user]]
-    return places
+    last: Int64s = places[from_end <= taken[user]]
+    return last
 
 
 def _respects_time(events: EventTable, label: NDArray[np.uint8]) -> bool:
