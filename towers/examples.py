@@ -101,11 +101,11 @@ class Examples:
         p rises from 0 to 1; over all p the factor is 1 on average.
         """
         own = self.events.weight if self.weighted else None
-        weight = np.ones(len(example), np.float32) if own is None else np.asarray(own[example])
+        weight = np.ones(len(example)) if own is None else own[example].astype(np.float64)
         if self.recency > 1:
             start, end = _range_of_user(self.events, example)
             place = (example - start + 0.5) / (end - start)
-            weight = weight * self.recency**place * (math.log(self.recency) / (self.recency - 1))
+            weight *= self.recency**place * (math.log(self.recency) / (self.recency - 1))
         return weight.astype(np.float32)
 
     def _positives(self, example: Int64s) -> tuple[Int64s, NDArray[np.bool_]]:
