@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from itertools import accumulate
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +172,7 @@ def comparable(name: str, data: Path, work: Path, seed: int) -> dict[str, Any]:
     merge([data / "train.txt", data / "valid.txt"], folder / "train.txt")
     for split in ("valid.txt", "test.txt"):
         (folder / split).write_bytes((data / "test.txt").read_bytes())
-    keys = ("data.refit=false", f"train.validation_users={EVERYBODY}", "train.metric=recall@20")
+    keys = ("data.refit=false", "data.validation=auto", f"train.validation_users={EVERYBODY}", "train.metric=recall@20")
     stages, dataset, run = trained(name, folder, work / f"{name}_test_{seed}", seed, keys)
     read = load_run(run)
     exponent = float(read.model.candidate_tower.norm_exponent)
@@ -190,9 +191,10 @@ def trained(name: str, data: Path, part: Path, seed: int, keys: tuple[str, ...])
     stages = Stages(part, data)
     config = ("--config", RECIPES[name])
     overrides = [word for key in (f"train.seed={seed}", *keys) for word in ("--set", key)]
+    of_data = [word for key in keys if key.startswith("data.") for word in ("--set", key)]
     dataset, run = part / "dataset", part / "run"
     if not dataset.exists():
-        stages.run("prepare", "--events", str(data), "--format", "lightgcn", *config, "--out", str(dataset))
+        stages.run("prepare", "--events", str(data), "--format", "lightgcn", *config, *of_data, "--out", str(dataset))
     if not run.exists():
         stages.run("train", "--dataset", str(dataset), *config, *overrides, "--out", str(run))
     return stages, dataset, run
@@ -205,13 +207,15 @@ def told_of(stages: Stages, run: Path) -> dict[str, Any]:
 
 
 def merge(sources: list[Path], target: Path) -> None:
-    """Every user's items of several files in one line."""
-    items: dict[str, list[str]] = {}
+    """Every user's items of several files in one line, each file's spread evenly over it, as data.validation does."""
+    items: dict[str, list[tuple[float, str]]] = {}
     for source in sources:
         for line in source.read_text(encoding="utf-8").splitlines() if source.exists() else ():
             user, *taken = line.split()
-            items.setdefault(user, []).extend(taken)
-    target.write_text("".join(f"{' '.join([user, *taken])}\n" for user, taken in items.items()), encoding="utf-8")
+            placed = [((place + 0.5) / len(taken), item) for place, item in enumerate(taken)]
+            items.setdefault(user, []).extend(placed)
+    ordered = {user: [item for _, item in sorted(taken, key=itemgetter(0))] for user, taken in items.items()}
+    target.write_text("".join(f"{' '.join([user, *taken])}\n" for user, taken in ordered.items()), encoding="utf-8")
 
 
 def minutes(run: dict[str, Any], least: float) -> float | None:
