@@ -8,7 +8,7 @@ UV := $(shell command -v uv 2>/dev/null)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast lint format image-check lock clean
+.PHONY: help demo test long fast lint format image-check lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -16,11 +16,14 @@ help:  ## this list
 demo: $(VENV)/.runtime  ## the whole path on a synthetic world, in demo/
 	$(BIN)/towers demo --out demo
 
-test: lint  ## lint, types, import contracts and every test
+test: lint  ## lint, types, import contracts and every test but the long ones
 	$(BIN)/pytest
 
-fast: lint  ## the same without the tests marked slow
-	$(BIN)/pytest -m "not slow"
+long: $(VENV)/.dev  ## the tests marked long: many kills, many requests, whole searches
+	$(BIN)/pytest -m long
+
+fast: lint  ## as test, without the tests marked slow
+	$(BIN)/pytest -m "not slow and not long"
 
 lint: $(VENV)/.dev  ## lint, types and import contracts
 	$(BIN)/ruff check

@@ -82,8 +82,8 @@ def check_recipe(config: Config, data: Dataset) -> Config:
         raise ConfigError("model.norm_exponent: the data set has no validation events to choose it on; give a number")
     if config.train.recency > 1 and not data.manifest.timed:
         raise ConfigError(
-            "train.recency: needs the order of the events, and this data set's split does not respect it; set it to 1, or "
-            "prepare it with data.split = 'global_time' or 'leave_last_out', or a given split with data.ordered = true"
+            "train.recency: needs the order of the events, and this data set's split does not respect it; set it to 1, "
+            "or prepare it with data.split = 'global_time' or 'leave_last_out', or a given one with data.ordered = true"
         )
     config = _settle_labels(config, data)
     _refuse_draws(config, data)

@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from pipelines.exits import exit_code
+from pipelines import cli_bundles
+from pipelines.exits import KEPT, exit_code
 
 Format = Literal["auto", "csv", "parquet", "jsonl", "movielens", "recbole", "lightgcn", "pairs"]
 
@@ -23,25 +24,13 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output 
 Dataset = Annotated[Path, typer.Option(help="A data set, written by 'towers prepare'.")]
 Bundle = Annotated[Path, typer.Option(help="A bundle, written by 'towers export'.")]
 
-# What Ctrl-C leaves; every other command leaves nothing of its unfinished output.
-KEPT = {
-    "train": "the last checkpoint is kept, and the same command goes on from there (--fresh starts anew)",
-    "tune": "the best recipe so far is written, where a trial had ended, and the same command goes on from there "
-    "(--fresh starts anew)",
-    "recall": "the finished parts are kept, and the same command goes on from there",
-    "serve": "the service has stopped",
-    "query": "nothing was changed",
-    "check": "nothing was changed",
-    "losses": "nothing was changed",
-    "samplers": "nothing was changed",
-}
-
 app = typer.Typer(
     help="Two-tower recall, end to end: prepare, train, export, index, report, serve.",
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+app.add_typer(cli_bundles.app, name="bundles")
 
 
 def _example(*lines: str) -> str:
@@ -195,12 +184,15 @@ def tune(
 def export(
     run: Annotated[Path, typer.Option(help="A run, written by 'towers train'.")],
     out: Annotated[Path, typer.Option(help="The bundle to write.")],
+    popular_by: Annotated[
+        str | None, typer.Option(help="A user column: strangers of each of its values get their own popular items.")
+    ] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Write the bundle that serves a run: both towers, all vectors, a manifest."""
     from pipelines import export as command
 
-    command.run(run, out, overwrite=overwrite)
+    command.run(run, out, popular_by=popular_by, overwrite=overwrite)
 
 
 @app.command(epilog=_example("towers index --bundle bundle --target-recall 0.98"))
@@ -248,9 +240,13 @@ def recall(
     command.run(bundle, k, out, users=users, overwrite=overwrite)
 
 
-@app.command(epilog=_example("towers serve --bundle bundle --port 8000"))
+@app.command(epilog=_example("towers serve --bundle bundle --port 8000", "towers serve --bundle bundles --state state"))
 def serve(
-    bundle: Bundle,
+    bundle: Annotated[Path, typer.Option(help="A bundle, or a directory of bundles of which one is active.")],
+    state: Annotated[
+        Path | None,
+        typer.Option(envvar="TOWERS_STATE", help="Where live changes are kept; without it none are taken in."),
+    ] = None,
     host: Annotated[
         str, typer.Option(envvar="TOWERS_HOST", help="The address to listen on; 0.0.0.0 is every one.")
     ] = "127.0.0.1",
@@ -259,10 +255,10 @@ def serve(
     ] = 8000,
     workers: Annotated[int, typer.Option(envvar="TOWERS_WORKERS", min=1, help="Number of processes.")] = 1,
 ) -> None:
-    """Serve a bundle over HTTP: POST /recall."""
+    """Serve a bundle over HTTP: POST /recall and its kin."""
     from pipelines import serve as command
 
-    command.run(bundle, host, port, workers)
+    command.run(bundle, host, port, workers, state)
 
 
 @app.command(

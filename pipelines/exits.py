@@ -20,6 +20,20 @@ UNEXPECTED = 1
 USER_MISTAKE = 2
 INTERRUPTED = 130
 
+# What Ctrl-C leaves; every other command leaves nothing of its unfinished output.
+KEPT = {
+    "train": "the last checkpoint is kept, and the same command goes on from there (--fresh starts anew)",
+    "tune": "the best recipe so far is written, where a trial had ended, and the same command goes on from there "
+    "(--fresh starts anew)",
+    "recall": "the finished parts are kept, and the same command goes on from there",
+    "serve": "the service has stopped",
+    "query": "nothing was changed",
+    "bundles": "the change is made whole or not at all; 'towers bundles list' shows it",
+    "check": "nothing was changed",
+    "losses": "nothing was changed",
+    "samplers": "nothing was changed",
+}
+
 MODEL_MISTAKES = (("towers.errors", "ConfigError"), ("towers.errors", "DivergedError"))
 
 

@@ -21,6 +21,7 @@ from pipelines.errors import DataError
 from pipelines.heldout import seen, seen_times
 from pipelines.lists import select_lists
 from pipelines.progress import progress
+from pipelines.segments import popular_segments
 from pipelines.stage import build_model
 from pipelines.tables import build_tables
 from pipelines.vocabulary import load_features
@@ -53,12 +54,13 @@ class Trained:
     tables: Tables
 
 
-def run(run: Path, out: Path, *, overwrite: bool = False) -> Manifest:
+def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool = False) -> Manifest:
     """Exports a run.
 
     Args:
         run: what `towers train` wrote; it names the data set it was trained on.
         out: BUNDLE.
+        popular_by: a string column of the users; the popular items of each of its values go into the bundle.
         overwrite: replace a bundle that is there.
 
     Raises:
@@ -76,6 +78,7 @@ def run(run: Path, out: Path, *, overwrite: bool = False) -> Manifest:
     offsets, seen_items = seen(dataset, KNOWN_SPLITS)
     users, query_vectors = _query_vectors(model, tables, offsets, seen_items, seen_times(dataset, KNOWN_SPLITS))
     popularity = np.bincount(seen_items, minlength=dataset.manifest.items)
+    segments = None if popular_by is None else popular_segments(dataset, popular_by, offsets, row_of[seen_items])
     offsets, seen_items = select_lists(users, offsets, row_of[seen_items].astype(np.int32))
     exponent = float(model.candidate_tower.norm_exponent)
     item_vectors = embed_all(model.candidate_tower.serve, tables.items)[items]
@@ -106,6 +109,8 @@ def run(run: Path, out: Path, *, overwrite: bool = False) -> Manifest:
             "items_without_trained_features": int((~items).sum()),
         },
         training=trained.summary,
+        segmented_by=popular_by,
+        popular_segments=segments,
         overwrite=overwrite,
     )
 

@@ -15,7 +15,7 @@ from pipelines.errors import DataError
 from pipelines.progress import say
 from serving.bundle import Bundle
 from serving.opening import open_recaller
-from serving.recall import RecallQuery
+from serving.query import RecallQuery
 
 TITLES = ("title", "name", "movie_title", "item_title")
 TIMEOUT_S = 30.0

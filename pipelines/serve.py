@@ -5,37 +5,57 @@ In: BUNDLE, host, port, workers; further settings from TOWERS_ variables. Out: a
 
 import errno
 import os
+import signal
 import socket
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 from pydantic import ValidationError
+from uvicorn.supervisors import Multiprocess
 
 from pipelines.errors import DataError
 from serving.app import create_app  # First: it sets what NumPy reads when it is loaded.
 from serving.bundle import Bundle
 from serving.http_protocol import JsonErrorsProtocol
+from serving.journal import Journal, JournalError
 from serving.settings import Settings
+from serving.versions import bundle_root
 
 
-def run(bundle: Path, host: str = "127.0.0.1", port: int = 8000, workers: int = 1) -> None:
+class Workers(Multiprocess):
+    """uvicorn's workers; SIGHUP makes each look for another bundle, where uvicorn would end and start them all."""
+
+    def handle_hup(self) -> None:
+        """Passes the signal on."""
+        for process in self.processes:
+            if process.pid is not None:
+                os.kill(process.pid, signal.SIGHUP)
+
+
+def run(bundle: Path, host: str = "127.0.0.1", port: int = 8000, workers: int = 1, state: Path | None = None) -> None:
     """Serves until stopped.
 
     Args:
-        bundle: the bundle directory.
+        bundle: a bundle, or a root of bundles of which one is active.
         host: address to listen on.
         port: port to listen on, 0 for a free one.
         workers: processes; each opens the bundle, and all share its vectors through the page cache.
+        state: where live changes are kept; None takes none in.
 
     Raises:
         BundleError: the bundle is not whole.
         DataError: a TOWERS_ variable has a wrong value, or nothing can listen on that host and port.
     """
-    settings = read_settings(bundle=bundle.absolute(), host=host, port=port, workers=workers)
+    kept = {} if state is None else {"state": state.absolute()}
+    settings = read_settings(bundle=bundle.absolute(), host=host, port=port, workers=workers, **kept)
     refuse_address(host, port, workers)
-    # Here, not in a worker: a worker that fails at its start would be started again and again.
-    Bundle.open(settings.bundle, verify=settings.verify)
+    # Here, not in a worker, which would tell its reason in a log only.
+    root = bundle_root(settings.bundle)
+    active = settings.bundle if root is None else root.path(root.read().active)
+    Bundle.open(active, verify=settings.verify)
+    if settings.state is not None:
+        refuse_state(settings.state)
     server: dict[str, Any] = {
         "host": host,
         "port": port,
@@ -46,11 +66,25 @@ def run(bundle: Path, host: str = "127.0.0.1", port: int = 8000, workers: int = 
         "timeout_graceful_shutdown": settings.graceful_timeout_s,
     }
     if workers == 1:
-        # This process has just verified the bundle.
-        uvicorn.run(create_app(settings.model_copy(update={"verify": False})), **server)
+        uvicorn.run(create_app(settings, verified=active), **server)
         return
     os.environ["TOWERS_BUNDLE"] = str(settings.bundle)
-    uvicorn.run("serving.app:create_app", factory=True, workers=workers, **server)
+    if settings.state is not None:
+        os.environ["TOWERS_STATE"] = str(settings.state)
+    config = uvicorn.Config("serving.app:create_app", factory=True, workers=workers, **server)
+    Workers(config, sockets=[config.bind_socket()]).run()
+
+
+def refuse_state(state: Path) -> None:
+    """Opens the journal once: a worker would tell its reason in a log only.
+
+    Raises:
+        DataError: names path and reason.
+    """
+    try:
+        Journal.open(state).close()
+    except JournalError as error:
+        raise DataError(f"--state {state}: {error}") from None
 
 
 def refuse_address(host: str, port: int, workers: int = 1) -> None:

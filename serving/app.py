@@ -1,13 +1,15 @@
-"""The HTTP service: a FastAPI factory, three short routes, one error shape.
+"""The HTTP service: a FastAPI factory, its routes with what they answer, one error shape.
 
-In: HTTP requests. Out: JSON. All that is known about recall lives in `serving.recall`; here are only bytes and codes.
+In: the settings. Out: a FastAPI app; the routes' work lies in `serving.routes`.
 """
 
 import asyncio
 import logging
 import os
+import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, cast
 
 # Before NumPy is loaded. A service is parallel over requests and workers; a second BLAS thread inside one small product
@@ -15,84 +17,79 @@ from typing import Any, cast
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from fastapi import FastAPI, Request, Response
-from starlette.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from serving import openapi
+from serving import openapi, routes
 from serving.errors import RequestError
-from serving.filtering import OVERFETCH_LIMIT
-from serving.index import ExactIndex
-from serving.opening import open_recaller
-from serving.recall import Recaller, RecallQuery
-from serving.schemas import RecallResponse, Status, answer_bytes, error_bytes, parse_request
+from serving.requests import explained
+from serving.routes import JSON
+from serving.schemas import (
+    Added,
+    EmbedResponse,
+    RecallBatchResponse,
+    RecallResponse,
+    Reloaded,
+    Status,
+    Written,
+    error_bytes,
+)
+from serving.service import Service
 from serving.settings import Settings
 
-# A child of the server's own logger: its handlers, format and level, in every worker.
 log = logging.getLogger("uvicorn.error.serving")
 
-JSON = "application/json"
-STATUS_OF = {"invalid_json": 400, "too_large": 413, "unsupported_media_type": 415, "not_ready": 503}
+STATUS_OF = {
+    "invalid_json": 400,
+    "too_large": 413,
+    "unsupported_media_type": 415,
+    "no_state": 409,
+    "not_recallable": 409,
+    "not_ready": 503,
+    "not_written": 503,
+}
 CODE_OF = {404: "not_found", 405: "method_not_allowed"}
-# An exact scan of more numbers than this takes longer than a thread switch is worth.
-INLINE_NUMBERS = 4_000_000
 
 
-def create_app(settings: Settings | None = None) -> FastAPI:
+def create_app(settings: Settings | None = None, *, verified: Path | None = None) -> FastAPI:
     """Makes the service; the bundle is opened, verified and warmed up when it starts, not here.
 
     Args:
         settings: None reads them from the environment.
+        verified: a bundle whose checksums this process has just compared.
     """
     settings = settings or Settings()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        recaller = await asyncio.to_thread(open_recaller, settings.bundle, verify=settings.verify)
-        for query in _warm_up_queries(recaller):
-            recaller.recall(query)
-        app.state.recaller = recaller
+        service = await asyncio.to_thread(Service, settings, verified=verified)
+        await asyncio.to_thread(service.start)
+        app.state.service = service
         app.openapi_schema = None
-        manifest = recaller.bundle.manifest
-        log.info(
-            "%s: model %s, %d items, %d users",
-            settings.bundle,
-            manifest.model_version,
-            manifest.items,
-            manifest.queries,
-        )
+        # Outside the main thread, as in a test, there are no signals.
+        with suppress(ValueError, RuntimeError, NotImplementedError):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, service)
+        watching = asyncio.create_task(service.watch())
         yield
-        app.state.recaller = None
+        app.state.service = None
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+        service.stop()
 
     app = FastAPI(
         title="towers recall",
         version="1",
-        description="Items for a user, for features or for a history, best first.",
+        description="Items for a user, for features, for a history or for other items, best first.",
         lifespan=lifespan,
         redirect_slashes=False,
     )
-    app.state.recaller = None
+    app.state.service = None
     app.state.settings = settings
-    app.add_api_route(
-        "/recall", recall, methods=["POST"], response_model=None,
-        summary="The k best items for a user, for features or for a history",
-        responses={
-            200: {"model": RecallResponse, "content": {JSON: {"example": openapi.ANSWER_EXAMPLE}}},
-            **openapi.errors(400, 413, 415, 422, 500, 503),
-        },
-    )  # fmt: skip
-    app.add_api_route(
-        "/healthz", healthz, methods=["GET"], response_model=None, summary="Is the process alive",
-        responses={200: {"model": Status, "content": {JSON: {"example": {"status": "ok"}}}}},
-    )  # fmt: skip
-    app.add_api_route(
-        "/readyz", readyz, methods=["GET"], response_model=None, summary="Is a bundle loaded, and does a search work",
-        responses={
-            200: {"model": Status, "content": {JSON: {"example": {"status": "ready"}}}},
-            **openapi.errors(500, 503),
-        },
-    )  # fmt: skip
+    _add_routes(app)
     app.add_exception_handler(RequestError, _on_request_error)
+    app.add_exception_handler(RequestValidationError, _on_wrong_path)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
     app.add_exception_handler(Exception, _on_defect)
@@ -100,80 +97,63 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     return app
 
 
-async def recall(request: Request) -> Response:
-    """Answers with the k best items; unknown users, and requests that name nothing known, get the popular ones."""
-    recaller = _ready(request)
-    settings: Settings = request.app.state.settings
-    query = parse_request(await _body(request, settings.max_body_bytes), settings.max_k)
-    quick = _is_quick(recaller, query)
-    recalled = recaller.recall(query) if quick else await run_in_threadpool(recaller.recall, query)
-    return Response(answer_bytes(recalled), media_type=JSON)
+def _add_routes(app: FastAPI) -> None:
+    body = (400, 413, 415, 422, 500, 503)
+    for path, method, function, summary, answer, example, statuses in (
+        ("/recall", "POST", routes.recall, "The k best items for a user, features, a history or a vector",
+         RecallResponse, openapi.ANSWER_EXAMPLE, body),
+        ("/recall/batch", "POST", routes.recall_batch, "The answers to several queries",
+         RecallBatchResponse, {"answers": [openapi.ANSWER_EXAMPLE]}, body),
+        ("/similar", "POST", routes.similar, "The k items nearest to some items",
+         RecallResponse, openapi.ANSWER_EXAMPLE | {"source": "similar"}, body),
+        ("/embed", "POST", routes.embed, "The vectors of queries",
+         EmbedResponse, openapi.VECTORS_EXAMPLE, body),
+        ("/items/{item_id:path}", "PUT", routes.put_item, "Add or replace an item", Written, {"seq": 12},
+         (*body, 404, 409)),
+        ("/items", "PUT", routes.put_items, "Add or replace items", Written, {"seq": 14}, (*body, 409)),
+        ("/items/{item_id:path}", "DELETE", routes.delete_item, "Delete an item", Written, {"seq": 15},
+         (404, 409, 422, 500, 503)),
+        ("/events", "POST", routes.add_events, "Tell what users took", Added, {"added": 2}, (*body, 409)),
+        ("/healthz", "GET", routes.healthz, "Is the process alive", Status, {"status": "ok"}, ()),
+        ("/readyz", "GET", routes.readyz, "Is a bundle loaded, and does a search work", Status, {"status": "ready"},
+         (500, 503)),
+        ("/admin/reload", "POST", routes.reload, "Look for another active bundle now", Reloaded,
+         openapi.RELOADED_EXAMPLE, (500, 503)),
+    ):  # fmt: skip
+        answers: dict[int | str, dict[str, Any]] = {
+            200: {"model": answer, "content": {JSON: {"example": example}}},
+            **openapi.errors(*statuses),
+        }
+        if answer is Reloaded:
+            content = {JSON: {"example": example | {"refused": {"2026-11-21": "item_vectors.npy: altered"}}}}
+            refused = "A bundle was refused; what answered goes on"
+            answers[409] = {"model": Reloaded, "description": refused, "content": content}
+        app.add_api_route(path, function, methods=[method], response_model=None, summary=summary, responses=answers)
 
 
-async def healthz() -> Response:
-    """The process is alive and its event loop turns."""
-    return Response(b'{"status":"ok"}', media_type=JSON)
-
-
-async def readyz(request: Request) -> Response:
-    """A bundle is loaded, and a search in it, made now, gives an item."""
-    recaller = _ready(request)
-    rows, _ = await run_in_threadpool(recaller.index.search, recaller.bundle.item_vectors[:1], 1)
-    if rows[0, 0] < 0:
-        raise RequestError("a search finds nothing", code="not_ready")
-    return Response(b'{"status":"ready"}', media_type=JSON)
-
-
-def _ready(request: Request) -> Recaller:
-    recaller: Recaller | None = request.app.state.recaller
-    if recaller is None:
-        raise RequestError("no bundle is loaded yet", code="not_ready")
-    return recaller
-
-
-async def _body(request: Request, max_bytes: int) -> bytes:
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != JSON:
-        raise RequestError(f"send Content-Type: {JSON}", code="unsupported_media_type")
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > max_bytes:
-            raise RequestError(f"the body is larger than {max_bytes} bytes", code="too_large")
-    return bytes(body)
-
-
-def _is_quick(recaller: Recaller, query: RecallQuery) -> bool:
-    """Whether the answer is cheaper than handing the work to a thread: a stored vector and a fast search."""
-    if query.features or query.history:
-        return False
-    bundle = recaller.bundle
-    row = None if query.user_id is None else bundle.query_rows.get(query.user_id)
-    excluded = len(query.exclude) + (len(bundle.seen(row)) if row is not None else 0)
-    scans = isinstance(recaller.index, ExactIndex) or excluded > OVERFETCH_LIMIT
-    return not scans or bundle.item_vectors.size <= INLINE_NUMBERS
-
-
-def _warm_up_queries(recaller: Recaller) -> list[RecallQuery]:
-    bundle = recaller.bundle
-    queries = [RecallQuery(), RecallQuery(history=[bundle.item_ids[0]])]
-    if len(bundle.query_ids):
-        queries.append(RecallQuery(user_id=bundle.query_ids[0]))
-    return queries
+def _reload(service: Service) -> None:
+    asyncio.get_running_loop().run_in_executor(None, service.reload)
 
 
 def _document(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
-        recaller: Recaller | None = app.state.recaller
-        bundle = None if recaller is None else recaller.bundle
-        app.openapi_schema = openapi.document(app, bundle, app.state.settings.max_k)
+        service: Service | None = app.state.service
+        bundle = None if service is None else service.pick(None).bundle
+        app.openapi_schema = openapi.document(app, bundle, app.state.settings)
     return app.openapi_schema
 
 
 async def _on_request_error(_: Request, error: Exception) -> Response:
     error = cast(RequestError, error)
+    if error.code == "not_written":
+        log.error("a change could not be kept: %s", error.__cause__)
     content = error_bytes(error.code, error.message, error.field)
     return Response(content, STATUS_OF.get(error.code, 422), media_type=JSON)
+
+
+async def _on_wrong_path(request: Request, error: Exception) -> Response:
+    detail = cast(RequestValidationError, error).errors()[0]
+    return await _on_request_error(request, explained({**detail, "loc": detail["loc"][1:]}))
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:

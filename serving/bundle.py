@@ -32,6 +32,7 @@ class Bundle:
         popularity: [N], training events of each item.
         query_ids: row -> user id, [Q] strings.
         query_vectors: [Q, D], memory-mapped.
+        segments: segment of users -> its popular item rows, best first, and their event counts; may be empty.
     """
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
@@ -44,6 +45,8 @@ class Bundle:
         self.query_vectors = cast(Floats, files.open_array(path, files.QUERY_VECTORS, np.float32, (queries, dimension)))
         self._seen_offsets = cast(Int64s, files.open_array(path, files.SEEN_OFFSETS, np.int64, (queries + 1,)))
         self._seen_items = cast(Int32s, files.open_array(path, files.SEEN_ITEMS, np.int32, (None,)))
+        segmented = manifest.segmented_by is not None
+        self.segments = files.open_segments(path, items) if segmented else {}
         self._check_seen()
         self._check_attributes()
 
@@ -92,6 +95,11 @@ class Bundle:
     def item_attributes(self) -> pl.DataFrame:
         """The item columns for display and filters, in row order; read when first asked for."""
         return pl.read_parquet(self.path / files.ITEM_ATTRIBUTES, glob=False)
+
+    @cached_property
+    def attribute_schema(self) -> pl.Schema:
+        """The item columns and their types."""
+        return pl.scan_parquet(self.path / files.ITEM_ATTRIBUTES, glob=False).collect_schema()
 
     @property
     def query_tower(self) -> Path:

@@ -18,6 +18,7 @@ QUERY_TOWER, CANDIDATE_TOWER, INDEX = "query_tower", "candidate_tower", "index"
 ITEM_IDS, ITEM_VECTORS = "item_ids.parquet", "item_vectors.npy"
 ITEM_ATTRIBUTES, POPULARITY = "item_attributes.parquet", "popularity.npy"
 QUERY_IDS, QUERY_VECTORS = "query_ids.parquet", "query_vectors.npy"
+POPULAR_SEGMENTS = "popular_segments.parquet"
 SEEN_OFFSETS, SEEN_ITEMS = "seen_offsets.npy", "seen_items.npy"
 
 _PICKLE_SUFFIXES = {".pkl", ".pickle", ".joblib", ".dill"}
@@ -147,3 +148,25 @@ def _is_pickle(path: Path) -> bool:
             return False
         file.seek(-1, 2)
         return file.read(1) == b"."
+
+
+def open_segments(bundle: Path, items: int) -> dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """The popular items of each segment of users.
+
+    Raises:
+        BundleError: a column, a length or an item row is wrong.
+    """
+    path = bundle / POPULAR_SEGMENTS
+    try:
+        frame = pl.read_parquet(path, glob=False).cast(
+            {"segment": pl.String, "rows": pl.List(pl.Int64), "counts": pl.List(pl.Int64)}
+        )
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise BundleError(f"{path}: cannot be read as Parquet: {error}") from None
+    segments = {}
+    for segment, rows, counts in frame.select("segment", "rows", "counts").iter_rows():
+        own, number = np.array(rows, np.int64), np.array(counts, np.int64)
+        if len(own) != len(number) or (len(own) and (own.min() < 0 or own.max() >= items)):
+            raise BundleError(f"{path}: segment {segment!r}: a count for each row, and rows must lie in 0..{items - 1}")
+        segments[segment] = own, number
+    return segments

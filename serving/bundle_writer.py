@@ -17,7 +17,16 @@ from numpy.typing import ArrayLike, NDArray
 from serving import bundle_files as files
 from serving.bundle import Bundle
 from serving.errors import BundleError
-from serving.manifest import MANIFEST, FeatureSpec, FileInfo, IndexInfo, Manifest, read_manifest, write_manifest
+from serving.manifest import (
+    MANIFEST,
+    FeatureSpec,
+    FileInfo,
+    IndexInfo,
+    LiveInfo,
+    Manifest,
+    read_manifest,
+    write_manifest,
+)
 from serving.staging import flush_to_disk, remove, staged
 
 Ids = Sequence[str] | NDArray[np.str_] | pl.Series
@@ -43,6 +52,9 @@ def write_bundle(
     libraries: Mapping[str, str],
     lineage: Mapping[str, Any],
     training: Mapping[str, Any],
+    live: LiveInfo | None = None,
+    segmented_by: str | None = None,
+    popular_segments: pl.DataFrame | None = None,
     overwrite: bool = False,
 ) -> Manifest:
     """Writes, verifies and publishes a bundle, complete or not at all.
@@ -65,6 +77,9 @@ def write_bundle(
         libraries: versions by name.
         lineage: where the model came from (data set digest, recipe, run, commit).
         training: a summary of the training.
+        live: which live changes are in it.
+        segmented_by: the user column whose values are segments.
+        popular_segments: `segment` (String), `rows` (List of item rows, best first) and `counts` (List), one row each.
         overwrite: replace a bundle that is there.
 
     Raises:
@@ -81,6 +96,8 @@ def write_bundle(
         np.save(directory / files.POPULARITY, np.asarray(popularity, np.int64), allow_pickle=False)
         np.save(directory / files.SEEN_OFFSETS, np.asarray(seen_offsets, np.int64), allow_pickle=False)
         np.save(directory / files.SEEN_ITEMS, np.asarray(seen_items, np.int32), allow_pickle=False)
+        if popular_segments is not None:
+            popular_segments.write_parquet(directory / files.POPULAR_SEGMENTS)
         write_towers(directory)
         for tower in (files.QUERY_TOWER, files.CANDIDATE_TOWER):
             if not (directory / tower / "saved_model.pb").is_file():
@@ -98,6 +115,8 @@ def write_bundle(
             libraries=dict(libraries),
             lineage=dict(lineage),
             training=dict(training),
+            live=live,
+            segmented_by=segmented_by,
         )
         write_manifest(manifest, directory / MANIFEST)
         return Bundle.open(directory).manifest

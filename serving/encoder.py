@@ -1,10 +1,11 @@
-"""Query features to query vectors through the bundle's SavedModel: the only file of `serving` that knows TensorFlow.
+"""Features to vectors through a bundle's SavedModels: the only file of `serving` that knows TensorFlow.
 
-In: features of B requests. Out: float32 [B, D].
+In: features of B requests or items. Out: float32 [B, D].
 """
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from serving.bundle import Bundle
 from serving.errors import BundleError
 from serving.features import check_features, to_columns
 from serving.index import Floats
+from serving.manifest import FeatureSpec
 
 # Must stand before the import: TensorFlow's start-up notes drown the service's own lines.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -23,19 +25,19 @@ INFORMED = "informed"
 
 
 class Encoder:
-    """The query tower of a bundle.
+    """A tower of a bundle; `of_queries` and `of_items` load one.
 
     Args:
-        bundle: an opened bundle.
+        path: the SavedModel.
+        features: what it takes.
+        dimension: D.
 
     Raises:
         BundleError: the SavedModel cannot be loaded, or its signature is not the manifest's.
     """
 
-    def __init__(self, bundle: Bundle) -> None:
-        self.features = bundle.manifest.query_features
-        self.dimension = bundle.manifest.dimension
-        path = bundle.query_tower
+    def __init__(self, path: Path, features: Sequence[FeatureSpec], dimension: int) -> None:
+        self.path, self.features, self.dimension = path, features, dimension
         try:
             # The model owns the signature's variables: without this reference they would be freed.
             self._model = tf.saved_model.load(str(path))
@@ -55,6 +57,16 @@ class Encoder:
             for name, spec in inputs.items()
             if spec.shape.rank is not None and spec.shape.rank > 1
         }
+
+    @classmethod
+    def of_queries(cls, bundle: Bundle) -> "Encoder":
+        """The query tower."""
+        return cls(bundle.query_tower, bundle.manifest.query_features, bundle.manifest.dimension)
+
+    @classmethod
+    def of_items(cls, bundle: Bundle) -> "Encoder":
+        """The candidate tower."""
+        return cls(bundle.candidate_tower, bundle.manifest.candidate_features, bundle.manifest.dimension)
 
     def encode(self, requests: Sequence[Mapping[str, Any]]) -> Floats:
         """The vectors of B requests; features left out count as missing.
@@ -89,6 +101,6 @@ class Encoder:
         try:
             vectors = self.encode([{}])
         except (tf.errors.OpError, KeyError, ValueError, TypeError) as error:
-            raise BundleError(f"the query tower fails on a request without features: {error}") from None
+            raise BundleError(f"{self.path}: fails on a request without features: {error}") from None
         if vectors.shape != (1, self.dimension) or not np.isfinite(vectors).all():
-            raise BundleError(f"the query tower must give finite [1, {self.dimension}], gave {vectors}")
+            raise BundleError(f"{self.path}: must give finite [1, {self.dimension}], gave {vectors}")

@@ -52,16 +52,23 @@ class ExactIndex:
         item_vectors: [N, D], may be memory-mapped.
         block_queries: queries scored at a time.
         block_items: items scored at a time.
+        longest: an upper bound of the vectors' lengths where one is known; None measures them.
     """
 
     def __init__(
-        self, item_vectors: Floats, *, block_queries: int = BLOCK_QUERIES, block_items: int = BLOCK_ITEMS
+        self,
+        item_vectors: Floats,
+        *,
+        block_queries: int = BLOCK_QUERIES,
+        block_items: int = BLOCK_ITEMS,
+        longest: float | None = None,
     ) -> None:
         self.item_vectors = item_vectors
         self.block_queries, self.block_items = block_queries, block_items
         starts = range(0, len(item_vectors), block_items)
         blocks = (item_vectors[start : start + block_items] for start in starts)
-        self._longest = max((float(_lengths(block).max()) for block in blocks), default=0.0)
+        measured = (float(_lengths(block).max()) for block in blocks)
+        self.longest = max(measured, default=0.0) if longest is None else longest
 
     def search(self, queries: Floats, k: int, excluded: Sequence[RowSet] | None = None) -> tuple[Rows, Floats]:
         """Finds the k best items of each query that are not excluded for it; see `Index.search`.
@@ -100,7 +107,7 @@ class ExactIndex:
             rough[query[here], row[here] - first] = -np.inf
         # |float32 dot - exact| <= D u |q| |x| with u = 2^-24 and |q| = 1, on both sides of the comparison; scaling,
         # `rescore` and this line round a few times more.
-        margin = 2 * (queries.shape[1] + 8) * 2.0**-24 * self._longest
+        margin = 2 * (queries.shape[1] + 8) * 2.0**-24 * self.longest
         bound = np.maximum(_kth_bound(rough, rows.shape[1]), scores[:, -1] / lengths) - margin
         hit = (rough >= bound.astype(np.float32)[:, None]) & (rough > -np.inf)
         # Flat, because that is several times faster than the two-dimensional search for True.

@@ -78,6 +78,18 @@ class FileInfo(_Record):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
+class LiveInfo(_Record):
+    """What a bundle holds of a journal of live changes.
+
+    Attributes:
+        journal: the identity of the journal.
+        items: the sequence number of the last change of an item that is in the bundle.
+    """
+
+    journal: str = Field(min_length=1)
+    items: Count
+
+
 class Manifest(_Record):
     """Everything a reader of a bundle must know before it opens another file. `files` covers all but the manifest."""
 
@@ -91,6 +103,8 @@ class Manifest(_Record):
     query_features: tuple[FeatureSpec, ...]
     candidate_features: tuple[FeatureSpec, ...]
     index: IndexInfo | None = None
+    live: LiveInfo | None = None
+    segmented_by: str | None = None
     files: dict[str, FileInfo] = {}
     libraries: dict[str, str] = {}
     lineage: dict[str, Any] = {}

@@ -3,22 +3,59 @@
 In: the app, and the bundle once it is open. Out: the document, as `/openapi.json` gives it.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 
+from serving.attributes import attribute_json_schema
 from serving.bundle import Bundle
+from serving.condition_schema import COMPONENTS, FORMS, condition_schemas
+from serving.conditions import kinds
 from serving.features import GREATEST, GREATEST_FLOAT32, GREATEST_INT64, HISTORY_KINDS
 from serving.manifest import FeatureSpec
-from serving.schemas import DEFAULT_K, ErrorResponse, RecallRequest
+from serving.plan import GREATEST_NUMBER
+from serving.requests import (
+    DEFAULT_K,
+    EmbedRequest,
+    EventsRequest,
+    ItemRequest,
+    ItemsRequest,
+    RecallBatchRequest,
+    RecallRequest,
+    SimilarRequest,
+)
+from serving.schemas import ErrorResponse
+from serving.settings import Settings
+
+BODIES: dict[tuple[str, str], type[BaseModel]] = {
+    ("/recall", "post"): RecallRequest,
+    ("/recall/batch", "post"): RecallBatchRequest,
+    ("/similar", "post"): SimilarRequest,
+    ("/embed", "post"): EmbedRequest,
+    ("/items/{item_id}", "put"): ItemRequest,
+    ("/items", "put"): ItemsRequest,
+    ("/events", "post"): EventsRequest,
+}
 
 ERROR_EXAMPLES: dict[int, tuple[str, dict[str, Any]]] = {
     400: (
         "The body is not JSON",
         {"code": "invalid_json", "message": "the body is not valid JSON: EOF", "field": None},
     ),
+    404: ("No such path", {"code": "not_found", "message": "no such path", "field": None}),
     405: ("Another method", {"code": "method_not_allowed", "message": "GET is not allowed here", "field": None}),
+    409: (
+        "The service keeps no live changes",
+        {
+            "code": "no_state",
+            "message": "this service keeps no live changes; start it with --state DIR",
+            "field": None,
+        },
+    ),
     413: (
         "The body is too large",
         {"code": "too_large", "message": "the body is larger than 1048576 bytes", "field": None},
@@ -45,6 +82,9 @@ ANSWER_EXAMPLE = {
     "source": "user",
 }
 
+VECTORS_EXAMPLE = {"vectors": [[0.6, -0.8]], "sources": ["user"], "model_version": ANSWER_EXAMPLE["model_version"]}
+RELOADED_EXAMPLE: dict[str, Any] = {"active": "2026-11-20", "canary": None, "refused": {}}
+
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route for these error statuses, with examples."""
@@ -58,31 +98,82 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def document(app: FastAPI, bundle: Bundle | None, max_k: int) -> dict[str, Any]:
+def document(app: FastAPI, bundle: Bundle | None, settings: Settings) -> dict[str, Any]:
     """The OpenAPI document; with a bundle it names that bundle's features and shows ids that work."""
     schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-    request = RecallRequest.model_json_schema()
-    request["properties"]["k"] |= {"maximum": max_k, "default": min(DEFAULT_K, max_k)}
+    _, definitions = models_json_schema(
+        [(model, "validation") for model in BODIES.values()], ref_template=COMPONENTS + "{model}"
+    )
+    bodies = definitions["$defs"]
+    for name in ("RecallRequest", "SimilarRequest"):
+        bodies[name]["properties"]["k"] |= {"maximum": settings.max_k, "default": min(DEFAULT_K, settings.max_k)}
+    for name, field, most in (
+        ("RecallBatchRequest", "queries", settings.max_batch),
+        ("EmbedRequest", "queries", settings.max_batch),
+        ("ItemsRequest", "items", settings.max_items),
+    ):
+        bodies[name]["properties"][field]["maxItems"] = most
+    if bundle is not None:
+        _name_features(bodies, ("RecallRequest", "EmbedQuery"), bundle.manifest.query_features)
+        _name_features(bodies, ("ItemRequest", "NamedItem"), bundle.manifest.candidate_features)
+        _name_columns(bodies, bundle)
+    schema["components"]["schemas"] |= bodies
+    examples = _examples(bundle)
+    for (path, method), model in BODIES.items():
+        content = {"schema": {"$ref": f"{COMPONENTS}{model.__name__}"}}
+        if model is RecallRequest:
+            content["examples"] = examples
+        schema["paths"][path][method]["requestBody"] = {"required": True, "content": {"application/json": content}}
+    return schema
+
+
+def _examples(bundle: Bundle | None) -> dict[str, Any]:
+    """Bodies of `POST /recall` that work."""
     examples: dict[str, Any] = {"popular": {"value": {"features": {}}}}
     if bundle is not None:
-        features = {
-            "type": "object",
-            "properties": {spec.name: _feature_schema(spec) for spec in bundle.manifest.query_features},
-            "additionalProperties": False,
-        }
-        request["properties"]["features"]["anyOf"] = [features, {"type": "null"}]
         item_ids = bundle.item_ids.head(3).to_list()
         examples["history"] = {"value": {"history": item_ids, "k": 10}}
         if len(bundle.query_ids):
             examples["user"] = {"value": {"user_id": bundle.query_ids[0], "k": 10, "exclude": item_ids[:1]}}
-    schema["components"]["schemas"]["RecallRequest"] = request
-    schema["paths"]["/recall"]["post"]["requestBody"] = {
-        "required": True,
-        "content": {
-            "application/json": {"schema": {"$ref": "#/components/schemas/RecallRequest"}, "examples": examples}
-        },
+    return examples
+
+
+def _name_features(bodies: dict[str, Any], models: Sequence[str], specs: Sequence[FeatureSpec]) -> None:
+    """Spells out the features that the models of these names take."""
+    features = {
+        "type": "object",
+        "properties": {spec.name: _feature_schema(spec) for spec in specs},
+        "additionalProperties": False,
     }
-    return schema
+    for name in models:
+        field = bodies[name]["properties"]["features"]
+        if "anyOf" in field:
+            field["anyOf"] = [features, {"type": "null"}]
+        else:
+            field |= features
+
+
+def _name_columns(bodies: dict[str, Any], bundle: Bundle) -> None:
+    """Spells out the item columns, what a filter may ask of each, and the dimension of a vector."""
+    columns = kinds(bundle.attribute_schema)
+    bodies["DiversityRequest"]["properties"]["column"]["enum"] = sorted(columns)
+    for name in FORMS:
+        del bodies[name]
+    bodies |= condition_schemas(columns)
+    for name in ("RecallRequest", "SimilarRequest"):
+        bodies[name]["properties"]["filter"]["anyOf"] = [{"$ref": f"{COMPONENTS}Condition1"}, {"type": "null"}]
+    for name in ("ItemRequest", "NamedItem"):
+        bodies[name]["properties"]["attributes"] |= {
+            "properties": {
+                column: {"anyOf": [attribute_json_schema(dtype), {"type": "null"}]}
+                for column, dtype in bundle.attribute_schema.items()
+                if column != "item_id"
+            },
+            "additionalProperties": False,
+        }
+    vector, dimension = bodies["RecallRequest"]["properties"]["vector"]["anyOf"][0], bundle.manifest.dimension
+    vector |= {"minItems": dimension, "maxItems": dimension}
+    vector["items"] |= {"minimum": -GREATEST_NUMBER, "maximum": GREATEST_NUMBER}
 
 
 def _feature_schema(spec: FeatureSpec) -> dict[str, Any]:

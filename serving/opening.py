@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from serving.bundle import Bundle
 from serving.errors import BundleError
 from serving.index import ExactIndex, Index
+from serving.live_users import LiveUsers
 from serving.recall import Recaller
 from serving.scann_index import ScannIndex, ScannParameters
 
@@ -30,13 +31,14 @@ def open_index(bundle: Bundle) -> Index:
     return ScannIndex.load(directory, bundle.item_vectors, parameters)
 
 
-def open_recaller(path: Path, *, verify: bool = True, tower: bool = True) -> Recaller:
+def open_recaller(path: Path, *, verify: bool = True, tower: bool = True, users: LiveUsers | None = None) -> Recaller:
     """Opens a bundle and everything that answers from it.
 
     Args:
         path: the bundle directory.
         verify: see `Bundle.open`.
         tower: also load the query tower, warmed up; without it no features can be encoded.
+        users: what users took since the bundle was made.
 
     Raises:
         BundleError: names the path and the reason.
@@ -46,6 +48,6 @@ def open_recaller(path: Path, *, verify: bool = True, tower: bool = True) -> Rec
     if tower:
         from serving.encoder import Encoder
 
-        encoder = Encoder(bundle)
+        encoder = Encoder.of_queries(bundle)
         encoder.warm_up()
-    return Recaller(bundle, open_index(bundle), encoder)
+    return Recaller(bundle, open_index(bundle), encoder, users)

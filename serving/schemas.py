@@ -1,106 +1,111 @@
-"""What goes over the wire: the request as a strict model, the answer as bytes, and the one shape of every error.
+"""What goes back over the wire: the answers, as models for the document and as bytes, and the one shape of every error.
 
-In: a request body. Out: a `RecallQuery`, or a `RequestError` that names the field. Ids are strings on the wire.
+In: what recall found. Out: JSON. Ids are strings on the wire.
 """
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Any, get_args
 
 import orjson
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from serving.errors import RequestError
-from serving.recall import Recalled, RecallQuery
+from serving.query import Embedded, Recalled, Source
 
 GREATEST_ECHO = 500
-DEFAULT_K = 100
-
-# JSON has one kind of number: 10.0 is a whole one, and JSON Schema says so too.
-Whole = Annotated[int, BeforeValidator(lambda n: int(n) if isinstance(n, float) and n.is_integer() else n)]
+SOURCES = list(get_args(Source))
 
 
-class RecallRequest(BaseModel):
-    """The body of `POST /recall`. All keys are optional; with none of them the answer is the popular items."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    user_id: str | None = Field(None, description="a user; one known to the bundle is answered from the stored vector")
-    features: dict[str, Any] | None = Field(None, description="raw features of the query tower by name")
-    history: list[str] | None = Field(None, description="item ids, newest last; unknown ones are ignored")
-    k: Whole = Field(DEFAULT_K, ge=1, description="how many items")
-    exclude: list[str] = Field([], description="item ids that must not come back; unknown ones are ignored")
-    exclude_seen: bool = Field(True, description="also leave out the user's seen items and the given history")
-
-
-class RecallItem(BaseModel):
-    """One recalled item."""
-
+class _Answer(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+
+class RecallItem(_Answer):
+    """One recalled item."""
 
     id: str
     score: float = Field(description="dot product with the query's vector; event count where source is popular")
 
 
-class RecallResponse(BaseModel):
+class RecallResponse(_Answer):
     """The answer, best item first; fewer than k only where fewer are eligible."""
-
-    model_config = ConfigDict(extra="forbid")
 
     items: list[RecallItem]
     model_version: str
-    source: str = Field(
-        description="what answered", json_schema_extra={"enum": ["user", "features", "history", "similar", "popular"]}
-    )
+    source: str = Field(description="what answered", json_schema_extra={"enum": SOURCES})
 
 
-class Status(BaseModel):
+class RecallBatchResponse(_Answer):
+    """The answers, in the order of the queries."""
+
+    answers: list[RecallResponse]
+
+
+class EmbedResponse(_Answer):
+    """The vectors, in the order of the queries."""
+
+    vectors: list[list[float]] = Field(description="zeros where nothing is known of the query")
+    sources: list[str] = Field(description="what each was made of", json_schema_extra={"items": {"enum": SOURCES}})
+    model_version: str
+
+
+class Written(_Answer):
+    """A change of items that is on the disk."""
+
+    seq: int = Field(description="number of the last change")
+
+
+class Added(_Answer):
+    """Events that are on the disk."""
+
+    added: int = Field(description="how many were new; an event id counts once")
+
+
+class Reloaded(_Answer):
+    """What answers after a reload."""
+
+    active: str = Field(description="the bundle that answers")
+    canary: str | None = Field(description="the bundle that answers a share of the users")
+    refused: dict[str, str] = Field(description="bundles that should answer and do not, and why")
+
+
+class Status(_Answer):
     """The answer of the probes."""
-
-    model_config = ConfigDict(extra="forbid")
 
     status: str
 
 
-class ErrorDetail(BaseModel):
+class ErrorDetail(_Answer):
     """What went wrong."""
-
-    model_config = ConfigDict(extra="forbid")
 
     code: str = Field(description="machine-readable")
     message: str = Field(description="for a person")
     field: str | None = Field(description="the request field at fault, null where no single field is")
 
 
-class ErrorResponse(BaseModel):
+class ErrorResponse(_Answer):
     """The one shape of every error."""
-
-    model_config = ConfigDict(extra="forbid")
 
     error: ErrorDetail
 
 
-def parse_request(body: bytes, max_k: int) -> RecallQuery:
-    """Reads a request body.
-
-    Raises:
-        RequestError: code "invalid_json" where it is not JSON, otherwise "invalid_request" with the field.
-    """
-    try:
-        request = RecallRequest.model_validate_json(body)
-    except ValidationError as error:
-        raise _explain(dict(error.errors(include_url=False)[0])) from None
-    if "k" not in request.model_fields_set:
-        request.k = min(DEFAULT_K, max_k)
-    if request.k > max_k:
-        raise RequestError(f"k: must be at most {max_k}, got {request.k}", field="k")
-    return RecallQuery(**dict(request))
-
-
 def answer_bytes(recalled: Recalled) -> bytes:
     """The answer as JSON."""
-    items = [
-        {"id": item_id, "score": score} for item_id, score in zip(recalled.ids, recalled.scores.tolist(), strict=True)
-    ]
-    return orjson.dumps({"items": items, "model_version": recalled.model_version, "source": recalled.source})
+    return orjson.dumps(_answer(recalled))
+
+
+def answers_bytes(recalled: Sequence[Recalled]) -> bytes:
+    """The answers of a batch as JSON."""
+    return orjson.dumps({"answers": [_answer(each) for each in recalled]})
+
+
+def vectors_bytes(embedded: Sequence[Embedded], model_version: str) -> bytes:
+    """Vectors as JSON."""
+    content = {
+        "vectors": [each.vector for each in embedded],
+        "sources": [each.source for each in embedded],
+        "model_version": model_version,
+    }
+    return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def error_bytes(code: str, message: str, field: str | None = None) -> bytes:
@@ -109,38 +114,8 @@ def error_bytes(code: str, message: str, field: str | None = None) -> bytes:
     return orjson.dumps({"error": {"code": code, "message": message[:GREATEST_ECHO], "field": field}})
 
 
-_EXPECTED = {
-    "string_type": "must be a string",
-    "int_type": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "bool_type": "must be true or false",
-    "list_type": "must be a list of strings",
-    "dict_type": "must be an object",
-    "model_type": "must be an object",
-    "greater_than_equal": "must be at least 1",
-}
-
-
-def _explain(detail: dict[str, Any]) -> RequestError:
-    if detail["type"] == "json_invalid":
-        return RequestError(f"the body is not valid JSON: {detail['ctx']['error']}", code="invalid_json")
-    field = ".".join(str(part) for part in detail["loc"]) or None
-    where = field or "the body"
-    if detail["type"] == "extra_forbidden":
-        allowed = ", ".join(RecallRequest.model_fields)
-        return RequestError(f"{where}: no such key; allowed are {allowed}", field=field)
-    rule = _EXPECTED.get(detail["type"], detail["msg"])
-    came = detail["input"]
-    got = (
-        str(came)
-        if isinstance(came, int | float) and len(str(came)) <= 30
-        else _JSON_NAMES.get(type(came), "something else")
-    )
-    hint = "; ids are strings, whatever they look like" if rule == "must be a string" else ""
-    return RequestError(f"{where}: {rule}, got {got}{hint}", field=field)
-
-
-_JSON_NAMES: dict[type, str] = {
-    str: "a string", dict: "an object", list: "a list", type(None): "null",
-    int: "a number", float: "a number", bool: "a boolean", bytes: "no object",
-}  # fmt: skip
+def _answer(recalled: Recalled) -> dict[str, Any]:
+    items = [
+        {"id": item_id, "score": score} for item_id, score in zip(recalled.ids, recalled.scores.tolist(), strict=True)
+    ]
+    return {"items": items, "model_version": recalled.model_version, "source": recalled.source}

@@ -3,6 +3,8 @@
 Item row r has id "i<r>", group r % 4 and vector ``e_group + (1 - r / items) e_7``: within a group the lower row wins.
 The query tower adds up, in dimension 8: the user's group (ids "u<n>", group n % 4), the mean group of the history, the
 group named by `country`, `age` in dimension 4, `hour` in 5, the number of `tags` in 6, and 1 in dimension 7.
+The candidate tower gives ``e_group + place e_7`` with the group named by `group`, or else of the item's id, and knows
+nothing of an item with neither.
 """
 
 import shutil
@@ -28,6 +30,11 @@ FEATURES = (
     FeatureSpec(name="history", kind="history", dtype="string", length=4),
 )
 WITHOUT_HISTORY = FEATURES[:-1]
+ITEM_FEATURES = (
+    FeatureSpec(name="item", kind="id", dtype="string"),
+    FeatureSpec(name="group", kind="categorical", dtype="string"),
+    FeatureSpec(name="place", kind="numeric", dtype="float32"),
+)
 
 
 def item_vectors(items: int = ITEMS) -> np.ndarray:
@@ -83,7 +90,7 @@ def copied_towers(source: Path) -> Callable[[Path], None]:
 
 
 def save_towers(directory: Path, features: Sequence[FeatureSpec] = FEATURES) -> None:
-    """Saves the tower's formula as two real SavedModels (the candidate tower takes an id), in plain TensorFlow."""
+    """Saves the towers' formulas as two real SavedModels, in plain TensorFlow."""
     import tensorflow as tf
 
     def table(prefix: str, count: int) -> tf.lookup.StaticHashTable:
@@ -107,8 +114,12 @@ def save_towers(directory: Path, features: Sequence[FeatureSpec] = FEATURES) -> 
         tags = tf.reduce_sum(tf.cast(inputs["tags"] != "", tf.float32), 1)
         return {"embeddings": tf.concat([taste, tf.stack([age, hour, tags, tf.ones_like(age)], 1)], 1)}
 
-    def candidate(item: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"embeddings": tf.pad(groups(item, module.items), [[0, 0], [0, DIMENSION - GROUPS]])}
+    def candidate(item: tf.Tensor, group: tf.Tensor, place: tf.Tensor) -> dict[str, tf.Tensor]:
+        named = groups(group, module.countries)
+        own = tf.where(group[:, None] == "", groups(item, module.items), named)
+        height = tf.where(tf.math.is_nan(place), 0.0, place)[:, None]
+        vectors = tf.concat([own, tf.zeros([tf.shape(own)[0], DIMENSION - GROUPS - 1]), height], 1)
+        return {"embeddings": vectors, "informed": tf.reduce_any(own != 0, axis=1)}
 
     specs = {
         spec.name: tf.TensorSpec([None] if spec.length is None else [None, None], spec.dtype, spec.name)
@@ -116,7 +127,8 @@ def save_towers(directory: Path, features: Sequence[FeatureSpec] = FEATURES) -> 
     }
     signature = tf.function(query).get_concrete_function(**specs)
     tf.saved_model.save(module, str(directory / "query_tower"), signatures={"serving_default": signature})
-    signature = tf.function(candidate).get_concrete_function(tf.TensorSpec([None], tf.string, "item"))
+    inputs = {spec.name: tf.TensorSpec([None], spec.dtype, spec.name) for spec in ITEM_FEATURES}
+    signature = tf.function(candidate).get_concrete_function(**inputs)
     tf.saved_model.save(module, str(directory / "candidate_tower"), signatures={"serving_default": signature})
 
 
@@ -135,7 +147,7 @@ def write_world(
         "model_version": "world-1",
         "metric": "dot",
         "query_features": features,
-        "candidate_features": [FeatureSpec(name="item", kind="id", dtype="string")],
+        "candidate_features": ITEM_FEATURES,
         "item_ids": [f"i{row}" for row in range(items)],
         "item_vectors": item_vectors(items),
         "item_attributes": pl.DataFrame({"title": [f"Title {row}" for row in range(items)]}),

@@ -155,7 +155,7 @@ def test_the_text_of_an_exception_goes_to_the_log_and_never_to_the_caller(
 def test_probes(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     assert client.get("/healthz").json() == {"status": "ok"}
     assert client.get("/readyz").json() == {"status": "ready"}
-    index = client.app.state.recaller.index  # type: ignore[attr-defined]
+    index = client.app.state.service.pick(None).index  # type: ignore[attr-defined]
     monkeypatch.setattr(index, "search", lambda queries, k: (np.array([[-1]]), np.array([[-np.inf]])))
     assert client.get("/readyz").status_code == 503
     assert client.get("/healthz").status_code == 200
@@ -190,11 +190,12 @@ def test_the_document_names_the_bundles_features_and_has_examples(client: TestCl
     assert features["properties"]["tags"]["anyOf"][0]["maxItems"] == 3
     assert "maxItems" not in features["properties"]["history"]["anyOf"][0]
     assert request["properties"]["k"]["maximum"] == 50
-    routes = {path: operation for path, methods in document["paths"].items() for operation in methods.values()}
-    assert routes.keys() == {"/recall", "/healthz", "/readyz"}
-    for operation in routes.values():
-        for response in operation["responses"].values():
-            assert "example" in response["content"]["application/json"]
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            for response in operation["responses"].values():
+                assert "example" in response["content"]["application/json"]
+    new = document["components"]["schemas"]["NamedItem"]["properties"]["features"]
+    assert new["properties"].keys() == {"item", "group", "place"} and new["additionalProperties"] is False
     examples = document["paths"]["/recall"]["post"]["requestBody"]["content"]["application/json"]["examples"]
     assert examples.keys() == {"popular", "history", "user"}
     for name, example in examples.items():

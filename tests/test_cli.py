@@ -159,14 +159,14 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
                 "overwrite": True,
             },
         ),
-        ("export --run r --out b", (Path("r"), b), {"overwrite": False}),
+        ("export --run r --out b --popular-by c", (Path("r"), b), {"popular_by": "c", "overwrite": False}),
         ("index --bundle b", (b,), {"target_recall": 0.98, "kind": "auto"}),
         ("index --bundle b --target-recall 0.9 --kind scann", (b,), {"target_recall": 0.9, "kind": "scann"}),
         ("report --bundle b --dataset d --out o --overwrite", (b, d, o), {"overwrite": True}),
         ("recall --bundle b --k 9 --out o", (b, 9, o), {"users": None, "overwrite": False}),
         ("recall --bundle b --k 9 --users u --out o", (b, 9, o), {"users": Path("u"), "overwrite": False}),
-        ("serve --bundle b", (b, "127.0.0.1", 8000, 1), {}),
-        ("serve --bundle b --host 0.0.0.0 --port 9000 --workers 4", (b, "0.0.0.0", 9000, 4), {}),
+        ("serve --bundle b", (b, "127.0.0.1", 8000, 1, None), {}),
+        ("serve --bundle b --host 0.0.0.0 --port 9000 --workers 4 --state s", (b, "0.0.0.0", 9000, 4, Path("s")), {}),
         ("query --bundle b --user 007", ("007",), {"bundle": b, "url": None, "k": 10}),
         ("query --url http://x --user u --k 3", ("u",), {"bundle": None, "url": "http://x", "k": 3}),
         ("query --url http://x --bundle b --user u", ("u",), {"bundle": b, "url": "http://x", "k": 10}),
@@ -185,7 +185,7 @@ def test_serve_reads_its_address_from_the_environment(monkeypatch: pytest.Monkey
     monkeypatch.setenv("TOWERS_PORT", "9001")
     calls = put_double(monkeypatch, "serve")
     assert towers(monkeypatch, "serve", "--bundle", "b") == 0
-    assert calls == [((Path("b"), "0.0.0.0", 9001, 1), {})]
+    assert calls == [((Path("b"), "0.0.0.0", 9001, 1, None), {})]
 
 
 @pytest.mark.parametrize(

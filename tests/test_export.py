@@ -18,7 +18,7 @@ from pipelines.errors import DataError
 from pipelines.vocabulary import as_strings
 from serving.bundle import Bundle
 from serving.opening import open_recaller
-from serving.recall import RecallQuery
+from serving.query import RecallQuery
 from serving.staging import OutputExistsError
 from towers.config import Columns, Config, DataConfig, parse_config
 from towers.errors import ConfigError

@@ -58,7 +58,7 @@ def refused(ends: list[dict[str, str]], out: Path) -> None:
         assert ".partial" not in each["left"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_training_keeps_its_last_checkpoint_and_goes_on(world: Path, disk: Path, tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     ends = stopped(training(world, disk / "run"), TRAIN, "full", disk, tmp_path / "kept")
@@ -68,7 +68,7 @@ def test_training_keeps_its_last_checkpoint_and_goes_on(world: Path, disk: Path,
     same(tmp_path / "kept" / "run", world / "whole")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_prepare_and_export_leave_nothing_and_work_again(world: Path, disk: Path, tmp_path: Path) -> None:
     config = ["--config", str(world / "recipe.toml")]
     prepare = ["prepare", "--events", str(world / "events.csv"), *config, "--out", str(disk / "dataset")]
@@ -84,7 +84,7 @@ def test_prepare_and_export_leave_nothing_and_work_again(world: Path, disk: Path
     assert (tmp_path / "bundle" / "bundle" / "manifest.json").is_file()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_limit_of_file_sizes_is_told_as_a_full_disk_is(world: Path, tmp_path: Path) -> None:
     first, _ = stopped(training(world, tmp_path / "run"), [("write", "latest", 2)], "limit")
     assert first["ended"] == "2"

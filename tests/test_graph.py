@@ -188,7 +188,7 @@ def test_a_new_user_is_encoded_from_their_history_alone(served: tuple[Bundle, Pa
     bundle, _ = served
     feature = bundle.manifest.query_feature("history")
     assert feature is not None and feature.name == "taken"
-    encoder = Encoder(bundle)
+    encoder = Encoder.of_queries(bundle)
     items = [f"i{i}" for i in range(0, 30, 3)]
     vector = encoder.encode([{"taken": items[:4]}])[0]
     scores = dict(zip(bundle.item_names, np.asarray(bundle.item_vectors) @ vector, strict=True))
@@ -204,7 +204,9 @@ def test_a_known_user_s_stored_vector_is_what_the_saved_tower_makes_of_id_and_hi
     row = 7
     user = next(name for name, number in bundle.query_rows.items() if number == row)
     request = {"user_id": user, "taken": [bundle.item_names[i] for i in bundle.seen(row)]}
-    np.testing.assert_allclose(Encoder(bundle).encode([request])[0], bundle.query_vectors[row], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        Encoder.of_queries(bundle).encode([request])[0], bundle.query_vectors[row], rtol=1e-4, atol=1e-6
+    )
 
 
 def test_item_vectors_are_scaled_by_the_exponent_that_validation_chose(served: tuple[Bundle, Path]) -> None:

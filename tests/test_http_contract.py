@@ -11,31 +11,59 @@ from schemathesis.schemas import BaseSchema
 from serving_world import write_whole_world
 
 from serving.app import create_app
+from serving.condition_limits import GREATEST_NODES
 from serving.settings import Settings
 
-ROUTES = {("/recall", "POST"), ("/healthz", "GET"), ("/readyz", "GET")}
+ROUTES = {
+    ("/recall", "POST"), ("/recall/batch", "POST"), ("/similar", "POST"), ("/embed", "POST"), ("/events", "POST"),
+    ("/items", "PUT"), ("/items/{item_id}", "PUT"), ("/items/{item_id}", "DELETE"), ("/admin/reload", "POST"),
+    ("/healthz", "GET"), ("/readyz", "GET"),
+}  # fmt: skip
+# Requests to each route with a body, in the default run; the slow run makes 2,000 cases of all routes together.
+CASES, ALL_CASES = 25, 2_000
 
 
 @pytest.fixture(scope="module")
 def contract(tmp_path_factory: pytest.TempPathFactory) -> BaseSchema:
-    bundle = write_whole_world(tmp_path_factory.mktemp("contract"))
+    directory = tmp_path_factory.mktemp("contract")
+    # Small limits: one more than 5,000 items takes a generator minutes.
+    settings = Settings(bundle=write_whole_world(directory), state=directory / "state", max_batch=4, max_items=4)
     # Schemathesis starts the app itself, and its document then names the features of this bundle.
-    return schemathesis.openapi.from_asgi("/openapi.json", create_app(Settings(bundle=bundle)))
+    return schemathesis.openapi.from_asgi("/openapi.json", create_app(settings))
 
 
-def test_every_generated_request_is_answered_as_documented(contract: BaseSchema) -> None:
+def ask(contract: BaseSchema, cases: int) -> Counter[tuple[str, str, int]]:
+    """Sends `cases` generated requests to each route with a body, and counts the answers."""
     operations = [result.ok() for result in contract.get_all_operations()]
     assert {(each.path, each.method.upper()) for each in operations} == ROUTES
-    seen: Counter[tuple[str, int]] = Counter()
+    seen: Counter[tuple[str, str, int]] = Counter()
     for operation in operations:
         modes = [mode for mode in GenerationMode if operation.body or mode is GenerationMode.POSITIVE]
 
         @given(case=st.one_of(*(operation.as_strategy(mode) for mode in modes)))
-        @settings(max_examples=100 if operation.body else 3, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=cases if operation.body else 3, deadline=None, suppress_health_check=list(HealthCheck))
         def answered_as_documented(case: schemathesis.Case) -> None:
-            response = case.call_and_validate()
-            seen[case.operation.path, response.status_code] += 1
+            response = case.call()
+            assert response.status_code < 500
+            # JSON Schema has no word for how many conditions stand in a tree of them.
+            if f"must hold at most {GREATEST_NODES} conditions" not in response.text:
+                case.validate_response(response)
+            seen[case.operation.path, case.operation.method.upper(), response.status_code] += 1
 
         answered_as_documented()
-    assert seen["/recall", 200] > 20 and seen["/recall", 422] > 20
-    assert seen["/healthz", 200] and seen["/readyz", 200]
+    return seen
+
+
+def test_every_generated_request_is_answered_as_documented(contract: BaseSchema) -> None:
+    seen = ask(contract, CASES)
+    for path, method in ROUTES:
+        # Of a generated item's features training learnt nothing.
+        understood = seen[path, method, 200] or (method == "PUT" and seen[path, method, 409])
+        assert understood, f"{method} {path} never succeeded"
+    assert seen["/recall", "POST", 422]
+
+
+@pytest.mark.long
+def test_two_thousand_requests_are_answered_as_documented(contract: BaseSchema) -> None:
+    seen = ask(contract, ALL_CASES // 7)
+    assert seen.total() >= ALL_CASES

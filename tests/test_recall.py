@@ -31,7 +31,8 @@ from serving.errors import BundleError, RequestError
 from serving.index import ExactIndex
 from serving.manifest import FeatureSpec
 from serving.opening import open_recaller
-from serving.recall import Recalled, Recaller, RecallQuery
+from serving.query import Recalled, RecallQuery
+from serving.recall import Recaller
 from serving.scann_index import ScannIndex, ScannParameters
 
 
@@ -275,7 +276,7 @@ def towers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_saved_tower_computes_its_formula(towers: Path, tmp_path: Path) -> None:
     write_world(tmp_path / "bundle", write_towers=copied_towers(towers))
-    encoder = Encoder(Bundle.open(tmp_path / "bundle"))
+    encoder = Encoder.of_queries(Bundle.open(tmp_path / "bundle"))
     encoder.warm_up()
     requests: list[dict[str, Any]] = [
         {},
@@ -295,10 +296,10 @@ def test_the_saved_tower_computes_its_formula(towers: Path, tmp_path: Path) -> N
 def test_a_tower_that_is_not_the_manifests_is_refused(towers: Path, tmp_path: Path) -> None:
     write_world(tmp_path / "bundle", features=WITHOUT_HISTORY, write_towers=copied_towers(towers))
     with pytest.raises(BundleError, match=r"query_tower: takes .*'history': 'string'.*the manifest says"):
-        Encoder(Bundle.open(tmp_path / "bundle"))
+        Encoder.of_queries(Bundle.open(tmp_path / "bundle"))
     write_world(tmp_path / "broken")
     with pytest.raises(BundleError, match=r"query_tower: TensorFlow cannot load it"):
-        Encoder(Bundle.open(tmp_path / "broken"))
+        Encoder.of_queries(Bundle.open(tmp_path / "broken"))
 
 
 def test_a_whole_recaller_opens_from_a_path(towers: Path, tmp_path: Path) -> None:

@@ -11,7 +11,12 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("towers", "serving", "pipelines")
 LOCKS = ("requirements.lock", "requirements-dev.lock")
 TEXT = {"", ".py", ".md", ".toml", ".lock", ".yaml", ".yml", ".json", ".sh", ".html", ".txt"}
-VERBS = sorted(command.callback.__name__ for command in cli.app.registered_commands if command.callback)
+VERBS = sorted(
+    [
+        *(command.callback.__name__ for command in cli.app.registered_commands if command.callback),
+        *(str(group.name) for group in cli.app.registered_groups),
+    ]
+)
 
 
 def project_files() -> list[Path]:

@@ -13,7 +13,8 @@ from pipelines.dataset import Dataset
 from pipelines.heldout import heldout, seen, seen_times
 from serving.errors import RequestError
 from serving.opening import open_recaller
-from serving.recall import Recaller, RecallQuery
+from serving.query import RecallQuery
+from serving.recall import Recaller
 from towers.config import Config, DataConfig, parse_config
 from towers.errors import ConfigError
 

@@ -14,7 +14,7 @@ from pipelines.errors import DataError
 from pipelines.labels import HELD_OUT, TRAINING, VALIDATION, read_labels
 from serving.bundle import Bundle
 from serving.opening import open_recaller
-from serving.recall import RecallQuery
+from serving.query import RecallQuery
 from towers.config import Config, DataConfig, parse_config
 from towers.errors import ConfigError
 from towers.metrics import METRICS

@@ -89,7 +89,7 @@ def test_the_recipe_is_better_than_chance_fits_the_data_and_trains(
     assert not list(out.parent.glob(".tuned*"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_search_goes_on_and_ends_as_an_undisturbed_one(
     dataset: Path, tuned: tuple[Path, list[tune.Row]], tmp_path: Path
 ) -> None:

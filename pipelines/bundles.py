@@ -1,0 +1,104 @@
+"""`towers bundles`: the bundles of a root, and which of them answers.
+
+In: ROOT, a directory of bundles, and a name in it. Out: its `active.json` (`serving.versions`), which running services
+follow; one line on stderr that says what is so now. A bundle is opened, verified and asked before it is named there.
+"""
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pipelines.progress import say
+from serving.probe import open_probed
+from serving.versions import Active, Versions
+
+
+def show(root: Path) -> None:
+    """Prints the bundles of a root as a table, newest first.
+
+    Raises:
+        BundleError: there is no such root, or its `active.json` is damaged.
+    """
+    versions = Versions(root)
+    infos = versions.list()
+    table = Table()
+    for column in ("bundle", "state", "model", "created"):
+        table.add_column(column)
+    table.add_column("items", justify="right")
+    table.add_column("problem")
+    for info in infos:
+        created = "" if info.created_at is None else info.created_at.strftime("%Y-%m-%d %H:%M:%S %Z")
+        items = "" if info.items is None else f"{info.items:,}"
+        # A name that nobody should have given, in bytes that are no text.
+        name = info.name.encode(errors="backslashreplace").decode()
+        cells = (name, info.state, info.model_version or "", created, items, info.problem or "")
+        table.add_row(*(Text(cell) for cell in cells))
+    Console().print(table)
+    if not any(info.state == "active" for info in infos):
+        say(f"none of them is active; name one: towers bundles activate NAME --root {root}")
+
+
+def activate(root: Path, name: str) -> Active:
+    """Has the services of a root answer from another bundle.
+
+    Raises:
+        BundleError: there is no such bundle, or it is not whole, or fails a real search.
+    """
+    versions = Versions(root)
+    told = _checked(versions, name)
+    active = versions.activate(name)
+    before = f", after {active.previous[0]}" if active.previous else ""
+    say(f"active: {told}{before}")
+    return active
+
+
+def rollback(root: Path) -> str:
+    """Has the services of a root answer from the bundle that was active before.
+
+    Raises:
+        BundleError: none was, or it is not whole, or fails a real search.
+    """
+    versions = Versions(root)
+    now = versions.read()
+    name = versions.before(now)
+    told = _checked(versions, name)
+    versions.rollback(expected=name)
+    say(f"active: {told}, back from {now.active}")
+    return name
+
+
+def canary(root: Path, name: str, share: float) -> Active:
+    """Has the services of a root answer a share of the users from another bundle.
+
+    Args:
+        root: the directory of bundles.
+        name: of the other bundle.
+        share: of the users, in (0, 1].
+
+    Raises:
+        BundleError: as `activate`, or the share is wrong, or that bundle is the active one.
+    """
+    versions = Versions(root)
+    told = _checked(versions, name)
+    active = versions.set_canary(name, share)
+    say(f"canary: {told} for {share:.2%} of the users, beside {active.active}")
+    return active
+
+
+def clear_canary(root: Path) -> Active:
+    """Has the services of a root answer every user from the active bundle.
+
+    Raises:
+        BundleError: no bundle is active.
+    """
+    active = Versions(root).clear_canary()
+    say(f"no canary: {active.active} answers every user")
+    return active
+
+
+def _checked(versions: Versions, name: str) -> str:
+    """Opens a bundle whole, with its tower, and probes it; gives a few words about it."""
+    manifest = open_probed(versions.path(name)).bundle.manifest
+    return f"{name} (model {manifest.model_version}, {manifest.items:,} items)"

@@ -1,0 +1,102 @@
+"""`towers bundles fold`: a bundle and the live changes since, as one new bundle.
+
+In: BUNDLE, and the STATE directory of a service. Out: a bundle of the same model that holds the changed items in its
+own rows, without an index; its manifest says up to which change, so that a service replays only what came after.
+"""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from pipelines.errors import DataError
+from serving.bundle import Bundle
+from serving.bundle_files import CANDIDATE_TOWER, QUERY_TOWER
+from serving.bundle_writer import write_bundle
+from serving.encoder import Encoder
+from serving.index import ExactIndex
+from serving.journal import FILE, Journal, JournalError
+from serving.live import Live
+from serving.live_items import View
+from serving.manifest import MANIFEST, LiveInfo, Manifest
+from serving.recall import Recaller
+from serving.staging import refuse_existing
+
+
+def run(bundle: Path, state: Path, out: Path, *, overwrite: bool = False) -> Manifest:
+    """Folds a service's live items into a bundle.
+
+    Args:
+        bundle: the bundle, of any model whose candidate tower takes the live items' features.
+        state: the service's directory of live changes.
+        out: the new bundle.
+        overwrite: replace a bundle that is there.
+
+    Raises:
+        DataError: there is no journal.
+        OutputExistsError: `out` exists.
+        BundleError: the bundle is not whole.
+    """
+    refuse_existing(out, overwrite=overwrite, marker=MANIFEST)
+    if not (state / FILE).is_file():
+        raise DataError(f"--state {state}: no {FILE} in it; it is the directory that a service was given by --state")
+    opened = Bundle.open(bundle)
+    try:
+        journal = Journal.open(state)
+        live = Live(journal, Encoder.of_items)
+        recaller = Recaller(opened, ExactIndex(opened.item_vectors))
+        # Before the changes are read: what is added meanwhile will be replayed once more.
+        last = max((change.seq for change in journal.items_since(0)), default=0)
+        live.attach(recaller)
+    except JournalError as error:
+        raise DataError(f"--state {state}: {error}") from None
+    held = LiveInfo(journal=journal.identity, items=last)
+    journal.close()
+    return _write(opened, recaller.catalogue.live.view, held, out, overwrite=overwrite)
+
+
+def _write(bundle: Bundle, view: View, live: LiveInfo, out: Path, *, overwrite: bool) -> Manifest:
+    """The bundle's rows in their order, changed ones in their place, new ones at the end, deleted ones left out."""
+    names, base = bundle.item_names, view.base
+    source = np.arange(base)
+    for item_id, row in view.rows.items():
+        if item_id in bundle.item_rows:
+            source[bundle.item_rows[item_id]] = row
+    new = [row for item_id, row in view.rows.items() if row >= 0 and item_id not in bundle.item_rows]
+    source = np.concatenate([source, np.array(new, np.int64)])
+    kept = source >= 0
+    row_of = np.where(kept, np.cumsum(kept) - 1, -1)
+    ids = pl.Series("item_id", [*names, *(view.ids[row - base] for row in new)], pl.String).filter(pl.Series(kept))
+    vectors = np.concatenate([bundle.item_vectors, view.vectors])[source[kept]]
+    attributes = pl.concat([bundle.item_attributes, view.attributes])[source[kept]]
+    popularity = np.concatenate([bundle.popularity, np.zeros(len(new), np.int64)])[kept]
+    queries = range(bundle.manifest.queries)
+    seen = [row_of[rows][kept[rows]] for rows in map(bundle.seen, queries)]
+    manifest = bundle.manifest
+    return write_bundle(
+        out,
+        model_version=manifest.model_version,
+        metric=manifest.metric,
+        query_features=manifest.query_features,
+        candidate_features=manifest.candidate_features,
+        item_ids=ids,
+        item_vectors=vectors,
+        item_attributes=attributes,
+        popularity=popularity,
+        query_ids=bundle.query_ids,
+        query_vectors=bundle.query_vectors,
+        seen_offsets=np.cumsum([0, *map(len, seen)]),
+        seen_items=np.concatenate([np.empty(0, np.int64), *seen]),
+        write_towers=lambda directory: _copy_towers(bundle, directory),
+        libraries=manifest.libraries,
+        lineage=manifest.lineage | {"folded": {"from": bundle.path.name, "items": len(view.living)}},
+        training=manifest.training,
+        live=live,
+        overwrite=overwrite,
+    )
+
+
+def _copy_towers(bundle: Bundle, directory: Path) -> None:
+    for name in (QUERY_TOWER, CANDIDATE_TOWER):
+        shutil.copytree(bundle.path / name, directory / name)

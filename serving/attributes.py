@@ -1,0 +1,69 @@
+"""The item columns of a live item, checked against those of the bundle.
+
+In: values by column, as JSON has them. Out: nothing, or a `RequestError` that names the column, what came and the rule.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from serving.errors import RequestError
+
+
+def check_attributes(attributes: Mapping[str, Any], schema: Mapping[str, pl.DataType]) -> None:
+    """Checks the columns of one item; null counts as missing.
+
+    Raises:
+        RequestError: an unknown column, or a value of another type than the column's.
+    """
+    columns = {name: dtype for name, dtype in schema.items() if name != "item_id"}
+    for name, value in attributes.items():
+        dtype = columns.get(name)
+        if dtype is None:
+            raise _wrong(name, f"no such column; there are {', '.join(columns) or 'none'}")
+        if value is None:
+            continue
+        right, expected = _fits(value, dtype)
+        if not right:
+            raise _wrong(name, f"must be {expected}, got {_shown(value)}")
+
+
+def _fits(value: Any, dtype: pl.DataType) -> tuple[bool, str]:
+    if isinstance(dtype, pl.List):
+        return isinstance(value, list) and all(isinstance(each, str) for each in value), "a list of strings"
+    if dtype.is_integer():
+        whole = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
+        low, high = _bounds(dtype)
+        return whole and low <= value <= high, f"a whole number from {low} to {high}"
+    if dtype.is_numeric():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and math.isfinite(float(value) if abs(value) < 2**1000 else math.inf), "a finite number"
+    return isinstance(value, str), "a string"
+
+
+def attribute_json_schema(dtype: pl.DataType) -> dict[str, Any]:
+    """What `check_attributes` takes for a column of this type, as JSON Schema."""
+    if isinstance(dtype, pl.List):
+        return {"type": "array", "items": {"type": "string"}}
+    if dtype.is_integer():
+        low, high = _bounds(dtype)
+        return {"type": "integer", "minimum": low, "maximum": high}
+    return {"type": "number" if dtype.is_numeric() else "string"}
+
+
+def _bounds(dtype: pl.DataType) -> tuple[int, int]:
+    some = pl.Series([0]).cast(dtype)
+    return int(some.lower_bound()[0]), int(some.upper_bound()[0])
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool | int | float) and len(repr(value)) <= 30:
+        return repr(value)
+    names: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}
+    return names.get(type(value), "a number")
+
+
+def _wrong(name: str, reason: str) -> RequestError:
+    return RequestError(f"attributes.{name}: {reason}", field=f"attributes.{name}")

@@ -1,0 +1,219 @@
+"""A typed client of the service, for programs that wait (`Client`) and programs of asyncio (`AsyncClient`).
+
+In: the service's address, and what to ask. Out: plain records, or a `ServiceError`. Loads neither TensorFlow nor the
+server. Every call has one deadline over all its tries. What got lost on the way is sent again: every call of the
+service is idempotent, twice is as good as once.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+import httpx
+
+from serving import client_calls as calls
+from serving.client_calls import (
+    Diversity,
+    EmbedAnswer,
+    EmbedQuery,
+    Event,
+    Item,
+    RecallAnswer,
+    RecallOptions,
+    RecallQuery,
+    ServiceError,
+    Wanted,
+)
+from serving.client_tries import TRY_AGAIN, Answer, Service, Trial, not_ready
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Diversity",
+    "EmbedAnswer",
+    "EmbedQuery",
+    "Event",
+    "Item",
+    "RecallAnswer",
+    "RecallQuery",
+    "ServiceError",
+]
+
+DEADLINE_S = 10.0
+TRIES = 5
+
+T = TypeVar("T")
+
+
+class Client:
+    """Asks the service and waits. Threads may share one; close it, or use it in a `with`.
+
+    Args:
+        url: the service's address, for example "http://127.0.0.1:8000".
+        deadline_s: seconds for one call, over all its tries and the pauses between them.
+        tries: how often one call is sent at most.
+
+    Raises:
+        ValueError: one of them can never work.
+    """
+
+    def __init__(self, url: str, *, deadline_s: float = DEADLINE_S, tries: int = TRIES) -> None:
+        self._service = Service(url, deadline_s, tries)
+        self._http = httpx.Client()
+
+    def recall(self, user_id: str | None = None, **options: Unpack[RecallOptions]) -> RecallAnswer:
+        """The k best items for a user, features, a history, a vector, or what goes together of them."""
+        return self._send(calls.recall(user_id, options))
+
+    def recall_batch(self, queries: Sequence[RecallQuery]) -> list[RecallAnswer]:
+        """As `recall` for each of them, in their order."""
+        return self._send(calls.recall_batch(queries))
+
+    def similar(self, items: Sequence[str], **options: Unpack[Wanted]) -> RecallAnswer:
+        """The k items most like these, which do not come back themselves."""
+        return self._send(calls.similar(items, options))
+
+    def embed(self, queries: Sequence[EmbedQuery]) -> EmbedAnswer:
+        """The vectors that these would be recalled with."""
+        return self._send(calls.embed(queries))
+
+    def put_item(self, item_id: str, features: Mapping[str, Any], attributes: Mapping[str, Any]) -> int:
+        """Puts an item in the place of what it was; gives the number of the change, which is on the disk."""
+        return self._send(calls.put_item(item_id, features, attributes))
+
+    def put_items(self, items: Sequence[Item]) -> int:
+        """Puts all of them or none; gives the number of the last change."""
+        return self._send(calls.put_items(items))
+
+    def delete_item(self, item_id: str) -> int:
+        """Deletes an item; gives the number of the change."""
+        return self._send(calls.delete_item(item_id))
+
+    def add_events(self, events: Sequence[Event]) -> int:
+        """Adds all of them or none; gives how many were new in the try that was answered.
+
+        A try before it may have come through: a smaller number is no sign that the others were known before.
+        """
+        return self._send(calls.add_events(events))
+
+    def ready(self) -> bool:
+        """Whether the service answers queries now; asks once.
+
+        Raises:
+            ServiceError: what answers is broken, or is not this service.
+        """
+        try:
+            return self._send(calls.ready())
+        except ServiceError as error:
+            return not_ready(error)
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _send(self, call: calls.Call[T]) -> T:
+        trial = Trial(self._service, call)
+        while True:
+            came: Answer | httpx.RequestError
+            try:
+                came = self._once(trial)
+            except httpx.RequestError as error:
+                came = error
+            if isinstance(came, Answer) and came.status not in TRY_AGAIN:
+                return trial.read(came)
+            time.sleep(trial.pause_s(came))
+
+    def _once(self, trial: Trial[Any]) -> Answer:
+        with self._http.stream(**trial.request()) as response:
+            pieces = []
+            for piece in response.iter_bytes():
+                pieces.append(piece)
+                trial.check_time()
+            return Answer(response.status_code, response.headers.get("retry-after"), b"".join(pieces))
+
+
+class AsyncClient:
+    """Asks the service from asyncio; the same calls as `Client`, awaited. Use it in an `async with`."""
+
+    def __init__(self, url: str, *, deadline_s: float = DEADLINE_S, tries: int = TRIES) -> None:
+        self._service = Service(url, deadline_s, tries)
+        self._http = httpx.AsyncClient()
+
+    async def recall(self, user_id: str | None = None, **options: Unpack[RecallOptions]) -> RecallAnswer:
+        """As `Client.recall`."""
+        return await self._send(calls.recall(user_id, options))
+
+    async def recall_batch(self, queries: Sequence[RecallQuery]) -> list[RecallAnswer]:
+        """As `Client.recall_batch`."""
+        return await self._send(calls.recall_batch(queries))
+
+    async def similar(self, items: Sequence[str], **options: Unpack[Wanted]) -> RecallAnswer:
+        """As `Client.similar`."""
+        return await self._send(calls.similar(items, options))
+
+    async def embed(self, queries: Sequence[EmbedQuery]) -> EmbedAnswer:
+        """As `Client.embed`."""
+        return await self._send(calls.embed(queries))
+
+    async def put_item(self, item_id: str, features: Mapping[str, Any], attributes: Mapping[str, Any]) -> int:
+        """As `Client.put_item`."""
+        return await self._send(calls.put_item(item_id, features, attributes))
+
+    async def put_items(self, items: Sequence[Item]) -> int:
+        """As `Client.put_items`."""
+        return await self._send(calls.put_items(items))
+
+    async def delete_item(self, item_id: str) -> int:
+        """As `Client.delete_item`."""
+        return await self._send(calls.delete_item(item_id))
+
+    async def add_events(self, events: Sequence[Event]) -> int:
+        """As `Client.add_events`."""
+        return await self._send(calls.add_events(events))
+
+    async def ready(self) -> bool:
+        """As `Client.ready`."""
+        try:
+            return await self._send(calls.ready())
+        except ServiceError as error:
+            return not_ready(error)
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _send(self, call: calls.Call[T]) -> T:
+        trial = Trial(self._service, call)
+        while True:
+            came: Answer | httpx.RequestError
+            try:
+                came = await self._once(trial)
+            except httpx.RequestError as error:
+                came = error
+            if isinstance(came, Answer) and came.status not in TRY_AGAIN:
+                return trial.read(came)
+            await asyncio.sleep(trial.pause_s(came))
+
+    async def _once(self, trial: Trial[Any]) -> Answer:
+        async with self._http.stream(**trial.request()) as response:
+            pieces = []
+            async for piece in response.aiter_bytes():
+                pieces.append(piece)
+                trial.check_time()
+            return Answer(response.status_code, response.headers.get("retry-after"), b"".join(pieces))

@@ -1,0 +1,195 @@
+"""What the client sends and reads: its records, one function per call of the service, and the one error.
+
+In: the arguments of a call. Out: a `Call`: method, path, body, and how the answer's JSON is read.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Required, TypedDict, TypeVar
+from urllib.parse import quote
+
+T = TypeVar("T")
+
+
+class Diversity(TypedDict):
+    """At most `most` items of one value of the item column `column`."""
+
+    column: str
+    most: int
+
+
+class Wanted(TypedDict, total=False):
+    """Which items may come back. None, here and below, is as if left out."""
+
+    k: int | None
+    exclude: Sequence[str] | None
+    allow: Sequence[str] | None
+    filter: Mapping[str, Any] | None
+    diversity: Diversity | None
+
+
+class RecallOptions(Wanted, total=False):
+    """What else than a user a recall may be asked with; `vector` is [D]."""
+
+    features: Mapping[str, Any] | None
+    history: Sequence[str] | None
+    vector: Sequence[float] | None
+    exclude_seen: bool | None
+
+
+class RecallQuery(RecallOptions, total=False):
+    """One query of a batch."""
+
+    user_id: str | None
+
+
+class EmbedQuery(TypedDict, total=False):
+    """Whose vector is asked for."""
+
+    user_id: str | None
+    features: Mapping[str, Any] | None
+    history: Sequence[str] | None
+
+
+class Item(TypedDict, total=False):
+    """A whole item, as it is from now on."""
+
+    id: Required[str]
+    features: Mapping[str, Any] | None
+    attributes: Mapping[str, Any] | None
+
+
+class Event(TypedDict):
+    """One user took one item; `time` in whole seconds since 1970, UTC; `id` is the event's own and counts once."""
+
+    id: str
+    user_id: str
+    item_id: str
+    time: int
+
+
+@dataclass(frozen=True)
+class RecallAnswer:
+    """Items as (id, score), best first; `source` says what they were found by."""
+
+    items: list[tuple[str, float]]
+    model_version: str
+    source: str
+
+
+@dataclass(frozen=True)
+class EmbedAnswer:
+    """Vectors, each [D], in the order of the queries; zeros where `sources` says "popular"."""
+
+    vectors: list[list[float]]
+    sources: list[str]
+    model_version: str
+
+
+class ServiceError(Exception):
+    """The service refused, or gave no answer in time.
+
+    Attributes:
+        status: the HTTP status; None where no answer came.
+        code: the service's name of the mistake. The client's own are "deadline", "no_connection", "http_error" (what
+            answered is not this service) and "bad_answer" (a success that cannot be read).
+        message: for a person.
+        field: the request field at fault, None where no single field is.
+    """
+
+    def __init__(self, status: int | None, code: str, message: str, field: str | None = None) -> None:
+        super().__init__(f"{message} ({code}{'' if status is None else f', status {status}'})")
+        self.status, self.code, self.message, self.field = status, code, message, field
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """One request, and how its answer is read; `read` raises KeyError, TypeError or ValueError on another shape.
+
+    `once`: it asks how things are now, so a second try would answer another question.
+    """
+
+    method: str
+    path: str
+    body: Mapping[str, Any] | None
+    read: Callable[[Any], T]
+    once: bool = False
+
+
+def recall(user_id: str | None, options: Mapping[str, Any]) -> Call[RecallAnswer]:
+    """`POST /recall`."""
+    return Call("POST", "/recall", _body({"user_id": user_id, **options}), _recalled)
+
+
+def recall_batch(queries: Sequence[RecallQuery]) -> Call[list[RecallAnswer]]:
+    """`POST /recall/batch`."""
+    body = {"queries": [_body(query) for query in queries]}
+    return Call("POST", "/recall/batch", body, lambda answer: [_recalled(each) for each in answer["answers"]])
+
+
+def similar(items: Sequence[str], options: Mapping[str, Any]) -> Call[RecallAnswer]:
+    """`POST /similar`."""
+    return Call("POST", "/similar", _body({"items": items, **options}), _recalled)
+
+
+def embed(queries: Sequence[EmbedQuery]) -> Call[EmbedAnswer]:
+    """`POST /embed`."""
+
+    def read(answer: Any) -> EmbedAnswer:
+        return EmbedAnswer(answer["vectors"], answer["sources"], answer["model_version"])
+
+    return Call("POST", "/embed", {"queries": [_body(query) for query in queries]}, read)
+
+
+def put_item(item_id: str, features: Mapping[str, Any], attributes: Mapping[str, Any]) -> Call[int]:
+    """`PUT /items/{id}`."""
+    return Call("PUT", _item_path(item_id), {"features": features, "attributes": attributes}, _number("seq"))
+
+
+def put_items(items: Sequence[Item]) -> Call[int]:
+    """`PUT /items`."""
+    return Call("PUT", "/items", {"items": [_body(item) for item in items]}, _number("seq"))
+
+
+def delete_item(item_id: str) -> Call[int]:
+    """`DELETE /items/{id}`."""
+    return Call("DELETE", _item_path(item_id), None, _number("seq"))
+
+
+def add_events(events: Sequence[Event]) -> Call[int]:
+    """`POST /events`."""
+    return Call("POST", "/events", {"events": list(events)}, _number("added"))
+
+
+def ready() -> Call[bool]:
+    """`GET /readyz`."""
+    return Call("GET", "/readyz", None, lambda answer: bool(answer["status"] == "ready"), once=True)
+
+
+def _item_path(item_id: str) -> str:
+    # An id of dots must not climb out of /items, and what is a slash in an id must not look like a path.
+    return "/items/" + quote(item_id, safe="").replace(".", "%2E")
+
+
+def _body(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _plain(name, value) for name, value in arguments.items() if value is not None}
+
+
+def _plain(name: str, value: Any) -> Any:
+    if name in _LISTS:
+        if isinstance(value, str):  # also a sequence of strings, to Python and to a type checker
+            raise TypeError(f"{name}: a list is wanted, got the string {value[:100]!r}")
+        return list(map(float, value)) if name == "vector" else list(value)
+    return value
+
+
+_LISTS = ("items", "exclude", "allow", "history", "vector")
+
+
+def _recalled(answer: Any) -> RecallAnswer:
+    items = [(item["id"], item["score"]) for item in answer["items"]]
+    return RecallAnswer(items, answer["model_version"], answer["source"])
+
+
+def _number(key: str) -> Callable[[Any], int]:
+    return lambda answer: int(answer[key])

@@ -1,0 +1,34 @@
+"""What users took since the bundle was made: their newest seen items, which are also the end of their history.
+
+In: events, in any order. Out: item ids per user, in time order. Each event counts once, by its id; the journal sees to
+that.
+"""
+
+import threading
+from bisect import insort
+from collections.abc import Iterable
+
+
+class LiveUsers:
+    """Events by user. Readers need no lock: a user's tuple is replaced, never changed."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, tuple[tuple[int, int, str], ...]] = {}
+        self._lock = threading.Lock()
+
+    def apply(self, events: Iterable[tuple[int, str, str, int]]) -> None:
+        """Takes in (sequence number, user id, item id, time) of new events."""
+        with self._lock:
+            for seq, user_id, item_id, time in events:
+                taken = list(self._taken.get(user_id, ()))
+                # Of one moment, the order in which they were acknowledged.
+                insort(taken, (time, seq, item_id))
+                self._taken[user_id] = tuple(taken)
+
+    def items(self, user_id: str | None) -> list[str]:
+        """The item ids of a user, newest last; none for a user of whom nothing is known."""
+        return [item_id for _, _, item_id in self._taken.get(user_id or "", ())]
+
+    def times(self, user_id: str | None) -> list[int]:
+        """The times of `items`, in seconds since 1970."""
+        return [time for time, _, _ in self._taken.get(user_id or "", ())]

@@ -1,0 +1,209 @@
+"""The rules of an answer: what a query is answered from, and what must not come back. No search.
+
+In: a `RecallQuery`, the catalogue, what users took of late. Out: a `Plan`. The rules, in this order:
+
+1. a vector of the caller's own -> that vector, source "vector"; features beside it are only checked;
+2. items to be similar to -> the mean of those items' normalised vectors, source "similar";
+3. informative features -> the query tower, source "features";
+4. a history with known items -> the query tower where it has a history feature, source "history"; otherwise the mean of
+   those items' normalised vectors, source "similar". The history is the caller's; without one, that of a user with
+   events since the bundle was made;
+5. a known user -> the stored vector, source "user";
+6. otherwise the most popular items with their event counts as scores, source "popular"; so too where the vector of the
+   rules above is zero, which says that training learnt nothing of what was given.
+
+Features are informative unless they hold only missing values, an unknown user id, or a history without a known item.
+Beside features or a history, the tower also gets the user id and, for a known user who sends no history, the stored
+one with the events since. What `features` say of user id or history goes into the tower before what stands beside them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from serving.bundle import Bundle
+from serving.catalogue import Snapshot
+from serving.conditions import check, kinds
+from serving.errors import RequestError
+from serving.features import check_features, history_of, is_missing
+from serving.index import Floats, Rows
+from serving.live_users import LiveUsers
+from serving.query import RecallQuery, Source
+
+GREATEST_NUMBER = 1e18  # in a caller's vector: its products stay finite in float32
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one query is answered: a vector at hand, features to encode, or neither.
+
+    Attributes:
+        query: what was asked.
+        source: what answers.
+        excluded: distinct rows that must not come back.
+        vector: [D], where it is at hand.
+        features: what the tower gets, where it is not.
+    """
+
+    query: RecallQuery
+    source: Source
+    excluded: Rows
+    vector: Floats | None = None
+    features: dict[str, Any] = field(default_factory=dict)
+
+
+class Planner:
+    """Plans queries.
+
+    Args:
+        bundle: an opened bundle.
+        users: what users took since it was made.
+        encodes: whether a query tower is loaded.
+    """
+
+    def __init__(self, bundle: Bundle, users: LiveUsers, *, encodes: bool) -> None:
+        self.bundle, self.users, self.encodes = bundle, users, encodes
+        self.kinds = kinds(bundle.attribute_schema)
+        self._id_feature = bundle.manifest.query_feature("id")
+        self._history_feature = bundle.manifest.query_feature("history")
+        self._times_feature = bundle.manifest.query_feature("history_times")
+        self._item_feature = bundle.manifest.query_feature("item")
+
+    def plan(self, query: RecallQuery, items: Snapshot) -> Plan:
+        """The plan of one query.
+
+        Raises:
+            RequestError: names the field that is wrong.
+        """
+        self._check(query)
+        features = query.features or {}
+        check_features(self.bundle.manifest.query_features, features)
+        features = {name: value for name, value in features.items() if not is_missing(value)}
+        user_id = self._user_id(query, features)
+        user_row = self.bundle.query_rows.get(user_id or "")
+        live = self.users.items(user_id)
+        history = items.rows_of(query.history or ())
+        excluded = self._excluded(query, features, user_row, live, items)
+
+        def planned(source: Source, vector: Floats | None = None) -> Plan:
+            return Plan(query, source, excluded, vector)
+
+        def tower(source: Source) -> Plan:
+            complete = self._tower_features(query, features, user_id, user_row, items)
+            return Plan(query, source, excluded, features=complete)
+
+        if query.vector is not None:
+            return planned("vector", np.array(query.vector, np.float32))
+        if query.similar_to is not None:
+            similar = items.rows_of(query.similar_to)
+            return planned("similar", _mean_vector(items, similar)) if similar else planned("popular")
+        if self._informative(features, items):
+            return tower("features")
+        recent = [] if query.history else items.rows_of(live)
+        if (history or recent) and self._history_feature is not None and (history or self.encodes):
+            return tower("history")
+        if history or (recent and user_row is None):
+            return planned("similar", _mean_vector(items, history or recent))
+        if user_row is not None:
+            return planned("user", self.bundle.query_vectors[user_row])
+        return planned("popular")
+
+    def _check(self, query: RecallQuery) -> None:
+        if query.k < 1:
+            raise RequestError(f"k: must be at least 1, got {query.k}", field="k")
+        if query.wanted.filter is not None:
+            check(query.wanted.filter, self.kinds)
+        if (diversity := query.diversity) is not None and diversity.column not in self.kinds:
+            raise RequestError(
+                f"diversity.column: no such column {diversity.column!r}; there are "
+                f"{', '.join(sorted(self.kinds)) or 'none'}",
+                field="diversity.column",
+            )
+        if query.vector is None:
+            return
+        dimension = self.bundle.manifest.dimension
+        if len(query.vector) != dimension:
+            raise RequestError(f"vector: must hold {dimension} numbers, got {len(query.vector)}", field="vector")
+        if not all(abs(number) <= GREATEST_NUMBER for number in query.vector):
+            raise RequestError(f"vector: its numbers must lie within +-{GREATEST_NUMBER:g}", field="vector")
+
+    def _user_id(self, query: RecallQuery, features: Mapping[str, Any]) -> str | None:
+        """The user a query is about; a known one among the features goes before the one beside them."""
+        named = None if self._id_feature is None else features.get(self._id_feature.name)
+        known = named in self.bundle.query_rows or len(self.users.items(named)) > 0
+        return named if named is not None and known else query.user_id
+
+    def _informative(self, features: Mapping[str, Any], items: Snapshot) -> bool:
+        for name, value in features.items():
+            if self._id_feature is not None and name == self._id_feature.name:
+                if value in self.bundle.query_rows:
+                    return True
+            elif self._history_feature is not None and name == self._history_feature.name:
+                if items.rows_of(value):
+                    return True
+            elif self._times_feature is None or name != self._times_feature.name:
+                return True
+        return False
+
+    def _tower_features(
+        self,
+        query: RecallQuery,
+        features: Mapping[str, Any],
+        user_id: str | None,
+        user_row: int | None,
+        items: Snapshot,
+    ) -> dict[str, Any]:
+        """The features as sent, completed by user id and history where the tower takes them."""
+        complete = dict(features)
+        if self._id_feature is not None and query.user_id is not None:
+            complete.setdefault(self._id_feature.name, query.user_id)
+        if self._history_feature is not None:
+            name = self._history_feature.name
+            sent = self._trained(features.get(name)) or self._trained(query.history)
+            # Unknown items would only push known ones out of the last `length`.
+            complete[name] = sent or self._stored(user_id, user_row)[-(self._history_feature.length or 0) :]
+        if self._times_feature is not None:
+            timed = features.get(history_of(self._times_feature)) or ()
+            times = complete.pop(self._times_feature.name, None) or ()
+            known = [time for item, time in zip(timed, times, strict=False) if item in self.bundle.item_rows]
+            complete |= {self._times_feature.name: known} if known else {}
+        return complete
+
+    def _stored(self, user_id: str | None, user_row: int | None) -> list[str]:
+        """What a user is known to have taken, newest last: the bundle's items, then those since."""
+        names = self.bundle.item_names
+        before = [] if user_row is None else [names[row] for row in self.bundle.seen(user_row).tolist()]
+        return before + self._trained(self.users.items(user_id))
+
+    def _trained(self, item_ids: Sequence[str] | None) -> list[str]:
+        """Those that the tower knows: items that came after it was trained would say nothing to it."""
+        return [item_id for item_id in item_ids or () if item_id in self.bundle.item_rows]
+
+    def _excluded(
+        self,
+        query: RecallQuery,
+        features: Mapping[str, Any],
+        user_row: int | None,
+        live: Sequence[str],
+        items: Snapshot,
+    ) -> Rows:
+        ids = [*query.exclude]
+        seen = np.empty(0, np.int64)
+        if query.exclude_seen:
+            ids += [*(query.history or ()), *(query.similar_to or ()), *live]
+            if self._history_feature is not None:
+                ids += features.get(self._history_feature.name, ())
+            if self._item_feature is not None:
+                ids.append(features.get(self._item_feature.name, ""))
+            if user_row is not None:
+                seen = items.current(self.bundle.seen(user_row).astype(np.int64))
+        return np.unique(np.concatenate([np.array(items.rows_of(ids), np.int64), seen]))
+
+
+def _mean_vector(items: Snapshot, rows: Sequence[int]) -> Floats:
+    vectors = items.vectors(rows)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    mean: Floats = (vectors / np.where(lengths > 0, lengths, 1)).mean(axis=0)
+    return mean

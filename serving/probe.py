@@ -1,0 +1,115 @@
+"""Real searches in a bundle before it answers anyone: what no checksum can tell.
+
+In: a `Recaller`, or the bundle to open. Out: nothing, or a BundleError that says what a search or the tower gave.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from serving.bundle import Bundle
+from serving.errors import BundleError
+from serving.index import Floats
+from serving.opening import open_recaller
+from serving.query import RecallQuery
+from serving.recall import Recaller
+
+QUERIES, K, SEED = 32, 100, 0
+# An index of these vectors finds nearly all, one of other vectors next to nothing.
+LEAST_RECALL = 0.5
+
+
+def open_probed(path: Path, *, verify: bool = True) -> Recaller:
+    """Opens a bundle as `open_recaller` does, with both towers, and probes it.
+
+    Raises:
+        BundleError: names the path and the reason.
+    """
+    from serving.encoder import Encoder
+
+    recaller = open_recaller(path, verify=verify)
+    # A service loads it with the first live item, when it is too late to refuse the bundle.
+    Encoder.of_items(recaller.bundle).warm_up()
+    probe(recaller)
+    return recaller
+
+
+def probe(recaller: Recaller) -> None:
+    """Asks an opened bundle what a service would ask it.
+
+    The index against exact search, the query tower with nothing and with a known item, and whole answers.
+
+    Raises:
+        BundleError: too few of the best are found, a number is not finite, a length is wrong, or anything fails.
+    """
+    path = recaller.bundle.path
+    for what, ask in (("index", _search), ("query tower", _encode), ("answers", _answer)):
+        try:
+            ask(recaller)
+        except BundleError as error:
+            raise BundleError(f"{path}: probe of its {what}: {error}") from None
+        except Exception as error:  # The tower raises TensorFlow's errors, the index ScaNN's
+            raise BundleError(f"{path}: probe of its {what} failed: {type(error).__name__}: {error}") from error
+
+
+def _search(recaller: Recaller) -> None:
+    queries = _queries(recaller.bundle)
+    items = recaller.bundle.manifest.items
+    k = min(K, items)
+    if not len(queries):
+        return
+    _, best = recaller.exact.search(queries, k)
+    rows, scores = recaller.index.search(queries, k)
+    if rows.shape != best.shape or scores.shape != best.shape:
+        raise BundleError(f"must give {list(best.shape)} items, gave {list(rows.shape)}")
+    found = rows >= 0
+    if rows.max() >= items or not np.isfinite(scores[found]).all():
+        raise BundleError(f"gave a row beyond its {items} items, or a score that is not finite")
+    # By score, not by row: of a thousand equal items any hundred are the best.
+    recall = float(np.mean(found & (scores >= best[:, -1:])))
+    if recall < LEAST_RECALL:
+        raise BundleError(f"recall@{k} against exact search is {recall:.3f}, must be at least {LEAST_RECALL}")
+
+
+def _encode(recaller: Recaller) -> None:
+    if recaller.encoder is None:
+        return
+    manifest = recaller.bundle.manifest
+    requests: list[Mapping[str, Any]] = [{}]
+    history, item = manifest.query_feature("history"), manifest.query_feature("item")
+    first = recaller.bundle.item_ids[0]
+    if history is not None:
+        requests.append({history.name: [first]})
+    if item is not None:
+        requests.append({item.name: first})
+    vectors = recaller.encoder.encode(requests)
+    if vectors.shape != (len(requests), manifest.dimension) or not np.isfinite(vectors).all():
+        raise BundleError(f"must give finite [{len(requests)}, {manifest.dimension}], gave {list(vectors.shape)}")
+
+
+def _answer(recaller: Recaller) -> None:
+    """With seen items allowed every item is eligible, so exactly k come back, whatever answers."""
+    bundle = recaller.bundle
+    k = min(K, bundle.manifest.items)
+    asked = [RecallQuery(k=k)]
+    if recaller.encoder is not None:
+        asked.append(RecallQuery(history=[bundle.item_ids[0]], k=k, exclude_seen=False))
+    asked += [RecallQuery(user_id=user, k=k, exclude_seen=False) for user in bundle.query_ids.head(QUERIES)]
+    for query, answer in zip(asked, recaller.recall_many(asked), strict=True):
+        if len(set(answer.ids)) != k or not np.isfinite(answer.scores).all():
+            raise BundleError(
+                f"must be {k} items with finite scores, were {len(set(answer.ids))} from {answer.source!r} for {query}"
+            )
+
+
+def _queries(bundle: Bundle) -> Floats:
+    """At most 32 stored query vectors that are not zero, or item vectors where no user has one: [B, D]."""
+    for vectors in (bundle.query_vectors, bundle.item_vectors):
+        rows = np.random.default_rng(SEED).choice(len(vectors), size=min(QUERIES, len(vectors)), replace=False)
+        drawn: Floats = vectors[np.sort(rows)]
+        drawn = drawn[np.any(drawn != 0, axis=1)]
+        if len(drawn):
+            break
+    return drawn

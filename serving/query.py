@@ -1,0 +1,81 @@
+"""What a caller asks and what comes back, as plain records: no web code, no search.
+
+In: fields of a request. Out: a `RecallQuery`, a `Recalled`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from serving.catalogue import Wanted
+from serving.index import Floats, Rows
+
+EVERYTHING = Wanted()
+
+Source = Literal["user", "vector", "features", "history", "similar", "popular"]
+
+
+@dataclass(frozen=True)
+class Diversity:
+    """At most so many items of one value of an item column; an item without a value is limited by nothing."""
+
+    column: str
+    most: int
+
+
+@dataclass(frozen=True)
+class RecallQuery:
+    """What one caller asks.
+
+    Attributes:
+        user_id: a known user is answered from the stored vector.
+        features: raw features of the query tower, by name.
+        history: item ids, newest last.
+        vector: a query vector [D] of the caller's own; goes before everything else, features too.
+        similar_to: item ids; asks for items like these, whoever the user is.
+        k: how many items.
+        exclude: item ids that must not come back; unknown ones are ignored.
+        exclude_seen: also leave out what a known user has seen, the given history, and an item asked with.
+        wanted: which items may come back at all.
+        diversity: how many items of one kind may come back.
+        segment: whose popular items answer first where nothing else is known.
+    """
+
+    user_id: str | None = None
+    features: Mapping[str, Any] | None = None
+    history: Sequence[str] | None = None
+    vector: Sequence[float] | None = None
+    similar_to: Sequence[str] | None = None
+    k: int = 100
+    exclude: Sequence[str] = ()
+    exclude_seen: bool = True
+    wanted: Wanted = EVERYTHING
+    diversity: Diversity | None = None
+    segment: str | None = None
+
+
+@dataclass(frozen=True)
+class Recalled:
+    """The answer: at most k items, best first, fewer only where fewer are eligible.
+
+    Attributes:
+        rows: item rows, [n].
+        ids: item ids, n of them.
+        scores: dot products, [n]; event counts where the source is "popular".
+        model_version: of the bundle.
+        source: what answered.
+    """
+
+    rows: Rows
+    ids: list[str]
+    scores: Floats
+    model_version: str
+    source: Source
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A query's vector [D] and what it was made of; zeros where nothing is known, with the source "popular"."""
+
+    vector: Floats
+    source: Source

@@ -1,0 +1,228 @@
+"""What callers send: every request body as a strict model, and how a wrong one is told.
+
+In: a request body. Out: the model, or a `RequestError` that names the field. Ids are strings on the wire.
+"""
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from serving.catalogue import Wanted
+from serving.conditions import Condition
+from serving.errors import RequestError
+from serving.query import EVERYTHING, Diversity, RecallQuery
+
+DEFAULT_K = 100
+LONGEST_ID = 1_000
+SECONDS = 2**40  # the latest time of an event, some 35,000 years from 1970: what is beyond are milliseconds
+
+# JSON has one kind of number: 10.0 is a whole one, and JSON Schema says so too.
+Whole = Annotated[int, BeforeValidator(lambda n: int(n) if isinstance(n, float) and n.is_integer() else n)]
+ONE_LINE = r"^[^\n]+$"  # ids are lines of a vocabulary, and no path of a URL holds a line break
+Id = Annotated[str, Field(min_length=1, max_length=LONGEST_ID, pattern=ONE_LINE)]
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class DiversityRequest(_Body):
+    """At most so many items of one value of an item column; still k items where they exist."""
+
+    column: str = Field(description="an item column of the bundle; of a list, each of its values counts")
+    most: Whole = Field(ge=1, description="items of one value")
+
+
+class _Wanted(_Body):
+    """Which items may come back."""
+
+    k: Whole = Field(DEFAULT_K, ge=1, description="how many items")
+    exclude: list[str] = Field([], description="item ids that must not come back; unknown ones are ignored")
+    allow: list[str] | None = Field(None, description="only these item ids may come back; unknown ones are ignored")
+    filter: Condition | None = Field(None, description="only items whose columns fit may come back")
+    diversity: DiversityRequest | None = Field(None, description="how many items of one kind may come back")
+
+    def query(self, **more: Any) -> RecallQuery:
+        """What is asked, with what a subclass knows beside it."""
+        everything = self.allow is None and self.filter is None
+        wanted = EVERYTHING if everything else Wanted(None if self.allow is None else tuple(self.allow), self.filter)
+        diversity = None if self.diversity is None else Diversity(self.diversity.column, self.diversity.most)
+        return RecallQuery(k=self.k, exclude=self.exclude, wanted=wanted, diversity=diversity, **more)
+
+
+class EmbedQuery(_Body):
+    """Who asks. All keys are optional."""
+
+    user_id: str | None = Field(None, description="a user; one known to the bundle is answered from the stored vector")
+    features: dict[str, Any] | None = Field(None, description="raw features of the query tower by name")
+    history: list[str] | None = Field(None, description="item ids, newest last; unknown ones are ignored")
+
+
+class RecallRequest(_Wanted, EmbedQuery):
+    """The body of `POST /recall`. All keys are optional; with none of them the answer is the popular items."""
+
+    vector: list[float] | None = Field(None, description="a query vector of your own; goes before features and history")
+    exclude_seen: bool = Field(True, description="also leave out the user's seen items and the given history")
+    segment: str | None = Field(
+        None,
+        description="where nothing is known of the user: whose popular items come first; an unknown one is ignored",
+    )
+
+    def query(self, **more: Any) -> RecallQuery:
+        """What is asked."""
+        return super().query(
+            user_id=self.user_id,
+            features=self.features,
+            history=self.history,
+            vector=self.vector,
+            exclude_seen=self.exclude_seen,
+            segment=self.segment,
+            **more,
+        )
+
+
+class RecallBatchRequest(_Body):
+    """The body of `POST /recall/batch`."""
+
+    queries: list[RecallRequest] = Field(min_length=1, description="each as the body of POST /recall")
+
+
+class SimilarRequest(_Wanted):
+    """The body of `POST /similar`: items like these, which do not come back themselves."""
+
+    items: list[str] = Field(min_length=1, description="item ids; unknown ones are ignored")
+
+    def query(self, **more: Any) -> RecallQuery:
+        """What is asked."""
+        return super().query(similar_to=self.items, **more)
+
+
+class EmbedRequest(_Body):
+    """The body of `POST /embed`."""
+
+    queries: list[EmbedQuery] = Field(min_length=1)
+
+
+class ItemRequest(_Body):
+    """The body of `PUT /items/{id}`: the whole item, as it is from now on."""
+
+    features: dict[str, Any] = Field(
+        {}, description="raw features of the candidate tower by name; its id goes by itself"
+    )
+    attributes: dict[str, Any] = Field({}, description="item columns by name, for filters; those left out are missing")
+
+
+class NamedItem(ItemRequest):
+    """One item of `PUT /items`."""
+
+    id: Id
+
+
+class ItemsRequest(_Body):
+    """The body of `PUT /items`: all of them, or none."""
+
+    items: list[NamedItem] = Field(min_length=1)
+
+
+class Event(_Body):
+    """One user took one item."""
+
+    id: Id = Field(description="of the event itself; what comes again under the same id counts once")
+    user_id: Id
+    item_id: Id
+    time: Whole = Field(ge=0, le=SECONDS, description="seconds since 1970, UTC")
+
+
+class EventsRequest(_Body):
+    """The body of `POST /events`: all of them, or none."""
+
+    events: list[Event] = Field(min_length=1)
+
+
+def parse(model: type[Body], body: bytes) -> Body:
+    """Reads a request body.
+
+    Raises:
+        RequestError: code "invalid_json" where it is not JSON, otherwise "invalid_request" with the field.
+    """
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise explained(dict(error.errors(include_url=False)[0]), model) from None
+
+
+def limited(request: _Wanted, max_k: int, path: str = "") -> RecallQuery:
+    """The query of a request whose k is at most `max_k`.
+
+    Raises:
+        RequestError: it is more.
+    """
+    if "k" not in request.model_fields_set:
+        request.k = min(DEFAULT_K, max_k)
+    if request.k > max_k:
+        raise RequestError(f"{path}k: must be at most {max_k}, got {request.k}", field=f"{path}k")
+    return request.query()
+
+
+_EXPECTED = {
+    "string_type": "must be a string",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+    "missing": "is missing",
+}
+
+
+def explained(detail: dict[str, Any], model: type[BaseModel] | None = None) -> RequestError:
+    """What Pydantic says of a value, in this service's words; `model` is the body's, to name its keys."""
+    if detail["type"] == "json_invalid":
+        return RequestError(f"the body is not valid JSON: {detail['ctx']['error']}", code="invalid_json")
+    field = ".".join(str(part) for part in detail["loc"]) or None
+    where = field or "the body"
+    if detail["type"] == "extra_forbidden":
+        keys = model.model_fields if model is not None and len(detail["loc"]) == 1 else ()
+        allowed = f"; allowed are {', '.join(keys)}" if keys else ""
+        return RequestError(f"{where}: no such key{allowed}", field=field)
+    context = detail.get("ctx", {})
+    rules = {
+        "greater_than_equal": f"must be at least {context.get('ge')}",
+        "less_than_equal": f"must be at most {context.get('le')}",
+        "string_too_short": "must not be empty",
+        "string_pattern_mismatch": "must hold no line break",
+        "string_too_long": f"must have at most {context.get('max_length')} characters",
+        "too_short": f"must hold at least {context.get('min_length')}",
+        "list_type": f"must be a list of {_lists_of(model, field)}",
+    }
+    rule = rules.get(detail["type"]) or _EXPECTED.get(detail["type"], detail["msg"])
+    if detail["type"] == "missing":
+        return RequestError(f"{where}: {rule}", field=field)
+    hint = "; ids are strings, whatever they look like" if rule == "must be a string" else ""
+    return RequestError(f"{where}: {rule}, got {_shown(detail['input'])}{hint}", field=field)
+
+
+def _lists_of(model: type[BaseModel] | None, field: str | None) -> str:
+    if field == "vector":
+        return "numbers"
+    objects = field in ("queries", "events") or (field == "items" and model is ItemsRequest)
+    return "objects" if objects else "strings"
+
+
+def _shown(came: Any) -> str:
+    if isinstance(came, int | float) and len(str(came)) <= 30:
+        return str(came)
+    if isinstance(came, list):
+        return f"a list of {len(came)}"
+    return _JSON_NAMES.get(type(came), "something else")
+
+
+_JSON_NAMES: dict[type, str] = {
+    str: "a string", dict: "an object", type(None): "null", int: "a number", float: "a number", bool: "a boolean",
+    bytes: "no object",
+}  # fmt: skip

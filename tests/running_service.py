@@ -1,0 +1,88 @@
+"""A `towers serve` of its own for a test: started, waited for, signalled, killed with all its workers."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+START_S = 90
+VISIBLE_S = 10  # far more than the second that is promised: a test must not fail for a busy machine
+
+
+class RunningService:
+    """One service process group.
+
+    Args:
+        bundle: what `--bundle` names.
+        state: what `--state` names.
+        workers: processes.
+    """
+
+    def __init__(self, bundle: Path, state: Path | None = None, workers: int = 1) -> None:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            port = listener.getsockname()[1]
+        words = ["serve", "--bundle", str(bundle), "--port", str(port), "--workers", str(workers)]
+        words += [] if state is None else ["--state", str(state)]
+        self.url = f"http://127.0.0.1:{port}"
+        # A group of its own: a kill reaches the workers, too.
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "pipelines", *words], stderr=subprocess.PIPE, start_new_session=True
+        )
+        self.client = httpx.Client(base_url=self.url, timeout=30)
+        self._wait()
+
+    def __enter__(self) -> "RunningService":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """`kill -9` of all its processes; a second time does nothing."""
+        if self.process.stderr is None or self.process.stderr.closed:
+            return
+        self.client.close()
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
+
+    def ids(self, **body: Any) -> list[str]:
+        """The items of an answer of `POST /recall`; a new connection, so that any worker may answer."""
+        answer = httpx.post(f"{self.url}/recall", json=body, timeout=30)
+        assert answer.status_code == 200, answer.text
+        return [item["id"] for item in answer.json()["items"]]
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                said = self.process.stderr.read() if self.process.stderr else b""
+                pytest.fail(f"the service ended with {self.process.returncode}: {said!r}")
+            try:
+                if self.client.get("/readyz").status_code == 200:
+                    return
+            except httpx.TransportError:
+                time.sleep(0.1)
+        pytest.fail(f"the service was not ready after {START_S} s")
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    """Waits until a condition holds twenty times in a row: any of the workers may have been asked."""
+    deadline = time.monotonic() + VISIBLE_S
+    held = 0
+    while held < 20:
+        held = held + 1 if condition() else 0
+        if held == 0:
+            if time.monotonic() > deadline:
+                pytest.fail(f"not so after {VISIBLE_S} s: {what}")
+            time.sleep(0.05)

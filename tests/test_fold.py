@@ -1,0 +1,60 @@
+"""Folding: the new bundle answers as the old one did with its live changes, and replays only what came after."""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from serving_world import ITEMS, copied_towers, save_towers, write_world
+
+from pipelines import fold
+from pipelines.errors import DataError
+from serving.bundle import Bundle
+from serving.encoder import Encoder
+from serving.index import ExactIndex
+from serving.journal import Journal
+from serving.live import Live
+from serving.query import RecallQuery
+from serving.recall import Recaller
+
+
+def opened(path: Path, live: Live) -> Recaller:
+    bundle = Bundle.open(path)
+    recaller = Recaller(bundle, ExactIndex(bundle.item_vectors), Encoder.of_queries(bundle), live.users)
+    live.attach(recaller)
+    return recaller
+
+
+def test_a_folded_bundle_answers_as_the_old_one_with_its_changes(tmp_path: Path) -> None:
+    save_towers(tmp_path / "towers")
+    attributes = pl.DataFrame({"item_id": [f"i{row}" for row in range(ITEMS)], "year": list(range(ITEMS))})
+    write_world(tmp_path / "old", item_attributes=attributes, write_towers=copied_towers(tmp_path / "towers"))
+    live = Live(Journal.open(tmp_path / "state"), Encoder.of_items)
+    old = opened(tmp_path / "old", live)
+    live.put(old, [("new", {"group": "g1", "place": 0.9}, {"year": 7}), ("i5", {"group": "g2", "place": 2.0}, {})])
+    live.delete(["i9", "i1", "never there"])
+    manifest = fold.run(tmp_path / "old", tmp_path / "state", tmp_path / "folded")
+    assert manifest.items == ITEMS + 1 - 2 and manifest.live is not None
+    live.put(old, [("later", {"group": "g1", "place": 3.0}, {})])
+    folded = opened(tmp_path / "folded", live)
+    assert len(folded.catalogue.live.view.living) == 1, "only what came later is replayed"
+    queries = [
+        *(RecallQuery(user_id=f"u{n}", k=70) for n in range(13)),
+        RecallQuery(features={"country": "g1"}, k=70),
+        RecallQuery(k=70),
+    ]
+    for query in queries:
+        before, after = old.recall(query), folded.recall(query)
+        assert sorted(before.ids) == sorted(after.ids)
+        np.testing.assert_array_equal(before.scores, after.scores)
+    year = folded.bundle.item_attributes.filter(pl.col("item_id") == "new")["year"]
+    assert year.to_list() == [7]
+    for user in range(12):
+        names = [folded.bundle.item_names[row] for row in folded.bundle.seen(user).tolist()]
+        assert names == [f"i{row}" for row in old.bundle.seen(user).tolist() if row not in (1, 9)]
+
+
+def test_without_a_journal_there_is_nothing_to_fold(tmp_path: Path) -> None:
+    write_world(tmp_path / "old")
+    with pytest.raises(DataError, match="no journal.sqlite in it"):
+        fold.run(tmp_path / "old", tmp_path / "nothing", tmp_path / "new")

@@ -1,0 +1,145 @@
+"""Live changes through the journal: validated, kept, seen by every worker, replayed onto the next bundle."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from serving_world import DIMENSION, ITEM_FEATURES, ITEMS, ArithmeticEncoder, write_world
+
+from serving.bundle import Bundle
+from serving.errors import RequestError
+from serving.index import ExactIndex
+from serving.journal import Journal, UserEvent
+from serving.live import Live
+from serving.manifest import LiveInfo
+from serving.query import RecallQuery
+from serving.recall import Recaller
+
+
+class GroupEncoder:
+    """The candidate tower as arithmetic: group in dimensions 0 to 3, place in 7; an item without group is unknown."""
+
+    def encode(self, requests: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        vectors = np.zeros((len(requests), DIMENSION), np.float32)
+        for row, request in enumerate(requests):
+            if request.get("group") in ("g0", "g1", "g2", "g3"):
+                vectors[row, int(request["group"][1:])] = 1
+                vectors[row, 7] = request.get("place") or 0
+        return vectors
+
+
+def opened(path: Path, **changes: Any) -> Recaller:
+    attributes = pl.DataFrame({"title": [f"Title {row}" for row in range(ITEMS)], "year": list(range(ITEMS))})
+    if not path.exists():
+        write_world(path, item_attributes=attributes, **changes)
+    bundle = Bundle.open(path)
+    return Recaller(bundle, ExactIndex(bundle.item_vectors), ArithmeticEncoder())
+
+
+def worker(tmp_path: Path, recaller: Recaller) -> Live:
+    live = Live(Journal.open(tmp_path / "state"), lambda bundle: GroupEncoder())
+    recaller.planner.users = live.users
+    live.attach(recaller)
+    return live
+
+
+def best(recaller: Recaller, group: int, k: int = 1) -> list[str]:
+    return recaller.recall(RecallQuery(features={"country": f"g{group}"}, k=k)).ids
+
+
+def test_a_put_item_is_the_best_in_every_worker_and_after_a_restart(tmp_path: Path) -> None:
+    here, there = opened(tmp_path / "bundle"), opened(tmp_path / "bundle")
+    live, other = worker(tmp_path, here), worker(tmp_path, there)
+    assert best(here, 2) == ["i2"]
+    seq = live.put(here, [("new", {"group": "g2", "place": 9.0}, {"title": "New", "year": 5})])
+    assert best(here, 2) == ["new"] and best(there, 2) == ["i2"]
+    assert other.refresh() and best(there, 2) == ["new"]
+    assert not other.refresh(), "nothing is new"
+    again = opened(tmp_path / "bundle")
+    worker(tmp_path, again)
+    assert best(again, 2) == ["new"]
+    assert live.delete(["new", "i2", "never there"]) > seq
+    assert best(here, 2) == ["i6"] and other.refresh() and best(there, 2, 60)[0] == "i6"
+
+
+def test_the_journal_is_replayed_unless_the_bundle_holds_it(tmp_path: Path) -> None:
+    first = opened(tmp_path / "first")
+    live = worker(tmp_path, first)
+    held = live.put(first, [("a", {"group": "g1", "place": 5.0}, {})])
+    live.put(first, [("b", {"group": "g1", "place": 7.0}, {})])
+    assert live.journal is not None
+    for name, journal, expected in (("same", live.journal.identity, ["b"]), ("other", "another", ["b", "a"])):
+        next_one = opened(tmp_path / name, live=LiveInfo(journal=journal, items=held))
+        live.attach(next_one)
+        assert best(next_one, 1, 2)[: len(expected)] == expected
+        assert ("a" in best(next_one, 1, 70)) == (name == "other")
+
+
+def test_an_item_that_the_next_bundle_cannot_encode_stays_as_that_has_it(tmp_path: Path) -> None:
+    first = opened(tmp_path / "first")
+    live = worker(tmp_path, first)
+    live.put(first, [("i2", {"group": "g3", "place": 5.0}, {}), ("new", {"group": "g3", "place": 6.0}, {})])
+    assert best(first, 3, 2) == ["new", "i2"]
+    other = Recaller(
+        bundle := Bundle.open(_without_group(tmp_path)), ExactIndex(bundle.item_vectors), ArithmeticEncoder()
+    )
+    live.attach(other)
+    assert best(other, 2) == ["i2"] and "new" not in best(other, 3, 70)
+
+
+def _without_group(tmp_path: Path) -> Path:
+    write_world(tmp_path / "other", candidate_features=ITEM_FEATURES[:1])
+    return tmp_path / "other"
+
+
+@pytest.mark.parametrize(
+    ("item", "field", "said"),
+    [
+        (("", {"group": "g1"}, {}), "items.1.id", "must not be empty"),
+        (("x", {"grup": "g1"}, {}), "items.1.features.grup", "no such feature; this model knows group, item, place"),
+        (("x", {"place": "far"}, {}), "items.1.features.place", "must be a finite number"),
+        (("x", {"group": "g9"}, {}), "items.1.features", "training learnt nothing of these values"),
+        (
+            ("x", {"group": "g1"}, {"colour": "red"}),
+            "items.1.attributes.colour",
+            "no such column; there are title, year",
+        ),
+        (("x", {"group": "g1"}, {"year": 1.5}), "items.1.attributes.year", "must be a whole number .* got 1.5"),
+        (("x", {"group": "g1"}, {"year": 2**70}), "items.1.attributes.year", "must be a whole number"),
+        (("x", {"group": "g1"}, {"title": ["a"]}), "items.1.attributes.title", "must be a string, got a list"),
+    ],
+)
+def test_one_wrong_item_refuses_them_all(
+    tmp_path: Path, item: tuple[str, dict[str, Any], dict[str, Any]], field: str, said: str
+) -> None:
+    recaller = opened(tmp_path / "bundle")
+    live = worker(tmp_path, recaller)
+    with pytest.raises(RequestError, match=said) as raised:
+        live.put(recaller, [("good", {"group": "g1", "place": 9.0}, {}), item])
+    assert raised.value.field == field and raised.value.message.startswith(field)
+    assert best(recaller, 1) == ["i1"] and live.journal is not None and not live.journal.items_since(0)
+
+
+def test_events_count_once_and_are_seen_by_every_worker(tmp_path: Path) -> None:
+    here, there = opened(tmp_path / "bundle"), opened(tmp_path / "bundle")
+    live, other = worker(tmp_path, here), worker(tmp_path, there)
+    events = [UserEvent("e1", "u5", "i9", 100), UserEvent("e2", "u5", "i13", 50), UserEvent("e1", "u5", "i17", 0)]
+    assert live.add_events(events) == 2 and live.add_events(events) == 0
+    assert other.refresh()
+    for recaller in (here, there):
+        assert recaller.planner.users.items("u5") == ["i13", "i9"]
+        assert recaller.recall(RecallQuery(user_id="u5", k=1)).ids == ["i17"]
+
+
+def test_without_a_journal_nothing_is_taken_in(tmp_path: Path) -> None:
+    recaller = opened(tmp_path / "bundle")
+    live = Live(None, lambda bundle: GroupEncoder())
+    live.attach(recaller)
+    assert not live.refresh()
+    for change in (lambda: live.delete(["i1"]), lambda: live.add_events([UserEvent("e", "u", "i", 0)])):
+        with pytest.raises(RequestError, match="start it with --state DIR") as raised:
+            change()
+        assert raised.value.code == "no_state"
