@@ -35,6 +35,7 @@ class RecallOptions(Wanted, total=False):
     history: Sequence[str] | None
     vector: Sequence[float] | None
     exclude_seen: bool | None
+    segment: str | None
 
 
 class RecallQuery(RecallOptions, total=False):

@@ -8,10 +8,12 @@ from typing import Any
 
 import httpx
 import numpy as np
+import polars as pl
 import pytest
 from running_service import RunningService, eventually
 from serving_world import copied_towers, save_towers, write_world
 
+from serving.client import Client, ServiceError
 from serving.versions import Versions
 
 pytestmark = pytest.mark.slow
@@ -138,3 +140,53 @@ def test_the_same_users_get_the_canary_in_every_worker(tmp_path: Path, towers: P
         given = [versions_of(f"user {n}") for n in range(24)]
         assert all(len(versions) == 1 for versions in given)
         assert {version for versions in given for version in versions} == {"one", "two"}
+
+
+def test_the_client_speaks_to_the_service(tmp_path: Path, towers: Path) -> None:
+    write_world(tmp_path / "bundle", write_towers=copied_towers(towers))
+    with RunningService(tmp_path / "bundle", tmp_path / "state") as service, Client(service.url) as client:
+        assert client.ready()
+        answer = client.recall(user_id="u5", k=3, exclude=["i9"])
+        assert ([item_id for item_id, _ in answer.items], answer.source) == (["i13", "i17", "i21"], "user")
+        client.put_item("a/b", {"group": "g2", "place": 5}, {})
+        assert client.recall(vector=[0, 0, 1, 0, 0, 0, 0, 1], k=1).items[0][0] == "a/b"
+        assert client.add_events([{"id": "e1", "user_id": "u2", "item_id": "a/b", "time": 1_700_000_000}] * 2) == 1
+        batch = client.recall_batch([{"user_id": "u2", "k": 1}, {"features": {"country": "g2"}, "k": 1}])
+        assert [answer.items[0][0] == "a/b" for answer in batch] == [False, True], "u2 has seen it"
+        client.delete_item("a/b")
+        assert client.similar(["i1"], k=1).items[0][0] == "i5"
+        assert len(client.embed([{"user_id": "u5"}]).vectors[0]) == 8
+        with pytest.raises(ServiceError, match="must be at least 1") as raised:
+            client.recall(k=0)
+        assert (raised.value.status, raised.value.field) == (422, "k")
+
+
+@pytest.mark.long
+def test_swaps_give_their_memory_back(tmp_path: Path, towers: Path) -> None:
+    items = 100_000
+    for name in ("one", "two"):
+        vectors = np.random.default_rng(len(name)).normal(size=(items, 8)).astype(np.float32)
+        attributes = pl.DataFrame({"title": ["x"] * items})
+        write_world(
+            tmp_path / "root" / name, items=items, item_vectors=vectors, model_version=name, item_attributes=attributes,
+            write_towers=copied_towers(towers),
+        )  # fmt: skip
+    versions = Versions(tmp_path / "root")
+    versions.activate("one")
+    with RunningService(tmp_path / "root") as service:
+        levels = []
+        for number in range(10):
+            name = "two" if number % 2 == 0 else "one"
+            versions.activate(name)
+            assert service.client.post("/admin/reload").json()["active"] == name
+            service.ids(user_id="u5", k=100)
+            service.ids(features={"country": "g1"}, k=100)
+            # What answered before is given back by the look after the one that retired it.
+            service.client.post("/admin/reload")
+            levels.append(_anonymous_kb(service.process.pid))
+    assert np.median(levels[-3:]) < 1.05 * np.median(levels[2:5])
+
+
+def _anonymous_kb(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("RssAnon")).split()[1])
