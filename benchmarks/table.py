@@ -19,6 +19,8 @@ def table() -> str:
     rows += [*_beauty(_result("beauty")), *_ml_100k(_result("ml_100k"))]
     rows += _similarity(_result("similarity"))
     rows += _samplers(_result("samplers"))
+    rows += _optimizers(_result("optimizers"))
+    rows += _evaluation(_result("evaluation"))
     rows += _train_step(_result("train_step"))
     rows += _full_softmax(_result("full_softmax"))
     rows += _prepare(_result("prepare"))
@@ -157,6 +159,38 @@ def _samplers(result: dict[str, Any]) -> list[tuple[str, str, str]]:
     return rows
 
 
+def _optimizers(result: dict[str, Any]) -> list[tuple[str, str, str]]:
+    growth, sizes = result["growth"], result["sizes"]
+    rows = [
+        (
+            f"A train step, batch {sizes['large_batch']:,}, Adam, among {_several(growth['items'], ',')} items",
+            f"{_several(growth['median_ms'], '.1f')} ms; "
+            f"{result['switches']['step_to_bare_products']:.1f} times its bare matrix products",
+            "optimizers",
+        )
+    ]
+    for batch, runs in result["against_peer"].items():
+        told = ", ".join(f"{run['optimizer']} at {run['items']:,} items {run['ratio']:.2f}" for run in runs)
+        what = f"… how many times as fast as TFRS's retrieval task with Keras's optimizer, batch {int(batch):,}"
+        rows.append((what, told, "optimizers"))
+    return rows
+
+
+def _evaluation(result: dict[str, Any]) -> list[tuple[str, str, str]]:
+    worlds = result["worlds"].values()
+    seconds = _several([world["seconds"]["towers.top_k"] for world in worlds], ".2f")
+    product = _several([world["times_bare_product"]["towers.top_k"] for world in worlds], ".2f")
+    faster = _several([world["times_faster_than_factorized_top_k"] for world in worlds], ".1f")
+    return [
+        (
+            f"Exact top {result['sizes']['k']} of {result['sizes']['users']:,} users, seen items masked, on vectors "
+            f"{' / '.join(result['worlds'])}",
+            f"{seconds} s; {product} times the bare matrix product, {faster} times as fast as TFRS's FactorizedTopK",
+            "evaluation",
+        )
+    ]
+
+
 def _train_step(result: dict[str, Any]) -> list[tuple[str, str, str]]:
     ratio, sizes = result["ratio_to_in_batch"], result["sizes"]
     return [
@@ -186,6 +220,10 @@ def _prepare(result: dict[str, Any]) -> list[tuple[str, str, str]]:
         f"{name} {f['seconds']:.0f} s and {f['peak_bytes'] / 1e9:.1f} GB" for name, f in formats.items()
     )
     return [("`towers prepare` of 20 million events: time and peak memory", figures, "prepare")]
+
+
+def _several(values: list[float], form: str) -> str:
+    return " / ".join(format(value, form) for value in values)
 
 
 def _estimate(figure: dict[str, float]) -> str:

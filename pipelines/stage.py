@@ -149,6 +149,7 @@ def _examples(config: Config, events: Events, tables: Tables, catalogue: Catalog
         config.train.seed,
         weighted=config.train.weighted,
         recency=config.train.recency,
+        balance=config.train.balance,
         positives=config.loss.positives,
         known=getattr(config.loss, "known_positives", 0),
     )

@@ -21,8 +21,11 @@ MARGIN = 3.0
 # less than others, the k come from the end of the list, where an approximate index has gaps: among a million items, of
 # which every tenth cluster passed, 0.92 of the right ones were found by asking the index for more until k passed.
 RESERVE = 0.5
-# An exact scan takes as long for so many eligible rows as the index takes to fetch one item more.
-ROWS_PER_FETCHED = 5
+# Gathering the eligible vectors and scanning them takes as long for so many as the index takes to fetch one item more;
+ROWS_PER_FETCHED = 4
+# beyond this share of all items it takes longer than scanning all, in their order, behind a mask. A gathered block
+# serves all queries: for 100 of them the share is ten times as large.
+GATHERED_SHARE = 0.08
 # Queries times items fetched at a time: a few arrays of so many numbers.
 BLOCK_FETCHED = 4_194_304
 
@@ -69,7 +72,7 @@ def search_filtered(
     enough = math.floor(k * (1 + RESERVE * (MARGIN - 1) * (1 - passing / items)))
     for its_extra in sorted(set(extra[missing & (lengths <= OVERFETCH_LIMIT)].tolist())) if index is not exact else []:
         fetched = _fetched(items, passing, k + its_extra)
-        if eligible is not None and passing <= ROWS_PER_FETCHED * fetched:
+        if eligible is not None and min(passing, GATHERED_SHARE * items) <= ROWS_PER_FETCHED * fetched:
             continue
         alike = np.flatnonzero(missing & (lengths <= OVERFETCH_LIMIT) & (extra == its_extra))
         for query, its_rows, its_scores in _search(index, queries, alike, fetched):
@@ -82,8 +85,8 @@ def search_filtered(
     short = np.flatnonzero(missing)
     if len(short):
         left_out = [excluded[query] for query in short.tolist()]
-        if eligible is None:
-            rows[short], scores[short] = exact.search(queries[short], k, left_out)
+        if eligible is None or passing > GATHERED_SHARE * items * len(short) ** 0.5:
+            rows[short], scores[short] = exact.search(queries[short], k, left_out, eligible)
         else:
             among = np.flatnonzero(eligible)
             found = search_rows(exact.item_vectors, queries[short], among, k, left_out, longest=exact.longest)

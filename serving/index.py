@@ -70,13 +70,20 @@ class ExactIndex:
         measured = (float(_lengths(block).max()) for block in blocks)
         self.longest = max(measured, default=0.0) if longest is None else longest
 
-    def search(self, queries: Floats, k: int, excluded: Sequence[RowSet] | None = None) -> tuple[Rows, Floats]:
-        """Finds the k best items of each query that are not excluded for it; see `Index.search`.
+    def search(
+        self,
+        queries: Floats,
+        k: int,
+        excluded: Sequence[RowSet] | None = None,
+        eligible: NDArray[np.bool_] | None = None,
+    ) -> tuple[Rows, Floats]:
+        """Finds the k best items of each query that are eligible and not excluded for it; see `Index.search`.
 
         Args:
             queries: [B, D].
             k: how many, at least 1.
             excluded: one array of item rows per query, in any order, repeats allowed.
+            eligible: [N], False for items that must not come back for any query.
 
         Raises:
             ValueError: as `Index.search`, or `excluded` has another length than the queries.
@@ -90,11 +97,18 @@ class ExactIndex:
             part = slice(start, start + self.block_queries)
             masked = _flat(excluded[part]) if excluded is not None else None
             for first in range(0, len(self.item_vectors), self.block_items):
-                self._search_block(queries[part], first, masked, rows[part], scores[part])
+                hidden = None if eligible is None else ~eligible[first : first + self.block_items]
+                self._search_block(queries[part], first, masked, hidden, rows[part], scores[part])
         return rows, scores
 
     def _search_block(
-        self, queries: Floats, first: int, masked: tuple[Rows, Rows] | None, rows: Rows, scores: Floats
+        self,
+        queries: Floats,
+        first: int,
+        masked: tuple[Rows, Rows] | None,
+        hidden: NDArray[np.bool_] | None,
+        rows: Rows,
+        scores: Floats,
     ) -> None:
         """Merges the items from row `first` on into the best so far, in place."""
         block = self.item_vectors[first : first + self.block_items]
@@ -105,6 +119,8 @@ class ExactIndex:
             query, row = masked
             here = (row >= first) & (row < first + len(block))
             rough[query[here], row[here] - first] = -np.inf
+        if hidden is not None:
+            np.copyto(rough, -np.inf, where=hidden)
         # |float32 dot - exact| <= D u |q| |x| with u = 2^-24 and |q| = 1, on both sides of the comparison; scaling,
         # `rescore` and this line round a few times more.
         margin = 2 * (queries.shape[1] + 8) * 2.0**-24 * self.longest

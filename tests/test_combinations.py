@@ -163,6 +163,7 @@ REFUSED += [
     ),
     ({"loss": {"name": "bce"}, "train": {"weighted": True}}, "train.weighted: bce learns from the weights", "false"),
     ({"loss": {"name": "bce"}, "train": {"recency": 2}}, "train.recency: bce learns from labels", "set it to 1"),
+    ({"loss": {"name": "bce"}, "train": {"balance": 1}}, "train.balance: bce learns from labels", "set it to 0"),
     (
         {"task": "similarity", "loss": {"name": "nce"}, "similarity": {"column": "genre"}},
         "loss.name: task = 'similarity' takes one of full_softmax",
@@ -200,6 +201,7 @@ REFUSED += [
         "give a number",
     ),
     (SIMILAR | {"train": {"recency": 2}}, "train.recency: task = 'similarity' learns from labels", "set it to 1"),
+    (SIMILAR | {"train": {"balance": 1}}, "train.balance: task = 'similarity' learns from labels", "set it to 0"),
     (SIMILAR | {"train": {"choose_epoch": False}}, "train.choose_epoch: task = 'similarity' keeps the epoch", "true"),
     (
         SIMILAR | {"model": {"norm_exponent": 0.5}},

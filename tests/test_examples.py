@@ -141,6 +141,14 @@ def test_recency_weighs_a_users_last_event_by_its_factor() -> None:
     np.testing.assert_allclose(both, wanted * [2, 1, 1, 1, 1, 1, 1], rtol=1e-6)
 
 
+def test_balance_weighs_each_user_alike() -> None:
+    events = small_events(timed=True)
+    tables = Tables(users={}, items={}, histories={})
+    for balance, wanted in ((1.0, [1 / 4] * 4 + [1.0] + [1 / 2] * 2), (0.5, [1 / 2] * 4 + [1.0] + [0.5**0.5] * 2)):
+        examples = Examples(events, tables, Catalogue.of(events.item, 6), batch_size=7, seed=0, balance=balance)
+        np.testing.assert_allclose(examples.batch(0, 0).weight, wanted, rtol=1e-6)
+
+
 def test_known_items_are_the_nearest_of_the_same_user() -> None:
     _, known, _ = several(timed=True, positives=1, known=3)
     assert [sorted(line) for line in known] == [[3, 4, 5], [3, 4, 5], [3, 4, 5], [3, 4, 5], [1], [0, 2], [0, 2]]

@@ -94,7 +94,8 @@ def test_a_given_recipe_stays_and_takes_its_settings_out_of_the_search() -> None
     fixed = Fixed(parse_config(given))
     (family,) = fixed.families(families(traits))
     assert family.name == GIVEN
-    assert set(family.parameters) == {"learning_rate", "weight_decay", "average", "dropout", "negatives"}
+    searched = {"learning_rate", "weight_decay", "average", "dropout", "negatives", "recency"}
+    assert set(family.parameters) == searched
     raw = fixed.sections(GIVEN, family.starts[0], traits)
     assert raw["features"] == given["features"]
     assert raw["loss"] == given["loss"]

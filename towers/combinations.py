@@ -51,6 +51,8 @@ def _model_and_loss(config: "Config") -> Iterator[str]:
         yield f"train.weighted: {name} learns from the weights, as labels; set it to false"
     if loss.graded and config.train.recency > 1:
         yield f"train.recency: {name} learns from labels, which weighing would distort; set it to 1"
+    if loss.graded and config.train.balance:
+        yield f"train.balance: {name} learns from labels, which weighing would distort; set it to 0"
 
 
 def _loss_and_sampler(config: "Config") -> Iterator[str]:
@@ -239,6 +241,8 @@ def _no_queries(config: "Config") -> Iterator[str]:
         yield "train.weighted: task = 'similarity' learns from labels, not from weighted events; set it to false"
     if config.train.recency > 1:
         yield "train.recency: task = 'similarity' learns from labels, which have no time; set it to 1"
+    if config.train.balance:
+        yield "train.balance: task = 'similarity' learns from labels, which have no user; set it to 0"
     block = FullSoftmax.model_fields["block"].default
     fixed = {
         "correction": 0,

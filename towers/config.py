@@ -157,6 +157,12 @@ class TrainConfig(Section):
     recency: float = Field(
         1.0, ge=1, le=1e6, description="how many times a user's first event their last one weighs as an example"
     )
+    balance: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="weigh an example by n^-balance, n its user's training events: 0 counts events, 1 users",
+    )
     precision: Literal["float32", "bfloat16"] = Field(
         "float32", description="of the products of queries and candidates, and of hidden layers; losses are float32"
     )

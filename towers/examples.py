@@ -36,6 +36,7 @@ class Examples:
         seed: of the order and of what is masked.
         weighted: weigh examples by their events' weights.
         recency: how many times a user's first event their last one weighs; 1 weighs them alike. The events are timed.
+        balance: b, an example of a user with n events weighs n^-b: 0 weighs events alike, 1 users.
         positives: K, items of one example: its own and the user's next ones.
         known: L, so many of the user's other items, those nearest to the example, are listed beside it.
     """
@@ -47,6 +48,7 @@ class Examples:
     seed: int
     weighted: bool = False
     recency: float = 1.0
+    balance: float = 0.0
     positives: int = 1
     known: int = 0
 
@@ -96,16 +98,18 @@ class Examples:
                 yield step, batch
 
     def _weight(self, example: Int64s) -> Floats:
-        """[B]: an event's own weight where that counts, times ``R^p ln R / (R - 1)`` of its place p in its user's list.
+        """[B]: an event's own weight where that counts, times two factors of its place in its user's list of n events.
 
-        p rises from 0 to 1; over all p the factor is 1 on average.
+        Recency R is ``R^p ln R / (R - 1)``, p from 0 to 1, on average 1; balance b is ``n^-b``.
         """
         own = self.events.weight if self.weighted else None
         weight = np.ones(len(example)) if own is None else own[example].astype(np.float64)
+        start, end = _range_of_user(self.events, example)
         if self.recency > 1:
-            start, end = _range_of_user(self.events, example)
             place = (example - start + 0.5) / (end - start)
             weight *= self.recency**place * (math.log(self.recency) / (self.recency - 1))
+        if self.balance:
+            weight *= (end - start).astype(np.float64) ** -self.balance
         return weight.astype(np.float32)
 
     def _positives(self, example: Int64s) -> tuple[Int64s, NDArray[np.bool_]]:

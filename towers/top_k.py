@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from towers.events import Floats, Int32s, Int64s
 
-QUERIES, ITEMS = 128, 65_536  # one block of scores: 32 MB; few queries, so that it stays near the processor
+QUERIES, ITEMS = 512, 65_536  # one block of scores: 128 MB; with fewer queries the product itself takes longer
 GROUP = 64  # neighbouring items that share a maximum
 # Of `_merged`: one graph for all sizes.
 MATRIX, ROWS, NUMBER = tf.TensorSpec([None, None]), tf.TensorSpec([None, None], tf.int64), tf.TensorSpec([], tf.int64)

@@ -14,6 +14,7 @@ from towers.errors import ConfigError
 KEYS = {
     "temperature": ("model", "temperature"),
     "dropout": ("model", "query_dropout"),
+    "recency": ("train", "recency"),
     "learning_rate": ("optimizer", "learning_rate"),
     "weight_decay": ("optimizer", "weight_decay"),
     "average": ("optimizer", "average"),

@@ -108,7 +108,7 @@ def sections(family: str, point: Point, traits: Traits) -> Raw:
             "weight_decay": point["weight_decay"],
             "average": point["average"],
         },
-        "train": {"batch_size": point["batch_size"]},
+        "train": {"batch_size": point["batch_size"], **({"recency": point["recency"]} if "recency" in point else {})},
     }
     if point["loss"] != "full_softmax":
         raw["sampler"] = {"name": "in_batch"}
@@ -138,6 +138,8 @@ def _parameters(family: str, traits: Traits) -> dict[str, Parameter]:
         own["max_length"] = Choice((20, 50, 100))
         if traits.clock:
             own["time_gaps"] = Choice((False, True))
+    if traits.timed:
+        own["recency"] = Number(1.0, 64.0, step=4.0, log=True)
     if traits.attributes:
         own["attributes"] = Choice((False, True))
     return {
@@ -166,6 +168,8 @@ def _starts(family: str, traits: Traits) -> list[dict[str, Value]]:
         "negatives": 0,
         "average": 0.0,
     }
+    if traits.timed:
+        usual["recency"] = 1.0
     if traits.attributes:
         usual["attributes"] = True
     partial: dict[str, Value] = {"loss": "bsl", "correction": 0.4, "temperature": 0.1, "learning_rate": 0.001}
@@ -176,6 +180,8 @@ def _starts(family: str, traits: Traits) -> list[dict[str, Value]]:
             return [usual, usual | second | {"negatives": 1024}]
         case "graph":
             one_hop: dict[str, Value] = {**usual, **partial, "neighbours": 3.0}
+            if traits.timed:
+                one_hop["recency"] = 8.0
             both = [one_hop, one_hop | dense]
             return both[::-1] if traits.density > DENSE else both
         case "history":

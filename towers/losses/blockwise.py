@@ -56,7 +56,9 @@ def softmax_losses(
     def total(
         query: tf.Tensor, own: tf.Tensor, vector: tf.Tensor
     ) -> tuple[tf.Tensor, Callable[[tf.Tensor], list[tf.Tensor]]]:
-        parts = _Parts(query, own, weight, candidates._replace(vector=vector, offset=offset), half)
+        # The offset as one dimension more saves a look at every score.
+        longer = tf.concat([vector, offset[:, tf.newaxis]], 1)
+        parts = _Parts(query, own, weight, candidates._replace(vector=vector, offset=offset), half, longer)
         loss, *gradients = parts.all()
         return loss, lambda upstream: [upstream * each for each in gradients]
 
@@ -69,6 +71,7 @@ class _Parts(NamedTuple):
     weight: tf.Tensor
     candidates: Candidates
     half: bool
+    longer: tf.Tensor
 
     def all(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         """The loss and its gradients for queries, own logits and candidates."""
@@ -99,7 +102,11 @@ class _Parts(NamedTuple):
         query = tf.slice(self.query, tf.stack([first, 0]), [count, self.query.shape[1]])
         own, weight = (tf.slice(each, [first], [count]) for each in (self.own, self.weight))
         vector, excluded = self.candidates.vector, self.candidates.excluded
-        scores = product(query, vector, half=self.half, transpose_b=True) + self.candidates.offset
+        if self.half:
+            # An offset in bfloat16 would lose its last digits.
+            scores = product(query, vector, half=True, transpose_b=True) + self.candidates.offset
+        else:
+            scores = tf.matmul(tf.concat([query, tf.ones([count, 1])], 1), self.longer, transpose_b=True)
         if excluded is not None:
             for k in range(excluded.shape[1]):
                 name = tf.slice(excluded, tf.stack([first, k]), [count, 1])
