@@ -20,7 +20,9 @@ MARGIN = 3.0
 # Of what then passes beyond k on average, so large a share must have passed. Where the query likes the items that pass
 # less than others, the k come from the end of the list, where an approximate index has gaps: among a million items, of
 # which every tenth cluster passed, 0.92 of the right ones were found by asking the index for more until k passed.
-RESERVE = 0.5
+RESERVE = 0.65
+# A smaller k is searched like this one: of few items those that pass vary too much to tell chance from such a filter.
+SMALLEST_K = 100
 # Gathering the eligible vectors and scanning them takes as long for so many as the index takes to fetch one item more;
 ROWS_PER_FETCHED = 4
 # beyond this share of all items it takes longer than scanning all, in their order, behind a mask. A gathered block
@@ -69,9 +71,10 @@ def search_filtered(
     missing = lengths < passing
     # Rounded up to powers of two, so that what a query fetches does not depend on the others in its batch.
     extra = np.where(lengths > 0, 2 ** np.ceil(np.log2(np.maximum(lengths, 1))), 0).astype(np.int64)
-    enough = math.floor(k * (1 + RESERVE * (MARGIN - 1) * (1 - passing / items)))
+    least = k if eligible is None else max(k, SMALLEST_K)
+    enough = math.floor(least * (1 + RESERVE * (MARGIN - 1) * (1 - passing / items)))
     for its_extra in sorted(set(extra[missing & (lengths <= OVERFETCH_LIMIT)].tolist())) if index is not exact else []:
-        fetched = _fetched(items, passing, k + its_extra)
+        fetched = _fetched(items, passing, least + its_extra)
         if eligible is not None and min(passing, GATHERED_SHARE * items) <= ROWS_PER_FETCHED * fetched:
             continue
         alike = np.flatnonzero(missing & (lengths <= OVERFETCH_LIMIT) & (extra == its_extra))

@@ -67,6 +67,7 @@ def test_more_is_asked_for_until_k_are_there_or_there_is_no_more(
     assert rows.tolist() == wanted
     assert scores.tolist() == [-row for row in wanted]
     assert asked[0] == min(2 * k, len(groups) + gone) and max(asked) <= len(groups) + gone
+    assert sum(number > len(groups) for number in asked) <= 1  # fewer than asked for: there are no more
     assert all(later <= 2 * earlier for earlier, later in itertools.pairwise(asked))
 
 

@@ -31,6 +31,13 @@ class GroupEncoder:
         return vectors
 
 
+class NothingLearnt:
+    """A candidate tower whose training knew no item."""
+
+    def encode(self, requests: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        return np.zeros((len(requests), DIMENSION), np.float32)
+
+
 def opened(path: Path, **changes: Any) -> Recaller:
     attributes = pl.DataFrame({"title": [f"Title {row}" for row in range(ITEMS)], "year": list(range(ITEMS))})
     if not path.exists():
@@ -87,6 +94,17 @@ def test_an_item_that_the_next_bundle_cannot_encode_stays_as_that_has_it(tmp_pat
         bundle := Bundle.open(_without_group(tmp_path)), ExactIndex(bundle.item_vectors), ArithmeticEncoder()
     )
     live.attach(other)
+    assert best(other, 2) == ["i2"] and "new" not in best(other, 3, 70)
+
+
+def test_an_item_of_which_the_next_model_learnt_nothing_stays_as_that_has_it(tmp_path: Path) -> None:
+    first = opened(tmp_path / "first")
+    live = worker(tmp_path, first)
+    live.put(first, [("i2", {"group": "g3", "place": 5.0}, {}), ("new", {"group": "g3", "place": 6.0}, {})])
+    assert live.journal is not None
+    later = Live(live.journal, lambda bundle: NothingLearnt())
+    other = opened(tmp_path / "first")
+    later.attach(other)
     assert best(other, 2) == ["i2"] and "new" not in best(other, 3, 70)
 
 

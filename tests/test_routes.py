@@ -124,6 +124,7 @@ ERRORS: dict[str, tuple[str, str, Any, int, str | None, str]] = {
     "similar for a user": ("POST", "/similar", {"items": ["i1"], "user_id": "u"}, 422, "user_id", "allowed are k, ex"),
     "many items": ("PUT", "/items", {"items": [{"id": "a"}] * 3}, 422, "items", "must hold at most 2, got 3"),
     "item without id": ("PUT", "/items", {"items": [{"features": {}}]}, 422, "items.0.id", "is missing"),
+    "line break in an id": ("PUT", "/items", {"items": [{"id": "a\nb"}]}, 422, "items.0.id", "must hold no line break"),
     "unknown values": ("PUT", "/items/x", {"features": {"group": "g9"}}, 409, "features", "training learnt nothing"),
     "long id": ("DELETE", f"/items/{'x' * 1001}", None, 422, "item_id", "must have at most 1000 characters"),
     "wrong attribute": (
