@@ -6,6 +6,7 @@ own rows, without an index; its manifest says up to which change, so that a serv
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,7 +16,7 @@ from serving.bundle import Bundle
 from serving.bundle_files import CANDIDATE_TOWER, QUERY_TOWER
 from serving.bundle_writer import write_bundle
 from serving.encoder import Encoder
-from serving.index import ExactIndex
+from serving.index import ExactIndex, Rows
 from serving.journal import FILE, Journal, JournalError
 from serving.live import Live
 from serving.live_items import View
@@ -74,6 +75,8 @@ def _write(bundle: Bundle, view: View, live: LiveInfo, out: Path, *, overwrite: 
     queries = range(bundle.manifest.queries)
     seen = [row_of[rows][kept[rows]] for rows in map(bundle.seen, queries)]
     manifest = bundle.manifest
+    if not kept.any():
+        raise DataError(f"{bundle.path}: every item of it was deleted; a bundle holds at least one")
     return write_bundle(
         out,
         model_version=manifest.model_version,
@@ -93,8 +96,23 @@ def _write(bundle: Bundle, view: View, live: LiveInfo, out: Path, *, overwrite: 
         lineage=manifest.lineage | {"folded": {"from": bundle.path.name, "items": len(view.living)}},
         training=manifest.training,
         live=live,
+        segmented_by=manifest.segmented_by,
+        popular_segments=_segments(bundle, row_of),
         overwrite=overwrite,
     )
+
+
+def _segments(bundle: Bundle, row_of: Rows) -> pl.DataFrame | None:
+    """The popular items of each segment by their new rows."""
+    if bundle.manifest.segmented_by is None:
+        return None
+    columns: dict[str, list[Any]] = {"segment": [], "rows": [], "counts": []}
+    for segment, (rows, counts) in bundle.segments.items():
+        there = row_of[rows] >= 0
+        for name, value in zip(columns, (segment, row_of[rows][there].tolist(), counts[there].tolist()), strict=True):
+            columns[name].append(value)
+    schema: dict[str, Any] = {"segment": pl.String, "rows": pl.List(pl.Int64), "counts": pl.List(pl.Int64)}
+    return pl.DataFrame(columns, schema=schema)
 
 
 def _copy_towers(bundle: Bundle, directory: Path) -> None:

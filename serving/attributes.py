@@ -1,10 +1,11 @@
 """The item columns of a live item, checked against those of the bundle.
 
-In: values by column, as JSON has them. Out: nothing, or a `RequestError` that names the column, what came and the rule.
+In: values by column, as JSON has them. Out: the same as they are stored, or a `RequestError` that names the column.
 """
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import polars as pl
@@ -12,22 +13,33 @@ import polars as pl
 from serving.errors import RequestError
 
 
-def check_attributes(attributes: Mapping[str, Any], schema: Mapping[str, pl.DataType]) -> None:
-    """Checks the columns of one item; null counts as missing.
+def checked_attributes(attributes: Mapping[str, Any], schema: Mapping[str, pl.DataType]) -> dict[str, Any]:
+    """The columns of one item as they are stored; null counts as missing.
 
     Raises:
         RequestError: an unknown column, or a value of another type than the column's.
     """
     columns = {name: dtype for name, dtype in schema.items() if name != "item_id"}
+    checked = {}
     for name, value in attributes.items():
         dtype = columns.get(name)
         if dtype is None:
             raise _wrong(name, f"no such column; there are {', '.join(columns) or 'none'}")
-        if value is None:
-            continue
-        right, expected = _fits(value, dtype)
+        right, expected = (True, "") if value is None else _fits(value, dtype)
         if not right:
             raise _wrong(name, f"must be {expected}, got {_shown(value)}")
+        # JSON has one kind of number: 10.0 is a whole one.
+        checked[name] = int(value) if value is not None and dtype.is_integer() else value
+    return checked
+
+
+def fitting_attributes(attributes: Mapping[str, Any], schema: Mapping[str, pl.DataType]) -> dict[str, Any]:
+    """Those of an item's columns that a bundle has, with values of their type; the others are missing there."""
+    fitting: dict[str, Any] = {}
+    for name, value in attributes.items():
+        with suppress(RequestError):
+            fitting |= checked_attributes({name: value}, schema)
+    return fitting
 
 
 def _fits(value: Any, dtype: pl.DataType) -> tuple[bool, str]:
@@ -44,7 +56,7 @@ def _fits(value: Any, dtype: pl.DataType) -> tuple[bool, str]:
 
 
 def attribute_json_schema(dtype: pl.DataType) -> dict[str, Any]:
-    """What `check_attributes` takes for a column of this type, as JSON Schema."""
+    """What `checked_attributes` takes for a column of this type, as JSON Schema."""
     if isinstance(dtype, pl.List):
         return {"type": "array", "items": {"type": "string"}}
     if dtype.is_integer():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from serving.bundle import Bundle
 from serving.errors import BundleError
@@ -75,7 +76,7 @@ class Encoder:
             requests: feature name -> value; see `FeatureSpec`.
 
         Returns:
-            float32 [B, D]; zero for a request of which training learnt nothing.
+            float32 [B, D], finite; zero for a request of which training learnt nothing.
 
         Raises:
             RequestError: names the feature at fault.
@@ -84,6 +85,13 @@ class Encoder:
             check_features(self.features, request)
         if not requests:
             return np.empty((0, self.dimension), np.float32)
+        vectors = self._raw(requests)
+        # A number far beyond all of training may overflow in a tower: of such a request nothing is known.
+        finite: NDArray[np.bool_] = np.asarray(np.isfinite(vectors).all(axis=1))
+        return vectors if finite.all() else np.where(finite[:, np.newaxis], vectors, np.float32(0))
+
+    def _raw(self, requests: Sequence[Mapping[str, Any]]) -> Floats:
+        """What the tower gives, whatever it is."""
         columns = to_columns(self.features, requests, self._least_lengths)
         inputs = {spec.name: tf.constant(columns[spec.name], dtype=spec.dtype) for spec in self.features}
         outputs = self._signature(**inputs)
@@ -99,7 +107,7 @@ class Encoder:
             BundleError: the tower fails, or its output is not finite [1, D].
         """
         try:
-            vectors = self.encode([{}])
+            vectors = self._raw([{}])
         except (tf.errors.OpError, KeyError, ValueError, TypeError) as error:
             raise BundleError(f"{self.path}: fails on a request without features: {error}") from None
         if vectors.shape != (1, self.dimension) or not np.isfinite(vectors).all():

@@ -22,7 +22,7 @@ LOCK = "journal.lock"
 # "twr1" tells this file from any other SQLite database; the version is that of the tables below.
 APPLICATION = 0x74777231
 SCHEMA_VERSION = 1
-# AUTOINCREMENT: a number is never given twice, not even after the row that had it was replaced or forgotten. Ids are
+# AUTOINCREMENT: a number is never given twice, not even after the row that had it was replaced. Ids are
 # bytes: text in SQLite would end at a NUL for its functions, and takes no lone surrogate.
 SCHEMA = (
     "CREATE TABLE journal (identity TEXT NOT NULL)",
@@ -152,15 +152,6 @@ class Journal:
         """A number that grows with every change of items or events by any process, and is the same in all of them."""
         with self._reads("SELECT coalesce(sum(seq), 0) FROM sqlite_sequence WHERE seq > ?", 0) as ((total,),):
             return int(total)
-
-    def forget(self, seq: int) -> None:
-        """Drops the changes of items up to and with `seq`: a bundle holds them now. Events, and numbers, stay.
-
-        Raises:
-            JournalError: nothing was dropped.
-        """
-        with self._transaction() as connection:
-            connection.execute("DELETE FROM items WHERE seq <= ?", (seq,))
 
     def close(self) -> None:
         """Closes the file; a second time does nothing."""

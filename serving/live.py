@@ -13,12 +13,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from serving.attributes import check_attributes
+from serving.attributes import checked_attributes, fitting_attributes
 from serving.bundle import Bundle
 from serving.errors import RequestError
 from serving.features import check_features
 from serving.index import Floats
-from serving.journal import ItemChange, Journal, UserEvent
+from serving.journal import ItemChange, Journal, JournalError, UserEvent
 from serving.live_items import Change
 from serving.live_users import LiveUsers
 from serving.recall import Recaller
@@ -74,7 +74,13 @@ class Live:
         with self._lock:
             version = self.journal.version()
             for recaller in list(self._applied):
-                self._catch_up(recaller)
+                try:
+                    self._catch_up(recaller)
+                except JournalError:
+                    raise
+                except Exception:
+                    # One bundle must not hold up the others.
+                    log.exception("%s: live items cannot be taken in", recaller.bundle.path)
             self._read_events()
             # Read before the changes: what is added meanwhile is found by the next look.
             self._version = version
@@ -101,12 +107,13 @@ class Live:
             JournalError: the journal cannot be written.
         """
         journal = self._journal()
+        checked = []
         for place, (item_id, features, attributes) in enumerate(items):
             with _named(path.format(place)):
                 if not item_id:
                     raise RequestError("id: must not be empty", field="id")
                 check_features(recaller.bundle.manifest.candidate_features, features)
-                check_attributes(attributes, recaller.bundle.attribute_schema)
+                checked.append((item_id, features, checked_attributes(attributes, recaller.bundle.attribute_schema)))
         vectors = self._encode(recaller.bundle, [(item_id, features) for item_id, features, _ in items])
         for place in np.flatnonzero(~vectors.any(axis=1)).tolist():
             field = f"{path.format(place)}features"
@@ -117,8 +124,8 @@ class Live:
                 code="not_recallable",
                 field=field,
             )
-        seq = journal.put_items(items)
-        self.refresh()
+        seq = journal.put_items(checked)
+        self._show()
         return seq
 
     def delete(self, item_ids: Sequence[str]) -> int:
@@ -129,7 +136,7 @@ class Live:
             JournalError: the journal cannot be written.
         """
         seq = self._journal().delete_items(item_ids)
-        self.refresh()
+        self._show()
         return seq
 
     def add_events(self, events: Sequence[UserEvent]) -> int:
@@ -140,8 +147,15 @@ class Live:
             JournalError: the journal cannot be written.
         """
         added = self._journal().add_events(events)
-        self.refresh()
+        self._show()
         return added
+
+    def _show(self) -> None:
+        """Makes a change visible that is on the disk already: whatever fails here, it is not undone."""
+        try:
+            self.refresh()
+        except JournalError as error:
+            log.error("live changes cannot be read: %s", error)
 
     def _journal(self) -> Journal:
         if self.journal is None:
@@ -164,7 +178,6 @@ class Live:
 
     def _changes(self, bundle: Bundle, news: Sequence[ItemChange]) -> list[Change]:
         """The journal's changes as this bundle sees them; an item that it cannot encode stays as the bundle has it."""
-        known = bundle.attribute_schema
         changes = {}
         encoded = []
         for each in news:
@@ -173,7 +186,7 @@ class Live:
             except RequestError as error:
                 log.warning("%s: a live item is left out: %s", bundle.path, error.message)
                 continue
-            attributes = {name: value for name, value in each.attributes.items() if name in known}
+            attributes = fitting_attributes(each.attributes, bundle.attribute_schema)
             changes[each.item_id] = Change(each.item_id, None, attributes)
             if not each.deleted:
                 encoded.append((each.item_id, each.features))

@@ -5,7 +5,6 @@ that.
 """
 
 import threading
-from bisect import insort
 from collections.abc import Iterable
 
 
@@ -18,17 +17,14 @@ class LiveUsers:
 
     def apply(self, events: Iterable[tuple[int, str, str, int]]) -> None:
         """Takes in (sequence number, user id, item id, time) of new events."""
+        new: dict[str, list[tuple[int, int, str]]] = {}
+        for seq, user_id, item_id, time in events:
+            new.setdefault(user_id, []).append((time, seq, item_id))
         with self._lock:
-            for seq, user_id, item_id, time in events:
-                taken = list(self._taken.get(user_id, ()))
+            for user_id, taken in new.items():
                 # Of one moment, the order in which they were acknowledged.
-                insort(taken, (time, seq, item_id))
-                self._taken[user_id] = tuple(taken)
+                self._taken[user_id] = tuple(sorted([*self._taken.get(user_id, ()), *taken]))
 
     def items(self, user_id: str | None) -> list[str]:
         """The item ids of a user, newest last; none for a user of whom nothing is known."""
         return [item_id for _, _, item_id in self._taken.get(user_id or "", ())]
-
-    def times(self, user_id: str | None) -> list[int]:
-        """The times of `items`, in seconds since 1970."""
-        return [time for time, _, _ in self._taken.get(user_id or "", ())]

@@ -77,13 +77,22 @@ class Planner:
         Raises:
             RequestError: names the field that is wrong.
         """
+        try:
+            return self._plan(query, items)
+        except RequestError as error:
+            if not query.path:
+                raise
+            field = None if error.field is None else f"{query.path}{error.field}"
+            raise RequestError(f"{query.path}{error.message}", code=error.code, field=field) from None
+
+    def _plan(self, query: RecallQuery, items: Snapshot) -> Plan:
         self._check(query)
         features = query.features or {}
         check_features(self.bundle.manifest.query_features, features)
         features = {name: value for name, value in features.items() if not is_missing(value)}
         user_id = self._user_id(query, features)
         user_row = self.bundle.query_rows.get(user_id or "")
-        live = self.users.items(user_id)
+        live = self._live(user_id, user_row)
         history = items.rows_of(query.history or ())
         excluded = self._excluded(query, features, user_row, live, items)
 
@@ -91,7 +100,7 @@ class Planner:
             return Plan(query, source, excluded, vector)
 
         def tower(source: Source) -> Plan:
-            complete = self._tower_features(query, features, user_id, user_row, items)
+            complete = self._tower_features(query, features, user_row, live)
             return Plan(query, source, excluded, features=complete)
 
         if query.vector is not None:
@@ -151,9 +160,8 @@ class Planner:
         self,
         query: RecallQuery,
         features: Mapping[str, Any],
-        user_id: str | None,
         user_row: int | None,
-        items: Snapshot,
+        live: Sequence[str],
     ) -> dict[str, Any]:
         """The features as sent, completed by user id and history where the tower takes them."""
         complete = dict(features)
@@ -163,7 +171,7 @@ class Planner:
             name = self._history_feature.name
             sent = self._trained(features.get(name)) or self._trained(query.history)
             # Unknown items would only push known ones out of the last `length`.
-            complete[name] = sent or self._stored(user_id, user_row)[-(self._history_feature.length or 0) :]
+            complete[name] = sent or self._stored(user_row, live)[-(self._history_feature.length or 0) :]
         if self._times_feature is not None:
             timed = features.get(history_of(self._times_feature)) or ()
             times = complete.pop(self._times_feature.name, None) or ()
@@ -171,11 +179,19 @@ class Planner:
             complete |= {self._times_feature.name: known} if known else {}
         return complete
 
-    def _stored(self, user_id: str | None, user_row: int | None) -> list[str]:
+    def _live(self, user_id: str | None, user_row: int | None) -> list[str]:
+        """What a user took since the bundle was made, newest last: items that the bundle lists for them are no news."""
+        live = self.users.items(user_id)
+        if not live or user_row is None:
+            return live
+        held = set(self.bundle.seen(user_row).tolist())
+        return [item_id for item_id in live if self.bundle.item_rows.get(item_id) not in held]
+
+    def _stored(self, user_row: int | None, live: Sequence[str]) -> list[str]:
         """What a user is known to have taken, newest last: the bundle's items, then those since."""
         names = self.bundle.item_names
         before = [] if user_row is None else [names[row] for row in self.bundle.seen(user_row).tolist()]
-        return before + self._trained(self.users.items(user_id))
+        return before + self._trained(live)
 
     def _trained(self, item_ids: Sequence[str] | None) -> list[str]:
         """Those that the tower knows: items that came after it was trained would say nothing to it."""

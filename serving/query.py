@@ -39,6 +39,7 @@ class RecallQuery:
         wanted: which items may come back at all.
         diversity: how many items of one kind may come back.
         segment: whose popular items answer first where nothing else is known.
+        path: where in a request it stood, as its errors name it: "" or "queries.3.".
     """
 
     user_id: str | None = None
@@ -52,6 +53,7 @@ class RecallQuery:
     wanted: Wanted = EVERYTHING
     diversity: Diversity | None = None
     segment: str | None = None
+    path: str = ""
 
 
 @dataclass(frozen=True)

@@ -72,9 +72,9 @@ class Recaller:
         plans, vectors = self._encoded([self.planner.plan(query, items) for query in queries])
         answers: dict[int, tuple[Rows, Floats]] = {}
         for places in _alike(plans):
-            k = max(plans[place].query.k for place in places)
             excluded = [plans[place].excluded for place in places]
-            rows, scores = items.search(vectors[places], k, excluded, plans[places[0]].query.wanted)
+            first = plans[places[0]].query
+            rows, scores = items.search(vectors[places], first.k, excluded, first.wanted)
             answers |= {place: (rows[i], scores[i]) for i, place in enumerate(places)}
         for place, plan in enumerate(plans):
             if plan.query.diversity is not None:
@@ -136,16 +136,17 @@ class Recaller:
 
 
 def _alike(plans: Sequence[Plan]) -> list[list[int]]:
-    """Places of the plans that one search answers together: those that want the same items."""
-    groups: dict[int, list[int]] = {}
-    wanted: list[Wanted] = []
+    """Places of the plans that one search answers together: as many of the same items, so that none gets other ones."""
+    groups: list[tuple[tuple[int, Wanted], list[int]]] = []
     for place, plan in enumerate(plans):
         if plan.source == "popular" or plan.query.diversity is not None:
             continue
-        if plan.query.wanted not in wanted:
-            wanted.append(plan.query.wanted)
-        groups.setdefault(wanted.index(plan.query.wanted), []).append(place)
-    return list(groups.values())
+        asked = plan.query.k, plan.query.wanted
+        group = next((places for each, places in groups if each == asked), None)
+        if group is None:
+            groups.append((asked, group := []))
+        group.append(place)
+    return [places for _, places in groups]
 
 
 def _diverse(plan: Plan, vector: Floats, items: Snapshot) -> tuple[Rows, Floats]:

@@ -163,7 +163,7 @@ def limited(request: _Wanted, max_k: int, path: str = "") -> RecallQuery:
         request.k = min(DEFAULT_K, max_k)
     if request.k > max_k:
         raise RequestError(f"{path}k: must be at most {max_k}, got {request.k}", field=f"{path}k")
-    return request.query()
+    return request.query(path=path)
 
 
 _EXPECTED = {

@@ -28,7 +28,14 @@ def opened(path: Path, live: Live) -> Recaller:
 def test_a_folded_bundle_answers_as_the_old_one_with_its_changes(tmp_path: Path) -> None:
     save_towers(tmp_path / "towers")
     attributes = pl.DataFrame({"item_id": [f"i{row}" for row in range(ITEMS)], "year": list(range(ITEMS))})
-    write_world(tmp_path / "old", item_attributes=attributes, write_towers=copied_towers(tmp_path / "towers"))
+    segments = pl.DataFrame({"segment": ["no"], "rows": [[9, 5, 40]], "counts": [[7, 6, 5]]})
+    write_world(
+        tmp_path / "old",
+        item_attributes=attributes,
+        write_towers=copied_towers(tmp_path / "towers"),
+        segmented_by="country",
+        popular_segments=segments,
+    )
     live = Live(Journal.open(tmp_path / "state"), Encoder.of_items)
     old = opened(tmp_path / "old", live)
     live.put(old, [("new", {"group": "g1", "place": 0.9}, {"year": 7}), ("i5", {"group": "g2", "place": 2.0}, {})])
@@ -42,6 +49,7 @@ def test_a_folded_bundle_answers_as_the_old_one_with_its_changes(tmp_path: Path)
         *(RecallQuery(user_id=f"u{n}", k=70) for n in range(13)),
         RecallQuery(features={"country": "g1"}, k=70),
         RecallQuery(k=70),
+        RecallQuery(segment="no", k=70),
     ]
     for query in queries:
         before, after = old.recall(query), folded.recall(query)
@@ -56,5 +64,13 @@ def test_a_folded_bundle_answers_as_the_old_one_with_its_changes(tmp_path: Path)
 
 def test_without_a_journal_there_is_nothing_to_fold(tmp_path: Path) -> None:
     write_world(tmp_path / "old")
-    with pytest.raises(DataError, match="no journal.sqlite in it"):
+    with pytest.raises(DataError, match=r"no journal\.sqlite in it"):
         fold.run(tmp_path / "old", tmp_path / "nothing", tmp_path / "new")
+
+
+def test_a_bundle_without_items_is_none(tmp_path: Path) -> None:
+    write_world(tmp_path / "old")
+    live = Live(Journal.open(tmp_path / "state"), Encoder.of_items)
+    live.delete([f"i{row}" for row in range(ITEMS)])
+    with pytest.raises(DataError, match="every item of it was deleted"):
+        fold.run(tmp_path / "old", tmp_path / "state", tmp_path / "new")

@@ -75,12 +75,6 @@ class JournalIsADict(RuleBasedStateMachine):
             self.events.setdefault(event.event_id, event)
         assert added == len(self.events) - before
 
-    @rule(data=st.data())
-    def forget(self, data: st.DataObject) -> None:
-        operation = data.draw(st.integers(0, len(self.last) - 1))
-        self.journal.forget(self.last[operation])
-        self.items = {item: state for item, state in self.items.items() if state[0] > operation}
-
     @rule()
     def open_again(self) -> None:
         identity, version = self.journal.identity, self.journal.version()

@@ -12,7 +12,7 @@ from serving_world import DIMENSION, ITEM_FEATURES, ITEMS, ArithmeticEncoder, wr
 from serving.bundle import Bundle
 from serving.errors import RequestError
 from serving.index import ExactIndex
-from serving.journal import Journal, UserEvent
+from serving.journal import Journal, JournalError, UserEvent
 from serving.live import Live
 from serving.manifest import LiveInfo
 from serving.query import RecallQuery
@@ -161,3 +161,68 @@ def test_without_a_journal_nothing_is_taken_in(tmp_path: Path) -> None:
         with pytest.raises(RequestError, match="start it with --state DIR") as raised:
             change()
         assert raised.value.code == "no_state"
+
+
+def test_whole_numbers_may_come_as_floats_and_one_bundles_type_is_not_anothers(tmp_path: Path) -> None:
+    first = opened(tmp_path / "first")
+    live = worker(tmp_path, first)
+    live.put(first, [("new", {"group": "g1", "place": 9.0}, {"year": 2010.0, "title": "T"})])
+    items = first.catalogue.snapshot()
+    row = items.row_of("new")
+    assert items.values("year", np.array([row])) == [2010]
+    write_world(tmp_path / "other", item_attributes=pl.DataFrame({"year": ["then"] * ITEMS, "title": ["t"] * ITEMS}))
+    bundle = Bundle.open(tmp_path / "other")
+    other = Recaller(bundle, ExactIndex(bundle.item_vectors), ArithmeticEncoder())
+    live.attach(other)
+    assert best(other, 1) == ["new"]
+    items = other.catalogue.snapshot()
+    row = items.row_of("new")
+    assert items.values("title", np.array([row])) == ["T"] and items.values("year", np.array([row])) == [None]
+
+
+def test_a_bundle_that_fails_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken, whole = opened(tmp_path / "bundle"), opened(tmp_path / "bundle")
+    live = worker(tmp_path, broken)
+    live.attach(whole)
+
+    def fails(changes: object) -> None:
+        raise ValueError("defect")
+
+    monkeypatch.setattr(broken.catalogue.live, "apply", fails)
+    live.put(whole, [("new", {"group": "g1", "place": 9.0}, {})])
+    assert best(whole, 1) == ["new"] and best(broken, 1) == ["i1"]
+    assert live.add_events([UserEvent("e", "u1", "i9", 1)]) == 1
+
+
+def test_what_is_on_the_disk_is_acknowledged_even_where_it_cannot_be_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recaller = opened(tmp_path / "bundle")
+    live = worker(tmp_path, recaller)
+    assert live.journal is not None
+
+    def fails(seq: int) -> list[Any]:
+        raise JournalError("no memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(live.journal, "items_since", fails)
+        assert live.put(recaller, [("new", {"group": "g1", "place": 9.0}, {})]) == 1
+    assert live.refresh() and best(recaller, 1) == ["new"]
+
+
+def test_events_that_the_bundle_holds_change_nothing(tmp_path: Path) -> None:
+    recaller = opened(tmp_path / "bundle")
+    live = worker(tmp_path, recaller)
+    before = recaller.recall(RecallQuery(user_id="u5", k=3))
+    seen = [recaller.bundle.item_names[row] for row in recaller.bundle.seen(5).tolist()]
+    live.add_events([UserEvent(f"e{item}", "u5", item, 1) for item in seen])
+    after = recaller.recall(RecallQuery(user_id="u5", k=3))
+    assert seen and (before.source, before.ids) == (after.source, after.ids) == ("user", before.ids)
+
+
+def test_deleting_what_nobody_knows_leaves_nothing_behind(tmp_path: Path) -> None:
+    recaller = opened(tmp_path / "bundle")
+    live = worker(tmp_path, recaller)
+    live.put(recaller, [("new", {"group": "g1", "place": 9.0}, {})])
+    live.delete(["new", *(f"unknown {n}" for n in range(50))])
+    assert not recaller.catalogue.live.view.rows

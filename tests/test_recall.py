@@ -347,3 +347,29 @@ def test_a_zero_vector_is_answered_by_popularity_without_what_was_seen(tmp_path:
     rows, scores = recaller.recall_users(np.array([0, 1]), 3)
     assert rows.tolist() == [[0, 1, 2], [2, 0, -1]]
     assert scores[1].tolist() == [2.0, 1.0, -np.inf]
+
+
+def test_a_batch_gives_each_query_what_it_would_get_alone_whatever_the_others_ask(tmp_path: Path) -> None:
+    bundle = world(tmp_path, "bundle", FEATURES)
+
+    class Lazy(ExactIndex):
+        """Gives other items where it is asked for more."""
+
+        def search(self, queries: Any, k: int, excluded: Any = None) -> Any:
+            rows, scores = super().search(queries, k, excluded)
+            return rows[:, ::-1] if k > 20 else rows, scores
+
+    recaller = Recaller(bundle, Lazy(bundle.item_vectors), ArithmeticEncoder())
+    asked = [RecallQuery(user_id=f"u{n}", k=k) for n, k in ((1, 5), (2, 30), (3, 5))]
+    assert [each.ids for each in recaller.recall_many(asked)] == [recaller.recall(query).ids for query in asked]
+
+
+def test_a_vector_that_overflows_is_one_of_which_nothing_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_towers(tmp_path / "towers")
+    write_world(tmp_path / "bundle", write_towers=copied_towers(tmp_path / "towers"))
+    encoder = Encoder.of_queries(Bundle.open(tmp_path / "bundle"))
+    given = np.array([[np.nan, *[1] * 7], [1] * 8, [np.inf] * 8], np.float32)
+    monkeypatch.setattr(encoder, "_raw", lambda requests: given)
+    np.testing.assert_array_equal(encoder.encode([{}] * 3), [[0] * 8, [1] * 8, [0] * 8])
