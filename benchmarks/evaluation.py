@@ -3,7 +3,8 @@
 Claims, at Gowalla's size (29,858 users x 40,981 items x 64, k = 20) on random vectors and, where TOWERS_DATA holds
 gowalla/, on vectors of its own (truncated SVD) with its own seen items: at most 3 times the time of the bare matrix
 product (the faster of several block sizes) for `towers.top_k` (for `serving.index` a goal); at least 10 times faster
-than `FactorizedTopK` over the test events (best of three settings); the lists are those that TFRS's layers find; memory rises by at most 8 blocks of scores. Beside them, without a claim: TFRS's layers asked once a user, with
+than `FactorizedTopK` over the test events (best of three settings); the lists are those that TFRS's layers find;
+memory rises by at most 8 blocks of scores. Beside them, without a claim: TFRS's layers asked once a user, with
 exclusions. Medians of runs that take turns. Writes benchmarks/results/evaluation.json; exits with 1 where a claim
 fails.
 """

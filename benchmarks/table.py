@@ -16,8 +16,10 @@ README = ROOT / "README.md"
 def table() -> str:
     """The rows: what was measured, the figure, the command that measures it again."""
     rows = [*_demo(_result("demo")), *_quality(_result("quality_gowalla"), "Gowalla", "gowalla")]
+    rows += _quality(_result("quality_ml_1m_split"), "MovieLens-1M", "ml-1m-split")
     rows += [*_beauty(_result("beauty")), *_ml_100k(_result("ml_100k"))]
     rows += _similarity(_result("similarity"))
+    rows += _filters(_result("filters"))
     rows += _samplers(_result("samplers"))
     rows += _optimizers(_result("optimizers"))
     rows += _evaluation(_result("evaluation"))
@@ -134,6 +136,23 @@ def _similarity(result: dict[str, Any]) -> list[tuple[str, str, str]]:
         f"ratings, {held_out['item_knn']['value']:.4f}"
     )
     return [('MovieLens-100k, genres, `task = "similarity"`: precision@10 of held-out films', figure, "similarity")]
+
+
+def _filters(result: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """The worst of the three ways in which a filter may know the query, at each selectivity."""
+    shares = list(dict.fromkeys(name.partition(", ")[2] for name in result["filters"]))
+    of_share = [[run for name, run in result["filters"].items() if name.endswith(f", {share}")] for share in shares]
+    recall = _several([min(run["recall"] for run in runs) for runs in of_share], ".3f")
+    ms = _several([max(run["p50_ms"] for run in runs) for runs in of_share], ".1f")
+    return [
+        (
+            f"Filters that {' / '.join(shares)} of {result['sizes']['items']:,} items pass: share of the exact filtered "
+            f"top {result['sizes']['k']}, median of a query (the worst of three kinds)",
+            f"{recall}, {ms} ms; without a filter {result['no_filter']['recall']:.3f}, "
+            f"{result['no_filter']['p50_ms']:.1f} ms",
+            "filters",
+        )
+    ]
 
 
 def _samplers(result: dict[str, Any]) -> list[tuple[str, str, str]]:
