@@ -146,8 +146,8 @@ def _filters(result: dict[str, Any]) -> list[tuple[str, str, str]]:
     ms = _several([max(run["p50_ms"] for run in runs) for runs in of_share], ".1f")
     return [
         (
-            f"Filters that {' / '.join(shares)} of {result['sizes']['items']:,} items pass: share of the exact filtered "
-            f"top {result['sizes']['k']}, median of a query (the worst of three kinds)",
+            f"Filters that {' / '.join(shares)} of {result['sizes']['items']:,} items pass: share of the exact "
+            f"filtered top {result['sizes']['k']}, median of a query (the worst of three kinds)",
             f"{recall}, {ms} ms; without a filter {result['no_filter']['recall']:.3f}, "
             f"{result['no_filter']['p50_ms']:.1f} ms",
             "filters",

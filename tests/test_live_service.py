@@ -64,10 +64,11 @@ def test_every_acknowledged_change_is_there_after_a_kill_at_any_moment(
     tmp_path: Path, towers: Path, round_number: int
 ) -> None:
     write_world(tmp_path / "bundle", write_towers=copied_towers(towers))
-    acknowledged: list[str] = []
-    events = 0
+    acknowledged, events = ["first"], 0
     with RunningService(tmp_path / "bundle", tmp_path / "state") as service:
-        timer = threading.Timer(0.2 + 0.37 * round_number, lambda: os.killpg(service.process.pid, signal.SIGKILL))
+        # The first item loads the candidate tower, before the moments that are tried begin.
+        service.client.put("/items/first", json={"features": {"group": "g0", "place": 5}}).raise_for_status()
+        timer = threading.Timer(0.05 + 0.27 * round_number, lambda: os.killpg(service.process.pid, signal.SIGKILL))
         timer.start()
         try:
             for number in range(100_000):
