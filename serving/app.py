@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 import signal
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from serving import openapi, routes
+from serving.bundle import Bundle
 from serving.errors import RequestError
 from serving.requests import explained
 from serving.routes import JSON
@@ -66,10 +68,9 @@ def create_app(settings: Settings | None = None, *, verified: Path | None = None
         service = await asyncio.to_thread(Service, settings, verified=verified)
         await asyncio.to_thread(service.start)
         app.state.service = service
-        app.openapi_schema = None
         # Outside the main thread, as in a test, there are no signals.
         with suppress(ValueError, RuntimeError, NotImplementedError):
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, service)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.reload)
         watching = asyncio.create_task(service.watch())
         yield
         app.state.service = None
@@ -87,6 +88,7 @@ def create_app(settings: Settings | None = None, *, verified: Path | None = None
     )
     app.state.service = None
     app.state.settings = settings
+    app.state.documents = weakref.WeakKeyDictionary()
     _add_routes(app)
     app.add_exception_handler(RequestError, _on_request_error)
     app.add_exception_handler(RequestValidationError, _on_wrong_path)
@@ -131,16 +133,16 @@ def _add_routes(app: FastAPI) -> None:
         app.add_api_route(path, function, methods=[method], response_model=None, summary=summary, responses=answers)
 
 
-def _reload(service: Service) -> None:
-    asyncio.get_running_loop().run_in_executor(None, service.reload)
-
-
 def _document(app: FastAPI) -> dict[str, Any]:
-    if app.openapi_schema is None:
-        service: Service | None = app.state.service
-        bundle = None if service is None else service.pick(None).bundle
-        app.openapi_schema = openapi.document(app, bundle, app.state.settings)
-    return app.openapi_schema
+    service: Service | None = app.state.service
+    if service is None:
+        return openapi.document(app, None, app.state.settings)
+    # By bundle, as it names its features and columns; weakly, as one that answers no more must go.
+    documents: weakref.WeakKeyDictionary[Bundle, dict[str, Any]] = app.state.documents
+    bundle = service.pick(None).bundle
+    if bundle not in documents:
+        documents[bundle] = openapi.document(app, bundle, app.state.settings)
+    return documents[bundle]
 
 
 async def _on_request_error(_: Request, error: Exception) -> Response:

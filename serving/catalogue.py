@@ -4,19 +4,25 @@ In: query vectors and what is wanted of the items. Out: rows and scores, exactly
 are the bundle's, found by its index; those from N on are live items, searched exactly (see `serving.live_items`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from serving.bundle import Bundle
 from serving.conditions import Condition, Masks, kinds, mask
+from serving.diversity import holding
 from serving.filtering import search_filtered
 from serving.index import ExactIndex, Floats, Index, Rows, best_first
 from serving.live_items import LiveItems, View
 
 Mask = NDArray[np.bool_]
+Counts = NDArray[np.int64]
+
+# The popular items are looked through in blocks, each so many times as long as the last.
+GROWTH = 4
 
 
 @dataclass(frozen=True)
@@ -84,12 +90,9 @@ class Snapshot:
 
     def current(self, rows: Rows) -> Rows:
         """Rows of the bundle with those of changed items replaced by their live ones; of deleted items, left out."""
-        if not len(self.view.buried):
-            return rows
-        gone = np.isin(rows, self.view.buried)
-        names = self.catalogue.bundle.item_names
-        moved = (self.view.rows[names[row]] for row in rows[gone].tolist())
-        return np.concatenate([rows[~gone], np.array([row for row in moved if row >= 0], np.int64)])
+        gone = _is_in(rows, self.view.buried)
+        moved = self._moved(rows[gone])
+        return np.concatenate([rows[~gone], moved[moved >= 0]])
 
     def names(self, rows: Rows) -> list[str]:
         """The item ids of rows."""
@@ -112,7 +115,14 @@ class Snapshot:
         own = iter(self.view.attributes[column].gather(rows[live] - self.view.base).to_list())
         return [next(own) if is_live else next(base) for is_live in live.tolist()]
 
-    def search(self, queries: Floats, k: int, excluded: Sequence[Rows], wanted: Wanted) -> tuple[Rows, Floats]:
+    def holding(self, column: str, values: Collection[Any]) -> Mask:
+        """[total] which rows hold one of the values in a column."""
+        frames = self.catalogue.bundle.item_attributes, self.view.attributes
+        return np.concatenate([holding(frame[column], values) for frame in frames])
+
+    def search(
+        self, queries: Floats, k: int, excluded: Sequence[Rows], wanted: Wanted, hidden: Mask | None = None
+    ) -> tuple[Rows, Floats]:
         """The k best items of each query that are wanted and not excluded for it.
 
         Args:
@@ -120,95 +130,111 @@ class Snapshot:
             k: how many, at least 1.
             excluded: distinct rows for each query.
             wanted: which items at all.
+            hidden: [total], True for rows that must not come back for any query; None for none.
 
         Returns:
             Rows [B, k] and scores [B, k], best first; row -1 with score -inf where fewer are eligible.
         """
         base, bundle = self.view.base, self.catalogue.bundle
-        own = self._own(wanted)
+        own = self._own(wanted, hidden)
+        kept = _both(self._fits(wanted, hidden), self.view.kept)
         if wanted.allow is not None:
-            some = self._allowed(wanted)
+            some = self._known(wanted.allow)
+            some = some if kept is None else some[kept[some]]
             rows, scores = _search_some(ExactIndex(bundle.item_vectors[some]), some, queries, k, excluded)
         else:
             inside = [rows[rows < base] for rows in excluded] if len(self.view.ids) else excluded
-            rows, scores = search_filtered(
-                self.catalogue.index, self.catalogue.exact, queries, k, inside, self._kept(wanted)
-            )
+            rows, scores = search_filtered(self.catalogue.index, self.catalogue.exact, queries, k, inside, kept)
         if not len(own):
             return rows, scores
-        index = self.view.index if len(own) == len(self.view.living) else ExactIndex(self.view.vectors[own])
+        index = self.view.index
+        if len(own) < len(self.view.living):
+            index = ExactIndex(self.view.vectors[own], longest=index.longest)
         found, found_scores = _search_some(index, own + base, queries, k, excluded)
         return best_first(np.concatenate([rows, found], axis=1), np.concatenate([scores, found_scores], axis=1), k)
 
-    def popular(self, k: int, excluded: Rows, wanted: Wanted, segment: str | None = None) -> tuple[Rows, Floats]:
+    def popular(
+        self, k: int, excluded: Rows, wanted: Wanted, segment: str | None = None, hidden: Mask | None = None
+    ) -> tuple[Rows, Floats]:
         """The k most popular items that are wanted and not excluded, and their event counts as scores.
 
         With a segment of users its own popular items come first, with the counts there, then the others with 0. A
-        live item that the bundle does not know has a count of 0; a changed one keeps the count it had.
+        live item that the bundle does not know has a count of 0; a changed one keeps the count it had. Only as many
+        items are looked at as it takes to find k. For `hidden` see `search`.
         """
-        bundle = self.catalogue.bundle
-        most = k + len(excluded)
-        now, fresh = self._now(wanted)
-        if segment is None and now is None and most <= self.view.base:
-            rows = bundle.popular_rows[:most]
-            rows = rows[~np.isin(rows, excluded)][:k]
-            return rows, bundle.popularity[rows].astype(np.float32)
-        first, counts = bundle.segments.get(segment or "", (np.empty(0, np.int64), np.empty(0, np.int64)))
-        then = bundle.popular_rows[~np.isin(bundle.popular_rows, first)] if len(first) else bundle.popular_rows
-        scores = np.concatenate([counts, np.zeros(len(then), np.int64) if len(first) else bundle.popularity[then]])
-        rows = np.concatenate([now[first], now[then]]) if now is not None else np.concatenate([first, then])
-        kept = rows >= 0
-        rows = np.concatenate([rows[kept], fresh])
-        scores = np.concatenate([scores[kept], np.zeros(len(fresh), np.int64)])
-        rows, scores = rows[:most], scores[:most]
-        left = ~np.isin(rows, excluded)
-        return rows[left][:k], scores[left][:k].astype(np.float32)
+        view, fits, own = self.view, self._fits(wanted, hidden), self._own(wanted, hidden)
+        found, found_counts, left = [], [], k
+        for rows, counts in self._by_popularity(k + len(excluded), wanted, segment):
+            kept = np.ones(len(rows), np.bool_) if fits is None else fits[rows]
+            gone = _is_in(rows, view.buried)
+            rows = rows.copy()
+            rows[gone] = self._moved(rows[gone])
+            kept[gone] = _is_in(rows[gone] - view.base, own)
+            kept &= ~np.isin(rows, excluded)
+            found.append(rows[kept][:left])
+            found_counts.append(counts[kept][:left])
+            left -= len(found[-1])
+            if not left:
+                break
+        if left:
+            names, known = self.view.ids, self.catalogue.bundle.item_rows
+            fresh = np.array([place for place in own.tolist() if names[place] not in known], np.int64) + view.base
+            found.append(fresh[~np.isin(fresh, excluded)][:left])
+            found_counts.append(np.zeros(len(found[-1]), np.int64))
+        return np.concatenate(found), np.concatenate(found_counts).astype(np.float32)
 
-    def _now(self, wanted: Wanted) -> tuple[Rows | None, Rows]:
-        """[N] the row that each item of the bundle has now, -1 where it is not wanted; and the rows of new items.
+    def _by_popularity(self, length: int, wanted: Wanted, segment: str | None) -> Iterator[tuple[Rows, Counts]]:
+        """Blocks of the bundle's rows and their counts as they were made, deleted and changed items too, best first.
 
-        None in the place of the first where every row is as it was.
+        Args:
+            length: of the first block.
+            wanted: only its allowed items are there; its filter plays no part.
+            segment: see `popular`.
         """
-        kept, own = self._kept(wanted), self._own(wanted) + self.view.base
+        bundle, order = self.catalogue.bundle, self.catalogue.bundle.popular_rows
         if wanted.allow is not None:
-            kept = np.zeros(self.view.base, np.bool_)
-            kept[self._allowed(wanted)] = True
-        known = self.catalogue.bundle.item_rows
-        before = [known.get(name, -1) for name in self.names(own)]
-        fresh = own[[row < 0 for row in before]] if len(own) else own
-        if kept is None:
-            return None, fresh
-        now = np.where(kept, np.arange(self.view.base), -1)
-        for row, live in zip(before, own.tolist(), strict=True):
-            if row >= 0:
-                now[row] = live
-        return now, fresh
+            order = self._known(wanted.allow)
+            order = order[np.argsort(-bundle.popularity[order], kind="stable")]
+        special = None if segment is None else bundle.segments.get(segment)
+        if special is not None:
+            first, counts = special
+            among = slice(None) if wanted.allow is None else np.isin(first, order)
+            for part in _blocks(length, len(first[among])):
+                yield first[among][part], counts[among][part]
+        for part in _blocks(length, len(order)):
+            rows = order[part]
+            if special is None:
+                yield rows, bundle.popularity[rows]
+            else:
+                rows = rows[~np.isin(rows, special[0])]
+                yield rows, np.zeros(len(rows), np.int64)
 
-    def _own(self, wanted: Wanted) -> Rows:
-        """Overlay places that are alive and wanted."""
-        own = self.view.living
+    def _moved(self, buried: Rows) -> Rows:
+        """The rows that changed items of the bundle have now; -1 for deleted ones."""
+        names = self.catalogue.bundle.item_names
+        return np.array([self.view.rows[names[row]] for row in buried.tolist()], np.int64)
+
+    def _known(self, item_ids: Sequence[str]) -> Rows:
+        """The bundle's rows of those that it knows, deleted and changed ones too, rising."""
+        known = self.catalogue.bundle.item_rows
+        return np.unique(np.array([known[item_id] for item_id in item_ids if item_id in known], np.int64))
+
+    def _own(self, wanted: Wanted, hidden: Mask | None) -> Rows:
+        """Overlay places that are alive, wanted and not hidden, rising."""
+        view, own = self.view, self.view.living
         if not len(own):
             return own
-        if wanted.filter is not None:
-            own = own[mask(wanted.filter, self.view.attributes)[own]]
         if wanted.allow is not None:
-            allowed = set(wanted.allow)
-            own = np.array([place for place in own.tolist() if self.view.ids[place] in allowed], np.int64)
-        return own
+            rows = (view.rows.get(item_id, -1) for item_id in wanted.allow)
+            own = np.unique(np.array([row - view.base for row in rows if row >= 0], np.int64))
+        if wanted.filter is not None:
+            own = own[mask(wanted.filter, view.attributes)[own]]
+        return own if hidden is None else own[~hidden[own + view.base]]
 
-    def _kept(self, wanted: Wanted) -> Mask | None:
-        """[N] which of the bundle's rows are wanted; None where all are."""
-        kept = self.view.kept
-        if wanted.filter is None:
-            return kept
-        fits = self.catalogue.masks.of(wanted.filter)
-        return fits if kept is None else fits & kept
-
-    def _allowed(self, wanted: Wanted) -> Rows:
-        """The bundle's rows among the allowed ones."""
-        rows = np.unique(np.array([row for row in self.rows_of(wanted.allow or ()) if row < self.view.base], np.int64))
-        kept = self._kept(Wanted(filter=wanted.filter))
-        return rows if kept is None else rows[kept[rows]]
+    def _fits(self, wanted: Wanted, hidden: Mask | None) -> Mask | None:
+        """[N] which of the bundle's rows pass the filter and are not hidden; None where all do."""
+        fits = None if wanted.filter is None else self.catalogue.masks.of(wanted.filter)
+        return fits if hidden is None else _both(fits, ~hidden[: self.view.base])
 
 
 def _search_some(
@@ -217,6 +243,29 @@ def _search_some(
     """Searches the vectors of some `rows`, rising, that `index` holds in their order; see `Snapshot.search`."""
     if not len(rows):
         return np.full((len(queries), k), -1, np.int64), np.full((len(queries), k), -np.inf, np.float32)
-    hidden = [np.searchsorted(rows, each[np.isin(each, rows)]) for each in excluded]
+    hidden = [np.searchsorted(rows, each[_is_in(each, rows)]) for each in excluded]
     found, scores = index.search(queries, k, hidden)
     return np.where(found >= 0, rows[found], -1), scores
+
+
+def _is_in(rows: Rows, rising: Rows) -> Mask:
+    """Which of a few `rows` stand in `rising`, which may be long: unlike `np.isin` this does not sort it."""
+    if not len(rising):
+        return np.zeros(len(rows), np.bool_)
+    found: Mask = rising[np.minimum(np.searchsorted(rising, rows), len(rising) - 1)] == rows
+    return found
+
+
+def _both(one: Mask | None, other: Mask | None) -> Mask | None:
+    """Where both are True; None is True everywhere."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other
+
+
+def _blocks(length: int, total: int) -> Iterator[slice]:
+    """From 0 to `total`, the first of so many, each further one longer."""
+    start = 0
+    while start < total:
+        yield slice(start, start + length)
+        start, length = start + length, length * GROWTH

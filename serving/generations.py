@@ -55,9 +55,10 @@ class _Wanted:
 
 @dataclass(frozen=True)
 class _Refusal:
-    """Why a bundle was refused, and the stamps of `active.json` and of its manifest then."""
+    """Why a bundle was refused, in short for callers, and the stamps of `active.json` and of its manifest then."""
 
     reason: str
+    short: str
     stamps: tuple[Stamp, Stamp]
 
 
@@ -66,7 +67,8 @@ class Generations(Generic[T]):
 
     Args:
         path: a bundle, or a root of bundles.
-        open: opens, verifies and probes the bundle at a path.
+        open: opens, verifies and probes the bundle at a path; what it gives must be in no cycle of references, so that
+            it goes with the last request. Its BundleErrors end in the text of their `__cause__`, where they have one.
     """
 
     def __init__(self, path: Path, open: Callable[[Path], T]) -> None:
@@ -75,7 +77,7 @@ class Generations(Generic[T]):
         self._checking = threading.Lock()
         self._now: _Now[T] | None = None
         self._refused: dict[str, _Refusal] = {}
-        self._retired: list[weakref.ref[Generation[T]]] = []
+        self._retired: list[weakref.ref[T]] = []
 
     @property
     def active(self) -> Generation[T]:
@@ -91,6 +93,11 @@ class Generations(Generic[T]):
     def refused(self) -> dict[str, str]:
         """Why each bundle that should answer does not, by name; `active.json` where that cannot be read."""
         return {name: refusal.reason for name, refusal in self._refused.items()}
+
+    @property
+    def refused_in_short(self) -> dict[str, str]:
+        """As `refused`; of an exception that nobody foresaw only its type, as its text may hold anything."""
+        return {name: refusal.short for name, refusal in self._refused.items()}
 
     def open_first(self) -> None:
         """Opens the active bundle, and the canary; a canary that is refused does not hold it up.
@@ -141,7 +148,7 @@ class Generations(Generic[T]):
         try:
             wanted = self._wanted()
         except BundleError as error:
-            self._refused = {ACTIVE: _Refusal(str(error), (None, None))}
+            self._refused = {ACTIVE: _Refusal(str(error), str(error), (None, None))}
         else:
             self._flip(wanted, self._generation(wanted.active) or before.active)
         now = self._answering()
@@ -159,7 +166,8 @@ class Generations(Generic[T]):
         self._now = _Now(active, canary, 0.0 if canary is None else wanted.share)
         for generation in {old.active, old.canary} if old else set():
             if generation is not None and generation not in (active, canary):
-                self._retired.append(weakref.ref(generation))
+                # Not the generation: a request keeps only what was opened.
+                self._retired.append(weakref.ref(generation.opened))
 
     def _generation(self, path: Path) -> Generation[T] | None:
         """The bundle at a path: one that answers already, or opened; None where it is refused."""
@@ -177,13 +185,14 @@ class Generations(Generic[T]):
         try:
             opened = self._open(path)
         except BundleError as error:
-            reason = str(error)
+            reason, unforeseen = str(error), error.__cause__
         except Exception as error:  # noqa: BLE001 - whatever a damaged bundle makes a library raise, the old one goes on
-            reason = f"{path}: cannot be opened: {type(error).__name__}: {error}"
+            reason, unforeseen = f"{path}: cannot be opened: {type(error).__name__}: {error}", error
         else:
             self._note(path.name, None)
             return Generation(path.name, opened, stamp)
-        self._note(path.name, _Refusal(reason, stamps))
+        short = reason if unforeseen is None else reason.removesuffix(f": {unforeseen}")
+        self._note(path.name, _Refusal(reason, short, stamps))
         return None
 
     def _wanted(self) -> _Wanted:
@@ -207,7 +216,7 @@ class Generations(Generic[T]):
         alive = [retired for retired in self._retired if retired() is not None]
         if len(alive) < len(self._retired):
             self._retired = alive
-            # A SavedModel is full of cycles, which only the collector frees; the C library keeps what was freed.
+            # Its SavedModel is full of cycles, which only the collector frees; the C library keeps what was freed.
             gc.collect()
             _trim()
 

@@ -44,7 +44,7 @@ class View:
         vectors: [M, D].
         alive: [M] whether a row is its item's last.
         attributes: [M] item columns, as the bundle's.
-        rows: item id -> its live row, or -1 where the item was deleted; ids that never changed are not in it.
+        rows: item id -> its live row, or -1 where an item of the bundle was deleted; no others are in it.
         buried: rows of the bundle that must not come back, rising.
     """
 
@@ -105,7 +105,10 @@ class LiveItems:
                     alive[before - old.base] = False
                 if change.item_id not in rows and (row := self._item_rows.get(change.item_id)) is not None:
                     buried.append(row)
-                rows[change.item_id] = -1
+                if change.item_id in self._item_rows:
+                    rows[change.item_id] = -1
+                else:
+                    rows.pop(change.item_id, None)
                 if change.vector is not None:
                     rows[change.item_id] = old.base + len(ids)
                     alive[len(ids)] = True

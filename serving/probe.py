@@ -5,7 +5,7 @@ In: a `Recaller`, or the bundle to open. Out: nothing, or a BundleError that say
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from serving.index import Floats
 from serving.opening import open_recaller
 from serving.query import RecallQuery
 from serving.recall import Recaller
+
+if TYPE_CHECKING:
+    from serving.encoder import Encoder
 
 QUERIES, K, SEED = 32, 100, 0
 # An index of these vectors finds nearly all, one of other vectors next to nothing.
@@ -27,13 +30,23 @@ def open_probed(path: Path, *, verify: bool = True) -> Recaller:
     Raises:
         BundleError: names the path and the reason.
     """
-    from serving.encoder import Encoder
-
     recaller = open_recaller(path, verify=verify)
-    # A service loads it with the first live item, when it is too late to refuse the bundle.
-    Encoder.of_items(recaller.bundle).warm_up()
+    open_item_encoder(recaller.bundle)
     probe(recaller)
     return recaller
+
+
+def open_item_encoder(bundle: Bundle) -> "Encoder":
+    """The candidate tower of a bundle, warmed up: with the first live item it is too late to refuse the bundle.
+
+    Raises:
+        BundleError: it cannot be loaded, or gives numbers that are not finite or too many of them.
+    """
+    from serving.encoder import Encoder
+
+    encoder = Encoder.of_items(bundle)
+    encoder.warm_up()
+    return encoder
 
 
 def probe(recaller: Recaller) -> None:
@@ -98,9 +111,11 @@ def _answer(recaller: Recaller) -> None:
         asked.append(RecallQuery(history=[bundle.item_ids[0]], k=k, exclude_seen=False))
     asked += [RecallQuery(user_id=user, k=k, exclude_seen=False) for user in bundle.query_ids.head(QUERIES)]
     for query, answer in zip(asked, recaller.recall_many(asked), strict=True):
+        # By what, not by whom: the text goes to logs.
+        by = "a user" if query.user_id is not None else "a history" if query.history is not None else "nothing"
         if len(set(answer.ids)) != k or not np.isfinite(answer.scores).all():
             raise BundleError(
-                f"must be {k} items with finite scores, were {len(set(answer.ids))} from {answer.source!r} for {query}"
+                f"must be {k} items with finite scores, were {len(set(answer.ids))} from {answer.source!r} for {by}"
             )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from serving.bundle import Bundle
-from serving.catalogue import Catalogue, Snapshot, Wanted
+from serving.catalogue import Catalogue, Mask, Snapshot, Wanted
 from serving.diversity import search_diverse
 from serving.errors import RequestError
 from serving.index import ExactIndex, Floats, Index, Rows
@@ -155,10 +155,17 @@ def _diverse(plan: Plan, vector: Floats, items: Snapshot) -> tuple[Rows, Floats]
     assert query.diversity is not None
     column = query.diversity.column
 
-    def search(k: int) -> tuple[Rows, Floats]:
+    def search(k: int, hidden: Mask | None) -> tuple[Rows, Floats]:
         if plan.source == "popular":
-            return items.popular(k, plan.excluded, query.wanted, query.segment)
-        rows, scores = items.search(vector[np.newaxis], k, [plan.excluded], query.wanted)
+            return items.popular(k, plan.excluded, query.wanted, query.segment, hidden)
+        rows, scores = items.search(vector[np.newaxis], k, [plan.excluded], query.wanted, hidden)
         return rows[0], scores[0]
 
-    return search_diverse(search, lambda rows: items.values(column, rows), query.diversity.most, query.k, items.total)
+    return search_diverse(
+        search,
+        lambda rows: items.values(column, rows),
+        lambda values: items.holding(column, values),
+        query.diversity.most,
+        query.k,
+        items.total,
+    )

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
+import anyio.to_thread
 from fastapi import Path, Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
@@ -48,7 +49,7 @@ async def recall(request: Request) -> Response:
     """Answers with the k best items; unknown users, and requests that name nothing known, get the popular ones."""
     service = service_of(request)
     query = limited(await _body(request, RecallRequest), service.settings.max_k)
-    recaller = service.pick(query.user_id)
+    recaller = _pick(service, query)
     quick = _is_quick(recaller, query)
     recalled = recaller.recall(query) if quick else await run_in_threadpool(recaller.recall, query)
     return Response(answer_bytes(recalled), media_type=JSON)
@@ -60,7 +61,7 @@ async def recall_batch(request: Request) -> Response:
     body = await _body(request, RecallBatchRequest)
     _at_most(body.queries, service.settings.max_batch, "queries")
     queries = [limited(each, service.settings.max_k, f"queries.{place}.") for place, each in enumerate(body.queries)]
-    recallers = [service.pick(query.user_id) for query in queries]
+    recallers = [_pick(service, query) for query in queries]
 
     def answer() -> bytes:
         answers: list[Any] = [None] * len(queries)
@@ -106,7 +107,7 @@ async def put_items(request: Request) -> Response:
 async def delete_item(request: Request, item_id: ItemId) -> Response:
     """Takes an item out of every answer; an unknown one stays unknown. It is on the disk when the answer comes."""
     service = service_of(request)
-    seq = await _writing(lambda: service.live.delete([item_id]))
+    seq = await _writing(service, lambda: service.live.delete([item_id]))
     return Response(Written(seq=seq).model_dump_json(), media_type=JSON)
 
 
@@ -115,7 +116,7 @@ async def add_events(request: Request) -> Response:
     service = service_of(request)
     body = await _body(request, EventsRequest)
     events = [UserEvent(each.id, each.user_id, each.item_id, each.time) for each in body.events]
-    added = await _writing(lambda: service.live.add_events(events))
+    added = await _writing(service, lambda: service.live.add_events(events))
     return Response(Added(added=added).model_dump_json(), media_type=JSON)
 
 
@@ -139,7 +140,7 @@ async def reload(request: Request) -> Response:
     The other workers look by themselves, within a second.
     """
     service = service_of(request)
-    refused = await asyncio.to_thread(service.reload)
+    refused = await asyncio.wrap_future(service.reload())
     generations = service.generations
     canary = generations.canary
     told = Reloaded(
@@ -178,13 +179,13 @@ async def _put(
 ) -> Response:
     service = service_of(request)
     _at_most(items, service.settings.max_items, "items")
-    seq = await _writing(lambda: service.live.put(service.pick(None), items, path))
+    seq = await _writing(service, lambda: service.live.put(service.pick(None), items, path))
     return Response(Written(seq=seq).model_dump_json(), media_type=JSON)
 
 
-async def _writing(write: Callable[[], T]) -> T:
+async def _writing(service: Service, write: Callable[[], T]) -> T:
     try:
-        return await run_in_threadpool(write)
+        return await anyio.to_thread.run_sync(write, limiter=service.writers)
     except JournalError as error:
         # The path is the operator's; the caller learns that nothing was kept.
         raise RequestError("the change could not be kept; nothing was changed", code="not_written") from error
@@ -195,9 +196,18 @@ def _at_most(values: Sequence[object], most: int, field: str) -> None:
         raise RequestError(f"{field}: must hold at most {most}, got {len(values)}", field=field)
 
 
+def _pick(service: Service, query: RecallQuery) -> Recaller:
+    """What answers a query. A caller's vector comes from `POST /embed`, and so from the active bundle's towers."""
+    return service.pick(None if query.vector is not None else query.user_id)
+
+
 def _is_quick(recaller: Recaller, query: RecallQuery) -> bool:
     """Whether the answer is cheaper than handing the work to a thread: a stored vector and a fast search."""
-    if query.features or query.history or query.diversity or query.wanted is not EVERYTHING:
+    if query.features or query.history or query.diversity or query.segment or query.wanted is not EVERYTHING:
+        return False
+    view = recaller.catalogue.live.view
+    # Buried rows make a filter of the search, and a new order of the popular items.
+    if len(view.buried) or view.vectors.shape[1] * len(view.living) > INLINE_NUMBERS:
         return False
     if recaller.planner.users.items(query.user_id):
         return False

@@ -5,15 +5,19 @@ In: the settings. Out: a `Service`, from whose `pick` every request gets the bun
 
 import asyncio
 import logging
-from collections.abc import Mapping
+import weakref
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+
+from anyio import CapacityLimiter
 
 from serving.bundle import Bundle
 from serving.generations import Generation, Generations
 from serving.journal import Journal, JournalError
 from serving.live import ItemEncoder, Live
 from serving.opening import open_recaller
-from serving.probe import probe
+from serving.probe import open_item_encoder, probe
 from serving.query import RecallQuery
 from serving.recall import Recaller
 from serving.settings import Settings
@@ -22,10 +26,14 @@ from serving.settings import Settings
 log = logging.getLogger("uvicorn.error.serving")
 
 LOOK_S = 0.2  # changes by other workers and operators are visible within a second
+WRITERS = 4  # writes at a time; the journal takes them one by one in any case
 
 
 class Service:
     """What the routes ask.
+
+    Attributes:
+        writers: what writes wait for, so that they cannot use up the threads that recalls need.
 
     Args:
         settings: where the bundles and the journal are.
@@ -38,8 +46,12 @@ class Service:
     def __init__(self, settings: Settings, *, verified: Path | None = None) -> None:
         self.settings, self._verified = settings, verified
         self.journal = None if settings.state is None else Journal.open(settings.state)
-        self.live = Live(self.journal, _item_encoder)
+        self._encoders: weakref.WeakKeyDictionary[Bundle, ItemEncoder] = weakref.WeakKeyDictionary()
+        self.live = Live(self.journal, self._encoders.__getitem__)
         self.generations: Generations[Recaller] = Generations(settings.bundle, self._open)
+        self.writers = CapacityLimiter(WRITERS)
+        # One thread of its own: while a bundle opens, whoever asks for another look waits in no other's place.
+        self._reloads = ThreadPoolExecutor(1, "reload")
 
     def start(self) -> None:
         """Opens what answers.
@@ -52,7 +64,8 @@ class Service:
         self._tell(self.generations.active)
 
     def stop(self) -> None:
-        """Closes the journal."""
+        """Waits for the last look, and closes the journal."""
+        self._reloads.shutdown(cancel_futures=True)
         if self.journal is not None:
             self.journal.close()
 
@@ -60,26 +73,32 @@ class Service:
         """What answers a user: the active bundle, or for the canary's share the canary."""
         return self.generations.pick(user_id).opened
 
-    def reload(self) -> Mapping[str, str]:
-        """Looks for another active bundle or canary, and exchanges them; why each bundle that was refused was."""
-        if told := self.generations.check():
-            log.info("%s", told)
-        return self.generations.refused
+    def reload(self) -> Future[Mapping[str, str]]:
+        """Looks for another active bundle or canary, and exchanges them; after the looks that were asked for before.
+
+        Returns:
+            Why each bundle that should answer does not, for callers: without the place of the bundles on this machine,
+            and of an exception that nobody foresaw only the type. The log has it all.
+        """
+        return self._reloads.submit(self._reload)
 
     async def watch(self) -> None:
         """Takes in what other workers and operators change, until it is cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            try:
-                await asyncio.to_thread(self.live.refresh)
-                await asyncio.to_thread(self.reload)
-            except JournalError as error:
-                log.error("live changes cannot be read: %s", error)
-            except Exception:
-                log.exception("a look at the bundles or the journal failed")
+        # Apart: to open a bundle takes seconds, and changes by other workers are promised within one.
+        async with asyncio.TaskGroup() as looks:
+            looks.create_task(_repeat(lambda: asyncio.to_thread(self.live.refresh)))
+            looks.create_task(_repeat(lambda: asyncio.wrap_future(self.reload())))
+
+    def _reload(self) -> Mapping[str, str]:
+        if told := self.generations.check():
+            log.info("%s", told)
+        refused = self.generations.refused_in_short
+        return {name: _without_place(reason, self.settings.bundle) for name, reason in refused.items()}
 
     def _open(self, path: Path) -> Recaller:
         recaller = open_recaller(path, verify=self.settings.verify and path != self._verified, users=self.live.users)
+        if self.journal is not None:
+            self._encoders[recaller.bundle] = open_item_encoder(recaller.bundle)
         probe(recaller)
         for query in _warm_up_queries(recaller.bundle):
             recaller.recall(query)
@@ -101,10 +120,26 @@ class Service:
         )
 
 
-def _item_encoder(bundle: Bundle) -> ItemEncoder:
-    from serving.encoder import Encoder
+async def _repeat(look: Callable[[], Awaitable[object]]) -> None:
+    """Looks every moment, whatever a look raises, until it is cancelled."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        try:
+            await look()
+        except JournalError as error:
+            log.error("live changes cannot be read: %s", error)
+        except Exception:
+            log.exception("a look at the bundles or the journal failed")
 
-    return Encoder.of_items(bundle)
+
+def _without_place(reason: str, bundle: Path) -> str:
+    """A reason without the directories in which the bundles lie: they are the operator's."""
+    for path in dict.fromkeys((bundle.absolute(), bundle.resolve())):
+        reason = reason.replace(f"{path}/", "").replace(str(path), path.name)
+    for parent in (bundle.absolute().parent, bundle.resolve().parent):
+        if parent.name:  # "/" would fit everywhere
+            reason = reason.replace(f"{parent}/", "")
+    return reason
 
 
 def _warm_up_queries(bundle: Bundle) -> list[RecallQuery]:

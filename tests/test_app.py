@@ -1,21 +1,28 @@
 """The HTTP service in this process: answers, every error in the one shape, probes, its own document."""
 
+import asyncio
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
+import polars as pl
 import pytest
 from fastapi.testclient import TestClient
-from serving_world import ITEMS, write_whole_world, write_world
+from serving_world import ITEMS, copied_towers, write_whole_world, write_world
 
 from pipelines import serve as serve_command
 from pipelines.errors import DataError
+from serving import service as service_module
 from serving.app import create_app
 from serving.errors import BundleError
 from serving.recall import Recaller
+from serving.service import Service
 from serving.settings import Settings
+from serving.versions import Versions
 
 
 @pytest.fixture(scope="module")
@@ -211,3 +218,128 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, bun
         serve_command.read_settings(bundle=bundle)
     with pytest.raises(DataError, match=r"port: .*65535, got 70000"):
         serve_command.run(bundle, port=70_000)
+
+
+@pytest.fixture
+def versions(tmp_path: Path, bundle: Path) -> Versions:
+    """A root: `one` is active, `two` has a column more, the candidate tower of `broken` is none."""
+    copy = copied_towers(bundle.parent / "towers")
+
+    def broken(directory: Path) -> None:
+        copy(directory)
+        (directory / "candidate_tower" / "saved_model.pb").write_bytes(b"not a model")
+
+    root = tmp_path / "root"
+    write_world(root / "one", model_version="one", write_towers=copy)
+    attributes = pl.DataFrame({"year": list(range(ITEMS))})
+    write_world(root / "two", model_version="two", write_towers=copy, item_attributes=attributes)
+    write_world(root / "broken", model_version="broken", write_towers=broken)
+    versions = Versions(root)
+    versions.activate("one")
+    return versions
+
+
+def test_after_a_swap_the_document_is_the_new_bundles(versions: Versions) -> None:
+    with TestClient(create_app(Settings(bundle=versions.root))) as client:
+
+        def columns() -> list[str]:
+            schemas = client.get("/openapi.json").json()["components"]["schemas"]
+            return list(schemas["DiversityRequest"]["properties"]["column"]["enum"])
+
+        assert columns() == ["title"]
+        versions.activate("two")
+        assert client.post("/admin/reload").json()["active"] == "two"
+        assert columns() == ["year"]
+
+
+def test_a_callers_vector_is_searched_where_embed_made_it(versions: Versions) -> None:
+    versions.set_canary("two", 1.0)
+    with TestClient(create_app(Settings(bundle=versions.root))) as client:
+        embedded = client.post("/embed", json={"queries": [{"user_id": "u5"}]}).json()
+        own = {"user_id": "u5", "vector": embedded["vectors"][0]}
+        answers = client.post("/recall/batch", json={"queries": [{"user_id": "u5"}, own]}).json()["answers"]
+        assert [answer["model_version"] for answer in answers] == ["two", embedded["model_version"]]
+        assert client.post("/recall", json=own).json()["model_version"] == embedded["model_version"] == "one"
+
+
+def test_a_broken_candidate_tower_is_refused_where_items_may_come(versions: Versions, tmp_path: Path) -> None:
+    with TestClient(create_app(Settings(bundle=versions.root, state=tmp_path / "state"))) as client:
+        versions.activate("broken")
+        answer = client.post("/admin/reload")
+        assert answer.status_code == 409 and answer.json()["active"] == "one"
+        assert answer.json()["refused"]["broken"].startswith("broken/candidate_tower: TensorFlow cannot load it")
+        assert str(tmp_path) not in answer.text
+        assert client.put("/items/x", json={"features": {"group": "g1"}}).status_code == 200
+    with TestClient(create_app(Settings(bundle=versions.root))) as client:
+        assert client.post("/recall", json={}).json()["model_version"] == "broken", "nothing needs that tower"
+
+
+def test_a_reload_tells_an_unforeseen_exception_only_to_the_log(
+    versions: Versions, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> None:
+        raise ValueError("secret")
+
+    with TestClient(create_app(Settings(bundle=versions.root))) as client:
+        monkeypatch.setattr(service_module, "probe", fails)
+        versions.activate("two")
+        with caplog.at_level(logging.INFO, logger="uvicorn.error.serving"):
+            answer = client.post("/admin/reload")
+        assert answer.json()["refused"] == {"two": "two: cannot be opened: ValueError"}
+        assert f"{versions.root / 'two'}: cannot be opened: ValueError: secret" in caplog.text
+
+
+def test_a_reload_that_fails_or_lasts_holds_up_no_other_look(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service(Settings(bundle=bundle, state=tmp_path / "state"))
+    opening, refreshed = threading.Event(), threading.Event()
+    checks: list[bool] = []
+
+    def check() -> None:
+        if not checks:
+            checks.append(False)
+            raise BundleError("b: bad")
+        opening.set()
+        checks.append(refreshed.wait(10))
+
+    monkeypatch.setattr(service_module, "LOOK_S", 0.001)
+    monkeypatch.setattr(service.generations, "check", check)
+    monkeypatch.setattr(service.live, "refresh", lambda: refreshed.set() if opening.is_set() else None)
+
+    async def watch() -> bool:
+        watching = asyncio.create_task(service.watch())
+        await asyncio.to_thread(refreshed.wait, 20)
+        alive = not watching.done()
+        watching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await watching
+        return alive
+
+    assert asyncio.run(watch())
+    service.stop()
+    assert checks[:2] == [False, True]
+
+
+def test_writes_and_reloads_use_up_no_threads_of_others(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask() -> list[int]:
+        app = create_app(Settings(bundle=bundle, state=tmp_path / "state"))
+        transport = httpx.ASGITransport(app)
+        async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://x") as web:
+            service, free = app.state.service, threading.Event()
+            monkeypatch.setattr(service.live, "delete", lambda _: int(free.wait(30)))
+            monkeypatch.setattr(service.generations, "check", lambda: free.wait(30) and None)
+            waiting = [asyncio.create_task(web.delete("/items/i1")) for _ in range(50)]
+            waiting += [asyncio.create_task(web.post("/admin/reload")) for _ in range(50)]
+            await asyncio.sleep(0.1)
+            try:
+                async with asyncio.timeout(20):
+                    answer = await web.post("/similar", json={"items": ["i1"]})
+                    await asyncio.to_thread(int)
+            finally:
+                free.set()
+            return [answer.status_code, *[(await each).status_code for each in waiting]]
+
+    assert set(asyncio.run(ask())) == {200}

@@ -18,11 +18,18 @@ from serving.generations import Generations
 from serving.versions import Versions
 
 
+class Model:
+    """In a cycle with itself, as a SavedModel is."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
 class Opened:
-    """What a bundle opens as; in a cycle with itself, as a SavedModel is."""
+    """What a bundle opens as."""
 
     def __init__(self, path: Path) -> None:
-        self.name, self.itself = path.name, self
+        self.name, self.model = path.name, Model()
 
 
 class Opener:
@@ -120,6 +127,28 @@ def test_a_refused_bundle_is_tried_again_when_it_or_active_json_is_written_anew(
     rewrite(versions.root / what)
     assert running.check() == "b answers now, after a"
     assert opener.calls == ["a", "b", "b", "b"] and running.refused == {}
+
+
+def test_in_short_an_unforeseen_exception_is_only_its_type(
+    versions: Versions, running: Generations[Opened], opener: Opener
+) -> None:
+    def by_a_library(path: Path) -> Exception:
+        error = BundleError(f"{path}: probe failed: KeyError: 'u7'")
+        error.__cause__ = KeyError("u7")
+        return error
+
+    (versions.root / "b" / "bad").touch()
+    path = versions.root / "b"
+    for error, short in (
+        (lambda path: BundleError(f"{path}: bad"), "bad"),
+        (lambda path: ZeroDivisionError("secret: x"), "cannot be opened: ZeroDivisionError"),
+        (by_a_library, "probe failed: KeyError"),
+    ):
+        opener.error = error
+        versions.activate("b")
+        running.check()
+        assert running.refused_in_short == {"b": f"{path}: {short}"}
+        assert running.refused["b"].startswith(f"{path}: {short}")
 
 
 def test_naming_a_mended_bundle_again_is_enough(versions: Versions, running: Generations[Opened]) -> None:
@@ -275,15 +304,16 @@ def test_what_no_request_uses_is_given_back(
     trimmed: list[bool] = []
     gc.disable()  # Only the collection that is under test may find the cycle.
     try:
-        picked = running.pick("u")
-        opened = weakref.ref(picked.opened)
-        monkeypatch.setattr(generations, "_trim", lambda: trimmed.append(opened() is None))
+        picked = running.pick("u").opened  # What a request keeps.
+        model = weakref.ref(picked.model)
+        monkeypatch.setattr(generations, "_trim", lambda: trimmed.append(model() is None))
         versions.activate("b")
         running.check()
-        assert opened() is not None and trimmed == []
+        running.check()
+        assert model() is not None and trimmed == []
         del picked
         assert running.check() is None
-        assert opened() is None and trimmed == [True]
+        assert model() is None and trimmed == [True]
         running.check()
         assert trimmed == [True]
     finally:

@@ -14,6 +14,7 @@ from serving.errors import BundleError
 from serving.index import ExactIndex, Floats, Rows
 from serving.manifest import FeatureSpec
 from serving.probe import probe
+from serving.query import Recalled, RecallQuery
 from serving.recall import Recaller
 
 
@@ -147,4 +148,16 @@ def test_an_answer_that_is_too_short_is_refused(bundle: Bundle, monkeypatch: pyt
     whole = recaller.recall_many
     monkeypatch.setattr(recaller, "recall_many", lambda asked: [replace(a, ids=a.ids[:-1]) for a in whole(asked)])
     with pytest.raises(BundleError, match=r"probe of its answers: must be 100 items .* were 99 from 'popular'"):
+        probe(recaller)
+
+
+def test_a_refusal_names_no_user(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    recaller = Recaller(bundle, ExactIndex(bundle.item_vectors), ArithmeticEncoder(200))
+    whole = recaller.recall_many
+
+    def short_for_users(asked: Sequence[RecallQuery]) -> list[Recalled]:
+        return [replace(each, ids=each.ids[:7]) if each.source == "user" else each for each in whole(asked)]
+
+    monkeypatch.setattr(recaller, "recall_many", short_for_users)
+    with pytest.raises(BundleError, match=r"were 7 from 'user' for a user$"):
         probe(recaller)

@@ -10,7 +10,13 @@ import pytest
 from fastapi.testclient import TestClient
 from serving_world import ITEMS, copied_towers, item_vectors, query_vector, save_towers, write_world
 
+from serving import routes
 from serving.app import create_app
+from serving.bundle import Bundle
+from serving.index import ExactIndex
+from serving.live_items import Change
+from serving.query import RecallQuery
+from serving.recall import Recaller
 from serving.settings import Settings
 
 
@@ -174,3 +180,24 @@ def test_what_cannot_be_written_is_not_acknowledged(client: TestClient, monkeypa
     response = client.put("/items/x", json={"features": {"group": "g1"}})
     assert (response.status_code, response.json()["error"]["code"]) == (503, "not_written")
     assert "secret" not in response.text
+
+
+def test_what_live_items_or_segments_make_slow_is_not_answered_on_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_world(tmp_path / "bundle")
+    bundle = Bundle.open(tmp_path / "bundle")
+    recaller = Recaller(bundle, ExactIndex(bundle.item_vectors))
+    live, vector = recaller.catalogue.live, np.ones(8, np.float32)
+    monkeypatch.setattr(routes, "INLINE_NUMBERS", ITEMS * 8)
+    user = RecallQuery(user_id="u5")
+    assert routes._is_quick(recaller, user)
+    assert not routes._is_quick(recaller, RecallQuery(segment="young"))
+    live.apply([Change(f"new{number}", vector) for number in range(ITEMS)])
+    assert routes._is_quick(recaller, user)
+    live.apply([Change("one more", vector)])
+    assert not routes._is_quick(recaller, user)
+    live.apply([Change("one more", None)])
+    assert routes._is_quick(recaller, user)
+    live.apply([Change("i1", None)])
+    assert not routes._is_quick(recaller, user)
