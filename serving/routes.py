@@ -86,7 +86,10 @@ async def embed(request: Request) -> Response:
     service = service_of(request)
     body = await _body(request, EmbedRequest)
     _at_most(body.queries, service.settings.max_batch, "queries")
-    queries = [RecallQuery(user_id=each.user_id, features=each.features, history=each.history) for each in body.queries]
+    queries = [
+        RecallQuery(user_id=each.user_id, features=each.features, history=each.history, path=f"queries.{place}.")
+        for place, each in enumerate(body.queries)
+    ]
     recaller = service.pick(None)
     embedded = await run_in_threadpool(recaller.embed, queries)
     return Response(vectors_bytes(embedded, recaller.bundle.manifest.model_version), media_type=JSON)

@@ -126,6 +126,17 @@ ERRORS: dict[str, tuple[str, str, Any, int, str | None, str]] = {
     "empty batch": ("POST", "/recall/batch", {"queries": []}, 422, "queries", "must hold at least 1, got a list of 0"),
     "long batch": ("POST", "/recall/batch", {"queries": [{}] * 4}, 422, "queries", "must hold at most 3, got 4"),
     "k in a batch": ("POST", "/recall/batch", {"queries": [{}, {"k": 51}]}, 422, "queries.1.k", "at most 50, got 51"),
+    "feature in a batch": (
+        "POST", "/recall/batch", {"queries": [{}, {"features": {"age": "x"}}]}, 422, "queries.1.features.age", "number",
+    ),
+    "filter in a batch": (
+        "POST", "/recall/batch", {"queries": [{}, {"filter": YEAR | {"column": "x"}}]}, 422, "queries.1.filter.column",
+        "no such column 'x'",
+    ),
+    "feature to embed": (
+        "POST", "/embed", {"queries": [{}, {"features": {"agee": 1}}]}, 422, "queries.1.features.agee",
+        "no such feature",
+    ),
     "similar to nothing": ("POST", "/similar", {}, 422, "items", "is missing"),
     "similar for a user": ("POST", "/similar", {"items": ["i1"], "user_id": "u"}, 422, "user_id", "allowed are k, ex"),
     "many items": ("PUT", "/items", {"items": [{"id": "a"}] * 3}, 422, "items", "must hold at most 2, got 3"),
