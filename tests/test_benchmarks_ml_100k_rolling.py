@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import ml_100k_rolling as study
 from pipelines.heldout import HeldOut
+from towers.config import parse_config
 
 
 def test_chance_is_the_mean_over_every_order_of_the_candidates() -> None:
@@ -51,17 +52,35 @@ def test_a_mean_is_over_questions_and_a_difference_is_paired() -> None:
     assert got["history minus ids"]["high"] == pytest.approx(alone[1])
 
 
-def test_a_variant_has_its_features_and_everything_else_of_the_recipe() -> None:
+def test_a_variant_has_its_features_its_own_settings_and_everything_else_of_the_recipe() -> None:
     recipe = tomllib.loads(study.RECIPE.read_text(encoding="utf-8"))
     named = {name: study.variant(recipe, name) for name in study.VARIANTS}
-    assert named["features"] == recipe
+    assert named["user features"] == recipe
     assert {side: list(features) for side, features in named["history"]["features"].items()} == {
         "query": ["user_id", "history"],
-        "candidate": ["item_id"],
+        "candidate": ["item_id", "audience"],
     }
-    assert {key: value for key, value in named["ids"].items() if key != "features"} == {
-        key: value for key, value in recipe.items() if key != "features"
-    }
+    assert named["ids"]["model"] == recipe["model"] | {"temperature": 0.2, "norm_exponent": 1.0}
+    assert named["ids"]["train"] == recipe["train"] | {"balance": 0.0}
+    assert named["ids"]["optimizer"] == recipe["optimizer"]
+    assert list(named["item features"]["features"]["candidate"]) == ["item_id", "release_year", "genres"]
+    for config in named.values():
+        parse_config(config)
+
+
+def test_balanced_popularity_counts_users_alike() -> None:
+    # User 0 took items 0 and 1, user 1 took 1, 2, 3 and 4, user 2 took 2: 1/2, 1/2 + 1/4, 1/4 + 1, 1/4, 1/4.
+    offsets, items = np.array([0, 2, 6, 7]), np.array([0, 1, 1, 2, 3, 4, 2], np.int32)
+    held = HeldOut(
+        users=np.arange(2, dtype=np.int32),
+        target_offsets=np.array([0, 1, 2]),
+        target_items=np.array([3, 3], np.int32),
+        seen_offsets=np.array([0, 0, 1]),
+        seen_items=np.array([2], np.int32),
+        dropped_targets=0,
+    )
+    lists = study.balanced((offsets, items), 6, 4)(held)
+    assert lists.tolist() == [[2, 1, 0, 3], [1, 0, 3, 4]]
 
 
 def test_a_cut_off_holds_a_tenth_of_the_events_after_it_and_nothing_later(tmp_path: Path) -> None:
@@ -79,4 +98,6 @@ def test_a_cut_off_holds_a_tenth_of_the_events_after_it_and_nothing_later(tmp_pa
     dataset = study.prepared(data, 0.5, tmp_path)
     boundaries = dataset.manifest.split.boundaries
     assert (boundaries["valid"], boundaries["test"]) == (400, 500)
-    assert int(np.max(dataset.events("test").time)) <= 599
+    time = dataset.events("test").time
+    assert time is not None
+    assert int(np.max(time)) <= 599

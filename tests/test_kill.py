@@ -54,7 +54,7 @@ CHAINS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("points", CHAINS.values(), ids=CHAINS.keys())
 def test_a_run_killed_at_every_turn_ends_with_the_same_weights(
     world: Path, whole: Path, points: list[Point], tmp_path: Path
@@ -64,7 +64,7 @@ def test_a_run_killed_at_every_turn_ends_with_the_same_weights(
     same(tmp_path / "run", whole)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_killed_at_random_moments_ends_with_the_same_weights(world: Path, whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     seed = time.time_ns()

@@ -20,8 +20,9 @@ NAMES = ("a", "b", "v 3", "größe")
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    write_world(tmp_path_factory.mktemp("world") / "bundle", model_version="world-7")
-    return next(tmp_path_factory.getbasetemp().glob("world*/bundle/manifest.json"))
+    bundle = tmp_path_factory.mktemp("world") / "bundle"
+    write_world(bundle, model_version="world-7")
+    return bundle / "manifest.json"
 
 
 def add(root: Path, manifest: Path, *names: str) -> Versions:
