@@ -23,6 +23,8 @@ from serving.staging import OutputExistsError
 from towers.config import DataConfig, load_config, parse_config
 from towers.errors import ConfigError
 
+pytestmark = pytest.mark.long  # whole searches, over a minute in all
+
 HERE = Path(__file__).parent
 USERS, ITEMS, GROUPS, TAKEN, TRIALS = 60, 30, 3, 8, 5
 
