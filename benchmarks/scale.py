@@ -3,8 +3,8 @@
 Claim: synth, prepare, train (one epoch), export, index and serve complete, a known user gets 100 items, and so does a
 history that the bundle has not seen. Each stage is the command a user would run, in a process of its own. Category,
 tags and title are features beside the ids, so that items without an event are served, too, with vectors of their own.
-`--docs` writes the table of docs/scale.md out of the results. Writes benchmarks/results/scale.json; exits with 1 where
-the claim fails.
+With `--work` a run that was cut off goes on after the last stage that it finished. `--docs` writes the table of
+docs/scale.md out of the results. Writes benchmarks/results/scale.json; exits with 1 where the claim fails.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import httpx
 import polars as pl
 
 from benchmarks.machine import RESULTS, ROOT, write
+from benchmarks.resumable import Store
 from benchmarks.watched import Watched
 
 ITEMS, USERS, EVENTS, K = 10_000_000, 200_000, 20_000_000, 100
@@ -61,14 +62,17 @@ def main(work: Path, items: int, users: int, events: int) -> int:
     recipe.write_text(RECIPE, encoding="utf-8")
     sizes = {"users": users, "items": items, "events": events}
     options = [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
-    stages = {
-        "synth": stage("synth", "--out", world, *options),
-        "prepare": stage("prepare", "--events", world, "--out", dataset),
-    }
-    shutil.rmtree(world)
-    stages["train"] = stage("train", "--dataset", dataset, "--config", str(recipe), "--out", run)
-    stages["export"] = stage("export", "--run", run, "--out", bundle)
-    stages["index"] = stage("index", "--bundle", bundle)
+    store, stages = Store(work / "finished"), {}
+    for name, words in (
+        ("synth", ("--out", world, *options)),
+        ("prepare", ("--events", world, "--out", dataset)),
+        ("train", ("--dataset", dataset, "--config", str(recipe), "--out", run)),
+        ("export", ("--run", run, "--out", bundle)),
+        ("index", ("--bundle", bundle)),
+    ):
+        stages[name] = store.run({"stage": name, **sizes}, lambda name=name, words=words: stage(name, *words))
+        if name == "prepare":
+            shutil.rmtree(world, ignore_errors=True)  # as large as all that comes after it
     stages["serve"], answers = served(Path(bundle))
     bytes_of = {name: folder_bytes(work / name) for name in ("dataset", "run", "bundle")}
     manifest = json.loads((work / "bundle" / "manifest.json").read_text(encoding="utf-8"))
@@ -200,5 +204,8 @@ if __name__ == "__main__":
     if given.docs:
         write_page()
         sys.exit(0)
-    with tempfile.TemporaryDirectory(dir=given.work) as directory:
+    if given.work is not None:
+        given.work.mkdir(parents=True, exist_ok=True)
+        sys.exit(main(given.work, given.items, given.users, given.events))
+    with tempfile.TemporaryDirectory() as directory:
         sys.exit(main(Path(directory), given.items, given.users, given.events))
