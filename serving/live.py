@@ -59,12 +59,14 @@ class Live:
         if self.journal is None:
             return
         held = recaller.bundle.manifest.live
+        same = held is not None and held.journal == self.journal.identity
+        # Outside the lock: a long journal takes long to encode, and changes and the other bundles go on meanwhile.
+        applied = self._catch_up(recaller, held.items if held is not None and same else 0)
         with self._lock:
             # Should reading fail here, the next look must not take itself for up to date.
             self._version = -1
-            same = held is not None and held.journal == self.journal.identity
-            self._applied[recaller] = held.items if held is not None and same else 0
-            self._catch_up(recaller)
+            self._applied[recaller] = applied
+            self._applied[recaller] = self._catch_up(recaller, applied)
             self._read_events()
 
     def refresh(self) -> bool:
@@ -75,7 +77,7 @@ class Live:
             version = self.journal.version()
             for recaller in list(self._applied):
                 try:
-                    self._catch_up(recaller)
+                    self._applied[recaller] = self._catch_up(recaller, self._applied[recaller])
                 except JournalError:
                     raise
                 except Exception:
@@ -168,13 +170,14 @@ class Live:
         if news:
             self._events = news[-1][0]
 
-    def _catch_up(self, recaller: Recaller) -> None:
+    def _catch_up(self, recaller: Recaller, seq: int) -> int:
+        """Takes in the changes after `seq`; the last one's number."""
         assert self.journal is not None
-        news = self.journal.items_since(self._applied[recaller])
+        news = self.journal.items_since(seq)
         if not news:
-            return
+            return seq
         recaller.catalogue.live.apply(self._changes(recaller.bundle, news))
-        self._applied[recaller] = news[-1].seq
+        return news[-1].seq
 
     def _changes(self, bundle: Bundle, news: Sequence[ItemChange]) -> list[Change]:
         """The journal's changes as this bundle sees them; an item that it cannot encode stays as the bundle has it."""

@@ -1,5 +1,6 @@
 """Live changes through the journal: validated, kept, seen by every worker, replayed onto the next bundle."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,33 @@ def test_a_bundle_that_fails_holds_up_no_other(tmp_path: Path, monkeypatch: pyte
     live.put(whole, [("new", {"group": "g1", "place": 9.0}, {})])
     assert best(whole, 1) == ["new"] and best(broken, 1) == ["i1"]
     assert live.add_events([UserEvent("e", "u1", "i9", 1)]) == 1
+
+
+def test_changes_go_on_while_a_bundle_that_opens_takes_in_the_journal(tmp_path: Path) -> None:
+    first, second = opened(tmp_path / "bundle"), opened(tmp_path / "bundle")
+    encoding, go_on = threading.Event(), threading.Event()
+
+    class Slow(GroupEncoder):
+        def encode(self, requests: Sequence[Mapping[str, Any]]) -> np.ndarray:
+            encoding.set()
+            assert go_on.wait(30)
+            return super().encode(requests)
+
+    live = worker(tmp_path, first)
+    live.put(first, [("before", {"group": "g1", "place": 5.0}, {})])
+    slow = Live(live.journal, lambda bundle: Slow() if bundle is second.bundle else GroupEncoder())
+    slow.attach(first)
+    attaching = threading.Thread(target=slow.attach, args=(second,))
+    attaching.start()
+    assert encoding.wait(30)
+    putting = threading.Thread(target=slow.put, args=(first, [("meanwhile", {"group": "g1", "place": 7.0}, {})]))
+    putting.start()
+    putting.join(30)
+    visible = best(first, 1)
+    go_on.set()
+    attaching.join(30)
+    assert visible == ["meanwhile"]
+    assert best(second, 1, 2) == ["meanwhile", "before"]
 
 
 def test_what_is_on_the_disk_is_acknowledged_even_where_it_cannot_be_read_back(
