@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from pipelines import cli_bundles
+from pipelines import cli_bundles, cli_keys
+from pipelines.cli_serve import serve
 from pipelines.exits import KEPT, exit_code
 
 Format = Literal["auto", "csv", "parquet", "jsonl", "movielens", "recbole", "lightgcn", "pairs"]
@@ -31,6 +32,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(cli_bundles.app, name="bundles")
+app.add_typer(cli_keys.app, name="keys")
 
 
 def _example(*lines: str) -> str:
@@ -240,25 +242,13 @@ def recall(
     command.run(bundle, k, out, users=users, overwrite=overwrite)
 
 
-@app.command(epilog=_example("towers serve --bundle bundle --port 8000", "towers serve --bundle bundles --state state"))
-def serve(
-    bundle: Annotated[Path, typer.Option(help="A bundle, or a directory of bundles of which one is active.")],
-    state: Annotated[
-        Path | None,
-        typer.Option(envvar="TOWERS_STATE", help="Where live changes are kept; without it none are taken in."),
-    ] = None,
-    host: Annotated[
-        str, typer.Option(envvar="TOWERS_HOST", help="The address to listen on; 0.0.0.0 is every one.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(envvar="TOWERS_PORT", min=0, max=65_535, help="The port to listen on; 0 takes a free one.")
-    ] = 8000,
-    workers: Annotated[int, typer.Option(envvar="TOWERS_WORKERS", min=1, help="Number of processes.")] = 1,
-) -> None:
-    """Serve a bundle over HTTP: POST /recall and its kin."""
-    from pipelines import serve as command
-
-    command.run(bundle, host, port, workers, state)
+app.command(
+    epilog=_example(
+        "towers serve --bundle bundle --port 8000",
+        "towers serve --bundle bundles --state state --workers 4 --keys keys.toml",
+        "towers serve --config serve.toml",
+    )
+)(serve)
 
 
 @app.command(
@@ -270,7 +260,10 @@ def query(
     url: Annotated[str | None, typer.Option(help="Ask the service at this address.")] = None,
     k: Annotated[int, typer.Option("--k", min=1, help="Number of items.")] = 10,
 ) -> None:
-    """Show what one user is recommended, from a bundle or a running service."""
+    """Show what one user is recommended, from a bundle or a running service.
+
+    A service that asks for keys gets the one in the variable TOWERS_API_KEY.
+    """
     from pipelines import query as command
 
     if bundle is None and url is None:

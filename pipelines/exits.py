@@ -29,6 +29,7 @@ KEPT = {
     "serve": "the service has stopped",
     "query": "nothing was changed",
     "bundles": "the change is made whole or not at all; 'towers bundles list' shows it",
+    "keys": "the file of keys is changed whole or not at all",
     "check": "nothing was changed",
     "losses": "nothing was changed",
     "samplers": "nothing was changed",

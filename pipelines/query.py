@@ -3,6 +3,7 @@
 In: a user id, and a bundle (asked in this process) or the address of a service. Out: id, title and score on stdout.
 """
 
+import os
 from pathlib import Path
 
 import httpx
@@ -27,7 +28,7 @@ def run(user: str, *, bundle: Path | None = None, url: str | None = None, k: int
     Args:
         user: the user's id.
         bundle: ask this bundle; with `url` too, it only gives the titles.
-        url: ask this service.
+        url: ask this service, with the key in TOWERS_API_KEY where there is one.
         k: how many items.
 
     Raises:
@@ -78,7 +79,8 @@ def title_column(attributes: pl.DataFrame) -> pl.Series | None:
 def _ask(url: str, user: str, k: int) -> tuple[list[tuple[str, float]], str]:
     address = f"{url.rstrip('/').removesuffix('/recall')}/recall"
     try:
-        response = httpx.post(address, json={"user_id": user, "k": k}, timeout=TIMEOUT_S)
+        headers = {"authorization": f"Bearer {key}"} if (key := os.environ.get("TOWERS_API_KEY")) else {}
+        response = httpx.post(address, json={"user_id": user, "k": k}, headers=headers, timeout=TIMEOUT_S)
         body = response.json()
         if response.is_success:
             return [(item["id"], item["score"]) for item in body["items"]], body["source"]

@@ -7,7 +7,7 @@ One process at a time works on an output: it holds a lock on that directory.
 """
 
 import hashlib
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from pipelines.errors import DataError
 from pipelines.progress import progress, say
 from pipelines.users_file import read_users
 from serving.filtering import popular
+from serving.index import Floats, Rows
 from serving.manifest import MANIFEST
 from serving.opening import open_recaller
 from serving.recall import Recaller
@@ -25,6 +26,11 @@ from serving.staging import refuse_existing, remove, staged
 
 PART_ROWS = 1_000_000
 SEARCH_USERS = 1_024
+# While one search is in ScaNN, which uses all processors, another one rescores.
+AT_A_TIME = 2
+# Of zstd: the default level takes a quarter longer and saves nothing on such columns.
+COMPRESSION = 1
+HASHED_USERS = 100_000
 
 
 def run(bundle: Path, k: int, out: Path, *, users: Path | None = None, overwrite: bool = False) -> int:
@@ -46,67 +52,113 @@ def run(bundle: Path, k: int, out: Path, *, users: Path | None = None, overwrite
         BundleError: the bundle is not whole.
         OutputExistsError: `out` is taken.
     """
-    if k < 1:
-        raise DataError(f"--k must be at least 1, got {k}")
-    refuse_existing(out, overwrite=overwrite)
-    recaller = open_recaller(bundle, tower=False)
-    user_ids = recaller.bundle.query_ids if users is None else read_users(users)
+    _refuse(k, out, overwrite=overwrite)
+    return write_all(open_recaller(bundle, tower=False), k, out, users=users, overwrite=overwrite)
+
+
+def write_all(recaller: Recaller, k: int, out: Path, *, users: Path | None = None, overwrite: bool = False) -> int:
+    """`run` with a bundle that is open already."""
+    _refuse(k, out, overwrite=overwrite)
+    bundle = recaller.bundle
+    user_ids = bundle.query_ids if users is None else read_users(users)
+    rows = np.arange(len(user_ids)) if users is None else np.array([*map(bundle.query_rows.find, user_ids)], np.int64)
     hidden = out.absolute().parent / f".{out.name}.parts"
     with alone(hidden, f"{out}: another process is working on it; wait for it, or name another --out"):
-        parts = _parts_directory(hidden, _job(bundle, k, user_ids))
+        parts = _parts_directory(hidden, _job(bundle.path, k, user_ids))
         done = []
-        with progress("recall", total=len(user_ids), unit="users") as advance:
-            for number, part_ids in enumerate(_slices(user_ids, max(1, PART_ROWS // k))):
-                part = parts / f"{number:06d}.parquet"
+        size = max(1, PART_ROWS // k)
+        with (
+            progress("recall", total=len(rows), unit="users") as advance,
+            ThreadPoolExecutor(AT_A_TIME, "recall") as pool,
+        ):
+            # At least one part: no users still make a file with the right columns.
+            for number, first in enumerate(range(0, max(1, len(rows)), size)):
+                part = parts / f"{number:06d}.arrow"
                 if not part.exists():
                     with staged(part) as staging:
-                        pl.concat(list(_recall_part(recaller, part_ids, k))).write_parquet(staging)
+                        _recall_part(recaller, pool, rows, first, min(first + size, len(rows)), k).write_ipc(staging)
                 done.append(part)
-                advance(len(part_ids))
+                advance(min(size, len(rows) - first))
         with staged(out, overwrite=overwrite) as staging:
-            pl.scan_parquet(done, glob=False).sink_parquet(staging, maintain_order=True)
+            _named(pl.scan_ipc(done, glob=False), user_ids, bundle.item_ids).sink_parquet(
+                staging, compression_level=COMPRESSION, maintain_order=True
+            )
         remove(hidden)
     return len(user_ids)
 
 
-def _recall_part(recaller: Recaller, user_ids: pl.Series, k: int) -> Iterator[pl.DataFrame]:
-    """The rows of some users, in their order; memory is that of one search at a time, and of the result."""
-    bundle = recaller.bundle
-    common, common_scores = popular(bundle, k, np.empty(0, np.int64))
-    for ids in _slices(user_ids, SEARCH_USERS):
-        query_rows = np.array([bundle.query_rows.get(user_id, -1) for user_id in ids], np.int64)
-        known = query_rows >= 0
-        rows = np.full((len(ids), k), -1, np.int64)
-        scores = np.full((len(ids), k), -np.inf, np.float32)
-        stored = known.copy()
-        if known.any():
-            stored[known] = bundle.has_vector(query_rows[known])
-            rows[known], scores[known] = recaller.recall_users(query_rows[known], k)
-        rows[~known, : len(common)], scores[~known, : len(common)] = common, common_scores
-        kept = rows >= 0
-        owner, place = np.nonzero(kept)
-        yield pl.DataFrame(
-            {
-                "user_id": ids.gather(owner),
-                "rank": pl.Series(place + 1, dtype=pl.UInt32),
-                "item_id": bundle.item_ids.gather(rows[kept]),
-                "score": scores[kept],
-                "source": pl.Series(np.where(stored, "user", "popular")).gather(owner),
-            }
-        )
+def _refuse(k: int, out: Path, *, overwrite: bool) -> None:
+    if k < 1:
+        raise DataError(f"--k must be at least 1, got {k}")
+    refuse_existing(out, overwrite=overwrite)
 
 
-def _slices(ids: pl.Series, size: int) -> Iterator[pl.Series]:
-    # At least one slice: no users still make a file with the right columns.
-    return (ids.slice(start, size) for start in range(0, max(1, len(ids)), size))
+def _recall_part(
+    recaller: Recaller, pool: ThreadPoolExecutor, rows: Rows, first: int, last: int, k: int
+) -> pl.DataFrame:
+    """The numbers of users `first` to `last`, in their order; memory is that of few searches, and of the result."""
+    common = popular(recaller.bundle, k, np.empty(0, np.int64))
+    starts = range(first, max(last, first + 1), SEARCH_USERS)
+    ends = [min(start + SEARCH_USERS, last) for start in starts]
+    frames = pool.map(lambda start, end: _recalled(recaller, rows[start:end], start, k, common), starts, ends)
+    return pl.concat(list(frames))
+
+
+def _recalled(recaller: Recaller, rows: Rows, first: int, k: int, common: tuple[Rows, Floats]) -> pl.DataFrame:
+    """What some users get.
+
+    Args:
+        recaller: answers.
+        rows: [B] the users' rows in the bundle, -1 where it does not know them.
+        first: the number of the first of these users.
+        k: items per user.
+        common: the rows and scores of the popular items, at most k.
+
+    Returns:
+        Numbers only, which become names when all are done: `user`, `rank`, `item`, `score`, and whether a stored vector
+        answered.
+    """
+    known = rows >= 0
+    found, scores = np.full((len(rows), k), -1, np.int64), np.full((len(rows), k), -np.inf, np.float32)
+    stored = known.copy()
+    if known.any():
+        stored[known] = recaller.bundle.has_vector(rows[known])
+        found[known], scores[known] = recaller.recall_users(rows[known], k)
+    found[~known, : len(common[0])], scores[~known, : len(common[0])] = common
+    kept = found >= 0
+    user, place = np.nonzero(kept)
+    return pl.DataFrame(
+        {
+            "user": (user + first).astype(np.uint32),
+            "rank": (place + 1).astype(np.uint32),
+            "item": found[kept].astype(np.uint32),
+            "score": scores[kept],
+            "stored": stored[user],
+        }
+    )
+
+
+def _named(numbers: pl.LazyFrame, user_ids: pl.Series, item_ids: pl.Series) -> pl.LazyFrame:
+    """The table that a person asked for."""
+
+    def gathered(column: str, ids: pl.Series) -> pl.Expr:
+        return pl.col(column).map_batches(ids.gather, return_dtype=pl.String, is_elementwise=True)
+
+    return numbers.select(
+        gathered("user", user_ids).alias("user_id"),
+        "rank",
+        gathered("item", item_ids).alias("item_id"),
+        "score",
+        pl.when("stored").then(pl.lit("user")).otherwise(pl.lit("popular")).alias("source"),
+    )
 
 
 def _job(bundle: Path, k: int, user_ids: pl.Series) -> str:
     """A name for exactly these inputs."""
     key = hashlib.sha256((bundle / MANIFEST).read_bytes())
     key.update(f"{k} {len(user_ids)} {PART_ROWS}".encode())
-    for ids in _slices(user_ids, 100_000):
-        key.update("\n".join(ids.to_list()).encode("utf-8", "surrogatepass"))
+    for first in range(0, len(user_ids), HASHED_USERS):
+        key.update("\n".join(user_ids.slice(first, HASHED_USERS).to_list()).encode("utf-8", "surrogatepass"))
     return key.hexdigest()[:16]
 
 

@@ -1,40 +1,53 @@
 """`towers serve`: the HTTP service over a bundle, one process or several, stopped gracefully by SIGTERM or Ctrl-C.
 
-In: BUNDLE, host, port, workers; further settings from TOWERS_ variables. Out: a service, until it is stopped.
+In: options; further settings from TOWERS_ variables and a TOML file. Out: a service, until it is stopped.
 """
 
+import difflib
 import errno
+import logging
 import os
-import signal
+import resource
 import socket
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 from pydantic import ValidationError
-from uvicorn.supervisors import Multiprocess
 
 from pipelines.errors import DataError
+from pipelines.workers import Workers, shared_metrics
 from serving.app import create_app  # First: it sets what NumPy reads when it is loaded.
 from serving.bundle import Bundle
-from serving.http_protocol import JsonErrorsProtocol
 from serving.journal import Journal, JournalError
-from serving.settings import Settings
+from serving.keys import KeysError, read_keys
+from serving.limited_protocol import LimitedProtocol
+from serving.logs import log_config
+from serving.settings import PREFIX, Settings, file_content
 from serving.versions import bundle_root
 
+log = logging.getLogger("uvicorn.error.serving")
 
-class Workers(Multiprocess):
-    """uvicorn's workers; SIGHUP makes each look for another bundle, where uvicorn would end and start them all."""
-
-    def handle_hup(self) -> None:
-        """Passes the signal on."""
-        for process in self.processes:
-            if process.pid is not None:
-                os.kill(process.pid, signal.SIGHUP)
+OTHER_FILES = 512
+OTHER_VARIABLES = {"TOWERS_DEBUG", "TOWERS_DATA", "TOWERS_API_KEY"}  # of other commands
 
 
-def run(bundle: Path, host: str = "127.0.0.1", port: int = 8000, workers: int = 1, state: Path | None = None) -> None:
-    """Serves until stopped.
+SECURE_HOSTS = ("localhost", "127.", "::1")
+
+
+def run(
+    bundle: Path | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    workers: int | None = None,
+    state: Path | None = None,
+    *,
+    keys: Path | None = None,
+    config: Path | None = None,
+) -> None:
+    """Serves until stopped. What is None comes from the environment, the settings file, or is the default.
 
     Args:
         bundle: a bundle, or a root of bundles of which one is active.
@@ -42,37 +55,86 @@ def run(bundle: Path, host: str = "127.0.0.1", port: int = 8000, workers: int = 
         port: port to listen on, 0 for a free one.
         workers: processes; each opens the bundle, and all share its vectors through the page cache.
         state: where live changes are kept; None takes none in.
+        keys: the file of API keys.
+        config: the settings file.
 
     Raises:
         BundleError: the bundle is not whole.
-        DataError: a TOWERS_ variable has a wrong value, or nothing can listen on that host and port.
+        DataError: a setting has a wrong value, nothing can listen on that host and port, or no worker can start.
     """
-    kept = {} if state is None else {"state": state.absolute()}
-    settings = read_settings(bundle=bundle.absolute(), host=host, port=port, workers=workers, **kept)
-    refuse_address(host, port, workers)
+    given = {"bundle": bundle, "host": host, "port": port, "workers": workers}
+    given |= {"state": state, "keys": keys, "config": config}
+    settings = read_settings(**{name: value for name, value in given.items() if value is not None})
+    paths = {name: getattr(settings, name) for name in ("bundle", "state", "keys")}
+    settings = settings.model_copy(update={name: path and path.absolute() for name, path in paths.items()})
+    refuse_address(settings.host, settings.port, settings.workers)
     # Here, not in a worker, which would tell its reason in a log only.
+    if settings.keys is not None:
+        refuse_keys(settings.keys)
     root = bundle_root(settings.bundle)
     active = settings.bundle if root is None else root.path(root.read().active)
     Bundle.open(active, verify=settings.verify)
     if settings.state is not None:
         refuse_state(settings.state)
+    allow_open_files(settings)
     server: dict[str, Any] = {
-        "host": host,
-        "port": port,
+        "host": settings.host,
+        "port": settings.port,
         "log_level": settings.log_level,
+        "log_config": log_config(settings),
         "access_log": False,
-        "http": JsonErrorsProtocol,
+        "http": partial(LimitedProtocol, settings=settings),
         "ws": "none",  # A wish for a websocket is then plain HTTP, with its errors in the one shape.
+        "server_header": False,
+        "proxy_headers": False,  # Nobody here asks for the address of a caller.
         "timeout_graceful_shutdown": settings.graceful_timeout_s,
+        "factory": True,
     }
-    if workers == 1:
-        uvicorn.run(create_app(settings, verified=active), **server)
+    if settings.workers == 1:
+        serving = uvicorn.Config(partial(create_app, settings, verified=active), **server)
+        tell_risks(settings)
+        with suppress(KeyboardInterrupt):  # which comes again after the stop that Ctrl-C asked for
+            uvicorn.Server(serving).run()
         return
-    os.environ["TOWERS_BUNDLE"] = str(settings.bundle)
-    if settings.state is not None:
-        os.environ["TOWERS_STATE"] = str(settings.state)
-    config = uvicorn.Config("serving.app:create_app", factory=True, workers=workers, **server)
-    Workers(config, sockets=[config.bind_socket()]).run()
+    # The settings go along: a worker that starts later must not find others in a changed file.
+    serving = uvicorn.Config(partial(create_app, settings), workers=settings.workers, **server)
+    tell_risks(settings)
+    with shared_metrics() as metrics:
+        Workers(serving, [serving.bind_socket()], metrics).run()
+
+
+def tell_risks(settings: Settings) -> None:
+    """Warns of settings that let anyone in, and of variables that look like settings and are none."""
+    if settings.keys is None and not settings.host.startswith(SECURE_HOSTS):
+        log.warning(
+            "whoever reaches %s may read and change everything: --keys names the keys to ask for", settings.host
+        )
+    known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields} | OTHER_VARIABLES
+    for name in sorted(set(os.environ) - known):
+        if name.startswith(PREFIX):
+            log.warning("%s is no setting of this service", name)
+
+
+def allow_open_files(settings: Settings) -> None:
+    """Asks the system for as many open files as connections, and what bundles need beside them, where it allows."""
+    wanted = 2 * settings.max_connections + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+        )
+
+
+def refuse_keys(keys: Path) -> None:
+    """Reads the file of keys once.
+
+    Raises:
+        DataError: names the file and the reason.
+    """
+    try:
+        read_keys(keys)
+    except KeysError as error:
+        raise DataError(f"--keys {error}") from None
 
 
 def refuse_state(state: Path) -> None:
@@ -117,15 +179,32 @@ def refuse_address(host: str, port: int, workers: int = 1) -> None:
 
 
 def read_settings(**given: Any) -> Settings:
-    """The settings from the arguments and, for the others, the environment.
+    """The settings from the arguments and, for the others, the environment and the settings file.
 
     Raises:
-        DataError: names the variable, what came and the rule.
+        DataError: names the option, variable or key, what came and the rule.
     """
+    config = given.get("config") or os.environ.get(f"{PREFIX}CONFIG")
+    try:
+        in_file = file_content(Path(config)) if config else {}
+    except OSError as error:
+        raise DataError(f"--config {config}: {error.strerror}") from None
+    except ValueError as error:
+        raise DataError(f"--config {config}: {error}") from None
     try:
         return Settings(**given)
     except ValidationError as error:
         detail = error.errors()[0]
         name = str(detail["loc"][0])
-        where = name if name in given else f"TOWERS_{name.upper()}"
+        variable = f"{PREFIX}{name.upper()}"
+        if detail["type"] == "missing":
+            raise DataError(f"{name}: give --{name}, {variable}, or {name} in the file of --config") from None
+        where = variable
+        if name in given:
+            where = f"--{name}"
+        elif variable not in os.environ and name in in_file:
+            where = f"{config}: {name}"
+        if detail["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(name, Settings.model_fields, 1)
+            raise DataError(f"{where}: no such setting{f'; did you mean {near[0]}?' if near else ''}") from None
         raise DataError(f"{where}: {detail['msg']}, got {detail['input']!r}") from None

@@ -21,10 +21,15 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.responses import PlainTextResponse
 
-from serving import openapi, routes
+from serving import openapi, probes, routes
+from serving.access import Access
 from serving.bundle import Bundle
+from serving.direct import Direct
+from serving.drain import STATE, Drain
 from serving.errors import RequestError
+from serving.observed import Observed
 from serving.requests import explained
 from serving.routes import JSON
 from serving.schemas import (
@@ -49,6 +54,7 @@ STATUS_OF = {
     "no_state": 409,
     "not_recallable": 409,
     "not_ready": 503,
+    "stopping": 503,
     "not_written": 503,
 }
 CODE_OF = {404: "not_found", 405: "method_not_allowed"}
@@ -64,15 +70,17 @@ def create_app(settings: Settings | None = None, *, verified: Path | None = None
     settings = settings or Settings()
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Drain]]:
         service = await asyncio.to_thread(Service, settings, verified=verified)
         await asyncio.to_thread(service.start)
         app.state.service = service
+        drain = Drain(settings.linger_s)
+        drain.install(service.drain)
         # Outside the main thread, as in a test, there are no signals.
         with suppress(ValueError, RuntimeError, NotImplementedError):
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.reload)
         watching = asyncio.create_task(service.watch())
-        yield
+        yield {STATE: drain}
         app.state.service = None
         watching.cancel()
         with suppress(asyncio.CancelledError):
@@ -94,13 +102,16 @@ def create_app(settings: Settings | None = None, *, verified: Path | None = None
     app.add_exception_handler(RequestValidationError, _on_wrong_path)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
-    app.add_exception_handler(Exception, _on_defect)
+    # The last one is the outermost; an exception that nobody foresaw ends in it.
+    app.add_middleware(Direct, routes=routes.FAST)
+    app.add_middleware(Access, settings=settings)
+    app.add_middleware(Observed, settings=settings)
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     return app
 
 
 def _add_routes(app: FastAPI) -> None:
-    body = (400, 413, 415, 422, 500, 503)
+    body = (400, 413, 415, 422, 429, 500, 503)
     for path, method, function, summary, answer, example, statuses in (
         ("/recall", "POST", routes.recall, "The k best items for a user, features, a history or a vector",
          RecallResponse, openapi.ANSWER_EXAMPLE, body),
@@ -114,13 +125,13 @@ def _add_routes(app: FastAPI) -> None:
          (*body, 404, 409)),
         ("/items", "PUT", routes.put_items, "Add or replace items", Written, {"seq": 14}, (*body, 409)),
         ("/items/{item_id:path}", "DELETE", routes.delete_item, "Delete an item", Written, {"seq": 15},
-         (404, 409, 422, 500, 503)),
+         (404, 409, 422, 429, 500, 503)),
         ("/events", "POST", routes.add_events, "Tell what users took", Added, {"added": 2}, (*body, 409)),
-        ("/healthz", "GET", routes.healthz, "Is the process alive", Status, {"status": "ok"}, ()),
-        ("/readyz", "GET", routes.readyz, "Is a bundle loaded, and does a search work", Status, {"status": "ready"},
+        ("/healthz", "GET", probes.healthz, "Is the process alive", Status, {"status": "ok"}, ()),
+        ("/readyz", "GET", probes.readyz, "Is a bundle loaded, and does a search work", Status, {"status": "ready"},
          (500, 503)),
         ("/admin/reload", "POST", routes.reload, "Look for another active bundle now", Reloaded,
-         openapi.RELOADED_EXAMPLE, (500, 503)),
+         openapi.RELOADED_EXAMPLE, (429, 500, 503)),
     ):  # fmt: skip
         answers: dict[int | str, dict[str, Any]] = {
             200: {"model": answer, "content": {JSON: {"example": example}}},
@@ -131,6 +142,14 @@ def _add_routes(app: FastAPI) -> None:
             refused = "A bundle was refused; what answered goes on"
             answers[409] = {"model": Reloaded, "description": refused, "content": content}
         app.add_api_route(path, function, methods=[method], response_model=None, summary=summary, responses=answers)
+    app.add_api_route(
+        "/metrics",
+        probes.metrics,
+        response_model=None,
+        summary="What all workers measured, for Prometheus",
+        response_class=PlainTextResponse,
+        responses={200: {"content": {"text/plain": {"example": openapi.METRICS_EXAMPLE}}}},
+    )
 
 
 def _document(app: FastAPI) -> dict[str, Any]:
@@ -167,9 +186,3 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 
 async def _on_disconnect(_: Request, error: Exception) -> Response:
     return Response(error_bytes("disconnected", "the caller went away"), 400, media_type=JSON)
-
-
-async def _on_defect(request: Request, error: Exception) -> Response:
-    # The text of an exception may hold paths or data: it goes to the log, never to the caller.
-    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return Response(error_bytes("internal", "internal error; see the log"), 500, media_type=JSON)

@@ -5,6 +5,7 @@ version or of another dimension is a `BundleError` with path and reason. `servin
 """
 
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
@@ -14,9 +15,11 @@ from numpy.typing import NDArray
 
 from serving import bundle_files as files
 from serving.errors import BundleError
+from serving.ids import Ids, RowOf
 from serving.index import Floats, Rows
 from serving.manifest import Manifest, read_manifest
 
+ITEM_ID, QUERY_ID = "item_id", "query_id"
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 
@@ -27,10 +30,10 @@ class Bundle:
     Attributes:
         path: the directory.
         manifest: its manifest.
-        item_ids: row -> item id, [N] strings.
+        item_names: row -> item id, [N], memory-mapped; its `rows` are item id -> row.
         item_vectors: [N, D], memory-mapped.
         popularity: [N], training events of each item.
-        query_ids: row -> user id, [Q] strings.
+        query_names: row -> user id, [Q], as `item_names`.
         query_vectors: [Q, D], memory-mapped.
         segments: segment of users -> its popular item rows, best first, and their event counts; may be empty.
     """
@@ -38,10 +41,11 @@ class Bundle:
     def __init__(self, path: Path, manifest: Manifest) -> None:
         items, queries, dimension = manifest.items, manifest.queries, manifest.dimension
         self.path, self.manifest = path, manifest
-        self.item_ids = files.open_ids(path, files.ITEM_IDS, "item_id", items)
+        # What was written before these tables has them made in memory.
+        self.item_names = Ids.open(path, ITEM_ID, items) or Ids.of(self.item_ids)
         self.item_vectors = cast(Floats, files.open_array(path, files.ITEM_VECTORS, np.float32, (items, dimension)))
         self.popularity = cast(Int64s, files.open_array(path, files.POPULARITY, np.int64, (items,)))
-        self.query_ids = files.open_ids(path, files.QUERY_IDS, "query_id", queries)
+        self.query_names = Ids.open(path, QUERY_ID, queries) or Ids.of(self.query_ids)
         self.query_vectors = cast(Floats, files.open_array(path, files.QUERY_VECTORS, np.float32, (queries, dimension)))
         self._seen_offsets = cast(Int64s, files.open_array(path, files.SEEN_OFFSETS, np.int64, (queries + 1,)))
         self._seen_items = cast(Int32s, files.open_array(path, files.SEEN_ITEMS, np.int32, (None,)))
@@ -56,8 +60,8 @@ class Bundle:
 
         Args:
             path: the directory.
-            verify: also compare the SHA-256 of every file and look for NaN in every vector; reads every byte once.
-                Sizes, shapes, types, counts and ids are checked in any case.
+            verify: also compare the SHA-256 of every file, look for NaN in every vector and compare the ids with their
+                tables; reads every byte. Sizes, shapes, types and counts are checked in any case.
 
         Raises:
             BundleError: names the path and the reason.
@@ -68,23 +72,41 @@ class Bundle:
         if verify:
             files.refuse_not_finite(path / files.ITEM_VECTORS, bundle.item_vectors)
             files.refuse_not_finite(path / files.QUERY_VECTORS, bundle.query_vectors)
+            bundle.item_names.refuse_other(bundle.read_item_ids(), path / files.ITEM_IDS)
+            bundle.query_names.refuse_other(bundle.read_query_ids(), path / files.QUERY_IDS)
         return bundle
 
-    @cached_property
-    def item_names(self) -> list[str]:
-        """Row -> item id as a plain list: a Series takes microseconds for each single row."""
-        names: list[str] = self.item_ids.to_list()
-        return names
+    def read_item_ids(self) -> pl.Series:
+        """Row -> item id as a column, [N] strings, read anew.
+
+        Raises:
+            BundleError: it is not that.
+        """
+        return files.open_ids(self.path, files.ITEM_IDS, ITEM_ID, self.manifest.items)
+
+    def read_query_ids(self) -> pl.Series:
+        """Row -> user id as a column, [Q] strings, as `read_item_ids`."""
+        return files.open_ids(self.path, files.QUERY_IDS, QUERY_ID, self.manifest.queries)
 
     @cached_property
-    def item_rows(self) -> dict[str, int]:
+    def item_ids(self) -> pl.Series:
+        """`read_item_ids`, kept in memory: for whoever works with whole columns."""
+        return self.read_item_ids()
+
+    @cached_property
+    def query_ids(self) -> pl.Series:
+        """`read_query_ids`, kept in memory."""
+        return self.read_query_ids()
+
+    @property
+    def item_rows(self) -> RowOf:
         """Item id -> row."""
-        return {item_id: row for row, item_id in enumerate(self.item_names)}
+        return self.item_names.rows
 
-    @cached_property
-    def query_rows(self) -> dict[str, int]:
+    @property
+    def query_rows(self) -> RowOf:
         """User id -> row."""
-        return {query_id: row for row, query_id in enumerate(self.query_ids.to_list())}
+        return self.query_names.rows
 
     @cached_property
     def popular_rows(self) -> Rows:
@@ -125,6 +147,19 @@ class Bundle:
     def seen(self, query_row: int) -> Int32s:
         """Item rows that a known user has seen, in time order, newest last."""
         return self._seen_items[self._seen_offsets[query_row] : self._seen_offsets[query_row + 1]]
+
+    def seen_sets(self, query_rows: Rows) -> list[Rows]:
+        """The distinct item rows that each of some known users has seen, rising: many times faster than one by one."""
+        begins, items = self._seen_offsets[query_rows], self.manifest.items
+        lengths = self._seen_offsets[query_rows + 1] - begins
+        ends = np.cumsum(lengths)
+        places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(begins - (ends - lengths), lengths)
+        pairs = np.sort(np.repeat(np.arange(len(lengths)), lengths) * items + self._seen_items[places])
+        # Not `np.unique`: it takes ten times as long for this.
+        pairs = pairs[np.diff(pairs, prepend=-1) > 0]
+        borders = np.searchsorted(pairs, np.arange(len(lengths) + 1) * items).tolist()
+        rows = pairs % items
+        return [rows[begin:end] for begin, end in pairwise(borders)]
 
     def _check_seen(self) -> None:
         offsets, items = self._seen_offsets, self._seen_items

@@ -15,8 +15,9 @@ import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
 from serving import bundle_files as files
-from serving.bundle import Bundle
+from serving.bundle import ITEM_ID, QUERY_ID, Bundle
 from serving.errors import BundleError
+from serving.ids import Ids
 from serving.manifest import (
     MANIFEST,
     FeatureSpec,
@@ -29,7 +30,7 @@ from serving.manifest import (
 )
 from serving.staging import flush_to_disk, remove, staged
 
-Ids = Sequence[str] | NDArray[np.str_] | pl.Series
+Strings = Sequence[str] | NDArray[np.str_] | pl.Series
 BLOCK_ROWS = 65_536
 
 
@@ -40,11 +41,11 @@ def write_bundle(
     metric: Literal["dot", "cosine"],
     query_features: Sequence[FeatureSpec],
     candidate_features: Sequence[FeatureSpec],
-    item_ids: Ids,
+    item_ids: Strings,
     item_vectors: NDArray[np.float32],
     item_attributes: pl.DataFrame,
     popularity: ArrayLike,
-    query_ids: Ids,
+    query_ids: Strings,
     query_vectors: NDArray[np.float32],
     seen_offsets: ArrayLike,
     seen_items: ArrayLike,
@@ -88,8 +89,8 @@ def write_bundle(
     """
     with staged(out, overwrite=overwrite, marker=MANIFEST) as directory:
         directory.mkdir()
-        pl.DataFrame({"item_id": _ids(item_ids)}).write_parquet(directory / files.ITEM_IDS)
-        pl.DataFrame({"query_id": _ids(query_ids)}).write_parquet(directory / files.QUERY_IDS)
+        _write_ids(directory / files.ITEM_IDS, ITEM_ID, item_ids)
+        _write_ids(directory / files.QUERY_IDS, QUERY_ID, query_ids)
         item_attributes.write_parquet(directory / files.ITEM_ATTRIBUTES)
         _copy_vectors(item_vectors, directory / files.ITEM_VECTORS)
         _copy_vectors(query_vectors, directory / files.QUERY_VECTORS)
@@ -169,9 +170,12 @@ def _move_in(bundle: Path, directory: Path) -> tuple[str, dict[str, FileInfo]]:
     return path, {f"{path}/{inside}": file for inside, file in inner.items()}
 
 
-def _ids(ids: Ids) -> pl.Series:
-    values = ids if isinstance(ids, pl.Series) else pl.Series(list(ids))
-    return values.cast(pl.String)
+def _write_ids(path: Path, column: str, ids: Strings) -> None:
+    """Ids as a column, and beside it as the table that the service maps."""
+    values = (ids if isinstance(ids, pl.Series) else pl.Series(list(ids))).cast(pl.String)
+    values.alias(column).to_frame().write_parquet(path)
+    # What is wrong with the column is said when it is read back.
+    Ids.of(values.drop_nulls()).save(path.parent, column)
 
 
 def _copy_vectors(vectors: NDArray[np.float32], path: Path) -> None:

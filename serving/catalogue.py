@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from serving.bundle import Bundle
 from serving.conditions import Condition, Masks, kinds, mask
 from serving.diversity import holding
-from serving.filtering import search_filtered
-from serving.index import ExactIndex, Floats, Index, Rows, best_first
+from serving.filtering import Mask, search_filtered, search_rows
+from serving.index import ExactIndex, Floats, Index, Rows, best_first, is_in
+from serving.item_ids import ItemIds
 from serving.live_items import LiveItems, View
 
-Mask = NDArray[np.bool_]
 Counts = NDArray[np.int64]
 
 # The popular items are looked through in blocks, each so many times as long as the last.
@@ -51,6 +51,7 @@ class Catalogue:
         self.exact = index if isinstance(index, ExactIndex) else ExactIndex(bundle.item_vectors)
         self.live = LiveItems(bundle.item_rows, bundle.manifest.dimension, bundle.attribute_schema)
         self.kinds = kinds(bundle.attribute_schema)
+        self.item_ids = ItemIds(bundle.item_names)
         self._masks: Masks | None = None
 
     def snapshot(self) -> "Snapshot":
@@ -86,18 +87,30 @@ class Snapshot:
 
     def rows_of(self, item_ids: Sequence[str]) -> list[int]:
         """The rows of those that are known, in their order."""
-        return [row for row in map(self.row_of, item_ids) if row is not None]
+        if self.view.rows:
+            return [row for row in map(self.row_of, item_ids) if row is not None]
+        return [row for row in map(self.catalogue.bundle.item_rows.find, item_ids) if row >= 0]
 
     def current(self, rows: Rows) -> Rows:
         """Rows of the bundle with those of changed items replaced by their live ones; of deleted items, left out."""
-        gone = _is_in(rows, self.view.buried)
+        if not len(self.view.buried):
+            return rows
+        gone = is_in(rows, self.view.buried)
         moved = self._moved(rows[gone])
         return np.concatenate([rows[~gone], moved[moved >= 0]])
 
     def names(self, rows: Rows) -> list[str]:
         """The item ids of rows."""
         names, base = self.catalogue.bundle.item_names, self.view.base
+        if not self.view.ids:
+            return names.at(rows)
         return [names[row] if row < base else self.view.ids[row - base] for row in rows.tolist()]
+
+    def plain_names(self, rows: Rows) -> list[bytes] | None:
+        """The item ids of rows as they stand in JSON between two quotes; None where that cannot be said at once."""
+        if self.view.ids and (rows >= self.view.base).any():
+            return None
+        return self.catalogue.item_ids.of(rows)
 
     def vectors(self, rows: Sequence[int]) -> Floats:
         """The vectors [R, D] of rows."""
@@ -141,17 +154,26 @@ class Snapshot:
         if wanted.allow is not None:
             some = self._known(wanted.allow)
             some = some if kept is None else some[kept[some]]
-            rows, scores = _search_some(ExactIndex(bundle.item_vectors[some]), some, queries, k, excluded)
+            longest = self.catalogue.exact.longest
+            rows, scores = search_rows(bundle.item_vectors, queries, some, k, excluded, longest=longest)
         else:
             inside = [rows[rows < base] for rows in excluded] if len(self.view.ids) else excluded
             rows, scores = search_filtered(self.catalogue.index, self.catalogue.exact, queries, k, inside, kept)
         if not len(own):
             return rows, scores
-        index = self.view.index
-        if len(own) < len(self.view.living):
-            index = ExactIndex(self.view.vectors[own], longest=index.longest)
-        found, found_scores = _search_some(index, own + base, queries, k, excluded)
+        found, found_scores = self._search_own(own, queries, k, [rows[rows >= base] - base for rows in excluded])
         return best_first(np.concatenate([rows, found], axis=1), np.concatenate([scores, found_scores], axis=1), k)
+
+    def _search_own(self, own: Rows, queries: Floats, k: int, excluded: Sequence[Rows]) -> tuple[Rows, Floats]:
+        """Searches some overlay places, all but the excluded ones; its rows are rows of the catalogue."""
+        view = self.view
+        if len(own) < len(view.living):
+            found, scores = search_rows(view.vectors, queries, own, k, excluded, longest=view.index.longest)
+        else:
+            hidden = [own.searchsorted(rows[is_in(rows, own)]) for rows in excluded]
+            places, scores = view.index.search(queries, k, hidden)
+            found = np.where(places >= 0, own[places], -1)
+        return np.where(found >= 0, found + view.base, -1), scores
 
     def popular(
         self, k: int, excluded: Rows, wanted: Wanted, segment: str | None = None, hidden: Mask | None = None
@@ -166,10 +188,10 @@ class Snapshot:
         found, found_counts, left = [], [], k
         for rows, counts in self._by_popularity(k + len(excluded), wanted, segment):
             kept = np.ones(len(rows), np.bool_) if fits is None else fits[rows]
-            gone = _is_in(rows, view.buried)
+            gone = is_in(rows, view.buried)
             rows = rows.copy()
             rows[gone] = self._moved(rows[gone])
-            kept[gone] = _is_in(rows[gone] - view.base, own)
+            kept[gone] = is_in(rows[gone] - view.base, own)
             kept &= ~np.isin(rows, excluded)
             found.append(rows[kept][:left])
             found_counts.append(counts[kept][:left])
@@ -235,25 +257,6 @@ class Snapshot:
         """[N] which of the bundle's rows pass the filter and are not hidden; None where all do."""
         fits = None if wanted.filter is None else self.catalogue.masks.of(wanted.filter)
         return fits if hidden is None else _both(fits, ~hidden[: self.view.base])
-
-
-def _search_some(
-    index: ExactIndex, rows: Rows, queries: Floats, k: int, excluded: Sequence[Rows]
-) -> tuple[Rows, Floats]:
-    """Searches the vectors of some `rows`, rising, that `index` holds in their order; see `Snapshot.search`."""
-    if not len(rows):
-        return np.full((len(queries), k), -1, np.int64), np.full((len(queries), k), -np.inf, np.float32)
-    hidden = [np.searchsorted(rows, each[_is_in(each, rows)]) for each in excluded]
-    found, scores = index.search(queries, k, hidden)
-    return np.where(found >= 0, rows[found], -1), scores
-
-
-def _is_in(rows: Rows, rising: Rows) -> Mask:
-    """Which of a few `rows` stand in `rising`, which may be long: unlike `np.isin` this does not sort it."""
-    if not len(rising):
-        return np.zeros(len(rows), np.bool_)
-    found: Mask = rising[np.minimum(np.searchsorted(rising, rows), len(rising) - 1)] == rows
-    return found
 
 
 def _both(one: Mask | None, other: Mask | None) -> Mask | None:

@@ -54,13 +54,16 @@ class Client:
         url: the service's address, for example "http://127.0.0.1:8000".
         deadline_s: seconds for one call, over all its tries and the pauses between them.
         tries: how often one call is sent at most.
+        api_key: for a service that asks for one.
 
     Raises:
         ValueError: one of them can never work.
     """
 
-    def __init__(self, url: str, *, deadline_s: float = DEADLINE_S, tries: int = TRIES) -> None:
-        self._service = Service(url, deadline_s, tries)
+    def __init__(
+        self, url: str, *, deadline_s: float = DEADLINE_S, tries: int = TRIES, api_key: str | None = None
+    ) -> None:
+        self._service = Service(url, deadline_s, tries, api_key)
         self._http = httpx.Client()
 
     def recall(self, user_id: str | None = None, **options: Unpack[RecallOptions]) -> RecallAnswer:
@@ -143,8 +146,10 @@ class Client:
 class AsyncClient:
     """Asks the service from asyncio; the same calls as `Client`, awaited. Use it in an `async with`."""
 
-    def __init__(self, url: str, *, deadline_s: float = DEADLINE_S, tries: int = TRIES) -> None:
-        self._service = Service(url, deadline_s, tries)
+    def __init__(
+        self, url: str, *, deadline_s: float = DEADLINE_S, tries: int = TRIES, api_key: str | None = None
+    ) -> None:
+        self._service = Service(url, deadline_s, tries, api_key)
         self._http = httpx.AsyncClient()
 
     async def recall(self, user_id: str | None = None, **options: Unpack[RecallOptions]) -> RecallAnswer:

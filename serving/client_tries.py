@@ -5,8 +5,9 @@ In: a `Call`, and what came of each try. Out: what to send next, how long to pau
 
 import json
 import random
+import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -23,6 +24,7 @@ LONGEST_PAUSE_S = 2.0
 # Busy, starting, stopping, or a proxy could not reach it. Any other answer would only come again.
 TRY_AGAIN = frozenset({429, 502, 503, 504})
 LOST = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ProxyError)
+KEY = re.compile(r"[!-~]+")
 LEAST_WAIT_S = 0.001  # a socket would take 0 for "do not wait at all", and fail otherwise than by a timeout
 
 T = TypeVar("T")
@@ -44,14 +46,16 @@ class Service:
         url: its address, for example "http://127.0.0.1:8000".
         deadline_s: seconds for one call, over all its tries and the pauses between them.
         tries: how often one call is sent at most.
+        api_key: what the service knows this caller by; None sends none.
 
     Raises:
-        ValueError: the address is none, or nothing could ever be sent.
+        ValueError: the address is none, the key cannot stand in a header, or nothing could ever be sent.
     """
 
     url: str
     deadline_s: float
     tries: int
+    api_key: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         try:
@@ -64,6 +68,8 @@ class Service:
             raise ValueError(f"deadline_s: must be above 0, got {self.deadline_s}")
         if self.tries < 1:
             raise ValueError(f"tries: must be at least 1, got {self.tries}")
+        if self.api_key is not None and not KEY.fullmatch(self.api_key):
+            raise ValueError("api_key: must be printable ASCII without spaces")
 
 
 class Trial(Generic[T]):
@@ -79,7 +85,8 @@ class Trial(Generic[T]):
             "method": call.method,
             "url": service.url.rstrip("/") + call.path,
             "content": body,
-            "headers": {} if body is None else {"content-type": "application/json"},
+            "headers": ({} if body is None else {"content-type": "application/json"})
+            | ({} if service.api_key is None else {"authorization": f"Bearer {service.api_key}"}),
             "extensions": {"timeout": _Left(self)},
         }
 

@@ -10,8 +10,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from serving import metrics
 from serving.bundle import Bundle
-from serving.index import BLOCK_ITEMS, ExactIndex, Floats, Index, Rows, best_first
+from serving.index import BLOCK_ITEMS, ExactIndex, Floats, Index, Rows, best_first, is_in
+
+Mask = NDArray[np.bool_]
 
 # Up to so many excluded items are fetched on top of k and dropped; beyond, one masked exact scan is the better bargain.
 OVERFETCH_LIMIT = 2_048
@@ -38,7 +41,7 @@ def search_filtered(
     queries: Floats,
     k: int,
     excluded: Sequence[Rows] | None,
-    eligible: NDArray[np.bool_] | None = None,
+    eligible: Mask | None = None,
 ) -> tuple[Rows, Floats]:
     """Finds k items of each query that are eligible and not excluded for it.
 
@@ -52,7 +55,7 @@ def search_filtered(
         exact: exact search over the same vectors; may be `index` itself.
         queries: [B, D].
         k: how many, at least 1.
-        excluded: one array of distinct item rows per query, or None.
+        excluded: one array of distinct item rows per query, rising, or None.
         eligible: [N], False for items that must not come back; None where all may.
 
     Returns:
@@ -61,24 +64,26 @@ def search_filtered(
     if index is exact and eligible is None:
         return exact.search(queries, k, excluded)
     excluded = excluded if excluded is not None else [np.empty(0, np.int64)] * len(queries)
-    if eligible is not None:
-        excluded = [rows[eligible[rows]] for rows in excluded]
+    if eligible is None:
+        return _search_all(index, exact, queries, k, excluded)
+    excluded = [rows[eligible[rows]] for rows in excluded]
     items = len(exact.item_vectors)
-    passing = items if eligible is None else int(np.count_nonzero(eligible))
+    passing = int(np.count_nonzero(eligible))
     lengths = np.array([len(rows) for rows in excluded], np.int64)
     rows = np.full((len(queries), k), -1, np.int64)
     scores = np.full((len(queries), k), -np.inf, np.float32)
     missing = lengths < passing
     # Rounded up to powers of two, so that what a query fetches does not depend on the others in its batch.
     extra = np.where(lengths > 0, 2 ** np.ceil(np.log2(np.maximum(lengths, 1))), 0).astype(np.int64)
-    least = k if eligible is None else max(k, SMALLEST_K)
+    least = max(k, SMALLEST_K)
     enough = math.floor(least * (1 + RESERVE * (MARGIN - 1) * (1 - passing / items)))
     for its_extra in sorted(set(extra[missing & (lengths <= OVERFETCH_LIMIT)].tolist())) if index is not exact else []:
         fetched = _fetched(items, passing, least + its_extra)
-        if eligible is not None and min(passing, GATHERED_SHARE * items) <= ROWS_PER_FETCHED * fetched:
+        if min(passing, GATHERED_SHARE * items) <= ROWS_PER_FETCHED * fetched:
             continue
-        alike = np.flatnonzero(missing & (lengths <= OVERFETCH_LIMIT) & (extra == its_extra))
+        alike = np.flatnonzero(missing & (lengths <= OVERFETCH_LIMIT) & (extra == its_extra)).tolist()
         for query, its_rows, its_scores in _search(index, queries, alike, fetched):
+            metrics.fetched(k, fetched)
             keep = _kept(its_rows, eligible, excluded[query])
             left = passing - len(excluded[query])
             if np.count_nonzero(keep) >= min(enough, left):
@@ -87,14 +92,43 @@ def search_filtered(
                 missing[query] = False
     short = np.flatnonzero(missing)
     if len(short):
+        _tell_exact(index, exact, len(short))
         left_out = [excluded[query] for query in short.tolist()]
-        if eligible is None or passing > GATHERED_SHARE * items * len(short) ** 0.5:
+        if passing > GATHERED_SHARE * items * len(short) ** 0.5:
             rows[short], scores[short] = exact.search(queries[short], k, left_out, eligible)
         else:
             among = np.flatnonzero(eligible)
             found = search_rows(exact.item_vectors, queries[short], among, k, left_out, longest=exact.longest)
             rows[short], scores[short] = found
     return rows, scores
+
+
+def _search_all(
+    index: Index, exact: ExactIndex, queries: Floats, k: int, excluded: Sequence[Rows]
+) -> tuple[Rows, Floats]:
+    """`search_filtered` without a filter, by an approximate index."""
+    lengths = [len(rows) for rows in excluded]
+    if max(lengths, default=0) > OVERFETCH_LIMIT:
+        left_out = [rows if len(rows) <= OVERFETCH_LIMIT else rows[:0] for rows in excluded]
+        rows, scores = index.search(queries, k, left_out)
+    else:
+        rows, scores = index.search(queries, k, excluded)
+    short = [query for query, length in enumerate(lengths) if length > OVERFETCH_LIMIT]
+    for query in np.flatnonzero(rows[:, -1] < 0).tolist():
+        if query not in short and np.count_nonzero(rows[query] >= 0) < min(k, len(exact.item_vectors) - lengths[query]):
+            short.append(query)
+    for length in lengths:
+        metrics.fetched(k, k + length)
+    if short:
+        _tell_exact(index, exact, len(short))
+        rows[short], scores[short] = exact.search(queries[short], k, [excluded[query] for query in short])
+    return rows, scores
+
+
+def _tell_exact(index: Index, exact: ExactIndex, queries: int) -> None:
+    if index is not exact:
+        for _ in range(queries):
+            metrics.fell_back("exact")
 
 
 def _fetched(items: int, passing: int, k: int) -> int:
@@ -104,21 +138,17 @@ def _fetched(items: int, passing: int, k: int) -> int:
     return min(items, k + max(lost, min(k, items - passing)))
 
 
-def _search(index: Index, queries: Floats, some: Rows, fetched: int) -> Iterator[tuple[int, Rows, Floats]]:
+def _search(index: Index, queries: Floats, some: Sequence[int], fetched: int) -> Iterator[tuple[int, Rows, Floats]]:
     """Some of the queries, by number, and what the index finds for each; a bounded number of them at a time."""
     step = max(1, BLOCK_FETCHED // fetched)
     for start in range(0, len(some), step):
         part = some[start : start + step]
-        yield from zip(part.tolist(), *index.search(queries[part], fetched), strict=True)
+        yield from zip(part, *index.search(queries[part], fetched), strict=True)
 
 
-def _kept(rows: Rows, eligible: NDArray[np.bool_] | None, excluded: Rows) -> NDArray[np.bool_]:
-    keep = rows >= 0
-    if eligible is not None:
-        keep &= eligible[rows]
-    if len(excluded):
-        keep &= ~_is_in(rows, excluded)
-    return keep
+def _kept(rows: Rows, eligible: Mask, excluded: Rows) -> Mask:
+    keep = (rows >= 0) & eligible[rows]
+    return keep & ~is_in(rows, excluded) if len(excluded) else keep
 
 
 def search_rows(
@@ -148,7 +178,7 @@ def search_rows(
     scores = np.full((len(queries), k), -np.inf, np.float32)
     for start in range(0, len(rows), BLOCK_ITEMS):
         some = rows[start : start + BLOCK_ITEMS]
-        left_out = None if excluded is None else [np.flatnonzero(_is_in(some, each)) for each in excluded]
+        left_out = None if excluded is None else [some.searchsorted(each[is_in(each, some)]) for each in excluded]
         places, its_scores = ExactIndex(item_vectors[some], longest=longest).search(queries, k, left_out)
         its_rows = np.where(places >= 0, some[places], -1)
         if len(rows) <= BLOCK_ITEMS:
@@ -159,13 +189,10 @@ def search_rows(
     return found, scores
 
 
-def _is_in(rows: Rows, some: Rows) -> NDArray[np.bool_]:
-    """Which of `rows` stand in `some`; several times faster than `np.isin` on so few."""
-    if not len(some):
-        return np.zeros(len(rows), np.bool_)
-    some = np.sort(some)
-    found: NDArray[np.bool_] = some[np.minimum(np.searchsorted(some, rows), len(some) - 1)] == rows
-    return found
+def distinct(rows: Rows) -> Rows:
+    """Rows once each, rising: `np.unique`, several times faster for a few that stand once each already."""
+    rising = np.sort(rows)
+    return rising if np.count_nonzero(rising[1:] > rising[:-1]) == len(rising) - 1 else np.unique(rising)
 
 
 def popular(bundle: Bundle, k: int, excluded: Rows) -> tuple[Rows, Floats]:

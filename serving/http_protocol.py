@@ -35,16 +35,25 @@ class JsonErrorsProtocol(HttpToolsProtocol):
         Args:
             msg: uvicorn's text, which it has logged.
         """
+        self.close_with(400, MALFORMED)
+
+    def close_with(self, status: int, body: bytes) -> None:
+        """Ends the connection with an error, unless half an answer is on its way.
+
+        Args:
+            status: of the error.
+            body: its JSON.
+        """
         running = self.cycle is not None and not self.cycle.response_complete
         if running and self.cycle.response_started:
-            # Half an answer to the request before is on its way; a second one would land inside it.
+            # A second answer would land inside the one to the request before.
             self.transport.close()
             return
         if running:
             self.cycle.disconnected = True  # The app may still answer: not after this.
-        headers = [*self.server_state.default_headers, *_headers(MALFORMED)]
+        headers = [*self.server_state.default_headers, *_headers(body)]
         lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
-        self.transport.write(STATUS_LINE[400] + lines + b"\r\n" + MALFORMED)
+        self.transport.write(STATUS_LINE[status] + lines + b"\r\n" + body)
         self.transport.close()
 
 

@@ -17,20 +17,23 @@ RowSet = NDArray[np.int32] | NDArray[np.int64]
 # Blocks of 16 M scores are 64 MB: large enough for BLAS, small beside any catalogue worth blocking.
 BLOCK_QUERIES = 256
 BLOCK_ITEMS = 65_536
-# Rescoring gathers vectors: so many numbers take 64 MB as float32 and 128 MB more as float64.
+# Scores of catalogues full of equal vectors are merged so many numbers at a time: 64 MB as float32.
 BLOCK_NUMBERS = 16_777_216
+# Rescoring gathers vectors, so many numbers at a time: 0.5 MB as float32 and 1 MB as float64 stay in a core's cache.
+RESCORED_NUMBERS = 131_072
 _GREATEST = float(np.finfo(np.float32).max)
 
 
 class Index(Protocol):
     """What searches item vectors."""
 
-    def search(self, queries: Floats, k: int) -> tuple[Rows, Floats]:
-        """Finds the k best items of each query.
+    def search(self, queries: Floats, k: int, excluded: Sequence[Rows] | None = None) -> tuple[Rows, Floats]:
+        """Finds the k best items of each query that are not excluded for it.
 
         Args:
             queries: [B, D].
             k: how many, at least 1.
+            excluded: one array of item rows per query, rising, or None.
 
         Returns:
             Rows [B, k] and scores [B, k], best first, equal scores by lower row; row -1 with score -inf where the
@@ -131,7 +134,7 @@ class ExactIndex:
         counts = np.bincount(query, minlength=len(queries))
         ends = np.concatenate([[0], np.cumsum(counts)])
         # Catalogues full of equal vectors tie by the thousand: take fewer queries at a time then.
-        step = _queries_at_a_time(int(counts.max()), queries.shape[1])
+        step = _queries_at_a_time(int(counts.max()), queries.shape[1], BLOCK_NUMBERS)
         for start in range(0, len(queries), step):
             part = slice(start, start + step)
             hits = column[ends[start] : ends[min(start + step, len(queries))]] + first
@@ -150,13 +153,15 @@ def rescore(item_vectors: Floats, queries: Floats, rows: Rows) -> Floats:
         [B, C]; -inf for nothing.
     """
     scores = np.empty(rows.shape, np.float32)
-    step = _queries_at_a_time(rows.shape[1], queries.shape[1])
+    step = _queries_at_a_time(rows.shape[1], queries.shape[1], RESCORED_NUMBERS)
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
-        vectors = item_vectors[np.maximum(rows[part], 0)].astype(np.float64)
-        # einsum, not BLAS: it sums each pair in the same order wherever the pair stands in the batch.
-        products = np.einsum("bcd,bd->bc", vectors, queries[part].astype(np.float64))
-        scores[part] = np.clip(products, -_GREATEST, _GREATEST)
+        # `take` that clips: several times faster than an index in brackets, and a negative row becomes row 0.
+        vectors = item_vectors.take(rows[part], axis=0, mode="clip").astype(np.float64)
+        # vecdot, not a matrix product: it sums each pair in the same order wherever the pair stands in the batch.
+        products = np.vecdot(vectors, queries[part, np.newaxis].astype(np.float64))
+        np.maximum(products, -_GREATEST, out=products)
+        np.minimum(products, _GREATEST, out=scores[part], casting="same_kind")
     scores[rows < 0] = -np.inf
     return scores
 
@@ -175,6 +180,14 @@ def best_first(rows: Rows, scores: Floats, k: int) -> tuple[Rows, Floats]:
     high ^= (high >> 31) & 0x7FFFFFFF
     # The low half read as int32 gives -1 back where there is nothing.
     return keys.astype(np.int32).astype(np.int64), np.float32(0) - high.view(np.float32)
+
+
+def is_in(rows: Rows, rising: Rows) -> NDArray[np.bool_]:
+    """Which of `rows` stand in `rising`, which is sorted; several times faster than `np.isin`, which sorts both."""
+    if not len(rising):
+        return np.zeros(len(rows), np.bool_)
+    found: NDArray[np.bool_] = rising.take(rising.searchsorted(rows), mode="clip") == rows
+    return found
 
 
 def unit_queries(queries: Floats) -> tuple[Floats, NDArray[np.float64]]:
@@ -200,12 +213,14 @@ def checked_queries(queries: Floats, dimension: int, k: int) -> Floats:
 
 
 def _lengths(vectors: Floats) -> NDArray[np.float64]:
-    lengths: NDArray[np.float64] = np.linalg.norm(vectors.astype(np.float64), axis=1)
+    doubles = vectors.astype(np.float64)
+    # No number overflows: the square of the greatest float32 is far from the greatest float64.
+    lengths: NDArray[np.float64] = np.sqrt(np.einsum("bd,bd->b", doubles, doubles))
     return lengths
 
 
-def _queries_at_a_time(candidates: int, dimension: int) -> int:
-    return max(1, BLOCK_NUMBERS // max(1, candidates * dimension))
+def _queries_at_a_time(candidates: int, dimension: int, numbers: int) -> int:
+    return max(1, numbers // max(1, candidates * dimension))
 
 
 def _kth_bound(rough: Floats, k: int) -> Floats:

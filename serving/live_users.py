@@ -9,9 +9,14 @@ from collections.abc import Iterable
 
 
 class LiveUsers:
-    """Events by user. Readers need no lock: a user's tuple is replaced, never changed."""
+    """Events by user. Readers need no lock: a user's tuple is replaced, never changed.
+
+    Attributes:
+        count: events taken in.
+    """
 
     def __init__(self) -> None:
+        self.count = 0
         self._taken: dict[str, tuple[tuple[int, int, str], ...]] = {}
         self._lock = threading.Lock()
 
@@ -24,6 +29,7 @@ class LiveUsers:
             for user_id, taken in new.items():
                 # Of one moment, the order in which they were acknowledged.
                 self._taken[user_id] = tuple(sorted([*self._taken.get(user_id, ()), *taken]))
+                self.count += len(taken)
 
     def items(self, user_id: str | None) -> list[str]:
         """The item ids of a user, newest last; none for a user of whom nothing is known."""

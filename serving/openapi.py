@@ -11,6 +11,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from serving.access import OPEN, reads
 from serving.attributes import attribute_json_schema
 from serving.bundle import Bundle
 from serving.condition_schema import COMPONENTS, FORMS, condition_schemas
@@ -41,10 +42,28 @@ BODIES: dict[tuple[str, str], type[BaseModel]] = {
     ("/events", "post"): EventsRequest,
 }
 
+LISTS = {
+    "RecallRequest": ("history", "exclude", "allow"),
+    "SimilarRequest": ("items", "exclude", "allow"),
+    "EmbedQuery": ("history",),
+}
+
 ERROR_EXAMPLES: dict[int, tuple[str, dict[str, Any]]] = {
     400: (
         "The body is not JSON",
         {"code": "invalid_json", "message": "the body is not valid JSON: EOF", "field": None},
+    ),
+    401: (
+        "No key, or one that is not known",
+        {"code": "no_key", "message": "send a key: Authorization: Bearer KEY", "field": None},
+    ),
+    403: (
+        "A key that may only read",
+        {
+            "code": "read_only",
+            "message": "this key may read; for changes and administration another one is needed",
+            "field": None,
+        },
     ),
     404: ("No such path", {"code": "not_found", "message": "no such path", "field": None}),
     405: ("Another method", {"code": "method_not_allowed", "message": "GET is not allowed here", "field": None}),
@@ -72,6 +91,14 @@ ERROR_EXAMPLES: dict[int, tuple[str, dict[str, Any]]] = {
             "field": "user_id",
         },
     ),
+    429: (
+        "More requests than the service takes; Retry-After says when to come again",
+        {
+            "code": "too_many_requests",
+            "message": "more requests come than can be answered soon; try again",
+            "field": None,
+        },
+    ),
     500: ("A defect of the service", {"code": "internal", "message": "internal error; see the log", "field": None}),
     503: ("No bundle is loaded yet", {"code": "not_ready", "message": "no bundle is loaded yet", "field": None}),
 }
@@ -83,6 +110,7 @@ ANSWER_EXAMPLE = {
 }
 
 VECTORS_EXAMPLE = {"vectors": [[0.6, -0.8]], "sources": ["user"], "model_version": ANSWER_EXAMPLE["model_version"]}
+METRICS_EXAMPLE = 'towers_requests_total{method="POST",route="/recall",status="200"} 318.0\n'
 RELOADED_EXAMPLE: dict[str, Any] = {"active": "2026-11-20", "canary": None, "refused": {}}
 
 
@@ -111,8 +139,13 @@ def document(app: FastAPI, bundle: Bundle | None, settings: Settings) -> dict[st
         ("RecallBatchRequest", "queries", settings.max_batch),
         ("EmbedRequest", "queries", settings.max_batch),
         ("ItemsRequest", "items", settings.max_items),
+        ("EventsRequest", "events", settings.max_events),
     ):
         bodies[name]["properties"][field]["maxItems"] = most
+    for name, fields in LISTS.items():
+        for field in fields:
+            value = bodies[name]["properties"][field]
+            value.get("anyOf", [value])[0]["maxItems"] = settings.max_list
     if bundle is not None:
         _name_features(bodies, ("RecallRequest", "EmbedQuery"), bundle.manifest.query_features)
         _name_features(bodies, ("ItemRequest", "NamedItem"), bundle.manifest.candidate_features)
@@ -124,17 +157,36 @@ def document(app: FastAPI, bundle: Bundle | None, settings: Settings) -> dict[st
         if model is RecallRequest:
             content["examples"] = examples
         schema["paths"][path][method]["requestBody"] = {"required": True, "content": {"application/json": content}}
+    if settings.keys is not None:
+        _ask_for_keys(schema)
     return schema
+
+
+def _ask_for_keys(schema: dict[str, Any]) -> None:
+    """Says which routes want a key, and what comes without a good one."""
+    schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    for path, operations in schema["paths"].items():
+        for method, operation in operations.items():
+            if path not in OPEN:
+                operation["security"] = [{"key": []}]
+                refused = (401,) if reads(method.upper(), path) else (401, 403)
+                operation["responses"] |= {str(status): _as_document(status) for status in refused}
+
+
+def _as_document(status: int) -> dict[str, Any]:
+    (response,) = errors(status).values()
+    content = {"schema": {"$ref": f"{COMPONENTS}ErrorResponse"}, **response["content"]["application/json"]}
+    return {"description": response["description"], "content": {"application/json": content}}
 
 
 def _examples(bundle: Bundle | None) -> dict[str, Any]:
     """Bodies of `POST /recall` that work."""
     examples: dict[str, Any] = {"popular": {"value": {"features": {}}}}
     if bundle is not None:
-        item_ids = bundle.item_ids.head(3).to_list()
+        item_ids = bundle.item_names[:3]
         examples["history"] = {"value": {"history": item_ids, "k": 10}}
-        if len(bundle.query_ids):
-            examples["user"] = {"value": {"user_id": bundle.query_ids[0], "k": 10, "exclude": item_ids[:1]}}
+        if len(bundle.query_names):
+            examples["user"] = {"value": {"user_id": bundle.query_names[0], "k": 10, "exclude": item_ids[:1]}}
     return examples
 
 

@@ -28,6 +28,7 @@ from serving.catalogue import Snapshot
 from serving.conditions import check, kinds
 from serving.errors import RequestError
 from serving.features import check_features, history_of, is_missing
+from serving.filtering import distinct
 from serving.index import Floats, Rows
 from serving.live_users import LiveUsers
 from serving.query import RecallQuery, Source
@@ -42,7 +43,7 @@ class Plan:
     Attributes:
         query: what was asked.
         source: what answers.
-        excluded: distinct rows that must not come back.
+        excluded: distinct rows that must not come back, rising.
         vector: [D], where it is at hand.
         features: what the tower gets, where it is not.
     """
@@ -87,6 +88,12 @@ class Planner:
 
     def _plan(self, query: RecallQuery, items: Snapshot) -> Plan:
         self._check(query)
+        if self._names_a_user_only(query):
+            user_row = self.bundle.query_rows.get(query.user_id or "")
+            excluded = self._excluded(query, {}, user_row, [], (), items)
+            if user_row is None:
+                return Plan(query, "popular", excluded)
+            return Plan(query, "user", excluded, self.bundle.query_vectors[user_row])
         features = query.features or {}
         check_features(self.bundle.manifest.query_features, features)
         features = {name: value for name, value in features.items() if not is_missing(value)}
@@ -94,13 +101,16 @@ class Planner:
         user_row = self.bundle.query_rows.get(user_id or "")
         live = self._live(user_id, user_row)
         history = items.rows_of(query.history or ())
-        excluded = self._excluded(query, features, user_row, live, items)
+        excluded = self._excluded(query, features, user_row, history, live, items)
 
         def planned(source: Source, vector: Floats | None = None) -> Plan:
             return Plan(query, source, excluded, vector)
 
         def tower(source: Source) -> Plan:
-            complete = self._tower_features(query, features, user_row, live)
+            # Where all stand in the bundle as it was made, so does each: no second look for them.
+            known = len(history) == len(query.history or ()) and not items.view.rows
+            sent = list(query.history or ()) if known else self._trained(query.history)
+            complete = self._tower_features(query, features, sent, user_row, live)
             return Plan(query, source, excluded, features=complete)
 
         if query.vector is not None:
@@ -118,6 +128,12 @@ class Planner:
         if user_row is not None:
             return planned("user", self.bundle.query_vectors[user_row])
         return planned("popular")
+
+    def _names_a_user_only(self, query: RecallQuery) -> bool:
+        """Whether only rules 5 and 6 can apply: the commonest query, planned without the steps of the others."""
+        if query.features or query.history or query.vector is not None or query.similar_to is not None:
+            return False
+        return not self.users.items(query.user_id)
 
     def _check(self, query: RecallQuery) -> None:
         if query.k < 1:
@@ -160,6 +176,7 @@ class Planner:
         self,
         query: RecallQuery,
         features: Mapping[str, Any],
+        history: list[str],
         user_row: int | None,
         live: Sequence[str],
     ) -> dict[str, Any]:
@@ -169,7 +186,7 @@ class Planner:
             complete.setdefault(self._id_feature.name, query.user_id)
         if self._history_feature is not None:
             name = self._history_feature.name
-            sent = self._trained(features.get(name)) or self._trained(query.history)
+            sent = self._trained(features.get(name)) or history
             # Unknown items would only push known ones out of the last `length`.
             complete[name] = sent or self._stored(user_row, live)[-(self._history_feature.length or 0) :]
         if self._times_feature is not None:
@@ -190,7 +207,7 @@ class Planner:
     def _stored(self, user_row: int | None, live: Sequence[str]) -> list[str]:
         """What a user is known to have taken, newest last: the bundle's items, then those since."""
         names = self.bundle.item_names
-        before = [] if user_row is None else [names[row] for row in self.bundle.seen(user_row).tolist()]
+        before = [] if user_row is None else names.at(self.bundle.seen(user_row))
         return before + self._trained(live)
 
     def _trained(self, item_ids: Sequence[str] | None) -> list[str]:
@@ -202,20 +219,24 @@ class Planner:
         query: RecallQuery,
         features: Mapping[str, Any],
         user_row: int | None,
+        history: list[int],
         live: Sequence[str],
         items: Snapshot,
     ) -> Rows:
-        ids = [*query.exclude]
         seen = np.empty(0, np.int64)
+        if query.exclude_seen and user_row is not None:
+            seen = items.current(self.bundle.seen(user_row).astype(np.int64))
+        ids = [*query.exclude]
         if query.exclude_seen:
-            ids += [*(query.history or ()), *(query.similar_to or ()), *live]
+            ids += [*(query.similar_to or ()), *live]
             if self._history_feature is not None:
                 ids += features.get(self._history_feature.name, ())
-            if self._item_feature is not None:
-                ids.append(features.get(self._item_feature.name, ""))
-            if user_row is not None:
-                seen = items.current(self.bundle.seen(user_row).astype(np.int64))
-        return np.unique(np.concatenate([np.array(items.rows_of(ids), np.int64), seen]))
+            if self._item_feature is not None and self._item_feature.name in features:
+                ids.append(features[self._item_feature.name])
+        rows = items.rows_of(ids) + (history if query.exclude_seen else [])
+        if rows:
+            seen = np.concatenate([np.array(rows, np.int64), seen])
+        return distinct(seen)
 
 
 def _mean_vector(items: Snapshot, rows: Sequence[int]) -> Floats:

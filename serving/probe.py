@@ -92,7 +92,7 @@ def _encode(recaller: Recaller) -> None:
     manifest = recaller.bundle.manifest
     requests: list[Mapping[str, Any]] = [{}]
     history, item = manifest.query_feature("history"), manifest.query_feature("item")
-    first = recaller.bundle.item_ids[0]
+    first = recaller.bundle.item_names[0]
     if history is not None:
         requests.append({history.name: [first]})
     if item is not None:
@@ -108,8 +108,8 @@ def _answer(recaller: Recaller) -> None:
     k = min(K, bundle.manifest.items)
     asked = [RecallQuery(k=k)]
     if recaller.encoder is not None:
-        asked.append(RecallQuery(history=[bundle.item_ids[0]], k=k, exclude_seen=False))
-    asked += [RecallQuery(user_id=user, k=k, exclude_seen=False) for user in bundle.query_ids.head(QUERIES)]
+        asked.append(RecallQuery(history=[bundle.item_names[0]], k=k, exclude_seen=False))
+    asked += [RecallQuery(user_id=user, k=k, exclude_seen=False) for user in bundle.query_names[:QUERIES]]
     for query, answer in zip(asked, recaller.recall_many(asked), strict=True):
         # By what, not by whom: the text goes to logs.
         by = "a user" if query.user_id is not None else "a history" if query.history is not None else "nothing"

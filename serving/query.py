@@ -5,9 +5,10 @@ In: fields of a request. Out: a `RecallQuery`, a `Recalled`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
-from serving.catalogue import Wanted
+from serving.catalogue import Snapshot, Wanted
 from serving.index import Floats, Rows
 
 EVERYTHING = Wanted()
@@ -61,18 +62,23 @@ class Recalled:
     """The answer: at most k items, best first, fewer only where fewer are eligible.
 
     Attributes:
+        items: the catalogue that the rows are of.
         rows: item rows, [n].
-        ids: item ids, n of them.
         scores: dot products, [n]; event counts where the source is "popular".
         model_version: of the bundle.
         source: what answered.
     """
 
+    items: Snapshot
     rows: Rows
-    ids: list[str]
     scores: Floats
     model_version: str
     source: Source
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """Item ids, n of them."""
+        return self.items.names(self.rows)
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,18 @@ In: `RecallQuery`s. Out: `Recalled`s. The rules of what a query is answered from
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
 
+from serving import metrics
 from serving.bundle import Bundle
-from serving.catalogue import Catalogue, Mask, Snapshot, Wanted
+from serving.catalogue import Catalogue, Snapshot, Wanted
 from serving.diversity import search_diverse
 from serving.errors import RequestError
+from serving.filtering import Mask
 from serving.index import ExactIndex, Floats, Index, Rows
 from serving.live_users import LiveUsers
 from serving.plan import Plan, Planner
@@ -25,6 +28,32 @@ class QueryEncoder(Protocol):
     def encode(self, requests: Sequence[Mapping[str, Any]]) -> Floats:
         """The vectors [B, D] of B requests."""
         ...
+
+
+@dataclass
+class Work:
+    """Queries on their way to their answers: `Recaller.begin` plans them, `encode` and `answers` do the rest.
+
+    Attributes:
+        items: the catalogue that they are answered from.
+        plans: of the queries that are right, in their order.
+        errors: of the others, by place.
+        vectors: [P, D] of the plans, zero where the tower is still to make them.
+    """
+
+    items: Snapshot
+    plans: list[Plan]
+    vectors: Floats
+    errors: dict[int, RequestError] = field(default_factory=dict)
+
+    @property
+    def unencoded(self) -> list[int]:
+        """Places of the plans whose vector the tower makes."""
+        return [place for place, plan in enumerate(self.plans) if plan.vector is None and plan.source != "popular"]
+
+    def some(self, places: Sequence[int]) -> "Work":
+        """Some of the plans."""
+        return Work(self.items, [self.plans[place] for place in places], self.vectors[list(places)])
 
 
 class Recaller:
@@ -68,26 +97,78 @@ class Recaller:
         Raises:
             RequestError: as `recall`, for the first wrong query.
         """
+        work = self.begin(queries)
+        if work.errors:
+            raise work.errors[min(work.errors)]
+        self.encode(work)
+        return self.answers(work)
+
+    def begin(self, queries: Sequence[RecallQuery]) -> Work:
+        """Plans queries; a wrong one gets its own error, and the others their plans."""
+        started = perf_counter()
         items = self.catalogue.snapshot()
-        plans, vectors = self._encoded([self.planner.plan(query, items) for query in queries])
-        answers: dict[int, tuple[Rows, Floats]] = {}
+        plans: list[Plan] = []
+        errors = {}
+        for place, query in enumerate(queries):
+            try:
+                plans.append(self.planner.plan(query, items))
+            except RequestError as error:
+                # Without its frames: they hold this dictionary, and through it the error and the bundle.
+                errors[place] = error.with_traceback(None)
+        vectors = np.zeros((len(plans), self.bundle.manifest.dimension), np.float32)
+        for place, plan in enumerate(plans):
+            if plan.vector is not None:
+                vectors[place] = plan.vector
+        metrics.stage("plan", perf_counter() - started)
+        return Work(items, plans, vectors, errors)
+
+    def encode(self, work: Work) -> None:
+        """Makes the vectors that are missing, by one call of the tower.
+
+        Raises:
+            RequestError: a feature is wrong, or there is no encoder.
+        """
+        if not (places := work.unencoded):
+            return
+        if self.encoder is None:
+            raise RequestError("features: no query tower is loaded here", code="no_encoder", field="features")
+        started = perf_counter()
+        work.vectors[places] = self.encoder.encode([work.plans[place].features for place in places])
+        metrics.stage("encode", perf_counter() - started)
+
+    def answers(self, work: Work) -> list[Recalled]:
+        """The answers to the plans of encoded work, by few searches."""
+        started = perf_counter()
+        plans, items = _settled(work), work.items
+        found: dict[int, tuple[Rows, Floats]] = {}
         for places in _alike(plans):
-            excluded = [plans[place].excluded for place in places]
             first = plans[places[0]].query
-            rows, scores = items.search(vectors[places], first.k, excluded, first.wanted)
-            answers |= {place: (rows[i], scores[i]) for i, place in enumerate(places)}
+            every = len(places) == len(plans)
+            queries = work.vectors if every else work.vectors[places]
+            rows, scores = items.search(queries, first.k, [plans[place].excluded for place in places], first.wanted)
+            counts = np.count_nonzero(rows >= 0, axis=1).tolist()
+            found |= zip(places, [(r[:n], s[:n]) for r, s, n in zip(rows, scores, counts, strict=True)], strict=True)
         for place, plan in enumerate(plans):
             if plan.query.diversity is not None:
-                answers[place] = _diverse(plan, vectors[place], items)
+                found[place] = _diverse(plan, work.vectors[place], items)
             elif plan.source == "popular":
-                answers[place] = items.popular(plan.query.k, plan.excluded, plan.query.wanted, plan.query.segment)
-        return [self._answer(plan, items, *answers[place]) for place, plan in enumerate(plans)]
+                found[place] = items.popular(plan.query.k, plan.excluded, plan.query.wanted, plan.query.segment)
+        version = self.bundle.manifest.model_version
+        recalled = [Recalled(items, *found[place], version, plan.source) for place, plan in enumerate(plans)]
+        for plan in plans:
+            metrics.answered(plan.source, version)
+            if plan.source == "popular":
+                metrics.fell_back("popular")
+        metrics.stage("search", perf_counter() - started)
+        return recalled
 
     def embed(self, queries: Sequence[RecallQuery]) -> list[Embedded]:
         """The vectors that `recall_many` would search with."""
-        items = self.catalogue.snapshot()
-        plans, vectors = self._encoded([self.planner.plan(query, items) for query in queries])
-        return [Embedded(vector, plan.source) for plan, vector in zip(plans, vectors, strict=True)]
+        work = self.begin(queries)
+        if work.errors:
+            raise work.errors[min(work.errors)]
+        self.encode(work)
+        return [Embedded(vector, plan.source) for plan, vector in zip(_settled(work), work.vectors, strict=True)]
 
     def recall_users(self, query_rows: Rows, k: int, *, exclude_seen: bool = True) -> tuple[Rows, Floats]:
         """Answers for many known users at once: the batched form for bulk recall and offline checks.
@@ -102,10 +183,7 @@ class Recaller:
             items for a user whose stored vector is zero.
         """
         items = self.catalogue.snapshot()
-        excluded = [
-            np.unique(self.bundle.seen(int(row))).astype(np.int64) if exclude_seen else np.empty(0, np.int64)
-            for row in query_rows
-        ]
+        excluded = self.bundle.seen_sets(query_rows) if exclude_seen else [np.empty(0, np.int64)] * len(query_rows)
         rows, scores = items.search(self.bundle.query_vectors[query_rows], k, excluded, EVERYTHING)
         for place in np.flatnonzero(~self.bundle.has_vector(query_rows)):
             found, counts = items.popular(k, excluded[place], EVERYTHING)
@@ -113,26 +191,11 @@ class Recaller:
             rows[place, : len(found)], scores[place, : len(found)] = found, counts
         return rows, scores
 
-    def _encoded(self, plans: list[Plan]) -> tuple[list[Plan], Floats]:
-        """The query vectors of the plans, [B, D], by one call of the tower; a zero vector's plan becomes "popular"."""
-        vectors = np.zeros((len(plans), self.bundle.manifest.dimension), np.float32)
-        encoded = [place for place, plan in enumerate(plans) if plan.vector is None and plan.source != "popular"]
-        for place, plan in enumerate(plans):
-            if plan.vector is not None:
-                vectors[place] = plan.vector
-        if encoded:
-            if self.encoder is None:
-                raise RequestError("features: no query tower is loaded here", code="no_encoder", field="features")
-            vectors[encoded] = self.encoder.encode([plans[place].features for place in encoded])
-        known = np.any(vectors != 0, axis=1).tolist()
-        return [plan if knows else replace(plan, source="popular") for plan, knows in zip(plans, known, strict=True)], (
-            vectors
-        )
 
-    def _answer(self, plan: Plan, items: Snapshot, rows: Rows, scores: Floats) -> Recalled:
-        count = min(plan.query.k, int(np.count_nonzero(rows >= 0)))
-        rows, scores = rows[:count], scores[:count]
-        return Recalled(rows, items.names(rows), scores, self.bundle.manifest.model_version, plan.source)
+def _settled(work: Work) -> list[Plan]:
+    """The plans of encoded work; one with a zero vector, of which training learnt nothing, becomes "popular"."""
+    known = np.any(work.vectors != 0, axis=1).tolist()
+    return [plan if knows else replace(plan, source="popular") for plan, knows in zip(work.plans, known, strict=True)]
 
 
 def _alike(plans: Sequence[Plan]) -> list[list[int]]:

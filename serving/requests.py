@@ -3,6 +3,7 @@
 In: a request body. Out: the model, or a `RequestError` that names the field. Ids are strings on the wire.
 """
 
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -11,6 +12,7 @@ from serving.catalogue import Wanted
 from serving.conditions import Condition
 from serving.errors import RequestError
 from serving.query import EVERYTHING, Diversity, RecallQuery
+from serving.settings import Settings
 
 DEFAULT_K = 100
 LONGEST_ID = 1_000
@@ -39,10 +41,19 @@ class _Wanted(_Body):
     """Which items may come back."""
 
     k: Whole = Field(DEFAULT_K, ge=1, description="how many items")
-    exclude: list[str] = Field([], description="item ids that must not come back; unknown ones are ignored")
+    # A factory: a default in place is copied for each request.
+    exclude: list[str] = Field(
+        default_factory=list,
+        description="item ids that must not come back; unknown ones are ignored",
+        json_schema_extra={"default": []},
+    )
     allow: list[str] | None = Field(None, description="only these item ids may come back; unknown ones are ignored")
     filter: Condition | None = Field(None, description="only items whose columns fit may come back")
     diversity: DiversityRequest | None = Field(None, description="how many items of one kind may come back")
+
+    def lists(self) -> Iterable[tuple[str, list[str] | None]]:
+        """The lists of ids whose length is limited, by name."""
+        return ("exclude", self.exclude), ("allow", self.allow)
 
     def query(self, **more: Any) -> RecallQuery:
         """What is asked, with what a subclass knows beside it."""
@@ -70,6 +81,10 @@ class RecallRequest(_Wanted, EmbedQuery):
         description="where nothing is known of the user: whose popular items come first; an unknown one is ignored",
     )
 
+    def lists(self) -> Iterable[tuple[str, list[str] | None]]:
+        """The lists of ids whose length is limited, by name."""
+        return ("exclude", self.exclude), ("allow", self.allow), ("history", self.history)
+
     def query(self, **more: Any) -> RecallQuery:
         """What is asked."""
         return super().query(
@@ -93,6 +108,10 @@ class SimilarRequest(_Wanted):
     """The body of `POST /similar`: items like these, which do not come back themselves."""
 
     items: list[str] = Field(min_length=1, description="item ids; unknown ones are ignored")
+
+    def lists(self) -> Iterable[tuple[str, list[str] | None]]:
+        """The lists of ids whose length is limited, by name."""
+        return ("exclude", self.exclude), ("allow", self.allow), ("items", self.items)
 
     def query(self, **more: Any) -> RecallQuery:
         """What is asked."""
@@ -153,17 +172,34 @@ def parse(model: type[Body], body: bytes) -> Body:
         raise explained(dict(error.errors(include_url=False)[0]), model) from None
 
 
-def limited(request: _Wanted, max_k: int, path: str = "") -> RecallQuery:
-    """The query of a request whose k is at most `max_k`.
+def limited(request: _Wanted, settings: Settings, path: str = "") -> RecallQuery:
+    """The query of a request whose k and lists are within the limits.
 
     Raises:
-        RequestError: it is more.
+        RequestError: one is not.
     """
     if "k" not in request.model_fields_set:
-        request.k = min(DEFAULT_K, max_k)
-    if request.k > max_k:
-        raise RequestError(f"{path}k: must be at most {max_k}, got {request.k}", field=f"{path}k")
+        request.k = min(DEFAULT_K, settings.max_k)
+    if request.k > settings.max_k:
+        raise RequestError(f"{path}k: must be at most {settings.max_k}, got {request.k}", field=f"{path}k")
+    _refuse_long(request.lists(), settings.max_list, path)
     return request.query(path=path)
+
+
+def described(request: EmbedQuery, settings: Settings, path: str) -> RecallQuery:
+    """The query of a request that says who asks, its lists within the limits.
+
+    Raises:
+        RequestError: one is not.
+    """
+    _refuse_long([("history", request.history)], settings.max_list, path)
+    return RecallQuery(user_id=request.user_id, features=request.features, history=request.history, path=path)
+
+
+def _refuse_long(lists: Iterable[tuple[str, Sequence[str] | None]], most: int, path: str) -> None:
+    for name, values in lists:
+        if values and len(values) > most:
+            raise RequestError(f"{path}{name}: must hold at most {most}, got {len(values)}", field=f"{path}{name}")
 
 
 _EXPECTED = {

@@ -5,13 +5,17 @@ In: HTTP requests. Out: JSON, or a `RequestError` that `serving.app` turns into 
 
 import asyncio
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Annotated, Any, TypeVar
 
 import anyio.to_thread
 from fastapi import Path, Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 
+from serving import metrics
+from serving.direct import Json
 from serving.errors import RequestError
 from serving.filtering import OVERFETCH_LIMIT
 from serving.index import ExactIndex
@@ -28,6 +32,7 @@ from serving.requests import (
     RecallBatchRequest,
     RecallRequest,
     SimilarRequest,
+    described,
     limited,
     parse,
 )
@@ -35,6 +40,7 @@ from serving.schemas import Added, Reloaded, Written, answer_bytes, answers_byte
 from serving.service import Service
 
 JSON = "application/json"
+JSON_BYTES = JSON.encode()
 ItemId = Annotated[
     str, Path(min_length=1, max_length=LONGEST_ID, pattern=ONE_LINE, description="the item's id, URL-encoded")
 ]
@@ -48,11 +54,16 @@ Body = TypeVar("Body", bound=BaseModel)
 async def recall(request: Request) -> Response:
     """Answers with the k best items; unknown users, and requests that name nothing known, get the popular ones."""
     service = service_of(request)
-    query = limited(await _body(request, RecallRequest), service.settings.max_k)
+    query = limited(await _body(request, RecallRequest), service.settings)
+    if query.user_id is not None:
+        request.scope.setdefault("state", {})["user_id"] = query.user_id
     recaller = _pick(service, query)
-    quick = _is_quick(recaller, query)
-    recalled = recaller.recall(query) if quick else await run_in_threadpool(recaller.recall, query)
-    return Response(answer_bytes(recalled), media_type=JSON)
+    encoded, fast = _is_encoded(recaller, query), _is_fast(recaller, query)
+    if fast or (encoded and not query.diversity and query.wanted is EVERYTHING):
+        recalled = await service.batcher.answer(recaller, query, encoded=encoded, fast=fast)
+    else:
+        recalled = await run_in_threadpool(recaller.recall, query)
+    return Json(_serialised(answer_bytes, recalled))
 
 
 async def recall_batch(request: Request) -> Response:
@@ -60,7 +71,7 @@ async def recall_batch(request: Request) -> Response:
     service = service_of(request)
     body = await _body(request, RecallBatchRequest)
     _at_most(body.queries, service.settings.max_batch, "queries")
-    queries = [limited(each, service.settings.max_k, f"queries.{place}.") for place, each in enumerate(body.queries)]
+    queries = [limited(each, service.settings, f"queries.{place}.") for place, each in enumerate(body.queries)]
     recallers = [_pick(service, query) for query in queries]
 
     def answer() -> bytes:
@@ -69,16 +80,16 @@ async def recall_batch(request: Request) -> Response:
             places = [place for place, each in enumerate(recallers) if each is recaller]
             for place, recalled in zip(places, recaller.recall_many([queries[p] for p in places]), strict=True):
                 answers[place] = recalled
-        return answers_bytes(answers)
+        return _serialised(answers_bytes, answers)
 
-    return Response(await run_in_threadpool(answer), media_type=JSON)
+    return Json(await run_in_threadpool(answer))
 
 
 async def similar(request: Request) -> Response:
     """Answers with the items nearest to the given ones, which do not come back themselves."""
     service = service_of(request)
-    query = limited(await _body(request, SimilarRequest), service.settings.max_k)
-    return Response(answer_bytes(await run_in_threadpool(service.pick(None).recall, query)), media_type=JSON)
+    query = limited(await _body(request, SimilarRequest), service.settings)
+    return Json(_serialised(answer_bytes, await run_in_threadpool(service.pick(None).recall, query)))
 
 
 async def embed(request: Request) -> Response:
@@ -86,13 +97,10 @@ async def embed(request: Request) -> Response:
     service = service_of(request)
     body = await _body(request, EmbedRequest)
     _at_most(body.queries, service.settings.max_batch, "queries")
-    queries = [
-        RecallQuery(user_id=each.user_id, features=each.features, history=each.history, path=f"queries.{place}.")
-        for place, each in enumerate(body.queries)
-    ]
+    queries = [described(each, service.settings, f"queries.{place}.") for place, each in enumerate(body.queries)]
     recaller = service.pick(None)
     embedded = await run_in_threadpool(recaller.embed, queries)
-    return Response(vectors_bytes(embedded, recaller.bundle.manifest.model_version), media_type=JSON)
+    return Json(vectors_bytes(embedded, recaller.bundle.manifest.model_version))
 
 
 async def put_item(request: Request, item_id: ItemId) -> Response:
@@ -111,30 +119,17 @@ async def delete_item(request: Request, item_id: ItemId) -> Response:
     """Takes an item out of every answer; an unknown one stays unknown. It is on the disk when the answer comes."""
     service = service_of(request)
     seq = await _writing(service, lambda: service.live.delete([item_id]))
-    return Response(Written(seq=seq).model_dump_json(), media_type=JSON)
+    return Json(Written(seq=seq).model_dump_json().encode())
 
 
 async def add_events(request: Request) -> Response:
     """Tells what users took: their seen items and histories follow. All are on the disk when the answer comes."""
     service = service_of(request)
     body = await _body(request, EventsRequest)
+    _at_most(body.events, service.settings.max_events, "events")
     events = [UserEvent(each.id, each.user_id, each.item_id, each.time) for each in body.events]
     added = await _writing(service, lambda: service.live.add_events(events))
-    return Response(Added(added=added).model_dump_json(), media_type=JSON)
-
-
-async def healthz() -> Response:
-    """The process is alive and its event loop turns."""
-    return Response(b'{"status":"ok"}', media_type=JSON)
-
-
-async def readyz(request: Request) -> Response:
-    """A bundle is loaded, and a search in it, made now, gives an item."""
-    recaller = service_of(request).pick(None)
-    rows, _ = await run_in_threadpool(recaller.index.search, recaller.bundle.item_vectors[:1], 1)
-    if rows[0, 0] < 0:
-        raise RequestError("a search finds nothing", code="not_ready")
-    return Response(b'{"status":"ready"}', media_type=JSON)
+    return Json(Added(added=added).model_dump_json().encode())
 
 
 async def reload(request: Request) -> Response:
@@ -149,7 +144,11 @@ async def reload(request: Request) -> Response:
     told = Reloaded(
         active=generations.active.name, canary=None if canary is None else canary.name, refused=dict(refused)
     )
-    return Response(told.model_dump_json(), 409 if refused else 200, media_type=JSON)
+    return Json(told.model_dump_json().encode(), 409 if refused else 200)
+
+
+# Those whose time counts by the microsecond; see `serving.direct`.
+FAST = {"/recall": recall, "/recall/batch": recall_batch}
 
 
 def service_of(request: Request) -> Service:
@@ -165,16 +164,31 @@ def service_of(request: Request) -> Service:
 
 
 async def _body(request: Request, model: type[Body]) -> Body:
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != JSON:
+    scope, receive = request.scope, request.receive
+    media_type = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+    if media_type != JSON_BYTES and media_type.partition(b";")[0].strip().lower() != JSON_BYTES:
         raise RequestError(f"send Content-Type: {JSON}", code="unsupported_media_type")
     max_bytes = service_of(request).settings.max_body_bytes
-    body = bytearray()
-    async for part in request.stream():
-        body += part
+    body, more = b"", True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
         if len(body) > max_bytes:
             raise RequestError(f"the body is larger than {max_bytes} bytes", code="too_large")
-    return parse(model, bytes(body))
+    started = perf_counter()
+    parsed = parse(model, body)
+    metrics.stage("parse", perf_counter() - started)
+    return parsed
+
+
+def _serialised(serialise: Callable[[T], bytes], answer: T) -> bytes:
+    started = perf_counter()
+    content = serialise(answer)
+    metrics.stage("serialise", perf_counter() - started)
+    return content
 
 
 async def _put(
@@ -183,7 +197,7 @@ async def _put(
     service = service_of(request)
     _at_most(items, service.settings.max_items, "items")
     seq = await _writing(service, lambda: service.live.put(service.pick(None), items, path))
-    return Response(Written(seq=seq).model_dump_json(), media_type=JSON)
+    return Json(Written(seq=seq).model_dump_json().encode())
 
 
 async def _writing(service: Service, write: Callable[[], T]) -> T:
@@ -204,18 +218,24 @@ def _pick(service: Service, query: RecallQuery) -> Recaller:
     return service.pick(None if query.vector is not None else query.user_id)
 
 
-def _is_quick(recaller: Recaller, query: RecallQuery) -> bool:
-    """Whether the answer is cheaper than handing the work to a thread: a stored vector and a fast search."""
-    if query.features or query.history or query.diversity or query.segment or query.wanted is not EVERYTHING:
+def _is_encoded(recaller: Recaller, query: RecallQuery) -> bool:
+    """Whether the answer may take a call of the tower, which is best shared."""
+    return bool(query.features or query.history or recaller.planner.users.items(query.user_id))
+
+
+def _is_fast(recaller: Recaller, query: RecallQuery) -> bool:
+    """Whether its search is cheaper than handing it to a thread."""
+    if query.diversity or query.segment or query.wanted is not EVERYTHING:
         return False
     view = recaller.catalogue.live.view
     # Buried rows make a filter of the search, and a new order of the popular items.
-    if len(view.buried) or view.vectors.shape[1] * len(view.living) > INLINE_NUMBERS:
-        return False
-    if recaller.planner.users.items(query.user_id):
+    if len(view.buried) or (view.ids and view.vectors.shape[1] * len(view.living) > INLINE_NUMBERS):
         return False
     bundle = recaller.bundle
+    if bundle.item_vectors.size <= INLINE_NUMBERS:
+        return True
+    if isinstance(recaller.index, ExactIndex):
+        return False
     row = None if query.user_id is None else bundle.query_rows.get(query.user_id)
-    excluded = len(query.exclude) + (len(bundle.seen(row)) if row is not None else 0)
-    scans = isinstance(recaller.index, ExactIndex) or excluded > OVERFETCH_LIMIT
-    return not scans or bundle.item_vectors.size <= INLINE_NUMBERS
+    excluded = len(query.exclude) + len(query.history or ()) + (0 if row is None else len(bundle.seen(row)))
+    return excluded <= OVERFETCH_LIMIT

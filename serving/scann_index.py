@@ -6,6 +6,7 @@ ScaNN keeps no copy of the vectors: several workers rescore from one memory-mapp
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from serving.errors import BundleError
-from serving.index import Floats, Rows, best_first, checked_queries, rescore, unit_queries
+from serving.index import Floats, Rows, best_first, checked_queries, is_in, rescore, unit_queries
 
 # ScaNN's own rules (docs/algorithms.md): brute force below the first, quantisation without a tree below the second.
 EXACT_BELOW = 20_000
@@ -22,6 +23,9 @@ ASSETS = "scann_assets.pbtxt"
 # The tuned numbers of leaves and rescored candidates belong to this k. A larger k rescores in proportion; its leaves
 # grow with the square root: at 200k items recall@1000 was then 0.975, 0.938 without, at a recall@100 of 0.993.
 TUNED_K = 100
+# Most users share one call of ScaNN: at least so many candidates are added for any exclusion.
+LEAST_EXTRA = 32
+FEW = 8  # lines
 
 
 @dataclass(frozen=True)
@@ -123,22 +127,80 @@ class ScannIndex:
         """The same searcher, searched with other `leaves_searched` and `rescored`."""
         return ScannIndex(self._searcher, self.item_vectors, parameters)
 
-    def search(self, queries: Floats, k: int) -> tuple[Rows, Floats]:
-        """Finds about the k best items of each query; see `Index.search`. Scores are exact, the choice is not."""
-        items, dimension = self.item_vectors.shape
-        queries = checked_queries(queries, dimension, k)
+    def search(self, queries: Floats, k: int, excluded: Sequence[Rows] | None = None) -> tuple[Rows, Floats]:
+        """Finds about the k best items of each query; see `Index.search`. Scores are exact, the choice is not.
+
+        Of the quantised candidates as many more are taken as are excluded, so that as many as ever get their score.
+        """
+        queries = checked_queries(queries, self.item_vectors.shape[1], k)
+        if excluded is None:
+            return self._search(queries, k, 0, None)
+        alike: dict[int, list[int]] = {}
+        for query, left_out in enumerate(excluded):
+            alike.setdefault(_extra(len(left_out)), []).append(query)
+        if len(alike) == 1:
+            return self._search(queries, k, next(iter(alike)), excluded)
+        rows, scores = np.empty((len(queries), k), np.int64), np.empty((len(queries), k), np.float32)
+        for extra, some in alike.items():
+            rows[some], scores[some] = self._search(queries[some], k, extra, [excluded[query] for query in some])
+        return rows, scores
+
+    def _search(self, queries: Floats, k: int, extra: int, excluded: Sequence[Rows] | None) -> tuple[Rows, Floats]:
         if not len(queries):
             return np.empty((0, k), np.int64), np.empty((0, k), np.float32)
-        larger = max(1.0, k / TUNED_K)
-        wanted = min(items, max(k, math.ceil(self.parameters.rescored * larger)))
-        leaves = min(self.parameters.leaves, math.ceil(self.parameters.leaves_searched * math.sqrt(larger))) or -1
-        search = self._searcher.search_batched_parallel if len(queries) > 1 else self._searcher.search_batched
+        items, searched = len(self.item_vectors), self.parameters.leaves_searched
+        wanted = min(items, max(k, math.ceil(self.parameters.rescored * max(1.0, k / TUNED_K))))
+        leaves = min(self.parameters.leaves, math.ceil(searched * math.sqrt(max(1.0, (k + extra) / TUNED_K))))
+        rows = self._candidates(queries, min(items, wanted + extra), leaves)
+        if excluded is not None:
+            rows = _without(rows, excluded, wanted, items)
+        return best_first(rows, rescore(self.item_vectors, queries, rows), k)
+
+    def candidates(self, queries: Floats, count: int) -> Rows:
+        """The rows [B, count] that are best by their quantised scores, best first; -1 where the leaves hold fewer."""
+        queries = checked_queries(queries, self.item_vectors.shape[1], count)
+        return self._candidates(queries, count, self.parameters.leaves_searched)
+
+    def _candidates(self, queries: Floats, count: int, leaves: int) -> Rows:
         # Of unit length: the same order, and no overflow inside ScaNN.
         unit, _ = unit_queries(queries)
-        found, distances = search(unit, final_num_neighbors=wanted, leaves_to_search=leaves)
-        # Where the leaves hold fewer than wanted, ScaNN fills with row 0 and NaN.
-        rows = np.where(np.isnan(distances), -1, found.astype(np.int64))
-        return best_first(rows, rescore(self.item_vectors, queries, rows), k)
+        if len(queries) == 1:
+            # A batch of one takes ScaNN a quarter longer than this.
+            found, distances = (each[np.newaxis] for each in self._searcher.search(unit[0], count, -1, leaves or -1))
+        else:
+            search = self._searcher.search_batched_parallel
+            found, distances = search(unit, final_num_neighbors=count, leaves_to_search=leaves or -1)
+        rows: Rows = found.astype(np.int64)
+        # Where the leaves hold fewer than wanted, ScaNN fills the lines of a batch with row 0 and NaN.
+        rows[np.isnan(distances)] = -1
+        if rows.shape[1] < count:
+            rows = np.pad(rows, ((0, 0), (0, count - rows.shape[1])), constant_values=-1)
+        return rows
+
+
+def _without(rows: Rows, excluded: Sequence[Rows], wanted: int, items: int) -> Rows:
+    """The first `wanted` of each line that are not excluded for it, -1 where fewer are left."""
+    kept = np.full((len(rows), wanted), -1, np.int64)
+    # One mask of all items pays for itself over a batch: five times faster for each line.
+    hidden = np.zeros(items, np.bool_) if len(rows) >= FEW else None
+    for line, left_out, out in zip(rows, excluded, kept, strict=True):
+        if hidden is None:
+            left = line[~is_in(line, left_out)]
+        else:
+            hidden[left_out] = True
+            # Row -1 reads the last item, and stays -1 or goes.
+            left = line[~hidden[line]]
+            hidden[left_out] = False
+        out[: len(left)] = left[:wanted]
+    return kept
+
+
+def _extra(excluded: int) -> int:
+    """Candidates beyond the usual ones where so many are excluded.
+
+    Powers of two, so that what a query gets does not depend on the others of its batch, and few calls do for them all.
+    """
+    return max(LEAST_EXTRA, 1 << (excluded - 1).bit_length()) if excluded else 0
 
 
 def _scann() -> Any:

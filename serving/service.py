@@ -1,6 +1,6 @@
 """One process's service: the bundles that answer, the live changes in them, and the look at both every moment.
 
-In: the settings. Out: a `Service`, from whose `pick` every request gets the bundle that answers it.
+In: the settings. Out: a `Service`, from whose `pick` every request gets the bundle that answers it; its metrics.
 """
 
 import asyncio
@@ -12,20 +12,26 @@ from pathlib import Path
 
 from anyio import CapacityLimiter
 
+from serving import metrics
+from serving.batching import Batcher
 from serving.bundle import Bundle
+from serving.gathered import unmeasured
 from serving.generations import Generation, Generations
+from serving.index import ExactIndex
+from serving.index_watch import Watched, found
 from serving.journal import Journal, JournalError
 from serving.live import ItemEncoder, Live
-from serving.opening import open_recaller
+from serving.logs import SERVER
+from serving.opening import load_libraries, open_recaller
 from serving.probe import open_item_encoder, probe
 from serving.query import RecallQuery
 from serving.recall import Recaller
 from serving.settings import Settings
 
-# A child of the server's own logger: its handlers, format and level, in every worker.
-log = logging.getLogger("uvicorn.error.serving")
+log = logging.getLogger(f"{SERVER}.serving")
 
 LOOK_S = 0.2  # changes by other workers and operators are visible within a second
+TELL_S = 1  # who was turned away is told in one line for so long, however many they were
 WRITERS = 4  # writes at a time; the journal takes them one by one in any case
 
 
@@ -33,7 +39,9 @@ class Service:
     """What the routes ask.
 
     Attributes:
+        batcher: answers recalls together.
         writers: what writes wait for, so that they cannot use up the threads that recalls need.
+        draining: whether a stop was asked for; what is being answered is still answered.
 
     Args:
         settings: where the bundles and the journal are.
@@ -49,9 +57,12 @@ class Service:
         self._encoders: weakref.WeakKeyDictionary[Bundle, ItemEncoder] = weakref.WeakKeyDictionary()
         self.live = Live(self.journal, self._encoders.__getitem__)
         self.generations: Generations[Recaller] = Generations(settings.bundle, self._open)
+        self.batcher = Batcher(settings.max_microbatch)
         self.writers = CapacityLimiter(WRITERS)
+        self.draining = False
         # One thread of its own: while a bundle opens, whoever asks for another look waits in no other's place.
         self._reloads = ThreadPoolExecutor(1, "reload")
+        self._samples = ThreadPoolExecutor(1, "index-recall")
 
     def start(self) -> None:
         """Opens what answers.
@@ -59,13 +70,23 @@ class Service:
         Raises:
             BundleError: the active bundle is refused.
         """
+        load_libraries()
         self.generations.open_first()
         self._verified = None
         self._tell(self.generations.active)
+        metrics.started()
+        self._measure()
+
+    def drain(self) -> None:
+        """Notes that a stop was asked for: `/readyz` says so from now on."""
+        self.draining = True
 
     def stop(self) -> None:
         """Waits for the last look, and closes the journal."""
+        self.batcher.close()
         self._reloads.shutdown(cancel_futures=True)
+        self._samples.shutdown(cancel_futures=True)
+        metrics.stopped()
         if self.journal is not None:
             self.journal.close()
 
@@ -88,6 +109,33 @@ class Service:
         async with asyncio.TaskGroup() as looks:
             looks.create_task(_repeat(lambda: asyncio.to_thread(self.live.refresh)))
             looks.create_task(_repeat(lambda: asyncio.wrap_future(self.reload())))
+            looks.create_task(_repeat(_at_once(self._measure)))
+            looks.create_task(_repeat(_at_once(_tell_refusals), TELL_S))
+            if every := self.settings.index_sample_s:
+                sampling = asyncio.get_running_loop().run_in_executor
+                looks.create_task(_repeat(lambda: sampling(self._samples, self._sample_index), every))
+
+    def _measure(self) -> None:
+        """Writes what was measured, and what answers now."""
+        active, canary = self.generations.active, self.generations.canary
+        metrics.answering(
+            [
+                metrics.Answering(role, each.name, each.opened.bundle.manifest.model_version)
+                for role, each in (("active", active), ("canary", canary))
+                if each is not None
+            ]
+        )
+        metrics.bundles_refused(len(self.generations.refused))
+        view = active.opened.catalogue.live.view
+        metrics.live(len(view.living), len(view.buried), self.live.users.count)
+        metrics.flush()
+
+    def _sample_index(self) -> None:
+        for generation in filter(None, (self.generations.active, self.generations.canary)):
+            recaller = generation.opened
+            if isinstance(recaller.index, Watched) and (sample := recaller.index.take()) is not None:
+                wanted, right = found(sample, recaller.exact)
+                metrics.index_sampled(recaller.bundle.manifest.model_version, wanted, right)
 
     def _reload(self) -> Mapping[str, str]:
         if told := self.generations.check():
@@ -99,9 +147,12 @@ class Service:
         recaller = open_recaller(path, verify=self.settings.verify and path != self._verified, users=self.live.users)
         if self.journal is not None:
             self._encoders[recaller.bundle] = open_item_encoder(recaller.bundle)
-        probe(recaller)
-        for query in _warm_up_queries(recaller.bundle):
-            recaller.recall(query)
+        with unmeasured():
+            probe(recaller)
+            for query in _warm_up_queries(recaller.bundle):
+                recaller.recall(query)
+        if self.settings.index_sample_s and not isinstance(recaller.index, ExactIndex):
+            recaller.catalogue.index = Watched(recaller.index)
         try:
             self.live.attach(recaller)
         except JournalError as error:
@@ -120,16 +171,30 @@ class Service:
         )
 
 
-async def _repeat(look: Callable[[], Awaitable[object]]) -> None:
+async def _repeat(look: Callable[[], Awaitable[object]], every_s: float = LOOK_S) -> None:
     """Looks every moment, whatever a look raises, until it is cancelled."""
     while True:
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(every_s)
         try:
             await look()
         except JournalError as error:
             log.error("live changes cannot be read: %s", error)
         except Exception:
             log.exception("a look at the bundles or the journal failed")
+
+
+def _at_once(look: Callable[[], None]) -> Callable[[], Awaitable[None]]:
+    """A short look as one that can be waited for; in the event loop, as a thread would be waited for longer."""
+
+    async def looking() -> None:
+        look()
+
+    return looking
+
+
+def _tell_refusals() -> None:
+    for reason, count in metrics.refusals().items():
+        log.warning("turned away %d: %s", count, reason, extra={"fields": {"reason": reason, "count": count}})
 
 
 def _without_place(reason: str, bundle: Path) -> str:
@@ -143,7 +208,7 @@ def _without_place(reason: str, bundle: Path) -> str:
 
 
 def _warm_up_queries(bundle: Bundle) -> list[RecallQuery]:
-    queries = [RecallQuery(), RecallQuery(history=[bundle.item_ids[0]])]
-    if len(bundle.query_ids):
-        queries.append(RecallQuery(user_id=bundle.query_ids[0]))
+    queries = [RecallQuery(), RecallQuery(history=[bundle.item_names[0]])]
+    if len(bundle.query_names):
+        queries.append(RecallQuery(user_id=bundle.query_names[0]))
     return queries

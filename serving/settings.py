@@ -1,25 +1,106 @@
-"""Every setting of the service, read once at the start from the environment (`TOWERS_…`) or given by `towers serve`."""
+"""Every setting of the service, read once at the start: given by `towers serve`, the environment, or a TOML file.
 
+In: arguments, variables `TOWERS_…`, the file that `config` names; the first that knows a setting decides it.
+Out: `Settings`. docs/settings.md says more of each.
+"""
+
+import os
+import tomllib
 from pathlib import Path
+from typing import Any, Literal
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+PREFIX = "TOWERS_"
 
 
 class Settings(BaseSettings):
-    """The service's settings; each can be set by the variable TOWERS_ and its name in capitals."""
+    """The service's settings; each can be set by the variable TOWERS_ and its name in capitals.
 
-    model_config = SettingsConfigDict(env_prefix="TOWERS_", frozen=True)
+    Raises:
+        ValidationError: a value is wrong, or the file holds a key that is no setting.
+        OSError: the file cannot be read.
+        ValueError: the file is no TOML.
+    """
 
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
+
+    config: Path | None = Field(None, description="a TOML file that holds any of the other settings")
     bundle: Path = Field(description="the bundle to answer from, or a directory of bundles of which one is active")
-    state: Path | None = Field(None, description="where live changes are kept, on a local disk; None keeps none")
-    host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
+    state: Path | None = Field(None, description="where live changes are kept, on a local disk; none keeps none")
+    host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 is every one")
     port: int = Field(8000, ge=0, le=65_535, description="port to listen on; 0 takes a free one")
     workers: int = Field(1, ge=1, description="processes; they share the vectors through the page cache")
     verify: bool = Field(True, description="compare every file's SHA-256 at the start")
+    keys: Path | None = Field(None, description="the file of API keys; without one no key is asked for")
+
     max_k: int = Field(1_000, ge=1, description="the largest k a request may ask for")
     max_batch: int = Field(256, ge=1, description="the most queries of one batch")
     max_items: int = Field(5_000, ge=1, description="the most items of one PUT /items")
+    max_events: int = Field(5_000, ge=1, description="the most events of one POST /events")
+    max_list: int = Field(10_000, ge=1, description="the longest history, exclude, allow or items list of a request")
     max_body_bytes: int = Field(1_048_576, ge=1, description="the largest request body")
+    max_concurrent: int = Field(64, ge=1, description="requests that a worker works on at a time; others get 429")
+    max_heavy: int = Field(8, ge=1, description="of these, those that are not POST /recall")
+    max_slowdown: float = Field(
+        4.0, gt=1, description="how many times its time in calm a recall may take on end before others get 429"
+    )
+    max_connections: int = Field(1_000, ge=1, description="open connections of a worker")
+    max_microbatch: int = Field(64, ge=1, description="the most queries that one call of the tower answers together")
+
+    request_timeout_s: float = Field(30.0, gt=0, description="the longest that a request is worked on")
+    header_timeout_s: float = Field(10.0, gt=0, description="within it a request must have arrived, body and all")
+    keep_alive_s: float = Field(65.0, gt=0, description="how long a connection may be idle between two requests")
+    linger_s: float = Field(
+        1.0, ge=0, description="how long after SIGTERM requests are still taken, while /readyz says 503"
+    )
     graceful_timeout_s: int = Field(10, ge=0, description="how long a stop waits for open requests")
-    log_level: str = Field("info", pattern="^(critical|error|warning|info|debug)$", description="of the server's log")
+
+    log_level: Literal["critical", "error", "warning", "info", "debug"] = Field("info", description="of the log")
+    log_format: Literal["json", "text"] | None = Field(
+        None, description="of the log's lines; none is text on a terminal and json elsewhere"
+    )
+    access_log: Literal["errors", "all", "none"] = Field("errors", description="which requests get a line in the log")
+    slow_ms: float = Field(500.0, gt=0, description="a request that takes longer is logged as slow")
+    log_user_ids: bool = Field(False, description="whether the lines of requests name the user")
+    index_sample_s: float = Field(
+        10.0, ge=0, description="seconds between two searches compared with exact search; 0 compares none"
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """What is given, then the environment, then the file."""
+        given = init_settings.init_kwargs if isinstance(init_settings, InitSettingsSource) else {}
+        config = given.get("config") or os.environ.get(f"{PREFIX}CONFIG")
+        if not config:
+            return init_settings, env_settings
+        file_content(Path(config))  # The source takes a file that is not there for an empty one.
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, Path(config))
+
+
+def file_content(config: Path) -> dict[str, Any]:
+    """What a settings file holds, by key.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no TOML, or names another settings file.
+    """
+    with config.open("rb") as file:
+        content = tomllib.load(file)
+    if "config" in content:
+        raise ValueError("config: a settings file names no other one")
+    return content

@@ -25,9 +25,13 @@ class RunningService:
         bundle: what `--bundle` names.
         state: what `--state` names.
         workers: processes.
+        log: where its stderr goes; None keeps it in a pipe, of which nobody reads before the end.
+        **settings: further settings, as variables.
     """
 
-    def __init__(self, bundle: Path, state: Path | None = None, workers: int = 1) -> None:
+    def __init__(
+        self, bundle: Path, state: Path | None = None, workers: int = 1, log: Path | None = None, **settings: object
+    ) -> None:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             port = listener.getsockname()[1]
@@ -35,9 +39,16 @@ class RunningService:
         words += [] if state is None else ["--state", str(state)]
         self.url = f"http://127.0.0.1:{port}"
         # A group of its own: a kill reaches the workers, too.
+        variables = {f"TOWERS_{name.upper()}": str(value) for name, value in settings.items()}
+        self._closed, stderr = False, subprocess.PIPE if log is None else log.open("wb")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "pipelines", *words], stderr=subprocess.PIPE, start_new_session=True
+            [sys.executable, "-m", "pipelines", *words],
+            stderr=stderr,
+            start_new_session=True,
+            env={**os.environ, **variables},
         )
+        if not isinstance(stderr, int):
+            stderr.close()
         self.client = httpx.Client(base_url=self.url, timeout=30)
         self._wait()
 
@@ -49,8 +60,9 @@ class RunningService:
 
     def kill(self) -> None:
         """`kill -9` of all its processes; a second time does nothing."""
-        if self.process.stderr is None or self.process.stderr.closed:
+        if self._closed:
             return
+        self._closed = True
         self.client.close()
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -76,13 +88,13 @@ class RunningService:
         pytest.fail(f"the service was not ready after {START_S} s")
 
 
-def eventually(condition: Callable[[], bool], what: str) -> None:
+def eventually(condition: Callable[[], bool], what: str, within_s: float = VISIBLE_S) -> None:
     """Waits until a condition holds twenty times in a row: any of the workers may have been asked."""
-    deadline = time.monotonic() + VISIBLE_S
+    deadline = time.monotonic() + within_s
     held = 0
     while held < 20:
         held = held + 1 if condition() else 0
         if held == 0:
             if time.monotonic() > deadline:
-                pytest.fail(f"not so after {VISIBLE_S} s: {what}")
+                pytest.fail(f"not so after {within_s} s: {what}")
             time.sleep(0.05)

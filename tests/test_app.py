@@ -200,7 +200,7 @@ def test_the_document_names_the_bundles_features_and_has_examples(client: TestCl
     for methods in document["paths"].values():
         for operation in methods.values():
             for response in operation["responses"].values():
-                assert "example" in response["content"]["application/json"]
+                assert all("example" in content for content in response["content"].values())
     new = document["components"]["schemas"]["NamedItem"]["properties"]["features"]
     assert new["properties"].keys() == {"item", "group", "place"} and new["additionalProperties"] is False
     examples = document["paths"]["/recall"]["post"]["requestBody"]["content"]["application/json"]["examples"]

@@ -165,8 +165,13 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
         ("report --bundle b --dataset d --out o --overwrite", (b, d, o), {"overwrite": True}),
         ("recall --bundle b --k 9 --out o", (b, 9, o), {"users": None, "overwrite": False}),
         ("recall --bundle b --k 9 --users u --out o", (b, 9, o), {"users": Path("u"), "overwrite": False}),
-        ("serve --bundle b", (b, "127.0.0.1", 8000, 1, None), {}),
-        ("serve --bundle b --host 0.0.0.0 --port 9000 --workers 4 --state s", (b, "0.0.0.0", 9000, 4, Path("s")), {}),
+        # What is not given is up to the variables, the settings file and the defaults (tests/test_settings.py).
+        ("serve", (None,) * 5, {"keys": None, "config": None}),
+        (
+            "serve --bundle b --host 0.0.0.0 --port 9000 --workers 4 --state s --keys k --config c",
+            (b, "0.0.0.0", 9000, 4, Path("s")),
+            {"keys": Path("k"), "config": Path("c")},
+        ),
         ("query --bundle b --user 007", ("007",), {"bundle": b, "url": None, "k": 10}),
         ("query --url http://x --user u --k 3", ("u",), {"bundle": None, "url": "http://x", "k": 3}),
         ("query --url http://x --bundle b --user u", ("u",), {"bundle": b, "url": "http://x", "k": 10}),
@@ -180,12 +185,14 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
         assert calls == [(args, kwargs)], line
 
 
-def test_serve_reads_its_address_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOWERS_HOST", "0.0.0.0")
-    monkeypatch.setenv("TOWERS_PORT", "9001")
-    calls = put_double(monkeypatch, "serve")
-    assert towers(monkeypatch, "serve", "--bundle", "b") == 0
-    assert calls == [((Path("b"), "0.0.0.0", 9001, 1, None), {})]
+def test_every_word_of_keys_reaches_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[Any, ...]] = []
+    for name in ("add", "show", "remove"):
+        monkeypatch.setattr(f"pipelines.keys.{name}", lambda *words, name=name: calls.append((name, *words)))
+    file = Path("k.toml")
+    for line in ("add --file k.toml --name n --role admin", "list --file k.toml", "remove --file k.toml --name n"):
+        assert towers(monkeypatch, "keys", *line.split()) == 0, line
+    assert calls == [("add", file, "n", "admin"), ("show", file), ("remove", file, "n")]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from serving.settings import Settings
 ROUTES = {
     ("/recall", "POST"), ("/recall/batch", "POST"), ("/similar", "POST"), ("/embed", "POST"), ("/events", "POST"),
     ("/items", "PUT"), ("/items/{item_id}", "PUT"), ("/items/{item_id}", "DELETE"), ("/admin/reload", "POST"),
-    ("/healthz", "GET"), ("/readyz", "GET"),
+    ("/healthz", "GET"), ("/readyz", "GET"), ("/metrics", "GET"),
 }  # fmt: skip
 # Requests to each route with a body, in the default run; the slow run makes 2,000 cases of all routes together.
 CASES, ALL_CASES = 25, 2_000
@@ -27,7 +27,8 @@ CASES, ALL_CASES = 25, 2_000
 def contract(tmp_path_factory: pytest.TempPathFactory) -> BaseSchema:
     directory = tmp_path_factory.mktemp("contract")
     # Small limits: one more than 5,000 items takes a generator minutes.
-    settings = Settings(bundle=write_whole_world(directory), state=directory / "state", max_batch=4, max_items=4)
+    limits = {"max_batch": 4, "max_items": 4, "max_events": 4, "max_list": 8}
+    settings = Settings(bundle=write_whole_world(directory), state=directory / "state", **limits)
     # Schemathesis starts the app itself, and its document then names the features of this bundle.
     return schemathesis.openapi.from_asgi("/openapi.json", create_app(settings))
 

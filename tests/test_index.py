@@ -1,6 +1,6 @@
 """Every index passes one contract over known answers: exact search equals a slow loop, ScaNN in full exact search."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -222,8 +222,10 @@ class Forgetful:
     def __init__(self, vectors: np.ndarray, limit: int) -> None:
         self.exact, self.limit = ExactIndex(vectors), limit
 
-    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        rows, scores = self.exact.search(queries, k)
+    def search(
+        self, queries: np.ndarray, k: int, excluded: Sequence[np.ndarray] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        rows, scores = self.exact.search(queries, k, excluded)
         rows[:, self.limit :], scores[:, self.limit :] = -1, -np.inf
         return rows, scores
 
@@ -235,7 +237,7 @@ def test_k_items_come_back_whatever_the_index_gives(
 ) -> None:
     monkeypatch.setattr("serving.filtering.OVERFETCH_LIMIT", overfetch)
     rng = np.random.default_rng(limit + overfetch)
-    excluded = [rng.choice(N, size=size, replace=False) for size in (0, 3, 40, 595, N)]
+    excluded = [np.sort(rng.choice(N, size=size, replace=False)) for size in (0, 3, 40, 595, N)]
     index = Forgetful(VECTORS, limit)
     rows, scores = search_filtered(index, index.exact, QUERIES[:5], 10, excluded)
     wanted_rows, wanted_scores = loop_search(VECTORS, QUERIES[:5], 10, [list(each) for each in excluded])
@@ -246,8 +248,27 @@ def test_k_items_come_back_whatever_the_index_gives(
 def test_too_many_exclusions_never_reach_the_approximate_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.filtering.OVERFETCH_LIMIT", 8)
     index = Forgetful(VECTORS, N)
-    asked: list[tuple[int, int]] = []
+    asked: list[list[int]] = []
     search = index.search
-    monkeypatch.setattr(index, "search", lambda queries, k: asked.append((len(queries), k)) or search(queries, k))
-    search_filtered(index, index.exact, QUERIES[:4], 10, [np.arange(size) for size in (9, 5, 0, 6)])
-    assert asked == [(1, 10), (2, 18)]
+
+    def watched(queries: np.ndarray, k: int, excluded: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        asked.append([len(rows) for rows in excluded])
+        return search(queries, k, excluded)
+
+    monkeypatch.setattr(index, "search", watched)
+    excluded = [np.arange(size) for size in (9, 5, 0, 6)]
+    rows, _ = search_filtered(index, index.exact, QUERIES[:4], 10, excluded)
+    assert asked == [[0, 5, 0, 6]]
+    np.testing.assert_array_equal(rows, loop_search(VECTORS, QUERIES[:4], 10, [list(each) for each in excluded])[0])
+
+
+@pytest.mark.parametrize("leaves", [0, 8])
+@pytest.mark.parametrize("batch", [1, 5, 30])
+def test_scann_leaves_out_what_is_excluded_for_each_query(leaves: int, batch: int) -> None:
+    parameters = ScannParameters(leaves=leaves, leaves_searched=leaves, rescored=N)
+    rng = np.random.default_rng(batch)
+    excluded = [np.sort(rng.choice(N, size=size % N, replace=False)) for size in range(0, 20 * batch, 20)]
+    rows, scores = ScannIndex.build(VECTORS, parameters).search(QUERIES[:batch], 10, excluded)
+    wanted_rows, wanted_scores = loop_search(VECTORS, QUERIES[:batch], 10, [list(each) for each in excluded])
+    np.testing.assert_array_equal(rows, wanted_rows)
+    np.testing.assert_array_equal(scores, wanted_scores)

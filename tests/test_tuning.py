@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,43 @@ def test_tuning_raises_the_leaves_of_a_tree_and_no_further_than_needed() -> None
     assert tuned_leaves(VECTORS, QUERIES, 0.95) > 1
     centres = 10 * np.eye(16, dtype=np.float32)
     assert tuned_leaves(np.repeat(centres, 40, axis=0) + VECTORS[:1] / 10, centres, 0.9) < 16
+
+
+@pytest.mark.parametrize("target", [0.6, 0.8, 0.95, 1.0])
+@pytest.mark.parametrize("leaves", [0, 16])
+def test_the_target_is_surely_reached_with_as_few_candidates_as_that_takes(leaves: int, target: float) -> None:
+    """Two standard errors below the recall of the queries it is still reached; a step fewer candidates, no more."""
+    queries = np.random.default_rng(5).normal(size=(60, 16)).astype(np.float32)
+    truth = loop_search(VECTORS, queries, 20)[0]
+    built = ScannIndex.build(VECTORS, ScannParameters(leaves=leaves, leaves_searched=1, rescored=100))
+
+    def surely(parameters: ScannParameters) -> float:
+        rows = built.with_parameters(parameters).search(queries, 20)[0]
+        shares = [len(set(a) & set(b)) / 20 for a, b in zip(truth.tolist(), rows.tolist(), strict=True)]
+        mean = sum(shares) / 60
+        return mean - 2 * (sum((share - mean) ** 2 for share in shares) / 60 / 60) ** 0.5
+
+    found = command.tune(built, queries, truth, target)[0].parameters
+    assert surely(found) >= target - 1e-12
+    if found.rescored > 20:
+        fewer = max(20, int(found.rescored / command.RESCORED_STEP) - 1)
+        assert surely(replace(found, rescored=fewer)) < target
+
+
+def test_of_the_settings_that_reach_the_target_the_fastest_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Time as if each leaf took 1 and each candidate 0.1, or the other way round.
+    def tuned(leaf: float, candidate: float) -> ScannParameters:
+        def seconds(index: ScannIndex, *_: object) -> float:
+            return leaf * index.parameters.leaves_searched + candidate * index.parameters.rescored
+
+        monkeypatch.setattr(command, "_single_query_s", seconds)
+        built = ScannIndex.build(VECTORS, ScannParameters(leaves=16, leaves_searched=1, rescored=100))
+        truth = loop_search(VECTORS, QUERIES, 20)[0]
+        return command.tune(built, QUERIES, truth, 0.7)[0].parameters
+
+    dear_leaves, dear_candidates = tuned(100.0, 0.01), tuned(0.01, 1.0)
+    assert dear_leaves.leaves_searched < dear_candidates.leaves_searched
+    assert dear_leaves.rescored > dear_candidates.rescored
 
 
 def test_a_target_out_of_reach_is_said_clearly() -> None:

@@ -1,0 +1,45 @@
+"""The words of `towers keys`: add, list, remove; their work lies in `pipelines.keys`."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+File = Annotated[Path, typer.Option(help="The file of keys, which 'towers serve --keys' reads.")]
+
+app = typer.Typer(help="Make, show and remove the API keys of a service.")
+
+
+def _example(line: str) -> str:
+    return f"Example:\n\n$ towers keys {line}"
+
+
+@app.command(epilog=_example("add --file keys.toml --name shop --role read"))
+def add(
+    file: File,
+    name: Annotated[str, typer.Option(help="Whose key it is: letters, digits, '.', '_' and '-'.")],
+    role: Annotated[Literal["read", "admin"], typer.Option(help="read asks; admin changes items and events, too.")],
+) -> None:
+    """Make a key and show it, this once: the file holds only its SHA-256."""
+    from pipelines import keys as command
+
+    command.add(file, name, role)
+
+
+@app.command("list", epilog=_example("list --file keys.toml"))
+def show(file: File) -> None:
+    """List the names of the keys and what each may do."""
+    from pipelines import keys as command
+
+    command.show(file)
+
+
+@app.command(epilog=_example("remove --file keys.toml --name shop"))
+def remove(
+    file: File,
+    name: Annotated[str, typer.Option(help="The name of the key.")],
+) -> None:
+    """Remove a key; running services refuse it within a second."""
+    from pipelines import keys as command
+
+    command.remove(file, name)

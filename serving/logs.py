@@ -1,0 +1,108 @@
+"""The log: one JSON object a line on stderr, or text for people; in neither is a secret, or a user's id.
+
+In: log records; the fields of one are given as `extra={"fields": {...}}`. Out: lines. An exception that came up while a
+request was answered is written without its text, which may hold what the caller sent; type and place must do.
+"""
+
+import logging
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from serving.settings import Settings
+
+# Every logger of the service is a child of uvicorn's: its level and handler then hold in every worker, however started.
+SERVER = "uvicorn.error"
+
+request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+
+
+class _Formatter(logging.Formatter):
+    """What both forms share.
+
+    Args:
+        user_ids: whether a line may hold what a caller sent: user ids, the text of exceptions in requests.
+    """
+
+    def __init__(self, *, user_ids: bool = False) -> None:
+        super().__init__()
+        self.user_ids = user_ids
+
+    def fields(self, record: logging.LogRecord) -> dict[str, Any]:
+        """The line's fields, in their order."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            # "error" is uvicorn's word for all that is no access line.
+            "logger": "uvicorn" if record.name == SERVER else record.name.removeprefix(f"{SERVER}."),
+            "message": record.getMessage(),
+        }
+        asked = request_id.get()
+        if asked is not None:
+            line["request_id"] = asked
+        own: Mapping[str, Any] = getattr(record, "fields", {})
+        line |= {name: value for name, value in own.items() if name != "user_id" or self.user_ids}
+        if record.exc_info and record.exc_info[1] is not None:
+            line["exception"] = "".join(_told(record.exc_info[1], whole=asked is None or self.user_ids))
+        return line
+
+
+class JsonFormatter(_Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        return orjson.dumps(self.fields(record), default=str).decode()
+
+
+class TextFormatter(_Formatter):
+    """The same for people: time, level, message, then the other fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, and an exception below it."""
+        line = self.fields(record)
+        told = line.pop("exception", None)
+        head = f"{line.pop('time')} {line.pop('level').upper():8} {line.pop('message')}"
+        del line["logger"]
+        rest = "".join(f" {name}={value}" for name, value in line.items())
+        return f"{head}{rest}" if told is None else f"{head}{rest}\n{told.rstrip()}"
+
+
+def log_config(settings: Settings) -> dict[str, Any]:
+    """The configuration for `uvicorn.Config(log_config=...)`: uvicorn's own lines look like the service's.
+
+    Where the settings ask for no form, the lines are text on a terminal, and JSON elsewhere.
+    """
+    form = settings.log_format or ("text" if sys.stderr.isatty() else "json")
+    formatter = JsonFormatter if form == "json" else TextFormatter
+    level = settings.log_level.upper()
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"lines": {"()": f"{__name__}.{formatter.__name__}", "user_ids": settings.log_user_ids}},
+        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "lines", "stream": "ext://sys.stderr"}},
+        # The root takes what libraries warn of.
+        "root": {"handlers": ["stderr"], "level": "WARNING"},
+        "loggers": {"uvicorn": {"handlers": ["stderr"], "level": level, "propagate": False}},
+    }
+
+
+def _told(error: BaseException, *, whole: bool) -> Iterator[str]:
+    """A traceback as Python writes it; unless `whole`, of each exception only the type and where it came from."""
+    if whole:
+        yield from traceback.format_exception(error)
+        return
+    chain: list[BaseException] = []
+    step: BaseException | None = error
+    while step is not None and step not in chain:
+        chain.append(step)
+        step = step.__cause__ or (None if step.__suppress_context__ else step.__context__)
+    for each in reversed(chain):
+        yield "Traceback (most recent call last):\n"
+        yield from traceback.format_tb(each.__traceback__)
+        yield f"{type(each).__module__}.{type(each).__qualname__} (its text may hold what a caller sent)\n"

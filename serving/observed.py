@@ -1,0 +1,149 @@
+"""Around every request: its id, its time, its place in the metrics, its line in the log, and the answer to a defect.
+
+In: requests of the app inside. Out: its answers with `X-Request-Id`; where it fails, a 500 that says nothing of why.
+The metrics hold a request before its caller has the whole answer.
+"""
+
+import asyncio
+import logging
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from itertools import count
+from typing import Any
+
+from starlette.routing import BaseRoute
+
+from serving import metrics
+from serving.logs import SERVER, request_id
+from serving.schemas import error_bytes
+from serving.settings import Settings
+
+log = logging.getLogger(f"{SERVER}.serving")
+access = logging.getLogger(f"{SERVER}.access")
+
+HEADER = b"x-request-id"
+# What may stand in a log line and in a header as it came.
+SAFE_ID = re.compile(rb"[A-Za-z0-9._:+/=-]{1,128}")
+UNKNOWN = "unknown"
+INTERNAL = error_bytes("internal", "internal error; see the log")
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Observed:
+    """The outermost ASGI middleware; all its work is done in the event loop's thread.
+
+    Args:
+        app: what answers.
+        settings: which requests are logged.
+    """
+
+    def __init__(self, app: App, settings: Settings) -> None:
+        self.app = app
+        self._logged, self._slow_s = settings.access_log, settings.slow_ms / 1e3
+        self._routes: _Templates | None = None
+        # Of this process alone, and short: 12 random digits, then a number.
+        self._prefix, self._numbers = f"{secrets.token_hex(6)}-", count(1)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        begun = time.perf_counter()
+        name = self._id(scope)
+        request_id.set(name)
+        header = HEADER, name.encode()
+        status = 0
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            kind = message["type"]
+            if kind == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), header]
+            elif kind == "http.response.body" and status > 0 and not message.get("more_body", False):
+                # Before the end is sent: whoever has the answer finds it in the metrics of any worker.
+                self._over(scope, status, time.perf_counter() - begun)
+                status = -1
+            await send(message)
+
+        metrics.entered()
+        try:
+            await self.app(scope, receive, noting)
+        except asyncio.CancelledError:
+            # A stop has waited as long as it may; the protocol answers.
+            if status >= 0:
+                self._over(scope, status or 503, time.perf_counter() - begun)
+            raise
+        except Exception:
+            log.exception("%s %s failed", scope["method"], self._route(scope))
+            if status:
+                # Half an answer is on its way: the server must cut it off, so that nobody takes it for a whole one.
+                if status > 0:
+                    self._over(scope, 500, time.perf_counter() - begun)
+                raise
+            await _internal(noting)
+        finally:
+            metrics.left()
+
+    def _id(self, scope: Scope) -> str:
+        for name, value in scope["headers"]:
+            if name == HEADER:
+                if SAFE_ID.fullmatch(value):
+                    return str(value, "ascii")
+                break
+        return f"{self._prefix}{next(self._numbers):x}"
+
+    def _over(self, scope: Scope, status: int, seconds: float) -> None:
+        route, method = self._route(scope), scope["method"]
+        metrics.served(route, method, status, seconds)
+        slow = seconds > self._slow_s
+        if self._logged == "none" or (self._logged == "errors" and status < 500 and not slow):
+            return
+        ms = round(seconds * 1e3, 3)
+        fields = {"route": route, "method": method, "status": status, "ms": ms}
+        user_id = scope.get("state", {}).get("user_id")
+        if user_id is not None:
+            fields["user_id"] = user_id
+        level = logging.ERROR if status >= 500 else logging.WARNING if slow else logging.INFO
+        access.log(level, "%s %s: %d after %s ms", method, route, status, ms, extra={"fields": fields})
+
+    def _route(self, scope: Scope) -> str:
+        if self._routes is None:
+            self._routes = _Templates(scope["app"].routes)
+        return self._routes.of(scope["path"])
+
+
+class _Templates:
+    """From a path to the template of its route; anything else is one word, or callers could make series at will."""
+
+    def __init__(self, routes: list[BaseRoute]) -> None:
+        paths: dict[str, re.Pattern[str] | None] = {
+            path: getattr(route, "path_regex", None) for route in routes if (path := getattr(route, "path", None))
+        }
+        self._plain = {path: path for path in paths if "{" not in path}
+        self._patterns = [
+            # `{item_id:path}` is the router's way to take slashes; to readers it is `{item_id}`.
+            (re.sub(r":\w+}", "}", path), regex)
+            for path, regex in paths.items()
+            if regex is not None and "{" in path
+        ]
+
+    def of(self, path: str) -> str:
+        plain = self._plain.get(path)
+        if plain is not None:
+            return plain
+        return next((template for template, regex in self._patterns if regex.match(path)), UNKNOWN)
+
+
+async def _internal(send: Send) -> None:
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(INTERNAL)).encode())]
+    await send({"type": "http.response.start", "status": 500, "headers": headers})
+    await send({"type": "http.response.body", "body": INTERNAL})
