@@ -151,7 +151,7 @@ def test_the_text_of_an_exception_goes_to_the_log_and_never_to_the_caller(
     def fails(*_: object) -> None:
         raise ValueError("secret /srv/path")
 
-    monkeypatch.setattr(Recaller, "recall", fails)
+    monkeypatch.setattr(Recaller, "begin", fails)
     with caplog.at_level(logging.ERROR, logger="uvicorn.error.serving"):
         response = client.post("/recall", json=body)
     assert response.status_code == 500

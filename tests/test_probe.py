@@ -24,8 +24,8 @@ class Spoilt:
     def __init__(self, vectors: Floats, change: Callable[[Rows, Floats], tuple[Rows, Floats]]) -> None:
         self.exact, self.change = ExactIndex(vectors), change
 
-    def search(self, queries: Floats, k: int) -> tuple[Rows, Floats]:
-        return self.change(*self.exact.search(queries, k))
+    def search(self, queries: Floats, k: int, excluded: Sequence[Rows] | None = None) -> tuple[Rows, Floats]:
+        return self.change(*self.exact.search(queries, k, excluded))
 
 
 class TowerOf:
@@ -104,10 +104,8 @@ def test_a_wrong_index_is_refused(bundle: Bundle, name: str) -> None:
 def test_the_least_recall_is_a_half(bundle: Bundle) -> None:
     def spoil(share: float) -> Spoilt:
         def change(rows: Rows, scores: Floats) -> tuple[Rows, Floats]:
-            lost = round(share * rows.shape[1])
-            return np.where(np.arange(rows.shape[1]) < lost, -1, rows), np.where(
-                np.arange(rows.shape[1]) < lost, -np.inf, scores
-            ).astype(np.float32)
+            lost = np.arange(rows.shape[1]) >= rows.shape[1] - round(share * rows.shape[1])
+            return np.where(lost, -1, rows), np.where(lost, -np.inf, scores).astype(np.float32)
 
         return Spoilt(bundle.item_vectors, change)
 
@@ -146,7 +144,7 @@ def test_the_tower_is_asked_with_nothing_with_a_history_and_with_an_item(tmp_pat
 def test_an_answer_that_is_too_short_is_refused(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     recaller = Recaller(bundle, ExactIndex(bundle.item_vectors), ArithmeticEncoder(200))
     whole = recaller.recall_many
-    monkeypatch.setattr(recaller, "recall_many", lambda asked: [replace(a, ids=a.ids[:-1]) for a in whole(asked)])
+    monkeypatch.setattr(recaller, "recall_many", lambda asked: [replace(a, rows=a.rows[:-1]) for a in whole(asked)])
     with pytest.raises(BundleError, match=r"probe of its answers: must be 100 items .* were 99 from 'popular'"):
         probe(recaller)
 
@@ -156,7 +154,7 @@ def test_a_refusal_names_no_user(bundle: Bundle, monkeypatch: pytest.MonkeyPatch
     whole = recaller.recall_many
 
     def short_for_users(asked: Sequence[RecallQuery]) -> list[Recalled]:
-        return [replace(each, ids=each.ids[:7]) if each.source == "user" else each for each in whole(asked)]
+        return [replace(each, rows=each.rows[:7]) if each.source == "user" else each for each in whole(asked)]
 
     monkeypatch.setattr(recaller, "recall_many", short_for_users)
     with pytest.raises(BundleError, match=r"were 7 from 'user' for a user$"):

@@ -238,9 +238,13 @@ def test_index_figures_are_those_of_the_index(world: World, tmp_path: Path, monk
         def __init__(self, vectors: np.ndarray) -> None:
             self.vectors = vectors
 
-        def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        def search(
+            self, queries: np.ndarray, k: int, excluded: list[np.ndarray] | None = None
+        ) -> tuple[np.ndarray, np.ndarray]:
             scores = queries @ self.vectors.T
             scores[:, 1::2] = -np.inf
+            for query, rows in enumerate(excluded or []):
+                scores[query, rows] = -np.inf
             rows = np.argsort(-scores, axis=1)[:, :k]
             best = np.take_along_axis(scores, rows, axis=1)
             return np.where(np.isinf(best), -1, rows), best
