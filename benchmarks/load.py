@@ -29,6 +29,7 @@ def closed(
     *,
     answers: Sequence[bytes] | None = None,
     headers: Mapping[str, str] | None = None,
+    obeys: bool = False,
 ) -> Result:
     """Each connection sends its next request when the answer to the last has come, whatever its status.
 
@@ -39,8 +40,9 @@ def closed(
         seconds: how long requests are sent.
         answers: for each body, the body that every answer of status 200 must have; None: any.
         headers: further ones of every request.
+        obeys: a connection that is answered 429 waits as long as Retry-After says.
     """
-    return Run(url, bodies, connections, seconds, answers, headers).go(None)
+    return Run(url, bodies, connections, seconds, answers, headers, obeys).go(None)
 
 
 def open_loop(

@@ -10,7 +10,8 @@ from urllib.parse import SplitResult
 
 CHUNK = 1 << 18
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
-Answer = tuple[int, bytes, bool]  # status, body, whether the connection stays
+RETRY_AFTER = re.compile(rb"\r\nretry-after: *(\d+)\r\n", re.IGNORECASE)
+Answer = tuple[int, bytes, bool, float]  # status, body, whether the connection stays, seconds to wait before the next
 
 
 class Connection:
@@ -67,7 +68,10 @@ class Connection:
         if len(data) > end:
             return "more than one answer"
         self.buffer = b""
-        return int(data[9:12]), data[head + 4 :], data.find(b"onnection: close", 0, head) < 0
+        status = int(data[9:12])
+        told = RETRY_AFTER.search(data, 0, head + 2) if status == 429 else None
+        stays = data.find(b"onnection: close", 0, head) < 0
+        return status, data[head + 4 :], stays, 0.0 if told is None else float(told[1])
 
 
 def prebuilt(url: SplitResult, bodies: Sequence[bytes], headers: Mapping[str, str]) -> list[bytes]:

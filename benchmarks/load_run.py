@@ -38,6 +38,7 @@ class Run:
         seconds: float,
         answers: Sequence[bytes] | None,
         headers: Mapping[str, str] | None,
+        obeys: bool = False,
     ) -> None:
         if not bodies or connections < 1 or seconds <= 0 or (answers is not None and len(answers) != len(bodies)):
             raise ValueError("needs a body, a connection, some time, and an answer for every body or none at all")
@@ -48,7 +49,7 @@ class Run:
         self.family, self.address = found[0], found[4]
         expected: Sequence[bytes | None] = [None] * len(bodies) if answers is None else answers
         self.messages = cycle(list(zip(prebuilt(parts, bodies, headers or {}), expected, strict=True)))
-        self.seconds, self.count = seconds, connections
+        self.seconds, self.count, self.obeys = seconds, connections, obeys
         self.poll = select.epoll()
         _precise_timers()
         self.by_number: dict[int, Connection] = {}
@@ -62,6 +63,7 @@ class Run:
         self.errors: Counter[str] = Counter()
         self.unasked: Counter[int] = Counter()
         self.wrong = self.sent = self.waited = self.in_flight = self.tried = 0
+        self.resting: deque[tuple[float, Connection]] = deque()  # who was told to come again, and when
         self.again = False  # closed loop, and there is time left: whoever is free sends at once
 
     def go(self, due: np.ndarray | None) -> Result:
@@ -154,6 +156,10 @@ class Run:
         while self.later and self.later[0] <= start:
             self.later.popleft()
             self._connect()
+        while self.resting and self.resting[0][0] <= start:
+            rested = self.resting.popleft()[1]
+            if self.again and rested.due is None and self.by_number.get(rested.number) is rested:
+                self._send(rested, start)
         if ready:
             self.turns.append(time.perf_counter() - start)
 
@@ -167,7 +173,7 @@ class Run:
         self._answered(connection, answer)
 
     def _answered(self, connection: Connection, answer: Answer) -> None:
-        status, body, keeps = answer
+        status, body, keeps, rest_s = answer
         if connection.due is None:
             self.unasked[status] += 1
             self._lost(connection, "")
@@ -182,6 +188,8 @@ class Run:
         connection.due = None
         if not keeps:
             self._lost(connection, "")
+        elif self.again and rest_s and self.obeys:
+            self.resting.append((now + rest_s, connection))
         elif self.again:
             self._send(connection, now)
         else:

@@ -54,7 +54,9 @@ class Server:
         ready: str = "/readyz",
         log: Path | None = None,
     ) -> None:
-        pinned = ["taskset", "-c", str(core)] if core is not None and core in os.sched_getaffinity(0) else []
+        # Named in any case: a child stays where its parent does, and that is the load generator's core.
+        last = (os.cpu_count() or 1) - 1
+        pinned = ["taskset", "-c", f"0-{last}" if core is None else str(min(core, last))]
         self.url = f"http://127.0.0.1:{port}"
         self._log: IO[bytes] | None = None if log is None else log.open("wb")
         self.process = subprocess.Popen(

@@ -69,6 +69,8 @@ class Access:
             await self.app(scope, receive, running.send)
         finally:
             del self._running[running]
+            if running.answering is not None:
+                await running.answering  # before the server looks for an answer, and sends one of its own
 
     def _look(self) -> None:
         """Answers those whose time is over; their work goes on, since no thread can be stopped, and still counts."""

@@ -5,7 +5,8 @@ In: each request when its headers are complete, and when it is over. Out: in, or
 How many requests are too many depends on what they ask, so it is measured. The time of a request that came while
 nothing else was worked on is the time in calm. A burst may use the whole of `max_concurrent`. Where answers take more
 than `max_slowdown` times the time in calm, and that for 100 ms on end, it is no burst but a standing line: from then on
-only as many are let in as keep to it (more while it holds, fewer when it does not), until all of them fit again.
+only as many are let in as keep to it (more while it holds, fewer when it does not), until all of them fit again. While
+a bundle is opened answers take longer for a moment, and nobody is refused for that.
 
 The ideas: a standing line apart from a burst by its age, Nichols and Jacobson, "Controlling queue delay", ACM Queue
 2012; the limit from the time in calm, Brakmo and Peterson, "TCP Vegas", IEEE JSAC 1995.
@@ -14,15 +15,19 @@ The ideas: a standing line apart from a burst by its age, Nichols and Jacobson, 
 import time
 from collections.abc import Callable
 
+from serving.pace import is_working
+
 BURST_S = 0.1
 STEP_S = 0.01  # between two looks at the limit
-LEAST = 6  # requests that are let in always
+LEAST = 8  # requests that are let in always
+LEAST_S = 1e-6  # of a request, by a clock that may be coarse
 CALM = 2  # a request that comes to no more than one other is in calm
-CALM_SHARE = 0.01  # of each such time in their mean
+# Of each such time in their mean: more of short ones, since what makes one longer is seldom the request itself.
+CALM_DOWN, CALM_UP, CALM_MOST = 0.02, 0.005, 3.0
 FEWER, MORE = 0.85, 1.05
-# What can be refused at once is a share of the processor, about a quarter where a refusal takes 30 µs. Callers who obey
+# What can be refused at once is a share of the processor, about a sixth where a refusal takes 30 µs. Callers who obey
 # Retry-After stay far below; the others have their next request read later (`serving.limited_protocol`).
-REFUSALS_PER_S = 8_000
+REFUSALS_PER_S = 6_000
 REFUSALS_AT_ONCE = 1_000
 
 
@@ -33,6 +38,7 @@ class Admission:
         in_flight: requests let in and not over.
         heavy: those of them that are heavy.
         limit: how many others are let in.
+        calm_s: seconds in calm, by kind of work.
 
     Args:
         max_concurrent: requests in flight.
@@ -53,8 +59,8 @@ class Admission:
         self.clock = clock
         self.in_flight = self.heavy = 0
         self.limit = float(max_concurrent)
-        self.calm_s: float | None = None
-        self._taken_s, self._over, self._most = 0.0, 0, 0  # since the last look at the limit
+        self.calm_s: dict[str, float] = {}
+        self._slowdowns, self._over, self._most = 0.0, 0, 0  # since the last look at the limit
         now = clock()
         self._looked_at = self._fitted_at = self._allowed_at = now
         self._allowed = float(REFUSALS_AT_ONCE)
@@ -79,36 +85,47 @@ class Admission:
         Returns:
             None, or the name of the limit that refuses it. After None call `leave` once.
         """
+        reason = self.refusal(heavy, late)
+        if reason is None:
+            self.in_flight += 1
+            if heavy:
+                self.heavy += 1
+            else:
+                self._most = max(self._most, self.in_flight - self.heavy)
+        return reason
+
+    def refusal(self, heavy: bool, late: bool = False) -> str | None:
+        """What `enter` would say; counts nothing."""
         if self.in_flight >= self.max_concurrent:
             return "concurrency"
         if heavy:
-            if self.heavy >= self.max_heavy:
-                return "heavy"
-            self.heavy += 1
-        else:
-            if not self.room or (late and self.strict):
-                return "wait"
-            self._most = max(self._most, self.in_flight - self.heavy + 1)
-        self.in_flight += 1
-        return None
+            return "heavy" if self.heavy >= self.max_heavy else None
+        return "wait" if self.in_flight - self.heavy >= self.limit or (late and self.strict) else None
 
-    def leave(self, heavy: bool, since: float, others: int) -> None:
+    def leave(self, heavy: bool, since: float, others: int, kind: str = "") -> None:
         """A request that was let in is over, with the threads that it used.
 
         Args:
             heavy: as it entered.
             since: when it entered, by the clock.
             others: requests that were in flight then, with itself.
+            kind: of work, found while it was answered; each kind has its own time in calm.
         """
         self.in_flight -= 1
         if heavy:
             self.heavy -= 1
             return
         now = self.clock()
-        taken_s = now - since
-        if others <= CALM and not self.strict:
-            self.calm_s = taken_s if self.calm_s is None else self.calm_s + CALM_SHARE * (taken_s - self.calm_s)
-        self._taken_s += taken_s
+        taken_s = max(now - since, LEAST_S)
+        calm_s = self.calm_s.get(kind)
+        if calm_s is None:
+            # Nothing is known yet: as if it had waited for all of them.
+            self.calm_s[kind] = calm_s = taken_s / others
+        elif others <= CALM and self.in_flight < CALM and not self.strict:
+            # Both at its ends: the first of a burst comes alone, and leaves with all of it behind.
+            share = CALM_DOWN if taken_s < calm_s else CALM_UP
+            self.calm_s[kind] = calm_s = calm_s + share * (min(taken_s, CALM_MOST * calm_s) - calm_s)
+        self._slowdowns += taken_s / calm_s
         self._over += 1
         if now - self._looked_at >= STEP_S:
             self._look(now)
@@ -122,10 +139,9 @@ class Admission:
         return self._allowed >= 0
 
     def _look(self, now: float) -> None:
-        mean_s, most = self._taken_s / self._over, self._most
-        self._taken_s, self._over, self._most, self._looked_at = 0.0, 0, 0, now
-        slow = self.calm_s is not None and mean_s > self.max_slowdown * self.calm_s
-        if not slow:
+        slowdown, most = self._slowdowns / self._over, self._most
+        self._slowdowns, self._over, self._most, self._looked_at = 0.0, 0, 0, now
+        if slowdown <= self.max_slowdown or is_working():
             self._fitted_at = now
             self.limit = min(float(self.max_concurrent), MORE * self.limit)
         elif self.strict or now - self._fitted_at > BURST_S:

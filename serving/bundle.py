@@ -18,6 +18,7 @@ from serving.errors import BundleError
 from serving.ids import Ids, RowOf
 from serving.index import Floats, Rows
 from serving.manifest import Manifest, read_manifest
+from serving.pace import Rest, at_once
 
 ITEM_ID, QUERY_ID = "item_id", "query_id"
 Int32s = NDArray[np.int32]
@@ -55,25 +56,30 @@ class Bundle:
         self._check_attributes()
 
     @classmethod
-    def open(cls, path: Path, verify: bool = True) -> "Bundle":
+    def open(cls, path: Path, verify: bool = True, rest: Rest = at_once) -> "Bundle":
         """Opens a bundle.
 
         Args:
             path: the directory.
             verify: also compare the SHA-256 of every file, look for NaN in every vector and compare the ids with their
                 tables; reads every byte. Sizes, shapes, types and counts are checked in any case.
+            rest: called after each piece of work.
 
         Raises:
             BundleError: names the path and the reason.
         """
         manifest = read_manifest(path)
-        files.verify_files(path, manifest, content=verify)
+        files.verify_files(path, manifest, content=verify, rest=rest)
         bundle = cls(path, manifest)
+        rest()
         if verify:
             files.refuse_not_finite(path / files.ITEM_VECTORS, bundle.item_vectors)
             files.refuse_not_finite(path / files.QUERY_VECTORS, bundle.query_vectors)
+            rest()
             bundle.item_names.refuse_other(bundle.read_item_ids(), path / files.ITEM_IDS)
+            rest()
             bundle.query_names.refuse_other(bundle.read_query_ids(), path / files.QUERY_IDS)
+            rest()
         return bundle
 
     def read_item_ids(self) -> pl.Series:

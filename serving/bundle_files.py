@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from serving.errors import BundleError
 from serving.manifest import MANIFEST, FileInfo, Manifest
+from serving.pace import Rest, at_once
 
 QUERY_TOWER, CANDIDATE_TOWER, INDEX = "query_tower", "candidate_tower", "index"
 ITEM_IDS, ITEM_VECTORS = "item_ids.parquet", "item_vectors.npy"
@@ -41,13 +42,14 @@ def files_under(directory: Path) -> list[Path]:
     return sorted(path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir())
 
 
-def verify_files(bundle: Path, manifest: Manifest, *, content: bool) -> None:
+def verify_files(bundle: Path, manifest: Manifest, *, content: bool, rest: Rest = at_once) -> None:
     """Compares the directory with the manifest.
 
     Args:
         bundle: the directory.
         manifest: what should be there.
         content: also compare every SHA-256, which reads every byte.
+        rest: called after each file.
 
     Raises:
         BundleError: a file is missing, of another size or content, a link, a pickle, or not in the manifest although
@@ -63,6 +65,7 @@ def verify_files(bundle: Path, manifest: Manifest, *, content: bool) -> None:
             raise BundleError(f"{path}: {reason}: {size} bytes, the manifest says {info.bytes}")
         if content and digest(path).sha256 != info.sha256:
             raise BundleError(f"{path}: altered: its SHA-256 is not the manifest's")
+        rest()
     loaded_whole = [QUERY_TOWER, CANDIDATE_TOWER]
     if manifest.index is not None and manifest.index.path is not None:
         loaded_whole.append(manifest.index.path)

@@ -114,7 +114,7 @@ def _search_all(
     else:
         rows, scores = index.search(queries, k, excluded)
     short = [query for query, length in enumerate(lengths) if length > OVERFETCH_LIMIT]
-    for query in np.flatnonzero(rows[:, -1] < 0).tolist():
+    for query in np.flatnonzero(rows[:, -1] < 0).tolist() if len(rows) and rows[:, -1].min() < 0 else ():
         if query not in short and np.count_nonzero(rows[query] >= 0) < min(k, len(exact.item_vectors) - lengths[query]):
             short.append(query)
     for length in lengths:

@@ -154,16 +154,34 @@ def rescore(item_vectors: Floats, queries: Floats, rows: Rows) -> Floats:
     """
     scores = np.empty(rows.shape, np.float32)
     step = _queries_at_a_time(rows.shape[1], queries.shape[1], RESCORED_NUMBERS)
+    doubles = queries[:, np.newaxis].astype(np.float64)
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
-        # `take` that clips: several times faster than an index in brackets, and a negative row becomes row 0.
-        vectors = item_vectors.take(rows[part], axis=0, mode="clip").astype(np.float64)
-        # vecdot, not a matrix product: it sums each pair in the same order wherever the pair stands in the batch.
-        products = np.vecdot(vectors, queries[part, np.newaxis].astype(np.float64))
-        np.maximum(products, -_GREATEST, out=products)
-        np.minimum(products, _GREATEST, out=scores[part], casting="same_kind")
+        _exact(item_vectors, doubles[part], rows[part], scores[part])
     scores[rows < 0] = -np.inf
     return scores
+
+
+def best_of_one(item_vectors: Floats, query: NDArray[np.float64], rows: Rows, k: int) -> tuple[Rows, Floats]:
+    """`rescore` and `best_first` of one query, twice as fast: [D] and rows [C], none negative, to [k] and [k]."""
+    scores = np.empty(len(rows), np.float32)
+    _exact(item_vectors, query, rows, scores)
+    order = np.lexsort((rows, -scores))[:k]
+    if len(order) == k:
+        return rows[order], scores[order]
+    best, falling = np.full(k, -1, np.int64), np.full(k, -np.inf, np.float32)
+    best[: len(order)], falling[: len(order)] = rows[order], scores[order]
+    return best, falling
+
+
+def _exact(item_vectors: Floats, queries: NDArray[np.float64], rows: Rows, scores: Floats) -> None:
+    """Scores of pairs, in place: rows [..., C] of queries [..., 1, D], or [C] of [D]."""
+    # `take` that clips: several times faster than an index in brackets, and a negative row becomes row 0.
+    vectors = item_vectors.take(rows, axis=0, mode="clip").astype(np.float64)
+    # vecdot, not a matrix product: it sums each pair in the same order wherever the pair stands in the batch.
+    products = np.vecdot(vectors, queries)
+    np.maximum(products, -_GREATEST, out=products)
+    np.minimum(products, _GREATEST, out=scores, casting="same_kind")
 
 
 def best_first(rows: Rows, scores: Floats, k: int) -> tuple[Rows, Floats]:

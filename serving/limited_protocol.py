@@ -9,6 +9,7 @@ import math
 import weakref
 from typing import Any
 
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 from uvicorn.server import ServerState
 
@@ -55,6 +56,7 @@ class LimitedProtocol(JsonErrorsProtocol):
         self._running = self._held = self._surplus = self._stopping = False
         self._head_bytes = 0
         self.late = False
+        self._incomplete: tuple[RequestResponseCycle, App] | None = None  # the rest of its body is to come
 
     def connection_made(self, transport: Any) -> None:
         """Takes a connection; above the limit in place of an idle one, or to refuse its first request."""
@@ -84,6 +86,8 @@ class LimitedProtocol(JsonErrorsProtocol):
             self._head_bytes = 0 if self._ended else len(data)
         elif self._in_head:
             self._head_bytes += len(data)
+        if self._incomplete is not None:
+            self._refuse_early(self._incomplete[0])
         if self._in_head and self._head_bytes > MOST_HEAD_BYTES:
             self.close_with(431, TOO_LONG)
 
@@ -109,8 +113,36 @@ class LimitedProtocol(JsonErrorsProtocol):
         """A request has arrived whole."""
         self._arriving, self._ended = False, True
         super().on_message_complete()
+        self._begin_whole()
+
+    def on_body(self, body: bytes) -> None:
+        """Takes a piece of a body; a large one is read by the app, piece by piece."""
+        super().on_body(body)
+        if self.flow.read_paused:
+            self._begin_whole()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: App) -> None:
+        if cycle.more_body and not cycle.waiting_for_100_continue and len(cycle.body) <= HIGH_WATER_LIMIT:
+            # Whoever sends a body slowly waits here, outside: inside they would hold a place that others need.
+            self._incomplete = cycle, app
+            self.flow.resume_reading()
+        else:
+            self._begin(cycle, app)
+
+    def _begin_whole(self) -> None:
+        if self._incomplete is not None:
+            (cycle, app), self._incomplete = self._incomplete, None
+            self._begin(cycle, app)
+
+    def _refuse_early(self, cycle: RequestResponseCycle) -> None:
+        """Refuses a request that would not be let in now, before its caller sends all of the body."""
+        path = cycle.scope["path"]
+        reason = None if path in ALWAYS else self._shared.admission.refusal(path != LIGHT)
+        if reason is not None:
+            self._incomplete = None
+            self._refuse(cycle, reason)
+
+    def _begin(self, cycle: RequestResponseCycle, app: App) -> None:
         path = cycle.scope["path"]
         if self.flow.write_paused:
             # The caller does not read its answers: another one would wait here, in a place that others need.
@@ -126,7 +158,8 @@ class LimitedProtocol(JsonErrorsProtocol):
         if path in ALWAYS:
             running = cycle.run_asgi(app)
         else:
-            heavy, admission = path != LIGHT, self._shared.admission
+            # What is still to come may come slowly: its place is not one of those that single recalls need.
+            heavy, admission = path != LIGHT or cycle.more_body, self._shared.admission
             reason = "connections" if self._surplus else admission.enter(heavy, self.late)
             if reason is not None:
                 self._refuse(cycle, reason)
@@ -141,7 +174,7 @@ class LimitedProtocol(JsonErrorsProtocol):
         try:
             await cycle.run_asgi(app)
         finally:
-            admission.leave(heavy, since, others)
+            admission.leave(heavy, since, others, cycle.scope["state"].get("kind", ""))
 
     def _refuse(self, cycle: RequestResponseCycle, reason: str) -> None:
         metrics.refused(reason)

@@ -4,6 +4,7 @@ In: a bundle, opened or as a path. Out: an `Index`, a `Recaller`. Only asking fo
 """
 
 import gc
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,18 +14,23 @@ from serving.bundle import Bundle
 from serving.errors import BundleError
 from serving.index import ExactIndex, Index
 from serving.live_users import LiveUsers
+from serving.pace import Rest, at_once
 from serving.recall import Recaller
 from serving.scann_index import ScannIndex, ScannParameters
 
 YOUNG = 10_000
+SWITCH_S = 0.0005
 
 
 def load_libraries() -> None:
-    """Loads what every bundle needs, and takes it out of the garbage collector's sight, once in a process.
+    """Loads what every bundle needs, once in a process, and settles how threads and the collector share its time.
 
     TensorFlow is some 300,000 objects. They never go, and each look at them all would hold up every answer for 0.2 s;
     without them a look takes 2 ms.
     """
+    # Whoever waits for the interpreter gets it this soon: a bundle that opens must not hold an answer up for Python's
+    # 5 ms each time.
+    sys.setswitchinterval(SWITCH_S)
     if gc.get_freeze_count():
         return
     import serving.encoder  # noqa: F401
@@ -53,7 +59,9 @@ def open_index(bundle: Bundle) -> Index:
     return ScannIndex.load(directory, bundle.item_vectors, parameters)
 
 
-def open_recaller(path: Path, *, verify: bool = True, tower: bool = True, users: LiveUsers | None = None) -> Recaller:
+def open_recaller(
+    path: Path, *, verify: bool = True, tower: bool = True, users: LiveUsers | None = None, rest: Rest = at_once
+) -> Recaller:
     """Opens a bundle and everything that answers from it.
 
     Args:
@@ -61,15 +69,22 @@ def open_recaller(path: Path, *, verify: bool = True, tower: bool = True, users:
         verify: see `Bundle.open`.
         tower: also load the query tower, warmed up; without it no features can be encoded.
         users: what users took since the bundle was made.
+        rest: called after each piece of work.
 
     Raises:
         BundleError: names the path and the reason.
     """
-    bundle = Bundle.open(path, verify=verify)
+    bundle = Bundle.open(path, verify=verify, rest=rest)
     encoder = None
     if tower:
         from serving.encoder import Encoder
 
         encoder = Encoder.of_queries(bundle)
+        rest()
         encoder.warm_up()
-    return Recaller(bundle, open_index(bundle), encoder, users)
+        rest()
+    index = open_index(bundle)
+    rest()
+    recaller = Recaller(bundle, index, encoder, users)
+    rest()
+    return recaller

@@ -13,6 +13,7 @@ from serving.bundle import Bundle
 from serving.errors import BundleError
 from serving.index import Floats
 from serving.opening import open_recaller
+from serving.pace import Rest, at_once
 from serving.query import RecallQuery
 from serving.recall import Recaller
 
@@ -49,10 +50,11 @@ def open_item_encoder(bundle: Bundle) -> "Encoder":
     return encoder
 
 
-def probe(recaller: Recaller) -> None:
+def probe(recaller: Recaller, rest: Rest = at_once) -> None:
     """Asks an opened bundle what a service would ask it.
 
-    The index against exact search, the query tower with nothing and with a known item, and whole answers.
+    The index against exact search, the query tower with nothing and with a known item, and whole answers. `rest` is
+    called after each.
 
     Raises:
         BundleError: too few of the best are found, a number is not finite, a length is wrong, or anything fails.
@@ -65,6 +67,7 @@ def probe(recaller: Recaller) -> None:
             raise BundleError(f"{path}: probe of its {what}: {error}") from None
         except Exception as error:  # The tower raises TensorFlow's errors, the index ScaNN's
             raise BundleError(f"{path}: probe of its {what} failed: {type(error).__name__}: {error}") from error
+        rest()
 
 
 def _search(recaller: Recaller) -> None:

@@ -146,7 +146,7 @@ class Recaller:
             every = len(places) == len(plans)
             queries = work.vectors if every else work.vectors[places]
             rows, scores = items.search(queries, first.k, [plans[place].excluded for place in places], first.wanted)
-            counts = np.count_nonzero(rows >= 0, axis=1).tolist()
+            counts = (rows >= 0).sum(axis=1).tolist()
             found |= zip(places, [(r[:n], s[:n]) for r, s, n in zip(rows, scores, counts, strict=True)], strict=True)
         for place, plan in enumerate(plans):
             if plan.query.diversity is not None:

@@ -55,10 +55,12 @@ async def recall(request: Request) -> Response:
     """Answers with the k best items; unknown users, and requests that name nothing known, get the popular ones."""
     service = service_of(request)
     query = limited(await _body(request, RecallRequest), service.settings)
+    state = request.scope.setdefault("state", {})
     if query.user_id is not None:
-        request.scope.setdefault("state", {})["user_id"] = query.user_id
+        state["user_id"] = query.user_id
     recaller = _pick(service, query)
     encoded, fast = _is_encoded(recaller, query), _is_fast(recaller, query)
+    state["kind"] = "tower" if encoded else "fast" if fast else "thread"  # for `serving.admission`
     if fast or (encoded and not query.diversity and query.wanted is EVERYTHING):
         recalled = await service.batcher.answer(recaller, query, encoded=encoded, fast=fast)
     else:

@@ -8,6 +8,7 @@ import logging
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 from anyio import CapacityLimiter
@@ -23,6 +24,7 @@ from serving.journal import Journal, JournalError
 from serving.live import ItemEncoder, Live
 from serving.logs import SERVER
 from serving.opening import load_libraries, open_recaller
+from serving.pace import Rest, at_once, beside_answers
 from serving.probe import open_item_encoder, probe
 from serving.query import RecallQuery
 from serving.recall import Recaller
@@ -59,7 +61,7 @@ class Service:
         self.generations: Generations[Recaller] = Generations(settings.bundle, self._open)
         self.batcher = Batcher(settings.max_microbatch)
         self.writers = CapacityLimiter(WRITERS)
-        self.draining = False
+        self.draining = self._started = False
         # One thread of its own: while a bundle opens, whoever asks for another look waits in no other's place.
         self._reloads = ThreadPoolExecutor(1, "reload")
         self._samples = ThreadPoolExecutor(1, "index-recall")
@@ -72,7 +74,7 @@ class Service:
         """
         load_libraries()
         self.generations.open_first()
-        self._verified = None
+        self._verified, self._started = None, True
         self._tell(self.generations.active)
         metrics.started()
         self._measure()
@@ -144,13 +146,9 @@ class Service:
         return {name: _without_place(reason, self.settings.bundle) for name, reason in refused.items()}
 
     def _open(self, path: Path) -> Recaller:
-        recaller = open_recaller(path, verify=self.settings.verify and path != self._verified, users=self.live.users)
-        if self.journal is not None:
-            self._encoders[recaller.bundle] = open_item_encoder(recaller.bundle)
-        with unmeasured():
-            probe(recaller)
-            for query in _warm_up_queries(recaller.bundle):
-                recaller.recall(query)
+        # At the start nobody waits for answers yet.
+        with beside_answers() if self._started else nullcontext(at_once) as rest:
+            recaller = self._opened(path, rest)
         if self.settings.index_sample_s and not isinstance(recaller.index, ExactIndex):
             recaller.catalogue.index = Watched(recaller.index)
         try:
@@ -158,6 +156,18 @@ class Service:
         except JournalError as error:
             # No fault of the bundle, which answers without them until the next look succeeds.
             log.error("live changes cannot be read: %s", error)
+        return recaller
+
+    def _opened(self, path: Path, rest: Rest) -> Recaller:
+        verify = self.settings.verify and path != self._verified
+        recaller = open_recaller(path, verify=verify, users=self.live.users, rest=rest)
+        if self.journal is not None:
+            self._encoders[recaller.bundle] = open_item_encoder(recaller.bundle)
+            rest()
+        with unmeasured():
+            probe(recaller, rest)
+            for query in _warm_up_queries(recaller.bundle):
+                recaller.recall(query)
         return recaller
 
     def _tell(self, generation: Generation[Recaller]) -> None:

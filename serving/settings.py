@@ -50,7 +50,7 @@ class Settings(BaseSettings):
     max_concurrent: int = Field(64, ge=1, description="requests that a worker works on at a time; others get 429")
     max_heavy: int = Field(8, ge=1, description="of these, those that are not POST /recall")
     max_slowdown: float = Field(
-        4.0, gt=1, description="how many times its time in calm a recall may take on end before others get 429"
+        8.0, gt=1, description="how many times its time in calm a recall may take on end before others get 429"
     )
     max_connections: int = Field(1_000, ge=1, description="open connections of a worker")
     max_microbatch: int = Field(64, ge=1, description="the most queries that one call of the tower answers together")

@@ -82,7 +82,7 @@ def test_a_burst_is_let_in_whole() -> None:
 def test_a_standing_line_is_cut_to_what_keeps_to_the_slowdown_and_nothing_is_idle() -> None:
     admission, clock = fresh()
     run(admission, clock, rate=0.5 / STEP_S, seconds=1)
-    assert admission.calm_s == pytest.approx(STEP_S)
+    assert admission.calm_s[""] == pytest.approx(STEP_S)
     run(admission, clock, rate=2 / STEP_S, seconds=BURST_S + 1)
     assert admission.strict
     seconds = 5
@@ -107,13 +107,13 @@ def test_the_time_in_calm_is_not_learnt_under_load() -> None:
     admission, clock = fresh()
     run(admission, clock, rate=0.5 / STEP_S, seconds=1)
     run(admission, clock, rate=2 / STEP_S, seconds=30)
-    assert admission.calm_s == pytest.approx(STEP_S, rel=0.1)
+    assert admission.calm_s[""] == pytest.approx(STEP_S, rel=0.1)
     assert admission.strict
-    calm_s = admission.calm_s
+    calm_s = admission.calm_s[""]
     for _ in range(100):  # alone in the worker, but behind all that is refused
         admission.enter(False)
         admission.leave(False, clock() - 10 * STEP_S, 1)
-    assert admission.calm_s == calm_s
+    assert admission.calm_s[""] == calm_s
 
 
 def test_what_was_held_is_refused_while_there_is_a_standing_line_only() -> None:

@@ -22,10 +22,12 @@ VECTORS = np.random.default_rng(1).normal(size=(N, 16)).astype(np.float32)
 QUERIES = np.random.default_rng(2).normal(size=(10, 16)).astype(np.float32)
 
 
-@pytest.mark.parametrize(("items", "leaves"), [(20_000, 0), (99_999, 0), (100_000, 316), (1_000_000, 1_000)])
-def test_parameters_follow_scanns_rules(items: int, leaves: int) -> None:
+@pytest.mark.parametrize(
+    ("items", "leaves", "block"), [(20_000, 71, 1), (99_999, 158, 1), (100_000, 316, 2), (1_000_000, 1_000, 2)]
+)
+def test_parameters_follow_the_size_of_the_catalogue(items: int, leaves: int, block: int) -> None:
     parameters = ScannParameters.for_size(items, 64)
-    assert (parameters.leaves, parameters.dimensions_per_block) == (leaves, 2)
+    assert (parameters.leaves, parameters.dimensions_per_block) == (leaves, block)
     assert parameters.exhaustive(items).leaves_searched == leaves
     assert parameters.exhaustive(items).rescored == items
 

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 EF = (100, 120, 150, 180, 220, 270, 330, 400, 500, 650, 800)
 BUILDS = {
+    "M=8, ef_construction=200": {"M": 8, "ef_construction": 200},
+    "M=12, ef_construction=200": {"M": 12, "ef_construction": 200},
     "M=16, ef_construction=200": {"M": 16, "ef_construction": 200},
     "M=24, ef_construction=200": {"M": 24, "ef_construction": 200},
     "M=32, ef_construction=300": {"M": 32, "ef_construction": 300},
