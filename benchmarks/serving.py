@@ -218,6 +218,7 @@ def swapped(server: Server, activate: Any, known: list[bytes], rate: float) -> d
     load.closed(url, known, 8, 2)  # warm
     child = os.fork()
     if child == 0:  # not a thread: it would stop the generator
+        os.nice(19)  # it loads TensorFlow, on the generator's core
         time.sleep(3)
         activate("b")
         os._exit(0)

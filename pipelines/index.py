@@ -24,7 +24,7 @@ from serving.manifest import IndexInfo
 from serving.scann_index import EXACT_BELOW, TUNED_K, ScannIndex, ScannParameters
 from serving.staging import remove
 
-SAMPLE = 1_000
+SAMPLE = 2_000
 SINGLE_QUERIES = 200
 # Steps between settings that are tried, and so many times k candidates before more leaves are tried instead.
 LEAVES_STEP, RESCORED_STEP, PLENTY = 1.25, 1.05, 16
@@ -68,7 +68,7 @@ def run(
 
 
 def sample_queries(bundle: Bundle, seed: int) -> Floats:
-    """At most 1,000 of the bundle's query vectors, or item vectors where it has none of any user: [B, D]."""
+    """At most 2,000 of the bundle's query vectors, or item vectors where it has none of any user: [B, D]."""
     for vectors in (bundle.query_vectors, bundle.item_vectors):
         rows = np.random.default_rng(seed).choice(len(vectors), size=min(SAMPLE, len(vectors)), replace=False)
         drawn = vectors[np.sort(rows)]

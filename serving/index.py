@@ -166,12 +166,16 @@ def best_of_one(item_vectors: Floats, query: NDArray[np.float64], rows: Rows, k:
     """`rescore` and `best_first` of one query, twice as fast: [D] and rows [C], none negative, to [k] and [k]."""
     scores = np.empty(len(rows), np.float32)
     _exact(item_vectors, query, rows, scores)
-    order = np.lexsort((rows, -scores))[:k]
+    order = np.argsort(-scores)[: k + 1]
+    falling = scores[order]
+    if (falling[1:] == falling[:-1]).any():
+        order = np.lexsort((rows, -scores))
+    order = order[:k]
     if len(order) == k:
         return rows[order], scores[order]
-    best, falling = np.full(k, -1, np.int64), np.full(k, -np.inf, np.float32)
-    best[: len(order)], falling[: len(order)] = rows[order], scores[order]
-    return best, falling
+    best, best_scores = np.full(k, -1, np.int64), np.full(k, -np.inf, np.float32)
+    best[: len(order)], best_scores[: len(order)] = rows[order], scores[order]
+    return best, best_scores
 
 
 def _exact(item_vectors: Floats, queries: NDArray[np.float64], rows: Rows, scores: Floats) -> None:

@@ -23,8 +23,10 @@ ASSETS = "scann_assets.pbtxt"
 # The tuned numbers of leaves and rescored candidates belong to this k. A larger k rescores in proportion; its leaves
 # grow with the square root: at 200k items recall@1000 was then 0.975, 0.938 without, at a recall@100 of 0.993.
 TUNED_K = 100
-# Most users share one call of ScaNN: at least so many candidates are added for any exclusion.
-LEAST_EXTRA = 32
+# Queries that exclude at most so many rows share one call of ScaNN, with as many candidates more as the longest of them
+# needs: what a query gets does not depend on that, since ScaNN's first candidates are the same however many it is asked
+# for. Beyond, more leaves are looked into, too; up to here that gained nothing (Gowalla: recall rose with exclusions).
+COMMON = 256
 FEW = 8  # lines
 # Each leaf's centre from so many items; and those centres moved so that the products with a leaf's items come out right
 # (anisotropic, as the codes), by ScaNN's `avq`. With a million trained vectors a sixteenth of all leaves then held
@@ -117,14 +119,11 @@ class ScannIndex:
         pybind = _scann()
         try:
             assets = (directory / ASSETS).read_text(encoding="utf-8")
+            _check_arrays(directory, len(item_vectors))
             # Not `load_searcher`: that unpickles a file of document ids where it finds one.
             searcher = pybind.ScannSearcher(pybind.scann_pybind.ScannNumpy(str(directory), assets))
-        except (OSError, RuntimeError, ValueError) as error:
+        except (OSError, EOFError, RuntimeError, ValueError) as error:
             raise BundleError(f"{directory}: not a ScaNN index that this release opens: {error}") from None
-        if searcher.size() != len(item_vectors):
-            raise BundleError(
-                f"{directory}: an index of {searcher.size()} items beside {len(item_vectors)} item vectors"
-            )
         return cls(searcher, item_vectors, parameters)
 
     def save(self, directory: Path) -> None:
@@ -147,11 +146,13 @@ class ScannIndex:
         queries = checked_queries(queries, self.item_vectors.shape[1], k)
         if excluded is None:
             return self._search(queries, k, 0, None)
+        lengths = [len(left_out) for left_out in excluded]
+        longest = max(lengths, default=0)
+        if longest <= COMMON:
+            return self._search(queries, k, longest, excluded)
         alike: dict[int, list[int]] = {}
-        for query, left_out in enumerate(excluded):
-            alike.setdefault(_extra(len(left_out)), []).append(query)
-        if len(alike) == 1:
-            return self._search(queries, k, next(iter(alike)), excluded)
+        for query, length in enumerate(lengths):
+            alike.setdefault(_extra(length), []).append(query)
         rows, scores = np.empty((len(queries), k), np.int64), np.empty((len(queries), k), np.float32)
         for extra, some in alike.items():
             rows[some], scores[some] = self._search(queries[some], k, extra, [excluded[query] for query in some])
@@ -163,7 +164,8 @@ class ScannIndex:
         length = math.sqrt(doubles.dot(doubles))
         if not math.isfinite(length):
             checked_queries(query[np.newaxis], len(query), k)
-        extra = 0 if excluded is None else _extra(len(excluded))
+        extra = 0 if excluded is None else len(excluded)
+        extra = extra if extra <= COMMON else _extra(extra)
         wanted, leaves = self._effort(k, extra)
         unit = (doubles / (length or 1.0)).astype(np.float32)
         found, _ = self._searcher.search(unit, min(len(self.item_vectors), wanted + extra), -1, leaves or -1)
@@ -186,7 +188,8 @@ class ScannIndex:
         """How many candidates get their score, and in how many leaves they are looked for."""
         tuned = self.parameters
         wanted = min(len(self.item_vectors), max(k, math.ceil(tuned.rescored * max(1.0, k / TUNED_K))))
-        leaves = math.ceil(tuned.leaves_searched * math.sqrt(max(1.0, (k + extra) / TUNED_K)))
+        further = extra if extra > COMMON else 0
+        leaves = math.ceil(tuned.leaves_searched * math.sqrt(max(1.0, (k + further) / TUNED_K)))
         return wanted, min(tuned.leaves, leaves)
 
     def candidates(self, queries: Floats, count: int) -> Rows:
@@ -223,11 +226,22 @@ def _without(rows: Rows, excluded: Sequence[Rows], wanted: int, items: int) -> R
 
 
 def _extra(excluded: int) -> int:
-    """Candidates beyond the usual ones where so many are excluded.
+    """Candidates beyond the usual ones where so many are excluded: powers of two, so that few calls do for them all."""
+    return COMMON if excluded <= COMMON else 1 << (excluded - 1).bit_length()
 
-    Powers of two, so that what a query gets does not depend on the others of its batch, and few calls do for them all.
+
+def _check_arrays(directory: Path, items: int) -> None:
+    """Refuses arrays that ScaNN would take as they are: a wrong header or length ends the process there.
+
+    Raises:
+        BundleError: they are not of so many rows.
+        ValueError: a file is no array.
     """
-    return max(LEAST_EXTRA, 1 << (excluded - 1).bit_length()) if excluded else 0
+    for path in sorted(directory.glob("*.npy")):
+        # Mapped: only the header is read.
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        if array.size and len(array) != items:
+            raise BundleError(f"{directory}: an index of {len(array)} items beside {items} item vectors")
 
 
 def _scann() -> Any:

@@ -5,6 +5,7 @@ import hashlib
 import json
 import logging
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -277,6 +278,32 @@ def test_an_answer_that_takes_too_long_is_503_and_comes_once(
         assert json.loads(sent[1]["body"])["error"]["code"] == "timeout"
         assert (b"connection", b"close") in sent[0]["headers"]
     assert len(sent) == 2 and ended == [path]  # the work itself goes on to its end
+
+
+def test_a_request_ends_after_its_503_even_where_the_work_ends_in_the_same_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(access, "LOOK_S", 0.01)
+
+    async def stands_still(scope: Any, receive: Any, send: Any) -> None:
+        time.sleep(0.1)
+        for _ in range(2):  # the look at what takes too long comes between these
+            await asyncio.sleep(0)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"late"})
+
+    async def main() -> list[Any]:
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message.get("status"))
+
+        inside = Access(stands_still, Settings(bundle=Path("none"), request_timeout_s=0.05))
+        scope = {"type": "http", "method": "POST", "path": "/recall", "headers": []}
+        await inside(scope, None, send)  # type: ignore[arg-type]
+        return list(sent)
+
+    assert asyncio.run(main()) == [503, None]
 
 
 def test_an_answer_that_has_begun_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,3 +134,33 @@ def test_refusals_at_once_are_counted() -> None:
     assert sum(admission.may_refuse_at_once() for _ in range(2 * REFUSALS_PER_S)) == min(
         REFUSALS_AT_ONCE, REFUSALS_PER_S - 500
     )
+
+
+def test_the_first_of_a_burst_comes_alone_and_is_not_in_calm() -> None:
+    admission, clock = fresh()
+    run(admission, clock, rate=0.5 / STEP_S, seconds=1)
+    for _ in range(100):
+        since = clock()
+        for _ in range(32):
+            admission.enter(False)
+        for place in range(32):  # all are answered together, 32 times as late
+            clock.now = since + 32 * STEP_S
+            admission.leave(False, since, place + 1)
+    assert admission.calm_s[""] == pytest.approx(STEP_S)
+
+
+def test_each_kind_of_work_has_its_own_time_in_calm() -> None:
+    admission, clock = fresh(max_slowdown=3.0)
+    for kind, seconds in (("fast", STEP_S), ("tower", 10 * STEP_S)):
+        for _ in range(10):
+            admission.enter(False)
+            since, clock.now = clock(), clock() + seconds
+            admission.leave(False, since, 1, kind)
+    assert admission.calm_s == pytest.approx({"fast": STEP_S, "tower": 10 * STEP_S})
+    for _ in range(100):  # three at a time, ten times as long as the fast ones: no slower than such work is
+        for _ in range(3):
+            admission.enter(False)
+        since, clock.now = clock(), clock() + 12 * STEP_S
+        for _ in range(3):
+            admission.leave(False, since, 3, "tower")
+    assert not admission.strict

@@ -102,6 +102,59 @@ def test_the_body_of_a_refused_request_is_dropped_in_whatever_pieces_it_comes() 
     in_world(test, max_concurrent=1)
 
 
+def test_a_body_that_comes_slowly_takes_no_place() -> None:
+    async def test(world: World) -> None:
+        slow = await world.caller()
+        slow.writer.write(b"POST /recall HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhe")
+        await asyncio.sleep(0.05)
+        assert world.app.begun == 0
+        other = await world.caller()
+        other.send("/recall", b"whole")
+        assert (await other.answer())[::2] == (200, b"whole")
+        for piece in (b"l", b"lo"):
+            slow.writer.write(piece)
+            await asyncio.sleep(0.02)
+        assert (await slow.answer())[::2] == (200, b"hello")
+
+    in_world(test, max_concurrent=1)
+
+
+def test_a_slow_body_behind_another_request_is_waited_for(refused: list[str]) -> None:
+    async def test(world: World) -> None:
+        (held,) = await world.holding(1)
+        held.writer.write(b"POST /recall HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhe")
+        await asyncio.sleep(0.02)
+        world.app.gate.set()
+        assert (await held.answer())[::2] == (200, b"hello")
+        await asyncio.sleep(0.02)
+        held.writer.write(b"llo")
+        assert (await held.answer())[::2] == (200, b"hello")
+        assert not refused
+
+    in_world(test, max_concurrent=1)
+
+
+def test_a_large_body_and_one_that_is_asked_for_count_as_heavy_until_they_are_here(refused: list[str]) -> None:
+    async def test(world: World) -> None:
+        large, patient, other, single = [await world.caller() for _ in range(4)]
+        large.writer.write(b"POST /recall HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n" + b"x" * 200_000)
+        await world.app.until_begun(1)
+        lines = b"POST /recall HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"
+        patient.writer.write(lines)
+        assert await patient.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        other.writer.write(lines)
+        assert await other.code() == (429, "too_many_requests")
+        single.send("/recall")
+        assert (await single.answer())[::2] == (200, b"hello")
+        large.writer.write(b"x" * 100_000)
+        assert len((await large.answer())[2]) == 300_000
+        patient.writer.write(b"hello")
+        assert (await patient.answer())[::2] == (200, b"hello")
+        assert refused == ["heavy"]
+
+    in_world(test, max_concurrent=10, max_heavy=2)
+
+
 def test_requests_sent_in_a_row_are_answered_in_their_order_refused_or_not() -> None:
     async def test(world: World) -> None:
         (held,) = await world.holding(1)
