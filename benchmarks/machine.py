@@ -45,6 +45,14 @@ def record() -> dict[str, Any]:
     }
 
 
+def told(claims: dict[str, bool]) -> dict[str, dict[str, bool]]:
+    """What a result says of its claims: `claims` those that hold, `goals` those that were not reached."""
+    return {
+        "claims": {name: True for name, holds in claims.items() if holds},
+        "goals": {name: False for name, holds in claims.items() if not holds},
+    }
+
+
 def write(name: str, result: dict[str, Any]) -> Path:
     """Writes `result` with the record of the machine."""
     RESULTS.mkdir(parents=True, exist_ok=True)

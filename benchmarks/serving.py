@@ -73,8 +73,7 @@ def main(bundle: Path, rounds: int, seconds: float, dry: bool) -> int:
     reached[f"bundle swap under half load: no answer above {MOST_SWAP_MS:g} ms"] = swap["max_ms"] <= MOST_SWAP_MS
     manifest = read_manifest(bundle)
     result = {
-        "claims": {name: holds for name, holds in reached.items() if holds},
-        "goals": {name: holds for name, holds in reached.items() if not holds},
+        **machine.told(reached),
         "sizes": {"items": manifest.items, "users": manifest.queries, "k": K, "history": HISTORY, "batch": BATCH},
         "ratios": {name: round(ratio, 3) for name, ratio in ratios.items()},
         "per_s": rates,

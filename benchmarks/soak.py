@@ -53,7 +53,7 @@ def main() -> None:
     result["claims"]["no error in the service's log"] = not errors
     manifest = read_manifest(given.bundle)
     result["bundle"] = {"items": manifest.items, "users": manifest.queries, "dimension": manifest.dimension}
-    path = machine.write("soak", result)
+    path = machine.write("soak", result | machine.told(result["claims"]))
     print(f"{path}: {sum(result['claims'].values())} of {len(result['claims'])} claims hold")
     for claim in (name for name, holds in result["claims"].items() if not holds):
         print(f"does not hold: {claim}", file=sys.stderr)
