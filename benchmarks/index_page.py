@@ -83,5 +83,5 @@ def memory(result: dict[str, Any]) -> str:
     sizes, added = result["sizes"], result["one_more_worker_adds_bytes"]
     return "\n".join(lines) + (
         f"\n\n{sizes['items']:,} items x {sizes['dimension']}, {sizes['users']:,} users. One more worker adds "
-        f"{added / 1e6:,.0f} MB to the machine (the proportional share of all processes, three workers against two)."
+        f"{added / 1e6:,.0f} MB: what only it holds, of three workers."
     )

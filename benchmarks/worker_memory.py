@@ -26,7 +26,7 @@ from serving.bundle import Bundle
 
 START_TIMEOUT_S, REQUESTS = 300, 600
 SHARED_FILES = ("item_vectors.npy", "item_id_bytes.npy", "item_id_offsets.npy", "item_id_slots.npy")
-FIELDS = ("Rss", "Pss", "Shared_Clean", "Shared_Dirty", "Private_Clean", "Private_Dirty", "Anonymous")
+FIELDS = ("Rss", "Shared_Clean", "Shared_Dirty", "Private_Clean", "Private_Dirty", "Anonymous")
 HEADER = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+ *(.*)$")
 
 
@@ -49,7 +49,8 @@ def main(path: Path, dry: bool) -> int:
         "each of two workers": {name: max(each[name] for each in of_two) for name in ("private", "shared", "rss")},
         "the process that watches over the workers": trees[2][0],
     }
-    added = sum(each["pss"] for each in trees[3]) - sum(each["pss"] for each in trees[2])
+    # What only it holds: whatever it shares is there already with the others.
+    added = max(each["private"] for each in serving(trees[3]))
     claims = {"two workers serve": len(of_two) == 2}
     for name in SHARED_FILES:
         pages = [each["files"].get(name, {}) for each in of_two]
@@ -151,7 +152,6 @@ def summary(pid: int, bundle: Path) -> dict[str, Any]:
         "private": total["Private_Clean"] + total["Private_Dirty"],
         "shared": total["Shared_Clean"] + total["Shared_Dirty"],
         "rss": total["Rss"],
-        "pss": total["Pss"],
         "anonymous": total["Anonymous"],
         "files": files,
     }

@@ -91,7 +91,7 @@ def test_a_service_counts_what_its_index_found(tmp_path: Path, monkeypatch: pyte
         return Recaller(bundle, Forgetful(bundle.item_vectors), ArithmeticEncoder())
 
     monkeypatch.setattr("serving.service.open_recaller", opened)
-    monkeypatch.setattr("serving.service.probe", lambda recaller: None)
+    monkeypatch.setattr("serving.service.probe", lambda recaller, rest: None)
     service = Service(Settings(bundle=tmp_path / "bundle", index_sample_s=every_s))
     service.start()
     try:
