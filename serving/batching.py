@@ -24,7 +24,7 @@ from serving.query import Recalled, RecallQuery
 from serving.recall import Recaller, Work
 
 # Answered in the event loop at a time: so many fast searches take it a few milliseconds.
-MOST_INLINE = 16
+MOST_INLINE = 32
 
 
 class _Waiting(NamedTuple):

@@ -4,6 +4,7 @@ In: features of B requests or items. Out: float32 [B, D].
 """
 
 import os
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ INFORMED = "informed"
 class Encoder:
     """A tower of a bundle; `of_queries` and `of_items` load one.
 
+    Attributes:
+        tables: handles of its vocabularies.
+
     Args:
         path: the SavedModel.
         features: what it takes.
@@ -47,6 +51,11 @@ class Encoder:
         if "serving_default" not in self._model.signatures:
             raise BundleError(f"{path}: no signature 'serving_default'")
         self._signature = self._model.signatures["serving_default"]
+        # TensorFlow keeps the vocabularies of a SavedModel for good, megabytes of each: they go when this object goes.
+        variables = {id(variable.handle) for variable in self._signature.graph.variables}
+        captured = [each for each in self._signature.captured_inputs if each.dtype == tf.resource]
+        self.tables = [each for each in captured if id(each) not in variables]
+        weakref.finalize(self, _destroy, self.tables).atexit = False
         inputs = self._signature.structured_input_signature[1]
         wanted = {spec.name: spec.dtype for spec in self.features}
         found = {name: spec.dtype.name for name, spec in inputs.items()}
@@ -112,3 +121,8 @@ class Encoder:
             raise BundleError(f"{self.path}: fails on a request without features: {error}") from None
         if vectors.shape != (1, self.dimension) or not np.isfinite(vectors).all():
             raise BundleError(f"{self.path}: must give finite [1, {self.dimension}], gave {vectors}")
+
+
+def _destroy(tables: list[Any]) -> None:
+    for table in tables:
+        tf.raw_ops.DestroyResourceOp(resource=table, ignore_lookup_error=True)

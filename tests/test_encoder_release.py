@@ -1,0 +1,30 @@
+"""A tower that answers no more gives its vocabularies back; TensorFlow itself keeps them while the process lives."""
+
+import gc
+from pathlib import Path
+
+import pytest
+from serving_world import FEATURES, write_whole_world
+
+from serving.bundle import Bundle
+
+
+@pytest.mark.slow
+def test_the_vocabularies_of_a_tower_go_with_it_and_those_of_others_stay(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    from serving.encoder import Encoder
+
+    bundle = Bundle.open(write_whole_world(tmp_path))
+    going, staying = Encoder.of_queries(bundle), Encoder.of_queries(bundle)
+    request = {spec.name: None for spec in FEATURES} | {"user": "u5"}
+    before = staying.encode([request])
+    handles = list(going.tables)
+    assert len(handles) == 3  # users, items, countries
+    assert all(int(tf.raw_ops.LookupTableSizeV2(table_handle=handle)) > 0 for handle in handles)
+    del going
+    gc.collect()
+    for handle in handles:
+        with pytest.raises(tf.errors.NotFoundError):
+            tf.raw_ops.LookupTableSizeV2(table_handle=handle)
+    assert (staying.encode([request]) == before).all()
