@@ -13,7 +13,7 @@ from serving_world import USERS, item_vectors, loop_search, query_vector, seen_r
 
 from benchmarks import load, slow_loris
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 K = 5
 MOST = 4  # requests in flight: a burst of a few hundred is far beyond

@@ -46,7 +46,7 @@ class Load:
         return b"connection: close" not in head
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [1, 2])
 def test_no_request_that_was_taken_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
     # A busy machine is no reason to refuse any of these.

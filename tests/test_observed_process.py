@@ -15,7 +15,7 @@ from serving_world import copied_towers, save_towers, write_world
 
 from serving.versions import Versions
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 SECRETS = ("secret-user", "secret-key", "secret-query", "secret-path", "secret-item")
 

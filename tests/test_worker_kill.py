@@ -15,7 +15,7 @@ from benchmarks.servers import workers_of
 ITEMS_OF_U5 = ["i9", "i13", "i17"]  # of group 1, without i1 and i5, which u5 has seen
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_worker_is_replaced_and_nobody_waits_for_it(tmp_path: Path) -> None:
     bundle = write_whole_world(tmp_path)
     with RunningService(bundle, workers=2, log=tmp_path / "log") as service:

@@ -87,7 +87,7 @@ def supervised(tmp_path: Path) -> Iterator[Callable[[], Supervised]]:
             each.process.communicate()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_worker_comes_back_and_one_that_cannot_start_is_tried_seldom_beside_the_other(
     supervised: Callable[[], Supervised], tmp_path: Path
 ) -> None:
@@ -118,7 +118,7 @@ def test_a_killed_worker_comes_back_and_one_that_cannot_start_is_tried_seldom_be
     assert not metrics.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_where_no_worker_can_ever_start_the_command_ends_with_one_line(supervised: Callable[[], Supervised]) -> None:
     service = supervised()
     until(lambda: service.process.poll() is not None, "it ends")
