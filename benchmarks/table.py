@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks import table_serving
 from benchmarks.machine import RESULTS, ROOT
 
 BEGIN, END = "<!-- measured: python -m benchmarks.table -->", "<!-- /measured -->"
@@ -21,6 +22,9 @@ def table() -> str:
     rows += _ml_100k_rolling(_result("ml_100k_rolling"))
     rows += _similarity(_result("similarity"))
     rows += _filters(_result("filters"))
+    for name, its_rows in table_serving.ROWS.items():
+        if (RESULTS / f"{name}.json").exists():
+            rows += its_rows(_result(name))
     rows += _samplers(_result("samplers"))
     rows += _optimizers(_result("optimizers"))
     rows += _evaluation(_result("evaluation"))

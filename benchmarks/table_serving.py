@@ -3,6 +3,7 @@
 In: committed results. Out: what was measured, the figure, the command that measures it again.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 Rows = list[tuple[str, str, str]]
@@ -69,3 +70,53 @@ def soak(result: dict[str, Any]) -> Rows:
         "recalls: memory of the last quarter against the second"
     )
     return [(what, f"{memory['rss_last_over_second']:.3f}", "soak --bundle BUNDLE")]
+
+
+def index(result: dict[str, Any]) -> Rows:
+    """Queries a second of ours and the best of each library."""
+    ours, *others = result["finals"]
+    best = {
+        library: max(each["single"] for each in others if each["library"] == library)
+        for library in dict.fromkeys(each["library"] for each in others)
+    }
+    batch = {
+        library: max(each["batch"] for each in others if each["library"] == library)
+        for library in dict.fromkeys(each["library"] for each in others)
+    }
+    theirs = ", ".join(f"{name} {best[name]:,.0f} / {batch[name]:,.0f}" for name in best)
+    return [
+        (
+            f"Index of {result['sizes']['items']:,} items x {result['sizes']['dimension']}, recall@100 at least 0.95, "
+            "one thread: queries/s one by one / in batches",
+            f"{ours['single']:,.0f} / {ours['batch']:,.0f}; the fastest settings of {theirs}",
+            "index --work DIR",
+        )
+    ]
+
+
+def bulk_recall(result: dict[str, Any]) -> Rows:
+    """`towers recall` against the bare search."""
+    figures = ", ".join(f"{name} {each['ratio']:.2f}" for name, each in result["bundles"].items())
+    return [("`towers recall`, as a share of the rate of ScaNN's bare `search_batched`", figures, "bulk_recall")]
+
+
+def worker_memory(result: dict[str, Any]) -> Rows:
+    """What one more worker adds."""
+    sizes = result["sizes"]
+    return [
+        (
+            f"One more worker of the service at {sizes['items']:,} items x {sizes['dimension']}: memory it adds",
+            f"{result['one_more_worker_adds_bytes'] / 1e6:,.0f} MB; vectors and ids are shared",
+            "worker_memory --bundle BUNDLE",
+        )
+    ]
+
+
+ROWS: dict[str, Callable[[dict[str, Any]], Rows]] = {
+    "serving": serving,
+    "calm": calm,
+    "soak": soak,
+    "index": index,
+    "bulk_recall": bulk_recall,
+    "worker_memory": worker_memory,
+}

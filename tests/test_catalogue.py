@@ -76,8 +76,9 @@ FITS = {
 }
 
 
-def vector_of(seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=DIMENSION).astype(np.float32)
+def vector_of(seed: int, item_id: str = "") -> np.ndarray:
+    """With an id, of each item another one: two with the same would tie, and the order of the puts would decide."""
+    return np.random.default_rng([seed, *item_id.encode()]).normal(size=DIMENSION).astype(np.float32)
 
 
 @given(
@@ -115,10 +116,10 @@ def test_answers_are_those_of_a_loop_over_the_items(
                 continue
             seed, year, genre = rest
             attributes = {"year": year, "genres": [genre], "maker": None}
-            made.append(Change(item_id, vector_of(seed), attributes))
+            made.append(Change(item_id, vector_of(seed, item_id), attributes))
             counted = (ITEMS - int(item_id[1:])) * 10 if item_id.startswith("i") else 0
             assert items_count in (None, counted)
-            items[item_id] = {"vector": vector_of(seed), "count": counted, **attributes}
+            items[item_id] = {"vector": vector_of(seed, item_id), "count": counted, **attributes}
         recaller.catalogue.live.apply(made)
     query = RecallQuery(
         user_id=user,
