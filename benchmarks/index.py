@@ -55,7 +55,8 @@ def main(work: Path, rounds: int, dry: bool) -> int:
             settings = {"build": library, "name": name}
             builds[f"{library} {name}"] = store.run(settings, lambda p=peer, n=name, f=file: built(p, n, vectors, f))
     # From here on one processor, for us and for them.
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    processors = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(processors)})
     swept = []
     for library, peer in LIBRARIES.items():
         for name in peer.BUILDS:
@@ -65,6 +66,7 @@ def main(work: Path, rounds: int, dry: bool) -> int:
             )
             swept += [{"library": library, "name": name, **each} for each in found["settings"]]
     finals = compared(bundle, swept, work / "indexes", queries, truth, rounds)
+    os.sched_setaffinity(0, processors)
     result = judged(finals, swept) | {
         "sizes": {"items": len(vectors), "dimension": vectors.shape[1], "queries": len(queries), "k": K},
         "rounds": rounds,
