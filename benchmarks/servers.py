@@ -26,10 +26,17 @@ STOP_S = 30.0
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of one process in MiB: resident, and its share of what several processes map."""
+    """Memory in MiB.
+
+    Attributes:
+        rss: resident.
+        pss: of that its share: what several processes map counts for each in part.
+        anonymous: what it has allocated itself, without files.
+    """
 
     rss: float
     pss: float
+    anonymous: float
 
 
 class Server:
@@ -102,7 +109,7 @@ class Server:
     def memory(self) -> Memory:
         """Memory of all its processes together, now."""
         each = [memory_of(pid) for pid in self.processes()]
-        return Memory(sum(one.rss for one in each), sum(one.pss for one in each))
+        return Memory(*(sum(getattr(one, name) for one in each) for name in ("rss", "pss", "anonymous")))
 
     def _wait(self, path: str) -> None:
         deadline = time.monotonic() + READY_S
@@ -192,13 +199,13 @@ def workers_of(pid: int) -> list[int]:
 
 def memory_of(pid: int) -> Memory:
     """Memory of a process; zero where it is no more."""
-    found = {"Rss": 0, "Pss": 0}
+    found = {"Rss": 0, "Pss": 0, "Anonymous": 0}
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines():
             name, _, rest = line.partition(":")
             if name in found:
                 found[name] = int(rest.split()[0])
-    return Memory(found["Rss"] / 1024, found["Pss"] / 1024)
+    return Memory(*(size / 1024 for size in found.values()))
 
 
 def processor_s(pid: int) -> float:

@@ -31,6 +31,7 @@ RATE = 400.0  # recalls a second, far below saturation
 CONNECTIONS = 64
 LEAST_SWAPS, LEAST_UPSERTS = 20, 5_000
 MOST_MEMORY = 1.05
+MOST_REFUSED = 0.005
 LOAD_S = 30.0  # one stretch of load: its latencies are kept in memory
 
 
@@ -70,6 +71,7 @@ def soak(server: Server, root: Path, bundle: Path, seconds: float) -> dict[str, 
     url = f"{server.url}/recall"
     load.open_loop(url, bodies, RATE, 5, CONNECTIONS)  # warm
     writer.start()
+    theirs.close()  # so that a writer that dies is noticed
     loads: list[Result] = []
     with MemoryWatch(server) as watch:
         while watch.found == [] or watch.seconds[-1] < seconds - 1:
@@ -85,9 +87,11 @@ def soak(server: Server, root: Path, bundle: Path, seconds: float) -> dict[str, 
     lost = sum(sum(each.errors.values()) for each in loads)
     claims = {
         f"median memory of the last quarter at most {MOST_MEMORY:g} times that of the second": (
-            memory["rss_last_over_second"] <= MOST_MEMORY and memory["pss_last_over_second"] <= MOST_MEMORY
+            memory["rss_last_over_second"] <= MOST_MEMORY and memory["anonymous_last_over_second"] <= MOST_MEMORY
         ),
-        "every recall is answered with 200": set(statuses) == {200} and not lost,
+        f"every recall is answered; at most {MOST_REFUSED:.1%} are refused": (
+            set(statuses) <= {200, 429} and not lost and statuses.get(429, 0) <= MOST_REFUSED * sum(statuses.values())
+        ),
         "every change, event and swap is taken": not written["failed"],
         "what was put last is recalled": written["last_is_recalled"],
     }
@@ -115,7 +119,8 @@ def quarters(at: list[float], found: list[Memory], seconds: float) -> dict[str, 
     """Medians of each quarter in MiB, the last against the second, and a sample every ten seconds."""
     quarter = np.minimum((np.array(at) / seconds * 4).astype(int), 3)
     figures: dict[str, Any] = {}
-    for name in ("rss", "pss"):
+    # Not pss: what the libraries take in it depends on which other processes run.
+    for name in ("rss", "anonymous"):
         values = np.array([getattr(each, name) for each in found])
         medians = [float(np.median(values[quarter == place])) for place in range(4)]
         figures[f"{name}_mib_by_quarter"] = [round(each, 1) for each in medians]

@@ -22,6 +22,7 @@ UPSERTS_PER_S, EVENTS_PER_S, DELETES_PER_S = 10.0, 10.0, 1.0
 SWAP_EVERY_S = 24.0
 OWN_ITEMS = 500  # ids that are put again and again, so that a catalogue that only grows does not hide a leak
 USERS_OF_ITEM = 20
+TRIES, AGAIN_S = 5, 1.0  # what Retry-After says
 
 
 class Writer:
@@ -42,7 +43,7 @@ class Writer:
         features = read_manifest(bundle).candidate_features
         self.feature = next(feature.name for feature in features if feature.kind == "neighbours")
         self.random = np.random.default_rng(7)
-        self.counts = {"upserts": 0, "deletes": 0, "events": 0, "swaps": 0}
+        self.counts = {"upserts": 0, "deletes": 0, "events": 0, "swaps": 0, "refused": 0}
         self.failed: list[str] = []
         self.swapping: subprocess.Popen[bytes] | None = None
         self.live: set[str] = set()
@@ -107,10 +108,28 @@ class Writer:
         self.counts["swaps"] += 1
 
     def _ask(self, method: str, path: str, body: Any) -> dict[str, Any]:
+        """The answer, asked for again where it is refused for the moment; empty where it fails."""
+        for _ in range(TRIES):
+            answer = self._ask_once(method, path, body)
+            if answer is not None:
+                return answer
+            self.counts["refused"] += 1
+            time.sleep(AGAIN_S)
+        self.failed.append(f"{method} {path}: refused {TRIES} times")
+        return {}
+
+    def _ask_once(self, method: str, path: str, body: Any) -> dict[str, Any] | None:
         content = None if body is None else json.dumps(body).encode()
-        self.connection.request(method, path, content, {"content-type": "application/json"})
-        answer = self.connection.getresponse()
-        told = answer.read()
+        try:
+            self.connection.request(method, path, content, {"content-type": "application/json"})
+            answer = self.connection.getresponse()
+            told = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            self.connection.close()
+            self.failed.append(f"{method} {path}: {error!r}")
+            return {}
+        if answer.status == 429:
+            return None
         if answer.status != 200:
             self.failed.append(f"{method} {path}: {answer.status} {told[:200]!r}")
             return {}

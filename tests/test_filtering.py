@@ -211,5 +211,22 @@ def test_production_settings_find_98_of_100_through_filters_that_know_the_query(
         assert agreement(wanted, search_filtered(index, exact, queries, 100, None, eligible)[0]) >= 0.98
 
 
+def test_what_an_approximate_index_gives_a_query_does_not_depend_on_its_batch() -> None:
+    rng = np.random.default_rng(8)
+    vectors = (rng.normal(size=(50, 16))[rng.integers(0, 50, 9_000)] + rng.normal(size=(9_000, 16))).astype(np.float32)
+    queries = rng.normal(size=(40, 16)).astype(np.float32)
+    # Coarse and narrow, so that one leaf or candidate more or fewer shows.
+    index = ScannIndex.build(vectors, ScannParameters(leaves=60, leaves_searched=4, rescored=105))
+    exact = ExactIndex(vectors)
+    lengths = [0, 1, 30, 200, 256, 257, 500, 2_048, 2_049, 3_000]
+    excluded = [np.sort(rng.permutation(9_000)[: lengths[query % 10]]) for query in range(40)]
+    alone = [search_filtered(index, exact, queries[q : q + 1], 100, excluded[q : q + 1]) for q in range(40)]
+    assert agreement(exact.search(queries, 100, excluded)[0], np.concatenate([rows for rows, _ in alone])) < 0.99
+    for some in (list(range(40)), [0, 1], [3, 0, 1, 2, 4], [13, 7, 1], list(range(0, 40, 10))):
+        rows, scores = search_filtered(index, exact, queries[some], 100, [excluded[q] for q in some])
+        np.testing.assert_array_equal(rows, np.concatenate([alone[q][0] for q in some]))
+        np.testing.assert_array_equal(scores, np.concatenate([alone[q][1] for q in some]))
+
+
 def agreement(wanted: np.ndarray, found: np.ndarray) -> float:
     return float(np.mean([len(set(a) & set(b)) / len(a) for a, b in zip(wanted.tolist(), found.tolist(), strict=True)]))
