@@ -5,8 +5,8 @@ but the most that go together. Where nothing is running, a batch starts with wha
 whoever comes while one runs goes with the next. So an idle service answers at once, and under load batches grow by
 themselves until they keep up.
 
-Searches that are fast are made in the event loop itself, which is faster than any thread. So is the call of a tower whose
-last one took less than a millisecond or two; a slower one is called in a thread, one batch after another.
+Searches that are fast are made in the event loop itself, which is faster than any thread, and the tower is called in a
+thread, one batch after another.
 """
 
 import asyncio
@@ -25,9 +25,6 @@ from serving.recall import Recaller, Work
 
 # Answered in the event loop at a time: so many fast searches take it a few milliseconds.
 MOST_INLINE = 32
-# A tower that takes no longer for a batch is called in the event loop, too: that is what handing over to a thread costs
-# a few batches, and what a search of so many takes.
-TOWER_INLINE_S = 0.0015
 
 
 class _Waiting(NamedTuple):
@@ -49,12 +46,11 @@ class Batcher:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._inline: deque[_Waiting] = deque()
+        self._known: deque[_Waiting] = deque()
         self._looked = 0  # how many stood in that line at the last look
-        self._threaded: deque[_Waiting] = deque()
+        self._encoded: deque[_Waiting] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._encoding = False
-        self._tower_s = float("inf")  # what its last call took
         # One: a second call of the tower would take the processor from the first, and leave fewer queries to each.
         self._thread = ThreadPoolExecutor(1, "tower")
 
@@ -73,15 +69,15 @@ class Batcher:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Recalled] = loop.create_future()
         waiting = _Waiting(recaller, query, fast, answer, perf_counter())
-        if encoded and (self._tower_s > TOWER_INLINE_S or not fast):
-            self._threaded.append(waiting)
+        if encoded:
+            self._encoded.append(waiting)
             if not self._encoding:
                 self._encoding = True
                 loop.call_soon(self._start)
         else:
-            if not self._inline:
-                loop.call_soon(self._answer_inline)
-            self._inline.append(waiting)
+            if not self._known:
+                loop.call_soon(self._answer_known)
+            self._known.append(waiting)
         try:
             return await answer
         finally:
@@ -91,48 +87,42 @@ class Batcher:
     def close(self) -> None:
         """Waits for the call of the tower that runs; who still stands in line gets an error."""
         self._thread.shutdown(cancel_futures=True)
-        for each in (*self._inline, *self._threaded):
+        for each in (*self._known, *self._encoded):
             if not each.answer.done():
                 each.answer.set_exception(RequestError("the service is stopping", code="stopping"))
-        self._inline.clear()
-        self._threaded.clear()
+        self._known.clear()
+        self._encoded.clear()
 
-    def _answer_inline(self) -> None:
-        if max(1, self._looked) < len(self._inline) < MOST_INLINE:
+    def _answer_known(self) -> None:
+        if max(1, self._looked) < len(self._known) < MOST_INLINE:
             # Several came, and more may stand at the sockets: those are read before this is called again.
-            self._looked = len(self._inline)
-            asyncio.get_running_loop().call_soon(self._answer_inline)
+            self._looked = len(self._known)
+            asyncio.get_running_loop().call_soon(self._answer_known)
             return
         self._looked = 0
-        batch = _taken(self._inline, MOST_INLINE)
-        if self._inline:
-            asyncio.get_running_loop().call_soon(self._answer_inline)
+        batch = _taken(self._known, MOST_INLINE)
+        if self._known:
+            asyncio.get_running_loop().call_soon(self._answer_known)
         for recaller, some in _by_bundle(batch):
             try:
                 work = recaller.begin([each.query for each in some])
-                if work.unencoded:
-                    self._encode(recaller, work)
+                recaller.encode(work)  # Of a user who took something in this moment.
                 _give(some, work, recaller.answers(work))
             except Exception:  # noqa: BLE001 - one may be at fault for all
                 self._keep(_alone(recaller, some))
 
-    def _encode(self, recaller: Recaller, work: Work) -> None:
-        started = perf_counter()
-        recaller.encode(work)
-        self._tower_s = perf_counter() - started
-
     def _start(self) -> None:
-        batch = _taken(self._threaded, self.most)
+        batch = _taken(self._encoded, self.most)
         self._encoding = bool(batch)
         if batch:
-            self._keep(self._answer_threaded(batch))
+            self._keep(self._answer_encoded(batch))
 
     def _keep(self, running: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(running)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def _answer_threaded(self, batch: Sequence[_Waiting]) -> None:
+    async def _answer_encoded(self, batch: Sequence[_Waiting]) -> None:
         try:
             for recaller, some in _by_bundle(batch):
                 try:
@@ -145,7 +135,7 @@ class Batcher:
     async def _answer_together(self, recaller: Recaller, some: Sequence[_Waiting]) -> None:
         work = recaller.begin([each.query for each in some])
         if work.unencoded:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._encode, recaller, work)
+            await asyncio.get_running_loop().run_in_executor(self._thread, recaller.encode, work)
         if all(each.fast for each in some):
             _give(some, work, recaller.answers(work))
         else:

@@ -33,7 +33,6 @@ from serving.index import Floats, Rows
 from serving.live_users import LiveUsers
 from serving.query import RecallQuery, Source
 
-NOTHING = np.empty(0, np.int64)
 GREATEST_NUMBER = 1e18  # in a caller's vector: its products stay finite in float32
 
 
@@ -91,12 +90,9 @@ class Planner:
         self._check(query)
         if self._names_a_user_only(query):
             user_row = self.bundle.query_rows.get(query.user_id or "")
-            excluded = self._excluded(query, {}, user_row, [], (), items) if query.exclude else None
+            excluded = self._excluded(query, {}, user_row, [], (), items)
             if user_row is None:
-                return Plan(query, "popular", NOTHING if excluded is None else excluded)
-            if excluded is None:
-                seen = self.bundle.seen(user_row).astype(np.int64) if query.exclude_seen else NOTHING
-                excluded = distinct(items.current(seen))
+                return Plan(query, "popular", excluded)
             return Plan(query, "user", excluded, self.bundle.query_vectors[user_row])
         features = query.features or {}
         check_features(self.bundle.manifest.query_features, features)
@@ -227,7 +223,7 @@ class Planner:
         live: Sequence[str],
         items: Snapshot,
     ) -> Rows:
-        seen = NOTHING
+        seen = np.empty(0, np.int64)
         if query.exclude_seen and user_row is not None:
             seen = items.current(self.bundle.seen(user_row).astype(np.int64))
         ids = [*query.exclude]

@@ -84,7 +84,7 @@ async def recall_batch(request: Request) -> Response:
                 answers[place] = recalled
         return _serialised(answers_bytes, answers)
 
-    return Json(await anyio.to_thread.run_sync(answer, limiter=service.batches))
+    return Json(await run_in_threadpool(answer))
 
 
 async def similar(request: Request) -> Response:

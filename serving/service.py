@@ -5,7 +5,6 @@ In: the settings. Out: a `Service`, from whose `pick` every request gets the bun
 
 import asyncio
 import logging
-import os
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -43,8 +42,6 @@ class Service:
 
     Attributes:
         batcher: answers recalls together.
-        batches: what `POST /recall/batch` waits for: more threads than processors only take the interpreter and the
-            caches from each other.
         writers: what writes wait for, so that they cannot use up the threads that recalls need.
         draining: whether a stop was asked for; what is being answered is still answered.
 
@@ -64,7 +61,6 @@ class Service:
         self.generations: Generations[Recaller] = Generations(settings.bundle, self._open)
         self.batcher = Batcher(settings.max_microbatch)
         self.writers = CapacityLimiter(WRITERS)
-        self.batches = CapacityLimiter(_processors())
         self.draining = self._started = False
         # One thread of its own: while a bundle opens, whoever asks for another look waits in no other's place.
         self._reloads = ThreadPoolExecutor(1, "reload")
@@ -183,10 +179,6 @@ class Service:
             manifest.items,
             manifest.queries,
         )
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 async def _repeat(look: Callable[[], Awaitable[object]], every_s: float = LOOK_S) -> None:
