@@ -93,14 +93,12 @@ def overload(server: Server, asked: Asked, per_s: float, seconds: float) -> tupl
 
 
 def back_after(after: Result, normal_p99: float) -> float | None:
-    """Seconds after which nothing is refused any more and every second's p99 is near the normal one; None: never."""
-    bad = [
-        second + 1.0
-        for second, p99 in enumerate(per_second(after))
-        if p99 > BACK_TIMES * normal_p99 or np.any(after.status[after.at.astype(int) == second] != 200)
-    ]
-    found = max(bad, default=0.0)
-    return None if found >= after.seconds or not _clean(after, {200, 429}) else found
+    """Seconds from which on nothing is refused any more and p99 is near the normal one; None: not in this run."""
+    for second in range(int(after.seconds - BACK_S) + 1):
+        refused = np.any(after.status[after.at >= second] != 200)
+        if _clean(after, {200, 429}) and not refused and after.percentile(99, 200, second) <= BACK_TIMES * normal_p99:
+            return float(second)
+    return None
 
 
 def per_second(result: Result) -> list[float]:

@@ -93,6 +93,8 @@ def create_app(settings: Settings | None = None, *, verified: Path | None = None
         description="Items for a user, for features, for a history or for other items, best first.",
         lifespan=lifespan,
         redirect_slashes=False,
+        # FastAPI's own looks for providers with each request; what it would send, exceptions too, is for no log.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.service = None
     app.state.settings = settings

@@ -89,7 +89,7 @@ class Snapshot:
         """The rows of those that are known, in their order."""
         if self.view.rows:
             return [row for row in map(self.row_of, item_ids) if row is not None]
-        return [row for row in map(self.catalogue.bundle.item_rows.find, item_ids) if row >= 0]
+        return self.catalogue.bundle.item_rows.known(item_ids)
 
     def current(self, rows: Rows) -> Rows:
         """Rows of the bundle with those of changed items replaced by their live ones; of deleted items, left out."""

@@ -83,7 +83,7 @@ def search_filtered(
             continue
         alike = np.flatnonzero(missing & (lengths <= OVERFETCH_LIMIT) & (extra == its_extra)).tolist()
         for query, its_rows, its_scores in _search(index, queries, alike, fetched):
-            metrics.fetched(k, fetched)
+            metrics.fetched([fetched - k])
             keep = _kept(its_rows, eligible, excluded[query])
             left = passing - len(excluded[query])
             if np.count_nonzero(keep) >= min(enough, left):
@@ -117,8 +117,7 @@ def _search_all(
     for query in np.flatnonzero(rows[:, -1] < 0).tolist() if len(rows) and rows[:, -1].min() < 0 else ():
         if query not in short and np.count_nonzero(rows[query] >= 0) < min(k, len(exact.item_vectors) - lengths[query]):
             short.append(query)
-    for length in lengths:
-        metrics.fetched(k, k + length)
+    metrics.fetched(lengths)
     if short:
         _tell_exact(index, exact, len(short))
         rows[short], scores[short] = exact.search(queries[short], k, [excluded[query] for query in short])

@@ -53,11 +53,11 @@ class Gathered(Generic[T]):
     def __init__(self) -> None:
         self._values: list[T] = []
 
-    def add(self, value: T) -> None:
-        """Takes a value, from any thread."""
+    def add(self, *values: T) -> None:
+        """Takes values, from any thread."""
         if _unmeasured and threading.get_ident() in _unmeasured:
             return
-        self._values.append(value)
+        self._values.extend(values)
         if len(self._values) >= MOST_GATHERED:
             with FLUSHING:
                 self.write()

@@ -6,7 +6,7 @@ probing from ``crc32(id) % S``, S the greatest power of two below its length; -1
 """
 
 import mmap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast, overload
 from zlib import crc32
@@ -141,6 +141,20 @@ class RowOf(Mapping[str, int]):
                 return row
             place += 1
         return -1
+
+    def known(self, names: Iterable[str]) -> list[int]:
+        """The rows of those ids that there are, in their order: `find` without a call for each."""
+        text, slots, offsets, start, mask = self._text, self._slots, self._offsets, self._start, self._mask
+        rows = []
+        for name in names:
+            wanted = name.encode("utf-8", "surrogatepass")
+            place = crc32(wanted) & mask
+            while (row := slots[place]) >= 0:
+                if text[offsets[row] + start : offsets[row + 1] + start] == wanted:
+                    rows.append(row)
+                    break
+                place += 1
+        return rows
 
     def __getitem__(self, name: str) -> int:
         if (row := self.find(name)) < 0:

@@ -10,7 +10,7 @@ is lost: at most that moment's timings, never a request.
 
 import os
 from collections import Counter as Tally
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 from prometheus_client import (
@@ -110,14 +110,14 @@ def batch(size: int) -> None:
     _BATCH.add(size)
 
 
-def answered(source: str, version: str) -> None:
-    """A query was answered, from a source (`serving.query.Source`) and by a model version."""
-    _ANSWERED.add((source, version))
+def answered(sources: Iterable[str], version: str) -> None:
+    """Queries were answered, each from a source (`serving.query.Source`), by a model version."""
+    _ANSWERED.add(*[(source, version) for source in sources])
 
 
-def fetched(k: int, fetched: int) -> None:
-    """The index was asked for `fetched` items, of which `k` are wanted, for one query."""
-    _FETCHED.add(fetched - k)
+def fetched(further: Iterable[int]) -> None:
+    """The index was asked for so many items beyond k, for each query."""
+    _FETCHED.add(*further)
 
 
 def fell_back(reason: Literal["popular", "exact"]) -> None:

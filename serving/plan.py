@@ -18,8 +18,8 @@ one with the events since. What `features` say of user id or history goes into t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,11 +33,13 @@ from serving.index import Floats, Rows
 from serving.live_users import LiveUsers
 from serving.query import RecallQuery, Source
 
+FEW = 16  # queries
+NO_ROWS = np.empty(0, np.int64)
+NO_FEATURES: Mapping[str, Any] = MappingProxyType({})
 GREATEST_NUMBER = 1e18  # in a caller's vector: its products stay finite in float32
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """How one query is answered: a vector at hand, features to encode, or neither.
 
     Attributes:
@@ -52,7 +54,7 @@ class Plan:
     source: Source
     excluded: Rows
     vector: Floats | None = None
-    features: dict[str, Any] = field(default_factory=dict)
+    features: Mapping[str, Any] = NO_FEATURES
 
 
 class Planner:
@@ -72,6 +74,19 @@ class Planner:
         self._times_feature = bundle.manifest.query_feature("history_times")
         self._item_feature = bundle.manifest.query_feature("item")
 
+    def stored(self, queries: Sequence[RecallQuery], items: Snapshot) -> dict[int, Plan]:
+        """Plans, by place, of those that only name a known user: `plan` of each, faster where they come together."""
+        if len(queries) < FEW or len(items.view.buried):
+            return {}
+        find, known = self.bundle.query_rows.find, {}
+        for place, query in enumerate(queries):
+            plain = query.exclude_seen and not query.exclude and query.diversity is None and query.wanted.filter is None
+            if plain and query.k > 0 and self._names_a_user_only(query) and (row := find(query.user_id)) >= 0:
+                known[place] = row
+        rows = np.array([*known.values()], np.int64)
+        vectors, seen = self.bundle.query_vectors[rows], self.bundle.seen_sets(rows)
+        return {place: Plan(queries[place], "user", *each) for place, *each in zip(known, seen, vectors, strict=True)}
+
     def plan(self, query: RecallQuery, items: Snapshot) -> Plan:
         """The plan of one query.
 
@@ -90,7 +105,7 @@ class Planner:
         self._check(query)
         if self._names_a_user_only(query):
             user_row = self.bundle.query_rows.get(query.user_id or "")
-            excluded = self._excluded(query, {}, user_row, [], (), items)
+            excluded = self._excluded(query, NO_FEATURES, user_row, [], (), items)
             if user_row is None:
                 return Plan(query, "popular", excluded)
             return Plan(query, "user", excluded, self.bundle.query_vectors[user_row])
@@ -223,17 +238,17 @@ class Planner:
         live: Sequence[str],
         items: Snapshot,
     ) -> Rows:
-        seen = np.empty(0, np.int64)
+        seen = NO_ROWS
         if query.exclude_seen and user_row is not None:
             seen = items.current(self.bundle.seen(user_row).astype(np.int64))
         ids = [*query.exclude]
-        if query.exclude_seen:
+        if query.exclude_seen and (features or live or query.similar_to):
             ids += [*(query.similar_to or ()), *live]
             if self._history_feature is not None:
                 ids += features.get(self._history_feature.name, ())
             if self._item_feature is not None and self._item_feature.name in features:
                 ids.append(features[self._item_feature.name])
-        rows = items.rows_of(ids) + (history if query.exclude_seen else [])
+        rows = (items.rows_of(ids) if ids else []) + (history if query.exclude_seen else [])
         if rows:
             seen = np.concatenate([np.array(rows, np.int64), seen])
         return distinct(seen)

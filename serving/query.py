@@ -5,8 +5,7 @@ In: fields of a request. Out: a `RecallQuery`, a `Recalled`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from serving.catalogue import Snapshot, Wanted
 from serving.index import Floats, Rows
@@ -24,9 +23,8 @@ class Diversity:
     most: int
 
 
-@dataclass(frozen=True)
-class RecallQuery:
-    """What one caller asks.
+class RecallQuery(NamedTuple):
+    """What one caller asks; a tuple, since a frozen dataclass of so many fields takes four times as long to make.
 
     Attributes:
         user_id: a known user is answered from the stored vector.
@@ -57,8 +55,7 @@ class RecallQuery:
     path: str = ""
 
 
-@dataclass(frozen=True)
-class Recalled:
+class Recalled(NamedTuple):
     """The answer: at most k items, best first, fewer only where fewer are eligible.
 
     Attributes:
@@ -75,7 +72,7 @@ class Recalled:
     model_version: str
     source: Source
 
-    @cached_property
+    @property
     def ids(self) -> list[str]:
         """Item ids, n of them."""
         return self.items.names(self.rows)

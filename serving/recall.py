@@ -4,7 +4,7 @@ In: `RecallQuery`s. Out: `Recalled`s. The rules of what a query is answered from
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -108,10 +108,10 @@ class Recaller:
         started = perf_counter()
         items = self.catalogue.snapshot()
         plans: list[Plan] = []
-        errors = {}
+        errors, stored = {}, self.planner.stored(queries, items)
         for place, query in enumerate(queries):
             try:
-                plans.append(self.planner.plan(query, items))
+                plans.append(stored.get(place) or self.planner.plan(query, items))
             except RequestError as error:
                 # Without its frames: they hold this dictionary, and through it the error and the bundle.
                 errors[place] = error.with_traceback(None)
@@ -153,12 +153,11 @@ class Recaller:
                 found[place] = _diverse(plan, work.vectors[place], items)
             elif plan.source == "popular":
                 found[place] = items.popular(plan.query.k, plan.excluded, plan.query.wanted, plan.query.segment)
-        version = self.bundle.manifest.model_version
-        recalled = [Recalled(items, *found[place], version, plan.source) for place, plan in enumerate(plans)]
-        for plan in plans:
-            metrics.answered(plan.source, version)
             if plan.source == "popular":
                 metrics.fell_back("popular")
+        version = self.bundle.manifest.model_version
+        recalled = [Recalled(items, *found[place], version, plan.source) for place, plan in enumerate(plans)]
+        metrics.answered([plan.source for plan in plans], version)
         metrics.stage("search", perf_counter() - started)
         return recalled
 
@@ -195,7 +194,7 @@ class Recaller:
 def _settled(work: Work) -> list[Plan]:
     """The plans of encoded work; one with a zero vector, of which training learnt nothing, becomes "popular"."""
     known = np.any(work.vectors != 0, axis=1).tolist()
-    return [plan if knows else replace(plan, source="popular") for plan, knows in zip(work.plans, known, strict=True)]
+    return [plan if knows else plan._replace(source="popular") for plan, knows in zip(work.plans, known, strict=True)]
 
 
 def _alike(plans: Sequence[Plan]) -> list[list[int]]:

@@ -23,10 +23,13 @@ ASSETS = "scann_assets.pbtxt"
 # The tuned numbers of leaves and rescored candidates belong to this k. A larger k rescores in proportion; its leaves
 # grow with the square root: at 200k items recall@1000 was then 0.975, 0.938 without, at a recall@100 of 0.993.
 TUNED_K = 100
-# Queries that exclude at most so many rows share one call of ScaNN, with as many candidates more as the longest of them
-# needs: what a query gets does not depend on that, since ScaNN's first candidates are the same however many it is asked
-# for. Beyond, more leaves are looked into, too; up to here that gained nothing (Gowalla: recall rose with exclusions).
-COMMON = 256
+# Queries that exclude at most so many rows are searched in as many leaves as one that excludes none, with as many
+# candidates more as the longest of them needs: what a query gets does not depend on that, as ScaNN's first candidates
+# are the same however many it is asked for. Most exclude few, and where the others come to more than a call of ScaNN
+# takes, they share one of their own. Beyond, more leaves are looked into, too; up to here that gained nothing (Gowalla:
+# recall rose with exclusions).
+COMMON, SHORT = 256, 48
+CALL = 1_000  # candidates, in time
 FEW = 8  # lines
 # Each leaf's centre from so many items; and those centres moved so that the products with a leaf's items come out right
 # (anisotropic, as the codes), by ScaNN's `avq`. With a million trained vectors a sixteenth of all leaves then held
@@ -144,18 +147,22 @@ class ScannIndex:
             rows, scores = self._search_one(queries[0], k, None if excluded is None else excluded[0])
             return rows[np.newaxis], scores[np.newaxis]
         queries = checked_queries(queries, self.item_vectors.shape[1], k)
+        if not len(queries):
+            return np.empty((0, k), np.int64), np.empty((0, k), np.float32)
         if excluded is None:
-            return self._search(queries, k, 0, None)
+            wanted, leaves = self._effort(k, 0)
+            return self._best(queries, k, self._candidates(unit_queries(queries)[0], wanted, leaves))
         lengths = [len(left_out) for left_out in excluded]
-        longest = max(lengths, default=0)
-        if longest <= COMMON:
-            return self._search(queries, k, longest, excluded)
+        if max(lengths) <= COMMON:
+            return self._search(queries, k, excluded, lengths)
         alike: dict[int, list[int]] = {}
         for query, length in enumerate(lengths):
             alike.setdefault(_extra(length), []).append(query)
         rows, scores = np.empty((len(queries), k), np.int64), np.empty((len(queries), k), np.float32)
         for extra, some in alike.items():
-            rows[some], scores[some] = self._search(queries[some], k, extra, [excluded[query] for query in some])
+            its_lengths = [lengths[query] if extra <= COMMON else extra for query in some]
+            found = self._search(queries[some], k, [excluded[query] for query in some], its_lengths)
+            rows[some], scores[some] = found
         return rows, scores
 
     def _search_one(self, query: Floats, k: int, excluded: Rows | None) -> tuple[Rows, Floats]:
@@ -174,14 +181,19 @@ class ScannIndex:
             rows = rows[~is_in(rows, excluded)][:wanted]
         return best_of_one(self.item_vectors, doubles, rows, k)
 
-    def _search(self, queries: Floats, k: int, extra: int, excluded: Sequence[Rows] | None) -> tuple[Rows, Floats]:
-        if not len(queries):
-            return np.empty((0, k), np.int64), np.empty((0, k), np.float32)
-        items = len(self.item_vectors)
-        wanted, leaves = self._effort(k, extra)
-        rows = self._candidates(queries, min(items, wanted + extra), leaves)
-        if excluded is not None:
-            rows = _without(rows, excluded, wanted, items)
+    def _search(self, queries: Floats, k: int, excluded: Sequence[Rows], extra: Sequence[int]) -> tuple[Rows, Floats]:
+        """Queries that are searched in equally many leaves, with so many candidates more of each at least."""
+        items, unit = len(self.item_vectors), unit_queries(queries)[0]
+        wanted, leaves = self._effort(k, max(extra))
+        kept = np.full((len(queries), wanted), -1, np.int64)
+        for some in _shared(extra):
+            most = max(extra[query] for query in some)
+            every = len(some) == len(queries)
+            rows = self._candidates(unit if every else unit[some], min(items, wanted + most), leaves)
+            _keep(rows, some, excluded, kept, items)
+        return self._best(queries, k, kept)
+
+    def _best(self, queries: Floats, k: int, rows: Rows) -> tuple[Rows, Floats]:
         return best_first(rows, rescore(self.item_vectors, queries, rows), k)
 
     def _effort(self, k: int, extra: int) -> tuple[int, int]:
@@ -195,11 +207,10 @@ class ScannIndex:
     def candidates(self, queries: Floats, count: int) -> Rows:
         """The rows [B, count] that are best by their quantised scores, best first; -1 where the leaves hold fewer."""
         queries = checked_queries(queries, self.item_vectors.shape[1], count)
-        return self._candidates(queries, count, self.parameters.leaves_searched)
+        return self._candidates(unit_queries(queries)[0], count, self.parameters.leaves_searched)
 
-    def _candidates(self, queries: Floats, count: int, leaves: int) -> Rows:
-        # Of unit length: the same order, and no overflow inside ScaNN.
-        unit, _ = unit_queries(queries)
+    def _candidates(self, unit: Floats, count: int, leaves: int) -> Rows:
+        """Of queries of unit length: the same order, and no overflow inside ScaNN."""
         search = self._searcher.search_batched_parallel
         found, distances = search(unit, final_num_neighbors=count, leaves_to_search=leaves or -1)
         rows: Rows = found.astype(np.int64)
@@ -208,12 +219,20 @@ class ScannIndex:
         return rows
 
 
-def _without(rows: Rows, excluded: Sequence[Rows], wanted: int, items: int) -> Rows:
-    """The first `wanted` of each line that are not excluded for it, -1 where fewer are left."""
-    kept = np.full((len(rows), wanted), -1, np.int64)
+def _shared(extra: Sequence[int]) -> list[Sequence[int]]:
+    """Places of the queries, by the call of ScaNN that they share; each asks for as much as the longest of its own."""
+    short = [query for query, length in enumerate(extra) if length <= SHORT]
+    if len(short) * (max(extra) - SHORT) < CALL:
+        return [range(len(extra))]
+    return [short, [query for query, length in enumerate(extra) if length > SHORT]]
+
+
+def _keep(rows: Rows, queries: Sequence[int], excluded: Sequence[Rows], kept: Rows, items: int) -> None:
+    """Puts the first of each line that are not excluded for its query into the line of that query in `kept`."""
     # One mask of all items pays for itself over a batch: five times faster for each line.
     hidden = np.zeros(items, np.bool_) if len(rows) >= FEW else None
-    for line, left_out, out in zip(rows, excluded, kept, strict=True):
+    for line, query in zip(rows, queries, strict=True):
+        left_out, out = excluded[query], kept[query]
         if hidden is None:
             left = line[~is_in(line, left_out)]
         else:
@@ -221,13 +240,14 @@ def _without(rows: Rows, excluded: Sequence[Rows], wanted: int, items: int) -> R
             # Row -1 reads the last item, and stays -1 or goes.
             left = line[~hidden[line]]
             hidden[left_out] = False
-        out[: len(left)] = left[:wanted]
-    return kept
+        out[: len(left)] = left[: len(out)]
 
 
 def _extra(excluded: int) -> int:
-    """Candidates beyond the usual ones where so many are excluded: powers of two, so that few calls do for them all."""
-    return COMMON if excluded <= COMMON else 1 << (excluded - 1).bit_length()
+    """At most so many candidates beyond the usual ones where so many are excluded: few numbers, as each is a call."""
+    if excluded <= COMMON:
+        return SHORT if excluded <= SHORT else COMMON
+    return 1 << (excluded - 1).bit_length()
 
 
 def _check_arrays(directory: Path, items: int) -> None:

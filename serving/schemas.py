@@ -4,15 +4,17 @@ In: what recall found. Out: JSON. Ids are strings on the wire.
 """
 
 from collections.abc import Sequence
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from serving.query import Embedded, Recalled, Source
 
 GREATEST_ECHO = 500
+NEXT = b'},{"id":"'  # after a score, where an item follows
 SOURCES = list(get_args(Source))
 
 
@@ -24,7 +26,10 @@ class RecallItem(_Answer):
     """One recalled item."""
 
     id: str
-    score: float = Field(description="dot product with the query's vector; event count where source is popular")
+    score: float = Field(
+        description="dot product with the query's vector, a float32 in as few digits as tell it from all others; event "
+        "count where source is popular"
+    )
 
 
 class RecallResponse(_Answer):
@@ -91,13 +96,12 @@ class ErrorResponse(_Answer):
 
 def answer_bytes(recalled: Recalled) -> bytes:
     """The answer as JSON."""
-    tail = b',"model_version":%b,"source":"%b"}' % (orjson.dumps(recalled.model_version), recalled.source.encode())
-    return b'{"items":' + _items(recalled) + tail
+    return b"".join(_pieces([recalled]))
 
 
 def answers_bytes(recalled: Sequence[Recalled]) -> bytes:
     """The answers of a batch as JSON."""
-    return b'{"answers":[' + b",".join([answer_bytes(each) for each in recalled]) + b"]}"
+    return b"".join([b'{"answers":[', *_pieces(recalled), b"]}"])
 
 
 def vectors_bytes(embedded: Sequence[Embedded], model_version: str) -> bytes:
@@ -116,15 +120,43 @@ def error_bytes(code: str, message: str, field: str | None = None) -> bytes:
     return orjson.dumps({"error": {"code": code, "message": message[:GREATEST_ECHO], "field": field}})
 
 
-def _items(recalled: Recalled) -> bytes:
-    ids = recalled.items.plain_names(recalled.rows)
-    if not ids:
-        pairs = zip(recalled.ids, recalled.scores.tolist(), strict=True)
-        return orjson.dumps([{"id": item_id, "score": score} for item_id, score in pairs])
-    scores = orjson.dumps(recalled.scores.astype(np.float64), option=orjson.OPT_SERIALIZE_NUMPY)
+def _pieces(recalled: Sequence[Recalled]) -> list[bytes]:
+    """Answers with commas between them, in pieces to put together once: a hundred items without an object for each."""
+    names = _plain_names(recalled)
+    if names is None:
+        return [b",".join(map(_plainly, recalled))]
+    scores = orjson.dumps(_joined([each.scores for each in recalled]), option=orjson.OPT_SERIALIZE_NUMPY)
     # The numbers as orjson writes them, and between two of them all that stands there but the id.
-    parts = [b""] * (2 * len(ids))
-    parts[::2] = ids
-    parts[1::2] = scores[1:-1].replace(b",", b'},{"id":"\n","score":').split(b"\n")
-    parts[1] = b'","score":' + parts[1]
-    return b'[{"id":"' + b"".join(parts) + b"}]"
+    pieces = [b""] * (2 * len(names))
+    pieces[::2] = names
+    pieces[1::2] = scores[1:-1].replace(b",", NEXT + b'\n","score":').split(b"\n")
+    pieces[1] = b'","score":' + pieces[1]
+    first = 0
+    for each in recalled:
+        last = first + 2 * len(each.rows) - 1
+        pieces[first] = b'{"items":[{"id":"' + pieces[first]
+        pieces[last] = pieces[last].removesuffix(NEXT) + b"}]" + _tail(each) + b","
+        first = last + 1
+    pieces[-1] = pieces[-1][:-1]
+    return pieces
+
+
+def _plain_names(recalled: Sequence[Recalled]) -> list[bytes] | None:
+    """The ids of all answers; None where one is empty, or an id needs more than quotes, or the bundles are several."""
+    if not recalled or any(each.items.view is not recalled[0].items.view or not len(each.rows) for each in recalled):
+        return None
+    return recalled[0].items.plain_names(_joined([each.rows for each in recalled]))
+
+
+def _plainly(recalled: Recalled) -> bytes:
+    pairs = zip(recalled.ids, recalled.scores, strict=True)
+    items = [{"id": item_id, "score": score} for item_id, score in pairs]
+    return b'{"items":' + orjson.dumps(items, option=orjson.OPT_SERIALIZE_NUMPY) + _tail(recalled)
+
+
+def _tail(recalled: Recalled) -> bytes:
+    return b',"model_version":%b,"source":"%b"}' % (orjson.dumps(recalled.model_version), recalled.source.encode())
+
+
+def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

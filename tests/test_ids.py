@@ -41,7 +41,9 @@ def test_they_say_what_a_list_and_a_dictionary_say(
         rows = np.arange(len(ids))[::-2]
         assert found.at(rows) == ids[::-1][::2] and found.raw(rows) == [name.encode() for name in ids[::-1][::2]]
         assert dict(found.rows) == wanted
-        for name in [*ids, *others, "\ud800", "", "i0", *(f"{name}x" for name in ids)]:
+        asked = [*ids, *others, "\ud800", "", "i0", *(f"{name}x" for name in ids)]
+        assert found.rows.known(asked) == [wanted[name] for name in asked if name in wanted]
+        for name in asked:
             assert found.rows.get(name) == wanted.get(name) and (name in found.rows) == (name in wanted)
             assert found.rows.find(name) == wanted.get(name, -1)
 

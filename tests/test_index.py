@@ -263,11 +263,20 @@ def test_too_many_exclusions_never_reach_the_approximate_index(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("leaves", [0, 8])
-@pytest.mark.parametrize("batch", [1, 5, 30])
-def test_scann_leaves_out_what_is_excluded_for_each_query(leaves: int, batch: int) -> None:
-    parameters = ScannParameters(leaves=leaves, leaves_searched=leaves, rescored=N)
-    rng = np.random.default_rng(batch)
-    excluded = [np.sort(rng.choice(N, size=size % N, replace=False)) for size in range(0, 20 * batch, 20)]
+@pytest.mark.parametrize(
+    "sizes",
+    # The last: one that excludes many among those that exclude few shares no call with them.
+    [
+        [0],
+        [0, 20, 40, 60, 80],
+        [20 * query % N for query in range(30)],
+        [100 if query == 3 else 2 for query in range(30)],
+    ],
+)
+def test_scann_leaves_out_what_is_excluded_for_each_query(leaves: int, sizes: list[int]) -> None:
+    parameters = ScannParameters(leaves=leaves, leaves_searched=leaves, rescored=N // 4)
+    batch, rng = len(sizes), np.random.default_rng(len(sizes))
+    excluded = [np.sort(rng.choice(N, size=size, replace=False)) for size in sizes]
     rows, scores = ScannIndex.build(VECTORS, parameters).search(QUERIES[:batch], 10, excluded)
     wanted_rows, wanted_scores = loop_search(VECTORS, QUERIES[:batch], 10, [list(each) for each in excluded])
     np.testing.assert_array_equal(rows, wanted_rows)

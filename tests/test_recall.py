@@ -1,6 +1,7 @@
 """Recall against brute force: any combination of user, features, history, exclusions and k, on any exhaustive index."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,7 @@ def queries(has_history: bool) -> st.SearchStrategy[RecallQuery]:
     usable = {name: value for name, value in values.items() if has_history or name != "history"}
     features = st.fixed_dictionaries({}, optional={name: st.none() | value for name, value in usable.items()})
     return st.builds(
-        RecallQuery,
+        partial(RecallQuery),  # of a bare named tuple Hypothesis makes up every field, those with a default too
         user_id=st.none() | user_ids,
         features=st.none() | features,
         history=st.none() | some_items,
@@ -165,6 +166,16 @@ def test_a_batch_equals_brute_force_query_by_query(
     answers = recallers[kind, True].recall_many(batch)
     assert len(answers) == len(batch)
     for query, answer in zip(batch, answers, strict=True):
+        check(answer, query, True)
+
+
+@pytest.mark.parametrize("kind", ["exact", "scann"])
+def test_many_who_only_say_who_they_are_get_what_each_gets_alone(
+    recallers: dict[tuple[str, bool], Recaller], kind: str
+) -> None:
+    batch = [RecallQuery(user_id=f"u{user}", k=k) for user in range(USERS + 1) for k in (7, 20)]
+    batch += [RecallQuery(user_id="u1", exclude=["i0"]), RecallQuery(user_id="u1", exclude_seen=False), RecallQuery()]
+    for query, answer in zip(batch, recallers[kind, True].recall_many(batch), strict=True):
         check(answer, query, True)
 
 

@@ -78,6 +78,14 @@ def test_a_batch_gives_the_answers_of_its_queries(client: TestClient) -> None:
     assert answers == [client.post("/recall", json=body).json() for body in bodies]
 
 
+def test_a_batch_of_fast_queries_gives_their_answers_in_order(client: TestClient) -> None:
+    bundle = client.app.state.settings.bundle  # type: ignore[attr-defined]
+    bodies = [{"user_id": f"u{number % 15}", "k": 1 + number % 3} for number in range(2 * routes.BATCH_INLINE + 5)]
+    with TestClient(create_app(Settings(bundle=bundle, max_batch=len(bodies)))) as long:
+        answers = long.post("/recall/batch", json={"queries": bodies}).json()["answers"]
+        assert answers == [long.post("/recall", json=body).json() for body in bodies]
+
+
 def test_similar_items_are_nearest_to_the_mean_of_the_given(client: TestClient) -> None:
     answer = client.post("/similar", json={"items": ["i1", "i5"], "k": 2}).json()
     unit = [vector / np.linalg.norm(vector) for vector in item_vectors()[[1, 5]]]
