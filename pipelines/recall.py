@@ -170,6 +170,6 @@ def _parts_directory(hidden: Path, job: str) -> Path:
     if parts.exists():
         for half in parts.glob(".*.partial"):
             remove(half)
-        say(f"recall: going on with {len(list(parts.glob('*.parquet')))} finished parts")
+        say(f"recall: going on with {len(list(parts.glob('*.arrow')))} finished parts")
     parts.mkdir(exist_ok=True)
     return parts

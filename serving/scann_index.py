@@ -25,11 +25,10 @@ ASSETS = "scann_assets.pbtxt"
 TUNED_K = 100
 # Queries that exclude at most so many rows are searched in as many leaves as one that excludes none, with as many
 # candidates more as the longest of them needs: what a query gets does not depend on that, as ScaNN's first candidates
-# are the same however many it is asked for. Most exclude few, and where the others come to more than a call of ScaNN
-# takes, they share one of their own. Beyond, more leaves are looked into, too; up to here that gained nothing (Gowalla:
-# recall rose with exclusions).
-COMMON, SHORT = 256, 48
-CALL = 1_000  # candidates, in time
+# are the same however many it is asked for. Most exclude few: those that exclude many share a call of their own where
+# that saves more candidates than a call takes time for. Beyond, more leaves are looked into, too; up to here that gained
+# nothing (Gowalla: recall rose with exclusions).
+COMMON, CALL = 256, 1_500
 FEW = 8  # lines
 # Each leaf's centre from so many items; and those centres moved so that the products with a leaf's items come out right
 # (anisotropic, as the codes), by ScaNN's `avq`. With a million trained vectors a sixteenth of all leaves then held
@@ -221,10 +220,19 @@ class ScannIndex:
 
 def _shared(extra: Sequence[int]) -> list[Sequence[int]]:
     """Places of the queries, by the call of ScaNN that they share; each asks for as much as the longest of its own."""
-    short = [query for query, length in enumerate(extra) if length <= SHORT]
-    if len(short) * (max(extra) - SHORT) < CALL:
+    if len(extra) * max(extra) < CALL:
         return [range(len(extra))]
-    return [short, [query for query, length in enumerate(extra) if length > SHORT]]
+    groups: list[Sequence[int]] = []
+    order = np.argsort(extra, kind="stable")
+    rising = np.array(extra)[order]
+    while len(order) > 1:
+        saved = np.arange(1, len(order)) * (rising[-1] - rising[:-1])
+        cut = int(saved.argmax()) + 1
+        if saved[cut - 1] < CALL:
+            break
+        groups.append(order[cut:].tolist())
+        order, rising = order[:cut], rising[:cut]
+    return [*groups, order.tolist()] if groups else [range(len(extra))]
 
 
 def _keep(rows: Rows, queries: Sequence[int], excluded: Sequence[Rows], kept: Rows, items: int) -> None:
@@ -244,10 +252,8 @@ def _keep(rows: Rows, queries: Sequence[int], excluded: Sequence[Rows], kept: Ro
 
 
 def _extra(excluded: int) -> int:
-    """At most so many candidates beyond the usual ones where so many are excluded: few numbers, as each is a call."""
-    if excluded <= COMMON:
-        return SHORT if excluded <= SHORT else COMMON
-    return 1 << (excluded - 1).bit_length()
+    """Candidates beyond the usual ones where so many are excluded: powers of two, so that few calls do for them all."""
+    return COMMON if excluded <= COMMON else 1 << (excluded - 1).bit_length()
 
 
 def _check_arrays(directory: Path, items: int) -> None:
