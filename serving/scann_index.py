@@ -25,8 +25,8 @@ ASSETS = "scann_assets.pbtxt"
 TUNED_K = 100
 # Queries that exclude at most so many rows are searched in as many leaves as one that excludes none, with as many
 # candidates more as the longest of them needs: what a query gets does not depend on that, as ScaNN's first candidates
-# are the same however many it is asked for. Most exclude few: those that exclude many share a call of their own where
-# that saves more candidates than a call takes time for. Beyond, more leaves are looked into, too; up to here that gained
+# are the same however many it is asked for. Those that exclude more than the others share a call of their own where
+# that saves more candidates than a call takes time for. Beyond, more leaves are looked into, too: up to here it gained
 # nothing (Gowalla: recall rose with exclusions).
 COMMON, CALL = 256, 1_500
 FEW = 8  # lines

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipelines.tuning.clock import Clock
-from pipelines.tuning.finals import Finalist
+from pipelines.tuning.finals import Finalist, best_of
 from pipelines.tuning.fixed import GIVEN, Fixed
 from pipelines.tuning.parameters import Choice, Number
 from pipelines.tuning.recipe import text
@@ -182,6 +182,20 @@ def test_a_finalist_is_as_good_as_the_mean_of_its_seeds() -> None:
     # A falling rate ends where it was to end, better or not.
     falling = Finalist(tried, 3, (run_of(0.1, 0.5, 0.3),))
     assert (falling.best_epoch, falling.value, falling.rising) == (3, 0.3, False)
+
+
+def test_the_best_finalist_is_better_on_the_seeds_that_others_have_too() -> None:
+    def finalist(number: int, *values: float) -> Finalist:
+        tried = Tried(number, "ids", {}, "start", run_of(0.1), finished=True)
+        return Finalist(tried, 0, tuple(map(run_of, values)))
+
+    # Trials 1 and 2 got a second seed; for trial 3, which is far better, there was no time left.
+    slow, lucky, steady = finalist(3, 0.43), finalist(1, 0.33, 0.25), finalist(2, 0.32, 0.31)
+    assert best_of([lucky, slow, steady]) is slow
+    assert best_of([lucky, steady]) is steady
+    # What was left behind on the first seed stays behind, however unlucky a better one was later.
+    assert best_of([finalist(4, 0.318), lucky, steady]) is steady
+    assert best_of([]) is None
 
 
 def test_a_recipes_text_reads_back_as_its_settings() -> None:

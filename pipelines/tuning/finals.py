@@ -5,6 +5,7 @@ recipe comes, and the best of many trials on one sample of users is partly luck:
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
@@ -53,6 +54,11 @@ class Finalist:
         """The metric at that epoch."""
         return self.curve[self.best_epoch - 1]
 
+    def ahead(self, other: "Finalist") -> bool:
+        """Whether it is better by the mean over the seeds that both were trained with."""
+        both = min(len(self.runs), len(other.runs))
+        return replace(self, runs=self.runs[:both]).value > replace(other, runs=other.runs[:both]).value
+
     @property
     def rising(self) -> bool:
         """Whether its best epoch was the last that it could train."""
@@ -88,7 +94,7 @@ class Finals:
 
     def best(self) -> Finalist | None:
         """The best so far, without any more training; None where no trial has finished."""
-        return max(self._all(), key=_rank, default=None)
+        return best_of(self._all())
 
     def run(self) -> None:
         """Trains as much of it as the budget has room for."""
@@ -193,6 +199,11 @@ class Finals:
         return fits * (finalist.seconds if self.search.clock.timed else 1.0)
 
 
-def _rank(finalist: Finalist) -> tuple[int, float]:
-    # Finalists with more seeds have been the best so far, and their mean has less luck in it.
-    return len(finalist.runs), finalist.value
+def best_of(finalists: Sequence[Finalist]) -> Finalist | None:
+    """The best, each compared on the seeds that both have: a better one may have had no time for as many."""
+    best = None
+    # Those with more seeds have been the best so far, and their mean has less luck in it.
+    for each in sorted(finalists, key=lambda each: (-len(each.runs), -each.value)):
+        if best is None or each.ahead(best):
+            best = each
+    return best
