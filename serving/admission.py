@@ -4,7 +4,7 @@ In: each request when its headers are complete, and when it is over. Out: in, or
 
 How many requests are too many depends on what they ask, so it is measured. The time of a request that came while
 nothing else was worked on is the time in calm. A burst may use the whole of `max_concurrent`. Where answers take more
-than `max_slowdown` times the time in calm, and that for 100 ms on end, it is no burst but a standing line: from then on
+than `max_slowdown` times the time in calm, and that for 250 ms on end, it is no burst but a standing line: from then on
 only as many are let in as keep to it (more while it holds, fewer when it does not), until all of them fit again. While
 a bundle is opened answers take longer for a moment, and nobody is refused for that.
 
@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from serving.pace import is_working
 
-BURST_S = 0.1
+BURST_S = 0.25
 STEP_S = 0.01  # between two looks at the limit
 LEAST = 8  # requests that are let in always
 LEAST_S = 1e-6  # of a request, by a clock that may be coarse
@@ -25,9 +25,9 @@ CALM = 2  # a request that comes to no more than one other is in calm
 # Of each such time in their mean: more of short ones, since what makes one longer is seldom the request itself.
 CALM_DOWN, CALM_UP, CALM_MOST = 0.02, 0.005, 3.0
 FEWER, MORE = 0.85, 1.05
-# What can be refused at once is a share of the processor, about a sixth where a refusal takes 30 µs. Callers who obey
+# What can be refused at once is a share of the processor, a third where a refusal takes 30 µs. Callers who obey
 # Retry-After stay far below; the others have their next request read later (`serving.limited_protocol`).
-REFUSALS_PER_S = 6_000
+REFUSALS_PER_S = 12_000
 REFUSALS_AT_ONCE = 1_000
 
 

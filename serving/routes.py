@@ -4,7 +4,7 @@ In: HTTP requests. Out: JSON, or a `RequestError` that `serving.app` turns into 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Annotated, Any, TypeVar
 
@@ -44,8 +44,9 @@ JSON_BYTES = JSON.encode()
 ItemId = Annotated[
     str, Path(min_length=1, max_length=LONGEST_ID, pattern=ONE_LINE, description="the item's id, URL-encoded")
 ]
-# Queries of a batch that the event loop answers at a time, in a few milliseconds; others have their turn in between.
-BATCH_INLINE = 64
+# Of a batch the event loop answers so many items at a time, in some four milliseconds; others have their turn in
+# between. A query counts as this many at least. A batch of more items than that goes to a thread.
+TURN_ITEMS, LEAST_ITEMS, LIGHT_ITEMS = 6_400, 100, 25_600
 # An exact scan of more numbers than this takes longer than a thread switch is worth.
 INLINE_NUMBERS = 4_000_000
 
@@ -82,16 +83,17 @@ async def recall_batch(request: Request) -> Response:
         answers: dict[int, Recalled] = {}
         for recaller in dict.fromkeys(recallers[part]):
             places = [place for place in range(len(queries))[part] if recallers[place] is recaller]
+            metrics.batch(len(places))
             answers |= zip(places, recaller.recall_many([queries[place] for place in places]), strict=True)
         return [answers[place] for place in sorted(answers)]
 
-    if any(_is_encoded(r, q) or not _is_fast(r, q) for r, q in zip(recallers, queries, strict=True)):
-        answers = await run_in_threadpool(answer, slice(None))
-    else:
-        answers = answer(slice(BATCH_INLINE))
-        for start in range(BATCH_INLINE, len(queries), BATCH_INLINE):
+    if not _is_light(recallers, queries):
+        return Json(await run_in_threadpool(lambda: _serialised(answers_bytes, answer(slice(None)))))
+    answers: list[Recalled] = []
+    for part in _turns(queries):
+        if answers:
             await asyncio.sleep(0)
-            answers += answer(slice(start, start + BATCH_INLINE))
+        answers += answer(part)
     return Json(_serialised(answers_bytes, answers))
 
 
@@ -231,6 +233,27 @@ def _pick(service: Service, query: RecallQuery) -> Recaller:
 def _is_encoded(recaller: Recaller, query: RecallQuery) -> bool:
     """Whether the answer may take a call of the tower, which is best shared."""
     return bool(query.features or query.history or recaller.planner.users.items(query.user_id))
+
+
+def _is_light(recallers: Sequence[Recaller], queries: Sequence[RecallQuery]) -> bool:
+    """Whether a batch takes so little that the event loop can answer it, in several turns."""
+    if sum(max(query.k, LEAST_ITEMS) for query in queries) > LIGHT_ITEMS:
+        return False
+    return all(
+        _is_fast(recaller, query) and not _is_encoded(recaller, query) and not isinstance(recaller.index, ExactIndex)
+        for recaller, query in zip(recallers, queries, strict=True)
+    )
+
+
+def _turns(queries: Sequence[RecallQuery]) -> Iterator[slice]:
+    """Parts of a batch, each of which the event loop answers at once."""
+    start = items = 0
+    for place, query in enumerate(queries):
+        items += max(query.k, LEAST_ITEMS)
+        if items > TURN_ITEMS and place > start:
+            yield slice(start, place)
+            start, items = place, max(query.k, LEAST_ITEMS)
+    yield slice(start, len(queries))
 
 
 def _is_fast(recaller: Recaller, query: RecallQuery) -> bool:

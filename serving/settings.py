@@ -47,7 +47,7 @@ class Settings(BaseSettings):
     max_events: int = Field(5_000, ge=1, description="the most events of one POST /events")
     max_list: int = Field(10_000, ge=1, description="the longest history, exclude, allow or items list of a request")
     max_body_bytes: int = Field(1_048_576, ge=1, description="the largest request body")
-    max_concurrent: int = Field(64, ge=1, description="requests that a worker works on at a time; others get 429")
+    max_concurrent: int = Field(128, ge=1, description="requests that a worker works on at a time; others get 429")
     max_heavy: int = Field(8, ge=1, description="of these, those that are not POST /recall")
     max_slowdown: float = Field(
         8.0, gt=1, description="how many times its time in calm a recall may take on end before others get 429"
