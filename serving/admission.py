@@ -12,6 +12,7 @@ The ideas: a standing line apart from a burst by its age, Nichols and Jacobson, 
 2012; the limit from the time in calm, Brakmo and Peterson, "TCP Vegas", IEEE JSAC 1995.
 """
 
+import math
 import time
 from collections.abc import Callable
 
@@ -119,8 +120,8 @@ class Admission:
         taken_s = max(now - since, LEAST_S)
         calm_s = self.calm_s.get(kind)
         if calm_s is None:
-            # Nothing is known yet: as if it had waited for all of them.
-            self.calm_s[kind] = calm_s = taken_s / others
+            # Nothing is known yet. Of the others some were waited for, some went with it in one batch: between the two.
+            self.calm_s[kind] = calm_s = taken_s / math.sqrt(others)
         elif others <= CALM and self.in_flight < CALM and not self.strict:
             # Both at its ends: the first of a burst comes alone, and leaves with all of it behind.
             share = CALM_DOWN if taken_s < calm_s else CALM_UP
