@@ -23,7 +23,15 @@ QUERIES = np.random.default_rng(2).normal(size=(10, 16)).astype(np.float32)
 
 
 @pytest.mark.parametrize(
-    ("items", "leaves", "block"), [(20_000, 71, 1), (99_999, 158, 1), (100_000, 316, 2), (1_000_000, 1_000, 2)]
+    ("items", "leaves", "block"),
+    [
+        (20_000, 71, 1),
+        (99_999, 158, 1),
+        (100_000, 632, 2),
+        (1_000_000, 2_000, 2),
+        (3_000_000, 2_000, 2),
+        (9_000_000, 3_000, 2),
+    ],
 )
 def test_parameters_follow_the_size_of_the_catalogue(items: int, leaves: int, block: int) -> None:
     parameters = ScannParameters.for_size(items, 64)
