@@ -18,7 +18,7 @@ import uvicorn
 from pydantic import ValidationError
 
 from pipelines.errors import DataError
-from pipelines.workers import Workers, shared_metrics
+from pipelines.workers import METRICS, Workers, shared_metrics
 from serving.app import create_app  # First: it sets what NumPy reads when it is loaded.
 from serving.bundle import Bundle
 from serving.journal import Journal, JournalError
@@ -67,7 +67,10 @@ def run(
     settings = read_settings(**{name: value for name, value in given.items() if value is not None})
     paths = {name: getattr(settings, name) for name in ("bundle", "state", "keys")}
     settings = settings.model_copy(update={name: path and path.absolute() for name, path in paths.items()})
-    refuse_address(settings.host, settings.port, settings.workers)
+    # A directory of metrics holds those of processes of before, too, which only a parent can clear away: this one has
+    # its own there already.
+    supervised = settings.workers > 1 or METRICS in os.environ
+    refuse_address(settings.host, settings.port, one=supervised)
     # Here, not in a worker, which would tell its reason in a log only.
     if settings.keys is not None:
         refuse_keys(settings.keys)
@@ -90,7 +93,7 @@ def run(
         "timeout_graceful_shutdown": settings.graceful_timeout_s,
         "factory": True,
     }
-    if settings.workers == 1:
+    if not supervised:
         serving = uvicorn.Config(partial(create_app, settings, verified=active), **server)
         tell_risks(settings)
         with suppress(KeyboardInterrupt):  # which comes again after the stop that Ctrl-C asked for
@@ -149,17 +152,22 @@ def refuse_state(state: Path) -> None:
         raise DataError(f"--state {state}: {error}") from None
 
 
-def refuse_address(host: str, port: int, workers: int = 1) -> None:
+def refuse_address(host: str, port: int, *, one: bool = False) -> None:
     """Listens on an address for a moment: uvicorn itself would find out after the bundle is loaded, and only log it.
+
+    Args:
+        host: the address.
+        port: the port.
+        one: whether the processes share one socket.
 
     Raises:
         DataError: names host, port and the system's reason.
     """
-    # With workers, uvicorn binds one socket, of the family that the host looks like; alone, one for each address.
-    one = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # Then uvicorn binds it of the family that the host looks like; otherwise one for each address.
+    family_of_one = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         found = socket.getaddrinfo(
-            host or None, port, one if workers > 1 else 0, socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host or None, port, family_of_one if one else 0, socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         for family, kind, protocol, _, address in dict.fromkeys(found):
             try:

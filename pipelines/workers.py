@@ -1,5 +1,7 @@
 """The processes of `towers serve --workers N`: started, watched, started again when one dies, stopped together.
 
+The parent may die, too, without a word to them: they notice, and stop as after SIGTERM.
+
 In: uvicorn's configuration and the socket they share. Out: they run until a stop; `DataError` where none can start.
 """
 
@@ -9,10 +11,12 @@ import shutil
 import signal
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import parent_process
 from pathlib import Path
 
 from prometheus_client.multiprocess import mark_process_dead
@@ -48,6 +52,23 @@ class _Place:
     start_at: float | None = None
 
 
+class Worker(Process):
+    """uvicorn's, which stops when its parent is gone: nobody else would stop it, and it would hold the port."""
+
+    def target(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serves, in the worker's own process."""
+        threading.Thread(target=_stop_without_parent, name="parent", daemon=True).start()
+        super().target(sockets)
+
+
+def _stop_without_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()  # on a pipe of which the parent alone holds the other end
+    log.error("the parent process is gone; its workers stop")
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 class Workers(Multiprocess):
     """uvicorn's supervisor, with its own way to watch: a death is noticed at once, and harms no other worker.
 
@@ -80,9 +101,18 @@ class Workers(Multiprocess):
             if not self.should_exit.is_set():
                 failed = not self._look()
         self.terminate_all()
+        # Each worker closes its own when its linger is over. With one held here the system would go on to take
+        # connections, for which nobody is there any more.
+        for each in self.sockets:
+            each.close()
         self.join_all()
         if failed:
             raise DataError("no worker could start; the log above says why")
+
+    def init_processes(self) -> None:
+        """Starts the first ones."""
+        for _ in range(self.processes_num):
+            self.processes.append(self._started())
 
     def handle_hup(self) -> None:
         """Passes the signal on."""
@@ -92,7 +122,8 @@ class Workers(Multiprocess):
 
     def handle_ttin(self) -> None:
         """One worker more."""
-        super().handle_ttin()
+        self.processes_num += 1
+        self.processes.append(self._started())
         self._places.append(_Place())
 
     def handle_ttou(self) -> None:
@@ -107,13 +138,17 @@ class Workers(Multiprocess):
             if place.start_at is not None:
                 if time.monotonic() >= place.start_at:
                     place.start_at = None
-                    self.processes[number] = Process(self.config, self.sockets)
-                    self.processes[number].start()
+                    self.processes[number] = self._started()
             elif not process.process.is_alive():
                 self._bury(process, place)
             elif not place.answers:
                 self._ask(process, place)
         return not self._never_answered or any(place.start_at is None for place in self._places)
+
+    def _started(self) -> Process:
+        worker = Worker(self.config, self.sockets)
+        worker.start()
+        return worker
 
     def _ask(self, process: Process, place: _Place) -> None:
         # Without waiting: a worker that loads its modules does not answer yet.
@@ -145,7 +180,7 @@ def shared_metrics() -> Iterator[Path]:
 
     What an operator's own PROMETHEUS_MULTIPROC_DIR names is used instead; it is emptied first.
     """
-    own = os.environ.get(METRICS)
+    own = os.environ.get(METRICS) or None
     directory = Path(own or tempfile.mkdtemp(prefix="towers-metrics-"))
     directory.mkdir(parents=True, exist_ok=True)
     for old in directory.glob("*.db"):

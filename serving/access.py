@@ -4,6 +4,7 @@ In: requests. Out: those with a good key, where keys are asked for; 401, 403, or
 """
 
 import asyncio
+from contextvars import copy_context
 from typing import Any
 
 from serving import metrics
@@ -82,7 +83,9 @@ class Access:
             if not running.started:
                 metrics.refused("timeout")
                 running.started = running.over = True
-                running.answering = loop.create_task(_answer(running.to, 503, TIMEOUT, (b"connection", b"close")))
+                answer = _answer(running.to, 503, TIMEOUT, (b"connection", b"close"))
+                # This look runs as a part of the request that happened to begin it: the log would name that one's id.
+                running.answering = loop.create_task(answer, context=running.context)
         self._looking = bool(self._running)
         if self._looking:
             loop.call_later(LOOK_S, self._look)
@@ -91,10 +94,11 @@ class Access:
 class _Running:
     """One request that is worked on."""
 
-    __slots__ = ("answering", "due", "over", "started", "to")
+    __slots__ = ("answering", "context", "due", "over", "started", "to")
 
     def __init__(self, to: Send, due: float) -> None:
         self.to, self.due = to, due
+        self.context = copy_context()
         self.started = self.over = False
         self.answering: asyncio.Task[None] | None = None
 

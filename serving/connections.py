@@ -8,6 +8,7 @@ import math
 import secrets
 from collections import deque
 from collections.abc import Iterable
+from heapq import nsmallest
 from itertools import count
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from serving.settings import Settings
 
 LOOK_S = 0.5
 RESUME_S = 0.002
+VICTIMS = 32
 
 
 class Connection(Protocol):
@@ -24,16 +26,24 @@ class Connection(Protocol):
 
     Attributes:
         due: when what it waits for is late, in the loop's time; infinite while a request is worked on.
+        since: when it began to wait for that.
+        running: the request that is worked on, or None.
         late: whether what comes from it now may have waited while it was held.
         transport: its transport.
     """
 
     due: float
+    since: float
+    running: Any
     late: bool
     transport: Any
 
-    def give_up(self) -> None:
-        """Closes it: its time is over."""
+    @property
+    def begun(self) -> bool:
+        """Whether half a request has come."""
+
+    def give_up(self) -> bool:
+        """Ends it: its time is over. Whether it is closed now."""
 
     def read_again(self) -> None:
         """Ends a hold."""
@@ -54,7 +64,7 @@ class Connections:
         self._ids, self._numbers = f"{secrets.token_hex(6)}-r".encode(), count(1)
         self._held: deque[Connection] = deque()
         self._late: list[Connection] = []
-        self._victims: list[tuple[float, int, Connection]] = []
+        self._victims: list[tuple[bool, float, int, Connection]] = []
         self._looking = self._resuming = False
         self._resumed_at = 0.0
 
@@ -73,14 +83,15 @@ class Connections:
             self.loop.call_later(RESUME_S, self._resume)
 
     def make_room(self) -> bool:
-        """Closes the connection that waits longest for its caller; False where all are in use."""
+        """Closes the connection that is idle for longest, or else half-way through a request; False: all are in use."""
         if not self._victims:
-            waiting = [(each.due, id(each), each) for each in self.open if each.due < math.inf]
-            self._victims = sorted(waiting, reverse=True)
+            free = [each for each in self.open if each.due < math.inf and each.running is None]
+            # A few for one look at all, and no more: meanwhile others become idle.
+            self._victims = nsmallest(VICTIMS, ((each.begun, each.since, id(each), each) for each in free))[::-1]
         while self._victims:
-            due, _, victim = self._victims.pop()
-            if victim.due == due and not victim.transport.is_closing():
-                victim.give_up()
+            begun, since, _, victim = self._victims.pop()
+            same = (victim.begun, victim.since, victim.running) == (begun, since, None)
+            if same and not victim.transport.is_closing() and victim.give_up():
                 return True
         return False
 

@@ -9,8 +9,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from serving import metrics
 from serving.schemas import error_bytes
 
 MALFORMED = error_bytes("invalid_http", "this is not a valid HTTP request")
@@ -22,6 +24,15 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
+class BeyondLimitError(Exception):
+    """What the parser has found is valid, and more than the service takes; raised in a callback of the parser.
+
+    Args:
+        status: of the answer.
+        body: its JSON.
+    """
+
+
 class JsonErrorsProtocol(HttpToolsProtocol):
     """uvicorn's httptools protocol with this service's errors."""
 
@@ -29,13 +40,29 @@ class JsonErrorsProtocol(HttpToolsProtocol):
         super().__init__(*arguments, **options)
         self.app = _answering_when_stopped(self.app)
 
-    def send_400_response(self, msg: str) -> None:
-        """Answers a request that the parser refuses, and closes the connection: nothing after it can be trusted.
+    def data_received(self, data: bytes) -> None:
+        """Parses what came; nothing can be trusted after what the parser refuses.
+
+        Not uvicorn's own, which writes a line to the log for each such request: whoever sends them could fill it.
+        """
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            beyond = error.__context__
+            self.refuse_malformed(*beyond.args if isinstance(beyond, BeyondLimitError) else (400, MALFORMED))
+        except httptools.HttpParserUpgrade:
+            pass  # A wish for another protocol is answered as plain HTTP.
+
+    def refuse_malformed(self, status: int, body: bytes) -> None:
+        """Ends the connection over what is no HTTP, or beyond a limit of its form; it is counted.
 
         Args:
-            msg: uvicorn's text, which it has logged.
+            status: of the error.
+            body: its JSON.
         """
-        self.close_with(400, MALFORMED)
+        metrics.refused("malformed")
+        self.close_with(status, body)
 
     def close_with(self, status: int, body: bytes) -> None:
         """Ends the connection with an error, unless half an answer is on its way.

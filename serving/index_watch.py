@@ -1,7 +1,8 @@
 """Recall of the index on real queries: now and then the last one that it answered is searched again, exactly.
 
-In: an index that answers. Out: how many of the exact best items it had found, for two counters. One query a sample, so
-that it costs next to nothing; over an hour of samples the share is known to about a percent.
+In: an index that answers. Out: how many of the exact best items it had found, for two counters. One query a sample, and
+of its list what the index was tuned for, so that it costs next to nothing; over an hour of samples the share is known
+to about a percent.
 """
 
 import time
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from serving.index import ExactIndex, Floats, Index, Rows
+from serving.scann_index import TUNED_K
 
 # A block of the exact scan takes a few milliseconds; the pauses leave the processor to those who wait for answers.
 BLOCK_ITEMS = 32_768
@@ -25,7 +27,7 @@ class Sample:
 
     Attributes:
         query: [1, D].
-        scores: [k] what it found, best first; -inf where it found fewer.
+        scores: [k] the first of what it found, best first, at most `TUNED_K`; -inf where it found fewer.
         excluded: rows that it was to leave out.
     """
 
@@ -52,15 +54,21 @@ class Watched:
         """See `Index.search`."""
         rows, scores = self.index.search(queries, k, excluded)
         if len(queries):
-            # Copies: the arrays of a batch must not live on for one line each.
+            # Copies: the arrays of a batch must not live on for one line each. And of a long list only the first: for a
+            # filter the index is asked for thousands, which would count for more than hundreds of other queries.
             left_out = NOTHING if excluded is None else excluded[0].copy()
-            self._last = Sample(queries[:1].copy(), scores[0].copy(), left_out)
+            self._last = Sample(queries[:1].copy(), scores[0, :TUNED_K].copy(), left_out)
         return rows, scores
 
     def take(self) -> Sample | None:
         """The last query since this was last asked, or None."""
         last, self._last = self._last, None
         return last
+
+
+def unwatched(index: Index) -> Index:
+    """The index itself, for searches that no caller asked for: they are no queries to be sampled."""
+    return index.index if isinstance(index, Watched) else index
 
 
 def found(sample: Sample, exact: ExactIndex, *, pause_s: float = PAUSE_S) -> tuple[int, int]:

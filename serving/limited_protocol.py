@@ -1,8 +1,7 @@
-"""The limits that lie below the app: requests in flight, connections, time to arrive, what one connection may hold.
+"""The limits that lie below the app: requests in flight, connections, and what one connection may ask for at a time.
 
-In: connections and bytes. Out: requests that were let in; 429 with Retry-After, 408 or 431 for the others, written here
-without a task, since under overload a refusal must cost little. Idle and slow connections are closed by one look at all
-of them, not by a timer for each.
+In: connections and requests. Out: requests that were let in; 429 with Retry-After for the others, written here without
+a task, since under overload a refusal must cost little.
 """
 
 import math
@@ -14,15 +13,15 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 from uvicorn.server import ServerState
 
 from serving import metrics
+from serving.arriving_protocol import ArrivingProtocol
 from serving.connections import Connections
 from serving.drain import STATE, Drain
-from serving.http_protocol import App, JsonErrorsProtocol
-from serving.refusals import MOST_HEAD_BYTES, REFUSALS, TOO_LONG, TOO_SLOW
+from serving.http_protocol import App
+from serving.refusals import REFUSALS, REFUSALS_OF_HEAD
 from serving.settings import Settings
 
 ON_ITS_WAY_S = 0.2  # after the listening socket is closed
-MOST_HEADERS = 100
-MOST_PIPELINED = 64
+CONTINUE = STATUS_LINE[100] + b"\r\n"
 
 # Probes and metrics are answered always: a full service is not a dead one.
 ALWAYS = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -31,11 +30,8 @@ LIGHT = "/recall"
 _SHARED: weakref.WeakKeyDictionary[ServerState, Connections] = weakref.WeakKeyDictionary()
 
 
-class LimitedProtocol(JsonErrorsProtocol):
+class LimitedProtocol(ArrivingProtocol):
     """One connection within the limits.
-
-    Attributes:
-        due: when what this connection waits for is late, in the loop's time; infinite while a request is worked on.
 
     Args:
         settings: the limits.
@@ -44,17 +40,12 @@ class LimitedProtocol(JsonErrorsProtocol):
     def __init__(
         self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None, *, settings: Settings
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+        super().__init__(config, server_state, app_state, _loop, settings=settings)
         if server_state not in _SHARED:
             _SHARED[server_state] = Connections(settings, server_state.connections, self.loop)
-        self._shared, self._settings = _SHARED[server_state], settings
+        self._shared = _SHARED[server_state]
         self._drain: Drain | None = app_state.get(STATE)
-        self.due = math.inf
-        self._arriving = self._in_head = False  # a request has begun to come in; its head has
-        self._slow = False  # it has not come in one piece
-        self._ended = False  # one has ended in the piece that is parsed now
-        self._running = self._held = self._surplus = self._stopping = False
-        self._head_bytes = 0
+        self._held = self._surplus = self._stopping = False
         self.late = False
         self._incomplete: tuple[RequestResponseCycle, App] | None = None  # the rest of its body is to come
 
@@ -68,52 +59,12 @@ class LimitedProtocol(JsonErrorsProtocol):
             if len(self.connections) > 2 * most:
                 metrics.refused("connections")
                 transport.abort()
-        self.due = self.loop.time() + self._settings.header_timeout_s
+        self.wait(self._settings.header_timeout_s)
 
     def data_received(self, data: bytes) -> None:
-        """Parses what came, and notes since when a request is incomplete."""
-        self._ended = False
+        """Parses what came; where it is half a request, asks for the rest or refuses it."""
         super().data_received(data)
-        if not self._arriving:
-            if self._slow:
-                self._slow = False
-                self.due = math.inf if self._running else self.loop.time() + self._settings.keep_alive_s
-            return
-        if not self._slow:
-            self._slow = True
-            self.due = self.loop.time() + self._settings.header_timeout_s
-            # Behind the end of another request nobody knows how many of these bytes are of this one.
-            self._head_bytes = 0 if self._ended else len(data)
-        elif self._in_head:
-            self._head_bytes += len(data)
-        if self._incomplete is not None:
-            self._refuse_early(self._incomplete[0])
-        if self._in_head and self._head_bytes > MOST_HEAD_BYTES:
-            self.close_with(431, TOO_LONG)
-
-    def on_message_begin(self) -> None:
-        """A request begins."""
-        super().on_message_begin()
-        self._arriving = self._in_head = True
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Takes one header, of at most `MOST_HEADERS`."""
-        if len(self.headers) >= MOST_HEADERS:
-            raise ValueError("too many headers")
-        super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        """Begins a request, or puts it behind those of its connection that are not answered yet."""
-        self._in_head = False
-        if len(self.pipeline) >= MOST_PIPELINED:
-            raise ValueError("too many requests in a row")
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        """A request has arrived whole."""
-        self._arriving, self._ended = False, True
-        super().on_message_complete()
-        self._begin_whole()
+        self._ask_for_the_rest()
 
     def on_body(self, body: bytes) -> None:
         """Takes a piece of a body; a large one is read by the app, piece by piece."""
@@ -121,8 +72,13 @@ class LimitedProtocol(JsonErrorsProtocol):
         if self.flow.read_paused:
             self._begin_whole()
 
+    def on_message_complete(self) -> None:
+        """A request has arrived whole, and is let in now, or is not."""
+        super().on_message_complete()
+        self._begin_whole()
+
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: App) -> None:
-        if cycle.more_body and not cycle.waiting_for_100_continue and len(cycle.body) <= HIGH_WATER_LIMIT:
+        if cycle.more_body and len(cycle.body) <= HIGH_WATER_LIMIT:
             # Whoever sends a body slowly waits here, outside: inside they would hold a place that others need.
             self._incomplete = cycle, app
             self.flow.resume_reading()
@@ -134,13 +90,19 @@ class LimitedProtocol(JsonErrorsProtocol):
             (cycle, app), self._incomplete = self._incomplete, None
             self._begin(cycle, app)
 
-    def _refuse_early(self, cycle: RequestResponseCycle) -> None:
-        """Refuses a request that would not be let in now, before its caller sends all of the body."""
-        path = cycle.scope["path"]
+    def _ask_for_the_rest(self) -> None:
+        """Refuses a request that would not be let in now before its caller sends all of the body, or asks for it."""
+        if self._incomplete is None:
+            return
+        cycle, path = self._incomplete[0], self._incomplete[0].scope["path"]
         reason = None if path in ALWAYS else self._shared.admission.refusal(path != LIGHT)
         if reason is not None:
             self._incomplete = None
             self._refuse(cycle, reason)
+        elif cycle.waiting_for_100_continue:
+            cycle.waiting_for_100_continue = False
+            if not cycle.body:
+                self.transport.write(CONTINUE)
 
     def _begin(self, cycle: RequestResponseCycle, app: App) -> None:
         path = cycle.scope["path"]
@@ -148,13 +110,14 @@ class LimitedProtocol(JsonErrorsProtocol):
             # The caller does not read its answers: another one would wait here, in a place that others need.
             self.pipeline.append((cycle, app))
             self.flow.pause_reading()
-            self.due = self.loop.time() + self._settings.request_timeout_s
+            self.wait(self._settings.keep_alive_s)
             return
         stopping = self._stopping or (self._drain is not None and self._drain.begun)
         if self._surplus or (stopping and not self.pipeline):
             cycle.keep_alive = False
-        self.due = math.inf
-        self._running = True
+        if not cycle.more_body:
+            self.due = math.inf
+        self.running = cycle
         if path in ALWAYS:
             running = cycle.run_asgi(app)
         else:
@@ -165,6 +128,8 @@ class LimitedProtocol(JsonErrorsProtocol):
                 self._refuse(cycle, reason)
                 return
             running = self._counted(cycle, app, heavy, admission.clock(), admission.in_flight)
+        if not cycle.more_body:
+            cycle.waiting_for_100_continue = False  # There is nothing left to ask for.
         task = self.loop.create_task(running)
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
@@ -189,7 +154,7 @@ class LimitedProtocol(JsonErrorsProtocol):
                 head,
                 self._shared.request_id(cycle.scope["headers"]),
                 b"connection: close\r\n" if closing else b"",
-                REFUSALS[reason],
+                (REFUSALS_OF_HEAD if cycle.scope["method"] == "HEAD" else REFUSALS)[reason],
             )
         )
         if closing:
@@ -200,66 +165,63 @@ class LimitedProtocol(JsonErrorsProtocol):
             # What was held is refused; what comes next on this connection is fresh, if there is a place for it.
             self.late, at_once = False, admission.room
         self.on_response_complete()
-        if not (at_once or closing or self._held):
+        if not (at_once or self._held or self.transport.is_closing()):
             self._held = True
             self._shared.hold(self)
 
     def on_response_complete(self) -> None:
         """Goes on with the next request of this connection, or waits for one."""
         self.server_state.total_requests += 1
-        self._running = False
+        self.running = None
         if self.transport.is_closing():
-            self.due = self.loop.time() + self._settings.request_timeout_s  # for a caller who takes no answer
-            return
-        if self.pipeline:
-            # Not here: the request before is still counted.
-            self.loop.call_soon(self._next)
-            return
-        self.flow.resume_reading()
-        self.due = self.loop.time() + self._settings.keep_alive_s
-        if self._stopping:
-            self.transport.close()
+            self.wait(self._settings.keep_alive_s)  # for a caller who takes no answer
+        elif self.pipeline:
+            if self.flow.write_paused:
+                self.wait(self._settings.keep_alive_s)
+            else:
+                self._go_on()
+        elif self._ending is not None:
+            self.close_with(*self._ending)
+        else:
+            self.flow.resume_reading()
+            self.wait()
+            if self._stopping:
+                self.transport.close()
+
+    def _go_on(self) -> None:
+        self.due = math.inf
+        self.loop.call_soon(self._next)  # Not here: the request before is still counted.
 
     def _next(self) -> None:
-        if self.pipeline and not self._running and not self.transport.is_closing() and not self.flow.write_paused:
+        if self.pipeline and self.running is None and not self.transport.is_closing() and not self.flow.write_paused:
             cycle, app = self.pipeline.pop()
+            if cycle.more_body:
+                self.wait()  # Nothing of it was read for as long as the one before was worked on.
             self._start_asgi_task(cycle, app)
+            self._ask_for_the_rest()
 
     def resume_writing(self) -> None:
         """The caller reads its answers again: what waited for that goes on."""
         super().resume_writing()
         if self.pipeline:
-            self.loop.call_soon(self._next)
+            self._go_on()
 
     def shutdown(self) -> None:
         """The server stops: the requests that are here are answered, and one that is on its way."""
         self._stopping = True
-        if self._running:
+        if self.running is not None:
             self.cycle.keep_alive = False
-        else:
+        elif not self.begun:
             self.due = min(self.due, self.loop.time() + ON_ITS_WAY_S)
 
     def read_again(self) -> None:
         """Ends a hold."""
         self._held = False
         if not self.transport.is_closing():
-            self.due = self.loop.time() + self._settings.keep_alive_s
+            self.wait()
             self.transport.resume_reading()
 
-    def give_up(self) -> None:
-        """Closes a connection whose time is over, with 408 where half a request has come."""
-        if self.transport.is_closing() or self.transport.get_write_buffer_size():
-            self.transport.abort()  # The caller takes nothing: a close would wait for it.
-        elif self.flow.read_paused or (self._running and self._in_head):
-            # What is missing was not asked for yet, or an answer to the request before is still to come.
-            self.due = self.loop.time() + self._settings.header_timeout_s
-        elif self._arriving:
-            metrics.refused("slow")
-            self.close_with(408, TOO_SLOW)
-        else:
-            self.transport.close()
-
     def close_with(self, status: int, body: bytes) -> None:
-        """Ends the connection with an error."""
+        """Ends the connection with an error, once the requests that came whole before it are answered."""
+        self._incomplete = None
         super().close_with(status, body)
-        self.due = self.loop.time() + self._settings.header_timeout_s

@@ -4,7 +4,9 @@ In: log records; the fields of one are given as `extra={"fields": {...}}`. Out: 
 request was answered is written without its text, which may hold what the caller sent; type and place must do.
 """
 
+import json
 import logging
+import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
@@ -18,6 +20,8 @@ from serving.settings import Settings
 
 # Every logger of the service is a child of uvicorn's: its level and handler then hold in every worker, however started.
 SERVER = "uvicorn.error"
+# What stands in a line of text as it is.
+PLAIN = re.compile(r"[!#-<>-~]+")
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 
@@ -67,10 +71,19 @@ class TextFormatter(_Formatter):
         """The line, and an exception below it."""
         line = self.fields(record)
         told = line.pop("exception", None)
-        head = f"{line.pop('time')} {line.pop('level').upper():8} {line.pop('message')}"
+        message = "\n    ".join(line.pop("message").splitlines())
+        head = f"{line.pop('time')} {line.pop('level').upper():8} {message}"
         del line["logger"]
-        rest = "".join(f" {name}={value}" for name, value in line.items())
-        return f"{head}{rest}" if told is None else f"{head}{rest}\n{told.rstrip()}"
+        rest = "".join(f" {name}={_word(value)}" for name, value in line.items())
+        lines = [f"{head}{rest}", *("" if told is None else told).rstrip().splitlines()]
+        # What begins at the left edge is a line of the log: nothing that a caller sent can look like one.
+        return "\n    ".join(lines)
+
+
+def _word(value: object) -> str:
+    """A field's value as one word: what a caller sent must not look like further fields, or like a line of its own."""
+    word = str(value)
+    return word if PLAIN.fullmatch(word) else json.dumps(word)
 
 
 def log_config(settings: Settings) -> dict[str, Any]:

@@ -57,8 +57,8 @@ class ScannParameters:
 
     @classmethod
     def for_size(cls, items: int, dimension: int) -> "ScannParameters":
-        """About 2 sqrt(N) leaves: with a million trained vectors 1.08 times as fast as sqrt(N) at the same recall. Beyond
-        a million sqrt(N) again, as the time to build grows with their square. Of few items, half of sqrt(N) and one
+        """About 2 sqrt(N) leaves: with a million trained vectors 1.08 times as fast as sqrt(N) at equal recall. Of many
+        more items sqrt(N) again, as the time to build grows with their square. Of few items, half of sqrt(N) and one
         dimension a block: their codes stay in a core's cache whatever their size, and half the candidates need a score.
         With 41,000 items that took 0.45 of the time.
         """

@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 from serving_world import write_whole_world
+from starlette.applications import Starlette
 
 from serving import access, keys
 from serving.access import Access
 from serving.app import create_app
 from serving.keys import KeyRing, KeysError, read_keys
+from serving.logs import JsonFormatter
+from serving.observed import Observed
 from serving.settings import Settings
 
 READ_KEY, ADMIN_KEY = "read-key-0123456789", "admin-key-0123456789"
@@ -157,16 +160,76 @@ class Clock:
         return self.now
 
 
-def test_a_change_of_the_file_counts_within_a_second(file: Path) -> None:
+@pytest.fixture
+def unrested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file looks old, however slow the machine is."""
+    monkeypatch.setattr(keys.time, "time_ns", lambda: 0)
+
+
+def asked_for(clock: Clock, ring: KeyRing, hundredths: int) -> None:
+    """Asks the ring a hundred times a second."""
+    for _ in range(hundredths):
+        clock.now += 0.01
+        ring.role(b"whoever")
+
+
+@pytest.mark.parametrize("since_a_look", [0, 1, 20, 39])
+def test_a_change_of_the_file_counts_within_a_second(file: Path, since_a_look: int) -> None:
     clock = Clock()
     ring = KeyRing(file, clock)
     assert (ring.role(READ_KEY.encode()), ring.role(b"new")) == ("read", None)
+    asked_for(clock, ring, since_a_look)
     write(file, entry("shop", "admin", "new"))
-    clock.now += 0.99
+    asked_for(clock, ring, 99)
     assert (ring.role(READ_KEY.encode()), ring.role(ADMIN_KEY.encode()), ring.role(b"new")) == (None, None, "admin")
     write(file)
-    clock.now += 0.99
+    asked_for(clock, ring, 99)
     assert ring.role(b"new") is None
+
+
+def test_a_change_of_long_ago_counts_for_the_first_who_asks(file: Path) -> None:
+    clock = Clock()
+    ring = KeyRing(file, clock)
+    write(file, entry("shop", "read", "new"))
+    os.utime(file, (time.time() - 5, time.time() - 5))
+    clock.now += 60  # in which nobody asked
+    assert (ring.role(READ_KEY.encode()), ring.role(b"new")) == (None, "read")
+
+
+@pytest.mark.usefixtures("unrested")
+@pytest.mark.parametrize("first", ["", entry("shop", "read", READ_KEY)])
+def test_a_file_that_is_being_written_in_place_takes_no_key_away(file: Path, first: str) -> None:
+    """Empty, or cut off between two entries, it is a good file, too."""
+    clock = Clock()
+    ring = KeyRing(file, clock)
+    file.write_text(first, encoding="utf-8")
+    asked_for(clock, ring, 45)  # in which it is looked at once
+    assert (ring.role(READ_KEY.encode()), ring.role(ADMIN_KEY.encode())) == ("read", "admin")
+    file.write_text(first + entry("loader", "admin", ADMIN_KEY) + entry("third", "read", "new"), encoding="utf-8")
+    asked_for(clock, ring, 30)
+    assert ring.role(ADMIN_KEY.encode()) == "admin"
+    asked_for(clock, ring, 69)
+    roles = [ring.role(key) for key in (READ_KEY.encode(), ADMIN_KEY.encode(), b"new")]
+    assert roles == ["read" if first else None, "admin", "read"]
+
+
+@pytest.mark.parametrize("then", ["gone", "cut"])
+def test_a_file_that_changes_while_it_is_read_changes_nothing(
+    file: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    clock = Clock()
+    ring = KeyRing(file, clock)
+    write(file, entry("shop", "read", "new"))
+    change = file.unlink if then == "gone" else lambda: write(file)
+    monkeypatch.setattr(keys, "read_keys", lambda path: (read_keys(path), change())[0])
+    with caplog.at_level(logging.INFO, "uvicorn.error.serving"):
+        asked_for(clock, ring, 85)
+        monkeypatch.undo()
+        assert (ring.role(READ_KEY.encode()), ring.role(b"new"), caplog.messages) == ("read", None, [])
+        asked_for(clock, ring, 300)
+    # A file that is gone keeps the keys, and is told of once; one that stays empty takes them away.
+    assert ring.role(READ_KEY.encode()) == ("read" if then == "gone" else None)
+    assert [record.levelname for record in caplog.records] == ["ERROR" if then == "gone" else "INFO"]
 
 
 @pytest.mark.parametrize("harm", ["broken", "gone", "a directory"])
@@ -188,7 +251,7 @@ def test_a_broken_file_keeps_the_keys_and_is_told_once(file: Path, caplog: pytes
         if harm == "a directory":
             file.rmdir()
         write(file, entry("shop", "read", "new"))
-        clock.now += 1
+        asked_for(clock, ring, 99)
         assert (ring.role(READ_KEY.encode()), ring.role(b"new")) == (None, "read")
 
 
@@ -304,6 +367,44 @@ def test_a_request_ends_after_its_503_even_where_the_work_ends_in_the_same_turn(
         return list(sent)
 
     assert asyncio.run(main()) == [503, None]
+
+
+def test_each_timeout_is_logged_under_its_own_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look at what takes too long is begun by one request, and answers others."""
+    monkeypatch.setattr(access, "LOOK_S", 0.01)
+    told: list[tuple[str, int, str]] = []
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(0.3)
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            line = json.loads(JsonFormatter().format(record))
+            told.append((line["request_id"], line["status"], record.name))
+
+    async def main() -> None:
+        settings = Settings(bundle=Path("none"), request_timeout_s=0.05)
+        inside = Observed(Access(slow, settings), settings)
+
+        async def send(message: Any) -> None:
+            pass
+
+        def scope(name: str) -> dict[str, Any]:
+            headers = [(b"x-request-id", name.encode())]
+            return {"type": "http", "method": "POST", "path": "/x", "headers": headers, "app": Starlette()}
+
+        names = ("first", "second", "third")
+        tasks = [asyncio.create_task(inside(scope(name), None, send)) for name in names]  # type: ignore[arg-type]
+        await asyncio.gather(*tasks)
+
+    lines = Lines()
+    log = logging.getLogger("uvicorn.error.access")
+    log.addHandler(lines)
+    try:
+        asyncio.run(main())
+    finally:
+        log.removeHandler(lines)
+    assert sorted(told) == [(name, 503, log.name) for name in ("first", "second", "third")]
 
 
 def test_an_answer_that_has_begun_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from held_request import PATIENT, HeldRequest, until_refused
 from running_service import RunningService
 from serving_world import write_whole_world
 
@@ -78,3 +79,17 @@ def test_no_request_that_was_taken_is_lost(tmp_path: Path, monkeypatch: pytest.M
         assert load.lost == []
         assert load.told_to_go == CALLERS + 4
         assert set(ready) == {(503, "stopping")}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("workers", [1, 2])
+def test_after_the_linger_nobody_is_let_in_to_wait_for_nothing(tmp_path: Path, workers: int) -> None:
+    """While one request is still worked on, a caller who comes anew is refused by the system, at once."""
+    with RunningService(write_whole_world(tmp_path), workers=workers, linger_s=0.5, **PATIENT) as service:
+        port = int(service.url.rpartition(":")[2])
+        held = HeldRequest(port, user_id="u5", k=3)
+        os.kill(service.process.pid, signal.SIGTERM)
+        until_refused(port, within_s=30)
+        status, answer = held.answer()
+        assert (status, [item["id"] for item in answer["items"]]) == (200, ["i9", "i13", "i17"])
+        assert service.process.wait(30) in (0, -signal.SIGTERM)

@@ -81,6 +81,21 @@ def test_a_watched_index_is_the_index_and_keeps_the_last_query_once() -> None:
     assert watched.take() is None
 
 
+@pytest.mark.parametrize(("k", "counted"), [(3, 3), (100, 100), (101, 100), (220, 100)])
+def test_a_long_list_counts_as_much_as_any_other(k: int, counted: int) -> None:
+    """A filtered query is answered from a list of thousands; the index is tuned for the first hundred."""
+    vectors = np.random.default_rng(7).normal(size=(230, 6)).astype(np.float32)
+    query = np.random.default_rng(8).normal(size=(1, 6)).astype(np.float32)
+    watched = Watched(Forgetful(vectors))
+    rows, _ = watched.search(query, k)
+    assert rows.shape == (1, k)
+    sample = watched.take()
+    assert sample is not None
+    best = loop_search(vectors, query, counted)[0][0]
+    expected = sum(1 for row in best if row % 7 != 0)
+    assert found(sample, ExactIndex(vectors), pause_s=0) == (counted, expected)
+
+
 @pytest.mark.parametrize("every_s", [10.0, 0.0])
 def test_a_service_counts_what_its_index_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every_s: float) -> None:
     version = f"sampled-{every_s}"

@@ -8,7 +8,7 @@ from limited_server import World, in_world
 
 from serving import connections, metrics
 from serving.admission import Admission
-from serving.limited_protocol import MOST_HEADERS, MOST_PIPELINED
+from serving.refusals import MOST_HEADERS, MOST_PIPELINED
 
 
 @pytest.fixture(autouse=True)
@@ -134,25 +134,48 @@ def test_a_slow_body_behind_another_request_is_waited_for(refused: list[str]) ->
     in_world(test, max_concurrent=1)
 
 
-def test_a_large_body_and_one_that_is_asked_for_count_as_heavy_until_they_are_here(refused: list[str]) -> None:
+def test_a_large_body_counts_as_heavy_until_it_is_here_and_one_that_is_asked_for_takes_no_place(
+    refused: list[str],
+) -> None:
     async def test(world: World) -> None:
-        large, patient, other, single = [await world.caller() for _ in range(4)]
-        large.writer.write(b"POST /recall HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n" + b"x" * 200_000)
+        large, other, patient, single = [await world.caller() for _ in range(4)]
+        lines = b"POST /recall HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n"
+        large.writer.write(lines + b"x" * 200_000)
         await world.app.until_begun(1)
-        lines = b"POST /recall HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"
-        patient.writer.write(lines)
-        assert await patient.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-        other.writer.write(lines)
+        other.writer.write(lines + b"x" * 200_000)
         assert await other.code() == (429, "too_many_requests")
+        patient.writer.write(b"POST /recall HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
+        assert await patient.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         single.send("/recall")
         assert (await single.answer())[::2] == (200, b"hello")
-        large.writer.write(b"x" * 100_000)
-        assert len((await large.answer())[2]) == 300_000
+        assert world.app.begun == 2
         patient.writer.write(b"hello")
         assert (await patient.answer())[::2] == (200, b"hello")
+        large.writer.write(b"x" * 100_000)
+        assert len((await large.answer())[2]) == 300_000
         assert refused == ["heavy"]
 
-    in_world(test, max_concurrent=10, max_heavy=2)
+    in_world(test, max_concurrent=10, max_heavy=1)
+
+
+def test_bodies_of_every_kind_in_a_row_are_each_answered_once_in_their_order() -> None:
+    async def test(world: World) -> None:
+        row = await world.caller(2**20)
+        row.send("/recall", b"one")
+        row.send("/recall", b"2" * 300_000)
+        row.writer.write(
+            b"POST /recall HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nthree\r\n0\r\n\r\n"
+        )
+        row.writer.write(b"POST /recall HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\nfour")
+        row.send("/recall", b"five")
+        bodies = [(await row.answer())[2] for _ in range(3)]
+        assert bodies == [b"one", b"2" * 300_000, b"three"]
+        assert [(await row.answer())[2] for _ in range(2)] == [b"four", b"five"]
+        row.send("/recall", b"six")
+        assert (await row.answer())[2] == b"six"
+        assert world.app.begun == 6
+
+    in_world(test)
 
 
 def test_requests_sent_in_a_row_are_answered_in_their_order_refused_or_not() -> None:
@@ -178,6 +201,10 @@ def test_too_many_requests_in_a_row_end_the_connection() -> None:
     async def test(world: World) -> None:
         (held,) = await world.holding(1)
         held.writer.write(b"POST /recall HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n" * (MOST_PIPELINED + 1))
+        await asyncio.sleep(0.05)
+        world.app.gate.set()
+        # What came before is answered: it may have changed something.
+        assert [(await held.answer())[0] for _ in range(1 + MOST_PIPELINED)] == [200] * (1 + MOST_PIPELINED)
         assert await held.code() == (400, "invalid_http")
         assert await held.closed()
 
@@ -275,7 +302,7 @@ def test_a_head_has_limits(in_pieces: bool) -> None:
     async def test(world: World) -> None:
         many, long = await world.caller(), await world.caller()
         many.send("/recall", b"", *(f"x-{n}: 1" for n in range(MOST_HEADERS)))
-        assert await many.code() == (400, "invalid_http")
+        assert await many.code() == (431, "too_large")
         long.writer.write(b"POST /recall HTTP/1.1\r\nX-Long: ")
         pieces = [b"a" * 10_000] * 7 if in_pieces else [b"a" * 70_000]
         for piece in pieces:

@@ -100,6 +100,33 @@ def test_text_is_for_people() -> None:
     assert line.endswith(" WARNING  POST /recall: 500 request_id=r-9 status=500")
 
 
+FORGED = "u1\n2026-11-20T21:25:23.115+00:00 ERROR    forged"
+
+
+@pytest.mark.parametrize("cut", ["\n", "\r", "\x0b", "\x85", "\u2028", "\x1b[2K", "\u202e"])
+def test_no_value_is_a_line_or_a_field_of_its_own(cut: str) -> None:
+    line = TextFormatter(user_ids=True).format(record("x", user_id=FORGED.replace("\n", cut), status=200))
+    assert line.isprintable() and line.isascii()
+    assert line.partition(" user_id=")[2].startswith('"u1\\') and line.endswith('forged" status=200')
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [("u-17", "u-17"), ("a b", '"a b"'), ("1 status=500", '"1 status=500"'), ("", '""'), ('"', r'"\""'), (5, "5")],
+)
+def test_a_value_is_one_word_of_the_text(value: object, told: str) -> None:
+    assert TextFormatter(user_ids=True).format(record("x", user_id=value)).endswith(f" x user_id={told}")
+
+
+def test_a_message_and_an_exception_of_several_lines_are_indented() -> None:
+    error = ValueError(FORGED)
+    with in_request():
+        lines = TextFormatter(user_ids=True).format(record("a\nb", error=error)).splitlines()
+    assert lines[1] == "    b request_id=r-1"
+    assert all(line.startswith("    ") for line in lines[1:])
+    assert any(line.endswith("forged") for line in lines)
+
+
 class Terminal:
     def __init__(self, *, is_one: bool) -> None:
         self.is_one = is_one

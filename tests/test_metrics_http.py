@@ -131,6 +131,19 @@ def test_every_request_path_call_reaches_its_metric() -> None:
     assert [after.of(f"towers_{name}") for name in ("items_live", "items_buried", "events_live")] == [[3], [2], [1]]
 
 
+@pytest.mark.parametrize("size", [1, 5])
+def test_a_batch_counts_its_queries(client: TestClient, size: int) -> None:
+    before = exposed(client)
+    queries = [{"user_id": f"u{n}", "k": 2} for n in range(size)]
+    assert client.post("/recall/batch", json={"queries": queries}).status_code == 200
+    assert client.post("/recall/batch", json={"queries": [{"k": 0}]}).status_code == 422
+    after = exposed(client)
+    more = [
+        after.sum(f"towers_batch_queries_{of}") - before.sum(f"towers_batch_queries_{of}") for of in ("count", "sum")
+    ]
+    assert more == [1, size]
+
+
 def test_in_flight_returns_to_what_it_was(client: TestClient) -> None:
     # The request for the metrics is itself being answered.
     assert exposed(client).of("towers_requests_in_flight") == [1]

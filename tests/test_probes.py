@@ -1,17 +1,23 @@
 """`/healthz` and `/readyz`: alive, and able to answer; ready means that a search made now finds something."""
 
+import asyncio
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from serving_world import ArithmeticEncoder, write_world
 
+from serving import probes
 from serving.app import create_app
 from serving.bundle import Bundle
 from serving.index import ExactIndex, Floats, Rows
+from serving.index_watch import Watched
 from serving.recall import Recaller
 from serving.settings import Settings
 from serving.versions import Versions
@@ -92,3 +98,103 @@ def test_not_ready_where_a_search_fails(
     assert client.get("/healthz").status_code == 200
     generation.opened.catalogue.index = whole
     assert ready(client) == (200, None)
+
+
+class Counting:
+    """An exact index that counts its searches, and waits in each until it may end."""
+
+    def __init__(self, item_vectors: Floats, *, open_at_once: bool = True) -> None:
+        self.exact, self.asked, self.may_end = ExactIndex(item_vectors), 0, threading.Event()
+        if open_at_once:
+            self.may_end.set()
+
+    def search(self, queries: Floats, k: int) -> tuple[Rows, Floats]:
+        self.asked += 1
+        assert self.may_end.wait(30)
+        return self.exact.search(queries, k)
+
+
+@pytest.mark.parametrize(("held_s", "searches"), [(1e6, 1), (0.0, 5)])
+def test_one_search_answers_all_probes_of_a_moment(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, held_s: float, searches: int
+) -> None:
+    monkeypatch.setattr(probes, "HELD_S", held_s)
+    generations = client.app.state.service.generations
+    indexes = []
+    for generation in (generations.active, generations.canary):
+        opened = generation.opened
+        opened.catalogue.index = index = Counting(opened.bundle.item_vectors)
+        indexes.append(index)
+    assert {ready(client) for _ in range(5)} == {(200, None)}
+    assert [index.asked for index in indexes] == [searches, searches]
+    # What is held says nothing of an index that takes the place of this one, or of a stop.
+    generations.canary.opened.catalogue.index = Broken(raises=False)
+    assert ready(client) == (503, "not_ready")
+    client.app.state.service.drain()
+    assert ready(client) == (503, "stopping")
+
+
+def test_probes_at_one_time_share_a_search(client: TestClient) -> None:
+    opened = client.app.state.service.generations.active.opened
+    opened.catalogue.index = index = Counting(opened.bundle.item_vectors, open_at_once=False)
+    service = SimpleNamespace(
+        draining=False, generations=SimpleNamespace(active=SimpleNamespace(opened=opened), canary=None)
+    )
+    request: Any = SimpleNamespace(app=SimpleNamespace(state=SimpleNamespace(service=service)))
+
+    async def main() -> None:
+        probing = [asyncio.create_task(probes.readyz(request)) for _ in range(20)]
+        while not index.asked:
+            await asyncio.sleep(0.001)
+        probing[0].cancel()  # Whoever began it goes away.
+        late = asyncio.create_task(probes.readyz(request))
+        await asyncio.sleep(0)
+        index.may_end.set()
+        answers = await asyncio.gather(*probing[1:], late)
+        assert {answer.body for answer in answers} == {b'{"status":"ready"}'}
+
+    asyncio.run(main())
+    assert index.asked == 1
+
+
+def test_a_probe_is_no_query_of_which_the_recall_is_told(client: TestClient) -> None:
+    opened = client.app.state.service.generations.active.opened
+    opened.catalogue.index = watched = Watched(ExactIndex(opened.bundle.item_vectors))
+    query = opened.bundle.item_vectors[3:4]
+    watched.search(query, 2)
+    assert ready(client) == (200, None)
+    sample = watched.take()
+    assert sample is not None and sample.query.tolist() == query.tolist() and len(sample.scores) == 2
+    assert ready(client) == (200, None)
+    assert watched.take() is None
+
+
+def test_scrapes_share_work_that_begins_after_they_came() -> None:
+    begun, may_end = 0, threading.Event()
+
+    def work() -> int:
+        nonlocal begun
+        begun += 1
+        mine = begun
+        assert may_end.wait(30)
+        return mine
+
+    async def main() -> None:
+        shared = probes.Shared(work)
+        first = asyncio.create_task(shared.result())
+        while not begun:
+            await asyncio.sleep(0.001)
+        # What these ask for may have come after the first piece of work looked: they wait for the next one, together.
+        later = [asyncio.create_task(shared.result()) for _ in range(10)]
+        await asyncio.sleep(0.01)
+        later.pop(0).cancel()
+        later.append(asyncio.create_task(shared.result()))
+        await asyncio.sleep(0.01)
+        assert begun == 1
+        may_end.set()
+        assert await first == 1
+        assert await asyncio.gather(*later) == [2] * 10
+        assert await shared.result() == 3
+
+    asyncio.run(main())
+    assert begun == 3

@@ -1,12 +1,14 @@
-"""`towers serve --workers 2`: one worker killed: the other answers, another takes its place, and answers."""
+"""`towers serve --workers 2`: a killed worker is replaced while the other answers; those of a killed parent stop."""
 
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
 import httpx
 import pytest
+from held_request import PATIENT, HeldRequest, until_refused
 from running_service import START_S, RunningService
 from serving_world import write_whole_world
 
@@ -32,6 +34,36 @@ def test_a_killed_worker_is_replaced_and_nobody_waits_for_it(tmp_path: Path) -> 
         third = _two_workers(service)
         assert (second - first) < third and not first & third
         assert service.process.poll() is None
+
+
+@pytest.mark.long
+def test_the_workers_of_a_killed_parent_stop_and_leave_the_port(tmp_path: Path) -> None:
+    with RunningService(write_whole_world(tmp_path), workers=2, log=tmp_path / "log", **PATIENT) as service:
+        workers = _two_workers(service)
+        port = int(service.url.rpartition(":")[2])
+        held = HeldRequest(port, user_id="u5", k=3)
+        service.process.kill()
+        service.process.wait()
+        until_refused(port, within_s=START_S)
+        status, answer = held.answer()
+        assert (status, [item["id"] for item in answer["items"]]) == (200, ITEMS_OF_U5)
+        deadline = time.monotonic() + START_S
+        while any(_runs(pid) for pid in workers):
+            assert time.monotonic() < deadline, "a worker lives on"
+            time.sleep(0.05)
+        with socket.socket() as another:
+            another.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            another.bind(("127.0.0.1", port))
+            another.listen()
+        assert (tmp_path / "log").read_text().count("the parent process is gone") == 2
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process does; one that has ended may wait for ever for somebody to ask how."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def _answers(service: RunningService) -> None:
