@@ -4,6 +4,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,6 +111,22 @@ def test_after_a_swap_the_old_version_reads_0(service: RunningService, root: Pat
     assert answering("one") == 1
     Versions(root).activate("two")
     eventually(lambda: (answering("one"), answering("two")) == (0, 1), "every worker has the new bundle", START_S)
+
+
+def test_one_worker_in_a_directory_of_its_own_tells_of_no_process_before_it(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    code = (
+        "from serving import metrics as m; m.started(); m.answering([m.Answering('active', 'old', 'old')]); m.flush()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
+    assert list(tmp_path.glob("*.db"))
+    with RunningService(root, workers=1) as service:
+        told = exposed(service)
+        assert told.of("towers_workers") == [1]
+        assert told.of("towers_worker_starts_total") == [1]
+        assert told.of("towers_bundle_answers", bundle="old") == []
 
 
 def test_the_log_is_json_and_holds_no_secret(service: RunningService, log: Path) -> None:
