@@ -16,6 +16,7 @@ from serving_world import ITEMS, copied_towers, write_whole_world, write_world
 
 from pipelines import serve as serve_command
 from pipelines.errors import DataError
+from serving import probes
 from serving import service as service_module
 from serving.app import create_app
 from serving.errors import BundleError
@@ -68,7 +69,8 @@ def test_recall_gives_the_known_answer(client: TestClient, name: str) -> None:
 
 def test_scores_are_the_dot_products(client: TestClient) -> None:
     items = client.post("/recall", json={"user_id": "u5", "k": 2}).json()["items"]
-    assert [item["score"] for item in items] == np.float32([2 - 9 / ITEMS, 2 - 13 / ITEMS]).tolist()
+    exact = np.float32([2 - 9 / ITEMS, 2 - 13 / ITEMS])
+    assert [np.float32(item["score"]) for item in items] == exact.tolist()
 
 
 def test_k_defaults_to_100(bundle: Path) -> None:
@@ -160,6 +162,7 @@ def test_the_text_of_an_exception_goes_to_the_log_and_never_to_the_caller(
 
 
 def test_probes(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "HELD_S", 0)
     assert client.get("/healthz").json() == {"status": "ok"}
     assert client.get("/readyz").json() == {"status": "ready"}
     index = client.app.state.service.pick(None).index  # type: ignore[attr-defined]

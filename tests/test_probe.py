@@ -1,7 +1,6 @@
 """The probe: a bundle of plain arithmetic passes; a search or a tower that is wrong in any way does not."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +143,7 @@ def test_the_tower_is_asked_with_nothing_with_a_history_and_with_an_item(tmp_pat
 def test_an_answer_that_is_too_short_is_refused(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     recaller = Recaller(bundle, ExactIndex(bundle.item_vectors), ArithmeticEncoder(200))
     whole = recaller.recall_many
-    monkeypatch.setattr(recaller, "recall_many", lambda asked: [replace(a, rows=a.rows[:-1]) for a in whole(asked)])
+    monkeypatch.setattr(recaller, "recall_many", lambda asked: [a._replace(rows=a.rows[:-1]) for a in whole(asked)])
     with pytest.raises(BundleError, match=r"probe of its answers: must be 100 items .* were 99 from 'popular'"):
         probe(recaller)
 
@@ -154,7 +153,7 @@ def test_a_refusal_names_no_user(bundle: Bundle, monkeypatch: pytest.MonkeyPatch
     whole = recaller.recall_many
 
     def short_for_users(asked: Sequence[RecallQuery]) -> list[Recalled]:
-        return [replace(each, rows=each.rows[:7]) if each.source == "user" else each for each in whole(asked)]
+        return [each._replace(rows=each.rows[:7]) if each.source == "user" else each for each in whole(asked)]
 
     monkeypatch.setattr(recaller, "recall_many", short_for_users)
     with pytest.raises(BundleError, match=r"were 7 from 'user' for a user$"):
