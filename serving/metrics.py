@@ -65,7 +65,9 @@ def _histogram(name: str, text: str, buckets: Sequence[float], *labels: str) -> 
 
 
 _requests = _counter("requests_total", "Requests answered.", "route", "method", "status")
-_request_seconds = _histogram("request_seconds", "From when a request is begun to the end of its answer.", SECONDS, "route")
+_request_seconds = _histogram(
+    "request_seconds", "From when a request is begun to the end of its answer.", SECONDS, "route"
+)
 _in_flight = _gauge("requests_in_flight", "Requests that are being answered.", "livesum")
 _refused = _counter("requests_refused_total", "Requests and connections turned away, by limit.", "reason")
 _stage_seconds = _histogram(
