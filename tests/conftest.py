@@ -27,3 +27,17 @@ def real_data() -> Callable[[str], Path]:
         return path
 
     return folder
+
+
+@pytest.fixture
+def frequent_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections that are late are found at once."""
+    monkeypatch.setattr("serving.connections.LOOK_S", 0.02)
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Why requests and connections were turned away, one reason for each."""
+    reasons: list[str] = []
+    monkeypatch.setattr("serving.metrics.refused", reasons.append)
+    return reasons

@@ -1,26 +1,14 @@
 """How requests come in, over real sockets: trailers, late bodies, what is malformed, HEAD, a stop."""
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 from limited_server import World, in_world
 
-from serving import connections, metrics
-
 CHUNKED = b"POST /recall HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n"
 
 
-@pytest.fixture(autouse=True)
-def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "LOOK_S", 0.02)
-
-
-@pytest.fixture
-def refused(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    reasons: list[str] = []
-    monkeypatch.setattr(metrics, "refused", reasons.append)
-    yield reasons
+pytestmark = pytest.mark.usefixtures("frequent_looks")
 
 
 def test_what_follows_a_body_is_limited(refused: list[str]) -> None:

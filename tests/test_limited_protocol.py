@@ -1,26 +1,15 @@
 """The limits below the app, over real sockets: who is refused and how, what comes after, and that it harms no other."""
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 from limited_server import World, in_world
 
-from serving import connections, metrics
+from serving import connections
 from serving.admission import Admission
 from serving.refusals import MOST_HEADERS, MOST_PIPELINED
 
-
-@pytest.fixture(autouse=True)
-def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "LOOK_S", 0.02)
-
-
-@pytest.fixture
-def refused(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    reasons: list[str] = []
-    monkeypatch.setattr(metrics, "refused", reasons.append)
-    yield reasons
+pytestmark = pytest.mark.usefixtures("frequent_looks")
 
 
 def test_above_the_limit_429_comes_at_once_and_the_connection_stays(refused: list[str]) -> None:
