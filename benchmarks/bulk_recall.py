@@ -5,8 +5,8 @@ on the disk), and ScaNN's own `search_batched` over the same query vectors with 
 quantised candidates of as many leaves, nothing left out, nothing rescored, nothing written. ScaNN's call uses one
 thread, the command what the machine has; so both are also measured on one processor, and against
 `search_batched_parallel`.
-Claim: at least 0.8 of the rate of `search_batched`. On one processor 0.8 is a goal. Medians of the rounds. Writes
-benchmarks/results/bulk_recall.json; exits with 1 where a claim fails.
+Wanted: at least 0.8 of the rate of `search_batched`. Medians of the rounds. Writes benchmarks/results/bulk_recall.json;
+exits with 1 where less is reached.
 """
 
 import argparse
@@ -24,7 +24,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import numpy as np
 import orjson
 
-from benchmarks.machine import ROOT, write
+from benchmarks.machine import ROOT, told, write
 from pipelines.recall import SEARCH_USERS, write_all
 from serving.index import unit_queries
 from serving.opening import open_recaller
@@ -45,21 +45,15 @@ def main(bundles: dict[str, Path], rounds: int, dry: bool) -> int:
             done = subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.PIPE)
             figures[title] = orjson.loads(done.stdout.splitlines()[-1])
             print(title, figures[title], flush=True)
-    claims = {
+    reached = {
         f"{name}: at least {LEAST} of the rate of search_batched": each["ratio"] >= LEAST
         for name, each in figures.items()
-        if name in bundles
     }
-    goals = {
-        f"{name}: at least {LEAST} of the rate of search_batched": each["ratio"] >= LEAST
-        for name, each in figures.items()
-        if name not in bundles
-    }
-    for claim, holds in (claims | goals).items():
-        print("holds" if holds else "FAILS", claim)
+    for name, holds in reached.items():
+        print("holds" if holds else "MISSED", name)
     if not dry:
-        print(write("bulk_recall", {"claims": claims, "goals": goals, "rounds": rounds, "bundles": figures}))
-    return 0 if all(claims.values()) else 1
+        print(write("bulk_recall", {**told(reached), "rounds": rounds, "bundles": figures}))
+    return 0 if all(reached.values()) else 1
 
 
 def measured(path: Path, rounds: int) -> dict[str, Any]:
