@@ -304,7 +304,7 @@ def test_a_head_has_limits(in_pieces: bool) -> None:
     in_world(test)
 
 
-def test_a_new_connection_takes_the_place_of_the_one_that_waits_longest() -> None:
+def test_a_new_connection_takes_the_place_of_an_idle_one_else_of_the_slowest() -> None:
     async def test(world: World) -> None:
         slow = await world.caller()
         slow.writer.write(b"POST /rec")
@@ -312,15 +312,15 @@ def test_a_new_connection_takes_the_place_of_the_one_that_waits_longest() -> Non
         idle = await world.caller()
         idle.send()
         assert (await idle.answer())[0] == 200
-        for given_up in (slow, idle):
+        for given_up, told in ((idle, b""), (slow, b" 408 ")):
             new = await world.caller()
             new.send()
             assert (await new.answer())[0] == 200
-            await given_up.reader.read()
-            world.callers.remove(new)
-            new.writer.write(b"POST /recall HTTP/1.1\r\n")  # now it waits, for less long
+            assert (await given_up.reader.read())[8:13] == told
+            new.writer.write(b"POST /recall HTTP/1.1\r\n")  # now it is half-way, too, for less long
+            await asyncio.sleep(0.05)
 
-    in_world(test, max_connections=2)
+    in_world(test, max_connections=2, header_timeout_s=100, keep_alive_s=100)
 
 
 def test_where_all_connections_are_in_use_a_new_one_is_told_so_and_closed(refused: list[str]) -> None:
