@@ -12,9 +12,10 @@ import tensorflow as tf
 import tensorflow_recommenders as tfrs
 
 from towers.config import Config
+from towers.dropout import dropped
 from towers.encoders import build_encoder
 from towers.features import FeatureEncoder, FeatureSpec, new_table
-from towers.streams import fold, normals, uniforms
+from towers.streams import fold, normals
 
 Encoded = Mapping[str, tf.Tensor]
 
@@ -22,7 +23,7 @@ Encoded = Mapping[str, tf.Tensor]
 SHORTEST = 0.01
 # A bottleneck starts with little noise, so that the mean is learnt before it is squeezed.
 FIRST_LOG_VARIANCE = -6.0
-NOISE, DROPOUT = 0, 1  # streams of a step's seed
+NOISE = 0  # stream of a step's seed; dropout takes the next
 # What `train.precision` makes of hidden layers: weights stay float32.
 HIDDEN_TYPES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 FURTHEST = 10.0  # a trained temperature is at most so many times the recipe's, or one so-manieth of it
@@ -131,15 +132,7 @@ class Tower(tf.Module):
         return hidden
 
     def _dropped(self, vectors: tf.Tensor, seed: tf.Tensor | None) -> tf.Tensor:
-        """In training a seeded share of the numbers at zero, the others scaled up to the same expectation.
-
-        Source: Srivastava et al., Dropout, JMLR 2014.
-        """
-        if seed is None or not self.dropout:
-            return vectors
-        drawn = uniforms(tf.size(vectors), fold(tf.cast(seed, tf.int64), self.name, DROPOUT))
-        kept = tf.cast(tf.reshape(drawn >= self.dropout, tf.shape(vectors)), vectors.dtype)
-        return vectors * kept / (1 - self.dropout)
+        return dropped(vectors, self.dropout, seed, self.name)
 
     def _finished(self, vectors: tf.Tensor) -> tf.Tensor:
         return tf.math.l2_normalize(vectors, axis=1, epsilon=SHORTEST**2) if self.normalise else vectors

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from towers.dropout import dropped
 from towers.feature_settings import SequenceFeature
 from towers.features import MISSING, FeatureEncoder, FeatureSpec
 from towers.half_precision import gathered
@@ -181,14 +182,6 @@ class _Block(tf.Module):
 
     def _drop(self, x: tf.Tensor, seed: tf.Tensor | None, part: str) -> tf.Tensor:
         return dropped(x, self.dropout, seed, f"{self.label}.{part}")
-
-
-def dropped(x: tf.Tensor, share: float, seed: tf.Tensor | None, name: str) -> tf.Tensor:
-    """`x` with a seeded share of its numbers at zero and the others scaled up; as it is outside training."""
-    if seed is None or not share:
-        return x
-    kept = tf.random.stateless_uniform(tf.shape(x), own_seed(seed, name)) >= share
-    return tf.where(kept, x / (1 - share), 0.0)
 
 
 def _closed_up(values: tf.Tensor, known: tf.Tensor, filler: int | np.int64) -> tf.Tensor:
