@@ -92,6 +92,33 @@ def test_a_caller_refused_before_the_body_gets_no_second_answer(refused: list[st
     in_world(test, max_concurrent=1, header_timeout_s=0.2, keep_alive_s=0.2)
 
 
+def test_a_broken_body_behind_a_refusal_gets_no_second_answer(refused: list[str]) -> None:
+    async def test(world: World) -> None:
+        await world.holding(1)
+        caller = await world.caller()
+        caller.writer.write(b"POST /recall HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
+        assert await caller.code() == (429, "too_many_requests")
+        caller.writer.write(b"no chunk\r\n")
+        assert await caller.closed()
+        assert "concurrency" in refused
+
+    in_world(test, max_concurrent=1, header_timeout_s=100, keep_alive_s=100)
+
+
+def test_a_later_request_has_no_more_time_to_arrive_than_the_first(refused: list[str]) -> None:
+    async def test(world: World) -> None:
+        caller = await world.caller()
+        caller.send()
+        assert (await caller.answer())[0] == 200
+        caller.writer.write(b"POST /rec")
+        async with asyncio.timeout(50):
+            assert await caller.code() == (408, "too_slow")
+        assert await caller.closed()
+        assert refused == ["slow"]
+
+    in_world(test, header_timeout_s=0.3, keep_alive_s=100)
+
+
 def test_an_idle_connection_makes_room_before_one_that_sends() -> None:
     async def test(world: World) -> None:
         sending = await world.caller()
