@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import towers.losses.blockwise
 from towers.losses.blockwise import Candidates, softmax_losses
+from towers.losses.known import known
 
 QUERIES, ITEMS, WIDTH = 11, 7, 3
 
@@ -18,13 +19,15 @@ def world(excluded: str) -> tuple[tuple[np.ndarray, ...], Candidates, np.ndarray
     mask = np.array([True, True, True, False, True, True, True])
     banned = rng.integers(-1, 10, (QUERIES, 3))
     counts = np.broadcast_to(mask, (QUERIES, ITEMS))
-    if excluded == "none":
-        given = None
-    else:
+    given, liked = None, None
+    if excluded == "known":
+        liked = known(tf.constant(banned), tf.constant(name))
+    if excluded in ("some", "all of one"):
         if excluded == "all of one":
             name = np.full(ITEMS, 5)
             banned[4, 1] = 5
         given = tf.constant(banned)
+    if excluded != "none":
         counts = counts & ~(banned[:, :, np.newaxis] == name).any(axis=1)
     candidates = Candidates(
         tf.constant(vector, tf.float32),
@@ -32,12 +35,13 @@ def world(excluded: str) -> tuple[tuple[np.ndarray, ...], Candidates, np.ndarray
         tf.constant(mask),
         tf.constant(name, tf.int64),
         given,
+        liked,
     )
     return (query, own, vector, offset), candidates, counts
 
 
 @pytest.mark.parametrize("block", [1, 4, 5, 100])
-@pytest.mark.parametrize("excluded", ["none", "some", "all of one"])
+@pytest.mark.parametrize("excluded", ["none", "some", "known", "all of one"])
 @pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
 def test_value_and_gradients_are_those_of_the_formula(
     block: int, excluded: str, jit: bool, monkeypatch: pytest.MonkeyPatch

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from gpu_kernels import problems
 
-from towers.losses.scores import Scores, hardest, without_hits, without_known
+from towers.losses.scores import Scores, hardest, without_hits
 
 COMPILED = pytest.mark.parametrize("compiled", [False, True], ids=["as it is", "compiled"])
 
@@ -37,25 +37,6 @@ def test_hits_are_the_candidates_that_equal_a_present_positive(rows: int, compil
         for b in range(5)
     ]
     np.testing.assert_array_equal(got, wanted)
-
-
-@COMPILED
-@pytest.mark.parametrize("seed", range(4))
-def test_known_items_are_no_negatives(seed: int, compiled: bool) -> None:
-    rng = np.random.default_rng(seed)
-    mask, candidates = rng.random((6, 30)) < 0.8, rng.integers(0, 25, 30)
-    known = rng.integers(-1, 40, (6, 7))  # some are none, some no candidate, some beyond the largest candidate
-    known[0] = -1
-    got = tf.function(without_known, jit_compile=compiled)(*map(tf.constant, (mask, known, candidates)))
-    wanted = [[bool(mask[b, j]) and candidates[j] not in known[b].tolist() for j in range(30)] for b in range(6)]
-    np.testing.assert_array_equal(got, wanted)
-
-
-def test_known_items_far_above_int32_are_told_apart() -> None:
-    large = 1 << 40
-    known, candidates = tf.constant([[large + 1]], tf.int64), tf.constant([large, large + 1, 1], tf.int64)
-    got = without_known(tf.ones([1, 3], tf.bool), known, candidates)
-    np.testing.assert_array_equal(got, [[True, False, True]])
 
 
 @COMPILED
@@ -122,7 +103,6 @@ def test_each_step_stays_on_a_gpu(static: bool) -> None:
     )
     for step, inputs in (
         (without_hits, (wide, three, present, items)),
-        (without_known, (wide, three, items)),
         (lambda given: hardest(given, 16, 0.1), (scores,)),
     ):
         assert problems(tf.function(step).get_concrete_function(*inputs).graph) == []

@@ -20,10 +20,11 @@ from towers.log_z import LogZ
 from towers.losses.blockwise import Candidates, softmax_losses
 from towers.losses.distance import sqrt_1_minus_cos
 from towers.losses.full_softmax import full_softmax
+from towers.losses.known import known
 from towers.losses.masked import log_sum_exp, mean
 from towers.losses.products import product
 from towers.losses.registry import FUNCTIONS, arguments
-from towers.losses.scores import Scores, hardest, without_hits, without_known, without_negatives
+from towers.losses.scores import Scores, hardest, without_hits, without_negatives
 from towers.losses.section import SampledLoss
 from towers.losses.settings import Bce, Bsl, FullSoftmax, Nce, SampledSoftmax
 from towers.margin import adaptive_margin
@@ -117,7 +118,8 @@ class Retrieval(tfrs.Model):
             excluded = name[: query.shape[0], tf.newaxis]
         logits = tf.einsum("bd,bkd->bk", query, positive) - loss.correction * drawn.log_q_positive
         own = log_sum_exp(logits, inputs.present)
-        candidates = Candidates(vectors, -loss.correction * drawn.log_q, drawn.mask, name, excluded)
+        liked = known(inputs.known, drawn.item) if loss.known_positives else None
+        candidates = Candidates(vectors, -loss.correction * drawn.log_q, drawn.mask, name, excluded, liked)
         negatives = softmax_losses(query, own, inputs.weight, candidates, half=self.half)
         return negatives + tf.reduce_sum(inputs.weight * (own - mean(logits, inputs.present)))
 
@@ -169,7 +171,7 @@ class Retrieval(tfrs.Model):
         if loss.remove_accidental_hits:
             mask = without_hits(mask, inputs.item, inputs.present, drawn.item)
         if loss.known_positives:
-            mask = without_known(mask, inputs.known, drawn.item)
+            mask &= ~known(inputs.known, drawn.item).hits()
         scores = Scores(positive_scores, negative, inputs.present, mask, drawn.log_q_positive, drawn.log_q)
         if loss.hardest_negatives is not None:
             count = min(loss.hardest_negatives, negative.shape[1])
@@ -204,4 +206,4 @@ class Retrieval(tfrs.Model):
 def blockwise(loss: SampledSoftmax) -> bool:
     """Whether a softmax needs nothing of its negatives but their sum, which goes without the scores [B, M]."""
     plain = loss.positive == "included" and not loss.label_smoothing
-    return plain and loss.hardest_negatives is None and not loss.known_positives
+    return plain and loss.hardest_negatives is None

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from towers.losses.known import Known
 from towers.losses.masked import LOWEST
 from towers.losses.products import product
 
@@ -27,6 +28,7 @@ class Candidates(NamedTuple):
         mask: bool [M]; False where a candidate does not count.
         name: int64 [M].
         excluded: int64 [B, K], names that do not count for a query; None: all do.
+        known: which of them a query's user is known to like, which do not count either; None: nobody asks.
     """
 
     vector: tf.Tensor
@@ -34,6 +36,7 @@ class Candidates(NamedTuple):
     mask: tf.Tensor
     name: tf.Tensor
     excluded: tf.Tensor | None
+    known: Known | None = None
 
 
 def softmax_losses(
@@ -111,6 +114,8 @@ class _Parts(NamedTuple):
             for k in range(excluded.shape[1]):
                 name = tf.slice(excluded, tf.stack([first, k]), [count, 1])
                 scores = tf.where(name == self.candidates.name, LOWEST, scores)
+        if self.candidates.known is not None:
+            scores = tf.where(self.candidates.known.rows(first, count).hits(), LOWEST, scores)
         highest = tf.reduce_max(scores, axis=1, keepdims=True)
         powers = tf.exp(scores - highest)
         sums = tf.reduce_sum(powers, axis=1)

@@ -64,36 +64,6 @@ def without_hits(mask: tf.Tensor, positives: tf.Tensor, present: tf.Tensor, cand
     return mask
 
 
-def without_known(mask: tf.Tensor, known: tf.Tensor, candidates: tf.Tensor) -> tf.Tensor:
-    """Takes the candidates that the query's user is known to like out of the mask, without a [B, L, M] tensor.
-
-    Each known item looks itself up among the sorted candidates; equal candidates share the place of the first of them.
-
-    Args:
-        mask: bool [B, M].
-        known: int64 [B, L] items; -1 is none.
-        candidates: int64 [M] items.
-
-    Returns:
-        bool [B, M].
-    """
-    size = tf.size(candidates, out_type=tf.int64)
-    in_order = tf.sort(candidates)
-    place = tf.searchsorted(in_order, candidates, out_type=tf.int64)
-    batch, length = tf.shape(known, out_type=tf.int64)[0], tf.shape(known, out_type=tf.int64)[1]
-    found = tf.searchsorted(in_order, tf.reshape(known, [-1]), out_type=tf.int64)
-    inside = tf.minimum(found, size - 1)
-    hit = tf.gather(in_order, inside) == tf.reshape(known, [-1])
-    row = tf.repeat(tf.range(batch), length)
-    # One more column takes what was not found.
-    marks = tf.scatter_nd(
-        tf.stack([row, tf.where(hit, inside, size)], axis=1),
-        tf.ones(tf.shape(row), tf.float32),
-        tf.stack([batch, size + 1]),
-    )
-    return mask & (tf.gather(marks, place, axis=1) == 0)
-
-
 def hardest(scores: Scores, count: int, strength: float) -> Scores:
     """Keeps each query's `count` negatives of the highest corrected score.
 
