@@ -81,6 +81,8 @@ def test_every_start_and_every_step_from_it_is_a_recipe(traits: Traits) -> None:
                 assert config.model.temperature == point["temperature"]
                 assert ("age" in (config.features.query or {})) == bool(point.get("attributes"))
                 assert config.optimizer.learning_rate == point["learning_rate"]
+                assert config.train.balance == point["balance"]
+                assert getattr(config.loss, "known_positives", 0) in (0, point["known_positives"])
 
 
 def test_a_given_recipe_stays_and_takes_its_settings_out_of_the_search() -> None:
@@ -94,7 +96,7 @@ def test_a_given_recipe_stays_and_takes_its_settings_out_of_the_search() -> None
     fixed = Fixed(parse_config(given))
     (family,) = fixed.families(families(traits))
     assert family.name == GIVEN
-    searched = {"learning_rate", "weight_decay", "average", "dropout", "negatives", "recency"}
+    searched = {"learning_rate", "weight_decay", "average", "dropout", "negatives", "recency", "balance"}
     assert set(family.parameters) == searched
     raw = fixed.sections(GIVEN, family.starts[0], traits)
     assert raw["features"] == given["features"]

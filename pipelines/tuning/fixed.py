@@ -15,13 +15,14 @@ KEYS = {
     "temperature": ("model", "temperature"),
     "dropout": ("model", "query_dropout"),
     "recency": ("train", "recency"),
+    "balance": ("train", "balance"),
     "learning_rate": ("optimizer", "learning_rate"),
     "weight_decay": ("optimizer", "weight_decay"),
     "average": ("optimizer", "average"),
     "batch_size": ("train", "batch_size"),
 }
 ONE_CHOICE = ("features", "loss", "sampler")  # sections that are fixed as a whole
-OF_LOSS = ("loss", "correction")
+OF_LOSS = ("loss", "correction", "known_positives")
 OF_FEATURES = (
     "neighbours",
     "user_id",

@@ -92,6 +92,8 @@ def sections(family: str, point: Point, traits: Traits) -> Raw:
     loss: Raw = {"name": point["loss"]}
     if point["loss"] != "full_softmax":
         loss["correction"] = point["correction"]
+        if point["known_positives"]:
+            loss["known_positives"] = point["known_positives"]
     raw: Raw = {
         "features": _features(family, point, traits),
         "model": {
@@ -108,7 +110,7 @@ def sections(family: str, point: Point, traits: Traits) -> Raw:
             "weight_decay": point["weight_decay"],
             "average": point["average"],
         },
-        "train": {"batch_size": point["batch_size"], **({"recency": point["recency"]} if "recency" in point else {})},
+        "train": {key: point[key] for key in ("batch_size", "balance", "recency") if key in point},
     }
     if point["loss"] != "full_softmax":
         raw["sampler"] = {"name": "in_batch"}
@@ -152,6 +154,8 @@ def _parameters(family: str, traits: Traits) -> dict[str, Parameter]:
         "batch_size": Choice((256, 512, 1024, 2048, 4096, 8192)),
         "dropout": Choice((0.0, 0.1, 0.2, 0.3, 0.5)),
         "negatives": Choice((0, 256, 1024, 4096)),
+        "balance": Choice((0.0, 0.25, 0.5, 0.75)),
+        "known_positives": Choice((0, 100, 500)),
         "average": Choice((0.0, 0.99, 0.999)),
     }
 
@@ -166,6 +170,8 @@ def _starts(family: str, traits: Traits) -> list[dict[str, Value]]:
         "weight_decay": 0.0,
         "dropout": 0.0,
         "negatives": 0,
+        "balance": 0.0,
+        "known_positives": 0,
         "average": 0.0,
     }
     if traits.timed:
@@ -173,7 +179,16 @@ def _starts(family: str, traits: Traits) -> list[dict[str, Value]]:
     if traits.attributes:
         usual["attributes"] = True
     partial: dict[str, Value] = {"loss": "bsl", "correction": 0.4, "temperature": 0.1, "learning_rate": 0.001}
-    dense: dict[str, Value] = {"correction": 0.7, "temperature": 0.17, "learning_rate": 0.001, "weight_decay": 0.03}
+    # Where users have liked a good part of the catalogue, many of a batch's items are their own, and the more a user
+    # has liked, the more examples say so.
+    dense: dict[str, Value] = {
+        "temperature": 0.17,
+        "learning_rate": 0.001,
+        "batch_size": 1024,
+        "known_positives": 500,
+        "balance": 0.5,
+        "average": 0.999,
+    }
     match family:
         case "ids":
             second = dense if traits.density > DENSE else partial
@@ -182,7 +197,7 @@ def _starts(family: str, traits: Traits) -> list[dict[str, Value]]:
             one_hop: dict[str, Value] = {**usual, **partial, "neighbours": 3.0}
             if traits.timed:
                 one_hop["recency"] = 8.0
-            both = [one_hop, one_hop | dense]
+            both = [one_hop, one_hop | dense | {"correction": 0.7}]
             return both[::-1] if traits.density > DENSE else both
         case "history":
             pooled: dict[str, Value] = {"pooling": "mean", "share_item_table": True, "max_length": 50}
@@ -199,7 +214,7 @@ def _starts(family: str, traits: Traits) -> list[dict[str, Value]]:
                 "sequence_dropout": 0.2,
                 "blocks": 2,
                 "max_length": 50,
-                "learning_rate": 0.001,
+                "negatives": 4096,
             }
             if traits.clock:
                 attended["time_gaps"] = False
