@@ -122,7 +122,7 @@ def test_the_target_is_surely_reached_with_as_few_candidates_as_that_takes(leave
 
 def test_of_the_settings_that_reach_the_target_the_fastest_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     # One index, as ScaNN builds another one each time.
-    built = ScannIndex.build(VECTORS, ScannParameters(leaves=16, leaves_searched=1, rescored=100))
+    built = ScannIndex.build(VECTORS, ScannParameters(leaves=48, leaves_searched=1, rescored=100))
     truth = loop_search(VECTORS, QUERIES, 20)[0]
 
     def tuned(leaf: float, candidate: float) -> ScannParameters:

@@ -23,8 +23,9 @@ def dropped(x: tf.Tensor, share: float, seed: tf.Tensor | None, name: str) -> tf
     if seed is None or not share:
         return x
     size = tf.size(x)
-    # Half a 64-bit draw is enough for one number.
-    pairs = tf.bitcast(bits((size + 1) // 2, fold(tf.cast(seed, tf.int64), name, DROPOUT)), tf.int32)
-    words = tf.reshape(tf.reshape(pairs, [-1])[:size], tf.shape(x))
-    least = tf.constant(round(share * WORDS) - WORDS // 2, tf.int32)
-    return tf.where(words >= least, x / (1 - share), tf.zeros([], x.dtype))
+    # Half a 64-bit draw is enough for one number. int64, as int32 would stay in host memory beside a GPU.
+    drawn = bits((size + 1) // 2, fold(tf.cast(seed, tf.int64), name, DROPOUT))
+    low = tf.constant(WORDS - 1, tf.int64)
+    halves = tf.bitwise.bitwise_and([drawn, tf.bitwise.right_shift(drawn, tf.constant(32, tf.int64))], low)
+    words = tf.reshape(tf.reshape(halves, [-1])[:size], tf.shape(x))
+    return tf.where(words >= round(share * WORDS), x / (1 - share), tf.zeros([], x.dtype))
