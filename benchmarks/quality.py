@@ -19,6 +19,7 @@ import os
 import sys
 import tempfile
 import time
+import zlib
 from itertools import accumulate
 from operator import itemgetter
 from pathlib import Path
@@ -116,7 +117,7 @@ def goals(name: str, figures: dict[str, Any], reached: dict[str, list[float | No
 
 def honest(name: str, data: Path, work: Path, seed: int) -> dict[str, Any]:
     """Everything chosen on validation: the figures of the report, over the exported vectors."""
-    part = work / f"{name}_validation_{seed}"
+    part = kept(name, "validation", work, seed)
     stages, dataset, run = trained(name, data, part, seed, ())
     bundle, report = str(part / "bundle"), str(part / "report")
     stages.run("export", "--run", str(run), "--out", bundle, "--overwrite")
@@ -173,7 +174,7 @@ def comparable(name: str, data: Path, work: Path, seed: int) -> dict[str, Any]:
     for split in ("valid.txt", "test.txt"):
         (folder / split).write_bytes((data / "test.txt").read_bytes())
     keys = ("data.refit=false", "data.validation=auto", f"train.validation_users={EVERYBODY}", "train.metric=recall@20")
-    stages, dataset, run = trained(name, folder, work / f"{name}_test_{seed}", seed, keys)
+    stages, dataset, run = trained(name, folder, kept(name, "test", work, seed), seed, keys)
     read = load_run(run)
     exponent = float(read.model.candidate_tower.norm_exponent)
     read.model.settings = read.model.settings.model_copy(update={"norm_exponent": exponent})
@@ -183,6 +184,12 @@ def comparable(name: str, data: Path, work: Path, seed: int) -> dict[str, Any]:
         check = validation(config, Dataset.open(dataset), read.tables)
         figures[metric] = float("nan") if check is None else check.measure(read.model)
     return {**figures, **told_of(stages, run)}
+
+
+def kept(name: str, protocol: str, work: Path, seed: int) -> Path:
+    """The folder of one training: another recipe's is another one."""
+    recipe = zlib.crc32((ROOT / RECIPES[name]).read_bytes())
+    return work / f"{name}_{protocol}_{seed}_{recipe:08x}"
 
 
 def trained(name: str, data: Path, part: Path, seed: int, keys: tuple[str, ...]) -> tuple[Stages, Path, Path]:

@@ -4,6 +4,7 @@ In: a `Config`, maybe a DATASET. Out: the settled recipe, its features as text.
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from pipelines.dataset import Dataset
@@ -14,6 +15,7 @@ from pipelines.leaks import refuse_leaks
 from towers.combinations import parts
 from towers.config import Config, DataConfig
 from towers.errors import ConfigError
+from towers.feature_settings import NeighboursFeature
 from towers.losses.settings import Bce
 from towers.samplers.settings import Drawing, Mixed
 
@@ -80,17 +82,26 @@ def check_recipe(config: Config, data: Dataset) -> Config:
         raise ConfigError("data.refit: the data set has no validation targets to choose the epochs on; set it to false")
     if config.model.norm_exponent == "validation" and not data.manifest.events["valid"]:
         raise ConfigError("model.norm_exponent: the data set has no validation events to choose it on; give a number")
-    if config.train.recency > 1 and not data.manifest.timed:
-        raise ConfigError(
-            "train.recency: needs the order of the events, and this data set's split does not respect it; set it to 1, "
-            "or prepare it with data.split = 'global_time' or 'leave_last_out', or a given one with data.ordered = true"
-        )
+    for key, recency in _recencies(config):
+        if recency > 1 and not data.manifest.timed:
+            raise ConfigError(
+                f"{key}: needs the order of the events, and this data set's split does not respect it; set it to 1, "
+                "or prepare it with data.split = 'global_time' or 'leave_last_out', or a given one with "
+                "data.ordered = true"
+            )
     config = _settle_labels(config, data)
     _refuse_draws(config, data)
     # What the data set was prepared with, not what this recipe leaves at its defaults.
     settled = prepared.model_copy(update={"refit": config.data.refit})
     config = settle_features(config.model_copy(update={"data": settled}), data)
     return _settle_similarity(config, data) if config.task == "similarity" else config
+
+
+def _recencies(config: Config) -> Iterator[tuple[str, float]]:
+    yield "train.recency", config.train.recency
+    for name, feature in (config.features.query or {}).items():
+        if isinstance(feature, NeighboursFeature):
+            yield f"features.query.{name}.recency", feature.recency
 
 
 def _settle_similarity(config: Config, data: Dataset) -> Config:

@@ -169,6 +169,11 @@ REFUSED += [
         "loss.name: task = 'similarity' takes one of full_softmax",
         "got 'nce'",
     ),
+    (
+        {"features": {"candidate": {"item_id": {"kind": "id"}, "takers": {"kind": "neighbours", "recency": 2}}}},
+        "features.candidate.takers.recency: an item's users stand in no order",
+        "leave it out",
+    ),
     ({"task": "similarity", "loss": {"name": "pair"}}, "similarity: name either 'column'", "pairs"),
     (
         {"task": "similarity", "loss": {"name": "pair"}, "similarity": {"pairs": "p.csv"}},

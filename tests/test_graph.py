@@ -35,8 +35,8 @@ def pairs() -> tuple[np.ndarray, np.ndarray]:
     return node, row
 
 
-def slow(node: np.ndarray, row: np.ndarray, table: np.ndarray, most: int) -> np.ndarray:
-    """``sum_j e_j / sqrt(d d_j)``, pair by pair."""
+def slow(node: np.ndarray, row: np.ndarray, table: np.ndarray, most: int, recency: float = 1.0) -> np.ndarray:
+    """``sum_j r_j e_j / sqrt(s d_j)``, pair by pair; a factor that all r_j share would cancel but for its root."""
     kept: dict[int, list[int]] = {n: [] for n in range(NODES)}
     for n, r in zip(node.tolist(), row.tolist(), strict=True):
         if r:
@@ -45,8 +45,10 @@ def slow(node: np.ndarray, row: np.ndarray, table: np.ndarray, most: int) -> np.
     degree = {r: sum(rows.count(r) for rows in kept.values()) for r in range(ROWS)}
     out = np.zeros((NODES, table.shape[1]), np.float32)
     for n, rows in kept.items():
-        for r in rows:
-            out[n] += table[r] / (len(rows) * degree[r]) ** 0.5
+        mean = (recency - 1) / np.log(recency) if recency > 1 else 1.0
+        recent = [recency ** ((place + 0.5) / len(rows)) / mean for place in range(len(rows))]
+        for r, weight in zip(rows, recent, strict=True):
+            out[n] += weight * table[r] / (sum(recent) * degree[r]) ** 0.5
     return out
 
 
@@ -55,14 +57,16 @@ def encoder(most: int = 10, **settings: Any) -> GraphEncoder:
     spec = FeatureSpec("f", config, size=ROWS - 1, table="t")
     made = GraphEncoder(spec, config, new_table(spec, 4, seed=1))
     node, row = pairs()
-    made.connect(Neighbours(node, row, NODES, ROWS, most))
+    made.connect(Neighbours(node, row, NODES, ROWS, most, config.recency))
     return made
 
 
-@pytest.mark.parametrize(("most", "weight"), [(10, 1.0), (2, 1.5)])
-def test_nodes_are_pooled_as_the_formula_says_in_training_and_outside_of_it(most: int, weight: float) -> None:
-    made, everyone = encoder(most, weight=weight), tf.range(NODES, dtype=tf.int64)
-    wanted = weight * slow(*pairs(), made.table.numpy(), most)
+@pytest.mark.parametrize(("most", "weight", "recency"), [(10, 1.0, 1.0), (2, 1.5, 1.0), (10, 1.0, 9.0), (2, 1.5, 4.0)])
+def test_nodes_are_pooled_as_the_formula_says_in_training_and_outside_of_it(
+    most: int, weight: float, recency: float
+) -> None:
+    made, everyone = encoder(most, weight=weight, recency=recency), tf.range(NODES, dtype=tf.int64)
+    wanted = weight * slow(*pairs(), made.table.numpy(), most, recency)
     assert np.abs(wanted).sum(axis=1).astype(bool).tolist() == [True, True, True, False, True, True, True]
     np.testing.assert_allclose(made.embed(everyone), wanted, rtol=1e-5, atol=1e-7)
     in_training = tf.function(made.embed, autograph=False)
@@ -80,8 +84,17 @@ def test_a_list_of_neighbours_is_pooled_as_the_node_that_has_them() -> None:
     assert made.informs(tf.constant([[4, 0]])).numpy().tolist() == [False]  # a row that was nobody's neighbour
 
 
-def test_the_gradient_is_the_transposed_product() -> None:
-    made = encoder()
+def test_of_a_list_in_the_order_of_time_the_last_weighs_most() -> None:
+    made = encoder(recency=9.0)
+    wanted = slow(*pairs(), made.table.numpy(), 10, 9.0)
+    lists = tf.constant([[0, 1, 2, 3], [0, 0, 0, 0], [2, 0, 5, 0]])  # nodes 0, 3 and 2, wherever the padding stands
+    np.testing.assert_allclose(made.embed(lists), wanted[[0, 3, 2]], rtol=1e-5, atol=1e-7)
+    assert np.abs(made.embed(lists[:1, ::-1]) - wanted[0]).max() > 0.01
+
+
+@pytest.mark.parametrize("recency", [1.0, 9.0])
+def test_the_gradient_is_the_transposed_product(recency: float) -> None:
+    made = encoder(recency=recency)
     nodes = tf.constant([0, 6, 0, 2], tf.int64)
     upstream = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
 
@@ -96,7 +109,7 @@ def test_the_gradient_is_the_transposed_product() -> None:
     for r, d in itertools.product(range(ROWS), range(4)):
         one = np.zeros((ROWS, 4), np.float32)
         one[r, d] = 1
-        wanted = (slow(*pairs(), one, 10)[nodes.numpy()] * upstream).sum()
+        wanted = (slow(*pairs(), one, 10, recency)[nodes.numpy()] * upstream).sum()
         assert got[r, d] == pytest.approx(wanted, abs=1e-6)
 
 

@@ -1,5 +1,6 @@
 """Self-attention by the commands: trained, exported, asked by history and times; what cannot be fed is refused."""
 
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -128,9 +129,19 @@ def test_what_the_data_cannot_feed_is_refused(
         train.run(recipe(**sequence), world / dataset, tmp_path / "run")
 
 
-def test_recency_needs_the_order_of_the_events(world: Path, tmp_path: Path) -> None:
-    config = parse_config({"train": {"recency": 2.0}})
-    with pytest.raises(ConfigError, match=r"train\.recency: needs the order of the events"):
+@pytest.mark.parametrize(
+    ("key", "settings"),
+    [
+        ("train.recency", {"train": {"recency": 2.0}}),
+        (
+            "features.query.taken.recency",
+            {"features": {"query": {"taken": {"kind": "neighbours", "recency": 2.0}}}},
+        ),
+    ],
+)
+def test_recency_needs_the_order_of_the_events(world: Path, tmp_path: Path, key: str, settings: dict[str, Any]) -> None:
+    config = parse_config(settings)
+    with pytest.raises(ConfigError, match=rf"{re.escape(key)}: needs the order of the events"):
         train.run(config, world / "random", tmp_path / "run")
 
 

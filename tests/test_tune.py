@@ -209,6 +209,7 @@ def test_a_search_in_which_every_trial_diverges_says_so(dataset: Path, tmp_path:
                         "sampler": {"name": "in_batch"},
                         "model": {"query_dropout": 0.0},
                         "optimizer": {"learning_rate": 0.1, "weight_decay": 0.0, "average": 0.0},
+                        "train": FIXED["train"] | {"balance": 0.0},
                     }
                 )
             },

@@ -6,7 +6,7 @@ In: a `Config`. Out: a ValueError whose message starts with the key, or nothing.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from towers.feature_settings import Feature, SequenceFeature
+from towers.feature_settings import Feature, NeighboursFeature, SequenceFeature
 from towers.losses.section import Loss
 from towers.losses.settings import Bsl, DistanceSoftmax, FullSoftmax, SampledSoftmax, Triplet
 from towers.samplers.settings import InBatch, Mixed, Sampler
@@ -116,6 +116,9 @@ def _options(config: "Config") -> Iterator[str]:
                 "model.candidate_dropout: full_softmax scores every item, and would drop numbers of one as a positive "
                 "and not among the others; set it to 0, or take sampled_softmax"
             )
+    for name, feature in (config.features.candidate or {}).items():
+        if isinstance(feature, NeighboursFeature) and feature.recency > 1:
+            yield f"features.candidate.{name}.recency: an item's users stand in no order of time; leave it out"
     if not config.train.choose_epoch and config.model.norm_exponent == "validation":
         yield "model.norm_exponent: 'validation' needs train.choose_epoch = true; give a number, or leave it out"
     hardest = getattr(loss, "hardest_negatives", None)

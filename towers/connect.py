@@ -42,4 +42,5 @@ def connect_neighbours(model: TwoTower, tables: Tables, parts: Sequence[Events])
 
 
 def _connect(encoder: GraphEncoder, node: np.ndarray, row: np.ndarray, count: int) -> None:
-    encoder.connect(Neighbours(node, row, count, encoder.spec.rows, encoder.spec.length or 1))
+    most = encoder.spec.length or 1
+    encoder.connect(Neighbours(node, row, count, encoder.spec.rows, most, encoder.config.recency))

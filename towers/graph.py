@@ -1,7 +1,8 @@
 """One hop of the user-item graph: the trained neighbours of every node, and the products that pool them.
 
 In: events as (node, neighbour) pairs. Out: `Neighbours`, which pools the rows of an embedding table,
-``sum_j e_j / sqrt(d d_j)`` over the neighbours j of each node, d and d_j their numbers of neighbours.
+``sum_j r_j e_j / sqrt(s d_j)`` over the neighbours j of each node: r_j weighs recent ones more, s is the sum of a
+node's r_j, d_j the number of nodes whose neighbour j is. Without recency all r_j are 1, and s counts a node's neighbours.
 Source: He et al., LightGCN, SIGIR 2020, its propagation without layers.
 """
 
@@ -14,6 +15,7 @@ from tensorflow.python.ops.linalg.sparse import sparse_csr_matrix_ops as csr
 
 from towers.events import Floats, Int64s
 from towers.features import MISSING, Bag
+from towers.recency import recency_weight
 from towers.rows import every_row
 from towers.tables import bag_of
 
@@ -27,6 +29,7 @@ class Neighbours:
         count: number of nodes.
         rows: length of the table.
         most: of a node with more neighbours the last so many count.
+        recency: how many times a node's first neighbour its last one weighs; 1 weighs them alike.
 
     Attributes:
         offsets: [count + 1]; the neighbours of node n are ``row[offsets[n]:offsets[n + 1]]``.
@@ -34,7 +37,9 @@ class Neighbours:
         weight: [rows] ``1 / sqrt(d_j)`` of each row as a neighbour; 0 for one that is nobody's.
     """
 
-    def __init__(self, node: NDArray[np.int32], row: NDArray[np.int32], count: int, rows: int, most: int) -> None:
+    def __init__(
+        self, node: NDArray[np.int32], row: NDArray[np.int32], count: int, rows: int, most: int, recency: float = 1.0
+    ) -> None:
         kept = row != MISSING
         node, row = node[kept], row[kept]
         order = np.argsort(node, kind="stable")
@@ -45,6 +50,7 @@ class Neighbours:
         self.row = row
         degree = np.bincount(row, minlength=rows)
         self.weight: Floats = np.where(degree, 1 / np.sqrt(np.maximum(degree, 1)), 0).astype(np.float32)
+        self._recency = recency
         self._pool: Callable[[tf.Tensor], tf.Tensor] | None = None
 
     def bag(self, nodes: Int64s) -> Bag:
@@ -55,7 +61,7 @@ class Neighbours:
         return bag_of(self.row[place], example, len(nodes))
 
     def pool_all(self, table: tf.Tensor) -> tf.Tensor:
-        """``sum_j e_j / sqrt(d d_j)`` of every node: [nodes, D] from `table` [rows, D].
+        """``sum_j r_j e_j / sqrt(s d_j)`` of every node: [nodes, D] from `table` [rows, D].
 
         Sparse matrices as rows of what is not zero: TensorFlow's product over `tf.SparseTensor` takes fifteen times as
         long on a CPU, and so does the gradient that it has of its own for this one.
@@ -67,7 +73,11 @@ class Neighbours:
     def _products(self, rows: int) -> Callable[[tf.Tensor], tf.Tensor]:
         counts = np.diff(self.offsets)
         node = np.repeat(np.arange(len(counts)), counts)
-        value: Floats = (self.weight[self.row] / np.sqrt(counts[node])).astype(np.float32)
+        recent = np.ones(len(node))
+        if self._recency > 1:
+            recent = recency_weight((np.arange(len(node)) - self.offsets[node] + 0.5) / counts[node], self._recency)
+        total = np.bincount(node, recent, minlength=len(counts))
+        value: Floats = (self.weight[self.row] * recent / np.sqrt(total[node])).astype(np.float32)
         # Outside of any graph: the matrices are made once and captured.
         with tf.init_scope():
             forward = _matrix(node, self.row, value, (len(counts), rows))

@@ -15,12 +15,13 @@ from towers.feature_settings import NeighboursFeature
 from towers.features import MISSING, Bag, FeatureEncoder, FeatureSpec
 from towers.graph import Neighbours
 from towers.half_precision import gathered, whole
+from towers.recency import recency_weight
 
 MOST_PAIRS = 50_000_000  # pooled in each step; beyond that a step takes seconds
 
 
 class GraphEncoder(FeatureEncoder):
-    """Looks up lists of ids and pools them, ``w sum_j e_j / sqrt(d d_j)``.
+    """Looks up lists of ids and pools them, ``w sum_j r_j e_j / sqrt(s d_j)`` (`towers.graph`).
 
     Args:
         spec: what it learnt.
@@ -67,9 +68,11 @@ class GraphEncoder(FeatureEncoder):
                 pooled *= tf.cast(self._kept(tf.shape(rows)[0], seed), tf.float32)[:, tf.newaxis]
             return pooled
         present = tf.cast(rows != MISSING, tf.float32)
-        weight = tf.gather(self.weight, rows) * present
+        count = tf.reduce_sum(present, axis=1, keepdims=True)
+        recent = present * self._recent(tf.cumsum(present, axis=1, exclusive=True), count)
+        weight = tf.gather(self.weight, rows) * recent
         pooled = tf.reduce_sum(gathered(self.table, rows) * weight[:, :, tf.newaxis], axis=1)
-        return pooled * _rsqrt(tf.reduce_sum(present, axis=1))
+        return pooled * _rsqrt(tf.reduce_sum(recent, axis=1))
 
     def informs(self, rows: tf.Tensor) -> tf.Tensor:
         """Whether training learnt something of a node's neighbours, or of those in a list: bool [B]."""
@@ -78,11 +81,21 @@ class GraphEncoder(FeatureEncoder):
         return tf.reduce_any((rows != MISSING) & (tf.gather(self.weight, rows) > 0), axis=1)
 
     def _pooled(self, bag: Bag) -> tf.Tensor:
+        count = tf.math.unsorted_segment_sum(tf.ones_like(bag.place), bag.example, bag.size)
+        rank = tf.range(tf.size(bag.place, tf.int64)) - tf.gather(tf.cumsum(count, exclusive=True), bag.example)
+        recent = self._recent(tf.cast(rank, tf.float32), tf.cast(tf.gather(count, bag.example), tf.float32))
         weighted = gathered(self.table, bag.rows) * tf.gather(self.weight, bag.rows)[:, tf.newaxis]
-        pooled = tf.sparse.segment_sum(weighted, bag.place, bag.example, num_segments=bag.size)
-        count = tf.math.unsorted_segment_sum(tf.ones_like(bag.place, tf.float32), bag.example, bag.size)
-        return pooled * _rsqrt(count)
+        shape = [tf.cast(bag.size, tf.int64), tf.size(bag.rows, tf.int64)]
+        lists = tf.SparseTensor(tf.stack([bag.example, bag.place], axis=1), recent, shape)
+        pooled = tf.sparse.sparse_dense_matmul(lists, weighted)
+        return pooled * _rsqrt(tf.math.unsorted_segment_sum(recent, bag.example, bag.size))
+
+    def _recent(self, rank: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+        """r_j of the neighbours numbered `rank`, from the oldest, of `count` in their list."""
+        if self.config.recency == 1:
+            return tf.ones_like(rank)
+        return recency_weight((rank + 0.5) / tf.maximum(count, 1.0), self.config.recency)
 
 
-def _rsqrt(count: tf.Tensor) -> tf.Tensor:
-    return tf.math.rsqrt(tf.maximum(count, 1.0))[:, tf.newaxis]
+def _rsqrt(total: tf.Tensor) -> tf.Tensor:
+    return tf.math.rsqrt(tf.where(total > 0, total, 1.0))[:, tf.newaxis]

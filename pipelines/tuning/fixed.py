@@ -25,6 +25,7 @@ ONE_CHOICE = ("features", "loss", "sampler")  # sections that are fixed as a who
 OF_LOSS = ("loss", "correction", "known_positives")
 OF_FEATURES = (
     "neighbours",
+    "neighbours_recency",
     "user_id",
     "pooled",
     "window",

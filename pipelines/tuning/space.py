@@ -125,6 +125,8 @@ def _parameters(family: str, traits: Traits) -> dict[str, Parameter]:
     own: dict[str, Parameter] = {}
     if family == "graph":
         own["neighbours"] = Number(0.25, 8.0, step=2.0, log=True)
+        if traits.timed:
+            own["neighbours_recency"] = Number(1.0, 256.0, step=4.0, log=True)
     if family in ("history", "sequence"):
         own["user_id"] = Choice(("no", "masked", "yes"))
     if family == "history":
@@ -196,7 +198,7 @@ def _starts(family: str, traits: Traits) -> list[dict[str, Value]]:
         case "graph":
             one_hop: dict[str, Value] = {**usual, **partial, "neighbours": 3.0}
             if traits.timed:
-                one_hop["recency"] = 8.0
+                one_hop |= {"recency": 8.0, "neighbours_recency": 16.0}
             both = [one_hop, one_hop | dense | {"correction": 0.7}]
             return both[::-1] if traits.density > DENSE else both
         case "history":
@@ -230,6 +232,8 @@ def _features(family: str, point: Point, traits: Traits) -> Raw:
     match family:
         case "graph":
             query["taken"] = {"kind": "neighbours", "weight": point["neighbours"]}
+            if "neighbours_recency" in point:
+                query["taken"]["recency"] = point["neighbours_recency"]
             candidate["takers"] = {"kind": "neighbours", "weight": point["neighbours"]}
         case "history":
             query["history"] = {
