@@ -2,7 +2,7 @@
 
 In: events as (node, neighbour) pairs. Out: `Neighbours`, which pools the rows of an embedding table,
 ``sum_j r_j e_j / sqrt(s d_j)`` over the neighbours j of each node: r_j weighs recent ones more, s is the sum of a
-node's r_j, d_j the number of nodes whose neighbour j is. Without recency all r_j are 1, and s counts a node's neighbours.
+node's r_j, d_j the number of nodes whose neighbour j is. Without recency r_j is 1 and s the number of neighbours.
 Source: He et al., LightGCN, SIGIR 2020, its propagation without layers.
 """
 
