@@ -67,6 +67,7 @@ def measured(folder: Path, rounds: int) -> dict[str, Any]:
     from pipelines.leaks import refuse_leaks
     from pipelines.stage import build_training
     from towers.config import load_config
+    from towers.examples import AHEAD
     from towers.training import Trainer, as_tensors
 
     data = Dataset.open(folder / "dataset")
@@ -79,12 +80,14 @@ def measured(folder: Path, rounds: int) -> dict[str, Any]:
     seconds: dict[str, list[float]] = {"batches": [], "steps": []}
     for turn in range(rounds + 1):
         begin = time.perf_counter()
-        made = [batches.batch(turn, step) for step in range(STEPS)]
+        for step in range(STEPS):
+            batches.batch(turn, step)
         between = time.perf_counter()
-        tensors = [as_tensors(batch) for batch in made]
+        # As many at a time as training has: histories are shorter where users have fewer events, and so are batches.
+        tensors = [as_tensors(batches.batch(turn, step)) for step in range(AHEAD)]
         ready = time.perf_counter()
-        for batch in tensors:
-            trainer._step(batch)
+        for step in range(STEPS):
+            trainer._step(tensors[step % AHEAD])
         trainer.optimizer.step.numpy()  # waits for the last one
         if turn:  # the first one compiles
             seconds["batches"].append(between - begin)
