@@ -1,8 +1,10 @@
 """The input pipeline alone, from memory-mapped files, against the training step that it feeds; and the memory held.
 
 The same 40,000 users and 100,000 items with 2 and with 20 million events (`towers synth`, `prepare`), the features that
-are derived from their columns: ids, histories of 50, attributes of users and items, the device of each event. Each
-size trains in a process of its own, as `towers train` does: batches are made alone, then steps run on ready batches.
+are derived from their columns: ids, histories, attributes of users and items, the device of each event. Histories are
+of 10, which nearly all examples have at both sizes: longer ones would be fuller with more events a user, and so would
+every batch. Each size trains in a process of its own, as `towers train` does: batches are made alone, then steps run
+on ready batches.
 Claims: batches come at least 5 times as fast as steps use them; anonymous memory (what no file backs: pages of mapped
 files go when memory is short) is at 20 million events at most 64 MB above that at 2 million, while training and at its
 peak. Medians of rounds that take turns. Writes benchmarks/results/input.json; exits with 1 where a claim fails.
@@ -24,6 +26,7 @@ from benchmarks.watched import Watched, memory
 
 EVENTS, USERS, ITEMS = (2_000_000, 20_000_000), 40_000, 100_000
 LEAST_TIMES, MOST_RISE = 5.0, 64_000_000
+HISTORY = 10  # items
 STEPS = 20  # of a round
 
 
@@ -55,7 +58,7 @@ def main(work: Path, sizes: tuple[int, ...], rounds: int, dry: bool) -> int:
     for claim, holds in claims.items():
         print("holds" if holds else "FAILS", claim)
     if not dry:
-        sizes_of = {"users": USERS, "items": ITEMS, "rounds": rounds, "steps": STEPS}
+        sizes_of = {"users": USERS, "items": ITEMS, "history": HISTORY, "rounds": rounds, "steps": STEPS}
         print(write("input", {"claims": claims, "sizes": sizes_of, "events": runs}))
     return 0 if all(claims.values()) else 1
 
@@ -72,6 +75,8 @@ def measured(folder: Path, rounds: int) -> dict[str, Any]:
 
     data = Dataset.open(folder / "dataset")
     config = check_recipe(load_config(ROOT / "recipes" / "default.toml"), data)
+    query = config.features.query or {}
+    query["history"] = query["history"].model_copy(update={"max_length": HISTORY})
     refuse_leaks(data)
     (folder / "run").mkdir()
     training = build_training(config, data, ("train",), folder / "run", folder / "run", validated=True)
@@ -83,7 +88,7 @@ def measured(folder: Path, rounds: int) -> dict[str, Any]:
         for step in range(STEPS):
             batches.batch(turn, step)
         between = time.perf_counter()
-        # As many at a time as training has: histories are shorter where users have fewer events, and so are batches.
+        # As many at a time as training has.
         tensors = [as_tensors(batches.batch(turn, step)) for step in range(AHEAD)]
         ready = time.perf_counter()
         for step in range(STEPS):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from towers.events import Int32s, Int64s
 
-BLOCK_EVENTS = 1 << 22  # counted at once: 32 MB
+BLOCK_EVENTS = 1 << 20  # counted at once: 8 MB
 
 
 @dataclass(frozen=True)
