@@ -31,6 +31,7 @@ def table() -> str:
     rows += _train_step(_result("train_step"))
     rows += _full_softmax(_result("full_softmax"))
     rows += _prepare(_result("prepare"))
+    rows += _input(_result("input"))
     lines = ["| measured | result | command |", "|---|---|---|"]
     lines += [f"| {what} | {figure} | `python -m benchmarks.{command}` |" for what, figure, command in rows]
     machine = _result("quality_gowalla")["machine"]
@@ -266,6 +267,21 @@ def _prepare(result: dict[str, Any]) -> list[tuple[str, str, str]]:
         f"{name} {f['seconds']:.0f} s and {f['peak_bytes'] / 1e9:.1f} GB" for name, f in formats.items()
     )
     return [("`towers prepare` of 20 million events: time and peak memory", figures, "prepare")]
+
+
+def _input(result: dict[str, Any]) -> list[tuple[str, str, str]]:
+    runs = result["events"].values()
+    times = _several([run["times_training"] for run in runs], ".0f")
+    memory = _several([run["peak_anonymous_bytes"] / 1e6 for run in runs], ".0f")
+    events = " / ".join(f"{int(events) / 1e6:g}" for events in result["events"])
+    return [
+        (
+            f"Batches with features and histories, from files of {events} million events: times as fast as training "
+            "uses them; peak anonymous memory",
+            f"{times}; {memory} MB",
+            "input",
+        )
+    ]
 
 
 def _several(values: list[float], form: str) -> str:
