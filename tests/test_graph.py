@@ -171,19 +171,23 @@ def _lists() -> tf.Tensor:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bundle, Path]:
-    """Through the commands, with refit: the graph at export is that of both splits."""
     folder = tmp_path_factory.mktemp("graph")
+    return exported(folder, DataConfig(split="random", valid_share=0.2)), folder
+
+
+def exported(folder: Path, split: DataConfig, **taken_settings: Any) -> Bundle:
+    """Through the commands, with refit: the graph at export is that of both splits."""
     rng = np.random.default_rng(0)
     taken = [(u, i) for u in range(60) for i in rng.permutation(np.arange(30)[np.arange(30) % 3 == u % 3])[:8]]
-    pl.DataFrame({"user_id": [f"u{u}" for u, _ in taken], "item_id": [f"i{i}" for _, i in taken]}).write_parquet(
-        folder / "events.parquet"
-    )
-    prepare.run(DataConfig(split="random", valid_share=0.2), folder / "events.parquet", folder / "dataset")
+    columns = {"user_id": [f"u{u}" for u, _ in taken], "item_id": [f"i{i}" for _, i in taken]}
+    frame = pl.DataFrame({**columns, "timestamp": [1_600_000_000 + n % 8 for n in range(len(taken))]})
+    frame.write_parquet(folder / "events.parquet")
+    prepare.run(split, folder / "events.parquet", folder / "dataset")
     config = parse_config(
         {
             "data": {"refit": True},
             "features": {
-                "query": {"user_id": {"kind": "id"}, "taken": {"kind": "neighbours"}},
+                "query": {"user_id": {"kind": "id"}, "taken": {"kind": "neighbours", **taken_settings}},
                 "candidate": {"item_id": {"kind": "id"}, "audience": {"kind": "neighbours"}},
             },
             "model": {"dimension": 8, "norm_exponent": "validation"},
@@ -194,7 +198,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bundle, Path]:
     )
     train.run(config, folder / "dataset", folder / "run")
     export.run(folder / "run", folder / "bundle")
-    return Bundle.open(folder / "bundle"), folder
+    return Bundle.open(folder / "bundle")
 
 
 def test_a_new_user_is_encoded_from_their_history_alone(served: tuple[Bundle, Path]) -> None:
@@ -220,6 +224,16 @@ def test_a_known_user_s_stored_vector_is_what_the_saved_tower_makes_of_id_and_hi
     np.testing.assert_allclose(
         Encoder.of_queries(bundle).encode([request])[0], bundle.query_vectors[row], rtol=1e-4, atol=1e-6
     )
+
+
+def test_with_recency_a_history_is_read_in_its_order(tmp_path: Path) -> None:
+    bundle = exported(tmp_path, DataConfig(split="global_time", valid_share=0.2, test_share=0.0), recency=20.0)
+    items = [bundle.item_names[i] for i in bundle.seen(7)]
+    user = next(name for name, number in bundle.query_rows.items() if number == 7)
+    encoder = Encoder.of_queries(bundle)
+    forward, backward = (encoder.encode([{"user_id": user, "taken": taken}])[0] for taken in (items, items[::-1]))
+    np.testing.assert_allclose(forward, bundle.query_vectors[7], rtol=1e-4, atol=1e-6)
+    assert np.abs(backward - forward).max() > 0.01
 
 
 def test_item_vectors_are_scaled_by_the_exponent_that_validation_chose(served: tuple[Bundle, Path]) -> None:
