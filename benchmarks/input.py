@@ -2,8 +2,8 @@
 
 The same 40,000 users and 100,000 items with 2 and with 20 million events (`towers synth`, `prepare`), the features that
 are derived from their columns: ids, histories, attributes of users and items, the device of each event. Histories are
-of 10, which nearly all examples have at both sizes: longer ones would be fuller with more events a user, and so would
-every batch. Each size trains in a process of its own, as `towers train` does: batches are made alone, then steps run
+of 10, which most examples have at both sizes: longer ones would be fuller with more events a user, and so would every
+batch. Each size trains in a process of its own, as `towers train` does: batches are made alone, then steps run
 on ready batches.
 Claims: batches come at least 5 times as fast as steps use them; anonymous memory (what no file backs: pages of mapped
 files go when memory is short) is at 20 million events at most 64 MB above that at 2 million, while training and at its

@@ -24,6 +24,7 @@ from pipelines.tuning.finals import Finals
 from pipelines.tuning.fixed import Fixed
 from pipelines.tuning.recipe import comments, recipe, text
 from pipelines.tuning.search import Asked, Search
+from pipelines.tuning.space import Traits, families
 from serving.staging import refuse_existing, remove, staged
 from towers.config import Config, parse_config
 
@@ -197,7 +198,9 @@ def _open_work(work: Path, out: Path, key: str, *, resume: bool) -> None:
 
 
 def _key_of(fixed: Fixed, data: Dataset, asked: Asked, budget_minutes: float | None) -> str:
-    settled = [fixed.raw, data.manifest.fingerprint, dataclasses.asdict(asked), budget_minutes]
+    # With the settings that are searched: another version of this command may search others.
+    space = [repr(family) for family in fixed.families(families(Traits.of(data)))]
+    settled = [fixed.raw, data.manifest.fingerprint, dataclasses.asdict(asked), budget_minutes, space]
     return hashlib.sha256(json.dumps(settled, sort_keys=True).encode()).hexdigest()
 
 

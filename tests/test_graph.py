@@ -36,7 +36,7 @@ def pairs() -> tuple[np.ndarray, np.ndarray]:
 
 
 def slow(node: np.ndarray, row: np.ndarray, table: np.ndarray, most: int, recency: float = 1.0) -> np.ndarray:
-    """``sum_j r_j e_j / sqrt(s d_j)``, pair by pair; a factor that all r_j share would cancel but for its root."""
+    """``sum_j r_j e_j / sqrt(d d_j)``, pair by pair; the r_j of a node as R^(k/n), by their mean."""
     kept: dict[int, list[int]] = {n: [] for n in range(NODES)}
     for n, r in zip(node.tolist(), row.tolist(), strict=True):
         if r:
@@ -45,10 +45,9 @@ def slow(node: np.ndarray, row: np.ndarray, table: np.ndarray, most: int, recenc
     degree = {r: sum(rows.count(r) for rows in kept.values()) for r in range(ROWS)}
     out = np.zeros((NODES, table.shape[1]), np.float32)
     for n, rows in kept.items():
-        mean = (recency - 1) / np.log(recency) if recency > 1 else 1.0
-        recent = [recency ** ((place + 0.5) / len(rows)) / mean for place in range(len(rows))]
+        recent = [recency ** (place / len(rows)) for place in range(len(rows))]
         for r, weight in zip(rows, recent, strict=True):
-            out[n] += weight * table[r] / (sum(recent) * degree[r]) ** 0.5
+            out[n] += weight / np.mean(recent) * table[r] / (len(rows) * degree[r]) ** 0.5
     return out
 
 

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from towers.batch import Batch
 from towers.catalogue import Catalogue
 from towers.events import Events, Floats, Int64s
-from towers.recency import recency_weight
 from towers.tables import Array, Tables, bagged
 
 FEISTEL_ROUNDS = 4  # an even number, so that both halves end in their own range
@@ -108,7 +107,7 @@ class Examples:
         start, end = _range_of_user(self.events, example)
         if self.recency > 1:
             place = (example - start + 0.5) / (end - start)
-            weight *= recency_weight(place, self.recency)
+            weight *= self.recency**place * (math.log(self.recency) / (self.recency - 1))
         if self.balance:
             weight *= (end - start).astype(np.float64) ** -self.balance
         return weight.astype(np.float32)

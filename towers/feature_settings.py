@@ -85,15 +85,18 @@ class HistoryFeature(_Pooled):
 class NeighboursFeature(_Feature):
     """One hop of the graph of users and items: the items a user took, on the candidate side the users who took an item.
 
-    Pooled as ``w sum_j r_j e_j / sqrt(s d_j)`` over the other side's id embeddings: r_j weighs recent items more
-    (1 without `recency`), s is the sum of the r_j, d_j the number of those whose neighbour j is.
+    Pooled as ``w sum_j r_j e_j / sqrt(d d_j)`` over the other side's id embeddings, d and d_j numbers of neighbours;
+    r_j, on average 1, weighs a user's recent items more (`recency`).
     """
 
     kind: Literal["neighbours"]
     max_length: Count = Field(1_000, description="of a node with more neighbours the last so many count")
     weight: Positive = Field(1.0, description="weight w of the sum beside the other features")
     recency: float = Field(
-        1.0, ge=1, le=1e6, description="how many times a user's first item their last one weighs; of users alone"
+        1.0,
+        ge=1,
+        le=1e6,
+        description="R: a user's n items, the oldest first, weigh as R^(0/n), R^(1/n) ...; of users alone",
     )
 
 

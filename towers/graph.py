@@ -1,11 +1,12 @@
 """One hop of the user-item graph: the trained neighbours of every node, and the products that pool them.
 
 In: events as (node, neighbour) pairs. Out: `Neighbours`, which pools the rows of an embedding table,
-``sum_j r_j e_j / sqrt(s d_j)`` over the neighbours j of each node: r_j weighs recent ones more, s is the sum of a
-node's r_j, d_j the number of nodes whose neighbour j is. Without recency r_j is 1 and s the number of neighbours.
+``sum_j r_j e_j / sqrt(d d_j)`` over the neighbours j of each node, d and d_j their numbers of neighbours. With recency
+R the n neighbours of a node, oldest first, weigh ``r_k = n R^(k/n) (R^(1/n) - 1) / (R - 1)``, on average 1; else 1.
 Source: He et al., LightGCN, SIGIR 2020, its propagation without layers.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -15,7 +16,6 @@ from tensorflow.python.ops.linalg.sparse import sparse_csr_matrix_ops as csr
 
 from towers.events import Floats, Int64s
 from towers.features import MISSING, Bag
-from towers.recency import recency_weight
 from towers.rows import every_row
 from towers.tables import bag_of
 
@@ -29,7 +29,7 @@ class Neighbours:
         count: number of nodes.
         rows: length of the table.
         most: of a node with more neighbours the last so many count.
-        recency: how many times a node's first neighbour its last one weighs; 1 weighs them alike.
+        recency: R; 1 weighs all neighbours of a node alike.
 
     Attributes:
         offsets: [count + 1]; the neighbours of node n are ``row[offsets[n]:offsets[n + 1]]``.
@@ -61,7 +61,7 @@ class Neighbours:
         return bag_of(self.row[place], example, len(nodes))
 
     def pool_all(self, table: tf.Tensor) -> tf.Tensor:
-        """``sum_j r_j e_j / sqrt(s d_j)`` of every node: [nodes, D] from `table` [rows, D].
+        """``sum_j r_j e_j / sqrt(d d_j)`` of every node: [nodes, D] from `table` [rows, D].
 
         Sparse matrices as rows of what is not zero: TensorFlow's product over `tf.SparseTensor` takes fifteen times as
         long on a CPU, and so does the gradient that it has of its own for this one.
@@ -75,9 +75,9 @@ class Neighbours:
         node = np.repeat(np.arange(len(counts)), counts)
         recent = np.ones(len(node))
         if self._recency > 1:
-            recent = recency_weight((np.arange(len(node)) - self.offsets[node] + 0.5) / counts[node], self._recency)
-        total = np.bincount(node, recent, minlength=len(counts))
-        value: Floats = (self.weight[self.row] * recent / np.sqrt(total[node])).astype(np.float32)
+            logarithm, rank = math.log(self._recency) / counts[node], np.arange(len(node)) - self.offsets[node]
+            recent = counts[node] * np.exp(logarithm * rank) * np.expm1(logarithm) / (self._recency - 1)
+        value: Floats = (self.weight[self.row] * recent / np.sqrt(counts[node])).astype(np.float32)
         # Outside of any graph: the matrices are made once and captured.
         with tf.init_scope():
             forward = _matrix(node, self.row, value, (len(counts), rows))

@@ -5,6 +5,7 @@ once by a sparse product; outside it only those asked for; and who was not there
 that comes with the request.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,13 +16,12 @@ from towers.feature_settings import NeighboursFeature
 from towers.features import MISSING, Bag, FeatureEncoder, FeatureSpec
 from towers.graph import Neighbours
 from towers.half_precision import gathered, whole
-from towers.recency import recency_weight
 
 MOST_PAIRS = 50_000_000  # pooled in each step; beyond that a step takes seconds
 
 
 class GraphEncoder(FeatureEncoder):
-    """Looks up lists of ids and pools them, ``w sum_j r_j e_j / sqrt(s d_j)`` (`towers.graph`).
+    """Looks up lists of ids and pools them, ``w sum_j r_j e_j / sqrt(d d_j)`` (`towers.graph`).
 
     Args:
         spec: what it learnt.
@@ -72,7 +72,7 @@ class GraphEncoder(FeatureEncoder):
         recent = present * self._recent(tf.cumsum(present, axis=1, exclusive=True), count)
         weight = tf.gather(self.weight, rows) * recent
         pooled = tf.reduce_sum(gathered(self.table, rows) * weight[:, :, tf.newaxis], axis=1)
-        return pooled * _rsqrt(tf.reduce_sum(recent, axis=1))
+        return pooled * tf.math.rsqrt(tf.maximum(count, 1.0))
 
     def informs(self, rows: tf.Tensor) -> tf.Tensor:
         """Whether training learnt something of a node's neighbours, or of those in a list: bool [B]."""
@@ -82,20 +82,21 @@ class GraphEncoder(FeatureEncoder):
 
     def _pooled(self, bag: Bag) -> tf.Tensor:
         count = tf.math.unsorted_segment_sum(tf.ones_like(bag.place), bag.example, bag.size)
-        rank = tf.range(tf.size(bag.place, tf.int64)) - tf.gather(tf.cumsum(count, exclusive=True), bag.example)
-        recent = self._recent(tf.cast(rank, tf.float32), tf.cast(tf.gather(count, bag.example), tf.float32))
         weighted = gathered(self.table, bag.rows) * tf.gather(self.weight, bag.rows)[:, tf.newaxis]
-        shape = [tf.cast(bag.size, tf.int64), tf.size(bag.rows, tf.int64)]
-        lists = tf.SparseTensor(tf.stack([bag.example, bag.place], axis=1), recent, shape)
-        pooled = tf.sparse.sparse_dense_matmul(lists, weighted)
-        return pooled * _rsqrt(tf.math.unsorted_segment_sum(recent, bag.example, bag.size))
+        if self.config.recency == 1:
+            pooled = tf.sparse.segment_sum(weighted, bag.place, bag.example, num_segments=bag.size)
+        else:
+            rank = tf.range(tf.size(bag.place, tf.int64)) - tf.gather(tf.cumsum(count, exclusive=True), bag.example)
+            recent = self._recent(tf.cast(rank, tf.float32), tf.cast(tf.gather(count, bag.example), tf.float32))
+            # A product, slower than the sum above, but a row of each value [n, D] would not fit where lists are long.
+            shape = [tf.cast(bag.size, tf.int64), tf.size(bag.rows, tf.int64)]
+            lists = tf.SparseTensor(tf.stack([bag.example, bag.place], axis=1), recent, shape)
+            pooled = tf.sparse.sparse_dense_matmul(lists, weighted)
+        return pooled * tf.math.rsqrt(tf.maximum(tf.cast(count, tf.float32), 1.0))[:, tf.newaxis]
 
     def _recent(self, rank: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-        """r_j of the neighbours numbered `rank`, from the oldest, of `count` in their list."""
+        """r_k of the neighbours numbered `rank` k, from the oldest, of `count` in their list."""
         if self.config.recency == 1:
             return tf.ones_like(rank)
-        return recency_weight((rank + 0.5) / tf.maximum(count, 1.0), self.config.recency)
-
-
-def _rsqrt(total: tf.Tensor) -> tf.Tensor:
-    return tf.math.rsqrt(tf.where(total > 0, total, 1.0))[:, tf.newaxis]
+        logarithm = math.log(self.config.recency) / tf.maximum(count, 1.0)
+        return count * tf.exp(logarithm * rank) * tf.math.expm1(logarithm) / (self.config.recency - 1)
