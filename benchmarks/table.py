@@ -72,7 +72,8 @@ def _demo(result: dict[str, Any]) -> list[tuple[str, str, str]]:
 def _quality(result: dict[str, Any], what: str, name: str) -> list[tuple[str, str, str]]:
     """Both ways of choosing the epoch, beside what is published; and the service."""
     published, first = result["published"], result["runs"]["validation"][0]
-    metrics, service, command = first["metrics"], first["service"], f"quality {name}"
+    metrics, service, seeds = first["metrics"], first["service"], len(result["runs"]["validation"])
+    command = f"quality {name}" + (f" --seeds {seeds}" if seeds > 1 else "")
 
     def both(figures: dict[str, Any]) -> str:
         return " / ".join(
