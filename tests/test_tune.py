@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from pipelines import check, prepare, train, tune
 from pipelines.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.tuning import clock, search
+from pipelines.tuning.space import Family, families
 from serving.staging import OutputExistsError
 from towers.config import DataConfig, load_config, parse_config
 from towers.errors import ConfigError
@@ -62,6 +64,10 @@ def tuned_to(dataset: Path, out: Path, **options: Any) -> list[tune.Row]:
 
 def settings(recipe: Path) -> dict[str, Any]:
     return tomllib.loads(recipe.read_text(encoding="utf-8"))
+
+
+def without(family: Family, name: str) -> Family:
+    return replace(family, parameters={key: value for key, value in family.parameters.items() if key != name})
 
 
 def without_times(rows: list[tune.Row]) -> list[tune.Row]:
@@ -148,6 +154,10 @@ def test_ctrl_c_writes_the_best_so_far_and_the_same_command_goes_on(
     for other in ({"seed": 4}, {"metric": "recall@3"}, {"trials": 9}, {"budget_minutes": 5.0}, {"config": None}):
         with pytest.raises(DataError, match=r"another data set or other settings is in the way.*--fresh"):
             tuned_to(dataset, out, **other)
+    with monkeypatch.context() as older:  # a version that searched less
+        older.setattr(tune, "families", lambda traits: [without(each, "balance") for each in families(traits)])
+        with pytest.raises(DataError, match=r"other settings is in the way.*--fresh"):
+            tuned_to(dataset, out)
     with pytest.raises(OutputExistsError):  # a fresh search has not written what lies there
         tuned_to(dataset, out, resume=False)
     assert without_times(tuned_to(dataset, out)) == without_times(tuned[1])

@@ -121,16 +121,17 @@ def test_the_target_is_surely_reached_with_as_few_candidates_as_that_takes(leave
 
 
 def test_of_the_settings_that_reach_the_target_the_fastest_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    # One index, as ScaNN builds another one each time.
-    built = ScannIndex.build(VECTORS, ScannParameters(leaves=48, leaves_searched=1, rescored=100))
-    truth = loop_search(VECTORS, QUERIES, 20)[0]
+    # One index, as ScaNN builds another one each time; of many leaves, so that in all of them several numbers reach it.
+    built = ScannIndex.build(VECTORS, ScannParameters(leaves=100, leaves_searched=1, rescored=100))
+    queries = np.random.default_rng(2).normal(size=(40, 16)).astype(np.float32)
+    truth = loop_search(VECTORS, queries, 20)[0]
 
     def tuned(leaf: float, candidate: float) -> ScannParameters:
         def seconds(index: ScannIndex, *_: object) -> float:
             return leaf * index.parameters.leaves_searched + candidate * index.parameters.rescored
 
         monkeypatch.setattr(command, "_single_query_s", seconds)
-        return command.tune(built, QUERIES, truth, 0.9)[0].parameters
+        return command.tune(built, queries, truth, 0.8)[0].parameters
 
     dear_leaves, dear_candidates = tuned(100.0, 0.01), tuned(0.01, 1.0)
     assert dear_leaves.leaves_searched < dear_candidates.leaves_searched
