@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from pipelines.tuning.finals import Finals
 from pipelines.tuning.fixed import Fixed
 from pipelines.tuning.recipe import comments, recipe, text
 from pipelines.tuning.search import Asked, Search
-from pipelines.tuning.space import Traits, families
+from pipelines.tuning.space import Family
 from serving.staging import refuse_existing, remove, staged
 from towers.config import Config, parse_config
 
@@ -80,7 +81,7 @@ def run(
     given = fixed.config.train.metric if "metric" in fixed.raw.get("train", {}) else DEFAULT_METRIC
     asked = Asked(metric or given, seed, trials, 60.0 * train_minutes)
     parse_config({"train": {"metric": asked.metric, "seed": seed}}, origin="--metric, --seed")
-    Search.check(data, fixed)
+    space = Search.check(data, fixed)
     refuse_leaks(data)
     if not (data.manifest.events["valid"] and len(heldout_users(data, "valid"))):
         raise DataError(f"{dataset}: it has no validation targets, so no setting can be told from another")
@@ -88,7 +89,7 @@ def run(
     overwrite = overwrite or (resume and _is_ours(out, work))
     _refuse_taken(out, overwrite=overwrite)
     with alone(work, f"{out}: another process is searching for this recipe; wait for it, or name another --out"):
-        _open_work(work, out, _key_of(fixed, data, asked, budget_minutes), resume=resume)
+        _open_work(work, out, _key_of(fixed, data, asked, budget_minutes, space), resume=resume)
         clock = Clock(None if budget_minutes is None else 60.0 * budget_minutes, work / USED, begun)
         search = Search(data, fixed, asked, work, clock)
         finals = Finals(search, _growth(data, fixed))
@@ -197,10 +198,10 @@ def _open_work(work: Path, out: Path, key: str, *, resume: bool) -> None:
         half.write_text(key, encoding="utf-8")
 
 
-def _key_of(fixed: Fixed, data: Dataset, asked: Asked, budget_minutes: float | None) -> str:
+def _key_of(fixed: Fixed, data: Dataset, asked: Asked, budget_minutes: float | None, space: Sequence[Family]) -> str:
     # With the settings that are searched: another version of this command may search others.
-    space = [repr(family) for family in fixed.families(families(Traits.of(data)))]
-    settled = [fixed.raw, data.manifest.fingerprint, dataclasses.asdict(asked), budget_minutes, space]
+    searched = [repr(family) for family in space]
+    settled = [fixed.raw, data.manifest.fingerprint, dataclasses.asdict(asked), budget_minutes, searched]
     return hashlib.sha256(json.dumps(settled, sort_keys=True).encode()).hexdigest()
 
 

@@ -155,7 +155,7 @@ def test_ctrl_c_writes_the_best_so_far_and_the_same_command_goes_on(
         with pytest.raises(DataError, match=r"another data set or other settings is in the way.*--fresh"):
             tuned_to(dataset, out, **other)
     with monkeypatch.context() as older:  # a version that searched less
-        older.setattr(tune, "families", lambda traits: [without(each, "balance") for each in families(traits)])
+        older.setattr(search, "families", lambda traits: [without(each, "balance") for each in families(traits)])
         with pytest.raises(DataError, match=r"other settings is in the way.*--fresh"):
             tuned_to(dataset, out)
     with pytest.raises(OutputExistsError):  # a fresh search has not written what lies there

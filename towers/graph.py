@@ -38,7 +38,7 @@ class Neighbours:
     """
 
     def __init__(
-        self, node: NDArray[np.int32], row: NDArray[np.int32], count: int, rows: int, most: int, recency: float = 1.0
+        self, node: NDArray[np.int32], row: NDArray[np.int32], count: int, rows: int, most: int, recency: float
     ) -> None:
         kept = row != MISSING
         node, row = node[kept], row[kept]
@@ -73,13 +73,11 @@ class Neighbours:
     def _products(self, rows: int) -> Callable[[tf.Tensor], tf.Tensor]:
         counts = np.diff(self.offsets)
         node = np.repeat(np.arange(len(counts)), counts)
-        recent = np.ones(len(node))
-        if self._recency > 1:
-            logarithm, rank = math.log(self._recency) / counts[node], np.arange(len(node)) - self.offsets[node]
-            recent = counts[node] * np.exp(logarithm * rank) * np.expm1(logarithm) / (self._recency - 1)
-        value: Floats = (self.weight[self.row] * recent / np.sqrt(counts[node])).astype(np.float32)
+        rank = np.arange(len(node)) - self.offsets[node]
         # Outside of any graph: the matrices are made once and captured.
         with tf.init_scope():
+            recent = recent_weights(tf.cast(rank, tf.float64), tf.cast(counts[node], tf.float64), self._recency).numpy()
+            value: Floats = (self.weight[self.row] * recent / np.sqrt(counts[node])).astype(np.float32)
             forward = _matrix(node, self.row, value, (len(counts), rows))
             backward = _matrix(self.row, node, value, (rows, len(counts)))
 
@@ -92,6 +90,14 @@ class Neighbours:
 
         products: Callable[[tf.Tensor], tf.Tensor] = pool
         return products
+
+
+def recent_weights(rank: tf.Tensor, count: tf.Tensor, recency: float) -> tf.Tensor:
+    """r_k of the neighbours numbered `rank` k, from the oldest, of `count` n in their list: their shape and type."""
+    if recency == 1:
+        return tf.ones_like(rank)
+    logarithm = math.log(recency) / tf.maximum(count, 1.0)
+    return count * tf.exp(logarithm * rank) * tf.math.expm1(logarithm) / (recency - 1)
 
 
 def _matrix(

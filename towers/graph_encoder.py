@@ -5,7 +5,6 @@ once by a sparse product; outside it only those asked for; and who was not there
 that comes with the request.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ import tensorflow as tf
 from towers.errors import ConfigError
 from towers.feature_settings import NeighboursFeature
 from towers.features import MISSING, Bag, FeatureEncoder, FeatureSpec
-from towers.graph import Neighbours
+from towers.graph import Neighbours, recent_weights
 from towers.half_precision import gathered, whole
 
 MOST_PAIRS = 50_000_000  # pooled in each step; beyond that a step takes seconds
@@ -69,7 +68,7 @@ class GraphEncoder(FeatureEncoder):
             return pooled
         present = tf.cast(rows != MISSING, tf.float32)
         count = tf.reduce_sum(present, axis=1, keepdims=True)
-        recent = present * self._recent(tf.cumsum(present, axis=1, exclusive=True), count)
+        recent = present * recent_weights(tf.cumsum(present, axis=1, exclusive=True), count, self.config.recency)
         weight = tf.gather(self.weight, rows) * recent
         pooled = tf.reduce_sum(gathered(self.table, rows) * weight[:, :, tf.newaxis], axis=1)
         return pooled * tf.math.rsqrt(tf.maximum(count, 1.0))
@@ -87,16 +86,10 @@ class GraphEncoder(FeatureEncoder):
             pooled = tf.sparse.segment_sum(weighted, bag.place, bag.example, num_segments=bag.size)
         else:
             rank = tf.range(tf.size(bag.place, tf.int64)) - tf.gather(tf.cumsum(count, exclusive=True), bag.example)
-            recent = self._recent(tf.cast(rank, tf.float32), tf.cast(tf.gather(count, bag.example), tf.float32))
+            length = tf.gather(count, bag.example)
+            recent = recent_weights(tf.cast(rank, tf.float32), tf.cast(length, tf.float32), self.config.recency)
             # A product, slower than the sum above, but a row of each value [n, D] would not fit where lists are long.
             shape = [tf.cast(bag.size, tf.int64), tf.size(bag.rows, tf.int64)]
             lists = tf.SparseTensor(tf.stack([bag.example, bag.place], axis=1), recent, shape)
             pooled = tf.sparse.sparse_dense_matmul(lists, weighted)
         return pooled * tf.math.rsqrt(tf.maximum(tf.cast(count, tf.float32), 1.0))[:, tf.newaxis]
-
-    def _recent(self, rank: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-        """r_k of the neighbours numbered `rank` k, from the oldest, of `count` in their list."""
-        if self.config.recency == 1:
-            return tf.ones_like(rank)
-        logarithm = math.log(self.config.recency) / tf.maximum(count, 1.0)
-        return count * tf.exp(logarithm * rank) * tf.math.expm1(logarithm) / (self.config.recency - 1)

@@ -78,14 +78,17 @@ class Search:
         self.trials = Trials(work / "study.db", asked.seed, self.families)
 
     @staticmethod
-    def check(data: Dataset, fixed: Fixed) -> None:
+    def check(data: Dataset, fixed: Fixed) -> list[Family]:
         """Refuses a recipe that leaves nothing to search, or that the data set cannot feed.
+
+        Returns:
+            What there is to search.
 
         Raises:
             ConfigError: names the key.
         """
         check_recipe(fixed.config, data)
-        fixed.families(families(Traits.of(data)))
+        return fixed.families(families(Traits.of(data)))
 
     @property
     def share(self) -> float:
