@@ -1,8 +1,8 @@
 """The held-out events as questions: for each user, what is known before, and what should be found.
 
 In: a `Dataset` and the split to ask about. Out: a `HeldOut` in flat arrays. All protocols here share it: the items a
-user took earlier are known and masked, so they are no targets, and no more is an event of weight 0; a user without
-targets is no question.
+user took earlier are known and masked, so they are no targets; a user without targets is no question. An event of
+weight 0 is an impression that nobody took up: a label to learn from, neither known nor to be found.
 """
 
 from collections.abc import Sequence
@@ -57,8 +57,8 @@ def heldout(dataset: Dataset, split: str, users: Int32s | None = None) -> HeldOu
     Raises:
         KeyError: `split` is neither.
     """
-    parts = [dataset.events(name) for name in EARLIER[split]]
-    held = dataset.events(split)
+    parts = _taken(dataset, EARLIER[split])
+    [held] = _taken(dataset, [split])
     items = max(dataset.manifest.items, 1)
     blocks = []
     for low, high in user_blocks([held, *parts]):
@@ -78,22 +78,26 @@ def heldout(dataset: Dataset, split: str, users: Int32s | None = None) -> HeldOu
 
 def heldout_users(dataset: Dataset, split: str) -> Int32s:
     """The users that `heldout` asks about, without the lists of what they took, which are as long as the events."""
-    parts, held = [dataset.events(name) for name in EARLIER[split]], dataset.events(split)
+    parts, [held] = _taken(dataset, EARLIER[split]), _taken(dataset, [split])
     items = max(dataset.manifest.items, 1)
     return np.concatenate([_block(held, parts, low, high, items)[0] for low, high in user_blocks([held, *parts])])
 
 
 def seen(dataset: Dataset, splits: Sequence[str]) -> tuple[Int64s, Int32s]:
     """Every user's items of several splits, named in the order of time: offsets [users + 1] and items, newest last."""
-    parts = [dataset.events(name) for name in splits]
+    parts = _taken(dataset, splits)
     return sum_of_offsets(parts), _of_users(parts, [part.item for part in parts], np.int32)
 
 
 def seen_times(dataset: Dataset, splits: Sequence[str]) -> Int64s | None:
     """When they were taken, in the order of `seen`; None where the data set is not timed."""
-    parts = [dataset.events(name) for name in splits]
+    parts = _taken(dataset, splits)
     times = [part.time for part in parts if part.time is not None]
     return _of_users(parts, times, np.int64) if len(times) == len(parts) else None
+
+
+def _taken(dataset: Dataset, splits: Sequence[str]) -> list[Events]:
+    return [dataset.events(split).taken() for split in splits]
 
 
 def user_blocks(parts: Sequence[Events]) -> list[tuple[int, int]]:
@@ -136,10 +140,6 @@ def _block(held: Events, parts: Sequence[Events], low: int, high: int, items: in
     first, last = int(held.offsets[low]), int(held.offsets[high])
     user = np.asarray(held.user[first:last])
     pair = user.astype(np.int64) * items + held.item[first:last]
-    if held.weight is not None:
-        # Weight 0 is an impression that nobody took up: a label to learn from, nothing to find.
-        taken = held.weight[first:last] > 0
-        user, pair = user[taken], pair[taken]
     _, place = np.unique(pair, return_index=True)
     place.sort()
     user, pair = user[place], pair[place]

@@ -35,6 +35,11 @@ def rows_of(events: Events, user: int) -> list[int]:
     return [row for row in range(len(events)) if events.user[row] == user]
 
 
+def taken_rows(events: Events, user: int) -> list[int]:
+    assert events.weight is not None
+    return [row for row in rows_of(events, user) if events.weight[row] > 0]
+
+
 def time_of(events: Events, row: int) -> int | None:
     return None if events.time is None else int(events.time[row])
 
@@ -48,16 +53,15 @@ def test_held_out_questions_are_those_of_a_slow_loop(
         held, parts = data.events(split), [data.events(name) for name in earlier]
         users, targets, known, dropped = [], [], [], 0
         for user in range(data.manifest.users):
-            mine = rows_of(held, user)
+            # Weight 0, here the rating 0: an impression that nobody took up.
+            mine = taken_rows(held, user)
             before = [
                 int(part.item[row])
                 for part in parts
-                for row in rows_of(part, user)
+                for row in taken_rows(part, user)
                 if held.time is None or part.time is None or (mine and part.time[row] <= held.time[mine[0]])
             ]
-            # Weight 0, here the rating 0: an impression that nobody took up.
-            assert held.weight is not None
-            wanted = list(dict.fromkeys(int(held.item[row]) for row in mine if held.weight[row] > 0))
+            wanted = list(dict.fromkeys(int(held.item[row]) for row in mine))
             fresh = [item for item in wanted if item not in before]
             dropped += len(wanted) - len(fresh)
             if fresh:
@@ -122,11 +126,11 @@ def test_merged_splits_are_one_split_with_histories(
     assert again.item.tolist() == merged.item.tolist()
 
 
-def test_seen_items_are_those_of_all_splits_in_order(data: Dataset) -> None:
+def test_seen_items_are_the_taken_ones_of_all_splits_in_order(data: Dataset) -> None:
     offsets, items = seen(data, ("train", "valid"))
     parts = [data.events("train"), data.events("valid")]
     for user in range(data.manifest.users):
-        expected = [int(part.item[row]) for part in parts for row in rows_of(part, user)]
+        expected = [int(part.item[row]) for part in parts for row in taken_rows(part, user)]
         assert items[offsets[user] : offsets[user + 1]].tolist() == expected
 
 

@@ -101,6 +101,26 @@ def test_impressions_that_nobody_took_up_are_no_examples() -> None:
     assert whole.taken() is whole
 
 
+@pytest.mark.parametrize("timed", [True, False])
+def test_impressions_are_examples_of_labels_but_stand_in_no_history(timed: bool) -> None:
+    weight = np.array([1, 0, 2, 1, 0, 1, 1], np.float32)
+    events = dataclasses.replace(small_events(timed), weight=weight)
+    found, without = histories(events, 8), histories(small_events(timed), 8)
+    taken = [(int(u), int(i)) for u, i, w in zip(events.user, events.item, weight, strict=True) if w > 0]
+    for user, line, all_of_them in zip(events.user, found, without, strict=True):
+        # Item 3 of user 0 and item 1 of user 1 were only seen, all others taken each time.
+        assert line == [item for item in all_of_them if (int(user), item) in taken]
+
+
+def test_unknown_items_take_no_places_of_a_list() -> None:
+    rows = np.array([0, 1, 2, 0, 3], np.int32)
+    tables = Tables({}, {}, histories={"h": HistoryTable(rows, 2)}, neighbours={"n": HistoryTable(rows, 3)})
+    items = np.array([9, 9, 1, 2, 4, 3, 0, 3, 0], np.int32)
+    features = tables.of_users(np.arange(2, dtype=np.int32), np.array([2, 7, 9]), items)
+    assert features["h"].tolist() == [[2, 3], [0, 0]]
+    assert features["n"].tolist() == [[1, 2, 3], [0, 0, 0]]
+
+
 def several(timed: bool, positives: int, known: int) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
     """Of each example: its positives, the known items beside it, its history; as item numbers."""
     events = small_events(timed)

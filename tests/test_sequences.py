@@ -1,5 +1,8 @@
 """Batches of whole histories, against loops over the events: what is an example, what it sees, and how it is packed."""
 
+import dataclasses
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -77,6 +80,21 @@ def test_a_history_that_fits_is_seen_whole() -> None:
     start, end = events.offsets[events.user], np.asarray(events.history_end)
     shown = seen_by(examples, np.arange(len(events)))
     assert [len(each) for each in shown] == (end - start).tolist()
+
+
+@pytest.mark.parametrize("length", [2, 40])
+def test_impressions_see_what_was_taken_before_and_are_seen_by_none(length: int) -> None:
+    events = events_of(seed=6)
+    weight = np.random.default_rng(6).integers(0, 3, len(events)).astype(np.float32)
+    weight[events.offsets[3] : events.offsets[5]] = 0  # two users who took nothing
+    events = dataclasses.replace(events, weight=weight)
+    seconds, ends = np.asarray(events.time) // 10, np.asarray(events.history_end)
+    for example, shown in enumerate(seen_by(examples_of(events, length, alone=False), np.arange(len(events)))):
+        before = [e for e in range(events.offsets[events.user[example]], ends[example]) if weight[e] > 0]
+        assert min(len(before), (length + 1) // 2) <= len(shown) <= min(len(before), length)
+        before = before[len(before) - len(shown) :]
+        gaps = [0] + [int(np.floor(np.log2(1 + seconds[e] - seconds[b]))) + 1 for b, e in itertools.pairwise(before)]
+        assert shown == [[int(events.item[e]) + 1, gap] for e, gap in zip(before, gaps, strict=False)]
 
 
 def test_batches_are_a_function_of_the_step_and_epochs_have_orders_of_their_own() -> None:

@@ -1,6 +1,7 @@
 """The events of one split as flat arrays, sorted by user and then by time: what training reads."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +43,7 @@ class Events:
         if self.weight is None or bool((self.weight > 0).all()):
             return self
         keep = self.weight > 0
-        before = np.concatenate([np.zeros(1, np.int64), np.cumsum(keep, dtype=np.int64)])
+        before = _places_after(keep)
         return Events(
             self.user[keep],
             self.item[keep],
@@ -51,3 +52,35 @@ class Events:
             None if self.history_end is None else before[self.history_end[keep]],
             self.weight[keep],
         )
+
+    @cached_property
+    def past(self) -> "Past":
+        """What histories are made of: a user has taken none of what only made an impression."""
+        taken = self.taken()
+        end = self.history_end
+        if end is not None and taken is not self and self.weight is not None:
+            end = _places_after(self.weight > 0)[end]
+        return Past(taken.item, taken.offsets, taken.time, end)
+
+
+@dataclass(frozen=True)
+class Past:
+    """The taken events that the histories of `Events` are ranges of.
+
+    Attributes:
+        item: [T] item numbers, by user and time.
+        offsets: [users + 1].
+        time: [T], or None where the data set is not timed.
+        end: [E], or None where the data set is not timed; the history of event e, taken or not, is
+            ``offsets[user[e]]:end[e]``.
+    """
+
+    item: Int32s
+    offsets: Int64s
+    time: Int64s | None
+    end: Int64s | None
+
+
+def _places_after(keep: NDArray[np.bool_]) -> Int64s:
+    """[E + 1] where each event goes when only those to keep stay."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(keep, dtype=np.int64)])

@@ -83,9 +83,10 @@ class SequenceExamples(Examples):
 
     def _history(self, event: Int64s, length: int) -> tuple[Int64s, Int64s]:
         """Where the part of each event's history that its window shows begins, and where it ends."""
-        if self.events.history_end is None:
+        past = self.events.past
+        if past.end is None:
             raise ValueError("a sequence needs timed events")
-        begin, end = self.events.offsets[self.events.user[event]], self.events.history_end[event]
+        begin, end = past.offsets[self.events.user[event]], past.end[event]
         step = (length + 1) // 2
         beyond = np.maximum(end - begin - length, 0)
         return begin + step * -(-beyond // step), end
@@ -97,10 +98,11 @@ class SequenceExamples(Examples):
         lengths = np.maximum.reduceat(end, first) - start
         step = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         places = np.repeat(start, lengths) + step
-        rows = table.rows[self.events.item[places]]
+        past = self.events.past
+        rows = table.rows[past.item[places]]
         gaps = np.full(len(rows), UNKNOWN_GAP, np.int32)
-        if table.time_gaps and self.events.time is not None:
+        if table.time_gaps and past.time is not None:
             later = step > 0
-            gaps[later] = self.tables.gaps(self.events.time[places[later]] - self.events.time[places[later] - 1])
+            gaps[later] = self.tables.gaps(past.time[places[later]] - past.time[places[later] - 1])
         windows, begins = packed_windows(np.stack([rows, gaps], axis=1), lengths, table.length)
         return windows._replace(place=np.where(end > begin, begins[window] + end - begin - 1, NO_PLACE))

@@ -99,7 +99,8 @@ class Tables:
         for name, kind in self.clocks.items():
             features[name] = clock_rows(kind, None, len(user))
         for name, history in {**self.histories, **self.neighbours}.items():
-            features[name] = windows(offsets[:-1], offsets[1:], items, history)
+            _, known, of_known = _known(history, offsets, items)
+            features[name] = windows(of_known[:-1], of_known[1:], known, history)
         for name, sequence in self.sequences.items():
             features[name] = self._ordered(sequence, offsets, items, times)
         return features
@@ -109,20 +110,26 @@ class Tables:
         return gap_buckets(ticks // self.ticks_per_second)
 
     def _ordered(self, table: SequenceTable, offsets: Int64s, items: Int32s, times: Int64s | None) -> Int32s:
-        """[Q, L, 2] row and time gap of the last known items; an unknown one counts as never taken, as in a request."""
-        part = slice(int(offsets[0]), int(offsets[-1]))
-        known = table.rows[items[part]] != MISSING
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(known)])[offsets - offsets[0]]
+        """[Q, L, 2] row and time gap of the last known items."""
+        places, known, offsets = _known(table, offsets, items)
         start, end = offsets[:-1], offsets[1:]
-        rows = windows(start, end, items[part][known], table)
+        rows = windows(start, end, known, table)
         gaps = np.full(rows.shape, UNKNOWN_GAP, np.int32)
-        if table.time_gaps and times is not None and known.any():
-            since = self.gaps(np.diff(times[part][known], prepend=0))
+        if table.time_gaps and times is not None and len(known):
+            since = self.gaps(np.diff(times[places], prepend=0))
             places = end[:, None] + np.arange(-table.length, 0)
             # Before the oldest item of a history there is none.
             younger = places > np.maximum(start, end - table.length)[:, None]
             gaps = np.where(younger, since[np.where(younger, places, 0)], gaps)
         return np.stack([rows, gaps], axis=2)
+
+
+def _known(table: HistoryTable, offsets: Int64s, items: Int32s) -> tuple[Int64s, Int32s, Int64s]:
+    """Places, items and offsets of what a table knows; what it does not counts as never taken, as in a request."""
+    begin = int(offsets[0])
+    known = table.rows[items[begin : int(offsets[-1])]] != MISSING
+    places = begin + np.flatnonzero(known)
+    return places, items[places], np.concatenate([np.zeros(1, np.int64), np.cumsum(known)])[offsets - begin]
 
 
 def bagged(features: Mapping[str, Array]) -> dict[str, Any]:
@@ -181,9 +188,10 @@ def windows(start: Int64s, end: Int64s, items: Int32s, history: HistoryTable) ->
 def example_histories(events: Events, example: Int64s, history: HistoryTable, positives: int = 1) -> Int32s:
     """Histories of training events: strictly earlier ones, or (untimed, `others`) all of the user's but the targets."""
     user = events.user[example]
+    past = events.past
+    if past.end is not None and not history.others:
+        return windows(past.offsets[user], past.end[example], past.item, history)
     start = events.offsets[user]
-    if events.history_end is not None and not history.others:
-        return windows(start, events.history_end[example], events.item, history)
     # No order: of a long list a window that begins after the targets and wraps around, so no item is left out for good.
     count = events.offsets[user + 1] - start
     step = np.arange(positives, history.length + positives)
@@ -196,6 +204,8 @@ def example_histories(events: Events, example: Int64s, history: HistoryTable, po
     for k in range(positives):
         target = events.item[start + (example - start + k) % count]
         other &= (items != target[:, None]) | (k >= count[:, None])
+    if len(past.item) < len(events) and events.weight is not None:
+        other &= events.weight.take(places) > 0
     return np.where(other, history.rows.take(items), np.int32(MISSING))
 
 
