@@ -30,7 +30,7 @@ from serving.manifest import MANIFEST, Manifest
 from serving.manifest import FeatureSpec as RequestFeature
 from serving.staging import refuse_existing
 from towers.config import Config, load_config
-from towers.connect import connect_neighbours
+from towers.connect import connect_graphs
 from towers.events import Floats, Int32s, Int64s
 from towers.export import save_tower
 from towers.features import FeatureSpec
@@ -135,7 +135,7 @@ def load_run(run: Path) -> Trained:
     model = build_model(config, load_features(run))
     tables = build_tables(model, dataset, None)
     trained = KNOWN_SPLITS if config.data.refit else KNOWN_SPLITS[:1]
-    connect_neighbours(model, tables, [dataset.events(split).taken() for split in trained])
+    connect_graphs(model, tables, [dataset.events(split).taken() for split in trained])
     # One pass creates the weights of the hidden layers, which the checkpoint then fills.
     if model.query_tower.encoders:
         model.query_tower(_constants(tables.of_users(*_first_user())))

@@ -105,12 +105,15 @@ def _check(key: str, name: str, feature: Feature, side: str, dataset: Dataset) -
     if feature.kind not in READS:
         if feature.column is not None:
             raise ConfigError(f"{key}.column: kind {feature.kind!r} reads the event itself and takes no column")
-        if side == "candidate" and feature.kind not in ("id", "neighbours"):
+        if side == "query" and feature.kind == "cooccurrence":
+            raise ConfigError(f"{key}.kind: 'cooccurrence' describes a candidate; take 'neighbours' or 'history'")
+        if side == "candidate" and feature.kind not in ("id", "neighbours", "cooccurrence"):
             raise ConfigError(f"{key}.kind: {feature.kind!r} describes a query; a candidate feature cannot be one")
-        if feature.kind == "sequence" and not dataset.manifest.timed:
+        if feature.kind in ("sequence", "cooccurrence") and not dataset.manifest.timed:
+            instead = "take 'history'" if feature.kind == "sequence" else "leave it out"
             raise ConfigError(
-                f"{key}.kind: 'sequence' needs the order of the events, and this data set's split does not respect it; "
-                "take 'history', or prepare it with data.split = 'global_time' or 'leave_last_out'"
+                f"{key}.kind: {feature.kind!r} needs the order of the events, and this data set's split does not "
+                f"respect it; {instead}, or prepare it with data.split = 'global_time' or 'leave_last_out'"
             )
         if feature.kind == "sequence" and feature.time_gaps and dataset.manifest.time_unit == "order":
             raise ConfigError(f"{key}.time_gaps: needs event times, and this data set has none; leave it out")

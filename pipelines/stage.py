@@ -26,7 +26,7 @@ from pipelines.vocabulary import LearntFeatures, learn_features
 from serving.staging import flush_to_disk, remove, staged
 from towers.catalogue import Catalogue
 from towers.config import Config
-from towers.connect import connect_neighbours
+from towers.connect import connect_graphs
 from towers.events import Events
 from towers.examples import Examples
 from towers.items import ItemFeatures
@@ -125,7 +125,7 @@ def _retrieval(
     model = build_model(config, learn_features(config, data, events, context, directory))
     tables = build_tables(model, data, context, files)
     silence_untrained(model, tables, events)
-    connect_neighbours(model, tables, [events.taken()])
+    connect_graphs(model, tables, [events.taken()])
     catalogue = Catalogue.of(events.item, data.manifest.items)
     examples = _examples(config, events, tables, catalogue)
     size = min(config.train.batch_size, len(examples))

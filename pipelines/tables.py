@@ -41,6 +41,7 @@ def build_tables(model: TwoTower, dataset: Dataset, context: Context | None, wor
     histories: dict[str, HistoryTable] = {}
     neighbours: dict[str, HistoryTable] = {}
     audiences: dict[str, NDArray[np.int32]] = {}
+    companions: dict[str, NDArray[np.int32]] = {}
     sequences: dict[str, SequenceTable] = {}
     for encoder in model.query_tower.encoders:
         name, feature = encoder.spec.name, encoder.spec.config
@@ -70,11 +71,23 @@ def build_tables(model: TwoTower, dataset: Dataset, context: Context | None, wor
         if encoder.spec.config.kind == "neighbours":
             items[name] = np.arange(manifest.items, dtype=np.int32)
             audiences[name] = ids_as_rows(encoder, dataset.users["user_id"])
+        elif encoder.spec.config.kind == "cooccurrence":
+            items[name] = np.arange(manifest.items, dtype=np.int32)
+            companions[name] = ids_as_rows(encoder, dataset.items["item_id"])
         else:
             items[name] = looked_up(encoder, _item_column(encoder, dataset))
-    ticks = TICKS_PER_SECOND.get(manifest.time_unit or "s", 1)
     return Tables(
-        users, items, contexts, clocks, histories, missing, neighbours, audiences, sequences, ticks_per_second=ticks
+        users,
+        items,
+        contexts,
+        clocks,
+        histories,
+        missing,
+        neighbours,
+        audiences,
+        companions,
+        sequences,
+        ticks_per_second=TICKS_PER_SECOND.get(manifest.time_unit or "s", 1),
     )
 
 

@@ -50,22 +50,25 @@ def learn_features(
         learner.learn("candidate", name, feature) for name, feature in (config.features.candidate or {}).items()
     ]
     query = [learner.learn("query", name, feature) for name, feature in (config.features.query or {}).items()]
-    learnt = LearntFeatures(_sharing(query, candidate), _sharing(candidate, query))
+    learnt = _sharing(query, candidate)
     save_features(learnt, directory)
     return learnt
 
 
-def _sharing(specs: list[FeatureSpec], others: list[FeatureSpec]) -> list[FeatureSpec]:
-    """The features of one side, those made of the other side's ids with the table of its ids."""
-    ids = next((spec for spec in others if spec.config.kind == "id"), None)
+def _sharing(query: list[FeatureSpec], candidate: list[FeatureSpec]) -> LearntFeatures:
+    """The features, those made of users or items with the table of their ids."""
+    users, items = (next((spec for spec in specs if spec.config.kind == "id"), None) for specs in (query, candidate))
+    sources = {"cooccurrence": items, "neighbours": users}
+    return LearntFeatures(
+        [_with_table_of(items if _is_made_of_ids(spec.config) else None, spec) for spec in query],
+        [_with_table_of(sources.get(spec.config.kind), spec) for spec in candidate],
+    )
+
+
+def _with_table_of(ids: FeatureSpec | None, spec: FeatureSpec) -> FeatureSpec:
     if ids is None:
-        return specs
-    return [
-        dataclasses.replace(spec, vocabulary=ids.vocabulary, size=ids.size, table=ids.table)
-        if _is_made_of_ids(spec.config)
-        else spec
-        for spec in specs
-    ]
+        return spec
+    return dataclasses.replace(spec, vocabulary=ids.vocabulary, size=ids.size, table=ids.table)
 
 
 def _is_made_of_ids(feature: Feature) -> bool:
@@ -123,7 +126,7 @@ class _Learner:
                 ids = by_falling_count(self.dataset.items["item_id"], self.events.item, feature.min_count)
             case "neighbours" if side == "candidate":
                 ids = by_falling_count(self.dataset.users["user_id"], self.events.user, 1)
-            case "history" | "neighbours" | "sequence":
+            case "history" | "neighbours" | "cooccurrence" | "sequence":
                 ids = by_falling_count(self.dataset.items["item_id"], self.events.item, 1)
             case "categorical" | "multi" | "text":
                 ids = _values(self._blocks(side, name, feature), feature.kind, feature.max_values)

@@ -15,7 +15,7 @@ from pipelines import export, prepare, train
 from serving.bundle import Bundle
 from serving.encoder import Encoder
 from towers.config import DataConfig, parse_config
-from towers.connect import connect_neighbours
+from towers.connect import connect_graphs
 from towers.errors import ConfigError
 from towers.feature_settings import IdFeature, NeighboursFeature
 from towers.features import FeatureSpec, new_table
@@ -145,7 +145,7 @@ def graph_task(tmp_path: Path) -> tuple[Trainer, TwoTower]:
         [item, FeatureSpec("audience", kind, size=USERS, table="u")],
         config,
     )
-    connect_neighbours(towers, tables, [events])
+    connect_graphs(towers, tables, [events])
     task, examples = task_of(config, events, tables, towers)
     return Trainer(task, examples, config.optimizer, config.train, tmp_path, None), towers
 

@@ -163,7 +163,7 @@ def _sequence(config: "Config", name: str, feature: SequenceFeature, width: int)
 def _table(side: str, name: str, feature: Feature) -> str:
     """Which embedding table a feature reads: its own, or that of the ids it is made of."""
     others = "candidate" if side == "query" else "query"
-    if feature.kind == "id":
+    if feature.kind in ("id", "cooccurrence"):
         return f"{side} ids"
     if feature.kind == "neighbours" or getattr(feature, "share_item_table", False):
         return f"{others} ids"
@@ -206,8 +206,11 @@ def _task(config: "Config") -> Iterator[str]:
     if "metric" in config.train.model_fields_set and not metric.startswith(wanted):
         labels = "class labels" if similarity.pairs is None else "pairs"
         yield f"train.metric: task = 'similarity' with {labels} is measured by {wanted}@k; got '{metric}'"
-    if any(feature.kind == "neighbours" for feature in (config.features.candidate or {}).values()):
-        yield "features.candidate: task = 'similarity' has no users, and so nobody's neighbours; leave them out"
+    if any(feature.kind in ("neighbours", "cooccurrence") for feature in (config.features.candidate or {}).values()):
+        yield (
+            "features.candidate: task = 'similarity' has no users, and so nobody's neighbours and no cooccurrence; "
+            "leave them out"
+        )
     yield from _no_queries(config)
 
 

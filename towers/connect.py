@@ -1,12 +1,15 @@
-"""Tells the encoders of neighbours who took what.
+"""Tells the encoders of neighbours who took what, and those of co-occurrence what is taken together.
 
-In: the towers, their looked-up tables, the events that train. Out: towers whose `neighbours` features know the graph.
+In: the towers, their looked-up tables, the events that train. Out: towers whose `neighbours` and `cooccurrence`
+features know their graphs.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
+from towers.cooccurrence import companions
+from towers.cooccurrence_encoder import CooccurrenceEncoder
 from towers.events import Events
 from towers.graph import Neighbours
 from towers.graph_encoder import GraphEncoder
@@ -14,8 +17,8 @@ from towers.model import TwoTower
 from towers.tables import Tables
 
 
-def connect_neighbours(model: TwoTower, tables: Tables, parts: Sequence[Events]) -> None:
-    """Connects every encoder of neighbours, before the first step and again before export.
+def connect_graphs(model: TwoTower, tables: Tables, parts: Sequence[Events]) -> None:
+    """Connects every encoder that pools a graph, before the first step and again before export.
 
     Args:
         model: the towers.
@@ -25,6 +28,10 @@ def connect_neighbours(model: TwoTower, tables: Tables, parts: Sequence[Events])
     Raises:
         ConfigError: the graph is too large to be pooled whole in each step.
     """
+    for encoder in model.candidate_tower.encoders:
+        if isinstance(encoder, CooccurrenceEncoder):
+            rows, config = tables.companions[encoder.spec.name], encoder.config
+            encoder.connect(companions(parts, len(rows), config.window, config.max_length), rows)
     queries = [encoder for encoder in model.query_tower.encoders if isinstance(encoder, GraphEncoder)]
     candidates = [encoder for encoder in model.candidate_tower.encoders if isinstance(encoder, GraphEncoder)]
     if not queries and not candidates:

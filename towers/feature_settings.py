@@ -100,6 +100,19 @@ class NeighboursFeature(_Feature):
     )
 
 
+class CooccurrenceFeature(_Feature):
+    """The items that users take next to an item, by the order of the events; of candidates alone.
+
+    Pooled as ``w sum_j a_ij e_j`` over the item ids' embeddings; ``a_ij = c_ij / sqrt(c_i c_j)`` of counts c_ij that
+    grow by 1/d where i and j stand d places apart in a user's list, c_i their sum.
+    """
+
+    kind: Literal["cooccurrence"]
+    max_length: Count = Field(10, description="so many items, those of the largest a_ij, count")
+    window: Count = Field(5, description="two items at most so many places apart are next to each other")
+    weight: Positive = Field(1.0, description="weight w of the sum beside the other features")
+
+
 class SequenceFeature(_Feature):
     """The query's earlier items in their order, newest last, by self-attention."""
 
@@ -130,6 +143,7 @@ Feature = Annotated[
     | TextFeature
     | HistoryFeature
     | NeighboursFeature
+    | CooccurrenceFeature
     | SequenceFeature
     | ClockFeature,
     Field(discriminator="kind"),

@@ -68,7 +68,11 @@ class FeatureSpec:
     def length(self) -> int | None:
         """Most values of a list input `[B, L]`; None for a scalar input `[B]`."""
         config = self.config
-        return config.max_length if config.kind in ("multi", "history", "neighbours", "sequence") else None
+        match config.kind:
+            case "multi" | "history" | "neighbours" | "cooccurrence" | "sequence":
+                return config.max_length
+            case _:
+                return None
 
     @property
     def rows(self) -> int:
@@ -150,7 +154,7 @@ class FeatureEncoder(tf.Module):
             case "text":
                 words = tf.strings.split(tf.strings.regex_replace(tf.strings.lower(raw, "utf-8"), WORD_BREAKS, " "))
                 raw = words[:, : config.max_length].to_tensor("", shape=[None, config.max_length])
-            case "history" | "neighbours" | "sequence":
+            case "history" | "neighbours" | "cooccurrence" | "sequence":
                 raw = raw[:, -config.max_length :]
             case _:
                 pass

@@ -53,6 +53,8 @@ class Tables:
         neighbours: by query feature, the table row of each item as a user's neighbour.
         audiences: by candidate feature, the table row of each user as an item's neighbour: [U]; `items` then has [N]
             item numbers.
+        companions: by candidate feature, the table row of each item as another's companion: [N]; `items` then has [N]
+            item numbers.
         sequences: by feature; not among the features of examples, `towers.sequences` makes those of a whole batch.
         ticks_per_second: of the events' times.
     """
@@ -65,6 +67,7 @@ class Tables:
     missing: Mapping[str, Array] = field(default_factory=dict)
     neighbours: Mapping[str, HistoryTable] = field(default_factory=dict)
     audiences: Mapping[str, Int32s] = field(default_factory=dict)
+    companions: Mapping[str, Int32s] = field(default_factory=dict)
     sequences: Mapping[str, SequenceTable] = field(default_factory=dict)
     ticks_per_second: int = 1
 

@@ -37,7 +37,8 @@ def silence_untrained(model: TwoTower, tables: Tables, events: Events) -> None:
 def _candidate_rows(tables: Tables, events: Events) -> dict[str, Iterable[Array]]:
     items, users = _items(events), _users(events)
     read: dict[str, Iterable[Array]] = {name: [rows[items]] for name, rows in tables.items.items()}
-    return read | {name: [rows[users]] for name, rows in tables.audiences.items()}
+    read |= {name: [rows[users]] for name, rows in tables.audiences.items()}
+    return read | {name: [rows[items]] for name, rows in tables.companions.items()}
 
 
 def _query_rows(tables: Tables, events: Events) -> dict[str, Iterable[Array]]:
