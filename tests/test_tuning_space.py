@@ -84,6 +84,8 @@ def test_every_start_and_every_step_from_it_is_a_recipe(traits: Traits) -> None:
                 assert config.train.balance == point["balance"]
                 taken = (config.features.query or {}).get("taken")
                 assert getattr(taken, "recency", 1) == point.get("neighbours_recency", 1)
+                companions = (config.features.candidate or {}).get("companions")
+                assert getattr(companions, "weight", 0) == point.get("cooccurrence", 0)
                 assert getattr(config.loss, "known_positives", 0) in (0, point["known_positives"])
 
 

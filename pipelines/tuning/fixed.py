@@ -26,6 +26,7 @@ OF_LOSS = ("loss", "correction", "known_positives")
 OF_FEATURES = (
     "neighbours",
     "neighbours_recency",
+    "cooccurrence",
     "user_id",
     "pooled",
     "window",

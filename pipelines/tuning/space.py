@@ -144,6 +144,7 @@ def _parameters(family: str, traits: Traits) -> dict[str, Parameter]:
             own["time_gaps"] = Choice((False, True))
     if traits.timed:
         own["recency"] = Number(1.0, 64.0, step=4.0, log=True)
+        own["cooccurrence"] = Choice((0.0, 1.0, 3.0, 6.0))
     if traits.attributes:
         own["attributes"] = Choice((False, True))
     return {
@@ -177,7 +178,7 @@ def _starts(family: str, traits: Traits) -> list[dict[str, Value]]:
         "average": 0.0,
     }
     if traits.timed:
-        usual["recency"] = 1.0
+        usual |= {"recency": 1.0, "cooccurrence": 0.0}
     if traits.attributes:
         usual["attributes"] = True
     partial: dict[str, Value] = {"loss": "bsl", "correction": 0.4, "temperature": 0.1, "learning_rate": 0.001}
@@ -198,7 +199,7 @@ def _starts(family: str, traits: Traits) -> list[dict[str, Value]]:
         case "graph":
             one_hop: dict[str, Value] = {**usual, **partial, "neighbours": 3.0}
             if traits.timed:
-                one_hop |= {"recency": 8.0, "neighbours_recency": 16.0}
+                one_hop |= {"recency": 8.0, "neighbours_recency": 16.0, "cooccurrence": 3.0}
             both = [one_hop, one_hop | dense | {"correction": 0.7}]
             return both[::-1] if traits.density > DENSE else both
         case "history":
@@ -252,6 +253,8 @@ def _features(family: str, point: Point, traits: Traits) -> Raw:
                 query["pooled"] = {"kind": "history", "max_length": point["max_length"]}
         case _:
             pass
+    if point.get("cooccurrence"):
+        candidate["companions"] = {"kind": "cooccurrence", "weight": point["cooccurrence"]}
     if point.get("attributes"):
         # A column may bear the name of a feature above; then that one stays.
         query = {**traits.query, **query}
