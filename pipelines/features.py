@@ -113,7 +113,8 @@ def _check(key: str, name: str, feature: Feature, side: str, dataset: Dataset) -
             instead = "take 'history'" if feature.kind == "sequence" else "leave it out"
             raise ConfigError(
                 f"{key}.kind: {feature.kind!r} needs the order of the events, and this data set's split does not "
-                f"respect it; {instead}, or prepare it with data.split = 'global_time' or 'leave_last_out'"
+                f"respect it; {instead}, or prepare it with data.split = 'global_time' or 'leave_last_out', or a given "
+                "one with data.ordered = true"
             )
         if feature.kind == "sequence" and feature.time_gaps and dataset.manifest.time_unit == "order":
             raise ConfigError(f"{key}.time_gaps: needs event times, and this data set has none; leave it out")

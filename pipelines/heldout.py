@@ -57,8 +57,8 @@ def heldout(dataset: Dataset, split: str, users: Int32s | None = None) -> HeldOu
     Raises:
         KeyError: `split` is neither.
     """
-    parts = _taken(dataset, EARLIER[split])
-    [held] = _taken(dataset, [split])
+    parts = [dataset.events(name) for name in EARLIER[split]]
+    held = dataset.events(split)
     items = max(dataset.manifest.items, 1)
     blocks = []
     for low, high in user_blocks([held, *parts]):
@@ -78,7 +78,7 @@ def heldout(dataset: Dataset, split: str, users: Int32s | None = None) -> HeldOu
 
 def heldout_users(dataset: Dataset, split: str) -> Int32s:
     """The users that `heldout` asks about, without the lists of what they took, which are as long as the events."""
-    parts, [held] = _taken(dataset, EARLIER[split]), _taken(dataset, [split])
+    parts, held = [dataset.events(name) for name in EARLIER[split]], dataset.events(split)
     items = max(dataset.manifest.items, 1)
     return np.concatenate([_block(held, parts, low, high, items)[0] for low, high in user_blocks([held, *parts])])
 
@@ -137,14 +137,14 @@ def _only(block: Block, chosen: Int32s) -> Block:
 
 
 def _block(held: Events, parts: Sequence[Events], low: int, high: int, items: int) -> Block:
-    first, last = int(held.offsets[low]), int(held.offsets[high])
-    user = np.asarray(held.user[first:last])
-    pair = user.astype(np.int64) * items + held.item[first:last]
+    # A block's own, because the taken events of data with impressions are a copy.
+    held, *parts = (part.between(low, high).taken() for part in (held, *parts))
+    user = np.asarray(held.user)
+    pair = user.astype(np.int64) * items + held.item
     _, place = np.unique(pair, return_index=True)
     place.sort()
     user, pair = user[place], pair[place]
-    until = _first_times(held, low, high)
-    seen_user, seen_item, seen_time = _known(parts, low, high, until)
+    seen_user, seen_item, seen_time = _known(parts, _first_times(held), low)
     known = np.sort(seen_user.astype(np.int64) * items + seen_item)
     fresh = ~_contains(known, pair)
     user, pair = user[fresh], pair[fresh]
@@ -164,26 +164,23 @@ def _block(held: Events, parts: Sequence[Events], low: int, high: int, items: in
     )
 
 
-def _first_times(held: Events, low: int, high: int) -> NDArray[np.int64] | None:
-    """[high - low] time of each user's first held-out event; without one, the end of time."""
+def _first_times(held: Events) -> NDArray[np.int64] | None:
+    """Time of the first held-out event of each of a block's users; without one, the end of time."""
     if held.time is None:
         return None
-    begin, end = held.offsets[low:high], held.offsets[low + 1 : high + 1]
-    times = np.full(high - low, np.iinfo(np.int64).max)
+    begin, end = held.offsets[:-1], held.offsets[1:]
+    times = np.full(len(begin), np.iinfo(np.int64).max)
     some = begin < end
     times[some] = held.time[begin[some]]
     return times
 
 
-def _known(
-    parts: Sequence[Events], low: int, high: int, until: NDArray[np.int64] | None
-) -> tuple[Int32s, Int32s, Int64s]:
+def _known(parts: Sequence[Events], until: NDArray[np.int64] | None, low: int) -> tuple[Int32s, Int32s, Int64s]:
     """Users, items and times of the events before `until`; times are 0 in data that are not timed."""
     users, items, times = [], [], []
     for part in parts:
-        span = slice(int(part.offsets[low]), int(part.offsets[high]))
-        user, item = np.asarray(part.user[span]), np.asarray(part.item[span])
-        time = np.zeros(len(user), np.int64) if part.time is None else np.asarray(part.time[span])
+        user, item = np.asarray(part.user), np.asarray(part.item)
+        time = np.zeros(len(user), np.int64) if part.time is None else np.asarray(part.time)
         if until is not None and part.time is not None:
             early = time <= until[user - low]
             user, item, time = user[early], item[early], time[early]

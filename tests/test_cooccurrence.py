@@ -62,15 +62,19 @@ def closest(closeness: np.ndarray, most: int) -> tuple[list[list[int]], list[lis
 lists_of_items = st.lists(st.lists(st.integers(0, N - 1), max_size=9), min_size=1, max_size=6)
 
 
-@given(lists_of_items, lists_of_items, st.integers(1, 12), st.integers(1, 4))
+@pytest.mark.parametrize("block", [5, 10**6])
+@given(lists_of_items, lists_of_items, st.integers(1, 12), st.integers(1, 4), st.sets(st.integers(0, N - 1)))
 @settings(deadline=None)
 def test_companions_are_those_of_a_slow_loop(
-    first: list[list[int]], second: list[list[int]], window: int, most: int
+    block: int, first: list[list[int]], second: list[list[int]], window: int, most: int, unknown: set[int]
 ) -> None:
     users = max(len(first), len(second))
     first, second = ([*each, *[[]] * (users - len(each))] for each in (first, second))
-    found = companions([events_of(first), events_of(second)], N, window, most)
-    wanted = slow([a + b for a, b in zip(first, second, strict=True)], N, window)
+    known = np.array([i not in unknown for i in range(N)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("towers.cooccurrence.BLOCK_EVENTS", block)
+        found = companions([events_of(first), events_of(second)], known, window, most)
+    wanted = slow([a + b for a, b in zip(first, second, strict=True)], N, window) * known
     item, value = closest(wanted, most)
     np.testing.assert_allclose(found.closeness, value, rtol=1e-5)
     # Which of equally close ones stay depends on the last bit of a sum.

@@ -112,13 +112,31 @@ def test_impressions_are_examples_of_labels_but_stand_in_no_history(timed: bool)
         assert line == [item for item in all_of_them if (int(user), item) in taken]
 
 
-def test_unknown_items_take_no_places_of_a_list() -> None:
+@pytest.mark.parametrize("positives", [1, 2])
+@pytest.mark.parametrize("length", [3, 8])
+def test_impressions_take_no_places_of_a_window_of_others(length: int, positives: int) -> None:
+    """One user of 30 events, each item once, every third taken: a window goes round the other taken ones."""
+    taken = np.arange(30) % 3 == 1
+    offsets = np.array([0, 30], np.int64)
+    events = Events(np.zeros(30, np.int32), np.arange(30, dtype=np.int32), offsets, weight=taken.astype(np.float32))
+    tables = Tables({}, {}, histories={"h": HistoryTable(np.arange(30, dtype=np.int32) + 1, length)})
+    for example, line in enumerate(tables.of_examples(events, np.arange(30), positives)["h"]):
+        targets = [(example + k) % 30 for k in range(positives)]
+        later = [(example + k) % 30 for k in range(30) if taken[(example + k) % 30]]
+        assert [int(row) - 1 for row in line if row] == [item for item in later if item not in targets][:length]
+
+
+def test_unknown_items_take_places_of_a_history_as_in_training_and_none_of_a_graph() -> None:
     rows = np.array([0, 1, 2, 0, 3], np.int32)
-    tables = Tables({}, {}, histories={"h": HistoryTable(rows, 2)}, neighbours={"n": HistoryTable(rows, 3)})
+    tables = Tables({}, {}, histories={"h": HistoryTable(rows, 3)}, neighbours={"n": HistoryTable(rows, 3)})
     items = np.array([9, 9, 1, 2, 4, 3, 0, 3, 0], np.int32)
     features = tables.of_users(np.arange(2, dtype=np.int32), np.array([2, 7, 9]), items)
-    assert features["h"].tolist() == [[2, 3], [0, 0]]
+    assert features["h"].tolist() == [[3, 0, 0], [0, 0, 0]]
     assert features["n"].tolist() == [[1, 2, 3], [0, 0, 0]]
+    events = Events(
+        np.zeros(6, np.int32), items[[2, 3, 4, 5, 6, 2]], np.array([0, 6]), None, np.array([0, 1, 2, 3, 4, 5])
+    )
+    assert tables.of_examples(events, np.array([5]))["h"].tolist() == features["h"][:1].tolist()
 
 
 def several(timed: bool, positives: int, known: int) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:

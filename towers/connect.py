@@ -11,6 +11,7 @@ import numpy as np
 from towers.cooccurrence import companions
 from towers.cooccurrence_encoder import CooccurrenceEncoder
 from towers.events import Events
+from towers.features import MISSING
 from towers.graph import Neighbours
 from towers.graph_encoder import GraphEncoder
 from towers.model import TwoTower
@@ -31,7 +32,7 @@ def connect_graphs(model: TwoTower, tables: Tables, parts: Sequence[Events]) -> 
     for encoder in model.candidate_tower.encoders:
         if isinstance(encoder, CooccurrenceEncoder):
             rows, config = tables.companions[encoder.spec.name], encoder.config
-            encoder.connect(companions(parts, len(rows), config.window, config.max_length), rows)
+            encoder.connect(companions(parts, rows != MISSING, config.window, config.max_length), rows)
     queries = [encoder for encoder in model.query_tower.encoders if isinstance(encoder, GraphEncoder)]
     candidates = [encoder for encoder in model.candidate_tower.encoders if isinstance(encoder, GraphEncoder)]
     if not queries and not candidates:

@@ -8,12 +8,15 @@ CIKM 2021; the nearer, the more, as words in GloVe (Pennington et al., EMNLP 201
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from towers.events import Events, Floats, Int32s
+from towers.events import Events, Floats, Int32s, Int64s
+
+BLOCK_EVENTS = 250_000  # whose pairs, two for each event and place of the window, are held at once
 
 
 @dataclass(frozen=True)
@@ -26,42 +29,64 @@ class Companions:
     closeness: Floats
 
 
-def companions(parts: Sequence[Events], items: int, window: int, most: int) -> Companions:
+def companions(parts: Sequence[Events], known: NDArray[np.bool_], window: int, most: int) -> Companions:
     """The items taken nearest to each.
 
     Args:
         parts: the events that train, split by split, a user's in the order of time.
-        items: how many there are, N.
+        known: [N] which items may be companions.
         window: places apart that still count.
         most: items kept of each, L; of equally close ones those of the smaller number.
     """
     user, item = np.concatenate([part.user for part in parts]), np.concatenate([part.item for part in parts])
     order = np.argsort(user, kind="stable")
-    counts = _counts(user[order], item[order], items, window)
-    total = np.asarray(counts.sum(axis=1)).ravel()
-    scale = sp.diags_array(np.where(total > 0, 1 / np.sqrt(np.maximum(total, 1e-12)), 0))
-    return _closest((scale @ counts @ scale).tocsr(), most)
+    user, item = user[order], item[order]
+    items, longest = len(known), int(np.bincount(user).max(initial=0))
+    steps = [step for distance in range(1, min(window, longest - 1) + 1) for step in (-distance, distance)]
+    total = np.zeros(items)
+    for step in steps:
+        event, _ = _beside(user, item, np.arange(len(item)), step)
+        total += np.bincount(item[event], minlength=items) / abs(step)
+    scale = 1 / np.sqrt(np.where(total > 0, total, np.inf))
+    by_item, ends = np.argsort(item, kind="stable"), np.cumsum(np.bincount(item, minlength=items))
+    found = Companions(np.full((items, most), -1, np.int32), np.zeros((items, most), np.float32))
+    for low, high in pairwise(_edges(ends)):
+        first, second, count = _counted(user, item, by_item[slice(ends[low - 1] if low else 0, ends[high - 1])], steps)
+        kept = known[second]
+        first, second, count = first[kept], second[kept], count[kept]
+        _keep_closest(found, first, second, count * scale[first] * scale[second])
+    return found
 
 
-def _counts(user: Int32s, item: Int32s, items: int, window: int) -> sp.csr_array:
-    """c_ij, symmetric, of events by user and time."""
-    counts = sp.csr_array((items, items), dtype=np.float64)
-    # Distance by distance, so that no more than one pair an event is held before equal ones are summed.
-    for distance in range(1, min(window, len(item) - 1) + 1):
-        first, second = item[:-distance], item[distance:]
-        near = (user[:-distance] == user[distance:]) & (first != second)
-        pairs = (np.full(np.count_nonzero(near), 1 / distance), (first[near], second[near]))
-        counts = counts + sp.coo_array(pairs, shape=(items, items)).tocsr()
-    return counts + counts.T
+def _edges(ends: Int64s) -> Int64s:
+    """Ranges of items with about `BLOCK_EVENTS` events each; an item is whole."""
+    bounds = np.searchsorted(ends, np.arange(BLOCK_EVENTS, int(ends[-1]), BLOCK_EVENTS))
+    return np.unique(np.concatenate(([0], bounds, [len(ends)])))
 
 
-def _closest(closeness: sp.csr_array, most: int) -> Companions:
-    items = closeness.shape[0]
-    row = np.repeat(np.arange(items), np.diff(closeness.indptr))
-    order = np.lexsort((closeness.indices, -closeness.data, row))
-    place: NDArray[np.int64] = np.arange(len(row)) - closeness.indptr[:-1][row]
-    kept = place < most
-    item, value = np.full((items, most), -1, np.int32), np.zeros((items, most), np.float32)
-    item[row[kept], place[kept]] = closeness.indices[order][kept]
-    value[row[kept], place[kept]] = closeness.data[order][kept]
-    return Companions(item, value)
+def _beside(user: Int32s, item: Int32s, event: Int64s, step: int) -> tuple[Int64s, Int64s]:
+    """Those of `event` with another item of the same user `step` places on, and where that stands."""
+    event = event[(event + step >= 0) & (event + step < len(item))]
+    near = (user[event] == user[event + step]) & (item[event] != item[event + step])
+    return event[near], event[near] + step
+
+
+def _counted(user: Int32s, item: Int32s, event: Int64s, steps: Sequence[int]) -> tuple[Int64s, Int64s, NDArray[Any]]:
+    """Pairs i, j with i an item of `event`, each once and in their order, and c_ij."""
+    keys, weights = [np.empty(0, np.int64)], [np.empty(0)]
+    items = int(item.max(initial=0)) + 1
+    for step in steps:
+        one, other = _beside(user, item, event, step)
+        keys.append(item[one].astype(np.int64) * items + item[other])
+        weights.append(np.full(len(one), 1 / abs(step)))
+    pairs, place = np.unique(np.concatenate(keys), return_inverse=True)
+    return pairs // items, pairs % items, np.bincount(place, np.concatenate(weights), minlength=len(pairs))
+
+
+def _keep_closest(found: Companions, first: Int64s, second: Int64s, closeness: NDArray[Any]) -> None:
+    order = np.lexsort((second, -closeness, first))
+    first, second, closeness = first[order], second[order], closeness[order]
+    place = np.arange(len(first)) - np.searchsorted(first, first)
+    kept = place < found.item.shape[1]
+    found.item[first[kept], place[kept]] = second[kept]
+    found.closeness[first[kept], place[kept]] = closeness[kept]

@@ -35,6 +35,19 @@ class Events:
     def __len__(self) -> int:
         return len(self.item)
 
+    def between(self, low: int, high: int) -> "Events":
+        """The events of users `low` to `high` - 1, as views; `offsets` [high - low + 1] count from the first."""
+        first = int(self.offsets[low])
+        part = slice(first, int(self.offsets[high]))
+        return Events(
+            self.user[part],
+            self.item[part],
+            self.offsets[low : high + 1] - first,
+            None if self.time is None else self.time[part],
+            None if self.history_end is None else self.history_end[part] - first,
+            None if self.weight is None else self.weight[part],
+        )
+
     def taken(self) -> "Events":
         """The events of a weight above 0, with the histories they have among themselves; all of them without weights.
 
@@ -57,10 +70,11 @@ class Events:
     def past(self) -> "Past":
         """What histories are made of: a user has taken none of what only made an impression."""
         taken = self.taken()
-        end = self.history_end
-        if end is not None and taken is not self and self.weight is not None:
-            end = _places_after(self.weight > 0)[end]
-        return Past(taken.item, taken.offsets, taken.time, end)
+        if taken is self or self.weight is None:
+            return Past(self.item, self.offsets, self.time, self.history_end)
+        place = _places_after(self.weight > 0)
+        end = None if self.history_end is None else place[self.history_end]
+        return Past(taken.item, taken.offsets, taken.time, end, place)
 
 
 @dataclass(frozen=True)
@@ -73,12 +87,20 @@ class Past:
         time: [T], or None where the data set is not timed.
         end: [E], or None where the data set is not timed; the history of event e, taken or not, is
             ``offsets[user[e]]:end[e]``.
+        place: [E + 1], how many taken events stand before each event; None where all are taken.
     """
 
     item: Int32s
     offsets: Int64s
     time: Int64s | None
     end: Int64s | None
+    place: Int64s | None = None
+
+    def among(self, event: Int64s) -> tuple[Int64s, Int64s]:
+        """Where events stand among the taken ones, or would, and whether they are taken (1 or 0)."""
+        if self.place is None:
+            return event, np.ones_like(event)
+        return self.place[event], self.place[event + 1] - self.place[event]
 
 
 def _places_after(keep: NDArray[np.bool_]) -> Int64s:

@@ -101,9 +101,11 @@ class Tables:
             features[name] = np.broadcast_to(value, (len(user), *value.shape))
         for name, kind in self.clocks.items():
             features[name] = clock_rows(kind, None, len(user))
-        for name, history in {**self.histories, **self.neighbours}.items():
-            _, known, of_known = _known(history, offsets, items)
-            features[name] = windows(of_known[:-1], of_known[1:], known, history)
+        for name, history in self.histories.items():
+            features[name] = windows(offsets[:-1], offsets[1:], items, history)
+        for name, graph in self.neighbours.items():
+            _, known, of_known = _known(graph, offsets, items)
+            features[name] = windows(of_known[:-1], of_known[1:], known, graph)
         for name, sequence in self.sequences.items():
             features[name] = self._ordered(sequence, offsets, items, times)
         return features
@@ -128,7 +130,7 @@ class Tables:
 
 
 def _known(table: HistoryTable, offsets: Int64s, items: Int32s) -> tuple[Int64s, Int32s, Int64s]:
-    """Places, items and offsets of what a table knows; what it does not counts as never taken, as in a request."""
+    """Places, items and offsets of what a table knows: what it does not counts as never taken, as in the graph."""
     begin = int(offsets[0])
     known = table.rows[items[begin : int(offsets[-1])]] != MISSING
     places = begin + np.flatnonzero(known)
@@ -194,21 +196,22 @@ def example_histories(events: Events, example: Int64s, history: HistoryTable, po
     past = events.past
     if past.end is not None and not history.others:
         return windows(past.offsets[user], past.end[example], past.item, history)
-    start = events.offsets[user]
     # No order: of a long list a window that begins after the targets and wraps around, so no item is left out for good.
-    count = events.offsets[user + 1] - start
-    step = np.arange(positives, history.length + positives)
-    other = step < count[:, None]
+    first = events.offsets[user]
+    targets = first[:, None] + (example - first)[:, None] + np.arange(positives)
+    listed = (events.offsets[user + 1] - first)[:, None]
+    targets = first[:, None] + (targets - first[:, None]) % listed
+    place, _ = past.among(example)
+    _, taken = past.among(targets)
+    start, count = past.offsets[user], (past.offsets[user + 1] - past.offsets[user])[:, None]
+    step = np.where(np.arange(positives) < listed, taken, 0).sum(axis=1)[:, None] + np.arange(history.length)
+    other = step < count
     # Once round at most where there is another event at all; a division would cost more than the rest.
-    places = example[:, None] + step
-    places -= np.where(places >= (start + count)[:, None], count[:, None], 0)
-    places = np.where(other, places, example[:, None])
-    items = events.item.take(places)
-    for k in range(positives):
-        target = events.item[start + (example - start + k) % count]
-        other &= (items != target[:, None]) | (k >= count[:, None])
-    if len(past.item) < len(events) and events.weight is not None:
-        other &= events.weight.take(places) > 0
+    places = place[:, None] + step
+    places -= np.where(places >= start[:, None] + count, count, 0)
+    items = past.item.take(np.where(other, places, 0), mode="clip")
+    for target in events.item.take(targets).T:
+        other &= items != target[:, None]
     return np.where(other, history.rows.take(items), np.int32(MISSING))
 
 
