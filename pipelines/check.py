@@ -82,11 +82,11 @@ def check_recipe(config: Config, data: Dataset) -> Config:
         raise ConfigError("data.refit: the data set has no validation targets to choose the epochs on; set it to false")
     if config.model.norm_exponent == "validation" and not data.manifest.events["valid"]:
         raise ConfigError("model.norm_exponent: the data set has no validation events to choose it on; give a number")
-    for key, recency in _recencies(config):
-        if recency > 1 and not data.manifest.timed:
+    for key, value, none in _of_order(config):
+        if value != none and not data.manifest.timed:
             raise ConfigError(
-                f"{key}: needs the order of the events, and this data set's split does not respect it; set it to 1, "
-                "or prepare it with data.split = 'global_time' or 'leave_last_out', or a given one with "
+                f"{key}: needs the order of the events, and this data set's split does not respect it; set it to "
+                f"{none}, or prepare it with data.split = 'global_time' or 'leave_last_out', or a given one with "
                 "data.ordered = true"
             )
     config = _settle_labels(config, data)
@@ -97,11 +97,13 @@ def check_recipe(config: Config, data: Dataset) -> Config:
     return _settle_similarity(config, data) if config.task == "similarity" else config
 
 
-def _recencies(config: Config) -> Iterator[tuple[str, float]]:
-    yield "train.recency", config.train.recency
+def _of_order(config: Config) -> Iterator[tuple[str, float, int]]:
+    """Settings that read the order of the events, their values, and those that do not read it."""
+    yield "train.recency", config.train.recency, 1
     for name, feature in (config.features.query or {}).items():
         if isinstance(feature, NeighboursFeature):
-            yield f"features.query.{name}.recency", feature.recency
+            yield f"features.query.{name}.recency", feature.recency, 1
+            yield f"features.query.{name}.cooccurrence", feature.cooccurrence, 0
 
 
 def _settle_similarity(config: Config, data: Dataset) -> Config:

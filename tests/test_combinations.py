@@ -174,6 +174,11 @@ REFUSED += [
         "features.candidate.takers.recency: an item's users stand in no order",
         "leave it out",
     ),
+    (
+        {"features": {"candidate": {"item_id": {"kind": "id"}, "takers": {"kind": "neighbours", "cooccurrence": 2}}}},
+        "features.candidate.takers.cooccurrence: is of the items that users take",
+        "add a feature of kind = 'cooccurrence'",
+    ),
     ({"task": "similarity", "loss": {"name": "pair"}}, "similarity: name either 'column'", "pairs"),
     (
         {"task": "similarity", "loss": {"name": "pair"}, "similarity": {"pairs": "p.csv"}},
@@ -212,6 +217,11 @@ REFUSED += [
         SIMILAR | {"model": {"norm_exponent": 0.5}},
         "model.norm_exponent: task = 'similarity' asks items",
         "leave it out",
+    ),
+    (
+        SIMILAR | {"features": {"candidate": {"near": {"kind": "cooccurrence"}}}},
+        "features.candidate: task = 'similarity' has no users",
+        "no cooccurrence; leave them out",
     ),
     (
         SIMILAR | {"features": {"candidate": {"takers": {"kind": "neighbours"}}}},

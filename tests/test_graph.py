@@ -16,8 +16,9 @@ from serving.bundle import Bundle
 from serving.encoder import Encoder
 from towers.config import DataConfig, parse_config
 from towers.connect import connect_graphs
+from towers.cooccurrence import Companions
 from towers.errors import ConfigError
-from towers.feature_settings import IdFeature, NeighboursFeature
+from towers.feature_settings import COMPANIONS, IdFeature, NeighboursFeature
 from towers.features import FeatureSpec, new_table
 from towers.graph import Neighbours
 from towers.graph_encoder import GraphEncoder
@@ -35,8 +36,27 @@ def pairs() -> tuple[np.ndarray, np.ndarray]:
     return node, row
 
 
-def slow(node: np.ndarray, row: np.ndarray, table: np.ndarray, most: int, recency: float = 1.0) -> np.ndarray:
+# Of rows 1 to 5: row 1 is near 2 and 5, row 3 near 2, row 5 near 1; nothing is near the others.
+NEAR = {1: {2: 0.5, 5: 0.25}, 3: {2: 1.0}, 5: {1: 0.125}}
+
+
+def near() -> Companions:
+    """As items 0 to 4 in rows 5 to 1, and item 5 without a row."""
+    item, closeness = np.full((6, COMPANIONS), -1, np.int32), np.zeros((6, COMPANIONS), np.float32)
+    for row, others in NEAR.items():
+        for place, (other, value) in enumerate(others.items()):
+            item[5 - row, place], closeness[5 - row, place] = 5 - other, value
+    item[5, 0], closeness[5, 0] = 2, 0.5
+    return Companions(item, closeness).of_rows(np.array([5, 4, 3, 2, 1, 0], np.int32), ROWS)
+
+
+def slow(
+    node: np.ndarray, row: np.ndarray, table: np.ndarray, most: int, recency: float = 1.0, cooccurrence: float = 0.0
+) -> np.ndarray:
     """``sum_j r_j e_j / sqrt(d d_j)``, pair by pair; the r_j of a node as R^(k/n), by their mean."""
+    table = np.stack(
+        [e + sum(cooccurrence * a * table[k] for k, a in NEAR.get(j, {}).items()) for j, e in enumerate(table)]
+    )
     kept: dict[int, list[int]] = {n: [] for n in range(NODES)}
     for n, r in zip(node.tolist(), row.tolist(), strict=True):
         if r:
@@ -56,16 +76,19 @@ def encoder(most: int = 10, **settings: Any) -> GraphEncoder:
     spec = FeatureSpec("f", config, size=ROWS - 1, table="t")
     made = GraphEncoder(spec, config, new_table(spec, 4, seed=1))
     node, row = pairs()
-    made.connect(Neighbours(node, row, NODES, ROWS, most, config.recency))
+    beside = near() if config.cooccurrence else None
+    made.connect(Neighbours(node, row, NODES, ROWS, most, config.recency, beside, config.cooccurrence))
     return made
 
 
+@pytest.mark.parametrize("cooccurrence", [0.0, 3.0])
 @pytest.mark.parametrize(("most", "weight", "recency"), [(10, 1.0, 1.0), (2, 1.5, 1.0), (10, 1.0, 9.0), (2, 1.5, 4.0)])
 def test_nodes_are_pooled_as_the_formula_says_in_training_and_outside_of_it(
-    most: int, weight: float, recency: float
+    most: int, weight: float, recency: float, cooccurrence: float
 ) -> None:
-    made, everyone = encoder(most, weight=weight, recency=recency), tf.range(NODES, dtype=tf.int64)
-    wanted = weight * slow(*pairs(), made.table.numpy(), most, recency)
+    made = encoder(most, weight=weight, recency=recency, cooccurrence=cooccurrence)
+    everyone = tf.range(NODES, dtype=tf.int64)
+    wanted = weight * slow(*pairs(), made.table.numpy(), most, recency, cooccurrence)
     assert np.abs(wanted).sum(axis=1).astype(bool).tolist() == [True, True, True, False, True, True, True]
     np.testing.assert_allclose(made.embed(everyone), wanted, rtol=1e-5, atol=1e-7)
     in_training = tf.function(made.embed, autograph=False)
@@ -74,9 +97,10 @@ def test_nodes_are_pooled_as_the_formula_says_in_training_and_outside_of_it(
     np.testing.assert_array_equal(made.informs(everyone), np.abs(wanted).sum(axis=1) > 0)
 
 
-def test_a_list_of_neighbours_is_pooled_as_the_node_that_has_them() -> None:
-    made = encoder()
-    wanted = slow(*pairs(), made.table.numpy(), 10)
+@pytest.mark.parametrize("cooccurrence", [0.0, 3.0])
+def test_a_list_of_neighbours_is_pooled_as_the_node_that_has_them(cooccurrence: float) -> None:
+    made = encoder(cooccurrence=cooccurrence)
+    wanted = slow(*pairs(), made.table.numpy(), 10, cooccurrence=cooccurrence)
     lists = tf.constant([[0, 3, 1, 2], [0, 0, 0, 0], [0, 0, 5, 2]])  # nodes 0, 3 and 2, in another order
     np.testing.assert_allclose(made.embed(lists), wanted[[0, 3, 2]], rtol=1e-5, atol=1e-7)
     assert made.informs(lists).numpy().tolist() == [True, False, True]
@@ -91,9 +115,9 @@ def test_of_a_list_in_the_order_of_time_the_last_weighs_most() -> None:
     assert np.abs(made.embed(lists[:1, ::-1]) - wanted[0]).max() > 0.01
 
 
-@pytest.mark.parametrize("recency", [1.0, 9.0])
-def test_the_gradient_is_the_transposed_product(recency: float) -> None:
-    made = encoder(recency=recency)
+@pytest.mark.parametrize(("recency", "cooccurrence"), [(1.0, 0.0), (9.0, 0.0), (9.0, 3.0)])
+def test_the_gradient_is_the_transposed_product(recency: float, cooccurrence: float) -> None:
+    made = encoder(recency=recency, cooccurrence=cooccurrence)
     nodes = tf.constant([0, 6, 0, 2], tf.int64)
     upstream = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
 
@@ -108,7 +132,7 @@ def test_the_gradient_is_the_transposed_product(recency: float) -> None:
     for r, d in itertools.product(range(ROWS), range(4)):
         one = np.zeros((ROWS, 4), np.float32)
         one[r, d] = 1
-        wanted = (slow(*pairs(), one, 10, recency)[nodes.numpy()] * upstream).sum()
+        wanted = (slow(*pairs(), one, 10, recency, cooccurrence)[nodes.numpy()] * upstream).sum()
         assert got[r, d] == pytest.approx(wanted, abs=1e-6)
 
 
@@ -225,8 +249,10 @@ def test_a_known_user_s_stored_vector_is_what_the_saved_tower_makes_of_id_and_hi
     )
 
 
-def test_with_recency_a_history_is_read_in_its_order(tmp_path: Path) -> None:
-    bundle = exported(tmp_path, DataConfig(split="global_time", valid_share=0.2, test_share=0.0), recency=20.0)
+@pytest.mark.parametrize("cooccurrence", [0.0, 3.0])
+def test_with_recency_a_history_is_read_in_its_order(tmp_path: Path, cooccurrence: float) -> None:
+    split = DataConfig(split="global_time", valid_share=0.2, test_share=0.0)
+    bundle = exported(tmp_path, split, recency=20.0, cooccurrence=cooccurrence)
     items = [bundle.item_names[i] for i in bundle.seen(7)]
     user = next(name for name, number in bundle.query_rows.items() if number == 7)
     encoder = Encoder.of_queries(bundle)

@@ -137,9 +137,15 @@ def test_what_the_data_cannot_feed_is_refused(
             "features.query.taken.recency",
             {"features": {"query": {"taken": {"kind": "neighbours", "recency": 2.0}}}},
         ),
+        (
+            "features.query.taken.cooccurrence",
+            {"features": {"query": {"taken": {"kind": "neighbours", "cooccurrence": 2.0}}}},
+        ),
     ],
 )
-def test_recency_needs_the_order_of_the_events(world: Path, tmp_path: Path, key: str, settings: dict[str, Any]) -> None:
+def test_recency_and_cooccurrence_need_the_order_of_the_events(
+    world: Path, tmp_path: Path, key: str, settings: dict[str, Any]
+) -> None:
     config = parse_config(settings)
     with pytest.raises(ConfigError, match=rf"{re.escape(key)}: needs the order of the events"):
         train.run(config, world / "random", tmp_path / "run")

@@ -119,6 +119,11 @@ def _options(config: "Config") -> Iterator[str]:
     for name, feature in (config.features.candidate or {}).items():
         if isinstance(feature, NeighboursFeature) and feature.recency > 1:
             yield f"features.candidate.{name}.recency: an item's users stand in no order of time; leave it out"
+        if isinstance(feature, NeighboursFeature) and feature.cooccurrence:
+            yield (
+                f"features.candidate.{name}.cooccurrence: is of the items that users take; leave it out, or add a "
+                "feature of kind = 'cooccurrence'"
+            )
     if not config.train.choose_epoch and config.model.norm_exponent == "validation":
         yield "model.norm_exponent: 'validation' needs train.choose_epoch = true; give a number, or leave it out"
     hardest = getattr(loss, "hardest_negatives", None)

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from towers.cooccurrence import companions
+from towers.cooccurrence import Companions, companions
 from towers.cooccurrence_encoder import CooccurrenceEncoder
 from towers.events import Events
+from towers.feature_settings import COMPANIONS, WINDOW
 from towers.features import MISSING
 from towers.graph import Neighbours
 from towers.graph_encoder import GraphEncoder
@@ -43,12 +44,19 @@ def connect_graphs(model: TwoTower, tables: Tables, parts: Sequence[Events]) -> 
     user, item = user[order], item[order]
     users = len(parts[0].offsets) - 1
     for encoder in queries:
-        _connect(encoder, user, tables.neighbours[encoder.spec.name].rows[item], users)
+        rows = tables.neighbours[encoder.spec.name].rows
+        near = None
+        if encoder.config.cooccurrence:
+            near = companions(parts, rows != MISSING, WINDOW, COMPANIONS).of_rows(rows, encoder.spec.rows)
+        _connect(encoder, user, rows[item], users, near)
     for encoder in candidates:
         name = encoder.spec.name
         _connect(encoder, item, tables.audiences[name][user], len(tables.items[name]))
 
 
-def _connect(encoder: GraphEncoder, node: np.ndarray, row: np.ndarray, count: int) -> None:
-    most = encoder.spec.length or 1
-    encoder.connect(Neighbours(node, row, count, encoder.spec.rows, most, encoder.config.recency))
+def _connect(
+    encoder: GraphEncoder, node: np.ndarray, row: np.ndarray, count: int, near: Companions | None = None
+) -> None:
+    config, most = encoder.config, encoder.spec.length or 1
+    rows, cooccurrence = encoder.spec.rows, config.cooccurrence
+    encoder.connect(Neighbours(node, row, count, rows, most, config.recency, near, cooccurrence))

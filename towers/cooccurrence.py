@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towers.events import Events, Floats, Int32s, Int64s
+from towers.features import MISSING
 
 BLOCK_EVENTS = 250_000  # whose pairs, two for each event and place of the window, are held at once
 
@@ -27,6 +28,21 @@ class Companions:
 
     item: Int32s
     closeness: Floats
+
+    def of_rows(self, rows: Int32s, count: int) -> "Companions":
+        """The same of the rows of a table: `item` [count, L] holds table rows, `MISSING` beyond the last.
+
+        Args:
+            rows: [N] table row of each item.
+            count: length of the table.
+        """
+        item = np.full((count, self.item.shape[1]), MISSING, np.int32)
+        closeness = np.zeros(item.shape, np.float32)
+        item[rows] = np.where(self.item < 0, MISSING, rows[self.item])
+        closeness[rows] = self.closeness
+        # Items without a row share the one of missing values, which is nobody's.
+        item[MISSING], closeness[MISSING] = MISSING, 0
+        return Companions(item, closeness)
 
 
 def companions(parts: Sequence[Events], known: NDArray[np.bool_], window: int, most: int) -> Companions:

@@ -7,7 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from towers.section import Count, Positive, Section, Share
+from towers.section import Count, NonNegative, Positive, Section, Share
+
+WINDOW, COMPANIONS = 5, 10  # of items taken next to each other: places apart, and how many of each item count
 
 
 class _Feature(Section):
@@ -86,7 +88,8 @@ class NeighboursFeature(_Feature):
     """One hop of the graph of users and items: the items a user took, on the candidate side the users who took an item.
 
     Pooled as ``w sum_j r_j e_j / sqrt(d d_j)`` over the other side's id embeddings, d and d_j numbers of neighbours;
-    r_j, on average 1, weighs a user's recent items more (`recency`).
+    r_j, on average 1, weighs a user's recent items more (`recency`); with `cooccurrence` c each pooled item is
+    ``e_j + c sum_k a_jk e_k``, itself and the items that users take next to it (`CooccurrenceFeature`).
     """
 
     kind: Literal["neighbours"]
@@ -98,6 +101,9 @@ class NeighboursFeature(_Feature):
         le=1e6,
         description="R: a user's n items, the oldest first, weigh as R^(0/n), R^(1/n) ...; of users alone",
     )
+    cooccurrence: NonNegative = Field(
+        0.0, description="weight c of what users take next to a pooled item, in its vector; of users alone"
+    )
 
 
 class CooccurrenceFeature(_Feature):
@@ -108,8 +114,8 @@ class CooccurrenceFeature(_Feature):
     """
 
     kind: Literal["cooccurrence"]
-    max_length: Count = Field(10, description="so many items, those of the largest a_ij, count")
-    window: Count = Field(5, description="two items at most so many places apart are next to each other")
+    max_length: Count = Field(COMPANIONS, description="so many items, those of the largest a_ij, count")
+    window: Count = Field(WINDOW, description="two items at most so many places apart are next to each other")
     weight: Positive = Field(1.0, description="weight w of the sum beside the other features")
 
 

@@ -3,6 +3,7 @@
 In: events as (node, neighbour) pairs. Out: `Neighbours`, which pools the rows of an embedding table,
 ``sum_j r_j e_j / sqrt(d d_j)`` over the neighbours j of each node, d and d_j their numbers of neighbours. With recency
 R the n neighbours of a node, oldest first, weigh ``r_k = n R^(k/n) (R^(1/n) - 1) / (R - 1)``, on average 1; else 1.
+With companions (`towers.cooccurrence`) a neighbour's vector is ``e_j + c sum_k a_jk e_k``.
 Source: He et al., LightGCN, SIGIR 2020, its propagation without layers.
 """
 
@@ -14,6 +15,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow.python.ops.linalg.sparse import sparse_csr_matrix_ops as csr
 
+from towers.cooccurrence import Companions
 from towers.events import Floats, Int64s
 from towers.features import MISSING, Bag
 from towers.rows import every_row
@@ -30,6 +32,8 @@ class Neighbours:
         rows: length of the table.
         most: of a node with more neighbours the last so many count.
         recency: R; 1 weighs all neighbours of a node alike.
+        companions: of the table's rows; None where c is 0.
+        cooccurrence: c.
 
     Attributes:
         offsets: [count + 1]; the neighbours of node n are ``row[offsets[n]:offsets[n + 1]]``.
@@ -38,7 +42,15 @@ class Neighbours:
     """
 
     def __init__(
-        self, node: NDArray[np.int32], row: NDArray[np.int32], count: int, rows: int, most: int, recency: float
+        self,
+        node: NDArray[np.int32],
+        row: NDArray[np.int32],
+        count: int,
+        rows: int,
+        most: int,
+        recency: float = 1.0,
+        companions: Companions | None = None,
+        cooccurrence: float = 0.0,
     ) -> None:
         kept = row != MISSING
         node, row = node[kept], row[kept]
@@ -50,7 +62,8 @@ class Neighbours:
         self.row = row
         degree = np.bincount(row, minlength=rows)
         self.weight: Floats = np.where(degree, 1 / np.sqrt(np.maximum(degree, 1)), 0).astype(np.float32)
-        self._recency = recency
+        self.companions = companions
+        self._recency, self._cooccurrence = recency, cooccurrence
         self._pool: Callable[[tf.Tensor], tf.Tensor] | None = None
 
     def bag(self, nodes: Int64s) -> Bag:
@@ -61,7 +74,7 @@ class Neighbours:
         return bag_of(self.row[place], example, len(nodes))
 
     def pool_all(self, table: tf.Tensor) -> tf.Tensor:
-        """``sum_j r_j e_j / sqrt(d d_j)`` of every node: [nodes, D] from `table` [rows, D].
+        """The pooled neighbours of every node: [nodes, D] from `table` [rows, D].
 
         Sparse matrices as rows of what is not zero: TensorFlow's product over `tf.SparseTensor` takes fifteen times as
         long on a CPU, and so does the gradient that it has of its own for this one.
@@ -78,15 +91,16 @@ class Neighbours:
         with tf.init_scope():
             recent = recent_weights(tf.cast(rank, tf.float64), tf.cast(counts[node], tf.float64), self._recency).numpy()
             value: Floats = (self.weight[self.row] * recent / np.sqrt(counts[node])).astype(np.float32)
-            forward = _matrix(node, self.row, value, (len(counts), rows))
-            backward = _matrix(self.row, node, value, (rows, len(counts)))
+            pairs = _Matrix(node, self.row, value, (len(counts), rows))
+            near = None if self.companions is None else _near(self.companions, self._cooccurrence)
 
         @tf.custom_gradient
         def pool(table: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.IndexedSlices]]:
             def gradient(upstream: tf.Tensor) -> tf.IndexedSlices:
-                return every_row(csr.sparse_matrix_mat_mul(backward._matrix, tf.convert_to_tensor(upstream)))
+                back = pairs.transposed_times(tf.convert_to_tensor(upstream))
+                return every_row(back if near is None else back + near.transposed_times(back))
 
-            return csr.sparse_matrix_mat_mul(forward._matrix, table), gradient
+            return pairs.times(table if near is None else table + near.times(table)), gradient
 
         products: Callable[[tf.Tensor], tf.Tensor] = pool
         return products
@@ -100,7 +114,30 @@ def recent_weights(rank: tf.Tensor, count: tf.Tensor, recency: float) -> tf.Tens
     return count * tf.exp(logarithm * rank) * tf.math.expm1(logarithm) / (recency - 1)
 
 
-def _matrix(
+class _Matrix:
+    """A sparse matrix [shape] of `value` [n] at `row`, `column`, and its transpose."""
+
+    def __init__(
+        self, row: NDArray[np.integer], column: NDArray[np.integer], value: Floats, shape: tuple[int, int]
+    ) -> None:
+        self._forward = _by_rows(row, column, value, shape)
+        self._backward = _by_rows(column, row, value, shape[::-1])
+
+    def times(self, dense: tf.Tensor) -> tf.Tensor:
+        return csr.sparse_matrix_mat_mul(self._forward._matrix, dense)
+
+    def transposed_times(self, dense: tf.Tensor) -> tf.Tensor:
+        return csr.sparse_matrix_mat_mul(self._backward._matrix, dense)
+
+
+def _near(companions: Companions, cooccurrence: float) -> _Matrix:
+    """``c a_jk`` of the table's rows j and k."""
+    row, place = np.nonzero(companions.closeness)
+    value = (cooccurrence * companions.closeness[row, place]).astype(np.float32)
+    return _Matrix(row, companions.item[row, place], value, (len(companions.item), len(companions.item)))
+
+
+def _by_rows(
     row: NDArray[np.integer], column: NDArray[np.integer], value: Floats, shape: tuple[int, int]
 ) -> csr.CSRSparseMatrix:
     order = np.lexsort((column, row))

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from towers.errors import ConfigError
-from towers.feature_settings import NeighboursFeature
+from towers.feature_settings import COMPANIONS, NeighboursFeature
 from towers.features import MISSING, Bag, FeatureEncoder, FeatureSpec
 from towers.graph import Neighbours, recent_weights
 from towers.half_precision import gathered, whole
@@ -20,7 +20,7 @@ MOST_PAIRS = 50_000_000  # pooled in each step; beyond that a step takes seconds
 
 
 class GraphEncoder(FeatureEncoder):
-    """Looks up lists of ids and pools them, ``w sum_j r_j e_j / sqrt(d d_j)`` (`towers.graph`).
+    """Looks up lists of ids and pools them with their companions: ``w sum_j r_j e_j / sqrt(d d_j)`` (`towers.graph`).
 
     Args:
         spec: what it learnt.
@@ -33,6 +33,14 @@ class GraphEncoder(FeatureEncoder):
         self.config = config
         # 1 / sqrt(d_j): with the weights, because a request's list needs it, too.
         self.weight = tf.Variable(tf.zeros([spec.rows]), trainable=False, name=f"neighbours_{spec.name}")
+        # Likewise what is near each row of the table.
+        self.near: tuple[tf.Variable, tf.Variable] | None = None
+        if config.cooccurrence:
+            shape, name = [spec.rows, COMPANIONS], f"companions_{spec.name}"
+            self.near = (
+                tf.Variable(tf.zeros(shape, tf.int32), trainable=False, name=name),
+                tf.Variable(tf.zeros(shape), trainable=False, name=f"{name}_closeness"),
+            )
         # A function is not tracked: the graph is data and stays out of checkpoints.
         self._graph: Callable[[], Neighbours] | None = None
 
@@ -49,6 +57,10 @@ class GraphEncoder(FeatureEncoder):
             )
         self._graph = lambda: neighbours
         self.weight.assign(neighbours.weight)
+        if self.near is not None and neighbours.companions is not None:
+            row, closeness = self.near
+            row.assign(neighbours.companions.item)
+            closeness.assign(neighbours.companions.closeness)
 
     def embed(self, rows: Any, seed: tf.Tensor | None = None) -> tf.Tensor:
         """Vectors `[B, D]` of nodes `[B]`, or of lists of their neighbours: table rows `[B, L]`, or a `Bag` of them."""
@@ -70,7 +82,7 @@ class GraphEncoder(FeatureEncoder):
         count = tf.reduce_sum(present, axis=1, keepdims=True)
         recent = present * recent_weights(tf.cumsum(present, axis=1, exclusive=True), count, self.config.recency)
         weight = tf.gather(self.weight, rows) * recent
-        pooled = tf.reduce_sum(gathered(self.table, rows) * weight[:, :, tf.newaxis], axis=1)
+        pooled = tf.reduce_sum(self._vectors(rows) * weight[:, :, tf.newaxis], axis=1)
         return pooled * tf.math.rsqrt(tf.maximum(count, 1.0))
 
     def informs(self, rows: tf.Tensor) -> tf.Tensor:
@@ -79,9 +91,19 @@ class GraphEncoder(FeatureEncoder):
             return tf.reduce_any(self.embed(rows) != 0, axis=1)
         return tf.reduce_any((rows != MISSING) & (tf.gather(self.weight, rows) > 0), axis=1)
 
+    def _vectors(self, rows: tf.Tensor) -> tf.Tensor:
+        """``e_j + c sum_k a_jk e_k`` of table rows j, of the shape of `rows` and one axis more."""
+        vectors = gathered(self.table, rows)
+        if self.near is not None:
+            near, closeness = (tf.gather(each, rows) for each in self.near)
+            for place in range(COMPANIONS):  # one after the other: all at once would be so many times as large
+                weight = self.config.cooccurrence * closeness[..., place, tf.newaxis]
+                vectors += weight * gathered(self.table, near[..., place])
+        return vectors
+
     def _pooled(self, bag: Bag) -> tf.Tensor:
         count = tf.math.unsorted_segment_sum(tf.ones_like(bag.place), bag.example, bag.size)
-        weighted = gathered(self.table, bag.rows) * tf.gather(self.weight, bag.rows)[:, tf.newaxis]
+        weighted = self._vectors(bag.rows) * tf.gather(self.weight, bag.rows)[:, tf.newaxis]
         if self.config.recency == 1:
             pooled = tf.sparse.segment_sum(weighted, bag.place, bag.example, num_segments=bag.size)
         else:

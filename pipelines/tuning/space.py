@@ -234,7 +234,7 @@ def _features(family: str, point: Point, traits: Traits) -> Raw:
         case "graph":
             query["taken"] = {"kind": "neighbours", "weight": point["neighbours"]}
             if "neighbours_recency" in point:
-                query["taken"]["recency"] = point["neighbours_recency"]
+                query["taken"] |= {"recency": point["neighbours_recency"], "cooccurrence": point["cooccurrence"]}
             candidate["takers"] = {"kind": "neighbours", "weight": point["neighbours"]}
         case "history":
             query["history"] = {
