@@ -214,6 +214,7 @@ def _starts(family: str, traits: Traits) -> list[dict[str, Value]]:
             attended: dict[str, Value] = {
                 "user_id": "no",
                 "pooled": False,
+                "cooccurrence": 1.0,
                 "sequence_dropout": 0.2,
                 "blocks": 2,
                 "max_length": 50,
