@@ -16,8 +16,8 @@ README = ROOT / "README.md"
 
 def table() -> str:
     """The rows: what was measured, the figure, the command that measures it again."""
-    rows = [*_demo(_result("demo")), *_quality(_result("quality_gowalla"), "Gowalla", "gowalla")]
-    rows += _quality(_result("quality_ml_1m_split"), "MovieLens-1M", "ml-1m-split")
+    rows = [*_demo(_result("demo")), *_quality(_result("quality_gowalla"), "Gowalla, ids and their order", "gowalla")]
+    rows += _quality(_result("quality_ml_1m_split"), "MovieLens-1M, ids only", "ml-1m-split")
     rows += [*_beauty(_result("beauty")), *_ml_100k(_result("ml_100k"))]
     rows += _ml_100k_rolling(_result("ml_100k_rolling"))
     rows += _similarity(_result("similarity"))
@@ -83,8 +83,8 @@ def _quality(result: dict[str, Any], what: str, name: str) -> list[tuple[str, st
 
     rows = [
         (
-            f"{what}, ids only, d = 64: recall@20 / NDCG@20, all chosen on validation",
-            f"{both(result['figures']['validation'])}; best published of servable models "
+            f"{what}, d = 64: recall@20 / NDCG@20, all chosen on validation",
+            f"{both(result['figures']['validation'])}; best published of servable models, ids only, "
             f"{published['recall@20']:.4f} / {published['ndcg@20']:.4f}; item-kNN "
             f"{metrics['item_knn']['recall@20']['value']:.4f} / {metrics['item_knn']['ndcg@20']['value']:.4f}",
             command,
