@@ -10,7 +10,7 @@ import numpy as np
 
 from towers.cooccurrence import Companions, companions
 from towers.cooccurrence_encoder import CooccurrenceEncoder
-from towers.events import Events
+from towers.events import Events, Int32s
 from towers.feature_settings import COMPANIONS, WINDOW
 from towers.features import MISSING
 from towers.graph import Neighbours
@@ -30,33 +30,42 @@ def connect_graphs(model: TwoTower, tables: Tables, parts: Sequence[Events]) -> 
     Raises:
         ConfigError: the graph is too large to be pooled whole in each step.
     """
-    for encoder in model.candidate_tower.encoders:
-        if isinstance(encoder, CooccurrenceEncoder):
-            rows, config = tables.companions[encoder.spec.name], encoder.config
-            encoder.connect(companions(parts, rows != MISSING, config.window, config.max_length), rows)
-    queries = [encoder for encoder in model.query_tower.encoders if isinstance(encoder, GraphEncoder)]
-    candidates = [encoder for encoder in model.candidate_tower.encoders if isinstance(encoder, GraphEncoder)]
+    queries = [each for each in model.query_tower.encoders if isinstance(each, GraphEncoder)]
+    candidates = [
+        each for each in model.candidate_tower.encoders if isinstance(each, GraphEncoder | CooccurrenceEncoder)
+    ]
     if not queries and not candidates:
         return
     user, item = np.concatenate([part.user for part in parts]), np.concatenate([part.item for part in parts])
     # By user, as training has them: of too many neighbours the last ones count.
     order = np.argsort(user, kind="stable")
     user, item = user[order], item[order]
-    users = len(parts[0].offsets) - 1
+    counted: dict[tuple[str, int, int], Companions] = {}
+
+    def near(table: str, rows: Int32s, window: int, most: int) -> Companions:
+        # Features of one table have the same rows; what is counted for one of them is so for all.
+        key = table, window, most
+        if key not in counted:
+            counted[key] = companions(user, item, rows != MISSING, window, most)
+        return counted[key]
+
     for encoder in queries:
-        rows = tables.neighbours[encoder.spec.name].rows
-        near = None
-        if encoder.config.cooccurrence:
-            near = companions(parts, rows != MISSING, WINDOW, COMPANIONS).of_rows(rows, encoder.spec.rows)
-        _connect(encoder, user, rows[item], users, near)
+        spec, config = encoder.spec, encoder.config
+        rows, beside = tables.neighbours[spec.name].rows, None
+        if config.cooccurrence:
+            beside = near(spec.table, rows, WINDOW, COMPANIONS).of_rows(rows, spec.rows)
+        _connect(encoder, user, rows[item], len(parts[0].offsets) - 1, beside)
     for encoder in candidates:
         name = encoder.spec.name
-        _connect(encoder, item, tables.audiences[name][user], len(tables.items[name]))
+        if isinstance(encoder, CooccurrenceEncoder):
+            rows, settings = tables.companions[name], encoder.config
+            encoder.connect(near(encoder.spec.table, rows, settings.window, settings.max_length), rows)
+        else:
+            _connect(encoder, item, tables.audiences[name][user], len(tables.items[name]))
 
 
-def _connect(
-    encoder: GraphEncoder, node: np.ndarray, row: np.ndarray, count: int, near: Companions | None = None
-) -> None:
-    config, most = encoder.config, encoder.spec.length or 1
-    rows, cooccurrence = encoder.spec.rows, config.cooccurrence
-    encoder.connect(Neighbours(node, row, count, rows, most, config.recency, near, cooccurrence))
+def _connect(encoder: GraphEncoder, node: Int32s, row: Int32s, count: int, beside: Companions | None = None) -> None:
+    spec, config = encoder.spec, encoder.config
+    encoder.connect(
+        Neighbours(node, row, count, spec.rows, config.max_length, config.recency, beside, config.cooccurrence)
+    )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from towers.events import Events, Floats, Int32s, Int64s
+from towers.events import Floats, Int32s, Int64s
 from towers.features import MISSING
 
 BLOCK_EVENTS = 250_000  # whose pairs, two for each event and place of the window, are held at once
@@ -29,6 +29,10 @@ class Companions:
     item: Int32s
     closeness: Floats
 
+    def in_rows(self, rows: Int32s) -> Int32s:
+        """[N, L] the companions as rows of a table, `MISSING` beyond the last; `rows` [N] is that of each item."""
+        return np.where(self.item < 0, np.int32(MISSING), rows[self.item])
+
     def of_rows(self, rows: Int32s, count: int) -> "Companions":
         """The same of the rows of a table: `item` [count, L] holds table rows, `MISSING` beyond the last.
 
@@ -38,25 +42,21 @@ class Companions:
         """
         item = np.full((count, self.item.shape[1]), MISSING, np.int32)
         closeness = np.zeros(item.shape, np.float32)
-        item[rows] = np.where(self.item < 0, MISSING, rows[self.item])
-        closeness[rows] = self.closeness
+        item[rows], closeness[rows] = self.in_rows(rows), self.closeness
         # Items without a row share the one of missing values, which is nobody's.
         item[MISSING], closeness[MISSING] = MISSING, 0
         return Companions(item, closeness)
 
 
-def companions(parts: Sequence[Events], known: NDArray[np.bool_], window: int, most: int) -> Companions:
+def companions(user: Int32s, item: Int32s, known: NDArray[np.bool_], window: int, most: int) -> Companions:
     """The items taken nearest to each.
 
     Args:
-        parts: the events that train, split by split, a user's in the order of time.
+        user, item: [E] of the events that train, by user and time.
         known: [N] which items may be companions.
         window: places apart that still count.
         most: items kept of each, L; of equally close ones those of the smaller number.
     """
-    user, item = np.concatenate([part.user for part in parts]), np.concatenate([part.item for part in parts])
-    order = np.argsort(user, kind="stable")
-    user, item = user[order], item[order]
     items, longest = len(known), int(np.bincount(user).max(initial=0))
     steps = [step for distance in range(1, min(window, longest - 1) + 1) for step in (-distance, distance)]
     total = np.zeros(items)

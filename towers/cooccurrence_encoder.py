@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from towers.cooccurrence import Companions
-from towers.events import Floats, Int32s, Int64s
+from towers.events import Int32s
 from towers.feature_settings import CooccurrenceFeature
 from towers.features import MISSING, FeatureEncoder, FeatureSpec
 from towers.half_precision import gathered
@@ -43,8 +43,7 @@ class CooccurrenceEncoder(FeatureEncoder):
             companions: of every item.
             rows: [N] table row of every item.
         """
-        row: Int64s = np.where(companions.item < 0, MISSING, rows[companions.item]).astype(np.int64)
-        value: Floats = np.where(row == MISSING, 0, companions.closeness).astype(np.float32)
+        row, value = companions.in_rows(rows).astype(np.int64), companions.closeness
         listed = np.bincount(row.ravel(), minlength=self.spec.rows)
         total = np.bincount(row.ravel(), value.ravel(), minlength=self.spec.rows)
         self.weight.assign((total / np.maximum(listed, 1)).astype(np.float32))

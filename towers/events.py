@@ -36,7 +36,7 @@ class Events:
         return len(self.item)
 
     def between(self, low: int, high: int) -> "Events":
-        """The events of users `low` to `high` - 1, as views; `offsets` [high - low + 1] count from the first."""
+        """The events of users `low` to `high` - 1, as views, without histories; `offsets` count from the first."""
         first = int(self.offsets[low])
         part = slice(first, int(self.offsets[high]))
         return Events(
@@ -44,8 +44,7 @@ class Events:
             self.item[part],
             self.offsets[low : high + 1] - first,
             None if self.time is None else self.time[part],
-            None if self.history_end is None else self.history_end[part] - first,
-            None if self.weight is None else self.weight[part],
+            weight=None if self.weight is None else self.weight[part],
         )
 
     def taken(self) -> "Events":

@@ -197,10 +197,8 @@ def example_histories(events: Events, example: Int64s, history: HistoryTable, po
     if past.end is not None and not history.others:
         return windows(past.offsets[user], past.end[example], past.item, history)
     # No order: of a long list a window that begins after the targets and wraps around, so no item is left out for good.
-    first = events.offsets[user]
-    targets = first[:, None] + (example - first)[:, None] + np.arange(positives)
-    listed = (events.offsets[user + 1] - first)[:, None]
-    targets = first[:, None] + (targets - first[:, None]) % listed
+    first, listed = events.offsets[user][:, None], (events.offsets[user + 1] - events.offsets[user])[:, None]
+    targets = first + (example[:, None] - first + np.arange(positives)) % listed
     place, _ = past.among(example)
     _, taken = past.among(targets)
     start, count = past.offsets[user], (past.offsets[user + 1] - past.offsets[user])[:, None]
@@ -209,7 +207,7 @@ def example_histories(events: Events, example: Int64s, history: HistoryTable, po
     # Once round at most where there is another event at all; a division would cost more than the rest.
     places = place[:, None] + step
     places -= np.where(places >= start[:, None] + count, count, 0)
-    items = past.item.take(np.where(other, places, 0), mode="clip")
+    items = past.item.take(np.where(other, places, 0))
     for target in events.item.take(targets).T:
         other &= items != target[:, None]
     return np.where(other, history.rows.take(items), np.int32(MISSING))
