@@ -107,6 +107,19 @@ REFUSED += [
         "features.candidate.item_id.dimension: shares the table of features.query.past.dimension = 8; got 16",
         "name one of them only",
     ),
+    (
+        {
+            "model": {"combine": "concat"},
+            "features": {
+                "candidate": {
+                    "item_id": {"kind": "id", "dimension": 8},
+                    "near": {"kind": "cooccurrence", "dimension": 4},
+                }
+            },
+        },
+        "features.candidate.near.dimension: shares the table of features.candidate.item_id.dimension = 8; got 4",
+        "name one of them only",
+    ),
     ({"model": {"cross_layers": 1}}, "model: cross_layers cross concatenated features", "'concat'"),
     (
         {"features": {"query": {"past": {"kind": "sequence", "heads": 3}}}},
@@ -271,6 +284,18 @@ def test_every_reason_is_told_at_once() -> None:
             },
         },
         {"loss": {"name": "bsl", "positive_group": "batch"}},
+        # Without an id beside them, what is made of ids has a table of its own.
+        {
+            "loss": {"name": "pair"},
+            "model": {"combine": "concat"},
+            "features": {
+                "query": {"past": {"kind": "history", "dimension": 16}},
+                "candidate": {
+                    "near": {"kind": "cooccurrence", "dimension": 4},
+                    "far": {"kind": "cooccurrence", "window": 20, "dimension": 8},
+                },
+            },
+        },
         {"task": "similarity", "loss": {"name": "am_softmax"}, "similarity": {"column": "genre"}},
         {
             "task": "similarity",

@@ -146,12 +146,12 @@ def _widths(config: "Config") -> Iterator[str]:
                     f"{key}: model.combine = 'sum' adds vectors of one width, model.dimension; leave it out, or set "
                     "model.combine = 'concat'"
                 )
-            other, width = tables.setdefault(_table(side, name, feature), (key, feature.dimension))
+            other, width = tables.setdefault(_table(config, side, name, feature), (key, feature.dimension))
             if width != feature.dimension:
                 yield f"{key}: shares the table of {other} = {width}; got {feature.dimension}; name one of them only"
     for name, feature in (config.features.query or {}).items():
         if isinstance(feature, SequenceFeature):
-            _, width = tables.get(_table("query", name, feature), ("", config.model.dimension))
+            _, width = tables.get(_table(config, "query", name, feature), ("", config.model.dimension))
             yield from _sequence(config, name, feature, width)
 
 
@@ -165,14 +165,19 @@ def _sequence(config: "Config", name: str, feature: SequenceFeature, width: int)
         yield f"features.query.{name}_times: is the input of the times of {name!r}; give this feature another name"
 
 
-def _table(side: str, name: str, feature: Feature) -> str:
-    """Which embedding table a feature reads: its own, or that of the ids it is made of."""
+def _table(config: "Config", side: str, name: str, feature: Feature) -> str:
+    """Which embedding table a feature reads: its own, or that of the ids it is made of where a feature has those."""
+    own = f"{side}.{name}"
     others = "candidate" if side == "query" else "query"
     if feature.kind in ("id", "cooccurrence"):
-        return f"{side} ids"
-    if feature.kind == "neighbours" or getattr(feature, "share_item_table", False):
-        return f"{others} ids"
-    return f"{side}.{name}"
+        source = side
+    elif feature.kind == "neighbours" or getattr(feature, "share_item_table", False):
+        source = others
+    else:
+        return own
+    features: dict[str, Feature] | None = getattr(config.features, source)
+    with_ids = features is None or any(each.kind == "id" for each in features.values())
+    return f"{source} ids" if with_ids else own
 
 
 def _optimizer(config: "Config") -> Iterator[str]:
