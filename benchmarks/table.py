@@ -110,13 +110,15 @@ def _quality(result: dict[str, Any], what: str, name: str) -> list[tuple[str, st
 
 
 def _beauty(result: dict[str, Any]) -> list[tuple[str, str, str]]:
-    figures, published = result["figures"], result["published"]
+    figures, published, seeds = result["figures"].values(), result["published"].values(), len(result["runs"])
+    told = " / ".join(f"{each['mean']:.4f}" for each in figures)
+    if seeds > 1:
+        told += f", mean of {seeds} seeds, {_several([each['spread'] for each in figures], '.4f')} from least to most"
     return [
         (
             "Beauty, next item, leave one out, self-attention: HitRate@10 / NDCG@10",
-            " / ".join(f"{each['mean']:.4f}" for each in figures.values())
-            + f"; published SASRec {' / '.join(f'{each:.4f}' for each in published.values())}",
-            "beauty",
+            f"{told}; published SASRec {_several([*published], '.4f')}",
+            "beauty" + (f" --seeds {seeds}" if seeds > 1 else ""),
         )
     ]
 
