@@ -1,6 +1,6 @@
 """`towers tune` from an empty start against the hand-made recipe of each public data set, trained and reported alike.
 
-An hour for each, a third of one for the small MovieLens-100k. Claims: the found recipe's figure on the test events is at
+An hour for each, 20 minutes for the small MovieLens-100k. Claims: the found recipe's figure on the test events is at
 least 0.97 of the hand-made one's, the search kept its budget within 3 %, and the found recipe trained in at most 15
 minutes. Goes on where it was cut off (--work). Writes benchmarks/results/tune.json; exits with 1 where a claim fails.
 """
