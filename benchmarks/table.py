@@ -74,7 +74,7 @@ def _quality(result: dict[str, Any], what: str, name: str) -> list[tuple[str, st
     """Both ways of choosing the epoch, beside what is published; and the service."""
     published, first = result["published"], result["runs"]["validation"][0]
     metrics, service, seeds = first["metrics"], first["service"], len(result["runs"]["validation"])
-    command = f"quality {name}" + (f" --seeds {seeds}" if seeds > 1 else "")
+    command = _repeated(f"quality {name}", seeds)
 
     def both(figures: dict[str, Any]) -> str:
         return " / ".join(
@@ -111,14 +111,14 @@ def _quality(result: dict[str, Any], what: str, name: str) -> list[tuple[str, st
 
 def _beauty(result: dict[str, Any]) -> list[tuple[str, str, str]]:
     figures, published, seeds = result["figures"].values(), result["published"].values(), len(result["runs"])
-    told = " / ".join(f"{each['mean']:.4f}" for each in figures)
+    told = _several([each["mean"] for each in figures], ".4f")
     if seeds > 1:
         told += f", mean of {seeds} seeds, {_several([each['spread'] for each in figures], '.4f')} from least to most"
     return [
         (
             "Beauty, next item, leave one out, self-attention: HitRate@10 / NDCG@10",
             f"{told}; published SASRec {_several([*published], '.4f')}",
-            "beauty" + (f" --seeds {seeds}" if seeds > 1 else ""),
+            _repeated("beauty", seeds),
         )
     ]
 
@@ -296,6 +296,10 @@ def _input(result: dict[str, Any]) -> list[tuple[str, str, str]]:
             "input",
         )
     ]
+
+
+def _repeated(command: str, seeds: int) -> str:
+    return command if seeds == 1 else f"{command} --seeds {seeds}"
 
 
 def _several(values: list[float], form: str) -> str:

@@ -20,7 +20,7 @@ from pipelines.features import column_of
 from towers.catalogue import counted
 from towers.config import Config
 from towers.events import Events, Int32s
-from towers.feature_settings import Feature
+from towers.feature_settings import Feature, side_of_ids
 from towers.features import WORD_BREAKS, FeatureSpec
 
 
@@ -57,22 +57,17 @@ def learn_features(
 
 def _sharing(query: list[FeatureSpec], candidate: list[FeatureSpec]) -> LearntFeatures:
     """The features, those made of users or items with the table of their ids."""
-    users, items = (next((spec for spec in specs if spec.config.kind == "id"), None) for specs in (query, candidate))
-    sources = {"cooccurrence": items, "neighbours": users}
-    return LearntFeatures(
-        [_with_table_of(items if _is_made_of_ids(spec.config) else None, spec) for spec in query],
-        [_with_table_of(sources.get(spec.config.kind), spec) for spec in candidate],
-    )
+    sides = {"query": query, "candidate": candidate}
+    ids = {side: next((spec for spec in specs if spec.config.kind == "id"), None) for side, specs in sides.items()}
 
+    def shared(side: str, spec: FeatureSpec) -> FeatureSpec:
+        source = side_of_ids(side, spec.config)
+        its = None if source is None else ids[source]
+        if its is None:
+            return spec
+        return dataclasses.replace(spec, vocabulary=its.vocabulary, size=its.size, table=its.table)
 
-def _with_table_of(ids: FeatureSpec | None, spec: FeatureSpec) -> FeatureSpec:
-    if ids is None:
-        return spec
-    return dataclasses.replace(spec, vocabulary=ids.vocabulary, size=ids.size, table=ids.table)
-
-
-def _is_made_of_ids(feature: Feature) -> bool:
-    return feature.kind == "neighbours" or (feature.kind in ("history", "sequence") and feature.share_item_table)
+    return LearntFeatures(**{side: [shared(side, spec) for spec in specs] for side, specs in sides.items()})
 
 
 def save_features(learnt: LearntFeatures, directory: Path) -> None:

@@ -6,7 +6,7 @@ In: a `Config`. Out: a ValueError whose message starts with the key, or nothing.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from towers.feature_settings import Feature, NeighboursFeature, SequenceFeature
+from towers.feature_settings import Feature, NeighboursFeature, SequenceFeature, side_of_ids
 from towers.losses.section import Loss
 from towers.losses.settings import Bsl, DistanceSoftmax, FullSoftmax, SampledSoftmax, Triplet
 from towers.samplers.settings import InBatch, Mixed, Sampler
@@ -166,18 +166,13 @@ def _sequence(config: "Config", name: str, feature: SequenceFeature, width: int)
 
 
 def _table(config: "Config", side: str, name: str, feature: Feature) -> str:
-    """Which embedding table a feature reads: its own, or that of the ids it is made of where a feature has those."""
-    own = f"{side}.{name}"
-    others = "candidate" if side == "query" else "query"
-    if feature.kind in ("id", "cooccurrence"):
-        source = side
-    elif feature.kind == "neighbours" or getattr(feature, "share_item_table", False):
-        source = others
-    else:
-        return own
+    """Which embedding table a feature reads: its own, or that of the ids it is made of where those are a feature."""
+    source = side if feature.kind == "id" else side_of_ids(side, feature)
+    if source is None:
+        return f"{side}.{name}"
     features: dict[str, Feature] | None = getattr(config.features, source)
     with_ids = features is None or any(each.kind == "id" for each in features.values())
-    return f"{source} ids" if with_ids else own
+    return f"{source} ids" if with_ids else f"{side}.{name}"
 
 
 def _optimizer(config: "Config") -> Iterator[str]:

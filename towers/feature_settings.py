@@ -154,3 +154,19 @@ Feature = Annotated[
     | ClockFeature,
     Field(discriminator="kind"),
 ]
+
+
+def side_of_ids(side: str, feature: Feature) -> str | None:
+    """The side whose ids a feature is made of, "query" or "candidate": it reads their table where they are a feature.
+
+    None for a feature with a table of its own, or none.
+    """
+    match feature.kind:
+        case "cooccurrence":
+            return side
+        case "neighbours":
+            return "candidate" if side == "query" else "query"
+        case "history" | "sequence" if feature.share_item_table:
+            return "candidate"
+        case _:
+            return None
