@@ -21,7 +21,7 @@ def world(excluded: str) -> tuple[tuple[np.ndarray, ...], Candidates, np.ndarray
     counts = np.broadcast_to(mask, (QUERIES, ITEMS))
     given, liked = None, None
     if excluded == "known":
-        liked = known(tf.constant(banned), tf.constant(name))
+        liked = known(tf.constant(banned), tf.constant(name), 10)
     if excluded in ("some", "all of one"):
         if excluded == "all of one":
             name = np.full(ITEMS, 5)

@@ -118,7 +118,7 @@ class Retrieval(tfrs.Model):
             excluded = name[: query.shape[0], tf.newaxis]
         logits = tf.einsum("bd,bkd->bk", query, positive) - loss.correction * drawn.log_q_positive
         own = log_sum_exp(logits, inputs.present)
-        liked = known(inputs.known, drawn.item) if loss.known_positives else None
+        liked = known(inputs.known, drawn.item, self.count) if loss.known_positives else None
         candidates = Candidates(vectors, -loss.correction * drawn.log_q, drawn.mask, name, excluded, liked)
         negatives = softmax_losses(query, own, inputs.weight, candidates, half=self.half)
         return negatives + tf.reduce_sum(inputs.weight * (own - mean(logits, inputs.present)))
@@ -171,7 +171,7 @@ class Retrieval(tfrs.Model):
         if loss.remove_accidental_hits:
             mask = without_hits(mask, inputs.item, inputs.present, drawn.item)
         if loss.known_positives:
-            mask &= ~known(inputs.known, drawn.item).hits()
+            mask &= ~known(inputs.known, drawn.item, self.count).hits()
         scores = Scores(positive_scores, negative, inputs.present, mask, drawn.log_q_positive, drawn.log_q)
         if loss.hardest_negatives is not None:
             count = min(loss.hardest_negatives, negative.shape[1])
