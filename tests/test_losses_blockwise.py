@@ -27,7 +27,10 @@ def world(excluded: str) -> tuple[tuple[np.ndarray, ...], Candidates, np.ndarray
             name = np.full(ITEMS, 5)
             banned[4, 1] = 5
         given = tf.constant(banned)
-    if excluded != "none":
+    if excluded == "own":
+        # As many queries as candidates, of which the first is the first query's own, and so on.
+        query, own, counts = query[:ITEMS], own[:ITEMS], counts[:ITEMS] & ~np.eye(ITEMS, dtype=bool)
+    elif excluded != "none":
         counts = counts & ~(banned[:, :, np.newaxis] == name).any(axis=1)
     candidates = Candidates(
         tf.constant(vector, tf.float32),
@@ -36,12 +39,13 @@ def world(excluded: str) -> tuple[tuple[np.ndarray, ...], Candidates, np.ndarray
         tf.constant(name, tf.int64),
         given,
         liked,
+        excluded == "own",
     )
     return (query, own, vector, offset), candidates, counts
 
 
 @pytest.mark.parametrize("block", [1, 4, 5, 100])
-@pytest.mark.parametrize("excluded", ["none", "some", "known", "all of one"])
+@pytest.mark.parametrize("excluded", ["none", "some", "known", "all of one", "own"])
 @pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
 def test_value_and_gradients_are_those_of_the_formula(
     block: int, excluded: str, jit: bool, monkeypatch: pytest.MonkeyPatch
@@ -49,7 +53,7 @@ def test_value_and_gradients_are_those_of_the_formula(
     monkeypatch.setattr(towers.losses.blockwise, "FEWEST", block)
     monkeypatch.setattr(towers.losses.blockwise, "SCORES", 1)
     (query, own, vector, offset), candidates, counts = world(excluded)
-    weight = np.arange(QUERIES) / 4
+    weight = np.arange(len(query)) / 4
     parts = [tf.constant(each, tf.float64) for each in (query, own, vector)]
     with tf.GradientTape() as tape:
         tape.watch(parts)

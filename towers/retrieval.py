@@ -109,17 +109,18 @@ class Retrieval(tfrs.Model):
             return tf.reduce_sum(self._example_losses(inputs, query, positive) * inputs.weight)
         query *= self.towers.scale()
         drawn, vectors = self._candidates(self.sampler, inputs, positive)
-        excluded, name = None, drawn.item
+        excluded = liked = None
         if loss.remove_accidental_hits:
             # The own item among them, which is the first positive.
             excluded = tf.where(inputs.present, inputs.item, NO_ITEM)
-        elif self.sampler.own:
-            name = tf.range(tf.size(drawn.item, out_type=tf.int64))
-            excluded = name[: query.shape[0], tf.newaxis]
+        if loss.known_positives:
+            # Hits are looked up with them, for next to nothing: no candidate's name is compared.
+            items = inputs.known if excluded is None else tf.concat([inputs.known, excluded], 1)
+            liked, excluded = known(items, drawn.item, self.count), None
         logits = tf.einsum("bd,bkd->bk", query, positive) - loss.correction * drawn.log_q_positive
         own = log_sum_exp(logits, inputs.present)
-        liked = known(inputs.known, drawn.item, self.count) if loss.known_positives else None
-        candidates = Candidates(vectors, -loss.correction * drawn.log_q, drawn.mask, name, excluded, liked)
+        offset, apart = -loss.correction * drawn.log_q, self.sampler.own and not loss.remove_accidental_hits
+        candidates = Candidates(vectors, offset, drawn.mask, drawn.item, excluded, liked, apart)
         negatives = softmax_losses(query, own, inputs.weight, candidates, half=self.half)
         return negatives + tf.reduce_sum(inputs.weight * (own - mean(logits, inputs.present)))
 

@@ -15,7 +15,7 @@ from towers.losses.known import Known
 from towers.losses.masked import LOWEST
 from towers.losses.products import product
 
-SCORES = 1 << 20  # of one block: 4 MB
+SCORES = 1 << 22  # of one block: 16 MB, less than the last cache of a server; smaller blocks keep its cores waiting
 FEWEST = 64  # queries of a block
 
 
@@ -29,6 +29,7 @@ class Candidates(NamedTuple):
         name: int64 [M].
         excluded: int64 [B, K], names that do not count for a query; None: all do.
         known: which of them a query's user is known to like, which do not count either; None: nobody asks.
+        own: the first B are the queries' own items in their order: each does not count for its query.
     """
 
     vector: tf.Tensor
@@ -37,6 +38,7 @@ class Candidates(NamedTuple):
     name: tf.Tensor
     excluded: tf.Tensor | None
     known: Known | None = None
+    own: bool = False
 
 
 def softmax_losses(
@@ -114,6 +116,11 @@ class _Parts(NamedTuple):
             for k in range(excluded.shape[1]):
                 name = tf.slice(excluded, tf.stack([first, k]), [count, 1])
                 scores = tf.where(name == self.candidates.name, LOWEST, scores)
+        if self.candidates.own:
+            # A number a query, where names would take a look at every score.
+            row = tf.range(count)
+            place = tf.stack([row, first + row], axis=1)
+            scores = tf.tensor_scatter_nd_update(scores, place, tf.fill([count], LOWEST))
         if self.candidates.known is not None:
             scores = tf.where(self.candidates.known.rows(first, count).hits(), LOWEST, scores)
         highest = tf.reduce_max(scores, axis=1, keepdims=True)
