@@ -46,10 +46,49 @@ batch_size = 64
 checkpoint_steps = 2
 metric = "ndcg@5"
 """
+# What else recipes/gowalla.toml and ml-1m.toml are made of, which is read from all events anew when a run goes on.
+GRAPH = """
+[data]
+split = "leave_last_out"
+refit = true
+
+[features.query]
+user_id = { kind = "id" }
+history = { kind = "neighbours", weight = 5.0, recency = 32.0, cooccurrence = 6.0 }
+
+[features.candidate]
+item_id = { kind = "id" }
+audience = { kind = "neighbours", weight = 5.0 }
+nearby = { kind = "cooccurrence", weight = 3.0 }
+
+[model]
+dimension = 8
+norm_exponent = "validation"
+
+[loss]
+name = "sampled_softmax"
+known_positives = 4
+
+[sampler]
+name = "mixed"
+parts = [{ name = "in_batch" }, { name = "uniform", negatives = 16 }]
+
+[optimizer]
+learning_rate = 0.003
+average = 0.6
+
+[train]
+epochs = 3
+batch_size = 64
+checkpoint_steps = 2
+recency = 3.0
+balance = 0.3
+metric = "ndcg@5"
+"""
 
 
 def make_world(folder: Path) -> Path:
-    """Writes `events.csv`, `recipe.toml`, `dataset/`. Users of a group take the items of a group, each in an order."""
+    """Writes `events.csv`, `dataset/`, two recipes. Users of a group take the items of a group, each in an order."""
     rng = np.random.default_rng(0)
     rows = [
         (f"u{user}", f"i{GROUPS * item + user % GROUPS}", 1_000 * user + place)
@@ -58,13 +97,14 @@ def make_world(folder: Path) -> Path:
     ]
     pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row").write_csv(folder / "events.csv")
     (folder / "recipe.toml").write_text(RECIPE)
+    (folder / "graph.toml").write_text(GRAPH)
     prepare.run(load_config(folder / "recipe.toml").data, folder / "events.csv", folder / "dataset")
     return folder
 
 
-def training(world: Path, out: Path) -> list[str]:
+def training(world: Path, out: Path, recipe: str = "recipe.toml") -> list[str]:
     """The words of the command that trains on that world."""
-    return ["train", "--dataset", str(world / "dataset"), "--config", str(world / "recipe.toml"), "--out", str(out)]
+    return ["train", "--dataset", str(world / "dataset"), "--config", str(world / recipe), "--out", str(out)]
 
 
 def stopped(

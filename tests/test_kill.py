@@ -65,6 +65,22 @@ def test_a_run_killed_at_every_turn_ends_with_the_same_weights(
 
 
 @pytest.mark.long
+def test_a_killed_run_over_the_graph_ends_with_the_same_weights(world: Path, tmp_path: Path) -> None:
+    """Neighbours, co-occurrence, known positives and the exponent that each validation chooses."""
+    stopped(training(world, tmp_path / "whole", "graph.toml"), [])
+    points: list[Point] = [
+        ("step", "", 4),
+        ("write", "latest", 2),
+        ("validation", "", 2),
+        ("step", "", 25),
+        ("write", "final", 1),
+    ]
+    *ends, _ = stopped(training(world, tmp_path / "run", "graph.toml"), points)
+    assert [each["ended"] for each in ends] == ["SIGXFSZ" if what == "write" else "SIGKILL" for what, *_ in points]
+    same(tmp_path / "run", tmp_path / "whole")
+
+
+@pytest.mark.long
 def test_a_run_killed_at_random_moments_ends_with_the_same_weights(world: Path, whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     seed = time.time_ns()

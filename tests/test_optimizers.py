@@ -128,7 +128,20 @@ def test_untouched_rows_and_their_moments_stand_still(name: str, repeats: int) -
     for old, new in zip(before, kept, strict=True):
         np.testing.assert_array_equal(np.delete(old, 4, axis=0), np.delete(new.numpy(), 4, axis=0))
     assert (before[0][4] != table.numpy()[4]).all()
-    assert int(optimizer.step) == 2  # the step count is global
+
+
+def test_adam_corrects_the_bias_of_a_row_by_the_steps_of_all_rows() -> None:
+    """Kingma & Ba, ICLR 2015, in loops: a row's moments wait for it, the step count does not."""
+    table = tf.Variable(tf.ones([2, 1]))
+    optimizer = build_optimizer(OptimizerConfig(name="adam", learning_rate=0.1), [table])
+    weight, first, second = np.ones(2), np.zeros(2), np.zeros(2)
+    for step, (row, gradient) in enumerate([(0, 1.0), (1, -2.0), (1, 0.5), (1, 3.0), (0, -0.5)], 1):
+        optimizer.apply([tf.IndexedSlices(tf.constant([[gradient]]), tf.constant([row]), tf.constant([2, 1]))])
+        first[row] = 0.9 * first[row] + 0.1 * gradient
+        second[row] = 0.999 * second[row] + 0.001 * gradient**2
+        mean, variance = first[row] / (1 - 0.9**step), second[row] / (1 - 0.999**step)
+        weight[row] -= 0.1 * mean / np.sqrt(variance)
+    np.testing.assert_allclose(table[:, 0], weight, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", KERAS)
