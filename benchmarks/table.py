@@ -92,7 +92,13 @@ def _quality(result: dict[str, Any], what: str, name: str) -> list[tuple[str, st
         )
     ]
     if "test" in result["figures"]:
-        rows.append(("… epoch chosen on the test, as the published figures", both(result["figures"]["test"]), command))
+        rows.append(
+            (
+                "… epoch and norm exponent chosen on the test, as the published figures choose",
+                both(result["figures"]["test"]),
+                command,
+            )
+        )
     reached = {
         least: minutes for least, minutes in result["minutes_to_recall@20"].items() if minutes and None not in minutes
     }
@@ -152,7 +158,12 @@ def _ml_100k_rolling(result: dict[str, Any]) -> list[tuple[str, str, str]]:
             (
                 f"… five cut-offs in time, {name}: recall@50 with {more} / {less}",
                 f"{found[more]['value']:.4f} / {found[less]['value']:.4f}; ahead by "
-                + _estimate(found[f"{more} minus {less}"]),
+                + _estimate(found[f"{more} minus {less}"])
+                + (
+                    f"; popularity that counts users alike {found['balanced popularity']['value']:.4f}"
+                    if part == "cold"
+                    else ""
+                ),
                 "ml_100k_rolling",
             )
         )
@@ -230,6 +241,8 @@ def _optimizers(result: dict[str, Any]) -> list[tuple[str, str, str]]:
             "optimizers",
         )
     ]
+    effect = ", ".join(f"{name} {ratio:.2f}" for name, ratio in result["switches"]["ratio_to_step"].items())
+    rows.append(("… its time with switches of `[train]`, as a share of that without", effect, "optimizers"))
     for batch, runs in result["against_peer"].items():
         told = ", ".join(f"{run['optimizer']} at {run['items']:,} items {run['ratio']:.2f}" for run in runs)
         what = f"… how many times as fast as TFRS's retrieval task with Keras's optimizer, batch {int(batch):,}"

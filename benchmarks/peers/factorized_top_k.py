@@ -1,4 +1,4 @@
-"""TensorFlow Recommenders' evaluation: its metric `FactorizedTopK`, and its layers asked with exclusions; compiled.
+"""TensorFlow Recommenders' evaluation: its metric `FactorizedTopK`, compiled, and its layers asked with exclusions.
 
 In: vectors. Out: by setting, a function to time. The metric takes one target a query, so that a user of n targets is n
 queries, and masks nothing. `query_with_exclusions` finds k + E, less E seen ones; users who saw as much share a batch.
