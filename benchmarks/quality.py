@@ -6,9 +6,10 @@ benchmarks/results/quality_NAME.json; 1 where a claim fails (a goal may).
 - *validation*: recipe, epoch and norm exponent chosen on validation events alone, then trained on train + validation by
   `towers train` with its `data.refit`; the figure is that of `towers report` over the exported vectors. The honest one.
   Then 1,000 users are asked over HTTP.
-- *test*: trained on train + validation with the test as its validation, whose best epoch counts, as the published logs
-  do. To compare with, not to launch on. Its history is also the time to quality: seconds of training until the test
-  recall first reaches a figure.
+- *test*: trained on train + validation with the test as its validation, whose best epoch and norm exponent count, as
+  the published logs choose. From the vectors of that validation: an export would encode users with their held-out
+  items, which are the test here. To compare with, not to launch on. Its history is also the time to quality: seconds
+  of training until the test recall first reaches a figure.
 
 `--seeds 3` repeats both; with `--work` a run that was cut off goes on where it stopped.
 """
