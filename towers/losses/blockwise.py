@@ -123,12 +123,12 @@ class _Parts(NamedTuple):
             scores = tf.tensor_scatter_nd_update(scores, place, tf.fill([count], LOWEST))
         if self.candidates.known is not None:
             scores = tf.where(self.candidates.known.rows(first, count).hits(), LOWEST, scores)
-        highest = tf.reduce_max(scores, axis=1, keepdims=True)
-        powers = tf.exp(scores - highest)
-        sums = tf.reduce_sum(powers, axis=1)
-        above = highest[:, 0] + tf.math.log(sums) - own  # of the positives' log-sum-exp
+        # One kernel for maximum, exponential, sum and quotient: half the time of the four, and any of the shares tells
+        # the log-sum-exp. The largest is the one that is never 0.
+        shares = tf.nn.softmax(scores)
+        log_sum = tf.reduce_max(scores, axis=1) - tf.math.log(tf.reduce_max(shares, axis=1))
+        above = log_sum - own  # of the positives' log-sum-exp
         of_own = weight * tf.sigmoid(above)
-        shares = (of_own / sums)[:, tf.newaxis]
-        of_query = product(powers, vector, half=self.half) * shares
-        of_vector = product(powers, query * shares, half=self.half, transpose_a=True)
+        of_query = product(shares, vector, half=self.half) * of_own[:, tf.newaxis]
+        of_vector = product(shares, query * of_own[:, tf.newaxis], half=self.half, transpose_a=True)
         return tf.reduce_sum(weight * tf.nn.softplus(above)), of_vector, of_query, -of_own
