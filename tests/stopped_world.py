@@ -19,8 +19,21 @@ HERE = Path(__file__).parent
 ENVIRONMENT = os.environ | {"PYTHONPATH": f"{HERE}:{HERE.parent}"}
 Point = tuple[str, str, int]
 USERS, GROUPS, SIZE = 66, 3, 11
+# The last sections of both recipes.
+TRAINING = """
+[optimizer]
+learning_rate = 0.003
+average = 0.6
+
+[train]
+epochs = 3
+batch_size = 64
+checkpoint_steps = 2
+metric = "ndcg@5"
+"""
 # Steps that depend on what came before them: moments, a sampler that learns, averages. 9 steps an epoch, then 10.
-RECIPE = """
+RECIPE = (
+    """
 [data]
 split = "leave_last_out"
 refit = true
@@ -35,19 +48,12 @@ dimension = 8
 [sampler]
 name = "learned_unigram"
 negatives = 16
-
-[optimizer]
-learning_rate = 0.003
-average = 0.6
-
-[train]
-epochs = 3
-batch_size = 64
-checkpoint_steps = 2
-metric = "ndcg@5"
 """
+    + TRAINING
+)
 # What else recipes/gowalla.toml and ml-1m.toml are made of, which is read from all events anew when a run goes on.
-GRAPH = """
+GRAPH = (
+    """
 [data]
 split = "leave_last_out"
 refit = true
@@ -72,19 +78,10 @@ known_positives = 4
 [sampler]
 name = "mixed"
 parts = [{ name = "in_batch" }, { name = "uniform", negatives = 16 }]
-
-[optimizer]
-learning_rate = 0.003
-average = 0.6
-
-[train]
-epochs = 3
-batch_size = 64
-checkpoint_steps = 2
-recency = 3.0
-balance = 0.3
-metric = "ndcg@5"
 """
+    + TRAINING
+    + "recency = 3.0\nbalance = 0.3\n"
+)
 
 
 def make_world(folder: Path) -> Path:

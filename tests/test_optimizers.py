@@ -128,6 +128,7 @@ def test_untouched_rows_and_their_moments_stand_still(name: str, repeats: int) -
     for old, new in zip(before, kept, strict=True):
         np.testing.assert_array_equal(np.delete(old, 4, axis=0), np.delete(new.numpy(), 4, axis=0))
     assert (before[0][4] != table.numpy()[4]).all()
+    assert int(optimizer.step) == 2  # the step count is global
 
 
 def test_adam_corrects_the_bias_of_a_row_by_the_steps_of_all_rows() -> None:

@@ -1,7 +1,7 @@
 """The settings that `towers tune` searches: families of models, what can be set in each, and where the search starts.
 
-In: what a data set has. Out: families; a point of one becomes the sections of a recipe. The starts are
-the strong recipes of the literature, of docs/losses.md and of recipes/, each for data of another kind.
+In: what a data set has. Out: families; a point of one becomes the sections of a recipe. The starts are the strong
+recipes of the literature, of docs/losses.md and of recipes/, each for data of another kind.
 """
 
 from collections.abc import Mapping
