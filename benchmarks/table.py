@@ -299,12 +299,12 @@ def _prepare(result: dict[str, Any]) -> list[tuple[str, str, str]]:
 def _input(result: dict[str, Any]) -> list[tuple[str, str, str]]:
     runs = result["events"].values()
     times = _several([run["times_training"] for run in runs], ".0f")
-    memory = _several([run["peak_anonymous_bytes"] / 1e6 for run in runs], ".0f")
+    memory = _several([run["peak_bytes"] / 1e6 for run in runs], ".0f")
     events = " / ".join(f"{int(events) / 1e6:g}" for events in result["events"])
     return [
         (
             f"Batches with features and histories, from files of {events} million events: times as fast as training "
-            "uses them; peak anonymous memory",
+            "uses them; peak memory",
             f"{times}; {memory} MB",
             "input",
         )

@@ -4,13 +4,11 @@ In: a directory that `towers prepare` wrote (docs/design.md). Out: a `Dataset`, 
 """
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
 import polars as pl
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -18,12 +16,8 @@ from pipelines.errors import DataError
 from pipelines.ingest.layout import (
     CONTEXT,
     SPLITS,
-    history_ends,
     map_array,
     map_events,
-    merged_places,
-    sum_of_offsets,
-    write_events,
 )
 from pipelines.ingest.splits import SplitKind
 from pipelines.ingest.tables import Kind
@@ -175,34 +169,6 @@ class Dataset:
         if not self.manifest.event_columns:
             return None
         return pl.read_parquet(self.path / split / CONTEXT)
-
-    def merged(self, splits: Sequence[str], directory: Path) -> Events:
-        """Several splits as one, in the layout of `train/`, written to `directory` and memory-mapped.
-
-        A user's events keep the order of `splits` and, within one, their own: with a timed data set that is time.
-
-        Args:
-            splits: split names in the order of time, for example ``("train", "valid")``.
-            directory: may exist; files of the same names are replaced.
-        """
-        parts = [self.events(split) for split in splits]
-        offsets = sum_of_offsets(parts)
-        places = merged_places(parts)
-
-        def together(name: str) -> Any:
-            arrays = [getattr(part, name) for part in parts]
-            if any(values is None for values in arrays):
-                return None
-            out = np.empty(int(offsets[-1]), arrays[0].dtype)
-            for values, place in zip(arrays, places, strict=True):
-                out[place] = values
-            return out
-
-        user = np.repeat(np.arange(self.manifest.users, dtype=np.int32), np.diff(offsets))
-        time = together("time")
-        ends = None if time is None else history_ends(offsets, time)
-        write_events(directory, Events(user, together("item"), offsets, time, ends, together("weight")))
-        return map_events(directory)
 
     def truth(self) -> tuple[Floats, Floats] | None:
         """User and item vectors of a synthetic world, memory-mapped, rows as in `users` and `items`; else None.

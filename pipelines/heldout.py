@@ -5,7 +5,7 @@ user took earlier are known and masked, so they are no targets; a user without t
 weight 0 is an impression that nobody took up: a label to learn from, neither known nor to be found.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -100,13 +100,19 @@ def _taken(dataset: Dataset, splits: Sequence[str]) -> list[Events]:
     return [dataset.events(split).taken() for split in splits]
 
 
-def user_blocks(parts: Sequence[Events]) -> list[tuple[int, int]]:
-    """Ranges of users with about `BLOCK_EVENTS` events each, so that memory does not grow with the data set."""
+def user_blocks(parts: Sequence[Events]) -> Iterator[tuple[int, int]]:
+    """Ranges of users with about `BLOCK_EVENTS` events each, so that memory does not grow with the data set.
+
+    After each range the pages of `parts` that were read are given back.
+    """
     ends = sum_of_offsets(parts)
     users = len(ends) - 1
     bounds = np.searchsorted(ends, np.arange(BLOCK_EVENTS, int(ends[-1]), BLOCK_EVENTS))
     edges = np.unique(np.concatenate(([0], bounds, [users])))
-    return [(int(low), int(high)) for low, high in pairwise(edges)] or [(0, users)]
+    for low, high in pairwise(edges) if users else [(0, 0)]:
+        yield int(low), int(high)
+        for part in parts:
+            part.let_go()
 
 
 def _of_users(parts: Sequence[Events], values: Sequence[NDArray[Any]], dtype: type[np.integer[Any]]) -> NDArray[Any]:

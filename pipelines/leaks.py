@@ -4,15 +4,14 @@ In: a `Dataset`. Out: nothing, or a `DataError` that names the file and the row 
 arrays in blocks and trusts nothing that `towers prepare` should have ensured: it runs before every training.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.dataset import SPLITS, Dataset
 from pipelines.errors import DataError
-from pipelines.heldout import BLOCK_EVENTS, user_blocks
+from pipelines.heldout import user_blocks
 from towers.events import Events
+from towers.mapped import blocks
 
 Bad = NDArray[np.bool_]
 
@@ -74,7 +73,7 @@ class _Checks:
         if len(items) != self.manifest.items or self.dataset.users.height != self.manifest.users:
             self._fail("items.parquet or users.parquet has another number of rows than the manifest says")
         counted = np.zeros(len(items), np.int64)
-        for block in _blocks(len(train)):
+        for block in train.blocks():
             item = train.item[block]
             self._rows("train", block.start, (item < 0) | (item >= len(items)), "item.npy: no such item number")
             counted += np.bincount(item, minlength=len(items))
@@ -95,7 +94,7 @@ class _Checks:
     def rows(self, name: str) -> None:
         """Each event lies within its user's offsets, its item exists, and a user's times do not fall."""
         events = self.splits[name]
-        for block in _blocks(len(events)):
+        for block in events.blocks():
             item, user = events.item[block], events.user[block]
             self._rows(name, block.start, (item < 0) | (item >= self.manifest.items), "item.npy: no such item number")
             self._rows(name, block.start, (user < 0) | (user >= self.manifest.users), "user.npy: no such user number")
@@ -113,7 +112,7 @@ class _Checks:
         train = self.splits["train"]
         if train.history_end is None or train.time is None:
             return
-        for block in _blocks(len(train)):
+        for block in train.blocks():
             end, user = train.history_end[block], train.user[block]
             place = np.arange(block.start, block.start + len(user))
             begin = train.offsets[user]
@@ -138,8 +137,10 @@ class _Checks:
         limits = {"train": (None, valid_from), "valid": (valid_from, test_from), "test": (test_from, None)}
         for name, (low, high) in limits.items():
             time = self.splits[name].time
-            for block in _blocks(0 if time is None else len(time)):
-                values = np.asarray(time)[block]
+            if time is None:
+                continue
+            for block in blocks(time):
+                values = time[block]
                 if high is not None:
                     self._rows(name, block.start, values >= high, f"time.npy: at or after the cut-off {high}")
                 if low is not None:
@@ -201,8 +202,3 @@ class _Checks:
 
     def _fail(self, reason: str) -> None:
         raise DataError(f"{self.dataset.path}: refused: {reason}")
-
-
-def _blocks(size: int) -> Iterator[slice]:
-    for start in range(0, size, BLOCK_EVENTS):
-        yield slice(start, min(start + BLOCK_EVENTS, size))

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipelines.context import context_of
 from pipelines.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.heldout import heldout, heldout_users
 from pipelines.progress import progress, say
 from pipelines.similarity import Training, similarity_training
 from pipelines.tables import build_tables
+from pipelines.training_events import training_events
 from pipelines.vocabulary import LearntFeatures, learn_features
 from serving.staging import flush_to_disk, remove, staged
 from towers.catalogue import Catalogue
@@ -117,11 +117,7 @@ def _retrieval(
     files = work / EVENT_FILES
     remove(files)
     files.mkdir()
-    events = data.events(splits[0]) if len(splits) == 1 else data.merged(splits, files)
-    context = context_of(data, splits, files)
-    if not config.loss.graded:
-        context = None if context is None else context.kept(events)
-        events = events.taken()
+    events, context = training_events(data, splits, files, impressions=config.loss.graded)
     model = build_model(config, learn_features(config, data, events, context, directory))
     tables = build_tables(model, data, context, files)
     silence_untrained(model, tables, events)

@@ -3,6 +3,7 @@
 In: a `Dataset` and a `TwoTower`. Out: `towers.tables.Tables`.
 """
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from pipelines.context import Context
 from pipelines.dataset import Dataset
 from pipelines.features import column_of
-from pipelines.ingest.layout import CONTEXT, new_array
+from pipelines.ingest.layout import CONTEXT, ArrayWriter, map_array
 from pipelines.vocabulary import as_strings
 from towers.features import FeatureEncoder
 from towers.model import TwoTower
@@ -103,15 +104,14 @@ def ids_as_rows(encoder: FeatureEncoder, ids: pl.Series) -> NDArray[np.int32]:
 
 def _written(encoder: FeatureEncoder, context: Context, column: str, path: Path) -> NDArray[Any]:
     """The looked-up values of every event, in a memory-mapped file."""
-    out: NDArray[Any] | None = None
-    begin = 0
-    for block in context.blocks(column):
-        rows = looked_up(encoder, block)
-        if out is None:
-            out = new_array(path, (context.rows, *rows.shape[1:]), rows.dtype)
-        out[begin : begin + len(block)] = rows[: len(block)]
-        begin += len(block)
-    return np.asarray(out)
+    with ExitStack() as opened:
+        file: ArrayWriter | None = None
+        for block in context.blocks(column):
+            rows = looked_up(encoder, block)
+            if file is None:
+                file = opened.enter_context(ArrayWriter(path, (context.rows, *rows.shape[1:]), rows.dtype))
+            file.append(rows[: len(block)])
+    return map_array(path)
 
 
 def looked_up(encoder: FeatureEncoder, column: pl.Series, *, as_list: bool = False) -> NDArray[Any]:

@@ -1,47 +1,29 @@
-"""Opening, merging and questioning a data set, against slow loops over its rows."""
+"""Opening and questioning a data set, against slow loops over its rows."""
 
 import json
-import random
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pytest
 
 import pipelines.heldout
 from pipelines import prepare
-from pipelines.context import context_of
 from pipelines.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.heldout import heldout, heldout_users, seen
+from tests.split_world import SPLITS, rows_of, split_world
 from towers.config import DataConfig
 from towers.events import Events
 
 
-@pytest.fixture(params=["global_time", "random", "leave_last_out"])
+@pytest.fixture(params=SPLITS)
 def data(tmp_path: Path, request: pytest.FixtureRequest) -> Dataset:
-    draw = random.Random(3)
-    rows = [(f"u{draw.randrange(25)}", f"i{draw.randrange(15)}", 1000 + draw.randrange(40), n) for n in range(300)]
-    rows += [(f"u{user}", f"i{user % 3}", 1000, 500 + user) for user in range(25) for _ in range(2)]
-    frame = pl.DataFrame(rows, schema=["user", "item", "time", "place"], orient="row")
-    frame = frame.with_columns(rating=pl.col("place") % 5)
-    frame.write_parquet(tmp_path / "e.parquet")
-    config = DataConfig(split=request.param, duplicates="keep", valid_share=0.15, test_share=0.2)
-    prepare.run(config, tmp_path / "e.parquet", tmp_path / "set")
-    return Dataset.open(tmp_path / "set")
-
-
-def rows_of(events: Events, user: int) -> list[int]:
-    return [row for row in range(len(events)) if events.user[row] == user]
+    return split_world(tmp_path, request.param)
 
 
 def taken_rows(events: Events, user: int) -> list[int]:
     assert events.weight is not None
     return [row for row in rows_of(events, user) if events.weight[row] > 0]
-
-
-def time_of(events: Events, row: int) -> int | None:
-    return None if events.time is None else int(events.time[row])
 
 
 @pytest.mark.parametrize("block", [40, 10**6])
@@ -84,46 +66,6 @@ def test_held_out_questions_are_those_of_a_slow_loop(
         times = np.split(found.seen_times, found.seen_offsets[1:-1]) if found.seen_times is not None else []
         wanted = [time for place in some for time in times[place].tolist()] if times else None
         assert (None if few.seen_times is None else few.seen_times.tolist()) == wanted
-
-
-def test_merged_splits_are_one_split_with_histories(
-    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parts = [data.events("train"), data.events("valid")]
-    merged = data.merged(("train", "valid"), tmp_path / "work" / "merged")
-    contexts = [data.context("train"), data.context("valid")]
-    monkeypatch.setattr("pipelines.heldout.BLOCK_EVENTS", 7)
-    monkeypatch.setattr("pipelines.context.ROWS", 3)
-    columns = context_of(data, ("train", "valid"), tmp_path)
-    assert merged.weight is not None
-    assert columns is not None and all(context is not None for context in contexts)
-    together = pl.concat(columns.blocks("place")).to_list()
-    assert columns.rows == len(merged) == len(together)
-    taken = columns.kept(merged)
-    kept = [place for place, weight in zip(together, merged.weight.tolist(), strict=True) if weight > 0]
-    assert pl.concat(taken.blocks("place")).to_list() == kept
-    assert taken.rows == len(kept) < len(together)
-    expected = [
-        (user, int(part.item[row]), time_of(part, row), float(part.weight[row]), frame["place"][row])
-        for user in range(data.manifest.users)
-        for part, frame in zip(parts, contexts, strict=True)
-        for row in rows_of(part, user)
-        if part.weight is not None and frame is not None
-    ]
-    times = [None] * len(merged) if merged.time is None else merged.time.tolist()
-    found = zip(merged.user.tolist(), merged.item.tolist(), times, merged.weight.tolist(), together, strict=True)
-    assert list(found) == expected
-    assert merged.offsets.tolist() == [sum(user < u for user, *_ in expected) for u in range(data.manifest.users + 1)]
-    if merged.time is None:
-        assert merged.history_end is None
-        return
-    assert merged.history_end is not None
-    for event in range(len(merged)):
-        mine = rows_of(merged, int(merged.user[event]))
-        earlier = [row for row in mine if merged.time[row] < merged.time[event]]
-        assert list(range(mine[0], int(merged.history_end[event]))) == earlier
-    again = data.merged(("train", "valid"), tmp_path / "work" / "merged")
-    assert again.item.tolist() == merged.item.tolist()
 
 
 def test_seen_items_are_the_taken_ones_of_all_splits_in_order(data: Dataset) -> None:

@@ -4,27 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from towers.catalogue import Catalogue
 from towers.events import Events
-from towers.examples import Examples, shuffled
+from towers.examples import Examples
 from towers.tables import HistoryTable, Tables, clock_rows, distinct_bag, windows
-
-
-@given(st.integers(1, 5000), st.integers(0, 2**40))
-@settings(deadline=None)
-def test_the_order_is_a_permutation(count: int, key: int) -> None:
-    assert sorted(shuffled(np.arange(count), count, key)) == list(range(count))
-
-
-def test_epochs_have_orders_of_their_own() -> None:
-    first, second = (shuffled(np.arange(1000), 1000, key) for key in (1, 2))
-    assert (first != second).mean() > 0.98
-    # Neighbours do not stay neighbours, and each tenth of the order draws from everywhere.
-    assert np.abs(np.diff(first)).mean() > 250
-    assert np.abs(first.reshape(10, 100).mean(axis=1) - 499.5).max() < 120
 
 
 def small_events(timed: bool) -> Events:
@@ -214,5 +198,5 @@ def test_a_bag_holds_each_distinct_row_once_and_every_value_in_its_place(largest
 
 
 def test_counts_are_those_of_all_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("towers.catalogue.BLOCK_EVENTS", 2)
+    monkeypatch.setattr("towers.mapped.BLOCK_ROWS", 2)
     assert Catalogue.of(np.array([3, 1, 3, 3, 1], np.int32), 5).counts.tolist() == [3, 2]

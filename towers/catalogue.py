@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towers.events import Int32s, Int64s
-
-BLOCK_EVENTS = 1 << 20  # counted at once: 8 MB
+from towers.mapped import blocks
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,6 @@ class Catalogue:
 def counted(numbers: NDArray[np.int32], size: int) -> Int64s:
     """How often each of ``range(size)`` stands in `numbers` [E]: [size]; E may be larger than memory."""
     counts = np.zeros(size, np.int64)
-    for begin in range(0, len(numbers), BLOCK_EVENTS):
-        # In blocks, because it makes int64 copies.
-        counts += np.bincount(numbers[begin : begin + BLOCK_EVENTS], minlength=size)
+    for block in blocks(numbers):
+        counts += np.bincount(numbers[block], minlength=size)
     return counts

@@ -1,10 +1,13 @@
 """The events of one split as flat arrays, sorted by user and then by time: what training reads."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+
+from towers.mapped import blocks, let_go
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
@@ -23,6 +26,7 @@ class Events:
         history_end: [E], or None where the data set is not timed; the history of event e is
             ``offsets[user[e]]:history_end[e]``, all strictly earlier.
         weight: [E], or None where no weight was mapped.
+        taken_past: what `past` is, where it lies in files; None has it made when it is asked for.
     """
 
     user: Int32s
@@ -31,6 +35,7 @@ class Events:
     time: Int64s | None = None
     history_end: Int64s | None = None
     weight: Floats | None = None
+    taken_past: "Past | None" = None
 
     def __len__(self) -> int:
         return len(self.item)
@@ -46,6 +51,17 @@ class Events:
             None if self.time is None else self.time[part],
             weight=None if self.weight is None else self.weight[part],
         )
+
+    def let_go(self) -> None:
+        """Gives back the pages that were read of memory-mapped arrays."""
+        let_go(self.user, self.item, self.offsets, self.time, self.history_end, self.weight)
+        if self.taken_past is not None:
+            past = self.taken_past
+            let_go(past.item, past.offsets, past.time, past.end, past.place)
+
+    def blocks(self) -> Iterator[slice]:
+        """Ranges of events for one pass over all of them, however many there are."""
+        return blocks(self.user, self.item, self.time, self.history_end, self.weight)
 
     def taken(self) -> "Events":
         """The events of a weight above 0, with the histories they have among themselves; all of them without weights.
@@ -68,6 +84,8 @@ class Events:
     @cached_property
     def past(self) -> "Past":
         """What histories are made of: a user has taken none of what only made an impression."""
+        if self.taken_past is not None:
+            return self.taken_past
         taken = self.taken()
         if taken is self or self.weight is None:
             return Past(self.item, self.offsets, self.time, self.history_end)

@@ -1,4 +1,4 @@
-"""Training batches: a seeded order of the examples and what each batch holds, both a function of the step alone.
+"""Training batches: which examples each holds and what it says of them, both a function of the step alone.
 
 In: events, tables and the catalogue's ranks. Out: `Batch` of NumPy arrays for (epoch, step). No state: a resumed run
 sees the same batches.
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from towers.batch import Batch
 from towers.catalogue import Catalogue
 from towers.events import Events, Floats, Int64s
+from towers.mapped import let_go
+from towers.order import PART, in_parts, order_key, part_of
 from towers.tables import Array, Tables, bagged
 
-FEISTEL_ROUNDS = 4  # an even number, so that both halves end in their own range
-DRAWN_WHOLE = 1 << 14  # places of a set whose permutation costs less than a batch
 AHEAD = 2  # batches that are made while one trains
 NO_ITEM = -1
 
@@ -64,7 +64,18 @@ class Examples:
         """The events [B] that are the examples of one step, rising."""
         begin = step * self.batch_size
         places = np.arange(begin, min(begin + self.batch_size, len(self)), dtype=np.int64)
-        return np.sort(shuffled(places, len(self), key=order_key(self.seed, epoch)))
+        if step == 0 or self._part_of(begin) != self._part_of(begin - self.batch_size):
+            self.let_go()  # what the part before has read is of no use to this one
+        return np.sort(in_parts(places, len(self), order_key(self.seed, epoch), PART))
+
+    def _part_of(self, place: int) -> int:
+        """In which part of an epoch's order an example stands."""
+        return part_of(place, len(self), PART)
+
+    def let_go(self) -> None:
+        """Gives back the pages of memory-mapped files that earlier batches read."""
+        self.events.let_go()
+        let_go(*self.tables.context.values())
 
     def query(self, example: Int64s) -> dict[str, Any]:
         """The query features of examples, as a tower takes them."""
@@ -145,45 +156,3 @@ class Examples:
 def _range_of_user(events: Events, example: Int64s) -> tuple[Int64s, Int64s]:
     user = events.user[example]
     return events.offsets[user], events.offsets[user + 1]
-
-
-def order_key(seed: int, epoch: int) -> int:
-    """The key of an epoch's own order."""
-    return seed * 1_000_003 + epoch
-
-
-def shuffled(places: Int64s, count: int, key: int) -> Int64s:
-    """Where a pseudo-random permutation of ``range(count)`` sends `places`, in O(1) memory.
-
-    A small set gets a permutation drawn whole: four rounds over a handful of halves would leave a pattern.
-    Otherwise a Feistel network permutes the pairs of ``range(a)`` and ``range(b)``, with
-    a b just above `count`; what falls outside, one place in sqrt(count) at most, is sent on until it falls inside.
-
-    Source: Black & Rogaway, Ciphers with arbitrary finite domains, CT-RSA 2002 (generalised Feistel, cycle walking).
-    """
-    if count <= DRAWN_WHOLE:
-        order: Int64s = np.random.default_rng(key).permutation(count)
-        return order[places]
-    a = math.isqrt(max(count - 1, 0)) + 1
-    sizes = np.uint64(a), np.uint64(-(-count // a))
-    out = places.astype(np.uint64)
-    outside = np.arange(len(out))
-    while len(outside):
-        right, left = np.divmod(out[outside], sizes[0])
-        for turn in range(FEISTEL_ROUNDS):
-            # Half of its range, so that the sum stays below 2^64 and each round can be undone.
-            moved = left + (_mixed(right, key * FEISTEL_ROUNDS + turn) >> np.uint64(1))
-            left, right = right, moved % sizes[turn % 2]
-        out[outside] = right * sizes[0] + left
-        outside = outside[out[outside] >= count]
-    return out.astype(np.int64)
-
-
-def _mixed(value: NDArray[np.uint64], key: int) -> NDArray[np.uint64]:
-    """The finaliser of splitmix64 (Steele, Lea & Flood, OOPSLA 2014), keyed."""
-    with np.errstate(over="ignore"):
-        value = value + np.uint64((key + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
-        value = (value ^ value >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
-        value = (value ^ value >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-        mixed: NDArray[np.uint64] = value ^ value >> np.uint64(31)
-        return mixed

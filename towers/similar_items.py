@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from towers.events import Int64s
-from towers.examples import shuffled
+from towers.order import order_key, shuffled
 from towers.relations import ByClass, Relation
 
 
@@ -76,7 +76,7 @@ class _Steps:
     def _examples(self, epoch: int, step: int) -> Int64s:
         begin = step * self.size
         places = np.arange(begin, min(begin + self.size, self.count), dtype=np.int64)
-        return shuffled(places, self.count, key=self.seed * 1_000_003 + epoch)
+        return shuffled(places, self.count, order_key(self.seed, epoch))
 
     def _seed(self, epoch: int, step: int) -> Any:
         return np.array([self.seed, epoch * self.steps + step], np.int32)

@@ -11,8 +11,9 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from towers.catalogue import BLOCK_EVENTS, counted
+from towers.catalogue import counted
 from towers.events import Events, Int64s
+from towers.mapped import blocks
 from towers.model import TwoTower
 from towers.tables import Array, HistoryTable, Tables, clock_rows
 
@@ -45,7 +46,7 @@ def _query_rows(tables: Tables, events: Events) -> dict[str, Iterable[Array]]:
     items, users = _items(events), _users(events)
     return (
         {name: [rows[users]] for name, rows in tables.users.items()}
-        | {name: (rows[block] for block in _blocks(len(rows))) for name, rows in tables.context.items()}
+        | {name: (rows[block] for block in blocks(rows)) for name, rows in tables.context.items()}
         | {name: [each.rows[items]] for name, each in _of_items(tables).items()}
         | {name: _clock(kind, events, tables.ticks_per_second) for name, kind in tables.clocks.items()}
     )
@@ -60,15 +61,9 @@ def _users(events: Events) -> Int64s:
 
 
 def _clock(kind: str, events: Events, ticks_per_second: int) -> Iterator[Array]:
-    for block in _blocks(len(events)):
+    for block in events.blocks():
         seconds = None if events.time is None else events.time[block] // ticks_per_second
         yield clock_rows(kind, seconds, block.stop - block.start)
-
-
-def _blocks(size: int) -> Iterator[slice]:
-    """In blocks, because what is as long as the events lies in files, and copies of it should not lie in memory."""
-    for start in range(0, size, BLOCK_EVENTS):
-        yield slice(start, min(start + BLOCK_EVENTS, size))
 
 
 def _of_items(tables: Tables) -> dict[str, HistoryTable]:

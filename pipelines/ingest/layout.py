@@ -23,6 +23,7 @@ DTYPES: Mapping[str, type[np.generic]] = {
     "weight": np.float32,
 }
 CONTEXT = "context.parquet"
+PIECE_BYTES = 1 << 16
 
 
 def history_ends(offsets: Int64s, time: Int64s) -> Int64s:
@@ -56,30 +57,55 @@ def sum_of_offsets(parts: Sequence[Events]) -> Int64s:
     return total
 
 
-def merged_places(parts: Sequence[Events]) -> list[Int64s]:
-    """Where the events of each part go when all are laid together: after the same user's events of the parts before."""
-    start = sum_of_offsets(parts)[:-1]
-    places = []
-    for part in parts:
-        counts = np.diff(part.offsets)
-        places.append(np.repeat(start - part.offsets[:-1], counts) + np.arange(len(part)))
-        start = start + counts
-    return places
-
-
 def write_events(directory: Path, events: Events) -> None:
     """Writes the arrays of one split that are there."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, dtype in DTYPES.items():
         values = getattr(events, name)
         if values is not None:
-            np.save(directory / f"{name}.npy", np.asarray(values, dtype), allow_pickle=False)
+            with ArrayWriter(directory / f"{name}.npy", values.shape, dtype) as file:
+                file.append(values)
 
 
 def map_events(directory: Path) -> Events:
     """The arrays of one split, memory-mapped; those that are not there are None."""
-    arrays = {name: map_array(directory / f"{name}.npy") for name in DTYPES if (directory / f"{name}.npy").is_file()}
+    files = {name: directory / f"{name}.npy" for name in DTYPES}
+    arrays: dict[str, Any] = {name: map_array(file) for name, file in files.items() if file.is_file()}
     return Events(**arrays)
+
+
+class ArrayWriter:
+    """Writes a `.npy` file from its first row to its last, as `numpy.save` does, but in small pieces.
+
+    Linux keeps a file in its cache in the pieces in which it was written, and maps a whole piece, up to 2 MB, at the
+    first look at any of it. Small ones keep small what a process holds that reads here and there.
+    """
+
+    def __init__(self, path: Path, shape: tuple[int, ...], dtype: Any) -> None:
+        self.dtype = np.dtype(dtype)
+        header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": shape}
+        self._file = path.open("wb", buffering=PIECE_BYTES)
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+    def append(self, values: NDArray[Any]) -> None:
+        """Writes the next rows.
+
+        Raises:
+            OSError: no room for them.
+        """
+        raw = np.ascontiguousarray(values, self.dtype).reshape(-1).view(np.uint8).data
+        for begin in range(0, len(raw), PIECE_BYTES):
+            self._file.write(raw[begin : begin + PIECE_BYTES])
+
+    def close(self) -> None:
+        """After the last row."""
+        self._file.close()
+
+    def __enter__(self) -> "ArrayWriter":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 def new_array(path: Path, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -95,7 +121,7 @@ def new_array(path: Path, shape: tuple[int, ...], dtype: Any) -> Any:
     return array
 
 
-def map_array(path: Path) -> Any:
+def map_array(path: Path) -> NDArray[Any]:
     """One `.npy` file, memory-mapped read-only."""
     plain: NDArray[Any] = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     return plain  # the same mapping; `np.memmap` itself is slow to index
