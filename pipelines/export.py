@@ -135,7 +135,7 @@ def load_run(run: Path) -> Trained:
     model = build_model(config, load_features(run))
     tables = build_tables(model, dataset, None)
     trained = KNOWN_SPLITS if config.data.refit else KNOWN_SPLITS[:1]
-    connect_graphs(model, tables, [dataset.events(split).taken() for split in trained])
+    connect_graphs(model, tables, [dataset.events(split) for split in trained])
     # One pass creates the weights of the hidden layers, which the checkpoint then fills.
     if model.query_tower.encoders:
         model.query_tower(_constants(tables.of_users(*_first_user())))

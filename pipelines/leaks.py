@@ -159,13 +159,15 @@ class _Checks:
             some = np.flatnonzero(counts)
             if events.time is None or not len(some):
                 continue
-            first, last = events.offsets[some], events.offsets[some + 1] - 1
-            early = events.time[first] < latest[some]
-            if early.any():
-                row = int(first[np.flatnonzero(early)[0]])
-                user = self._user(int(events.user[row]))
-                self._fail(f"{name}, row {row} (user {user}): earlier than the user's last event in {before}")
-            latest[some] = events.time[last]
+            for low, high in user_blocks([events]):
+                users = some[np.searchsorted(some, low) : np.searchsorted(some, high)]
+                first, last = events.offsets[users], events.offsets[users + 1] - 1
+                early = events.time[first] < latest[users]
+                if early.any():
+                    row = int(first[np.flatnonzero(early)[0]])
+                    user = self._user(int(events.user[row]))
+                    self._fail(f"{name}, row {row} (user {user}): earlier than the user's last event in {before}")
+                latest[users] = events.time[last]
             before = f"{before} or {name}" if before else name
 
     def repeated_pairs(self) -> None:

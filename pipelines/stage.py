@@ -116,12 +116,15 @@ def _retrieval(
     """Builds the training of `task = "retrieval"`."""
     files = work / EVENT_FILES
     remove(files)
-    files.mkdir()
-    events, context = training_events(data, splits, files, impressions=config.loss.graded)
+    # Apart, because a feature may be named like an array of the events.
+    of_events, of_features = files / "events", files / "features"
+    of_events.mkdir(parents=True)
+    of_features.mkdir()
+    events, context = training_events(data, splits, of_events, impressions=config.loss.graded)
     model = build_model(config, learn_features(config, data, events, context, directory))
-    tables = build_tables(model, data, context, files)
+    tables = build_tables(model, data, context, of_features)
     silence_untrained(model, tables, events)
-    connect_graphs(model, tables, [events.taken()])
+    connect_graphs(model, tables, [events])
     catalogue = Catalogue.of(events.item, data.manifest.items)
     examples = _examples(config, events, tables, catalogue)
     size = min(config.train.batch_size, len(examples))

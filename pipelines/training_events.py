@@ -21,6 +21,8 @@ from pipelines.ingest.layout import CONTEXT, DTYPES, ArrayWriter, history_ends, 
 from towers.events import Events, Int64s, Past
 from towers.mapped import let_go
 
+EVERY_ARRAY = ("user", "item", "offsets", "time", "history_end", "weight")
+
 
 def training_events(
     dataset: Dataset, splits: Sequence[str], directory: Path, *, impressions: bool
@@ -30,8 +32,8 @@ def training_events(
     Args:
         dataset: the data set.
         splits: split names in the order of time, for example ``("train", "valid")``.
-        directory: exists and gets the files; nothing where one split can be read as it is.
-        impressions: keep events of weight 0, which nobody took up. Without them, histories hold none either.
+        directory: exists and gets the files; none where one split can be read as it is.
+        impressions: keep events of weight 0, which nobody took up. Histories hold none either way.
 
     Returns:
         The events, and their own columns in the same order; None where the data set has no such columns.
@@ -41,56 +43,71 @@ def training_events(
     """
     parts = [dataset.events(split) for split in splits]
     tables = [dataset.path / split / CONTEXT for split in splits] if dataset.manifest.event_columns else []
-    counts = _counts(parts, impressions)
-    if len(parts) == 1 and int(counts.sum()) == len(parts[0]):
-        return _with_past(parts[0], dataset, splits, directory), Context(tables) if tables else None
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-    columns = [name for name in ("item", "time", "weight") if all(getattr(part, name) is not None for part in parts)]
-    written = ["user", *columns, *(["history_end"] if "time" in columns else [])]
+    if len(parts) == 1 and (impressions or _all_taken(parts)):
+        events, files = parts[0], tables
+    else:
+        files = _write(parts, tables, directory, EVERY_ARRAY, impressions=impressions)
+        events = map_events(directory)
+    return _with_past(events, parts, directory), Context(files) if tables else None
+
+
+def _all_taken(parts: Sequence[Events]) -> bool:
+    return all(part.weight is None or (part.weight[block] > 0).all() for part in parts for block in part.blocks())
+
+
+def _write(
+    parts: Sequence[Events], tables: Sequence[Path], directory: Path, names: Sequence[str], *, impressions: bool
+) -> list[Path]:
+    """Writes `names` of the arrays of all parts together, as far as they have them; the files of their own columns."""
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(_counts(parts, impressions))])
+    sources = {name: "time" if name == "history_end" else name for name in names if name != "offsets"}
+    there = {name: of for name, of in sources.items() if all(getattr(part, of) is not None for part in parts)}
     files: list[Path] = []
     with ExitStack() as opened:
-        size = (int(offsets[-1]),)
-        out = {
-            name: opened.enter_context(ArrayWriter(directory / f"{name}.npy", size, DTYPES[name])) for name in written
-        }
-        opened.enter_context(ArrayWriter(directory / "offsets.npy", offsets.shape, DTYPES["offsets"])).append(offsets)
+
+        def opened_for(name: str, size: int) -> ArrayWriter:
+            return opened.enter_context(ArrayWriter(directory / f"{name}.npy", (size,), DTYPES[name]))
+
+        opened_for("offsets", len(offsets)).append(offsets)
+        out = {name: opened_for(name, int(offsets[-1])) for name in there}
         for low, high in user_blocks(parts):
             own = [part.between(low, high) for part in parts]
             order = _order(own, impressions)
-            values = {name: _together(own, name)[order] for name in ("user", *columns)}
-            if "time" in columns:
-                first = offsets[low]
-                values["history_end"] = first + history_ends(offsets[low : high + 1] - first, values["time"])
             for name, file in out.items():
-                file.append(values[name])
+                values = _together(own, there[name])[order]
+                if name == "history_end":
+                    first = offsets[low]
+                    values = first + history_ends(offsets[low : high + 1] - first, values)
+                file.append(values)
             if tables:
                 files.append(directory / f"context-{len(files):05}.parquet")
                 _columns(parts, own, tables, low)[order].write_parquet(files[-1])
-    return _with_past(map_events(directory), dataset, splits, directory), Context(files) if tables else None
+    return files
 
 
-def _with_past(events: Events, dataset: Dataset, splits: Sequence[str], directory: Path) -> Events:
-    """Events with impressions among them, and in files beside them what their histories are made of."""
-    if events.weight is None or all((events.weight[block] > 0).all() for block in events.blocks()):
-        return events
+def _with_past(events: Events, parts: Sequence[Events], directory: Path) -> Events:
+    """The events, and what their histories are made of: files of their own where there are impressions among them."""
+    if _all_taken([events]):
+        return replace(events, taken_past=Past(events.item, events.offsets, events.time, events.history_end))
     folder = directory / "taken"
     folder.mkdir()
-    taken, _ = training_events(dataset, splits, folder, impressions=False)
+    _write(parts, [], folder, ("item", "offsets", "time"), impressions=False)
     with ArrayWriter(folder / "place.npy", (len(events) + 1,), np.int64) as file:
         file.append(np.zeros(1, np.int64))
         before = 0
         for block in events.blocks():
-            after = before + np.cumsum(events.weight[block] > 0)
+            after = before + np.cumsum(np.asarray(events.weight)[block] > 0)
             file.append(after)
             before = after[-1]
-    place, end = map_array(folder / "place.npy"), None
+    place = map_array(folder / "place.npy")
     if events.history_end is not None:
         with ArrayWriter(folder / "end.npy", (len(events),), np.int64) as file:
             for block in events.blocks():
                 file.append(place[events.history_end[block]])
                 let_go(place)
-        end = map_array(folder / "end.npy")
-    return replace(events, taken_past=Past(taken.item, taken.offsets, taken.time, end, place))
+    paths = {name: folder / f"{name}.npy" for name in ("item", "offsets", "time", "end")}
+    arrays: dict[str, Any] = {name: map_array(path) if path.is_file() else None for name, path in paths.items()}
+    return replace(events, taken_past=Past(**arrays, place=place))
 
 
 def _columns(parts: Sequence[Events], own: Sequence[Events], tables: Sequence[Path], low: int) -> pl.DataFrame:

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from stopped_world import Point, make_world, same, stopped, training
 
-from pipelines.ingest.layout import new_array
+from pipelines.ingest.layout import ArrayWriter, new_array
 from serving.disk_full import DiskFullError, no_room, telling_full_disk
 
 TRAIN: list[Point] = [
@@ -101,6 +101,7 @@ def test_whichever_library_wrote_the_reason_is_found(tmp_path: Path) -> None:
     writers = {
         "text": lambda: full.write_text("x" * 100_000),
         "numpy": lambda: np.arange(100_000).tofile(full),
+        "arrays": lambda: ArrayWriter(full, (100_000,), np.int64).append(np.arange(100_000)),
         "csv": lambda: frame.write_csv(full),
         "parquet": lambda: frame.write_parquet(full),
         "tensorflow": lambda: tf.io.write_file(str(full), "x" * 100_000),

@@ -1,17 +1,20 @@
 """Memory-mapped arrays give their pages back, and keep their values."""
 
+import dataclasses
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pipelines.ingest.layout import map_array, map_events, new_array, write_events
+from pipelines.heldout import user_blocks
+from pipelines.ingest.layout import history_ends, map_array, map_events, new_array, write_events
 from towers.catalogue import Catalogue
-from towers.events import Events
+from towers.events import Events, Past
 from towers.examples import Examples
 from towers.mapped import blocks, let_go
-from towers.tables import Tables
+from towers.sequences import SequenceExamples
+from towers.tables import SequenceTable, Tables
 
 ROWS = 4_000_000  # 32 MB
 
@@ -74,13 +77,15 @@ def test_batches_hold_the_pages_of_a_part_and_go_through_all_examples(
     user = np.repeat(np.arange(users, dtype=np.int32), each)
     write_events(tmp_path, Events(user, item, np.arange(users + 1) * each))
     monkeypatch.setattr("towers.examples.PART", len(item) // 20)
+    write_events(tmp_path / "context", Events(user, item, np.arange(users + 1) * each))
+    column = map_array(tmp_path / "context" / "item.npy")
     catalogue = Catalogue(item, np.arange(len(item)), np.ones(len(item), np.int64))
-    examples = Examples(map_events(tmp_path), Tables({}, {}), catalogue, 30_000, seed=3)
+    examples = Examples(map_events(tmp_path), Tables({}, {}, {"device": column}), catalogue, 30_000, seed=3)
     for epoch in (0, 1):
         found, most = [], 0
         for step in range(examples.steps):
             found.append(examples.batch(epoch, step).item)
-            most = max(most, resident(tmp_path / "item.npy"))
+            most = max(most, *(resident(folder / "item.npy") for folder in (tmp_path, tmp_path / "context")))
         together = np.concatenate(found)
         assert len(np.unique(together)) == together.size > len(item) - 30_000
         # A twentieth of 16 MB, runs rounded up to pieces of 64 KB at both ends; two parts where one ends in a batch.
@@ -89,3 +94,45 @@ def test_batches_hold_the_pages_of_a_part_and_go_through_all_examples(
     for step in range(examples.steps):
         examples.batch(0, step)
     assert resident(tmp_path / "item.npy") > 4 * len(item) * 0.9, "all of a set that is one part stays"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")
+def test_passes_over_events_and_over_users_give_back_what_they_read(tmp_path: Path) -> None:
+    users, each = 40_000, 50
+    item = np.arange(users * each, dtype=np.int32)
+    user, offsets = np.repeat(np.arange(users, dtype=np.int32), each), np.arange(users + 1) * each
+    write_events(tmp_path, Events(user, item, offsets))
+    write_events(tmp_path / "taken", Events(user, item, offsets))
+    files = [tmp_path / "item.npy", tmp_path / "taken" / "item.npy"]
+    events, taken = map_events(tmp_path), map_events(tmp_path / "taken")
+    both = dataclasses.replace(events, taken_past=Past(taken.item, taken.offsets, None, None))
+
+    def read(rows: slice) -> list[int]:
+        assert (both.item[rows] == both.past.item[rows]).all()
+        return [resident(file) for file in files]
+
+    assert min(map(min, zip(*map(read, both.blocks()), strict=True))) > 0
+    assert [resident(file) for file in files] == [0, 0]
+    for low, high in user_blocks([both]):
+        assert min(read(slice(int(offsets[low]), int(offsets[high])))) > 0
+    assert [resident(file) for file in files] == [0, 0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")
+def test_batches_of_whole_histories_hold_the_pages_of_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    users, each = 20_000, 100
+    item = np.arange(users * each, dtype=np.int32)
+    user, offsets = np.repeat(np.arange(users, dtype=np.int32), each), np.arange(users + 1) * each
+    time = np.tile(np.arange(each), users)
+    write_events(tmp_path, Events(user, item, offsets, time, history_ends(offsets, time)))
+    monkeypatch.setattr("towers.sequences.PART", len(item) // 20)
+    catalogue = Catalogue(item, np.arange(len(item)), np.ones(len(item), np.int64))
+    tables = Tables({}, {}, sequences={"past": SequenceTable(np.ones(len(item), np.int32), 50)})
+    examples = SequenceExamples(map_events(tmp_path), tables, catalogue, 50_000, seed=3)
+    held = []
+    for step in range(examples.steps):
+        examples.batch(0, step)
+        held.append(resident(tmp_path / "item.npy"))
+    # Of 8 MB: two parts of a twentieth, their runs in pieces of up to 64 KB at both ends.
+    assert 0 < max(held) < 2 * (4 * len(item) // 20 + 32 * 2 * (1 << 16))
+    assert max(held) < 4 * len(item) * 0.7

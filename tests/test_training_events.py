@@ -8,10 +8,13 @@ import polars as pl
 import pytest
 
 from pipelines import prepare
+from pipelines.check import check_recipe
 from pipelines.dataset import Dataset
+from pipelines.stage import build_training
 from pipelines.training_events import training_events
 from tests.split_world import SPLITS, rows_of, split_world, time_of
-from towers.config import DataConfig
+from towers.config import DataConfig, parse_config
+from towers.examples import Examples
 
 
 @pytest.fixture(params=SPLITS)
@@ -50,7 +53,8 @@ def test_splits_laid_together_are_one_split_with_histories(
         expected
     )
     assert found.offsets.tolist() == [sum(user < u for user, *_ in expected) for u in range(data.manifest.users + 1)]
-    assert (found.taken_past is not None) == impressions
+    # An impression is no part of a history: those of taken events alone are read where they lie.
+    assert found.taken_past is not None and (found.taken_past.place is not None) == impressions
     again = replace(found, taken_past=None)
     for name in ("item", "offsets", "time", "end", "place"):
         mapped, made = getattr(found.past, name), getattr(again.past, name)
@@ -85,3 +89,18 @@ def test_a_split_of_impressions_alone_leaves_nothing(tmp_path: Path) -> None:
     found, context = training_events(data, ("train",), tmp_path / "work", impressions=False)
     assert (len(found), found.offsets.tolist()) == (0, [0] * (data.manifest.users + 1))
     assert context is not None and context.rows == 0 and np.asarray(found.time).tolist() == []
+
+
+@pytest.mark.parametrize("name", ["item", "user", "time", "weight", "offsets"])
+def test_a_feature_may_be_named_like_an_array_of_the_events(name: str, tmp_path: Path) -> None:
+    data = split_world(tmp_path, "global_time")
+    raw = {"features": {"query": {name: {"kind": "numeric", "column": "place"}}, "candidate": {"id": {"kind": "id"}}}}
+    config = check_recipe(parse_config(raw), data)
+    run = tmp_path / "run"
+    run.mkdir()
+    training = build_training(config, data, ("train",), run, run, validated=False)
+    assert isinstance(training.batches, Examples)
+    wanted = data.events("train").taken()
+    for array in ("item", "user", "time", "weight", "offsets"):
+        assert getattr(training.batches.events, array).tolist() == getattr(wanted, array).tolist()
+    assert len(training.batches.tables.context[name]) == len(wanted)

@@ -25,7 +25,7 @@ def connect_graphs(model: TwoTower, tables: Tables, parts: Sequence[Events]) -> 
     Args:
         model: the towers.
         tables: looked-up features of the same towers.
-        parts: the events that train, split by split.
+        parts: the events that train, split by split; those of weight 0 connect nothing.
 
     Raises:
         ConfigError: the graph is too large to be pooled whole in each step.
@@ -36,6 +36,7 @@ def connect_graphs(model: TwoTower, tables: Tables, parts: Sequence[Events]) -> 
     ]
     if not queries and not candidates:
         return
+    parts = [part.taken() for part in parts]  # a copy where some have weight 0: not before a graph needs it
     user, item = np.concatenate([part.user for part in parts]), np.concatenate([part.item for part in parts])
     # By user, as training has them: of too many neighbours the last ones count.
     order = np.argsort(user, kind="stable")

@@ -61,7 +61,9 @@ class Events:
 
     def blocks(self) -> Iterator[slice]:
         """Ranges of events for one pass over all of them, however many there are."""
-        return blocks(self.user, self.item, self.time, self.history_end, self.weight)
+        for block in blocks(self.item):
+            yield block
+            self.let_go()
 
     def taken(self) -> "Events":
         """The events of a weight above 0, with the histories they have among themselves; all of them without weights.

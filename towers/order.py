@@ -38,8 +38,10 @@ def in_parts(places: Int64s, count: int, key: int, part: int) -> Int64s:
     while len(outside):  # all runs hold a few examples more than there are: on, until it falls inside
         place = out[outside]
         of = place // size
-        for each in np.unique(of):
-            place[of == each] = shuffled(place[of == each] - each * size, size, _derived(key, int(each)))
+        by_part = np.argsort(of, kind="stable")
+        for own in np.split(by_part, 1 + np.flatnonzero(np.diff(of[by_part]))):
+            each = int(of[own[0]])
+            place[own] = shuffled(place[own] - each * size, size, _derived(key, each))
         group = place // run
         turn = _mixed(group.astype(np.uint64), key) % np.uint64(parts)
         out[outside] = (group * parts + (of + turn.astype(np.int64)) % parts) * run + place % run
