@@ -46,7 +46,15 @@ def weights(built: Trainer) -> list[np.ndarray]:
 # Checkpoints are made after steps 3, 6, 8 (an epoch), 9, 12, 15, 16; the two last ones are kept. A state is good when
 # the loss of the step after it is: where that one is bad, the state is dropped as well.
 @pytest.mark.parametrize(
-    ("epoch", "step", "kept"), [(0, 0, None), (0, 3, None), (0, 7, 6), (1, 0, 6), (1, 4, 9), (1, 5, 12)]
+    ("epoch", "step", "kept"),
+    [
+        (0, 0, None),
+        pytest.param(0, 3, None, marks=pytest.mark.long),
+        (0, 7, 6),
+        pytest.param(1, 0, 6, marks=pytest.mark.long),
+        pytest.param(1, 4, 9, marks=pytest.mark.long),
+        (1, 5, 12),
+    ],
 )
 def test_a_nan_names_its_step_and_batch_and_keeps_the_last_good_state(
     tmp_path: Path, epoch: int, step: int, kept: int | None

@@ -65,10 +65,13 @@ CELLS = (
     [pytest.param({"loss": {"name": name} | OPTIONS.get(name, {})}, id=name) for name in ALONE]
     + [
         pytest.param(
-            {"loss": {"name": loss} | OPTIONS.get(loss, {}), "sampler": DRAWN[sampler]}, id=f"{loss}-{sampler}"
+            {"loss": {"name": loss} | OPTIONS.get(loss, {}), "sampler": DRAWN[sampler]},
+            id=f"{loss}-{sampler}",
+            # Every loss and every sampler in the default run, every pair of them in the long one.
+            marks=[] if (row + column) % 3 == 0 else pytest.mark.long,
         )
-        for loss in SAMPLED
-        for sampler in DRAWN
+        for row, loss in enumerate(SAMPLED)
+        for column, sampler in enumerate(DRAWN)
     ]
     + [pytest.param(sections, id=name) for name, sections in VARIANTS.items()]
 )

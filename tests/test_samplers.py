@@ -207,6 +207,13 @@ def test_an_alias_table_holds_its_distribution(weights: list[float]) -> None:
     assert keep.min() >= 0 and keep.max() <= 1
 
 
+def test_alike_weights_that_rounding_puts_below_their_share_keep_their_columns() -> None:
+    p = np.full(5, np.nextafter(0.2, 0))
+    assert (p * 5 < 1).all()
+    keep, alias = alias_table(p)
+    assert (keep.tolist(), alias.tolist()) == ([1.0] * 5, list(range(5)))
+
+
 # Precision
 
 

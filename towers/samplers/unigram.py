@@ -67,7 +67,7 @@ def alias_table(p: Doubles) -> tuple[Doubles, NDArray[np.int64]]:
     w = p * size
     keep, alias = np.ones(size), np.arange(size, dtype=np.int64)
     light, heavy = np.flatnonzero(w < 1), np.flatnonzero(w >= 1)
-    if not len(light):
+    if not len(light) or not len(heavy):  # all alike: rounding may put each of them just below 1
         return keep, alias
     gaps, excess = np.cumsum(1 - w[light]), np.cumsum(w[heavy] - 1)
     giver = np.searchsorted(excess, np.concatenate([[0.0], gaps[:-1]]), side="left")
