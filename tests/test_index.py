@@ -274,7 +274,8 @@ def test_too_many_exclusions_never_reach_the_approximate_index(monkeypatch: pyte
     ],
 )
 def test_scann_leaves_out_what_is_excluded_for_each_query(leaves: int, sizes: list[int]) -> None:
-    parameters = ScannParameters(leaves=leaves, leaves_searched=leaves, rescored=N // 4)
+    # ScaNN learns its codes anew each time: with a quarter rescored, one of the first ten is missed now and then.
+    parameters = ScannParameters(leaves=leaves, leaves_searched=leaves, rescored=N // 2)
     batch, rng = len(sizes), np.random.default_rng(len(sizes))
     excluded = [np.sort(rng.choice(N, size=size, replace=False)) for size in sizes]
     rows, scores = ScannIndex.build(VECTORS, parameters).search(QUERIES[:batch], 10, excluded)
