@@ -88,7 +88,7 @@ def main(work: Path, rounds: int, dry: bool) -> int:
 
 
 def exact(bundle: Bundle, queries: Floats) -> Rows:
-    return ExactIndex(bundle.item_vectors).search(queries, K)[0]
+    return ExactIndex(bundle.recall_vectors).search(queries, K)[0]
 
 
 def indexed(bundle: Path) -> float:

@@ -157,7 +157,7 @@ def questions(recipe: dict[str, Any], data: Dataset, work: Path) -> dict[str, An
         summary = train.run(parse_config(recipe), data.path, run)
         export.run(run, bundle)
         opened = Bundle.open(bundle)
-        served = Served.match(opened, ExactIndex(opened.item_vectors), data)
+        served = Served.match(opened, ExactIndex(opened.recall_vectors), data)
         held = heldout(data, "test")
         known = seen(data, KNOWN)
         new = np.bincount(known[1], minlength=data.manifest.items) == 0

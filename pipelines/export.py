@@ -16,6 +16,7 @@ import polars as pl
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from pipelines.bundle_prior import BundlePrior
 from pipelines.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.heldout import seen, seen_times
@@ -29,7 +30,7 @@ from serving.bundle_writer import write_bundle
 from serving.manifest import MANIFEST, Manifest
 from serving.manifest import FeatureSpec as RequestFeature
 from serving.staging import refuse_existing
-from towers.config import Config, load_config
+from towers.config import Config, PriorConfig, load_config
 from towers.connect import connect_graphs
 from towers.events import Floats, Int32s, Int64s
 from towers.export import save_tower
@@ -78,6 +79,7 @@ def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool 
     offsets, seen_items = seen(dataset, KNOWN_SPLITS)
     users, query_vectors = _query_vectors(model, tables, offsets, seen_items, seen_times(dataset, KNOWN_SPLITS))
     popularity = np.bincount(seen_items, minlength=dataset.manifest.items)
+    prior = _prior(trained)
     segments = None if popular_by is None else popular_segments(dataset, popular_by, offsets, row_of[seen_items])
     offsets, seen_items = select_lists(users, offsets, row_of[seen_items].astype(np.int32))
     exponent = float(model.candidate_tower.norm_exponent)
@@ -85,6 +87,9 @@ def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool 
     # Named by what it serves: the same vectors have the same version, whoever trained them.
     digest = hashlib.sha256(np.ascontiguousarray(item_vectors).data)
     digest.update(np.ascontiguousarray(query_vectors).data)
+    if prior is not None and prior.weighs:
+        digest.update(prior.shares[items].tobytes())
+        digest.update(prior.info.model_dump_json().encode())
     version_of_vectors = digest.hexdigest()
     return write_bundle(
         out,
@@ -111,6 +116,7 @@ def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool 
         training=trained.summary,
         segmented_by=popular_by,
         popular_segments=segments,
+        **({} if prior is None else prior.arguments(items)),
         overwrite=overwrite,
     )
 
@@ -134,14 +140,26 @@ def load_run(run: Path) -> Trained:
     config = load_config(run / "config.toml")
     model = build_model(config, load_features(run))
     tables = build_tables(model, dataset, None)
-    trained = KNOWN_SPLITS if config.data.refit else KNOWN_SPLITS[:1]
-    connect_graphs(model, tables, [dataset.events(split) for split in trained])
+    connect_graphs(model, tables, [dataset.events(split) for split in _trained_splits(config)])
     # One pass creates the weights of the hidden layers, which the checkpoint then fills.
     if model.query_tower.encoders:
         model.query_tower(_constants(tables.of_users(*_first_user())))
     model.candidate_tower(_constants({name: rows[:1] for name, rows in tables.items.items()}))
     tf.train.Checkpoint(model=model).read(str(run / "checkpoints" / "final")).assert_existing_objects_matched()
     return Trained(config, summary, dataset, model, tables)
+
+
+def _prior(trained: Trained) -> BundlePrior | None:
+    """The prior that the last stage of a run trained or was given; None where the recipe or the data have none."""
+    given = trained.summary["stages"][-1].get("prior")
+    if given is None:
+        return None
+    splits = _trained_splits(trained.config)
+    return BundlePrior.of_dataset(trained.dataset, KNOWN_SPLITS, splits, PriorConfig(**given))
+
+
+def _trained_splits(config: Config) -> tuple[str, ...]:
+    return KNOWN_SPLITS if config.data.refit else KNOWN_SPLITS[:1]
 
 
 def request_feature(spec: FeatureSpec) -> RequestFeature:

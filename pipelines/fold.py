@@ -5,6 +5,8 @@ own rows, without an index; its manifest says up to which change, so that a serv
 """
 
 import shutil
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from serving.journal import FILE, Journal, JournalError
 from serving.live import Live
 from serving.live_items import View
 from serving.manifest import MANIFEST, LiveInfo, Manifest
+from serving.prior import SMOOTHING
 from serving.recall import Recaller
 from serving.staging import refuse_existing
 
@@ -46,18 +49,27 @@ def run(bundle: Path, state: Path, out: Path, *, overwrite: bool = False) -> Man
     try:
         journal = Journal.open(state)
         live = Live(journal, Encoder.of_items)
-        recaller = Recaller(opened, ExactIndex(opened.item_vectors))
+        recaller = Recaller(opened, ExactIndex(opened.recall_vectors))
         # Before the changes are read: what is added meanwhile will be replayed once more.
         last = max((change.seq for change in journal.items_since(0)), default=0)
         live.attach(recaller)
     except JournalError as error:
         raise DataError(f"--state {state}: {error}") from None
-    held = LiveInfo(journal=journal.identity, items=last)
+    before = opened.manifest.live
+    counted = before.events if before is not None and before.journal == journal.identity else 0
+    try:
+        events = journal.events_since(counted)
+    except JournalError as error:
+        raise DataError(f"--state {state}: {error}") from None
+    held = LiveInfo(journal=journal.identity, items=last, events=events[-1][0] if events else counted)
     journal.close()
-    return _write(opened, recaller.catalogue.live.view, held, out, overwrite=overwrite)
+    taken = Counter(event.item_id for _, event in events)
+    return _write(opened, recaller.catalogue.live.view, taken, held, out, overwrite=overwrite)
 
 
-def _write(bundle: Bundle, view: View, live: LiveInfo, out: Path, *, overwrite: bool) -> Manifest:
+def _write(
+    bundle: Bundle, view: View, taken: Mapping[str, int], live: LiveInfo, out: Path, *, overwrite: bool
+) -> Manifest:
     """The bundle's rows in their order, changed ones in their place, new ones at the end, deleted ones left out."""
     names, base = bundle.item_names, view.base
     source = np.arange(base)
@@ -96,10 +108,35 @@ def _write(bundle: Bundle, view: View, live: LiveInfo, out: Path, *, overwrite: 
         lineage=manifest.lineage | {"folded": {"from": bundle.path.name, "items": len(view.living)}},
         training=manifest.training,
         live=live,
+        **_moved_prior(bundle, ids, taken),
         segmented_by=manifest.segmented_by,
         popular_segments=_segments(bundle, row_of),
         overwrite=overwrite,
     )
+
+
+def _moved_prior(bundle: Bundle, ids: pl.Series, taken: Mapping[str, int]) -> dict[str, Any]:
+    """The prior and the popular counts with the events since; each counts as the mean event of the window did.
+
+    Args:
+        bundle: the bundle as it was.
+        ids: [N] ids of the new bundle.
+        taken: how often items were taken since.
+    """
+    prior, more = bundle.manifest.prior, np.array([taken.get(item_id, 0) for item_id in ids], np.float64)
+    known = np.array([bundle.item_rows.get(item_id, -1) for item_id in ids], np.int64)
+    there = known >= 0
+    weight = 1.0 if prior is None else prior.event_weight
+    moved: dict[str, Any] = {}
+    if bundle.popular_counts is not bundle.popularity:
+        counts = np.where(there, bundle.popular_counts[known], 0) + weight * more
+        moved["popular_counts"] = counts
+    if prior is not None and bundle.item_prior is not None:
+        shares = np.where(there[:, np.newaxis], bundle.item_prior[known], np.array(prior.new_item, np.float32))
+        counts = (np.exp(shares[:, 0].astype(np.float64)) - SMOOTHING) * prior.mean_count + weight * more
+        shares[:, 0] = np.where(more > 0, np.log(counts / (prior.mean_count or 1.0) + SMOOTHING), shares[:, 0])
+        moved |= {"prior": prior, "item_prior": shares}
+    return moved
 
 
 def _segments(bundle: Bundle, row_of: Rows) -> pl.DataFrame | None:

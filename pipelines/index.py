@@ -25,6 +25,7 @@ from serving.scann_index import EXACT_BELOW, TUNED_K, ScannIndex, ScannParameter
 from serving.staging import remove
 
 SAMPLE = 2_000
+TARGET_RECALL = 0.98
 SINGLE_QUERIES = 200
 # Steps between settings that are tried, and so many times k candidates before more leaves are tried instead.
 LEAVES_STEP, RESCORED_STEP, PLENTY = 1.25, 1.05, 16
@@ -35,7 +36,12 @@ BLOCK_FOUND = 4_194_304
 
 
 def run(
-    bundle: Path, *, target_recall: float = 0.98, kind: Literal["auto", "exact", "scann"] = "auto", seed: int = 0
+    bundle: Path,
+    *,
+    target_recall: float = TARGET_RECALL,
+    kind: Literal["auto", "exact", "scann"] = "auto",
+    seed: int = 0,
+    like: IndexInfo | None = None,
 ) -> IndexInfo:
     """Builds, tunes, measures and publishes the index of a bundle, replacing the one it has.
 
@@ -44,6 +50,7 @@ def run(
         target_recall: recall@100 against exact search that the index must reach, in (0, 1].
         kind: "auto" takes exact search below 20,000 items.
         seed: picks the queries that measure.
+        like: an index of nearly the same vectors, whose settings are taken where they still reach its recall.
 
     Returns:
         What the manifest now says about the index.
@@ -57,26 +64,14 @@ def run(
     opened = Bundle.open(bundle)
     if kind == "auto":
         kind = "exact" if opened.manifest.items < EXACT_BELOW else "scann"
-    queries = sample_queries(opened, seed)
+    queries = opened.sample_queries(SAMPLE, seed)
     if kind == "exact":
-        info = IndexInfo(kind="exact", measured=_measure(ExactIndex(opened.item_vectors), queries, 1.0, 0.0, 0))
+        info = IndexInfo(kind="exact", measured=_measure(ExactIndex(opened.recall_vectors), queries, 1.0, 0.0, 0))
         replace_index(bundle, info)
     else:
-        info = _build_scann(opened, queries, target_recall)
+        info = _build_scann(opened, queries, target_recall, like)
     say(_summary(info))
     return info
-
-
-def sample_queries(bundle: Bundle, seed: int) -> Floats:
-    """At most 2,000 of the bundle's query vectors, or item vectors where it has none of any user: [B, D]."""
-    for vectors in (bundle.query_vectors, bundle.item_vectors):
-        rows = np.random.default_rng(seed).choice(len(vectors), size=min(SAMPLE, len(vectors)), replace=False)
-        drawn = vectors[np.sort(rows)]
-        # A zero vector is answered with popular items, without a search.
-        drawn = drawn[np.any(drawn != 0, axis=1)]
-        if len(drawn):
-            break
-    return np.ascontiguousarray(drawn)
 
 
 def tune(index: ScannIndex, queries: Floats, truth: Rows, target: float) -> tuple[ScannIndex, float]:
@@ -182,14 +177,17 @@ def _single_query_s(index: Index, queries: Floats, k: int) -> float:
     return float(np.median(seconds))
 
 
-def _build_scann(bundle: Bundle, queries: Floats, target: float) -> IndexInfo:
+def _build_scann(bundle: Bundle, queries: Floats, target: float, like: IndexInfo | None) -> IndexInfo:
     k = min(TUNED_K, bundle.manifest.items)
-    truth, _ = ExactIndex(bundle.item_vectors).search(queries, k)
+    truth, _ = ExactIndex(bundle.recall_vectors).search(queries, k)
     say(f"build: ScaNN over {bundle.manifest.items:,} x {bundle.manifest.dimension}")
     start = time.perf_counter()
-    built = ScannIndex.build(bundle.item_vectors)
+    kept = None if like is None else ScannParameters(**like.parameters)
+    index = ScannIndex.build(bundle.recall_vectors, kept)
     build_s = time.perf_counter() - start
-    index, recall = tune(built, queries, truth, target)
+    recall = recall_against(truth, index.search(queries, k)[0])
+    if kept is None or recall < target:
+        index, recall = tune(index, queries, truth, target)
     # Beside the index directories, in the bundle: the move into place must be a rename on one file system.
     staging = bundle.path / f".index.{os.getpid()}.partial"
     for unfinished in bundle.path.glob(".index.*.partial"):

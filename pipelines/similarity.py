@@ -10,6 +10,7 @@ import numpy as np
 
 from pipelines.dataset import Dataset
 from pipelines.labels import VALIDATION, Labels, questions, read_labels
+from pipelines.popularity import Counting
 from pipelines.tables import build_tables
 from pipelines.vocabulary import learn_features
 from towers.catalogue import Catalogue
@@ -34,12 +35,14 @@ class Training(NamedTuple):
         batches: of one epoch after the other.
         validation: what chooses the epoch; None trains them all.
         examples: how many there are.
+        counting: which popularity the prior counts; None without a prior.
     """
 
     task: Task
     batches: Batches
     validation: Validation | None
     examples: int
+    counting: Counting | None = None
 
 
 def similarity_training(config: Config, data: Dataset, directory: Path) -> Training:

@@ -18,6 +18,8 @@ import tensorflow as tf
 from pipelines.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.heldout import heldout, heldout_users
+from pipelines.popularity import Counting
+from pipelines.prior import choose_counting, has_prior, prior_config, shares_of
 from pipelines.progress import progress, say
 from pipelines.similarity import Training, similarity_training
 from pipelines.tables import build_tables
@@ -25,7 +27,7 @@ from pipelines.training_events import training_events
 from pipelines.vocabulary import LearntFeatures, learn_features
 from serving.staging import flush_to_disk, remove, staged
 from towers.catalogue import Catalogue
-from towers.config import Config
+from towers.config import Config, PriorConfig
 from towers.connect import connect_graphs
 from towers.events import Events
 from towers.examples import Examples
@@ -97,8 +99,20 @@ def _train(
         "examples": training.examples,
         "batch_size": config.train.batch_size,
         "norm_exponent": round(float(training.task.towers.candidate_tower.norm_exponent), 6),
+        "prior": _prior(config, data, training),
         **dataclasses.asdict(summary),
     }
+
+
+def _prior(config: Config, data: Dataset, training: Training) -> dict[str, Any] | None:
+    """What an export needs of the prior: the counting, and the weights."""
+    if training.counting is not None:
+        chosen = prior_config(training.task.towers, training.counting)
+    elif isinstance(config.model.prior, PriorConfig) and has_prior(config, data):
+        chosen = config.model.prior
+    else:
+        return None
+    return chosen.model_dump()
 
 
 def build_training(
@@ -131,7 +145,8 @@ def _retrieval(
     seen = config.train.epochs * examples.steps * size
     sampler = build_sampler(config.negatives, catalogue.counts, size, seen) if config.negatives is not None else None
     task = Retrieval(model, config, ItemFeatures(tables.items, catalogue), len(catalogue), sampler)
-    return Training(task, examples, validation(config, data, tables) if validated else None, len(examples))
+    check, counting = validation(config, data, tables, splits) if validated else (None, None)
+    return Training(task, examples, check, len(examples), counting)
 
 
 def _examples(config: Config, events: Events, tables: Tables, catalogue: Catalogue) -> Examples:
@@ -157,19 +172,23 @@ def _examples(config: Config, events: Events, tables: Tables, catalogue: Catalog
     return examples
 
 
-def validation(config: Config, data: Dataset, tables: Tables) -> Validation | None:
+def validation(
+    config: Config, data: Dataset, tables: Tables, splits: tuple[str, ...] = ("train",)
+) -> tuple[Validation | None, Counting | None]:
     """The held-out users of the validation split, or a seeded sample where there are more than the recipe allows.
 
-    None where nobody has a target: every validation event repeats one of training.
+    None where nobody has a target: every validation event repeats one of training. Beside them which popularity the
+    prior counts, where there is one.
     """
     users = heldout_users(data, "valid")
     if not len(users):
-        return None
+        return None, None
     most = min(config.train.validation_users, len(users))
     rows = np.sort(np.random.default_rng(config.train.seed).choice(len(users), most, replace=False))
     held = heldout(data, "valid", users[rows])
     query = tables.of_users(held.users, held.seen_offsets, held.seen_items, held.seen_times)
-    return Validation(
+    counting = choose_counting(config, data, held, splits) if has_prior(config, data) else None
+    check = Validation(
         query,
         tables.items,
         held.seen_offsets,
@@ -177,7 +196,9 @@ def validation(config: Config, data: Dataset, tables: Tables) -> Validation | No
         held.target_offsets,
         held.target_items,
         config.train.metric,
+        None if counting is None else shares_of(data, splits, splits, counting),
     )
+    return check, counting
 
 
 def _fit(name: str, trainer: Trainer) -> Summary:

@@ -24,7 +24,7 @@ from pipelines.progress import say
 from pipelines.stage import run_stage
 from serving.disk_full import telling_full_disk
 from serving.staging import publish, refuse_existing, remove, staged
-from towers.config import Config
+from towers.config import Config, PriorConfig
 
 SUMMARY = "summary.json"
 CHOOSE = "choose"  # of an unfinished run: the stage that chooses the epochs
@@ -123,6 +123,9 @@ def _train_stages(config: Config, data: Dataset, work: Path) -> list[dict[str, A
     if config.model.norm_exponent == "validation":
         model = config.model.model_copy(update={"norm_exponent": chosen["norm_exponent"]})
         best = best.model_copy(update={"model": model})
+    if config.model.prior == "validation":
+        given = "off" if chosen["prior"] is None else PriorConfig(**chosen["prior"])
+        best = best.model_copy(update={"model": best.model.model_copy(update={"prior": given})})
     return [chosen, run_stage("refit", best, data, ("train", "valid"), work, work, validated=False)]
 
 

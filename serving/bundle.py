@@ -14,6 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from serving import bundle_files as files
+from serving import prior
 from serving.errors import BundleError
 from serving.ids import Ids, RowOf
 from serving.index import Floats, Rows
@@ -33,7 +34,10 @@ class Bundle:
         manifest: its manifest.
         item_names: row -> item id, [N], memory-mapped; its `rows` are item id -> row.
         item_vectors: [N, D], memory-mapped.
+        item_prior: [N, 2], memory-mapped, log shares of the items now and in training; None without a prior.
+        recall_vectors: [N, D + 2], memory-mapped, what recall searches; without a prior `item_vectors` itself.
         popularity: [N], training events of each item.
+        popular_counts: [N], the counts by which items are popular; without counts of their own `popularity`.
         query_names: row -> user id, [Q], as `item_names`.
         query_vectors: [Q, D], memory-mapped.
         segments: segment of users -> its popular item rows, best first, and their event counts; may be empty.
@@ -45,7 +49,17 @@ class Bundle:
         # What was written before these tables has them made in memory.
         self.item_names = Ids.open(path, ITEM_ID, items) or Ids.of(self.item_ids)
         self.item_vectors = cast(Floats, files.open_array(path, files.ITEM_VECTORS, np.float32, (items, dimension)))
+        self.item_prior: Floats | None = None
+        self.recall_vectors = self.item_vectors
+        if manifest.prior is not None:
+            width = dimension + prior.COLUMNS
+            own, wide = (items, prior.COLUMNS), (items, width)
+            self.item_prior = cast(Floats, files.open_array(path, files.ITEM_PRIOR, np.float32, own))
+            self.recall_vectors = cast(Floats, files.open_array(path, files.RECALL_VECTORS, np.float32, wide))
         self.popularity = cast(Int64s, files.open_array(path, files.POPULARITY, np.int64, (items,)))
+        self.popular_counts: NDArray[np.int64] | Floats = self.popularity
+        if files.POPULAR_COUNTS in manifest.files:
+            self.popular_counts = cast(Floats, files.open_array(path, files.POPULAR_COUNTS, np.float32, (items,)))
         self.query_names = Ids.open(path, QUERY_ID, queries) or Ids.of(self.query_ids)
         self.query_vectors = cast(Floats, files.open_array(path, files.QUERY_VECTORS, np.float32, (queries, dimension)))
         self._seen_offsets = cast(Int64s, files.open_array(path, files.SEEN_OFFSETS, np.int64, (queries + 1,)))
@@ -75,6 +89,9 @@ class Bundle:
         if verify:
             files.refuse_not_finite(path / files.ITEM_VECTORS, bundle.item_vectors)
             files.refuse_not_finite(path / files.QUERY_VECTORS, bundle.query_vectors)
+            if bundle.item_prior is not None:
+                files.refuse_not_finite(path / files.ITEM_PRIOR, bundle.item_prior)
+                files.refuse_not_finite(path / files.RECALL_VECTORS, bundle.recall_vectors)
             rest()
             bundle.item_names.refuse_other(bundle.read_item_ids(), path / files.ITEM_IDS)
             rest()
@@ -116,8 +133,8 @@ class Bundle:
 
     @cached_property
     def popular_rows(self) -> Rows:
-        """Item rows by falling popularity, equal ones by row, [N]."""
-        return np.argsort(-self.popularity, kind="stable").astype(np.int64)
+        """Item rows by falling popular counts, equal ones by row, [N]."""
+        return np.argsort(-self.popular_counts, kind="stable").astype(np.int64)
 
     @cached_property
     def item_attributes(self) -> pl.DataFrame:
@@ -149,6 +166,43 @@ class Bundle:
         """Which of those users training learnt something of; the others have a zero vector, and their seen items."""
         known: NDArray[np.bool_] = np.linalg.norm(self.query_vectors[query_rows], axis=1) > 0
         return known
+
+    def recall_queries(self, vectors: Floats, histories: Rows) -> Floats:
+        """What searches `recall_vectors`: query vectors and, with a prior, its weights.
+
+        Args:
+            vectors: [B, D].
+            histories: [B] lengths of the histories, `serving.prior.NO_PRIOR` for a query without a prior.
+
+        Returns:
+            [B, D + 2], or [B, D] as they are without a prior.
+        """
+        if self.manifest.prior is None:
+            return vectors
+        return np.hstack([vectors, prior.query_columns(self.manifest.prior, histories)])
+
+    def sample_queries(self, count: int, seed: int) -> Floats:
+        """Queries as they search `recall_vectors`, of stored users, or of items where no user has a vector.
+
+        Args:
+            count: at most so many; a zero vector is left out, for it is answered without a search.
+            seed: picks them.
+        """
+        for vectors in (self.query_vectors, self.item_vectors):
+            rows = np.random.default_rng(seed).choice(len(vectors), size=min(count, len(vectors)), replace=False)
+            rows = np.sort(rows)
+            of_users = vectors is self.query_vectors
+            lengths = self.seen_counts(rows) if of_users else np.full(len(rows), prior.NO_PRIOR)
+            queries = self.recall_queries(vectors[rows], lengths)
+            queries = queries[np.any(vectors[rows] != 0, axis=1)]
+            if len(queries):
+                break
+        return np.ascontiguousarray(queries)
+
+    def seen_counts(self, query_rows: Rows) -> Rows:
+        """How many items each of some known users has seen, repeats included: the lengths of their histories."""
+        counts: Rows = self._seen_offsets[query_rows + 1] - self._seen_offsets[query_rows]
+        return counts
 
     def seen(self, query_row: int) -> Int32s:
         """Item rows that a known user has seen, in time order, newest last."""

@@ -19,6 +19,7 @@ QUERY_TOWER, CANDIDATE_TOWER, INDEX = "query_tower", "candidate_tower", "index"
 ITEM_IDS, ITEM_VECTORS = "item_ids.parquet", "item_vectors.npy"
 ITEM_ATTRIBUTES, POPULARITY = "item_attributes.parquet", "popularity.npy"
 QUERY_IDS, QUERY_VECTORS = "query_ids.parquet", "query_vectors.npy"
+ITEM_PRIOR, RECALL_VECTORS, POPULAR_COUNTS = "item_prior.npy", "recall_vectors.npy", "popular_counts.npy"
 POPULAR_SEGMENTS = "popular_segments.parquet"
 SEEN_OFFSETS, SEEN_ITEMS = "seen_offsets.npy", "seen_items.npy"
 

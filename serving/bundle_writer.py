@@ -5,6 +5,7 @@ In: ids, vectors, attributes, seen items, and a callable that writes the towers.
 """
 
 import hashlib
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,9 +26,11 @@ from serving.manifest import (
     IndexInfo,
     LiveInfo,
     Manifest,
+    PriorInfo,
     read_manifest,
     write_manifest,
 )
+from serving.prior import COLUMNS, recall_vectors
 from serving.staging import flush_to_disk, remove, staged
 
 Strings = Sequence[str] | NDArray[np.str_] | pl.Series
@@ -54,6 +57,9 @@ def write_bundle(
     lineage: Mapping[str, Any],
     training: Mapping[str, Any],
     live: LiveInfo | None = None,
+    prior: PriorInfo | None = None,
+    item_prior: NDArray[np.float32] | None = None,
+    popular_counts: ArrayLike | None = None,
     segmented_by: str | None = None,
     popular_segments: pl.DataFrame | None = None,
     overwrite: bool = False,
@@ -79,6 +85,9 @@ def write_bundle(
         lineage: where the model came from (data set digest, recipe, run, commit).
         training: a summary of the training.
         live: which live changes are in it.
+        prior: weights of the prior; `item_prior` holds what they weigh.
+        item_prior: float32 [N, 2], log shares of the items now and in training.
+        popular_counts: [N], the counts by which items are popular; None takes `popularity`.
         segmented_by: the user column whose values are segments.
         popular_segments: `segment` (String), `rows` (List of item rows, best first) and `counts` (List), one row each.
         overwrite: replace a bundle that is there.
@@ -95,6 +104,7 @@ def write_bundle(
         _copy_vectors(item_vectors, directory / files.ITEM_VECTORS)
         _copy_vectors(query_vectors, directory / files.QUERY_VECTORS)
         np.save(directory / files.POPULARITY, np.asarray(popularity, np.int64), allow_pickle=False)
+        _write_prior(directory, item_vectors, prior, item_prior, popular_counts)
         np.save(directory / files.SEEN_OFFSETS, np.asarray(seen_offsets, np.int64), allow_pickle=False)
         np.save(directory / files.SEEN_ITEMS, np.asarray(seen_items, np.int32), allow_pickle=False)
         if popular_segments is not None:
@@ -117,7 +127,57 @@ def write_bundle(
             lineage=dict(lineage),
             training=dict(training),
             live=live,
+            prior=prior,
             segmented_by=segmented_by,
+        )
+        write_manifest(manifest, directory / MANIFEST)
+        return Bundle.open(directory).manifest
+
+
+def replace_prior(
+    bundle: Bundle,
+    out: Path,
+    prior: PriorInfo,
+    item_prior: NDArray[np.float32],
+    popular_counts: ArrayLike,
+    *,
+    overwrite: bool = False,
+) -> Manifest:
+    """Writes a bundle anew with another prior and without an index; all other files are copied as they are.
+
+    Args:
+        bundle: an opened bundle with a prior.
+        out: the new bundle.
+        prior: its weights.
+        item_prior: float32 [N, 2].
+        popular_counts: [N].
+        overwrite: replace a bundle that is there.
+
+    Raises:
+        OutputExistsError: `out` is taken.
+        BundleError: the prior does not fit the bundle.
+    """
+    changed = (files.ITEM_PRIOR, files.RECALL_VECTORS, files.POPULAR_COUNTS)
+    old = bundle.manifest
+    kept = {
+        name: file for name, file in old.files.items() if name not in changed and not name.startswith(f"{files.INDEX}/")
+    }
+    with staged(out, overwrite=overwrite, marker=MANIFEST) as directory:
+        directory.mkdir()
+        for name in kept:
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(bundle.path / name, directory / name)
+        _write_prior(directory, bundle.item_vectors, prior, item_prior, popular_counts)
+        added = files.digests(directory, [directory / name for name in changed])
+        version = hashlib.sha256(f"{old.model_version} {added[files.ITEM_PRIOR].sha256}".encode()).hexdigest()
+        manifest = old.model_copy(
+            update={
+                "model_version": f"{old.model_version.partition('-')[0]}-{version[:8]}",
+                "created_at": datetime.now(UTC),
+                "files": dict(sorted({**kept, **added}.items())),
+                "index": None,
+                "prior": prior,
+            }
         )
         write_manifest(manifest, directory / MANIFEST)
         return Bundle.open(directory).manifest
@@ -182,8 +242,32 @@ def _copy_vectors(vectors: NDArray[np.float32], path: Path) -> None:
     """Copies [M, D] in blocks: neither side needs to fit in memory."""
     if vectors.ndim != 2:
         raise BundleError(f"{path.name}: vectors must be [M, D], got {vectors.shape}")
+    _write_blocks(path, vectors.shape, lambda part: vectors[part])
+
+
+def _write_prior(
+    directory: Path,
+    vectors: NDArray[np.float32],
+    prior: PriorInfo | None,
+    item_prior: NDArray[np.float32] | None,
+    popular_counts: ArrayLike | None,
+) -> None:
+    """Writes what there is: popular counts [N], log shares [N, 2], and the vectors that recall searches [N, D + 2]."""
+    if popular_counts is not None:
+        np.save(directory / files.POPULAR_COUNTS, np.asarray(popular_counts, np.float32), allow_pickle=False)
+    if prior is None or item_prior is None:
+        return
+    shares = np.asarray(item_prior, np.float32)
+    if shares.shape != (len(vectors), COLUMNS):
+        raise BundleError(f"{files.ITEM_PRIOR}: must be [{len(vectors)}, {COLUMNS}], got {list(shares.shape)}")
+    np.save(directory / files.ITEM_PRIOR, shares, allow_pickle=False)
+    shape = len(vectors), vectors.shape[1] + COLUMNS
+    path = directory / files.RECALL_VECTORS
+    _write_blocks(path, shape, lambda part: recall_vectors(vectors[part], shares[part], prior))
+
+
+def _write_blocks(path: Path, shape: tuple[int, ...], rows: Callable[[slice], NDArray[np.float32]]) -> None:
     with path.open("wb") as file:
-        header = {"descr": "<f4", "fortran_order": False, "shape": vectors.shape}
-        np.lib.format.write_array_header_1_0(file, header)
-        for start in range(0, len(vectors), BLOCK_ROWS):
-            np.ascontiguousarray(vectors[start : start + BLOCK_ROWS], np.float32).tofile(file)
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        for start in range(0, shape[0], BLOCK_ROWS):
+            np.ascontiguousarray(rows(slice(start, start + BLOCK_ROWS)), np.float32).tofile(file)

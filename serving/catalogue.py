@@ -4,8 +4,9 @@ In: query vectors and what is wanted of the items. Out: rows and scores, exactly
 are the bundle's, found by its index; those from N on are live items, searched exactly (see `serving.live_items`).
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,9 @@ from serving.diversity import holding
 from serving.filtering import Mask, search_filtered, search_rows
 from serving.index import ExactIndex, Floats, Index, Rows, best_first, is_in
 from serving.item_ids import ItemIds
-from serving.live_items import LiveItems, View
+from serving.live_items import LiveItems, View, live_recall_vectors
 
-Counts = NDArray[np.int64]
+Counts = NDArray[np.int64] | Floats
 
 # The popular items are looked through in blocks, each so many times as long as the last.
 GROWTH = 4
@@ -43,13 +44,15 @@ class Catalogue:
 
     Args:
         bundle: an opened bundle.
-        index: searches the bundle's item vectors.
+        index: searches the bundle's `recall_vectors`.
+        item_counts: how often items were taken since the bundle was made.
     """
 
-    def __init__(self, bundle: Bundle, index: Index) -> None:
+    def __init__(self, bundle: Bundle, index: Index, item_counts: Mapping[str, int] | None = None) -> None:
         self.bundle, self.index = bundle, index
-        self.exact = index if isinstance(index, ExactIndex) else ExactIndex(bundle.item_vectors)
-        self.live = LiveItems(bundle.item_rows, bundle.manifest.dimension, bundle.attribute_schema)
+        self.exact = index if isinstance(index, ExactIndex) else ExactIndex(bundle.recall_vectors)
+        join = partial(live_recall_vectors, bundle, {} if item_counts is None else item_counts)
+        self.live = LiveItems(bundle.item_rows, bundle.manifest.dimension, bundle.attribute_schema, join)
         self.kinds = kinds(bundle.attribute_schema)
         self.item_ids = ItemIds(bundle.item_names)
         self._masks: Masks | None = None
@@ -139,7 +142,7 @@ class Snapshot:
         """The k best items of each query that are wanted and not excluded for it.
 
         Args:
-            queries: [B, D].
+            queries: [B, D + 2] with a prior, else [B, D]; see `Bundle.recall_queries`.
             k: how many, at least 1.
             excluded: distinct rows for each query.
             wanted: which items at all.
@@ -155,7 +158,7 @@ class Snapshot:
             some = self._known(wanted.allow)
             some = some if kept is None else some[kept[some]]
             longest = self.catalogue.exact.longest
-            rows, scores = search_rows(bundle.item_vectors, queries, some, k, excluded, longest=longest)
+            rows, scores = search_rows(bundle.recall_vectors, queries, some, k, excluded, longest=longest)
         else:
             inside = [rows[rows < base] for rows in excluded] if len(self.view.ids) else excluded
             rows, scores = search_filtered(self.catalogue.index, self.catalogue.exact, queries, k, inside, kept)
@@ -168,7 +171,7 @@ class Snapshot:
         """Searches some overlay places, all but the excluded ones; its rows are rows of the catalogue."""
         view = self.view
         if len(own) < len(view.living):
-            found, scores = search_rows(view.vectors, queries, own, k, excluded, longest=view.index.longest)
+            found, scores = search_rows(view.recall_vectors, queries, own, k, excluded, longest=view.index.longest)
         else:
             hidden = [own.searchsorted(rows[is_in(rows, own)]) for rows in excluded]
             places, scores = view.index.search(queries, k, hidden)
@@ -216,7 +219,7 @@ class Snapshot:
         bundle, order = self.catalogue.bundle, self.catalogue.bundle.popular_rows
         if wanted.allow is not None:
             order = self._known(wanted.allow)
-            order = order[np.argsort(-bundle.popularity[order], kind="stable")]
+            order = order[np.argsort(-bundle.popular_counts[order], kind="stable")]
         special = None if segment is None else bundle.segments.get(segment)
         if special is not None:
             first, counts = special
@@ -226,7 +229,7 @@ class Snapshot:
         for part in _blocks(length, len(order)):
             rows = order[part]
             if special is None:
-                yield rows, bundle.popularity[rows]
+                yield rows, bundle.popular_counts[rows]
             else:
                 rows = rows[~np.isin(rows, special[0])]
                 yield rows, np.zeros(len(rows), np.int64)

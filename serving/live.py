@@ -169,6 +169,8 @@ class Live:
         self.users.apply((seq, each.user_id, each.item_id, each.time) for seq, each in news)
         if news:
             self._events = news[-1][0]
+            for recaller in self._applied:
+                recaller.catalogue.live.recount()
 
     def _catch_up(self, recaller: Recaller, seq: int) -> int:
         """Takes in the changes after `seq`; the last one's number."""

@@ -5,8 +5,8 @@ N are the bundle's, rows from N on the overlay's. A changed item gets a new over
 """
 
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from serving.bundle import Bundle
 from serving.index import ExactIndex, Floats, Rows
+from serving.prior import log_share, recall_vectors
 
 Mask = NDArray[np.bool_]
 
@@ -42,6 +44,7 @@ class View:
         base: N, rows of the bundle.
         ids: [M] item ids of the overlay's rows, dead ones too.
         vectors: [M, D].
+        recall_vectors: [M, D + 2], or without a prior [M, D] as they are: what recall searches.
         alive: [M] whether a row is its item's last.
         attributes: [M] item columns, as the bundle's.
         rows: item id -> its live row, or -1 where an item of the bundle was deleted; no others are in it.
@@ -51,6 +54,7 @@ class View:
     base: int
     ids: list[str]
     vectors: Floats
+    recall_vectors: Floats
     alive: Mask
     attributes: pl.DataFrame
     rows: Mapping[str, int]
@@ -64,7 +68,7 @@ class View:
     @cached_property
     def index(self) -> ExactIndex:
         """Exact search over the living overlay; its rows are places in `living`."""
-        return ExactIndex(self.vectors[self.living])
+        return ExactIndex(self.recall_vectors[self.living])
 
     @cached_property
     def kept(self) -> Mask | None:
@@ -83,14 +87,31 @@ class LiveItems:
         item_rows: item id -> row of the bundle, [N].
         dimension: D.
         schema: the item columns and their types.
+        join: item ids [M] and their vectors [M, D] to what recall searches; by default the vectors themselves.
     """
 
-    def __init__(self, item_rows: Mapping[str, int], dimension: int, schema: Mapping[str, pl.DataType]) -> None:
+    def __init__(
+        self,
+        item_rows: Mapping[str, int],
+        dimension: int,
+        schema: Mapping[str, pl.DataType],
+        join: Callable[[Sequence[str], Floats], Floats] = lambda ids, vectors: vectors,
+    ) -> None:
         self._item_rows = item_rows
+        self._join = join
         self._schema = pl.Schema(dict(schema))
         self._lock = threading.Lock()
         empty = np.empty((0, dimension), np.float32)
-        self.view = View(len(item_rows), [], empty, np.empty(0, np.bool_), self._frame([]), {}, np.empty(0, np.int64))
+        self.view = View(
+            len(item_rows),
+            [],
+            empty,
+            join([], empty),
+            np.empty(0, np.bool_),
+            self._frame([]),
+            {},
+            np.empty(0, np.int64),
+        )
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Makes a new view of the changes, in their order; readers of the old one are not disturbed."""
@@ -116,16 +137,25 @@ class LiveItems:
                     ids.append(change.item_id)
             vectors = np.array([change.vector for change in added], np.float32)
             frame = self._frame([{**change.attributes, "item_id": change.item_id} for change in added])
+            joined = np.concatenate([old.vectors, vectors]) if added else old.vectors
             view = View(
                 old.base,
                 ids,
-                np.concatenate([old.vectors, vectors]) if added else old.vectors,
+                joined,
+                self._join(ids, joined),
                 alive[: len(ids)],
                 pl.concat([old.attributes, frame]) if added else old.attributes,
                 rows,
                 np.unique(np.concatenate([old.buried, np.array(buried, np.int64)])),
             )
             self.view = _without_dead(view) if len(view.living) * 2 < len(ids) else view
+
+    def recount(self) -> None:
+        """Takes in that items were taken: their prior changes, nothing else."""
+        with self._lock:
+            old = self.view
+            if old.ids:
+                self.view = replace(old, recall_vectors=self._join(old.ids, old.vectors))
 
     def _frame(self, attributes: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
         columns = {name: [each.get(name) for each in attributes] for name in self._schema}
@@ -142,8 +172,39 @@ def _without_dead(view: View) -> View:
         view.base,
         [view.ids[place] for place in living.tolist()],
         view.vectors[living],
+        view.recall_vectors[living],
         np.ones(len(living), np.bool_),
         view.attributes[living],
         rows,
         view.buried,
     )
+
+
+def live_recall_vectors(
+    bundle: Bundle, item_counts: Mapping[str, int], item_ids: Sequence[str], vectors: Floats
+) -> Floats:
+    """The vectors that recall searches of live items.
+
+    An item of the bundle keeps its prior. A new one has the median of new items, or that of its events since the bundle
+    was made, where that is more; each counts as the mean event of the window.
+
+    Args:
+        bundle: an opened bundle.
+        item_counts: how often items were taken since.
+        item_ids: [M].
+        vectors: [M, D].
+
+    Returns:
+        [M, D + 2]; without a prior the vectors.
+    """
+    prior = bundle.manifest.prior
+    if prior is None or bundle.item_prior is None:
+        return vectors
+    shares = np.tile(np.array(prior.new_item, np.float32), (len(item_ids), 1))
+    for place, item_id in enumerate(item_ids):
+        row = bundle.item_rows.get(item_id)
+        if row is not None:
+            shares[place] = bundle.item_prior[row]
+        elif count := item_counts.get(item_id, 0):
+            shares[place, 0] = max(shares[place, 0], log_share(count * prior.event_weight, prior.mean_count))
+    return recall_vectors(vectors, shares, prior)

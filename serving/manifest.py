@@ -84,10 +84,38 @@ class LiveInfo(_Record):
     Attributes:
         journal: the identity of the journal.
         items: the sequence number of the last change of an item that is in the bundle.
+        events: the sequence number of the last event that its prior counts.
     """
 
     journal: str = Field(min_length=1)
     items: Count
+    events: Count = 0
+
+
+class PriorInfo(_Record):
+    """How much recent popularity adds to the score of an item; see `serving.prior`.
+
+    Attributes:
+        days: the window of what is in fashion; None for all events.
+        users_alike: each event counted 1 / n, n its user's events in the window.
+        now: weight of the log share in the window.
+        past: weight of the log share in training, taken off.
+        length: what each unit of ``log(1 + length of the history)`` adds to `now`.
+        until: the latest event that was counted, in ticks of the data set.
+        mean_count: count of the mean item in the window.
+        event_weight: what an event of the window counts on average.
+        new_item: log shares, now and past, of an item that nobody has taken yet: the median of new items.
+    """
+
+    days: int | None = Field(None, ge=1)
+    users_alike: bool = False
+    now: float = Field(ge=0)
+    past: float = Field(ge=0)
+    length: float = 0.0
+    until: int | None = None
+    mean_count: float = Field(ge=0)
+    event_weight: float = Field(1.0, ge=0)
+    new_item: tuple[float, float]
 
 
 class Manifest(_Record):
@@ -104,6 +132,7 @@ class Manifest(_Record):
     candidate_features: tuple[FeatureSpec, ...]
     index: IndexInfo | None = None
     live: LiveInfo | None = None
+    prior: PriorInfo | None = None
     segmented_by: str | None = None
     files: dict[str, FileInfo] = {}
     libraries: dict[str, str] = {}

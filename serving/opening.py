@@ -51,12 +51,12 @@ def open_index(bundle: Bundle) -> Index:
     """
     info, directory = bundle.manifest.index, bundle.index_path
     if info is None or directory is None:
-        return ExactIndex(bundle.item_vectors)
+        return ExactIndex(bundle.recall_vectors)
     try:
         parameters = TypeAdapter(ScannParameters).validate_python(info.parameters)
     except ValidationError as error:
         raise BundleError(f"{bundle.path}: index.parameters of the manifest: {error.errors()[0]['msg']}") from None
-    return ScannIndex.load(directory, bundle.item_vectors, parameters)
+    return ScannIndex.load(directory, bundle.recall_vectors, parameters)
 
 
 def open_recaller(

@@ -31,6 +31,7 @@ from serving.features import check_features, history_of, is_missing
 from serving.filtering import distinct
 from serving.index import Floats, Rows
 from serving.live_users import LiveUsers
+from serving.prior import NO_PRIOR
 from serving.query import RecallQuery, Source
 
 FEW = 16  # queries
@@ -48,6 +49,7 @@ class Plan(NamedTuple):
         excluded: distinct rows that must not come back, rising.
         vector: [D], where it is at hand.
         features: what the tower gets, where it is not.
+        history: length of the history, which weighs the prior; `NO_PRIOR` for a query that asks for likeness alone.
     """
 
     query: RecallQuery
@@ -55,6 +57,7 @@ class Plan(NamedTuple):
     excluded: Rows
     vector: Floats | None = None
     features: Mapping[str, Any] = NO_FEATURES
+    history: int = NO_PRIOR
 
 
 class Planner:
@@ -85,7 +88,11 @@ class Planner:
                 known[place] = row
         rows = np.array([*known.values()], np.int64)
         vectors, seen = self.bundle.query_vectors[rows], self.bundle.seen_sets(rows)
-        return {place: Plan(queries[place], "user", *each) for place, *each in zip(known, seen, vectors, strict=True)}
+        lengths = self.bundle.seen_counts(rows).tolist()
+        return {
+            place: Plan(queries[place], "user", excluded, vector, history=length)
+            for place, excluded, vector, length in zip(known, seen, vectors, lengths, strict=True)
+        }
 
     def plan(self, query: RecallQuery, items: Snapshot) -> Plan:
         """The plan of one query.
@@ -108,7 +115,8 @@ class Planner:
             excluded = self._excluded(query, NO_FEATURES, user_row, [], (), items)
             if user_row is None:
                 return Plan(query, "popular", excluded)
-            return Plan(query, "user", excluded, self.bundle.query_vectors[user_row])
+            vector, seen = self.bundle.query_vectors[user_row], self.bundle.seen(user_row)
+            return Plan(query, "user", excluded, vector, history=len(seen))
         features = query.features or {}
         check_features(self.bundle.manifest.query_features, features)
         features = {name: value for name, value in features.items() if not is_missing(value)}
@@ -126,7 +134,8 @@ class Planner:
             known = len(history) == len(query.history or ()) and not items.view.rows
             sent = list(query.history or ()) if known else self._trained(query.history)
             complete = self._tower_features(query, features, sent, user_row, live)
-            return Plan(query, source, excluded, features=complete)
+            length = self._history_length(features, sent, user_row, live)
+            return Plan(query, source, excluded, features=complete, history=length)
 
         if query.vector is not None:
             return planned("vector", np.array(query.vector, np.float32))
@@ -141,7 +150,8 @@ class Planner:
         if history or (recent and user_row is None):
             return planned("similar", _mean_vector(items, history or recent))
         if user_row is not None:
-            return planned("user", self.bundle.query_vectors[user_row])
+            length = len(self.bundle.seen(user_row)) + len(live)
+            return Plan(query, "user", excluded, self.bundle.query_vectors[user_row], history=length)
         return planned("popular")
 
     def _names_a_user_only(self, query: RecallQuery) -> bool:
@@ -210,6 +220,15 @@ class Planner:
             known = [time for item, time in zip(timed, times, strict=False) if item in self.bundle.item_rows]
             complete |= {self._times_feature.name: known} if known else {}
         return complete
+
+    def _history_length(
+        self, features: Mapping[str, Any], history: Sequence[str], user_row: int | None, live: Sequence[str]
+    ) -> int:
+        """How much the user is known to have taken: what was sent, else what is stored and what came since."""
+        named = None if self._history_feature is None else features.get(self._history_feature.name)
+        if sent := len(named or ()) or len(history):
+            return sent
+        return len(live) + (0 if user_row is None else len(self.bundle.seen(user_row)))
 
     def _live(self, user_id: str | None, user_row: int | None) -> list[str]:
         """What a user took since the bundle was made, newest last: items that the bundle lists for them are no news."""

@@ -11,7 +11,6 @@ import numpy as np
 
 from serving.bundle import Bundle
 from serving.errors import BundleError
-from serving.index import Floats
 from serving.opening import open_recaller
 from serving.pace import Rest, at_once
 from serving.query import RecallQuery
@@ -71,7 +70,7 @@ def probe(recaller: Recaller, rest: Rest = at_once) -> None:
 
 
 def _search(recaller: Recaller) -> None:
-    queries = _queries(recaller.bundle)
+    queries = recaller.bundle.sample_queries(QUERIES, SEED)
     items = recaller.bundle.manifest.items
     k = min(K, items)
     if not len(queries):
@@ -120,14 +119,3 @@ def _answer(recaller: Recaller) -> None:
             raise BundleError(
                 f"must be {k} items with finite scores, were {len(set(answer.ids))} from {answer.source!r} for {by}"
             )
-
-
-def _queries(bundle: Bundle) -> Floats:
-    """At most 32 stored query vectors that are not zero, or item vectors where no user has one: [B, D]."""
-    for vectors in (bundle.query_vectors, bundle.item_vectors):
-        rows = np.random.default_rng(SEED).choice(len(vectors), size=min(QUERIES, len(vectors)), replace=False)
-        drawn: Floats = vectors[np.sort(rows)]
-        drawn = drawn[np.any(drawn != 0, axis=1)]
-        if len(drawn):
-            break
-    return drawn

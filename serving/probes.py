@@ -125,5 +125,5 @@ async def metrics() -> Response:
 
 
 def _finds(recaller: Recaller) -> bool:
-    rows, _ = unwatched(recaller.index).search(recaller.bundle.item_vectors[:1], 1)
+    rows, _ = unwatched(recaller.index).search(recaller.bundle.recall_vectors[:1], 1)
     return bool(rows[0, 0] >= 0)

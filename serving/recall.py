@@ -61,7 +61,7 @@ class Recaller:
 
     Args:
         bundle: an opened bundle.
-        index: searches the bundle's item vectors.
+        index: searches the bundle's `recall_vectors`.
         encoder: the query tower; without one only stored vectors, similar items and popular items are served.
         users: what users took since the bundle was made; shared by the bundles of one service.
     """
@@ -70,8 +70,9 @@ class Recaller:
         self, bundle: Bundle, index: Index, encoder: QueryEncoder | None = None, users: LiveUsers | None = None
     ) -> None:
         self.bundle, self.encoder = bundle, encoder
-        self.catalogue = Catalogue(bundle, index)
-        self.planner = Planner(bundle, LiveUsers() if users is None else users, encodes=encoder is not None)
+        users = LiveUsers() if users is None else users
+        self.catalogue = Catalogue(bundle, index, users.item_counts)
+        self.planner = Planner(bundle, users, encodes=encoder is not None)
 
     @property
     def index(self) -> Index:
@@ -141,16 +142,17 @@ class Recaller:
         started = perf_counter()
         plans, items = _settled(work), work.items
         found: dict[int, tuple[Rows, Floats]] = {}
+        vectors = self.bundle.recall_queries(work.vectors, np.array([plan.history for plan in plans], np.int64))
         for places in _alike(plans):
             first = plans[places[0]].query
             every = len(places) == len(plans)
-            queries = work.vectors if every else work.vectors[places]
+            queries = vectors if every else vectors[places]
             rows, scores = items.search(queries, first.k, [plans[place].excluded for place in places], first.wanted)
             counts = (rows >= 0).sum(axis=1).tolist()
             found |= zip(places, [(r[:n], s[:n]) for r, s, n in zip(rows, scores, counts, strict=True)], strict=True)
         for place, plan in enumerate(plans):
             if plan.query.diversity is not None:
-                found[place] = _diverse(plan, work.vectors[place], items)
+                found[place] = _diverse(plan, vectors[place], items)
             elif plan.source == "popular":
                 found[place] = items.popular(plan.query.k, plan.excluded, plan.query.wanted, plan.query.segment)
             if plan.source == "popular":
@@ -183,7 +185,8 @@ class Recaller:
         """
         items = self.catalogue.snapshot()
         excluded = self.bundle.seen_sets(query_rows) if exclude_seen else [np.empty(0, np.int64)] * len(query_rows)
-        rows, scores = items.search(self.bundle.query_vectors[query_rows], k, excluded, EVERYTHING)
+        vectors = self.bundle.recall_queries(self.bundle.query_vectors[query_rows], self.bundle.seen_counts(query_rows))
+        rows, scores = items.search(vectors, k, excluded, EVERYTHING)
         for place in np.flatnonzero(~self.bundle.has_vector(query_rows)):
             found, counts = items.popular(k, excluded[place], EVERYTHING)
             rows[place], scores[place] = -1, -np.inf

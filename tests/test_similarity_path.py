@@ -251,7 +251,7 @@ def test_an_item_asked_with_is_not_its_own_answer_and_no_user(world: Path, bundl
 def test_index_and_bulk_recall_work_on_it(bundle: Path, tmp_path: Path) -> None:
     assert index.run(bundle).measured["recall_at_100"] == 1.0
     # Users have zero vectors here: what measures the index are items.
-    assert np.any(index.sample_queries(Bundle.open(bundle), 0) != 0, axis=1).all()
+    assert np.any(Bundle.open(bundle).sample_queries(2_000, 0) != 0, axis=1).all()
     recall.run(bundle, 3, tmp_path / "recall.parquet")
     assert pl.read_parquet(tmp_path / "recall.parquet")["source"].unique().to_list() == ["popular"]
 

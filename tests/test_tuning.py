@@ -174,6 +174,6 @@ def test_a_platform_without_scann_is_offered_the_exact_index(large: Path, monkey
 def test_the_sample_is_seeded_and_falls_back_to_items(tmp_path: Path) -> None:
     write_world(tmp_path / "bundle", users=0)
     bundle = Bundle.open(tmp_path / "bundle")
-    sample = command.sample_queries(bundle, seed=4)
+    sample = bundle.sample_queries(2_000, seed=4)
     np.testing.assert_array_equal(sample, item_vectors())
     assert sample[:, :GROUPS].sum() == len(sample)

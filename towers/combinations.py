@@ -126,6 +126,8 @@ def _options(config: "Config") -> Iterator[str]:
             )
     if not config.train.choose_epoch and config.model.norm_exponent == "validation":
         yield "model.norm_exponent: 'validation' needs train.choose_epoch = true; give a number, or leave it out"
+    if not config.train.choose_epoch and config.model.prior == "validation":
+        yield "model.prior: 'validation' needs train.choose_epoch = true; give its weights, or set it to 'off'"
     hardest = getattr(loss, "hardest_negatives", None)
     if hardest is not None and config.negatives is not None:
         drawn = sum(getattr(part, "negatives", config.train.batch_size) for part in parts(config.negatives))
@@ -240,6 +242,8 @@ def _no_queries(config: "Config") -> Iterator[str]:
         yield "features.query: task = 'similarity' trains the item tower alone; leave the section out"
     if config.model.norm_exponent is not None:
         yield "model.norm_exponent: task = 'similarity' asks items with items, whose vectors are one; leave it out"
+    if config.model.prior != "off":
+        yield "model.prior: task = 'similarity' asks items with items, whose fashion plays no part; set it to 'off'"
     if config.model.query_layers:
         yield "model.query_layers: task = 'similarity' trains the item tower alone; leave it empty"
     if config.model.query_dropout:

@@ -17,7 +17,7 @@ from towers.errors import ConfigError
 from towers.feature_settings import Feature
 from towers.losses.settings import LossConfig, SampledSoftmax
 from towers.samplers.settings import InBatch, SamplerConfig
-from towers.section import Count, Positive, Section, Share
+from towers.section import Count, NonNegative, Positive, Section, Share
 
 DEFAULT_TEMPERATURE = 0.2
 DEFAULT_NAMES = {"loss": "sampled_softmax", "sampler": "in_batch"}
@@ -71,6 +71,18 @@ class Features(Section):
     candidate: dict[str, Feature] | None = None
 
 
+class PriorConfig(Section):
+    """A prior of now whose weights are given; `towers.prior` has the formula."""
+
+    days: Count | None = Field(
+        None, description="counts of the last so many days are what is in fashion; left out, all of them"
+    )
+    users_alike: bool = Field(False, description="count an event 1 / n, n its user's events in the window")
+    now: NonNegative = Field(0.0, description="weight of the log share in the window, in units of the served score")
+    past: NonNegative = Field(0.0, description="weight of the log share in training, taken off")
+    length: float = Field(0.0, description="what each unit of log(1 + length of the history) adds to now")
+
+
 class ModelConfig(Section):
     """The two towers: how features become a vector and two vectors a score."""
 
@@ -80,6 +92,11 @@ class ModelConfig(Section):
         None,
         description="item vectors are served as v / |v|^x: 1 is the cosine (the default with it), 0 the dot product "
         "(the default with that); 'validation' chooses x after each epoch",
+    )
+    prior: Literal["off", "validation"] | PriorConfig = Field(
+        "off",
+        description="how much recent popularity adds to the scores: 'validation' fits window, counting and weights on "
+        "held-out events, where the data have times; a table of days, users_alike, now, past, length gives them",
     )
     table_dtype: Literal["float32", "bfloat16", "float16"] = Field(
         "float32", description="how embedding tables are stored; computing is float32"

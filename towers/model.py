@@ -178,6 +178,12 @@ class TwoTower(tf.Module):
         self.candidate_tower.norm_exponent = tf.Variable(
             config.model.first_norm_exponent, trainable=False, name="norm_exponent"
         )
+        # Likewise, but only where it is chosen: a recipe without it has the checkpoints that it always had.
+        self.prior_weights: tf.Variable | None = None
+        if config.model.prior != "off":
+            given = config.model.prior
+            first = (0.0, 0.0, 0.0) if given == "validation" else (given.now, given.past, given.length)
+            self.prior_weights = tf.Variable(first, trainable=False, dtype=tf.float32, name="prior_weights")
         self.temperature = config.temperature or 1.0  # 1 for a loss that has a scale of its own
         self.drift = tf.Variable(0.0, trainable=config.model.temperature_trainable, name="temperature_drift")
 

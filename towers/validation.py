@@ -4,7 +4,7 @@ In: looked-up features and the held-out users' targets. Out: one number.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from towers import metrics
 from towers.events import Floats, Int32s, Int64s
 from towers.model import Encoded, Tower, TwoTower
-from towers.norm_exponent import best_exponent, scaled
+from towers.norm_exponent import LEAST, MOST, best_exponent, scaled
+from towers.prior import HeldOut, Prior, Shares, assign_prior, fit, prior_of
 from towers.tables import bagged
 from towers.top_k import top_k
 
@@ -32,6 +33,7 @@ class Validation:
         seen_offsets, seen_items: [Q + 1] and flat, what each user has seen.
         target_offsets, target_items: [Q + 1] and flat, what each user took next.
         metric: ``recall@k`` or ``ndcg@k``.
+        shares: log shares of every item, for a model with a prior; None where the data have no times.
     """
 
     query: Encoded
@@ -41,37 +43,114 @@ class Validation:
     target_offsets: Int64s
     target_items: Int32s
     metric: str
+    shares: Shares | None = None
 
     def measure(self, model: TwoTower) -> float:
-        """Mean of the metric over the held-out users; chooses the model's norm exponent where the recipe says so.
+        """Mean of the metric over the held-out users; chooses norm exponent and prior where the recipe says so.
 
         Only items of which training learnt something are ranked, as only they are served: an unlearnt item's zero
-        vector scores 0, which is more than most items get from a loss that pushes scores down.
+        vector scores 0, which is more than most items get from a loss that pushes scores down. The prior is kept where
+        the metric is better with it than without.
         """
-        name, _, depth = self.metric.partition("@")
-        k = int(depth)
-        learnt = np.flatnonzero(informed(model.candidate_tower, self.candidate)).astype(np.int32)
-        place = np.full(len(next(iter(self.candidate.values()))), -1, np.int32)
-        place[learnt] = np.arange(len(learnt), dtype=np.int32)
-        vectors = embed_all(
-            partial(model.candidate_tower.serve, norm_exponent=0.0),
-            {key: rows[learnt] for key, rows in self.candidate.items()},
-        )
-        queries = embed_all(model.query_tower.serve, self.query)
-        hidden = place[self.seen_items]
-
-        def metric(norm_exponent: float) -> float:
-            found = top_k(queries, scaled(vectors, norm_exponent), k, self.seen_offsets, hidden)
-            lists = np.where(found >= 0, np.append(learnt, np.int32(-1))[found], np.int32(-1))
-            hits = metrics.hits(lists, self.target_offsets, self.target_items)
-            return float(np.nanmean(metrics.METRICS[name](hits, np.diff(self.target_offsets), k)))
-
-        own = model.candidate_tower.norm_exponent
-        if model.settings.norm_exponent != "validation":
-            return metric(float(own))
-        best, value = best_exponent(metric, float(own))
+        ranking = _Ranking.of(self, model)
+        own, settings = model.candidate_tower.norm_exponent, model.settings
+        prior = prior_of(model)
+        best = float(own)
+        searched = settings.prior == "validation" and self.shares is not None
+        without = None if searched else prior
+        if settings.norm_exponent == "validation":
+            best, value = best_exponent(lambda exponent: ranking.mean(exponent, without), best)
+        else:
+            value = ranking.mean(best, without)
+        if searched:
+            bounds = (LEAST, MOST) if settings.norm_exponent == "validation" else (best, best)
+            fitted, exponent = ranking.fit(bounds)
+            with_prior = ranking.mean(exponent, fitted)
+            if with_prior > value:
+                best, value = exponent, with_prior
+            else:
+                fitted = Prior(0.0, 0.0)
+            assign_prior(model, fitted)
         own.assign(best)
         return value
+
+    def values(self, model: TwoTower) -> NDArray[np.float64]:
+        """The metric of each held-out user, [Q], with the model's own norm exponent and prior."""
+        exponent = float(model.candidate_tower.norm_exponent)
+        return _Ranking.of(self, model).values(exponent, prior_of(model))
+
+
+@dataclass(frozen=True)
+class _Ranking:
+    """Vectors of one state of a model, to be ranked with one norm exponent and prior after another.
+
+    Attributes:
+        held: the held-out users.
+        learnt: [M] item numbers that are ranked.
+        vectors: [M, D], not divided by any power of their length.
+        queries: [Q, D]; with shares zero where training learnt nothing of what is known.
+        seen: the held-out users' seen items by their place in `learnt`, -1 for others.
+    """
+
+    held: Validation
+    learnt: Int32s
+    vectors: Floats
+    queries: Floats
+    seen: Int32s
+
+    @classmethod
+    def of(cls, held: Validation, model: TwoTower) -> "_Ranking":
+        learnt = np.flatnonzero(informed(model.candidate_tower, held.candidate)).astype(np.int32)
+        vectors = embed_all(
+            partial(model.candidate_tower.serve, norm_exponent=0.0),
+            {key: rows[learnt] for key, rows in held.candidate.items()},
+        )
+        queries = embed_all(model.query_tower.serve, held.query)
+        if held.shares is not None:
+            queries[~informed(model.query_tower, held.query)] = 0
+        ranking = cls(held, learnt, vectors, queries, held.seen_items)
+        return replace(ranking, seen=ranking.places(held.seen_items))
+
+    def places(self, items: Int32s) -> Int32s:
+        """Where item numbers stand in `learnt`; -1 for one that does not."""
+        place = np.full(len(next(iter(self.held.candidate.values()))), -1, np.int32)
+        place[self.learnt] = np.arange(len(self.learnt), dtype=np.int32)
+        return place[items]
+
+    def fit(self, exponents: tuple[float, float]) -> tuple[Prior, float]:
+        """See `towers.prior.fit`."""
+        held = self.held
+        assert held.shares is not None
+        asked = HeldOut(
+            self.queries,
+            held.seen_offsets,
+            self.seen,
+            held.target_offsets,
+            self.places(held.target_items),
+            np.diff(held.seen_offsets),
+        )
+        return fit(asked, self.vectors, Shares(held.shares.now[self.learnt], held.shares.past[self.learnt]), exponents)
+
+    def mean(self, exponent: float, prior: Prior | None) -> float:
+        """The metric, mean over the held-out users."""
+        return float(np.nanmean(self.values(exponent, prior)))
+
+    def values(self, exponent: float, prior: Prior | None) -> NDArray[np.float64]:
+        """The metric of each held-out user."""
+        held = self.held
+        name, _, depth = held.metric.partition("@")
+        queries, vectors = self.queries, scaled(self.vectors, exponent)
+        if held.shares is not None:
+            weights = (prior or Prior(0.0, 0.0)).weights(np.diff(held.seen_offsets))
+            # Of whom nothing is known gets what is popular now.
+            weights[~queries.any(axis=1)] = 1, 0
+            queries = np.concatenate([queries, weights], axis=1)
+            shares = np.stack([held.shares.now[self.learnt], held.shares.past[self.learnt]], axis=1)
+            vectors = np.concatenate([vectors, shares], axis=1)
+        found = top_k(queries, vectors, int(depth), held.seen_offsets, self.seen)
+        lists = np.where(found >= 0, np.append(self.learnt, np.int32(-1))[found], np.int32(-1))
+        hits = metrics.hits(lists, held.target_offsets, held.target_items)
+        return metrics.METRICS[name](hits, np.diff(held.target_offsets), int(depth))
 
 
 def informed(tower: Tower, features: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:

@@ -67,7 +67,7 @@ class Served:
 
     @cached_property
     def _exact(self) -> ExactIndex:
-        return self.index if isinstance(self.index, ExactIndex) else ExactIndex(self.bundle.item_vectors)
+        return self.index if isinstance(self.index, ExactIndex) else ExactIndex(self.bundle.recall_vectors)
 
     def _search_index(self, queries: Floats, masked: list[Rows], k: int) -> Rows:
         # An index is asked for k and for as many more as are masked, and looks deeper for more. Users of the same count
@@ -94,7 +94,8 @@ class Served:
                 self._known_rows(held.seen_items[held.seen_offsets[place] : held.seen_offsets[place + 1]])
                 for place in stored
             ]
-            found = search(self.bundle.query_vectors[rows[stored]], masked)
+            vectors, lengths = self.bundle.query_vectors[rows[stored]], self.bundle.seen_counts(rows[stored])
+            found = search(self.bundle.recall_queries(vectors, lengths), masked)
             lists[stored] = np.where(found >= 0, self.item_numbers[found], -1)
         return lists
 

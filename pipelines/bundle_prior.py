@@ -1,0 +1,112 @@
+"""What a bundle holds of the prior of now: log shares of its items, their popular counts, and the weights.
+
+In: counts of the items in a window and in training, a `PriorConfig`. Out: the arguments of
+`serving.bundle_writer.write_bundle` that are about it. It is data, not weights: other counts make another one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.dataset import Dataset
+from pipelines.popularity import DAY_S, TICKS_PER_S, Counting, Doubles, last_time
+from pipelines.prior import counts_of, shares_of
+from serving.manifest import PriorInfo
+from towers.config import PriorConfig
+from towers.events import Events, Floats
+from towers.prior import log_share
+
+# An item is new where its first event lies in the last so many days.
+NEW_DAYS = 30
+
+
+@dataclass(frozen=True)
+class BundlePrior:
+    """The prior of N items.
+
+    Attributes:
+        info: the weights and where the counts come from.
+        shares: float32 [N, 2], log shares now and in training.
+        counts: [N], the counts of now.
+    """
+
+    info: PriorInfo
+    shares: Floats
+    counts: Doubles
+
+    @classmethod
+    def make(
+        cls,
+        given: PriorConfig,
+        counts: Doubles,
+        past: Floats,
+        new: NDArray[np.bool_],
+        until: int | None,
+        events: int,
+    ) -> "BundlePrior":
+        """A prior of given counts.
+
+        Args:
+            given: the weights.
+            counts: [N] events of each item in the window.
+            past: [N] log shares in training.
+            new: [N] which items are new.
+            until: the latest event, in ticks.
+            events: how many were counted.
+        """
+        mean = float(counts.mean())
+        shares = np.stack([log_share(counts, mean), past], axis=1)
+        nothing = float(log_share(np.zeros(1), mean)[0])
+        middle = np.median(shares[new], axis=0) if new.any() else np.full(2, nothing)
+        info = PriorInfo(
+            **given.model_dump(),
+            until=until,
+            mean_count=mean,
+            event_weight=float(counts.sum()) / max(events, 1),
+            new_item=(float(middle[0]), float(middle[1])),
+        )
+        return cls(info, shares, counts)
+
+    @classmethod
+    def of_dataset(
+        cls, data: Dataset, known: Sequence[str], trained: Sequence[str], given: PriorConfig
+    ) -> "BundlePrior":
+        """The prior of a data set's items: now in the events of the known splits, past in those that trained."""
+        counting = Counting(given.days, given.users_alike)
+        parts = [data.events(split).taken() for split in known]
+        return cls.make(
+            given,
+            counts_of(data, known, counting),
+            shares_of(data, known, trained, counting).past,
+            new_items(parts, data.manifest.items, data.manifest.time_unit),
+            last_time(parts),
+            int(counts_of(data, known, Counting(given.days)).sum()),
+        )
+
+    def arguments(self, items: NDArray[np.bool_]) -> dict[str, Any]:
+        """What `write_bundle` is given, of those items that the bundle holds."""
+        some = {"popular_counts": self.counts[items]}
+        if not self.weighs:
+            return some
+        return some | {"prior": self.info, "item_prior": self.shares[items]}
+
+    @property
+    def weighs(self) -> bool:
+        """Whether it adds anything to a score."""
+        return self.info.now > 0 or self.info.past > 0 or self.info.length > 0
+
+
+def new_items(parts: Sequence[Events], items: int, time_unit: str | None) -> NDArray[np.bool_]:
+    """[items] which of them were first taken in the last 30 days of some events."""
+    first = np.full(items, np.iinfo(np.int64).max)
+    end = last_time(parts)
+    for part in parts:
+        if part.time is not None:
+            np.minimum.at(first, np.asarray(part.item), np.asarray(part.time))
+    if end is None or time_unit not in TICKS_PER_S:
+        return np.zeros(items, np.bool_)
+    new: NDArray[np.bool_] = (first <= end) & (first > end - NEW_DAYS * DAY_S * TICKS_PER_S[time_unit])
+    return new

@@ -1,0 +1,97 @@
+"""`towers export --prior-from`: a bundle with the prior of newer events, without any training.
+
+In: BUNDLE with a prior, EVENTS as `towers prepare` reads them. Out: a bundle of the same towers and vectors, whose
+prior, popular items and index are those of EVENTS. The weights stay.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pipelines import index
+from pipelines.bundle_prior import BundlePrior
+from pipelines.errors import DataError
+from pipelines.ingest.events import read_events
+from pipelines.ingest.filters import narrow
+from pipelines.ingest.formats import open_source
+from pipelines.ingest.rejects import Rejects
+from pipelines.popularity import TICKS_PER_S, Counting, Doubles, item_counts
+from pipelines.progress import say
+from serving.bundle import Bundle
+from serving.bundle_writer import replace_prior
+from serving.manifest import MANIFEST, Manifest
+from serving.staging import refuse_existing
+from towers.config import PriorConfig, parse_config
+from towers.events import Events
+
+FIELDS = ("days", "users_alike", "now", "past", "length")
+
+
+def run(bundle: Path, events: Path, out: Path, *, format: str = "auto", overwrite: bool = False) -> Manifest:
+    """Renews the prior of a bundle.
+
+    Args:
+        bundle: BUNDLE.
+        events: EVENTS: a file, or a folder of a public format; they must reach back as far as the prior's window.
+        out: the new bundle.
+        format: how the files are written; auto looks at them.
+        overwrite: replace a bundle that is there.
+
+    Raises:
+        BundleError: BUNDLE is damaged.
+        DataError: it has no prior, EVENTS cannot be read, have no times, or hold none of its items.
+        OutputExistsError: `out` exists.
+    """
+    refuse_existing(out, overwrite=overwrite, marker=MANIFEST)
+    opened = Bundle.open(bundle)
+    old = opened.manifest.prior
+    if old is None or opened.item_prior is None:
+        raise DataError(f"{bundle}: has no prior; model.prior = 'validation' trains one, on data with times")
+    given = PriorConfig(**{name: getattr(old, name) for name in FIELDS})
+    counted = _counted(opened, events, format, Counting(given.days, given.users_alike))
+    none_new = np.zeros(opened.manifest.items, np.bool_)
+    made = BundlePrior.make(given, counted.counts, opened.item_prior[:, 1], none_new, counted.until, counted.events)
+    # Which items are new the events alone do not say: what a new one has against the mean stays.
+    info = made.info.model_copy(update={"new_item": old.new_item})
+    manifest = replace_prior(opened, out, info, made.shares, made.counts, overwrite=overwrite)
+    say(f"{out}: prior of {counted.events:,} events, {counted.unknown:,} others are of items that {bundle} has not")
+    before = opened.manifest.index
+    if before is not None:
+        target = before.measured.get("target_recall", index.TARGET_RECALL)
+        like = before if before.kind == "scann" else None
+        index.run(out, target_recall=target, kind=before.kind, like=like)
+    return manifest
+
+
+@dataclass(frozen=True)
+class _Counted:
+    counts: Doubles
+    until: int
+    events: int
+    unknown: int
+
+
+def _counted(bundle: Bundle, path: Path, format: str, counting: Counting) -> _Counted:
+    """Counts of the bundle's items in a file of events; `events` are those of the window, `unknown` of other items."""
+    raw = bundle.manifest.lineage.get("config", {}).get("data", {})
+    config = parse_config({"data": raw}, origin=f"{bundle.path}: lineage").data
+    rejects = Rejects(hint="mend the file, or leave the rows out")
+    table = read_events(open_source(path, None, None, format, config.columns, skip=False), config, None, rejects)
+    # One event of a pair counts as one in training; how many events an item must have is no question here.
+    narrow(table, config.model_copy(update={"min_user_events": 1, "min_item_events": 1}))
+    if table.time is None or table.time_unit not in TICKS_PER_S:
+        raise DataError(f"{path}: the events have no times; a prior counts those of its window")
+    row = np.array([bundle.item_rows.get(item_id, -1) for item_id in table.item_ids.to_list()], np.int64)[table.item]
+    known = row >= 0 if table.weight is None else (row >= 0) & (table.weight > 0)
+    if not known.any():
+        raise DataError(f"{path}: none of its {len(table):,} events is of an item of {bundle.path}")
+    until = int(table.time[known].max())
+    # In the order of the file, which a count does not ask for.
+    part = Events(
+        table.user[known], row[known].astype(np.int32), np.array([0, np.count_nonzero(known)]), table.time[known]
+    )
+    items, unit = bundle.manifest.items, table.time_unit
+    counts = item_counts([part], items, counting, time_unit=unit, until=until)
+    events = int(item_counts([part], items, Counting(counting.days), time_unit=unit, until=until).sum())
+    return _Counted(counts, until, events, int(np.count_nonzero(row < 0)))

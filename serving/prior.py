@@ -1,0 +1,64 @@
+"""The prior of now at serving: recent popularity as two more columns of the item vectors and of a query's.
+
+In: log shares of the items, weights of a manifest, lengths of histories. Out: the vectors that recall searches,
+``[v_i, log q_now(i), log q_train(i)]`` and ``[u, w(h), -past]`` with ``w(h) = max(0, now + length log(1 + h))``. So the
+score of a query and an item stays one dot product. What asks for likeness alone, a ``vector`` query or ``/similar``,
+gets weights of zero. `towers.prior` fits the weights.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.index import Floats
+from serving.manifest import PriorInfo
+
+COLUMNS = 2
+NO_PRIOR = -1  # instead of the length of a history: the query asks for likeness alone
+SMOOTHING = 0.1  # as `towers.prior.SMOOTHING`
+
+
+def log_share(count: float, mean: float) -> float:
+    """``log(c / mean + 0.1)``, the log share of an item with so many events."""
+    return math.log(count / (mean or 1.0) + SMOOTHING)
+
+
+def query_columns(prior: PriorInfo, histories: NDArray[np.int64]) -> Floats:
+    """What stands beside a query's vector.
+
+    Args:
+        prior: the weights.
+        histories: [B] lengths of the queries' histories, `NO_PRIOR` for one that asks for likeness alone.
+
+    Returns:
+        [B, 2]; over the columns' scale, see `item_columns`.
+    """
+    weights = np.zeros((len(histories), COLUMNS))
+    asks = histories >= 0
+    weights[asks, 0] = np.maximum(prior.now + prior.length * np.log1p(histories[asks]), 0.0)
+    weights[asks, 1] = -prior.past
+    columns: Floats = (weights / scale(prior)).astype(np.float32)
+    return columns
+
+
+def item_columns(prior: PriorInfo, shares: Floats) -> Floats:
+    """What stands beside an item's vector: its log shares [R, 2] times their usual weight.
+
+    A quantised index spends its bits where the numbers are large. So the columns hold what they usually add to a score,
+    as the others do, and a query holds about 1.
+    """
+    columns: Floats = (shares * scale(prior)).astype(np.float32)
+    return columns
+
+
+def scale(prior: PriorInfo) -> NDArray[np.float64]:
+    """[2] the weights of a query with a history of some twenty items; 1 where that is nothing."""
+    usual = np.array([prior.now + prior.length * math.log1p(20), prior.past])
+    return np.where(usual > 0, usual, 1.0)
+
+
+def recall_vectors(item_vectors: Floats, shares: Floats, prior: PriorInfo) -> Floats:
+    """The vectors that recall searches, [R, D + 2], of R items."""
+    joined: Floats = np.hstack([item_vectors, item_columns(prior, shares)]).astype(np.float32)
+    return joined
