@@ -14,12 +14,13 @@ from pipelines.progress import say
 from pipelines.tuning.search import ROOM, Search
 from pipelines.tuning.space import Raw
 from pipelines.tuning.study import Tried
-from pipelines.tuning.training import Run, Share, train
+from pipelines.tuning.training import DECIMALS, Run, Share, train
 from serving.staging import remove
 
 LONGER = ((2.5, 3), (5.0, 1))  # so many shares for so many of the best that had not converged
 SURVIVORS = (4, 3, 2, 2)  # finalists of each round of seeds
 LUCK = 1.5  # times what it cost with the first seed
+WEIGHTS = ("now", "past", "length")  # of a prior
 LEAST_FALLING = 4  # epochs for which a falling rate makes sense
 
 
@@ -79,6 +80,15 @@ class Finalist:
     def norm_exponent(self) -> float:
         """At the best epoch, mean over its seeds."""
         return round(fmean(run.epochs[self.best_epoch - 1].norm_exponent for run in self.runs), 2)
+
+    @property
+    def prior(self) -> dict[str, Any] | None:
+        """At the best epoch, its weights the mean over the seeds; None where the data have no times."""
+        priors = [run.epochs[self.best_epoch - 1].prior for run in self.runs]
+        there = [each for each in priors if each is not None]
+        if not there:
+            return None
+        return there[0] | {key: round(fmean(each[key] for each in there), DECIMALS) for key in WEIGHTS}
 
 
 class Finals:

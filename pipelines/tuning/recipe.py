@@ -38,6 +38,8 @@ def recipe(finals: Finals, finalist: Finalist) -> Raw:
         train = {"epochs": min(at_once, best), "choose_epoch": False}
         if raw["model"]["norm_exponent"] == "validation":
             raw["model"] = raw["model"] | {"norm_exponent": finalist.norm_exponent}
+        if raw["model"].get("prior") == "validation":
+            raw["model"] = raw["model"] | {"prior": finalist.prior or "off"}
     given = raw["train"].get("epochs", train["epochs"])
     own = {"metric": search.asked.metric, "seed": search.asked.seed}
     users = {"validation_users": search.validation_users} if search.validation_users < MOST_USERS else {}

@@ -100,6 +100,7 @@ def sections(family: str, point: Point, traits: Traits) -> Raw:
             "dimension": 64,
             "similarity": "cosine",
             "norm_exponent": "validation",
+            **({"prior": "validation"} if traits.timed and traits.clock else {}),
             "temperature": point["temperature"],
             "query_dropout": point["dropout"],
         },

@@ -17,6 +17,8 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from pipelines.dataset import Dataset
+from pipelines.popularity import Counting
+from pipelines.prior import prior_config
 from pipelines.stage import build_training
 from pipelines.tuning.clock import Clock
 from serving.staging import staged
@@ -36,13 +38,14 @@ OVERRUN = 1.05  # an epoch that would end so far beyond the share is still train
 
 @dataclass(frozen=True)
 class Epoch:
-    """After one epoch: the cost so far, the metric, the seconds of its steps and in all, the norm exponent."""
+    """After one epoch: the cost so far, the metric, the seconds of its steps and in all, norm exponent and prior."""
 
     cost: float
     metric: float
     train_seconds: float
     seconds: float
     norm_exponent: float
+    prior: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,7 @@ def train(config: Config, data: Dataset, directory: Path, share: Share) -> Run:
         trainer = Trainer(
             training.task, training.batches, config.optimizer, config.train, directory, training.validation
         )
+        history.counting = training.counting
         history.restore(trainer)
         _fit(trainer, history, share)
     except _Ended as ended:
@@ -169,7 +173,9 @@ def train(config: Config, data: Dataset, directory: Path, share: Share) -> Run:
 
 
 class _History:
-    """The epochs so far, in a file beside the checkpoints, which do not know each epoch's norm exponent."""
+    """The epochs so far, in a file beside the checkpoints, which do not know each epoch's norm exponent and prior."""
+
+    counting: Counting | None = None
 
     def __init__(self, file: Path, metric: str, clock: Clock) -> None:
         self._file, self._metric, self._clock = file, metric, clock
@@ -179,23 +185,29 @@ class _History:
         """The epochs of the checkpoint that training goes on from; the file may lack the last of them."""
         kept = json.loads(self._file.read_text(encoding="utf-8")) if self._file.exists() else []
         for place, record in enumerate(trainer.progress.history):
-            self._add(record, kept[place] if place < len(kept) else _norm_exponent(trainer))
+            self._add(record, kept[place] if place < len(kept) else self._scoring(trainer))
 
     def add(self, record: dict[str, float], trainer: Trainer) -> None:
         """One more epoch."""
-        self._add(record, _norm_exponent(trainer))
+        self._add(record, self._scoring(trainer))
         with staged(self._file, overwrite=True) as half:
-            half.write_text(json.dumps([each.norm_exponent for each in self.run.epochs]), encoding="utf-8")
+            kept = [{"norm_exponent": each.norm_exponent, "prior": each.prior} for each in self.run.epochs]
+            half.write_text(json.dumps(kept), encoding="utf-8")
 
-    def _add(self, record: dict[str, float], norm_exponent: float) -> None:
+    def _scoring(self, trainer: Trainer) -> dict[str, Any]:
+        """What validation chose for the scores of this epoch."""
+        model = trainer.task.towers
+        prior = None if self.counting is None else prior_config(model, self.counting)
+        return {
+            "norm_exponent": round(float(model.candidate_tower.norm_exponent), DECIMALS),
+            "prior": None if prior is None else prior.model_dump(exclude_none=True),
+        }
+
+    def _add(self, record: dict[str, float], scoring: dict[str, Any]) -> None:
         seconds = record["train_seconds"] + record["validation_seconds"]
         cost = self.run.cost + (seconds if self._clock.timed else 1.0)
-        epoch = Epoch(cost, record[self._metric], record["train_seconds"], seconds, norm_exponent)
+        epoch = Epoch(cost, record[self._metric], record["train_seconds"], seconds, **scoring)
         self.run = Run((*self.run.epochs, epoch))
-
-
-def _norm_exponent(trainer: Trainer) -> float:
-    return round(float(trainer.task.towers.candidate_tower.norm_exponent), DECIMALS)
 
 
 def _fit(trainer: Trainer, history: _History, share: Share) -> None:
