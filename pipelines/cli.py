@@ -279,7 +279,7 @@ def query(
     user: Annotated[str, typer.Option(help="The user's id.")],
     bundle: Annotated[Path | None, typer.Option(help="Ask this bundle; beside --url it gives only the titles.")] = None,
     url: Annotated[str | None, typer.Option(help="Ask the service at this address.")] = None,
-    k: Annotated[int, typer.Option("--k", min=1, help="Number of items.")] = 10,
+    k: Annotated[int, typer.Option("--k", min=1, help="Number of items; of a bundle at most 1,000.")] = 10,
 ) -> None:
     """Show what one user is recommended, from a bundle or a running service.
 

@@ -3,10 +3,11 @@
 In: a user id, and a bundle (asked in this process) or the address of a service. Out: id, title and score on stdout.
 """
 
-import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import httpx
 import polars as pl
 from rich.console import Console
 from rich.table import Table
@@ -14,12 +15,14 @@ from rich.text import Text
 
 from pipelines.errors import DataError
 from pipelines.progress import say
+from pipelines.service_answer import Answer, ask, title_name
 from serving.bundle import Bundle
-from serving.opening import open_recaller
+from serving.opening import missing_index, open_recaller
 from serving.query import RecallQuery
+from serving.settings import Settings
 
-TITLES = ("title", "name", "movie_title", "item_title")
-TIMEOUT_S = 30.0
+# A table for a person: as many rows as a service gives where nobody set another limit.
+MOST: int = Settings.model_fields["max_k"].default
 
 
 def run(user: str, *, bundle: Path | None = None, url: str | None = None, k: int = 10) -> None:
@@ -28,47 +31,68 @@ def run(user: str, *, bundle: Path | None = None, url: str | None = None, k: int
     Args:
         user: the user's id.
         bundle: ask this bundle; with `url` too, it only gives the titles.
-        url: ask this service, with the key in TOWERS_API_KEY where there is one.
-        k: how many items.
+        url: ask this service, with the key in TOWERS_API_KEY where there is one; it gives the titles, too.
+        k: how many items; of a bundle at most `MOST`, of a service what it allows.
 
     Raises:
-        DataError: neither or nothing usable is given, or the service does not answer.
+        DataError: neither is given, k is out of range, or the service does not answer.
         BundleError: the bundle is not whole.
     """
     if k < 1:
         raise DataError(f"--k must be at least 1, got {k}")
-    opened: Bundle | None = None
     if url is not None:
-        items, source = _ask(url, user, k)
-        opened = None if bundle is None else Bundle.open(bundle)
+        answer = ask(url, user, k, titled=bundle is None)
+        if bundle is not None:
+            answer = replace(answer, titles=_titles(Bundle.open(bundle), [item_id for item_id, _ in answer.items]))
     elif bundle is not None:
-        recaller = open_recaller(bundle, tower=False)
-        opened = recaller.bundle
-        recalled = recaller.recall(RecallQuery(user_id=user, k=k))
-        items, source = list(zip(recalled.ids, recalled.scores.tolist(), strict=True)), recalled.source
+        if k > MOST:
+            raise DataError(
+                f"--k must be at most {MOST}, got {k}; `towers recall --bundle {bundle} --k {k} --out FILE` "
+                "writes any number of items for every user"
+            )
+        answer = _asked_here(bundle, user, k)
     else:
         raise DataError("give --bundle BUNDLE or --url URL")
-    if source == "popular":
+    if answer.source == "popular":
         say(f"this model has no vector of user {user!r}: these are the most popular items, with their event counts")
-    titles = None if opened is None else title_column(opened.item_attributes)
+    _show(user, answer)
+
+
+def _asked_here(path: Path, user: str, k: int) -> Answer:
+    recaller = open_recaller(path, tower=False)
+    if warning := missing_index(recaller.bundle):
+        say(f"warning: {warning}")
+    recalled = recaller.recall(RecallQuery(user_id=user, k=k))
+    items = list(zip(recalled.ids, recalled.scores.tolist(), strict=True))
+    return Answer(items, recalled.source, _titles(recaller.bundle, recalled.ids))
+
+
+def _titles(bundle: Bundle, item_ids: Sequence[str]) -> list[Any] | None:
+    titles = title_column(bundle.item_attributes)
+    if titles is None:
+        return None
+    rows = [bundle.item_rows.get(item_id) for item_id in item_ids]
+    return [None if row is None else titles[row] for row in rows]
+
+
+def _show(user: str, answer: Answer) -> None:
     console = Console()
-    console.print(Text(f"recalled for user {user} (source: {source})"))
+    console.print(Text(f"recalled for user {user} (source: {answer.source})"))
     table = Table()
     table.add_column("#", justify="right")
     table.add_column("id")
-    if titles is not None:
+    if answer.titles is not None:
         table.add_column("title")
     table.add_column("score", justify="right")
-    for rank, (item_id, score) in enumerate(items, start=1):
-        row = None if opened is None else opened.item_rows.get(item_id)
-        title = [] if titles is None else [Text("" if row is None else titles[row] or "")]
-        table.add_row(str(rank), Text(item_id), *title, f"{score:.4f}")
+    for place, (item_id, score) in enumerate(answer.items):
+        title = [] if answer.titles is None else [Text(_in_words(answer.titles[place]))]
+        table.add_row(str(place + 1), Text(item_id), *title, f"{score:.4f}")
     console.print(table)
 
 
 def title_column(attributes: pl.DataFrame) -> pl.Series | None:
     """The column that names an item for a person, as strings, or None where there is none."""
-    name = next((each for each in TITLES if each in attributes.columns), None)
+    name = title_name(attributes.columns)
     if name is None:
         return None
     titles = attributes[name]
@@ -76,17 +100,8 @@ def title_column(attributes: pl.DataFrame) -> pl.Series | None:
     return titles.list.join(" ") if titles.dtype == pl.List else titles.cast(pl.String)
 
 
-def _ask(url: str, user: str, k: int) -> tuple[list[tuple[str, float]], str]:
-    address = f"{url.rstrip('/').removesuffix('/recall')}/recall"
-    try:
-        headers = {"authorization": f"Bearer {key}"} if (key := os.environ.get("TOWERS_API_KEY")) else {}
-        response = httpx.post(address, json={"user_id": user, "k": k}, headers=headers, timeout=TIMEOUT_S)
-        body = response.json()
-        if response.is_success:
-            return [(item["id"], item["score"]) for item in body["items"]], body["source"]
-        reason = body["error"]["message"]
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise DataError(f"{address}: no answer: {error}") from None
-    except (ValueError, KeyError, TypeError):
-        raise DataError(f"{address}: the answer (status {response.status_code}) is not that of this service") from None
-    raise DataError(f"{address}: {reason}")
+def _in_words(title: Any) -> str:
+    """A title as JSON has it, for a person: null is none, and a list is that of its words."""
+    if isinstance(title, list):
+        return " ".join(map(str, title))
+    return "" if title is None else str(title)

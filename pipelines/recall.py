@@ -20,7 +20,7 @@ from pipelines.users_file import read_users
 from serving.filtering import popular
 from serving.index import Floats, Rows
 from serving.manifest import MANIFEST
-from serving.opening import open_recaller
+from serving.opening import missing_index, open_recaller
 from serving.recall import Recaller
 from serving.staging import refuse_existing, remove, staged
 
@@ -51,7 +51,10 @@ def run(bundle: Path, k: int, out: Path, *, users: Path | None = None, overwrite
         OutputExistsError: `out` is taken.
     """
     _refuse(k, out, overwrite=overwrite)
-    return write_all(open_recaller(bundle, tower=False), k, out, users=users, overwrite=overwrite)
+    recaller = open_recaller(bundle, tower=False)
+    if warning := missing_index(recaller.bundle):
+        say(f"warning: {warning}")
+    return write_all(recaller, k, out, users=users, overwrite=overwrite)
 
 
 def write_all(recaller: Recaller, k: int, out: Path, *, users: Path | None = None, overwrite: bool = False) -> int:

@@ -27,6 +27,7 @@ from serving import openapi, probes, routes
 from serving.access import Access
 from serving.bundle import Bundle
 from serving.direct import Direct
+from serving.docs_page import add_docs_page
 from serving.drain import STATE, Drain
 from serving.errors import RequestError
 from serving.observed import Observed
@@ -92,6 +93,9 @@ def create_app(settings: Settings | None = None, *, verified: Path | None = None
         version="1",
         description="Items for a user, for features, for a history or for other items, best first.",
         lifespan=lifespan,
+        # FastAPI's own pages load their scripts from other hosts.
+        docs_url=None,
+        redoc_url=None,
         redirect_slashes=False,
         # FastAPI's own looks for providers with each request; what it would send, exceptions too, is for no log.
         telemetry={"tracing": False, "metrics": False, "logs": False},
@@ -100,6 +104,7 @@ def create_app(settings: Settings | None = None, *, verified: Path | None = None
     app.state.settings = settings
     app.state.documents = weakref.WeakKeyDictionary()
     _add_routes(app)
+    add_docs_page(app)
     app.add_exception_handler(RequestError, _on_request_error)
     app.add_exception_handler(RequestValidationError, _on_wrong_path)
     app.add_exception_handler(HTTPException, _on_http_exception)

@@ -1,10 +1,11 @@
-"""The item columns of a live item, checked against those of the bundle.
+"""The item columns of a live item, or that a caller asks for, checked against those of the bundle.
 
-In: values by column, as JSON has them. Out: the same as they are stored, or a `RequestError` that names the column.
+In: values by column, as JSON has them; names of columns. Out: the values as they are stored; a `RequestError` names the
+column.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -40,6 +41,25 @@ def fitting_attributes(attributes: Mapping[str, Any], schema: Mapping[str, pl.Da
         with suppress(RequestError):
             fitting |= checked_attributes({name: value}, schema)
     return fitting
+
+
+def refuse_unknown_columns(asked: Sequence[str], columns: Collection[str], path: str = "") -> None:
+    """Refuses to send along a column that the bundle does not have.
+
+    Args:
+        asked: names of columns.
+        columns: those that there are.
+        path: where in a request they stood: "" or "queries.3.".
+
+    Raises:
+        RequestError: names the first unknown one.
+    """
+    for name in asked:
+        if name not in columns:
+            there = ", ".join(sorted(columns)) or "none"
+            raise RequestError(
+                f"{path}attributes: no such column {name!r}; there are {there}", field=f"{path}attributes"
+            )
 
 
 def _fits(value: Any, dtype: pl.DataType) -> tuple[bool, str]:

@@ -4,7 +4,7 @@ In: the arguments of a call. Out: a `Call`: method, path, body, and how the answ
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Required, TypedDict, TypeVar
 from urllib.parse import quote
 
@@ -26,6 +26,7 @@ class Wanted(TypedDict, total=False):
     allow: Sequence[str] | None
     filter: Mapping[str, Any] | None
     diversity: Diversity | None
+    attributes: Sequence[str] | None
 
 
 class RecallOptions(Wanted, total=False):
@@ -71,11 +72,15 @@ class Event(TypedDict):
 
 @dataclass(frozen=True)
 class RecallAnswer:
-    """Items as (id, score), best first; `source` says what they were found by."""
+    """Items as (id, score), best first; `source` says what they were found by.
+
+    `attributes` holds the item columns that were asked for, one dictionary an item, in their order; else nothing.
+    """
 
     items: list[tuple[str, float]]
     model_version: str
     source: str
+    attributes: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -177,19 +182,20 @@ def _body(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(name: str, value: Any) -> Any:
-    if name in _LISTS:
+    if name in _LISTS and not isinstance(value, Mapping):  # the attributes of an item are values by column
         if isinstance(value, str):  # also a sequence of strings, to Python and to a type checker
             raise TypeError(f"{name}: a list is wanted, got the string {value[:100]!r}")
         return list(map(float, value)) if name == "vector" else list(value)
     return value
 
 
-_LISTS = ("items", "exclude", "allow", "history", "vector")
+_LISTS = ("items", "exclude", "allow", "history", "vector", "attributes")
 
 
 def _recalled(answer: Any) -> RecallAnswer:
     items = [(item["id"], item["score"]) for item in answer["items"]]
-    return RecallAnswer(items, answer["model_version"], answer["source"])
+    attributes = [item["attributes"] for item in answer["items"] if "attributes" in item]
+    return RecallAnswer(items, answer["model_version"], answer["source"], attributes)
 
 
 def _number(key: str) -> Callable[[Any], int]:

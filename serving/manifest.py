@@ -17,6 +17,10 @@ from serving.errors import BundleError
 SCHEMA_VERSION: Literal[1] = 1
 MANIFEST = "manifest.json"
 DIGEST = "digest"
+# What people give in place of a bundle, by the file that only such a directory holds (docs/design.md).
+DATASET_FILE, RUN_FILE = "dataset.json", "summary.json"
+EXPORT = "`towers export --run RUN --out BUNDLE`"
+BUNDLES_SHOWN = 5
 
 Count = Annotated[int, Field(ge=0)]
 RelativePath = Annotated[str, Field(min_length=1)]
@@ -176,9 +180,8 @@ def read_manifest(bundle: Path) -> Manifest:
     path = bundle / MANIFEST
     try:
         raw = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        reason = f"no {MANIFEST} in it" if bundle.is_dir() else "no such directory"
-        raise BundleError(f"{bundle}: not a bundle: {reason}") from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise not_a_bundle(bundle) from None
     except OSError as error:
         raise BundleError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
@@ -199,6 +202,24 @@ def read_manifest(bundle: Path) -> Manifest:
         raise BundleError(f"{path}: " + "; ".join(lines)) from None
 
 
+def not_a_bundle(path: Path) -> BundleError:
+    """The error for a path that holds no manifest: what it is instead, and what to do."""
+    if not path.exists():
+        return _no_bundle(path, f"no such directory; {EXPORT} makes a bundle")
+    if not path.is_dir():
+        return _no_bundle(path, f"a file; a bundle is a directory, and {EXPORT} makes one")
+    if (path / DATASET_FILE).is_file():
+        train = f"`towers train --dataset {path} --config RECIPE --out RUN`"
+        return _no_bundle(path, f"it is a data set; {train} and then {EXPORT} make a bundle")
+    if (path / RUN_FILE).is_file():
+        return _no_bundle(path, f"it is a run; `towers export --run {path} --out BUNDLE` makes a bundle of it")
+    if bundles := sorted(file.parent for file in path.glob(f"*/{MANIFEST}")):
+        names = ", ".join(map(str, bundles[:BUNDLES_SHOWN]))
+        more = f" and {len(bundles) - BUNDLES_SHOWN} more" if len(bundles) > BUNDLES_SHOWN else ""
+        return _no_bundle(path, f"it is a directory of bundles; name one: {names}{more}")
+    return _no_bundle(path, f"no {MANIFEST} in it, and no bundles; {EXPORT} makes a bundle")
+
+
 def write_manifest(manifest: Manifest, path: Path) -> None:
     """Writes the manifest into a file that is not published yet."""
     # Through JSON, so that the digest is over exactly what a reader will find.
@@ -210,3 +231,7 @@ def write_manifest(manifest: Manifest, path: Path) -> None:
 def _digest(content: dict[str, Any]) -> str:
     """SHA-256 over canonical JSON: sorted keys, no spaces, ASCII."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _no_bundle(path: Path, reason: str) -> BundleError:
+    return BundleError(f"{path}: not a bundle: {reason}")

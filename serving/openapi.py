@@ -43,8 +43,8 @@ BODIES: dict[tuple[str, str], type[BaseModel]] = {
 }
 
 LISTS = {
-    "RecallRequest": ("history", "exclude", "allow"),
-    "SimilarRequest": ("items", "exclude", "allow"),
+    "RecallRequest": ("history", "exclude", "allow", "attributes"),
+    "SimilarRequest": ("items", "exclude", "allow", "attributes"),
     "EmbedQuery": ("history",),
 }
 
@@ -214,6 +214,7 @@ def _name_columns(bodies: dict[str, Any], bundle: Bundle) -> None:
     bodies |= condition_schemas(columns)
     for name in ("RecallRequest", "SimilarRequest"):
         bodies[name]["properties"]["filter"]["anyOf"] = [{"$ref": f"{COMPONENTS}Condition1"}, {"type": "null"}]
+        bodies[name]["properties"]["attributes"]["items"]["enum"] = sorted(columns)
     for name in ("ItemRequest", "NamedItem"):
         bodies[name]["properties"]["attributes"] |= {
             "properties": {

@@ -59,6 +59,15 @@ def open_index(bundle: Bundle) -> Index:
     return ScannIndex.load(directory, bundle.recall_vectors, parameters)
 
 
+def missing_index(bundle: Bundle) -> str | None:
+    """A warning where nobody has built an index; None with one, and with `exact`, which `towers index` also chooses."""
+    manifest = bundle.manifest
+    if manifest.index is not None:
+        return None
+    scan = f"every query scans all {manifest.items:,} items exactly"
+    return f"{bundle.path} has no index: {scan}; `towers index --bundle {bundle.path}` builds one"
+
+
 def open_recaller(
     path: Path, *, verify: bool = True, tower: bool = True, users: LiveUsers | None = None, rest: Rest = at_once
 ) -> Recaller:

@@ -38,6 +38,7 @@ class RecallQuery(NamedTuple):
         wanted: which items may come back at all.
         diversity: how many items of one kind may come back.
         segment: whose popular items answer first where nothing else is known.
+        attributes: item columns to send along with each item.
         path: where in a request it stood, as its errors name it: "" or "queries.3.".
     """
 
@@ -52,6 +53,7 @@ class RecallQuery(NamedTuple):
     wanted: Wanted = EVERYTHING
     diversity: Diversity | None = None
     segment: str | None = None
+    attributes: Sequence[str] = ()
     path: str = ""
 
 

@@ -50,17 +50,24 @@ class _Wanted(_Body):
     allow: list[str] | None = Field(None, description="only these item ids may come back; unknown ones are ignored")
     filter: Condition | None = Field(None, description="only items whose columns fit may come back")
     diversity: DiversityRequest | None = Field(None, description="how many items of one kind may come back")
+    attributes: list[str] = Field(
+        default_factory=list,
+        description="item columns to send along with each item, as its `attributes`",
+        json_schema_extra={"default": []},
+    )
 
     def lists(self) -> Iterable[tuple[str, list[str] | None]]:
-        """The lists of ids whose length is limited, by name."""
-        return ("exclude", self.exclude), ("allow", self.allow)
+        """The lists whose length is limited, by name."""
+        return ("exclude", self.exclude), ("allow", self.allow), ("attributes", self.attributes)
 
     def query(self, **more: Any) -> RecallQuery:
         """What is asked, with what a subclass knows beside it."""
         everything = self.allow is None and self.filter is None
         wanted = EVERYTHING if everything else Wanted(None if self.allow is None else tuple(self.allow), self.filter)
         diversity = None if self.diversity is None else Diversity(self.diversity.column, self.diversity.most)
-        return RecallQuery(k=self.k, exclude=self.exclude, wanted=wanted, diversity=diversity, **more)
+        return RecallQuery(
+            k=self.k, exclude=self.exclude, wanted=wanted, diversity=diversity, attributes=self.attributes, **more
+        )
 
 
 class EmbedQuery(_Body):
@@ -82,8 +89,9 @@ class RecallRequest(_Wanted, EmbedQuery):
     )
 
     def lists(self) -> Iterable[tuple[str, list[str] | None]]:
-        """The lists of ids whose length is limited, by name."""
-        return ("exclude", self.exclude), ("allow", self.allow), ("history", self.history)
+        """The lists whose length is limited, by name."""
+        limited = ("exclude", self.exclude), ("allow", self.allow), ("attributes", self.attributes)
+        return *limited, ("history", self.history)
 
     def query(self, **more: Any) -> RecallQuery:
         """What is asked."""
@@ -110,8 +118,8 @@ class SimilarRequest(_Wanted):
     items: list[str] = Field(min_length=1, description="item ids; unknown ones are ignored")
 
     def lists(self) -> Iterable[tuple[str, list[str] | None]]:
-        """The lists of ids whose length is limited, by name."""
-        return ("exclude", self.exclude), ("allow", self.allow), ("items", self.items)
+        """The lists whose length is limited, by name."""
+        return *super().lists(), ("items", self.items)
 
     def query(self, **more: Any) -> RecallQuery:
         """What is asked."""

@@ -5,6 +5,7 @@ In: HTTP requests. Out: JSON, or a `RequestError` that `serving.app` turns into 
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Annotated, Any, TypeVar
 
@@ -15,6 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from serving import metrics
+from serving.attributes import refuse_unknown_columns
 from serving.direct import Json
 from serving.errors import RequestError
 from serving.filtering import OVERFETCH_LIMIT
@@ -68,7 +70,7 @@ async def recall(request: Request) -> Response:
         recalled = await service.batcher.answer(recaller, query, encoded=encoded, fast=fast)
     else:
         recalled = await run_in_threadpool(recaller.recall, query)
-    return Json(_serialised(answer_bytes, recalled))
+    return await _answered(recalled, query)
 
 
 async def recall_batch(request: Request) -> Response:
@@ -88,7 +90,8 @@ async def recall_batch(request: Request) -> Response:
         return [answers[place] for place in sorted(answers)]
 
     if not _is_light(recallers, queries):
-        return Json(await run_in_threadpool(lambda: _serialised(answers_bytes, answer(slice(None)))))
+        serialise = partial(answers_bytes, columns=[query.attributes for query in queries])
+        return Json(await run_in_threadpool(lambda: _serialised(serialise, answer(slice(None)))))
     answers: list[Recalled] = []
     for part in _turns(queries):
         if answers:
@@ -101,7 +104,7 @@ async def similar(request: Request) -> Response:
     """Answers with the items nearest to the given ones, which do not come back themselves."""
     service = service_of(request)
     query = limited(await _body(request, SimilarRequest), service.settings)
-    return Json(_serialised(answer_bytes, await run_in_threadpool(service.pick(None).recall, query)))
+    return await _answered(await run_in_threadpool(_pick(service, query).recall, query), query)
 
 
 async def embed(request: Request) -> Response:
@@ -203,6 +206,13 @@ def _serialised(serialise: Callable[[T], bytes], answer: T) -> bytes:
     return content
 
 
+async def _answered(recalled: Recalled, query: RecallQuery) -> Response:
+    if not query.attributes:
+        return Json(_serialised(answer_bytes, recalled))
+    # In a thread: whoever asks first for an item column waits until all of them are read.
+    return Json(await run_in_threadpool(_serialised, partial(answer_bytes, columns=query.attributes), recalled))
+
+
 async def _put(
     request: Request, items: Sequence[tuple[str, dict[str, Any], dict[str, Any]]], path: str = "items.{}."
 ) -> Response:
@@ -226,8 +236,15 @@ def _at_most(values: Sequence[object], most: int, field: str) -> None:
 
 
 def _pick(service: Service, query: RecallQuery) -> Recaller:
-    """What answers a query. A caller's vector comes from `POST /embed`, and so from the active bundle's towers."""
-    return service.pick(None if query.vector is not None else query.user_id)
+    """What answers a query. A caller's vector comes from `POST /embed`, and so from the active bundle's towers.
+
+    Raises:
+        RequestError: it has not all the item columns that are asked for.
+    """
+    recaller = service.pick(None if query.vector is not None else query.user_id)
+    if query.attributes:
+        refuse_unknown_columns(query.attributes, recaller.catalogue.kinds, query.path)
+    return recaller
 
 
 def _is_encoded(recaller: Recaller, query: RecallQuery) -> bool:
@@ -258,7 +275,7 @@ def _turns(queries: Sequence[RecallQuery]) -> Iterator[slice]:
 
 def _is_fast(recaller: Recaller, query: RecallQuery) -> bool:
     """Whether its search is cheaper than handing it to a thread."""
-    if query.diversity or query.segment or query.wanted is not EVERYTHING:
+    if query.diversity or query.segment or query.attributes or query.wanted is not EVERYTHING:
         return False
     view = recaller.catalogue.live.view
     # Buried rows make a filter of the search, and a new order of the popular items.

@@ -30,6 +30,10 @@ class RecallItem(_Answer):
         description="dot product with the query's vector, a float32 in as few digits as tell it from all others; event "
         "count where source is popular"
     )
+    attributes: dict[str, Any] = Field(
+        default_factory=dict,
+        description="the item columns that were asked for, null where one is missing; else left out",
+    )
 
 
 class RecallResponse(_Answer):
@@ -94,14 +98,15 @@ class ErrorResponse(_Answer):
     error: ErrorDetail
 
 
-def answer_bytes(recalled: Recalled) -> bytes:
-    """The answer as JSON."""
-    return b"".join(_pieces([recalled]))
+def answer_bytes(recalled: Recalled, columns: Sequence[str] = ()) -> bytes:
+    """The answer as JSON, with these columns of each item; they may have to be read from the disk."""
+    return _plainly(recalled, columns) if columns else b"".join(_pieces([recalled]))
 
 
-def answers_bytes(recalled: Sequence[Recalled]) -> bytes:
-    """The answers of a batch as JSON."""
-    return b"".join([b'{"answers":[', *_pieces(recalled), b"]}"])
+def answers_bytes(recalled: Sequence[Recalled], columns: Sequence[Sequence[str]] = ()) -> bytes:
+    """The answers of a batch as JSON, as `answer_bytes`, with the columns of each; none are none for all."""
+    pieces = [b",".join(map(_plainly, recalled, columns))] if any(columns) else _pieces(recalled)
+    return b"".join([b'{"answers":[', *pieces, b"]}"])
 
 
 def vectors_bytes(embedded: Sequence[Embedded], model_version: str) -> bytes:
@@ -148,9 +153,13 @@ def _plain_names(recalled: Sequence[Recalled]) -> list[bytes] | None:
     return recalled[0].items.plain_names(_joined([each.rows for each in recalled]))
 
 
-def _plainly(recalled: Recalled) -> bytes:
+def _plainly(recalled: Recalled, columns: Sequence[str] = ()) -> bytes:
     pairs = zip(recalled.ids, recalled.scores, strict=True)
     items = [{"id": item_id, "score": score} for item_id, score in pairs]
+    if names := list(dict.fromkeys(columns)):
+        values = [recalled.items.values(name, recalled.rows) for name in names]
+        for item, each in zip(items, zip(*values, strict=True), strict=True):
+            item["attributes"] = dict(zip(names, each, strict=True))
     return b'{"items":' + orjson.dumps(items, option=orjson.OPT_SERIALIZE_NUMPY) + _tail(recalled)
 
 

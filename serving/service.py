@@ -23,7 +23,7 @@ from serving.index_watch import Watched, found
 from serving.journal import Journal, JournalError
 from serving.live import ItemEncoder, Live
 from serving.logs import SERVER
-from serving.opening import load_libraries, open_recaller
+from serving.opening import load_libraries, missing_index, open_recaller
 from serving.pace import Rest, at_once, beside_answers
 from serving.probe import open_item_encoder, probe
 from serving.query import RecallQuery
@@ -149,6 +149,8 @@ class Service:
         # At the start nobody waits for answers yet.
         with beside_answers() if self._started else nullcontext(at_once) as rest:
             recaller = self._opened(path, rest)
+        if warning := missing_index(recaller.bundle):
+            log.warning("%s", warning)
         if self.settings.index_sample_s and not isinstance(recaller.index, ExactIndex):
             recaller.catalogue.index = Watched(recaller.index)
         try:

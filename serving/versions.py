@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from serving.errors import BundleError
-from serving.manifest import MANIFEST, read_manifest
+from serving.manifest import MANIFEST, not_a_bundle, read_manifest
 from serving.staging import staged
 
 ACTIVE = "active.json"
@@ -285,8 +285,7 @@ def bundle_root(path: Path) -> Versions | None:
         return None
     versions = Versions(path)
     if not versions.file.exists() and not any(path.glob(f"*/{MANIFEST}")):
-        reason = f"no {MANIFEST} in it, and no bundles" if path.is_dir() else "no such directory"
-        raise BundleError(f"{path}: not a bundle: {reason}")
+        raise not_a_bundle(path)
     versions.read()
     return versions
 

@@ -30,6 +30,7 @@ OPEN = [("GET", "/healthz"), ("GET", "/readyz")]
 READING = [
     ("POST", "/recall", {}), ("POST", "/recall/batch", {"queries": [{}]}), ("POST", "/similar", {"items": ["i1"]}),
     ("POST", "/embed", {"queries": [{}]}), ("GET", "/docs", None), ("GET", "/openapi.json", None),
+    ("GET", "/docs/swagger-ui-bundle.js", None), ("GET", "/docs/swagger-ui.css", None),
     ("GET", "/metrics", None), ("GET", "/no/such/path", None),
 ]  # fmt: skip
 CHANGING = [

@@ -148,6 +148,12 @@ CALLS: dict[str, tuple[Any, tuple[str, str, Any], Any, Any]] = {
         ("POST", "/recall/batch", {"queries": [{"user_id": "u1", "k": 2}, {"vector": [1.0, 2.0]}]}),
         {"answers": [RECALLED, {**RECALLED, "items": []}]}, [ANSWER, RecallAnswer([], "v1", "user")],
     ),
+    "item columns": (
+        lambda c: c.recall("u1", attributes=("title",)),
+        ("POST", "/recall", {"user_id": "u1", "attributes": ["title"]}),
+        {**RECALLED, "items": [{**item, "attributes": {"title": None}} for item in RECALLED["items"]]},
+        RecallAnswer(ANSWER.items, "v1", "user", [{"title": None}, {"title": None}]),
+    ),
     "similar": (
         lambda c: c.similar(("i1", "i2"), k=5, filter=FILTER),
         ("POST", "/similar", {"items": ["i1", "i2"], "k": 5, "filter": FILTER}), RECALLED, ANSWER,

@@ -7,7 +7,9 @@ import pytest
 from serving_world import write_world
 
 from pipelines import query
+from pipelines.errors import DataError
 from pipelines.query import title_column
+from pipelines.service_answer import Answer
 from serving.errors import BundleError
 
 
@@ -35,8 +37,25 @@ def test_nothing_is_shown_from_an_altered_bundle(
     content = bytearray(vectors.read_bytes())
     content[-30] ^= 1
     vectors.write_bytes(content)
-    monkeypatch.setattr(query, "_ask", lambda *_: ([("i1", 0.5)], "user"))
+    monkeypatch.setattr(query, "ask", lambda *_, **__: Answer([("i1", 0.5)], "user"))
     url = "http://service" if beside_a_service else None
     with pytest.raises(BundleError, match=r"query_vectors\.npy: altered"):
         query.run("u5", bundle=bundle, url=url)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("k", [1_001, 100_000])
+def test_a_bundle_is_asked_for_no_more_than_a_service_gives(tmp_path: Path, k: int) -> None:
+    bundle = tmp_path / "bundle"
+    write_world(bundle, items=1_100)
+    with pytest.raises(DataError, match=rf"^--k must be at most 1000, got {k}; `towers recall --bundle .* --k {k} "):
+        query.run("u5", bundle=bundle, k=k)
+
+
+def test_the_largest_k_is_answered_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = tmp_path / "bundle"
+    write_world(bundle, items=1_100)
+    query.run("u5", bundle=bundle, k=1_000)
+    shown = capsys.readouterr().out
+    ranks = [line.split()[1] for line in shown.splitlines() if line.startswith("│")]
+    assert ranks == [str(rank) for rank in range(1, 1_001)]

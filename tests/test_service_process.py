@@ -67,8 +67,9 @@ def test_a_real_process_answers_and_stops_on_sigterm(
             assert (answer["items"][0]["id"], answer["source"]) == ("i2", "features")
             assert client.post("/recall", json={"k": 10}).status_code == 422
         query_command.run("u5", url=url, k=2)
-        assert "i13" in capsys.readouterr().out
-        with pytest.raises(DataError, match="k: must be at most 9"):
+        shown = capsys.readouterr().out
+        assert "i13" in shown and "Title 13" in shown
+        with pytest.raises(DataError, match="--k must be at most 9, got 10: "):
             query_command.run("u5", url=url, k=10)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) in (0, -signal.SIGTERM)
@@ -120,7 +121,8 @@ def test_query_prints_titles_and_scores(bundle: Path, capsys: pytest.CaptureFixt
     shown = capsys.readouterr()
     for text in ("i9", "Title 9", f"{2 - 9 / ITEMS:.4f}", "i13", "Title 13", "source: user"):
         assert text in shown.out
-    assert shown.err == ""
+    scan = f"{bundle} has no index: every query scans all {ITEMS} items exactly"
+    assert shown.err == f"warning: {scan}; `towers index --bundle {bundle}` builds one\n"
 
 
 def test_query_says_that_a_user_is_unknown(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,8 +135,8 @@ def test_query_says_that_a_user_is_unknown(bundle: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"url": "http://127.0.0.1:9"}, r"http://127\.0\.0\.1:9/recall: no answer"),
-        ({"url": "nonsense"}, r"nonsense/recall: no answer"),
+        ({"url": "http://127.0.0.1:9"}, r"http://127\.0\.0\.1:9/recall: nothing answers there"),
+        ({"url": "nonsense"}, r"nonsense/recall: not the address of a service"),
         ({}, "give --bundle"),
         ({"url": "http://x", "k": 0}, "--k must be at least 1, got 0"),
     ],

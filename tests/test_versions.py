@@ -162,7 +162,7 @@ def half_written(root: Path) -> None:
 NO_BUNDLES: dict[str, tuple[Callable[[Path], object], str]] = {
     "nothing": (lambda root: None, "c: not a bundle: no such directory"),
     "a directory without a manifest": (lambda root: (root / "c").mkdir(), "c: not a bundle: no manifest.json"),
-    "a file": (lambda root: (root / "c").write_text("x"), "c/manifest.json: cannot be read"),
+    "a file": (lambda root: (root / "c").write_text("x"), "c: not a bundle: a file"),
     "a link out of the root": (linked, "c: a link"),
     "a damaged manifest": (half_written, "c/manifest.json: .*not valid JSON"),
 }
