@@ -12,8 +12,9 @@ from pipelines.features import settle_features
 from pipelines.heldout import heldout_users
 from pipelines.labels import DEFAULT_METRIC, read_labels
 from pipelines.leaks import refuse_leaks
+from pipelines.popularity import has_windows
 from towers.combinations import parts
-from towers.config import Config, DataConfig
+from towers.config import Config, DataConfig, PriorConfig
 from towers.errors import ConfigError
 from towers.feature_settings import NeighboursFeature
 from towers.losses.settings import Bce
@@ -82,6 +83,11 @@ def check_recipe(config: Config, data: Dataset) -> Config:
         raise ConfigError("data.refit: the data set has no validation targets to choose the epochs on; set it to false")
     if config.model.norm_exponent == "validation" and not data.manifest.events["valid"]:
         raise ConfigError("model.norm_exponent: the data set has no validation events to choose it on; give a number")
+    if isinstance(config.model.prior, PriorConfig) and not has_windows(data):
+        raise ConfigError(
+            "model.prior: counts events by their times, and this data set has none that its split respects; set it to "
+            "'off', or prepare it with a time column and data.split = 'global_time' or 'leave_last_out'"
+        )
     for key, value, none in _of_order(config):
         if value != none and not data.manifest.timed:
             raise ConfigError(

@@ -11,6 +11,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.dataset import Dataset
 from towers.events import Events
 
 WINDOWS_DAYS = (7, 14, 30, 60, 90, None)
@@ -35,6 +36,11 @@ class Counting:
     def __str__(self) -> str:
         window = "popularity" if self.days is None else f"popularity of {self.days} days"
         return f"{window}, users alike" if self.users_alike else window
+
+
+def has_windows(data: Dataset) -> bool:
+    """Whether a window of days makes sense: the events have times in a unit, and the split respects them."""
+    return data.manifest.timed and data.manifest.time_unit in TICKS_PER_S
 
 
 def countings(time_unit: str | None) -> list[Counting]:

@@ -12,7 +12,7 @@ import numpy as np
 from pipelines.dataset import Dataset
 from pipelines.evaluation.baselines import popular_lists
 from pipelines.heldout import HeldOut
-from pipelines.popularity import TICKS_PER_S, Counting, Doubles, countings, item_counts
+from pipelines.popularity import Counting, Doubles, countings, has_windows, item_counts
 from towers import metrics
 from towers.config import Config, PriorConfig
 from towers.model import TwoTower
@@ -23,7 +23,7 @@ DECIMALS = 6  # of a weight
 
 def has_prior(config: Config, data: Dataset) -> bool:
     """Whether a training has a prior: the recipe asks for one, and the events have times that the split respects."""
-    return config.model.prior != "off" and data.manifest.timed and data.manifest.time_unit in TICKS_PER_S
+    return config.model.prior != "off" and has_windows(data)
 
 
 def choose_counting(config: Config, data: Dataset, held: HeldOut, splits: Sequence[str]) -> Counting:
