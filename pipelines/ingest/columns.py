@@ -21,6 +21,8 @@ USUAL: dict[str, tuple[str, ...]] = {
     "weight": ("weight", "rating", "score", "stars"),
 }
 
+NEAR = 0.75  # below it difflib takes "rating" for "iid"'s like
+
 
 @dataclass(frozen=True)
 class Roles:
@@ -81,7 +83,8 @@ def find(path: Path, columns: Sequence[str], role: str, wanted: str | None) -> s
     if wanted is not None:
         if wanted in columns:
             return wanted
-        near = difflib.get_close_matches(wanted, columns, n=1) or _near(columns, role)
+        free = _free(columns, role)
+        near = difflib.get_close_matches(wanted, free, n=1) or _near(free, role)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise DataError(f"{path}: no column {wanted!r} (data.columns.{role}); it has {', '.join(columns)}{hint}")
     plain = {_plain(column): column for column in reversed(columns)}
@@ -89,15 +92,24 @@ def find(path: Path, columns: Sequence[str], role: str, wanted: str | None) -> s
 
 
 def _not_found(path: Path, columns: Sequence[str], role: str) -> str:
-    near = _near(columns, role)
+    near = _near(_free(columns, role), role)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"{path}: no column of {role} ids; it has {', '.join(columns)}; name it in data.columns.{role}{hint}"
+    return (
+        f"{path}: no column of {role} ids; it has {', '.join(columns)}{hint}; name it: --set "
+        f'data.columns.{role}=NAME, or {role} = "NAME" under [data.columns] of the recipe that --config names'
+    )
+
+
+def _free(columns: Sequence[str], role: str) -> list[str]:
+    """The columns whose name is not a usual one of another role: a rating is never an id."""
+    others = {name for other, names in USUAL.items() if other != role for name in names}
+    return [column for column in columns if _plain(column) not in others]
 
 
 def _near(columns: Sequence[str], role: str) -> list[str]:
     plain = {_plain(column): column for column in columns}
     for name in USUAL[role]:
-        if near := difflib.get_close_matches(name, plain, n=1):
+        if near := difflib.get_close_matches(name, plain, n=1, cutoff=NEAR):
             return [plain[near[0]]]
     return [column for column in columns if role in column.lower()][:1]
 
