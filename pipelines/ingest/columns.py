@@ -35,6 +35,11 @@ class Roles:
     weight: str | None
     context: tuple[str, ...]
 
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns that are there, by role."""
+        return {role: column for role in USUAL if (column := getattr(self, role)) is not None}
+
 
 def event_roles(path: Path, columns: Sequence[str], wanted: Columns) -> Roles:
     """Finds the columns of an events table.
