@@ -220,6 +220,7 @@ def test_the_row_is_that_of_the_open_quote_not_of_its_record(tmp_path: Path) -> 
         ("user_id,movie_ident,rating,timestamp", "; did you mean 'movie_ident'?"),
         ("user_id,the_item,rating,time", "; did you mean 'the_item'?"),
         ("user_id,tim,rating,item type", "; did you mean 'item type'?"),
+        ("user_id,item_rating,itemDate,ITEM_SCORE", ""),
     ],
 )
 def test_a_missing_id_column_is_told_with_the_columns_there_are_and_never_a_rating_or_time(

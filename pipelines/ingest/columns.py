@@ -106,9 +106,10 @@ def _not_found(path: Path, columns: Sequence[str], role: str) -> str:
 
 
 def _free(columns: Sequence[str], role: str) -> list[str]:
-    """The columns whose name is not a usual one of another role: a rating is never an id."""
+    """The columns whose name is no other role's and has no word of a time or weight: an item's rating is no id."""
     others = {name for other, names in USUAL.items() if other != role for name in names}
-    return [column for column in columns if _plain(column) not in others]
+    amounts = {name for other in ("time", "weight") if other != role for name in USUAL[other]}
+    return [each for each in columns if _plain(each) not in others and amounts.isdisjoint(_words(each))]
 
 
 def _near(columns: Sequence[str], role: str) -> list[str]:
@@ -117,6 +118,11 @@ def _near(columns: Sequence[str], role: str) -> list[str]:
         if near := difflib.get_close_matches(name, plain, n=1, cutoff=NEAR):
             return [plain[near[0]]]
     return [column for column in columns if role in column.lower()][:1]
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name, which signs or capitals set apart."""
+    return re.findall(r"[a-z]+", re.sub(r"([A-Z])", r" \1", name).lower()) + re.findall(r"[a-z]+", name.lower())
 
 
 def _plain(name: str) -> str:
