@@ -18,7 +18,7 @@ from towers.config import Config, DataConfig, load_config
 from towers.errors import ConfigError
 
 FORMATS = ("csv", "parquet", "jsonl")
-USERS, ITEMS = 1_000, 60
+USERS, ITEMS = 1_050, 60
 GENRES = ("Drama", "War", "Film-Noir", "Sci-Fi")
 
 
@@ -129,12 +129,12 @@ columns, and the features of a recipe that names none:
   events  rating       weight of the event
   events  device       multi: lists
   events  hour of day  categorical: 24 different whole numbers in TRAIN rows: codes
-  users   occupation   categorical: 21 different whole numbers in 1,000 rows: codes
+  users   occupation   categorical: 21 different whole numbers in 1,050 rows: codes
   users   born         numeric: whole numbers, not all of them from -1 to 999
-  users   visits       numeric: 51 different whole numbers in 1,000 rows: too many for codes, or too rare
+  users   visits       numeric: 51 different whole numbers in 1,050 rows: too many for codes, or too rare
   users   income       numeric: numbers with fractions
-  users   code         categorical: 20 different whole numbers in 1,000 rows: codes
-  users   zip          left out: 1,000 different words in 1,000 rows: a key; \
+  users   code         categorical: 20 different whole numbers in 1,050 rows: codes
+  users   zip          left out: 1,050 different words in 1,050 rows: a key; \
 --set features.query.zip.kind=hashed takes it in
   users   nothing      left out: it has no value
   items   genres       multi: lists
@@ -166,10 +166,10 @@ def test_check_tells_what_its_recipe_makes_of_each_column(made: Path) -> None:
         "columns:",
         "  events  timestamp    time, in seconds",
         "  users   occupation   left out: the recipe does not name it (else categorical: 21 different whole numbers in "
-        "1,000 rows: codes)",
+        "1,050 rows: codes)",
         "  users   zip          hashed: feature 'zip' of the recipe",
         "  users   born         categorical: feature 'born' of the recipe",
-        "  users   code         categorical: 20 different whole numbers in 1,000 rows: codes",
+        "  users   code         categorical: 20 different whole numbers in 1,050 rows: codes",
         "  items   genres       multi: lists",
         "  items   title        left out: the recipe does not name it (else text: 60 different texts in 60 rows, most "
         "of several words)",

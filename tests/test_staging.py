@@ -10,10 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from serving_world import write_world
 
+from pipelines import index, prepare
 from pipelines.exits import exit_code
 from serving import staging
 from serving.staging import OutputExistsError, publish, refuse_existing, staged
+from towers.config import DataConfig
 
 HOLD = """
 import sys, time
@@ -205,3 +208,16 @@ def test_a_relative_output_and_one_in_new_directories_are_allowed(
     refuse_existing(Path("out"))
     refuse_existing(Path("a/b/out"))
     assert names(tmp_path) == []
+
+
+def test_prepare_and_index_ask_for_the_place_before_they_read_or_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="file is not a directory"):
+        prepare.run(DataConfig(), tmp_path / "no such events", tmp_path / "file" / "out")
+    write_world(tmp_path / "bundle")
+    monkeypatch.setattr(index, "sample_queries", lambda *_: pytest.fail("the work began"))
+    monkeypatch.setattr("serving.staging.os.access", lambda *_, **__: False)
+    with pytest.raises(PermissionError, match=f"no permission to write in {tmp_path / 'bundle'}"):
+        index.run(tmp_path / "bundle")
