@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from pipelines.column_lines import column_lines
 from pipelines.dataset import Dataset
 from pipelines.features import settle_features
 from pipelines.heldout import heldout_users
@@ -42,15 +43,23 @@ def run(config: Config, dataset: Path | None = None) -> Config:
     return settled
 
 
-def describe(config: Config) -> str:
-    """The settled features as the recipe would spell them, defaults left out: what a user may copy and change."""
-    lines = []
+def describe(config: Config, dataset: Path | None = None) -> str:
+    """The settled features as the recipe would spell them, defaults left out: what a user may copy and change.
+
+    Args:
+        config: what `run` gave.
+        dataset: the data set; a comment for each of its columns then says what became of it and why.
+    """
+    told = [] if dataset is None else column_lines(Dataset.open(dataset), config)
+    lines = [f"# {line}" for line in told]
+    changes = config.features.changes or {}
     for side, features in (("query", config.features.query), ("candidate", config.features.candidate)):
         if side == "query" and config.task == "similarity":
             lines.append("# features.query: none; task = 'similarity' trains the item tower alone")
             continue
         if features is None:
-            lines.append(f"# features.{side}: derived from the data set; --dataset DATASET shows them")
+            changed = ", then changed as the recipe says" if side in changes else ""
+            lines.append(f"# features.{side}: derived from the data set{changed}; --dataset DATASET shows them")
             continue
         lines.append(f"[features.{side}]")
         for name, feature in features.items():
@@ -88,6 +97,11 @@ def check_recipe(config: Config, data: Dataset) -> Config:
             "model.prior: counts events by their times, and this data set has none that its split respects; set it to "
             "'off', or prepare it with a time column and data.split = 'global_time' or 'leave_last_out'"
         )
+    config = _settle_labels(config, data)
+    _refuse_draws(config, data)
+    # What the data set was prepared with, not what this recipe leaves at its defaults.
+    settled = prepared.model_copy(update={"refit": config.data.refit})
+    config = settle_features(config.model_copy(update={"data": settled}), data)
     for key, value, none in _of_order(config):
         if value != none and not data.manifest.timed:
             raise ConfigError(
@@ -95,11 +109,6 @@ def check_recipe(config: Config, data: Dataset) -> Config:
                 f"{none}, or prepare it with data.split = 'global_time' or 'leave_last_out', or a given one with "
                 "data.ordered = true"
             )
-    config = _settle_labels(config, data)
-    _refuse_draws(config, data)
-    # What the data set was prepared with, not what this recipe leaves at its defaults.
-    settled = prepared.model_copy(update={"refit": config.data.refit})
-    config = settle_features(config.model_copy(update={"data": settled}), data)
     return _settle_similarity(config, data) if config.task == "similarity" else config
 
 

@@ -65,7 +65,7 @@ def check(
     from pipelines import check as command
     from towers.config import load_config
 
-    typer.echo(command.describe(command.run(load_config(config, overrides), dataset)))
+    typer.echo(command.describe(command.run(load_config(config, overrides), dataset), dataset))
 
 
 @app.command(epilog=_example("towers losses"))

@@ -68,6 +68,7 @@ class DatasetManifest(_Model):
         user_columns: kinds of the users' attributes.
         item_columns: kinds of the items' attributes.
         event_columns: kinds of the events' own columns.
+        roles: columns of the events by what they are: user, item, time, type, weight.
         weighted: events have weights.
         config: the recipe section it was made with.
         source: where it came from.
@@ -87,6 +88,7 @@ class DatasetManifest(_Model):
     user_columns: dict[str, Kind]
     item_columns: dict[str, Kind]
     event_columns: dict[str, Kind]
+    roles: dict[str, str] = {}
     weighted: bool
     config: DataConfig
     source: SourceInfo

@@ -1,42 +1,90 @@
 """Features for a side that the recipe leaves out: ids, history, and every attribute by the type of its column.
 
-In: a `Dataset`. Out: feature sections by name, as a recipe would hold them.
+In: a `Dataset`. Out: feature sections by name, as a recipe would hold them, and of each column what it became and why.
 """
 
 import keyword
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
 from pipelines.dataset import Dataset
 from pipelines.ingest.layout import CONTEXT
+from pipelines.ingest.list_text import separator_of
 from towers.config import parse_config
 from towers.feature_settings import Feature
 
 DISTINCT_SHARE = 0.5  # a string column with more distinct values than this share of its rows is free text or a key
+# Whole numbers are codes of categories where they are small, few and each of them frequent; years and amounts are not.
+LARGEST_CODE, MOST_CODES, ROWS_A_CODE = 999, 50, 20
+NO_VALUE = "it has no value"
+LOOKED_AT = 100_000  # rows that tell whether texts look like lists
 # Known users' stored vectors, and requests without context, have none: half the examples train without it, too.
 CONTEXT_MASK_SHARE = 0.5
 
 
+@dataclass(frozen=True)
+class Choice:
+    """What derivation makes of one column.
+
+    Attributes:
+        name: of the feature.
+        kind: of the feature; None where the column is left out.
+        reason: why.
+        settings: of the feature, its kind apart.
+    """
+
+    name: str
+    kind: str | None
+    reason: str
+    settings: Mapping[str, Any]
+
+
 def derive_query(dataset: Dataset) -> dict[str, Feature]:
     """User id, history, attributes of the user, context of the event."""
-    features: dict[str, Any] = {"user_id": {"kind": "id"}, "history": {"kind": "history"}}
-    users = dataset.manifest.user_columns
-    _add(features, dataset.users.lazy(), users)
-    # A column of both is the user's: a feature reads one column by one name.
-    own = {column: kind for column, kind in dataset.manifest.event_columns.items() if column not in users}
-    if own:
-        _add(features, pl.scan_parquet(dataset.path / "train" / CONTEXT), own, mask_share=CONTEXT_MASK_SHARE)
+    features = {"user_id": {"kind": "id"}, "history": {"kind": "history"}, **_sections(dataset, "query")}
     return parse_config({"features": {"query": features}}).features.query or {}
 
 
 def derive_candidate(dataset: Dataset) -> dict[str, Feature]:
     """Item id and attributes of the item."""
-    features: dict[str, Any] = {"item_id": {"kind": "id"}}
-    _add(features, dataset.items.lazy(), dataset.manifest.item_columns)
+    features = {"item_id": {"kind": "id"}, **_sections(dataset, "candidate")}
     return parse_config({"features": {"candidate": features}}).features.candidate or {}
+
+
+def choices(dataset: Dataset, side: str) -> dict[str, Choice]:
+    """What the columns of one side become, by column.
+
+    Args:
+        dataset: whose columns.
+        side: ``query`` (users and events) or ``candidate`` (items).
+    """
+    found: dict[str, tuple[str | None, str, dict[str, Any]]] = {}
+
+    def add(frame: pl.LazyFrame, columns: Mapping[str, str], **settings: float) -> None:
+        for column, kind in columns.items():
+            found[column] = (*_kind(frame.select(column), pl.col(column), kind), {"column": column, **settings})
+
+    manifest = dataset.manifest
+    taken = ["item_id"] if side == "candidate" else ["user_id", "history"]
+    if side == "candidate":
+        add(pl.scan_parquet(dataset.path / "items.parquet"), manifest.item_columns)
+    else:
+        users = manifest.user_columns
+        add(pl.scan_parquet(dataset.path / "users.parquet"), users)
+        # A column of both is the user's: a feature reads one column by one name.
+        own = {column: kind for column, kind in manifest.event_columns.items() if column not in users}
+        if own:
+            add(pl.scan_parquet(dataset.path / "train" / CONTEXT), own, mask_share=CONTEXT_MASK_SHARE)
+    made: dict[str, Choice] = {}
+    # Columns that are left out get the names that are free then.
+    for column, (kind, reason, settings) in sorted(found.items(), key=lambda each: each[1][0] is None):
+        made[column] = Choice(_free_name(input_name(column), taken), kind, reason, settings)
+        taken.append(made[column].name)
+    return {column: made[column] for column in found}
 
 
 def input_name(column: str) -> str:
@@ -45,29 +93,47 @@ def input_name(column: str) -> str:
     return name if name.isidentifier() and not keyword.iskeyword(name) else f"f_{name}"
 
 
-def _add(features: dict[str, Any], frame: pl.LazyFrame, columns: Mapping[str, str], **settings: float) -> None:
-    for column, kind in columns.items():
-        feature = _kind(frame.select(column), pl.col(column), kind)
-        if feature is not None:
-            features[_free_name(input_name(column), features)] = {"kind": feature, "column": column, **settings}
+def _sections(dataset: Dataset, side: str) -> dict[str, dict[str, Any]]:
+    found = choices(dataset, side).values()
+    return {each.name: {"kind": each.kind, **each.settings} for each in found if each.kind is not None}
 
 
-def _kind(frame: pl.LazyFrame, values: pl.Expr, kind: str) -> str | None:
+def _kind(frame: pl.LazyFrame, values: pl.Expr, kind: str) -> tuple[str | None, str]:
+    """The kind of a column's feature, or None, and why."""
+
     def found(what: pl.Expr) -> int:
         # A piece at a time: the columns of events are as long as those.
         return int(frame.select(what).collect(engine="streaming").item() or 0)
 
     rows = found(pl.len())
     if found(values.is_not_null().sum()) == 0:
-        return None
-    if kind != "string":
-        return "numeric" if kind == "number" else "multi"
-    if found(values.n_unique()) <= max(2, DISTINCT_SHARE * rows):
-        return "categorical"
+        return None, NO_VALUE
+    if kind == "list":
+        return "multi", "lists"
+    if kind == "number":
+        return _kind_of_numbers(found, values)
+    distinct = found(values.n_unique())
+    separator = separator_of(frame.head(LOOKED_AT).collect().to_series())
+    list_like = "" if separator is None else f"; they look like lists separated by {separator!r} (see data.lists)"
+    if distinct <= max(2, DISTINCT_SHARE * rows):
+        return "categorical", f"{distinct:,} different texts in {rows:,} rows{list_like}"
     if found(values.str.contains(" ", literal=True).sum()) > DISTINCT_SHARE * rows:
-        return "text"
+        return "text", f"{distinct:,} different texts in {rows:,} rows, most of several words"
     # Distinct values without words are a key: it would only memorise.
-    return None
+    return None, f"{distinct:,} different words in {rows:,} rows: a key{list_like}"
+
+
+def _kind_of_numbers(found: Callable[[pl.Expr], int], values: pl.Expr) -> tuple[str, str]:
+    rows = found(values.is_not_null().sum())
+    if found((values != values.floor()).sum()):
+        return "numeric", "numbers with fractions"
+    if found(((values < -1) | (values > LARGEST_CODE)).sum()):
+        return "numeric", f"whole numbers, not all of them from -1 to {LARGEST_CODE}"
+    distinct = found(values.drop_nulls().n_unique())
+    counted = f"{distinct:,} different whole numbers in {rows:,} rows"
+    if distinct <= MOST_CODES and distinct * ROWS_A_CODE <= rows:
+        return "categorical", f"{counted}: codes"
+    return "numeric", f"{counted}: too many for codes, or too rare"
 
 
 def _free_name(name: str, taken: Collection[str]) -> str:

@@ -8,10 +8,10 @@ import difflib
 from collections.abc import Mapping
 
 from pipelines.dataset import Dataset
-from pipelines.derive import derive_candidate, derive_query, input_name
-from towers.config import Config, Features
+from pipelines.derive import choices, derive_candidate, derive_query, input_name
+from towers.config import Config, parse_config
 from towers.errors import ConfigError
-from towers.feature_settings import Feature
+from towers.feature_settings import Feature, Features
 
 # What each kind can read; id, history, hour and weekday read the event itself.
 READS = {
@@ -37,6 +37,9 @@ def settle_features(config: Config, dataset: Dataset) -> Config:
         query=derive_query(dataset) if query is None and not similarity else query,
         candidate=_derived_candidate(config, dataset) if candidate is None else candidate,
     )
+    if config.features.changes:
+        config = _with_changes(config, sides, dataset)
+        sides = config.features
     # With task = "similarity" there is no query tower.
     named = [("query", sides.query or {}), ("candidate", sides.candidate or {})]
     for side, features in named[1:] if similarity else named:
@@ -50,6 +53,28 @@ def settle_features(config: Config, dataset: Dataset) -> Config:
     if similarity:
         _check_unlabelled(config, sides.candidate or {})
     return config.model_copy(update={"features": sides})
+
+
+def _with_changes(config: Config, sides: Features, dataset: Dataset) -> Config:
+    """The recipe with its derived sides changed as it says, and checked again as a whole."""
+    raw = sides.model_dump(exclude_unset=True, exclude_none=True)
+    for side, wanted in (config.features.changes or {}).items():
+        features = raw[side]
+        # A column that no derived feature reads: its feature needs no more than a kind.
+        left_out = {each.name: each.settings for each in choices(dataset, side).values() if each.kind is None}
+        for name, change in wanted.items():
+            if name not in features and not (change and "kind" in change):
+                near = difflib.get_close_matches(name, features, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ConfigError(
+                    f"features.{side}.{name}: no derived feature has this name; there are {', '.join(features)}{hint}; "
+                    "a new one needs its kind"
+                )
+            if change is False:
+                del features[name]
+            else:
+                features[name] = {**features.get(name, left_out.get(name, {})), **change}
+    return parse_config({**config.model_dump(exclude_unset=True, exclude={"features"}), "features": raw})
 
 
 def columns_of(side: str, dataset: Dataset) -> Mapping[str, str]:

@@ -20,9 +20,9 @@ from pipelines.progress import progress, say
 from serving.bundle import Bundle
 from serving.bundle_writer import replace_index
 from serving.index import ExactIndex, Floats, Index, Rows
-from serving.manifest import IndexInfo
+from serving.manifest import MANIFEST, IndexInfo
 from serving.scann_index import EXACT_BELOW, TUNED_K, ScannIndex, ScannParameters
-from serving.staging import remove
+from serving.staging import refuse_existing, remove
 
 SAMPLE = 2_000
 TARGET_RECALL = 0.98
@@ -58,10 +58,12 @@ def run(
     Raises:
         DataError: an argument is wrong, or the target cannot be reached.
         BundleError: the bundle is not whole, or ScaNN is not installed on this platform.
+        OSError: the bundle's directory may not be written to.
     """
     if not 0 < target_recall <= 1:
         raise DataError(f"--target-recall must lie in (0, 1], got {target_recall:g}")
     opened = Bundle.open(bundle)
+    refuse_existing(bundle / MANIFEST, overwrite=True)
     if kind == "auto":
         kind = "exact" if opened.manifest.items < EXACT_BELOW else "scann"
     queries = opened.sample_queries(SAMPLE, seed)

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import polars as pl
 
-from pipelines.dataset import MANIFEST, DatasetManifest, SourceInfo, SplitInfo, digest_files
+from pipelines.column_lines import column_lines
+from pipelines.dataset import MANIFEST, Dataset, DatasetManifest, SourceInfo, SplitInfo, digest_files
 from pipelines.errors import DataError
 from pipelines.ingest.attributes import read_attributes
 from pipelines.ingest.columns import event_roles, id_column
 from pipelines.ingest.events import read_events
 from pipelines.ingest.filters import narrow, refuse_single_events
 from pipelines.ingest.formats import Source, open_source
+from pipelines.ingest.list_text import refuse_unknown_lists
 from pipelines.ingest.rejects import Rejects
 from pipelines.ingest.splits import TRAIN, assign, resolve
 from pipelines.ingest.tables import Kind, Table
@@ -55,9 +57,10 @@ def run(
         raise DataError(f"--on-bad-rows {on_bad_rows!r}: allowed are error, skip")
     with staged(out, overwrite=overwrite, marker=MANIFEST) as staging:
         rejects = Rejects(skip=on_bad_rows == "skip")
-        source = open_source(events, items, users, format, config.columns, skip=rejects.skip)
+        source = open_source(events, items, users, format, config, skip=rejects.skip)
         manifest = _write(staging, source, config, rejects)
         (staging / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    say("\n".join(column_lines(Dataset.open(out))))
     say(_summary(manifest, out))
     return manifest
 
@@ -66,11 +69,13 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
     items, item_columns = _attributes(source.items, "item", config, rejects)
     users, user_columns = _attributes(source.users, "user", config, rejects)
     table = read_events(source, config, None if items is None else items["item_id"], rejects)
+    refuse_unknown_lists(config.lists, {**item_columns, **user_columns, **table.context_kinds})
     narrow(table, config)
     kind = resolve(table, config)
+    first = source.events[0][1]
+    roles = event_roles(first.path, first.columns, config.columns)
     if kind == "leave_last_out" and config.valid_share + config.test_share > 0:
-        first = source.events[0][1]
-        refuse_single_events(table, config, event_roles(first.path, first.columns, config.columns).user, rejects)
+        refuse_single_events(table, config, roles.user, rejects)
     split = assign(table, kind, config)
 
     train = split.label == TRAIN
@@ -99,6 +104,7 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
         user_columns=user_columns,
         item_columns=item_columns,
         event_columns=table.context_kinds,
+        roles=roles.columns,
         weighted=table.weight is not None,
         config=config,
         source=SourceInfo(format=source.format, files=_names(source)),

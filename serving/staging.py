@@ -5,6 +5,7 @@ and process in its name: `.OUT.MACHINE.PROCESS.partial`, and `.old` for content 
 process left is removed at the next attempt.
 """
 
+import errno
 import hashlib
 import os
 import platform
@@ -32,6 +33,7 @@ def staged(out: Path, *, overwrite: bool = False, marker: str | None = None) -> 
 
     Raises:
         OutputExistsError: `out` exists and `overwrite` is False.
+        OSError: the directory of `out` is none, or may not be written to.
         DiskFullError: there is no room for it; what was written is removed.
     """
     refuse_existing(out, overwrite=overwrite, marker=marker)
@@ -90,7 +92,7 @@ def remove_left_overs(out: Path) -> None:
 
 
 def refuse_existing(out: Path, *, overwrite: bool = False, marker: str | None = None) -> None:
-    """Refuses an output path that is taken; call it before the long work.
+    """Refuses an output path that is taken or cannot be written; call it before the long work.
 
     Args:
         out: the output path.
@@ -99,8 +101,10 @@ def refuse_existing(out: Path, *, overwrite: bool = False, marker: str | None = 
 
     Raises:
         OutputExistsError: it is taken, and may not be replaced.
+        OSError: its directory is none, or may not be written to.
     """
     if not out.exists():
+        _refuse_unwritable(out)
         return
     if not overwrite:
         raise OutputExistsError(f"{out} already exists; remove it, name another --out, or give --overwrite")
@@ -110,6 +114,17 @@ def refuse_existing(out: Path, *, overwrite: bool = False, marker: str | None = 
         raise OutputExistsError(
             f"{out} is {kind}: --overwrite replaces only what this command writes; name another --out"
         )
+    _refuse_unwritable(out)
+
+
+def _refuse_unwritable(out: Path) -> None:
+    """Asks whether `out` can be made in its directory, or that directory in the nearest one that is there."""
+    place = next(each for each in out.absolute().parents if each.exists())
+    if not place.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, f"cannot be written: {place} is not a directory", str(out))
+    # Writing beside `out` is what counts, even where `out` is there: the new content is renamed into its place.
+    if not os.access(place, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise PermissionError(errno.EACCES, f"cannot be written: no permission to write in {place}", str(out))
 
 
 def flush_to_disk(path: Path) -> None:

@@ -55,7 +55,7 @@ def put_double(monkeypatch: pytest.MonkeyPatch, verb: str, raises: BaseException
 
     double = ModuleType(f"pipelines.{verb}")
     double.run = run  # type: ignore[attr-defined]
-    double.describe = str  # type: ignore[attr-defined]  # what `check` prints of its result
+    double.describe = lambda *result: str(result)  # type: ignore[attr-defined]  # what `check` prints of its result
     monkeypatch.setitem(sys.modules, f"pipelines.{verb}", double)
     monkeypatch.setattr(pipelines, verb, double, raising=False)
     return calls

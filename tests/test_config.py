@@ -2,6 +2,7 @@
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,13 +67,85 @@ def test_every_mistake_is_told_at_once() -> None:
 def test_overrides_are_toml_values_and_bare_words(tmp_path: Path) -> None:
     recipe = tmp_path / "r.toml"
     recipe.write_text("[train]\nepochs = 3\n")
-    config = load_config(
-        recipe, ["train.epochs=7", "optimizer.name=sgd", "features.query.user_id.kind=id", "model.query_layers=[]"]
-    )
+    config = load_config(recipe, ["train.epochs=7", "optimizer.name=sgd", "model.query_layers=[]"])
     assert config.train.epochs == 7
     assert config.optimizer.name == "sgd"
-    assert config.features.query is not None
-    assert config.features.query["user_id"].kind == "id"
+
+
+SPELT = "[features.query]\nuser_id = { kind = 'id' }\nage = { kind = 'numeric' }\n"
+DERIVED = "[features.query]\nderive = true\nage = { log = true }\n"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "query", "changes"),
+    [
+        ("", [], None, None),
+        ("", ["features.query.age.kind=hashed"], None, {"age": {"kind": "hashed"}}),
+        (
+            "",
+            ["features.query.age.kind=hashed", "features.query.age.buckets=9"],
+            None,
+            {"age": {"kind": "hashed", "buckets": 9}},
+        ),
+        ("", ["features.query.age="], None, {"age": False}),
+        ("", ["features.query.age.log=true", "features.query.age="], None, {"age": False}),
+        ("", ["features.query={ age = { kind = 'hashed' } }"], {"age": "hashed"}, None),
+        ("", ["features.query.derive=false", "features.query.age.kind=hashed"], {"age": "hashed"}, None),
+        (SPELT, [], {"user_id": "id", "age": "numeric"}, None),
+        (SPELT, ["features.query.zip.kind=hashed"], {"user_id": "id", "age": "numeric", "zip": "hashed"}, None),
+        (SPELT, ["features.query.age.kind=hashed"], {"user_id": "id", "age": "hashed"}, None),
+        (SPELT, ["features.query.age="], {"user_id": "id"}, None),
+        (SPELT, ["features.query="], None, None),
+        (DERIVED, [], None, {"age": {"log": True}}),
+        (DERIVED, ["features.query.age.log=false"], None, {"age": {"log": False}}),
+        (
+            DERIVED,
+            ["features.query.age=", "features.query.zip.kind=hashed"],
+            None,
+            {"age": False, "zip": {"kind": "hashed"}},
+        ),
+        (DERIVED.replace("true\n", "false\n", 1).replace("log", "kind = 'numeric', log"), [], {"age": "numeric"}, None),
+        ("[features.query]\nderive = { kind = 'hashed' }\n", [], {"derive": "hashed"}, None),
+    ],
+)
+def test_a_feature_of_a_side_changes_the_spelt_out_side_or_else_the_derived_one(
+    tmp_path: Path, recipe: str, overrides: list[str], query: dict[str, str] | None, changes: dict[str, Any] | None
+) -> None:
+    (tmp_path / "r.toml").write_text("[features.candidate]\nitem_id = { kind = 'id' }\n" + recipe)
+    config = load_config(tmp_path / "r.toml", overrides)
+    found = config.features.query
+    assert (found and {name: each.kind for name, each in found.items()}) == query
+    assert config.features.changes == (changes and {"query": changes})
+    assert list(config.features.candidate or {}) == ["item_id"]
+    # What a search and a run keep of the recipe reads back as the same.
+    assert parse_config(config.model_dump(mode="json", exclude_unset=True, exclude_none=True)) == config
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "message"),
+    [
+        ("", ["features.query.age.kind=numerc"], r"features\.query\.age\.kind: must be one of id.*mean 'numeric'"),
+        (
+            "",
+            ["features.query.age.kind=numeric", "features.query.age.buckets=3"],
+            r"features\.query\.age\.buckets: no such key",
+        ),
+        ("", ["features.query.age.kind="], r"no such setting to take out.*--set features\.query\.age="),
+        ("", ["features.query.age=3"], r"query\.age: must be a table of settings, or false.*got 3"),
+        ("", ["features.qeury.age.kind=numeric"], r"features\.qeury: no such key.*did you mean 'query'"),
+        (
+            DERIVED,
+            ["task=similarity", "similarity.column=x"],
+            r"features\.query: task = 'similarity' trains the item tower",
+        ),
+    ],
+)
+def test_a_change_of_a_derived_feature_that_cannot_be_is_refused_without_a_data_set(
+    tmp_path: Path, recipe: str, overrides: list[str], message: str
+) -> None:
+    (tmp_path / "r.toml").write_text(recipe)
+    with pytest.raises(ConfigError, match=message):
+        load_config(tmp_path / "r.toml", overrides)
 
 
 def test_naming_another_loss_clears_the_options_of_the_one_before(tmp_path: Path) -> None:

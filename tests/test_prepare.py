@@ -101,7 +101,7 @@ def test_named_columns_win_over_usual_names(tmp_path: Path) -> None:
         (
             "person,item",
             Columns(),
-            r"events.csv: no column of user ids; it has person, item; name it in data.columns.user",
+            r"events.csv: no column of user ids; it has person, item; name it: --set data.columns.user=NAME",
         ),
         ("user,itm", Columns(), r"no column of item ids; .*did you mean 'itm'\?"),
         ("user,item", Columns(time="tme"), r"no column 'tme' \(data.columns.time\); it has user, item"),

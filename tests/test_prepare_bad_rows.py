@@ -8,7 +8,7 @@ import pytest
 from pipelines import prepare
 from pipelines.dataset import Dataset
 from pipelines.errors import DataError
-from towers.config import DataConfig
+from towers.config import Columns, DataConfig
 
 ALL_TRAIN = DataConfig(valid_share=0, test_share=0)
 HEADER = "user,item,time,rating\n"
@@ -194,10 +194,53 @@ def test_a_truncated_parquet_file_is_refused(tmp_path: Path, keep: int) -> None:
         prepare.run(ALL_TRAIN, file, tmp_path / "out")
 
 
-def test_a_quote_left_open_is_refused_with_its_row(tmp_path: Path) -> None:
-    (tmp_path / "e.csv").write_text('user,item\nu1,a\n"u2,b\nu3,c\n')
-    with pytest.raises(DataError, match=r"e.csv, row 4: not valid CSV"):
+@pytest.mark.parametrize("after", ["", 'u3,"c"\n', '"u3","c"\n', "u3,c\n" * 40_000])
+@pytest.mark.parametrize("row", ['"u2,b\n', 'u2,"b\n', '"u2","b\n', '"u""2","b""\n'])
+@pytest.mark.parametrize("before", ["", "u1,a\n", '\n"u\n1",a\n\n"u4","a, ""b\n"\n'])
+def test_a_quote_left_open_is_refused_with_the_row_on_which_it_opens(
+    tmp_path: Path, before: str, row: str, after: str
+) -> None:
+    (tmp_path / "e.csv").write_text("user,item\n" + before + row + after)
+    opened = before.count("\n") + 2
+    told = r": the quote that opens here is not closed: |: " if after else ": "
+    with pytest.raises(DataError, match=rf"e.csv, row {opened}: not valid CSV({told})"):
         prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", on_bad_rows="skip")
+
+
+def test_the_row_is_that_of_the_open_quote_not_of_its_record(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text('user,item\nu1,a\n"u\n2","b\nu3,c\n')
+    with pytest.raises(DataError, match=r"e.csv, row 4: not valid CSV: the quote that opens here is not closed"):
+        prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("names", "hint"),
+    [
+        ("user_id,mvid,rating,timestamp", ""),
+        ("user_id,movie_ident,rating,timestamp", "; did you mean 'movie_ident'?"),
+        ("user_id,the_item,rating,time", "; did you mean 'the_item'?"),
+        ("user_id,tim,rating,item type", "; did you mean 'item type'?"),
+        ("user_id,item_rating,itemDate,ITEM_SCORE", ""),
+    ],
+)
+def test_a_missing_id_column_is_told_with_the_columns_there_are_and_never_a_rating_or_time(
+    tmp_path: Path, names: str, hint: str
+) -> None:
+    (tmp_path / "e.csv").write_text(f"{names}\nu1,a,4,1\n")
+    with pytest.raises(DataError) as caught:
+        prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out")
+    assert str(caught.value) == (
+        f"{tmp_path / 'e.csv'}: no column of item ids; it has {names.replace(',', ', ')}{hint}; name it: --set "
+        'data.columns.item=NAME, or item = "NAME" under [data.columns] of the recipe that --config names'
+    )
+
+
+def test_a_mistyped_id_column_is_never_taken_for_the_rating(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("user_id,film,rating\nu1,a,4\n")
+    for wanted, hint in (("ratings", ""), ("flim", "; did you mean 'film'?")):
+        with pytest.raises(DataError) as caught:
+            prepare.run(DataConfig(columns=Columns(item=wanted)), tmp_path / "e.csv", tmp_path / "out")
+        assert str(caught.value).endswith(f"(data.columns.item); it has user_id, film, rating{hint}")
 
 
 def items_file(tmp_path: Path, text: str) -> dict[str, Path]:

@@ -1,16 +1,22 @@
 """Staging: complete output or none, and what killed processes left beside the output goes away at the next attempt."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from serving_world import write_world
 
+from pipelines import index, prepare
+from pipelines.exits import exit_code
 from serving import staging
-from serving.staging import OutputExistsError, publish, staged
+from serving.staging import OutputExistsError, publish, refuse_existing, staged
+from towers.config import DataConfig
 
 HOLD = """
 import sys, time
@@ -153,3 +159,65 @@ def test_publishing_does_not_walk_the_folder_beside_it(tmp_path: Path, monkeypat
         staging.write_text("whole")
     assert tmp_path in flushed
     assert not [path for path in flushed if "other" in path.parts]
+
+
+@pytest.fixture
+def no_permission() -> Iterator[Path]:
+    """A directory that this process may read, but not write to; as root it becomes another user meanwhile."""
+    place = Path(tempfile.mkdtemp())  # not below pytest's own, which other users may not enter
+    (place / "there").touch()
+    place.chmod(0o555)
+    user = os.geteuid()
+    if not user:
+        os.seteuid(65534)
+    try:
+        yield place
+    finally:
+        os.seteuid(user)
+        place.chmod(0o755)
+        shutil.rmtree(place)
+
+
+@pytest.mark.parametrize("name", ["out", "a/b/out"])
+def test_an_output_without_permission_is_refused_before_the_work_and_by_its_own_name(
+    no_permission: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code(lambda: refuse_existing(no_permission / name), kept="") == 2
+    assert capsys.readouterr().err == (
+        f"error: {no_permission / name}: cannot be written: no permission to write in {no_permission}\n"
+    )
+    with pytest.raises(PermissionError, match="cannot be written"), staged(no_permission / name):
+        pytest.fail("the work began")
+
+
+def test_an_output_that_is_there_cannot_be_replaced_without_permission_either(no_permission: Path) -> None:
+    with pytest.raises(PermissionError, match="cannot be written"):
+        refuse_existing(no_permission / "there", overwrite=True)
+
+
+def test_an_output_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match=f"cannot be written: {tmp_path / 'file'} is not a directory"):
+        refuse_existing(tmp_path / "file" / "out")
+
+
+def test_a_relative_output_and_one_in_new_directories_are_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refuse_existing(Path("out"))
+    refuse_existing(Path("a/b/out"))
+    assert names(tmp_path) == []
+
+
+def test_prepare_and_index_ask_for_the_place_before_they_read_or_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="file is not a directory"):
+        prepare.run(DataConfig(), tmp_path / "no such events", tmp_path / "file" / "out")
+    write_world(tmp_path / "bundle")
+    monkeypatch.setattr(index, "sample_queries", lambda *_: pytest.fail("the work began"))
+    monkeypatch.setattr("serving.staging.os.access", lambda *_, **__: False)
+    with pytest.raises(PermissionError, match=f"no permission to write in {tmp_path / 'bundle'}"):
+        index.run(tmp_path / "bundle")

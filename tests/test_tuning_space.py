@@ -117,6 +117,15 @@ def test_a_given_recipe_stays_and_takes_its_settings_out_of_the_search() -> None
         parse_config(raw)
 
 
+def test_changes_of_derived_features_stay_as_the_recipe_has_them() -> None:
+    given = {"query": {"derive": True, "age": False, "history": {"max_length": 5}}}
+    fixed = Fixed(parse_config({"features": given}))
+    (family,) = fixed.families(families(TRAITS[3]))
+    settled = parse_config(fixed.sections(family.name, family.starts[0], TRAITS[3]))
+    assert settled.features == parse_config({"features": given}).features
+    assert settled.features.changes == {"query": {"age": False, "history": {"max_length": 5}}}
+
+
 def test_the_median_of_the_trials_before_prunes_at_equal_cost(tmp_path: Path) -> None:
     family = Family("f", {"a": Choice((1, 2, 3, 4, 5))}, ({"a": 1},))
     trials = Trials(tmp_path / "study.db", 0, {"f": family})

@@ -238,7 +238,7 @@ def _without_centres(loss: Loss, batch_size: int) -> Iterator[str]:
 
 def _no_queries(config: "Config") -> Iterator[str]:
     """Settings of queries, events and samples: `task = "similarity"` has none of them."""
-    if config.features.query is not None:
+    if config.features.query is not None or "query" in (config.features.changes or {}):
         yield "features.query: task = 'similarity' trains the item tower alone; leave the section out"
     if config.model.norm_exponent is not None:
         yield "model.norm_exponent: task = 'similarity' asks items with items, whose vectors are one; leave it out"

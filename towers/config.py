@@ -14,13 +14,13 @@ from pydantic import Field, ValidationError, model_validator
 from towers.combinations import refuse_combination
 from towers.config_errors import explain
 from towers.errors import ConfigError
-from towers.feature_settings import Feature
+from towers.feature_settings import Features
 from towers.losses.settings import LossConfig, SampledSoftmax
+from towers.overrides import DEFAULT_NAMES, apply_override
 from towers.samplers.settings import InBatch, SamplerConfig
 from towers.section import Count, NonNegative, Positive, Section, Share
 
 DEFAULT_TEMPERATURE = 0.2
-DEFAULT_NAMES = {"loss": "sampled_softmax", "sampler": "in_batch"}
 
 
 class Columns(Section):
@@ -37,6 +37,7 @@ class DataConfig(Section):
     """How `towers prepare` turns raw events into a data set, and how training uses it."""
 
     columns: Columns = Columns()
+    lists: dict[str, str] = Field({}, description="separators by column of texts that hold lists; empty: it holds none")
     event_types: tuple[str, ...] = Field((), description="keep only these event types; empty keeps all")
     min_weight: float | None = Field(None, description="keep only events of at least this weight (a rating, say)")
     time_unit: Literal["auto", "s", "ms", "us", "ns"] = "auto"
@@ -62,13 +63,6 @@ class DataConfig(Section):
         if self.valid_share + self.test_share >= 1:
             raise ValueError(f"valid_share + test_share is {self.valid_share + self.test_share:g}; must stay below 1")
         return self
-
-
-class Features(Section):
-    """Features of both towers by name; a side left out is derived from the data set's columns."""
-
-    query: dict[str, Feature] | None = None
-    candidate: dict[str, Feature] | None = None
 
 
 class PriorConfig(Section):
@@ -238,8 +232,7 @@ def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
 
     Args:
         path: a TOML file.
-        overrides: ``section.key=value`` strings, values in TOML syntax (a bare word counts as a string); an empty value
-            takes the key, or the section ``sampler`` or ``loss``, out of the recipe.
+        overrides: ``section.key=value`` strings (see `towers.overrides`).
 
     Raises:
         ConfigError: the file is missing or not TOML, or a key or value in it, or an override, is wrong.
@@ -254,7 +247,7 @@ def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     # Names first: to name another loss or sampler clears the options of the one before.
     for override in sorted(overrides, key=lambda each: not each.partition("=")[0].strip().endswith(".name")):
-        _apply_override(raw, override)
+        apply_override(raw, override)
     return parse_config(raw, origin=str(path))
 
 
@@ -264,11 +257,17 @@ def parse_config(raw: Mapping[str, Any], origin: str = "recipe") -> Config:
     Raises:
         ConfigError: names every wrong key, what came, what is allowed and the nearest right name.
     """
+    place: tuple[str, ...] = ()
     try:
-        return Config.model_validate(_with_tuples(raw))
+        config = Config.model_validate(_with_tuples(raw))
+        place = ("features",)
+        for side, changes in (config.features.changes or {}).items():
+            # With a kind a change is a whole feature, and its mistakes can be told before a data set is there.
+            Features.model_validate({side: {name: each for name, each in changes.items() if each and "kind" in each}})
     except ValidationError as error:
-        lines = [explain(detail, Config) for detail in error.errors()]
+        lines = [explain({**detail, "loc": (*place, *detail["loc"])}, Config) for detail in error.errors()]
         raise ConfigError(f"{origin}: " + "; ".join(lines)) from None
+    return config
 
 
 def _with_tuples(raw: Any) -> Any:
@@ -276,28 +275,3 @@ def _with_tuples(raw: Any) -> Any:
     if isinstance(raw, Mapping):
         return {key: _with_tuples(value) for key, value in raw.items()}
     return tuple(_with_tuples(value) for value in raw) if isinstance(raw, list) else raw
-
-
-def _apply_override(raw: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    parts = [part.strip() for part in key.split(".")]
-    if parts in (["sampler"], ["loss"]) and equals and not text.strip():
-        raw.pop(parts[0], None)
-        return
-    if not equals or not all(parts) or (len(parts) < 2 and parts != ["task"]):
-        raise ConfigError(f"--set {override!r}: expected section.key=value, for example train.epochs=5")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
-    node = raw
-    for part in parts[:-1]:
-        node = node.setdefault(part, {})
-        if not isinstance(node, dict):
-            raise ConfigError(f"--set {override!r}: {part!r} is a value, not a section")
-    if key.strip() in ("loss.name", "sampler.name") and value != node.get("name", DEFAULT_NAMES[parts[0]]):
-        node.clear()
-    if text.strip():
-        node[parts[-1]] = value
-    else:
-        node.pop(parts[-1], None)

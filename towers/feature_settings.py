@@ -1,11 +1,12 @@
 """What can be set on each kind of feature: one section of a recipe each. No TensorFlow here.
 
-In: nothing. Out: `Feature`, the union by `kind`.
+In: nothing. Out: `Feature`, the union by `kind`, and `Features`, those of both towers.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from towers.section import Count, NonNegative, Positive, Section, Share
 
@@ -154,6 +155,47 @@ Feature = Annotated[
     | ClockFeature,
     Field(discriminator="kind"),
 ]
+
+
+SIDES = ("query", "candidate")
+DERIVE = "derive"  # the key that says of a side whether the data set's columns give it more features
+Change = dict[str, Any] | Literal[False]
+
+
+class Features(Section):
+    """Features of both towers by name; a side left out is derived from the data set's columns.
+
+    A side with ``derive = true`` is derived, too, and what it holds changes that: other settings of a derived feature,
+    a feature more, or ``NAME = false`` for one less.
+    """
+
+    query: dict[str, Feature] | None = None
+    candidate: dict[str, Feature] | None = None
+    changes: dict[Literal["query", "candidate"], dict[str, Change]] | None = Field(
+        None, description="of the sides with derive = true, as they were written"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _set_changes_apart(cls, raw: Any) -> Any:
+        if not isinstance(raw, Mapping):
+            return raw
+        spelt: dict[str, Any] = dict(raw)
+        changes = dict(raw.get("changes") or {})
+        for side in SIDES:
+            section = raw.get(side)
+            # A table of that name is a feature called "derive".
+            if not isinstance(section, Mapping) or not isinstance(section.get(DERIVE), bool):
+                continue
+            spelt[side] = {name: each for name, each in section.items() if name != DERIVE}
+            if section[DERIVE]:
+                changes[side] = spelt.pop(side)
+                for name, each in changes[side].items():
+                    if each is not False and not isinstance(each, Mapping):
+                        raise ValueError(
+                            f"{side}.{name}: must be a table of settings, or false, which leaves it out; got {each!r}"
+                        )
+        return {**spelt, "changes": changes} if changes else spelt
 
 
 def side_of_ids(side: str, feature: Feature) -> str | None:

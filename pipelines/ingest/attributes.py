@@ -7,7 +7,8 @@ import polars as pl
 
 from pipelines.errors import DataError
 from pipelines.ingest.ids import IdColumn
-from pipelines.ingest.numbers import numbers, text_kind
+from pipelines.ingest.list_text import kind_of_texts, split_text
+from pipelines.ingest.numbers import numbers
 from pipelines.ingest.rejects import ROW, Rejects
 from pipelines.ingest.tables import Kind, Table
 from pipelines.progress import progress
@@ -34,7 +35,7 @@ def read_attributes(table: Table, column: str, name: str, rejects: Rejects) -> t
         if other in RESERVED and other != column:
             raise DataError(f"{table.path}: the column name {other!r} is reserved; rename that column")
     ids = IdColumn(table.path, column, rejects)
-    kinds: dict[str, Kind] = dict(table.kinds)
+    kinds: dict[str, Kind] = {}
     parts = []
     with progress(f"read {table.path.name}", total=table.rows, unit="rows") as advance:
         for batch in table.read(rejects):
@@ -49,11 +50,9 @@ def read_attributes(table: Table, column: str, name: str, rejects: Rejects) -> t
     frame = rejects.split_off(frame, ~first, table.path, column, f"a duplicate row of this {name.removesuffix('_id')}")
     for attribute in table.columns:
         if attribute != column:
-            if not table.typed:
-                kinds.setdefault(attribute, text_kind(frame[attribute]))
-            frame = convert(frame, attribute, kinds.get(attribute), table, rejects)
             if frame.schema[attribute] == pl.Null:
                 frame = frame.with_columns(pl.col(attribute).cast(pl.String))
+            frame = convert(frame, attribute, table, rejects)
             kinds[attribute] = kind_of(frame.schema[attribute])
     frame = frame.drop(ROW).rename({column: name})
     return frame.select(name, *(c for c in frame.columns if c != name)), {
@@ -61,14 +60,13 @@ def read_attributes(table: Table, column: str, name: str, rejects: Rejects) -> t
     }
 
 
-def convert(frame: pl.DataFrame, column: str, kind: Kind | None, table: Table, rejects: Rejects) -> pl.DataFrame:
-    """Turns a text column into its kind (a typed one already is), and takes out rows without a proper number."""
-    if not table.typed and kind == "list":
-        parts = pl.col(column).str.split(table.separators.get(column, " "))
-        return frame.with_columns(parts.list.filter(pl.element() != "").alias(column))
-    if frame.schema[column].is_float() or (not table.typed and kind == "number"):
-        return numbers(frame, column, table.path, rejects)
-    return frame
+def convert(frame: pl.DataFrame, column: str, table: Table, rejects: Rejects) -> pl.DataFrame:
+    """Turns a text column into its kind, and takes out the rows of a column of numbers without a proper number."""
+    dtype = frame.schema[column]
+    kind, separator = kind_of_texts(frame[column], table, column) if dtype == pl.String else (None, "")
+    if kind == "list":
+        return frame.with_columns(split_text(pl.col(column), separator))
+    return numbers(frame, column, table.path, rejects) if kind == "number" or dtype.is_float() else frame
 
 
 def typed_columns(frame: pl.DataFrame, columns: list[str], where: str) -> pl.DataFrame:

@@ -21,6 +21,8 @@ USUAL: dict[str, tuple[str, ...]] = {
     "weight": ("weight", "rating", "score", "stars"),
 }
 
+NEAR = 0.75  # difflib's own 0.6 finds a likeness in short names that have nothing to do with each other
+
 
 @dataclass(frozen=True)
 class Roles:
@@ -32,6 +34,11 @@ class Roles:
     type: str | None
     weight: str | None
     context: tuple[str, ...]
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns that are there, by role."""
+        return {role: column for role in USUAL if (column := getattr(self, role)) is not None}
 
 
 def event_roles(path: Path, columns: Sequence[str], wanted: Columns) -> Roles:
@@ -81,7 +88,8 @@ def find(path: Path, columns: Sequence[str], role: str, wanted: str | None) -> s
     if wanted is not None:
         if wanted in columns:
             return wanted
-        near = difflib.get_close_matches(wanted, columns, n=1) or _near(columns, role)
+        free = _free(columns, role)
+        near = difflib.get_close_matches(wanted, free, n=1) or _near(free, role)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise DataError(f"{path}: no column {wanted!r} (data.columns.{role}); it has {', '.join(columns)}{hint}")
     plain = {_plain(column): column for column in reversed(columns)}
@@ -89,17 +97,32 @@ def find(path: Path, columns: Sequence[str], role: str, wanted: str | None) -> s
 
 
 def _not_found(path: Path, columns: Sequence[str], role: str) -> str:
-    near = _near(columns, role)
+    near = _near(_free(columns, role), role)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"{path}: no column of {role} ids; it has {', '.join(columns)}; name it in data.columns.{role}{hint}"
+    return (
+        f"{path}: no column of {role} ids; it has {', '.join(columns)}{hint}; name it: --set "
+        f'data.columns.{role}=NAME, or {role} = "NAME" under [data.columns] of the recipe that --config names'
+    )
+
+
+def _free(columns: Sequence[str], role: str) -> list[str]:
+    """The columns whose name is no other role's and has no word of a time or weight: an item's rating is no id."""
+    others = {name for other, names in USUAL.items() if other != role for name in names}
+    amounts = {name for other in ("time", "weight") if other != role for name in USUAL[other]}
+    return [each for each in columns if _plain(each) not in others and amounts.isdisjoint(_words(each))]
 
 
 def _near(columns: Sequence[str], role: str) -> list[str]:
     plain = {_plain(column): column for column in columns}
     for name in USUAL[role]:
-        if near := difflib.get_close_matches(name, plain, n=1):
+        if near := difflib.get_close_matches(name, plain, n=1, cutoff=NEAR):
             return [plain[near[0]]]
     return [column for column in columns if role in column.lower()][:1]
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name, which signs or capitals set apart."""
+    return re.findall(r"[a-z]+", re.sub(r"([A-Z])", r" \1", name).lower()) + re.findall(r"[a-z]+", name.lower())
 
 
 def _plain(name: str) -> str:

@@ -10,7 +10,8 @@ import polars as pl
 from pipelines.errors import DataError
 from pipelines.ingest.attributes import kind_of, typed_columns
 from pipelines.ingest.event_table import EventTable
-from pipelines.ingest.numbers import LARGEST, NOT_A_NUMBER, TOO_LARGE, numbers, text_kind
+from pipelines.ingest.list_text import kind_of_texts, split_text
+from pipelines.ingest.numbers import LARGEST, NOT_A_NUMBER, TOO_LARGE, numbers
 from pipelines.ingest.rejects import Rejects
 from pipelines.ingest.tables import Kind, Table
 
@@ -62,7 +63,7 @@ class ContextColumns:
         return frame
 
     def settle(self, events: EventTable) -> None:
-        """Gives the columns of text files their kinds, now that all values are known, and fills `context_kinds`."""
+        """Gives the columns of text their kinds, now that all values are known, and fills `context_kinds`."""
         columns = [] if events.context is None else events.context.columns
         for column in columns:
             events.context_kinds[column] = self._settled(events, column)
@@ -70,13 +71,12 @@ class ContextColumns:
     def _settled(self, events: EventTable, column: str) -> Kind:
         values = events.column(column)
         categories = self._texts.get(column)
-        if categories is None or self.table.typed:
+        if categories is None and values.dtype != pl.Null:
             return kind_of(values.dtype)
-        kind = self.table.kinds.get(column) or text_kind(categories.to_series())
         texts = values.cast(pl.String)
+        kind, separator = kind_of_texts(texts if categories is None else categories.to_series(), self.table, column)
         if kind == "list":
-            separator = self.table.separators.get(column, " ")
-            events.set_column(texts.str.split(separator).list.filter(pl.element() != ""))
+            events.set_column(texts.to_frame().select(split_text(pl.col(column), separator)).to_series())
         elif kind == "number":
             number = texts.str.strip_chars().cast(pl.Float64, strict=False)
             broken = texts.str.contains(NOT_A_NUMBER).fill_null(False) | (number.is_null() & texts.is_not_null())

@@ -5,10 +5,12 @@ looked up, as quoted line breaks set the two apart.
 """
 
 import csv
+import re
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -181,10 +183,12 @@ def _python_csv(layout: _Layout, rejects: Rejects, done: int) -> Iterator[pl.Dat
     width = len(layout.names)
     rows: list[list[str | None]] = []
     numbers: list[int] = []
+    ended = 0  # the line on which the record before ends
     with layout.path.open(encoding="utf-8-sig", errors="replace", newline="") as handle:
         reader = _reader(handle, layout.separator, layout.quote)
         try:
             for record, values in enumerate(reader, start=1):
+                ended = reader.line_num
                 if record < layout.first_row + done or not values:
                     continue
                 wrong = None
@@ -201,8 +205,26 @@ def _python_csv(layout: _Layout, rejects: Rejects, done: int) -> Iterator[pl.Dat
                     yield _frame(layout.names, rows, numbers)
                     rows, numbers = [], []
         except csv.Error as error:
-            raise DataError(f"{layout.path}, row {reader.line_num}: not valid CSV: {error}") from None
+            raise _broken(layout, ended, reader.line_num, str(error)) from None
     yield _frame(layout.names, rows, numbers)
+
+
+def _broken(layout: _Layout, ended: int, last: int, reason: str) -> DataError:
+    """Names the line on which the quote opens that a record, the lines after `ended` to `last`, does not close.
+
+    A quote that is left open takes in line after line: the reader notices it at the next quote, or the file's end.
+    """
+    with layout.path.open(encoding="utf-8-sig", errors="replace", newline="") as handle:
+        text = "".join(islice(handle, ended, last))
+    quote, separator = re.escape(layout.quote or '"'), re.escape(layout.separator)
+    whole = re.compile(rf"{quote}[^{quote}]*(?:{quote}{quote}[^{quote}]*)*{quote}(?=[{separator}\r\n]|\Z)")
+    bare = re.compile(rf"(?!{quote})[^{separator}]*")
+    place = 0
+    while place < len(text) and (value := whole.match(text, place) or bare.match(text, place)):
+        place = value.end() + 1
+    opened = ended + 1 + text.count("\n", 0, place)
+    open_there = f"the quote that opens here is not closed: {reason}" if opened < last else reason
+    return DataError(f"{layout.path}, row {opened}: not valid CSV: {open_there}")
 
 
 def _frame(names: Sequence[str], rows: list[list[str | None]], numbers: list[int]) -> pl.DataFrame:

@@ -3,7 +3,7 @@
 In: the paths and the format that the user named. Out: a `Source` of opened tables.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
@@ -16,7 +16,7 @@ from pipelines.ingest.jsonl import jsonl_table
 from pipelines.ingest.movielens import EVENT_FILES, ITEM_FILES, USER_FILES, movielens_table
 from pipelines.ingest.recbole import recbole_table
 from pipelines.ingest.tables import Table, parquet_table
-from towers.config import Columns
+from towers.config import DataConfig
 
 Format = Literal["auto", "csv", "parquet", "jsonl", "movielens", "recbole", "lightgcn", "pairs"]
 FORMATS: tuple[str, ...] = get_args(Format)
@@ -58,7 +58,7 @@ class Source:
 
 
 def open_source(
-    events: Path, items: Path | None, users: Path | None, format: str, columns: Columns, *, skip: bool
+    events: Path, items: Path | None, users: Path | None, format: str, config: DataConfig, *, skip: bool
 ) -> Source:
     """Finds and opens all input files.
 
@@ -69,7 +69,7 @@ def open_source(
         raise DataError(f"--format {format!r}: allowed are {', '.join(FORMATS)}")
     if not events.exists():
         raise DataError(f"{events}: no such file or folder")
-    opener = _Opener(columns, skip=skip)
+    opener = _Opener(config, skip=skip)
     files = _files(events) if events.is_dir() else [events]
     kind = _detect(events, files) if format == "auto" else format
     chosen = [(None, events)] if events.is_file() else _event_files(events, files, kind)
@@ -86,11 +86,15 @@ def open_source(
 
 
 class _Opener:
-    def __init__(self, columns: Columns, *, skip: bool) -> None:
+    def __init__(self, config: DataConfig, *, skip: bool) -> None:
         self.skip = skip
-        self.columns = columns
+        self.config = config
 
     def open(self, path: Path, kind: str) -> Table:
+        table = self._open(path, kind)
+        return replace(table, separators={**table.separators, **self.config.lists})
+
+    def _open(self, path: Path, kind: str) -> Table:
         if path.suffix.lower() == ".tsv":
             return csv_table(path, separator="\t", skip=self.skip)
         match kind:
@@ -99,7 +103,7 @@ class _Opener:
             case "parquet":
                 return parquet_table(path)
             case "jsonl":
-                return jsonl_table(path, partial(may_hold_ids, self.columns), skip=self.skip)
+                return jsonl_table(path, partial(may_hold_ids, self.config.columns), skip=self.skip)
             case "movielens":
                 return movielens_table(path, skip=self.skip)
             case "recbole":
