@@ -7,9 +7,7 @@ only that every training came to an end: docs/recipes.md tells by its table what
 """
 
 import argparse
-import os
 import sys
-import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -19,9 +17,20 @@ from typing import Any
 import numpy as np
 
 from benchmarks.machine import write
+from benchmarks.ml_100k_rolling import CUTS
 from benchmarks.pool import INTERVAL, estimates
 from benchmarks.resumable import Store
-from benchmarks.timed import RECIPE, SAME_USERS, cut_offs, figures_of, locked, reported, worlds
+from benchmarks.timed import (
+    RECIPE,
+    SAME_USERS,
+    cut_offs,
+    figures_of,
+    locked,
+    parser_of,
+    refuse_missing,
+    reported,
+    worlds,
+)
 from pipelines.dataset import Dataset
 from pipelines.evaluation.rankers import EXACT
 from towers.config import load_config
@@ -39,6 +48,7 @@ KNOBS: dict[str, tuple[str, ...]] = {
 }
 FIGURES = ("recall@20", "ndcg@20")
 SEED = 0  # of the world
+CUT_OFFS = [f"{cut:g}" for cut in CUTS]
 Run = dict[str, Any]
 
 
@@ -46,7 +56,7 @@ def main(data: Path, work: Path, cuts: Sequence[str] | None, names: Sequence[str
     """Runs what is not in `work` yet; writes the result unless only a part was asked for."""
     store = Store(work / "runs")
     with locked(work / "datasets.lock"):
-        sets = {"ml-100k": cut_offs(data / "ml-100k", work)}
+        sets = {"ml-100k": cut_offs(data, work)}
         if cuts is None:
             sets["world"] = worlds((SEED,), work)
         else:
@@ -113,19 +123,15 @@ def table(figures: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.knobs", description=__doc__)
-    parser.add_argument("--data", type=Path, default=os.environ.get("TOWERS_DATA"), help="folder that holds ml-100k/")
-    parser.add_argument("--work", type=Path, help="keep finished runs here, and go on from those that are there")
-    parser.add_argument("--cuts", nargs="+", help="only these cut-offs of ml-100k, say 0.8, and no world")
+    parser = parser_of("knobs", __doc__)
+    parser.add_argument("--cuts", nargs="+", choices=CUT_OFFS, help="only these cut-offs of ml-100k, and no world")
     parser.add_argument("--knobs", nargs="+", choices=KNOBS, default=list(KNOBS), help="only these, and the unchanged")
     given = parser.parse_args()
-    if given.data is None or not (Path(given.data) / "ml-100k").is_dir():
-        parser.error("name the folder that holds ml-100k/ by --data or TOWERS_DATA")
+    refuse_missing(parser, given.data)
     return given
 
 
 if __name__ == "__main__":
     words = _arguments()
     chosen = [UNCHANGED, *(name for name in words.knobs if name != UNCHANGED)]
-    with tempfile.TemporaryDirectory() as thrown_away:
-        sys.exit(main(Path(words.data), (words.work or Path(thrown_away)).resolve(), words.cuts, chosen))
+    sys.exit(main(words.data, words.work.resolve(), words.cuts, chosen))

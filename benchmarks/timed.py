@@ -51,9 +51,11 @@ AHEAD = f"{MODEL} minus {STRONGEST}"
 Run = dict[str, Any]
 
 
-def cut_offs(data: Path, work: Path) -> dict[str, Dataset]:
-    """MovieLens-100k at each cut-off."""
-    return {f"{cut:g}": prepared(data, cut, work) for cut in CUTS}
+def cut_offs(data: Path | None, work: Path) -> dict[str, Dataset]:
+    """MovieLens-100k at each cut-off; `data` holds ``ml-100k/``."""
+    if data is None:
+        raise ValueError("data: the folder that holds ml-100k/ is needed")
+    return {f"{cut:g}": prepared(data / "ml-100k", cut, work) for cut in CUTS}
 
 
 def worlds(seeds: Sequence[int], work: Path) -> dict[str, Dataset]:
@@ -70,15 +72,15 @@ def worlds(seeds: Sequence[int], work: Path) -> dict[str, Dataset]:
     return found
 
 
-SETS: dict[str, Callable[[Path, Path], dict[str, Dataset]]] = {
-    "ml-100k": lambda data, work: cut_offs(data / "ml-100k", work),
+SETS: dict[str, Callable[[Path | None, Path], dict[str, Dataset]]] = {
+    "ml-100k": cut_offs,
     "world": lambda _, work: worlds(SEEDS, work),
 }
 SAME_USERS = {"ml-100k": True, "world": False}
 """Whether an id names the same person on every data set: at every cut-off yes, in another world no."""
 
 
-def main(data: Path, work: Path, models: Sequence[str], sets: Sequence[str], budget_minutes: float) -> int:
+def main(data: Path | None, work: Path, models: Sequence[str], sets: Sequence[str], budget_minutes: float) -> int:
     """Runs what is not in `work` yet; writes the result unless only a part was asked for."""
     store = Store(work / "runs")
     runs: dict[str, dict[str, dict[str, Run]]] = {}
@@ -235,20 +237,32 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.timed", description=__doc__)
-    parser.add_argument("--data", type=Path, default=os.environ.get("TOWERS_DATA"), help="folder that holds ml-100k/")
+def parser_of(name: str, description: str | None) -> argparse.ArgumentParser:
+    """A parser that asks for the data and a working directory."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=description)
+    data = os.environ.get("TOWERS_DATA")
+    parser.add_argument("--data", type=Path, default=data and Path(data), help="folder that holds ml-100k/")
     parser.add_argument("--work", type=Path, required=True, help="keep everything here, and go on with what is there")
+    return parser
+
+
+def refuse_missing(parser: argparse.ArgumentParser, data: Path | None) -> None:
+    """Ends with an error where the folder of the data does not hold ml-100k."""
+    if data is None or not (data / "ml-100k").is_dir():
+        parser.error("name the folder that holds ml-100k/ by --data or TOWERS_DATA")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = parser_of("timed", __doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="only these")
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS), help="only these")
     parser.add_argument("--budget-minutes", type=float, default=BUDGET_MINUTES, help="of each search of tune")
     given = parser.parse_args()
-    if "ml-100k" in given.sets and (given.data is None or not (Path(given.data) / "ml-100k").is_dir()):
-        parser.error("name the folder that holds ml-100k/ by --data or TOWERS_DATA")
+    if "ml-100k" in given.sets:
+        refuse_missing(parser, given.data)
     return given
 
 
 if __name__ == "__main__":
     words = _arguments()
-    folder = None if words.data is None else Path(words.data)
-    sys.exit(main(folder or Path(), words.work.resolve(), words.models, words.sets, words.budget_minutes))
+    sys.exit(main(words.data, words.work.resolve(), words.models, words.sets, words.budget_minutes))

@@ -111,7 +111,7 @@ def _asked_table(answers: Sequence[Asked], titles: dict[str, str]) -> Table:
 
 
 def recall_table(report: dict[str, Any]) -> Table:
-    """A row for each ranker of the report, in its order; the strongest baseline is marked."""
+    """A row for each ranker of the report, in its order; the strongest baseline is marked where it is named."""
     strongest = report.get("strongest", {}).get("ranker")
     users = report["counts"]["users"]
     shown = Table(title=f"Recall of what {users:,} test users took next", title_style="bold")
@@ -119,7 +119,7 @@ def recall_table(report: dict[str, Any]) -> Table:
     for k in KS:
         shown.add_column(f"recall@{k}", justify="right")
     for ranker, figures in report["metrics"].items():
-        title = _ranker_title(ranker, report) + (" (the strongest baseline)" if ranker == strongest else "")
+        title = _ranker_title(ranker, report) + (" (strongest)" if ranker == strongest else "")
         shown.add_row(title, *(f"{figures[f'recall@{k}']['value']:.3f}" for k in KS))
     if "share_of_attainable" in report:
         shares = (report["share_of_attainable"][f"recall@{k}"]["value"] for k in KS)
@@ -130,7 +130,7 @@ def recall_table(report: dict[str, Any]) -> Table:
 def _ranker_title(ranker: str, report: dict[str, Any]) -> str:
     """What the report calls a baseline, else the ranker's name in words."""
     told = report["baselines"].get(ranker, {}).get("title")
-    return TITLES.get(ranker) or escape(told or ranker.replace("_", " "))
+    return escape(told or TITLES.get(ranker) or ranker.replace("_", " "))
 
 
 def _command() -> str:

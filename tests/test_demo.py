@@ -63,7 +63,11 @@ def test_the_recall_table_has_a_row_for_every_ranker_and_marks_the_strongest_bas
             for place, name in enumerate(names)
         },
         "counts": {"users": 7},
-        "baselines": {"popularity_recent": {"title": "popularity of 14 days"}, "left_out": {}},
+        "baselines": {
+            "popularity_recent": {"title": "popularity of 14 days"},
+            "item_knn": {"title": "item-kNN of 50 neighbours"},
+            "left_out": {},
+        },
         "strongest": {"ranker": "popularity_recent"},
     }
     written = io.StringIO()
@@ -73,8 +77,8 @@ def test_the_recall_table_has_a_row_for_every_ranker_and_marks_the_strongest_bas
         ["this model", "0.101", "0.105", "0.110"],
         ["through its index", "0.201", "0.205", "0.210"],
         ["popularity", "0.301", "0.305", "0.310"],
-        ["popularity of 14 days (the strongest baseline)", "0.401", "0.405", "0.410"],
-        ["item-kNN", "0.501", "0.505", "0.510"],
+        ["popularity of 14 days (strongest)", "0.401", "0.405", "0.410"],
+        ["item-kNN of 50 neighbours", "0.501", "0.505", "0.510"],
         ["a new one", "0.601", "0.605", "0.610"],
         ["best attainable", "0.701", "0.705", "0.710"],
     ]
