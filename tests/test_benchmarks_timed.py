@@ -125,6 +125,8 @@ def test_parts_run_alone_and_the_last_call_makes_one_result_of_them(
     for model in timed.MODELS:
         for name in places:
             assert timed.main(tmp_path, tmp_path, [model], [name], 20.0) == 0
+    for models, sets in ((["tune"], list(places)), (timed.MODELS, ["world"])):
+        assert timed.main(tmp_path, tmp_path, models, sets, 20.0) == 0
     assert written == {} and len(finished.made) == 6
     assert timed.main(tmp_path, tmp_path, timed.MODELS, list(places), 20.0) == 0
     assert len(finished.made) == 6, "all was there"
