@@ -198,6 +198,16 @@ def test_a_knob_is_paired_with_the_unchanged_recipe_and_the_table_tells_the_chan
     assert knobs.compared(runs, same_users=False)["recall@20"]["users"] == 4
 
 
+def test_a_knob_that_halves_a_figure_breaks_the_claim() -> None:
+    def found(value: float) -> dict[str, Any]:
+        return {knobs.UNCHANGED: {"value": 0.4}, "data.refit = true": {"value": value}, "questions": 3}
+
+    assert knobs.claims_of({"world": {"recall@20": found(0.2), "ndcg@20": found(0.199)}}) == {
+        "world, recall@20: every setting keeps at least half": True,
+        "world, ndcg@20: every setting keeps at least half": False,
+    }
+
+
 def test_a_world_is_made_once_and_differs_by_its_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timed, "WORLD", {"users": 50, "items": 1_000, "events": 1_000, "fashion": 1.0})
     first = timed.worlds((0, 1), tmp_path)
