@@ -28,12 +28,12 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from benchmarks.machine import ROOT, write
+from benchmarks.pool import INTERVAL, estimates
 from benchmarks.resumable import Store
 from pipelines import export, prepare, train
 from pipelines.dataset import Dataset
 from pipelines.evaluation.baselines import popular_lists
 from pipelines.evaluation.blocks import NEW, Ranker, column, evaluate
-from pipelines.evaluation.intervals import bootstrap
 from pipelines.evaluation.rankers import EXACT, KNN, KNOWN, POPULARITY, Served, rankers_of
 from pipelines.heldout import HeldOut, heldout, seen
 from serving.bundle import Bundle
@@ -95,7 +95,7 @@ def main(data: Path, work: Path) -> int:
             f"{cut:g}": {name: {key: runs[name][place][key] for key in ("epochs", "candidates")} for name in VARIANTS}
             for place, cut in enumerate(CUTS)
         },
-        "interval": "95 % percentile bootstrap over users, each with all of their questions; 1,000 resamples, seed 0",
+        "interval": INTERVAL,
         "recipe": RECIPE.read_text(encoding="utf-8"),
         "settings": {name: {"features": kept or "all"} | own for name, (kept, own) in VARIANTS.items()},
     }
@@ -230,16 +230,13 @@ def pooled(runs: dict[str, list[dict[str, Any]]]) -> tuple[list[str], Columns]:
 
 
 def compared(users: list[str], columns: Columns, chosen: NDArray[np.bool_], figure: str) -> dict[str, Any]:
-    """Means over the chosen questions, and differences; a mean is a ratio of sums over users, and so is a replicate."""
-    _, user = np.unique(np.asarray(users)[chosen], return_inverse=True)
+    """Means over the chosen questions, and differences."""
     names = [*BASELINES, *VARIANTS]
     values = {name: columns[f"{name} {figure}"][chosen] for name in names}
     steps = [*STEPS, *((baseline, name) for baseline in BASELINES for name in VARIANTS)]
     values |= {f"{name} minus {other}": values[name] - values[other] for other, name in steps}
     values |= {"chance": columns["chance"][chosen]} if figure.startswith(NEW) else {}
-    counted = np.stack([np.bincount(user, weights=each) for each in (*values.values(), np.ones(len(user)))], axis=1)
-    drawn = bootstrap(counted.astype(np.float64), [*values, "questions"])
-    return {"questions": len(user), "users": len(counted)} | {name: drawn.ratio(name, "questions") for name in values}
+    return estimates(np.asarray(users)[chosen], values)
 
 
 def figures_of(users: list[str], columns: Columns) -> dict[str, dict[str, Any]]:

@@ -47,12 +47,13 @@ def synth(
     items: Annotated[int, typer.Option(min=1, help="Number of items, 1,000 to 10,000,000.")] = 21_000,
     events: Annotated[int, typer.Option(min=1, help="Number of events, about.")] = 480_000,
     seed: Annotated[int, typer.Option(min=0, help="The same seed writes the same world.")] = 0,
+    fashion: Annotated[float, typer.Option(min=0, max=5, help="How much items come and go; 0: not at all.")] = 0.0,
     overwrite: Overwrite = False,
 ) -> None:
     """Write a synthetic world whose best attainable recall is known."""
     from pipelines import synth as command
 
-    command.run(out, users=users, items=items, events=events, seed=seed, overwrite=overwrite)
+    command.run(out, users=users, items=items, events=events, seed=seed, fashion=fashion, overwrite=overwrite)
 
 
 @app.command(epilog=_example("towers check --config recipes/default.toml --dataset dataset"))

@@ -20,6 +20,8 @@ from towers.config import load_config
 RECIPE = Path(__file__).parents[1] / "recipes" / "default.toml"
 # Large enough for a ScaNN index and a measured recall, small enough for two minutes on two cores.
 USERS, ITEMS, EVENTS, EPOCHS = 6_000, 21_000, 480_000, 5
+# Popular items change as they do in a shop: what is popular now is worth more than what was popular all along.
+FASHION = 1.0
 SHOWN = 10
 HISTORY_LENGTH = 8
 
@@ -42,8 +44,8 @@ def run(
     started = time.monotonic()
     world, dataset, trained, bundle, judged = (out / name for name in ("world", "dataset", "run", "bundle", "report"))
     config = load_config(RECIPE, [f"train.epochs={epochs}"])
-    _step(1, f"synth: a world of {users:,} users, {items:,} items and {events:,} events, its truth known")
-    synth.run(world, users=users, items=items, events=events, seed=0, overwrite=True)
+    _step(1, f"synth: {users:,} users, {items:,} items that come into fashion and go, {events:,} events, truth known")
+    synth.run(world, users=users, items=items, events=events, seed=0, fashion=FASHION, overwrite=True)
     _step(2, "prepare: events, items and users to a data set")
     prepare.run(config.data, world, dataset, overwrite=True)
     _step(3, "check: recipe and data set fit, and nothing of the future leaks into a history")

@@ -20,6 +20,7 @@ from serving.bundle import Bundle
 
 KS = (10, 50, 100)
 LONGEST_BODY = 40
+TITLES = {"exact": "this model", "index": "through its index", "item_knn": "item-kNN"}
 
 
 def show(
@@ -49,7 +50,9 @@ def show(
     console.print()
     console.print(_asked_table(answers, _titles(bundle)))
     console.print()
-    console.print(_recall_table(report))
+    console.print(recall_table(report))
+    if "verdict" in report:
+        console.print(escape(report["verdict"]["text"]), highlight=False)
     console.print()
     for what, where in (
         ("report", out / "report" / "report.json"),
@@ -107,21 +110,27 @@ def _asked_table(answers: Sequence[Asked], titles: dict[str, str]) -> Table:
     return shown
 
 
-def _recall_table(report: dict[str, Any]) -> Table:
-    metrics = report["metrics"]
-    rows = [("this model", "exact"), ("through its index", "index"), ("popularity", "popularity")]
-    rows += [("best attainable", "best_attainable")] if "best_attainable" in metrics else []
+def recall_table(report: dict[str, Any]) -> Table:
+    """A row for each ranker of the report, in its order; the strongest baseline is marked where it is named."""
+    strongest = report.get("strongest", {}).get("ranker")
     users = report["counts"]["users"]
     shown = Table(title=f"Recall of what {users:,} test users took next", title_style="bold")
     shown.add_column("")
     for k in KS:
         shown.add_column(f"recall@{k}", justify="right")
-    for title, ranker in rows:
-        shown.add_row(title, *(f"{metrics[ranker][f'recall@{k}']['value']:.3f}" for k in KS))
+    for ranker, figures in report["metrics"].items():
+        title = _ranker_title(ranker, report) + (" (strongest)" if ranker == strongest else "")
+        shown.add_row(title, *(f"{figures[f'recall@{k}']['value']:.3f}" for k in KS))
     if "share_of_attainable" in report:
         shares = (report["share_of_attainable"][f"recall@{k}"]["value"] for k in KS)
         shown.add_row("share of the attainable", *(f"{share:.0%}" for share in shares), style="bold")
     return shown
+
+
+def _ranker_title(ranker: str, report: dict[str, Any]) -> str:
+    """What the report calls a baseline, else the ranker's name in words."""
+    told = report["baselines"].get(ranker, {}).get("title")
+    return escape(told or TITLES.get(ranker) or ranker.replace("_", " "))
 
 
 def _command() -> str:

@@ -1,7 +1,8 @@
 """`towers synth`: a synthetic world with known truth, as Parquet files that `towers prepare` reads.
 
 In: sizes and a seed. Out: a folder with `events.parquet`, `users.parquet`, `items.parquet` and `truth/`. The same
-arguments give the same bytes. See `pipelines.synthetic.world` for the model.
+arguments give the same bytes. See `pipelines.synthetic.world` for the model, `pipelines.synthetic.fashion` for what
+changes over time.
 """
 
 from pathlib import Path
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from pipelines.errors import DataError
 from pipelines.ingest.layout import new_array
 from pipelines.progress import progress, say
+from pipelines.synthetic.fashion import MOST, SEASONS, Fashion
 from pipelines.synthetic.words import ADJECTIVES, AGE_GROUPS, COUNTRIES, DEVICES, PLACES, TOPICS
 from pipelines.synthetic.world import START_S, Catalogue, Population, UserBlock
 from serving.staging import remove, staged
@@ -30,6 +32,7 @@ def run(
     items: int = 21_000,
     events: int = 480_000,
     seed: int = 0,
+    fashion: float = 0.0,
     overwrite: bool = False,
 ) -> None:
     """Writes a world.
@@ -40,10 +43,11 @@ def run(
         items: number of items, 1,000 to 10,000,000.
         events: about how many events; a little fewer where users run out of items.
         seed: the same seed gives the same files.
+        fashion: how much the popularity of items changes over time, 0 to 5; 0 fixes it (`pipelines.synthetic.fashion`).
         overwrite: replace `out`.
 
     Raises:
-        DataError: a size is out of its range.
+        DataError: a size or the strength of fashion is out of its range.
         OutputExistsError: `out` exists and may not be replaced.
     """
     low, high = ITEM_LIMITS
@@ -55,12 +59,17 @@ def run(
         raise DataError(
             f"--events {events}: allowed are {users:,} to {users * items // 10:,} for so many users and items"
         )
+    if not 0 <= fashion <= MOST:
+        raise DataError(f"--fashion {fashion:g}: allowed are 0 to {MOST:g}")
     with staged(out, overwrite=overwrite, marker="truth/item_vectors.npy") as staging:
         (staging / "truth").mkdir(parents=True)
         parts = staging / "parts"
         parts.mkdir()
-        items_seed, names_seed, users_seed = np.random.SeedSequence(seed).spawn(3)
+        items_seed, names_seed, users_seed, fashion_seed = np.random.SeedSequence(seed).spawn(4)
         catalogue = Catalogue.make(items, np.random.default_rng(items_seed))
+        if fashion:
+            ends = new_array(parts / "seasons.npy", (SEASONS, len(catalogue.entry_item)), np.float64)
+            catalogue = Fashion.of(catalogue, fashion, np.random.default_rng(fashion_seed), ends)
         _write_items(staging, catalogue, names_seed)
         population = Population(users, events, catalogue, users_seed)
         count = _write_users_and_events(staging, population)

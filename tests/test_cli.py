@@ -108,9 +108,9 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
     sources = "--events e --items i --users u --format pairs"
     cases: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
         (
-            "synth --out o --users 5 --items 6 --events 7 --seed 8 --overwrite",
+            "synth --out o --users 5 --items 6 --events 7 --seed 8 --fashion 1.5 --overwrite",
             (o,),
-            {"users": 5, "items": 6, "events": 7, "seed": 8, "overwrite": True},
+            {"users": 5, "items": 6, "events": 7, "seed": 8, "fashion": 1.5, "overwrite": True},
         ),
         (f"check --config {r}", (seven, None), {}),
         (f"check --config {r} --dataset d --set train.epochs=2 --set train.seed=5", (two, d), {}),

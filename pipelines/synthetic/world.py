@@ -5,7 +5,7 @@ In: sizes and a seed. Out: the probability that a user takes an item, exactly, a
 The model: P(item | user) = sum_z theta[user, z] phi[z, item]. phi is a Zipf law over the items of each topic; an item
 belongs to one, two or three topics. Before an item's birth its probability is 0 and the topic's others share it; after
 the last birth the dot product of the truth vectors is the probability, given that the user has not taken the item yet
-(nobody takes one twice).
+(nobody takes one twice). `pipelines.synthetic.fashion` lets phi change over time.
 """
 
 from collections.abc import Iterator
@@ -107,11 +107,15 @@ class Catalogue:
         Returns:
             [E] item numbers.
         """
+        return self.draw_by(self.entry_end, topic, time, u)
+
+    def draw_by(self, ends: Doubles, topic: Ints, time: Ints, u: Doubles) -> NDArray[np.int32]:
+        """As `draw`, by a law whose running sum over the entries is `ends` [M]."""
         begin = self.topic_start[topic]
         born = np.searchsorted(self.entry_key, topic * (LENGTH_S + 1) + time, side="right")
-        low = np.where(begin > 0, self.entry_end[begin - 1], 0.0)
-        high = self.entry_end[born - 1]
-        place = np.searchsorted(self.entry_end, low + u * (high - low), side="right")
+        low = np.where(begin > 0, ends[begin - 1], 0.0)
+        high = ends[born - 1]
+        place = np.searchsorted(ends, low + u * (high - low), side="right")
         return self.entry_item[np.clip(place, begin, born - 1)]
 
     def vectors(self, first: int, last: int) -> NDArray[np.float32]:
