@@ -80,4 +80,4 @@ def item_counts(
         return np.bincount(item, minlength=items).astype(np.float64)
     user = np.concatenate([np.asarray(part.user)[keep] for part, keep in zip(taken, kept, strict=True)])
     share = 1.0 / np.maximum(np.bincount(user), 1)
-    return np.bincount(item, weights=share[user], minlength=items)
+    return np.bincount(item, weights=share[user], minlength=items).astype(np.float64)

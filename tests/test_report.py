@@ -13,7 +13,7 @@ import pytest
 from pipelines import prepare, report
 from pipelines.dataset import Dataset
 from pipelines.errors import DataError
-from pipelines.evaluation import blocks, rankers
+from pipelines.evaluation import blocks, ease, knn
 from serving.bundle_writer import write_bundle
 from serving.errors import BundleError
 from serving.manifest import FeatureSpec
@@ -294,11 +294,16 @@ def test_truth_is_the_best_attainable(world: World, tmp_path: Path, monkeypatch:
     assert figures["share_of_attainable"]["recall@5"]["value"] == pytest.approx(exact / best)
 
 
-def test_item_knn_is_left_out_with_a_reason(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rankers, "too_large", lambda counts, items: "left out: too many")
+def test_what_is_too_large_is_left_out_with_a_reason(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(knn, "MAX_PAIRS", 0)
+    monkeypatch.setattr(ease, "MAX_ITEMS", ITEMS - 1)
     figures = report.run(world.bundle(tmp_path / "bundle"), world.dataset, tmp_path / "report", ks=[5])
-    assert figures["baselines"]["left_out"] == {"item_knn": "left out: too many"}
-    assert "item_knn" not in figures["metrics"]
+    left_out = figures["baselines"]["left_out"]
+    assert "pairs of events of the same user, more than 0" in left_out["item_knn"]
+    assert left_out["ease"] == f"left out: {ITEMS} items, more than {ITEMS - 1}"
+    assert not {"item_knn", "ease"} & {*figures["metrics"], *figures["baselines"]}
 
 
 def test_items_without_a_vector_count_as_misses(world: World, tmp_path: Path) -> None:
