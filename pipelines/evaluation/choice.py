@@ -4,7 +4,7 @@ In: a data set. Out: a `Choice`, the same for the same data set, kept in its cac
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,21 +22,19 @@ from pipelines.progress import progress
 
 METRIC, K = "recall", 20
 CHOSEN_BY = f"{METRIC}@{K}"
-USERS, SEED = 5_000, 0  # of the validation sample
+USERS, SEED = 2_000, 0  # of the validation sample
 FITTED_ON = ("train",)
 VERSION = 1  # of the search: another one makes every data set be searched again
 # Without validation events; the strongest is then the first of them that was not left out.
 DEFAULT_DAYS = 60
 DEFAULT_ORDER = (EASE, KNN, RECENT, POPULARITY)
 
-# What the search of item-kNN starts from, and the values of each setting in their order. A setting moves to the next
-# value as long as that is better, one setting after the other. Values that need no new count of co-occurrence are free.
-KNN_START = KnnSettings(neighbours=100, shrinkage=100.0, damp_users=True)
+# The values of each setting of item-kNN in their order. The search starts at its defaults and moves one setting after
+# the other, as long as that is better. Only shrinkage and days need another count of co-occurrence.
 KNN_NEIGHBOURS = (20, 50, 100, 200, 500)
 KNN_LADDERS: Mapping[str, Sequence[Any]] = {
     "shrinkage": (0.0, 10.0, 30.0, 100.0, 300.0),
     "neighbours": KNN_NEIGHBOURS,
-    "damp_users": (False, True),
     "half_life": (None, 20, 5, 2),
     "days": (None, 90, 30),
 }
@@ -60,12 +58,12 @@ class Choice:
         left_out: ranker -> why it is left out.
     """
 
-    recent: Counting | None = None
-    item_knn: KnnSettings | None = None
-    ease: EaseSettings | None = None
-    validation: dict[str, float] = field(default_factory=dict)
-    users: int = 0
-    left_out: dict[str, str] = field(default_factory=dict)
+    recent: Counting | None
+    item_knn: KnnSettings | None
+    ease: EaseSettings | None
+    validation: dict[str, float]
+    users: int
+    left_out: dict[str, str]
 
     @property
     def strongest(self) -> str:
@@ -122,6 +120,8 @@ def _search(data: Dataset) -> Choice:
             recent=None if RECENT in left_out else Counting(DEFAULT_DAYS),
             item_knn=None if KNN in left_out else KnnSettings(),
             ease=None if EASE in left_out else EaseSettings(),
+            validation={},
+            users=0,
             left_out=left_out,
         )
     with progress("choice of baselines", total=None, unit="settings") as advance:
@@ -136,19 +136,19 @@ def _search(data: Dataset) -> Choice:
         recent = max((each for each in popular if each.days), key=lambda each: popular[each], default=None)
         if recent is not None:
             validation[RECENT] = popular[recent]
-        chosen: dict[str, Any] = {"recent": recent}
+        item_knn, ease_settings = None, None
         if KNN not in left_out:
             ladders = {"fallback": tuple(dict.fromkeys((Counting(), best))), **KNN_LADDERS, "neighbours": lengths}
             if not windows:
                 del ladders["days"]
-            chosen[KNN], validation[KNN] = climb(
-                replace(KNN_START, fallback=best), ladders, lambda each: judged(fits.item_knn(each))
+            item_knn, validation[KNN] = climb(
+                KnnSettings(fallback=best), ladders, lambda each: judged(fits.item_knn(each))
             )
         if EASE not in left_out:
-            chosen[EASE], validation[EASE] = climb(
+            ease_settings, validation[EASE] = climb(
                 EaseSettings(fallback=best), {"penalty": EASE_LADDER}, lambda each: judged(fits.ease(each))
             )
-    return Choice(**chosen, validation=validation, users=len(held.users), left_out=left_out)
+    return Choice(recent, item_knn, ease_settings, validation, len(held.users), left_out)
 
 
 def _sample(data: Dataset) -> HeldOut:

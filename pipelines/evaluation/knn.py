@@ -115,7 +115,7 @@ def nearest_items(
     """
     events = _indicators(users, items, shape)
     transposed = sp.csr_array(events.T)
-    counts = np.diff(transposed.indptr)
+    root = np.sqrt(np.diff(transposed.indptr))
     if damp_users:
         sizes = np.diff(events.indptr)
         events.data *= np.repeat(1 / np.log(np.e + sizes), sizes).astype(np.float32)
@@ -123,9 +123,8 @@ def nearest_items(
     for start in range(0, shape[1], ITEM_BLOCK):
         together = sp.csr_array(transposed[start : start + ITEM_BLOCK] @ events)
         rows = start + np.repeat(np.arange(together.shape[0]), np.diff(together.indptr))
-        root = np.sqrt(counts[rows].astype(np.float64) * counts[together.indices])
-        cosine = together.data / (root + shrinkage)
-        cosine = np.where(rows == together.indices, 0, cosine).astype(np.float32)
+        cosine = (together.data / (root[rows] * root[together.indices] + shrinkage)).astype(np.float32)
+        cosine[rows == together.indices] = 0
         for begin, end in zip(together.indptr[:-1], together.indptr[1:], strict=True):
             best = _largest(cosine[begin:end], neighbours)
             columns.append(together.indices[begin:end][best])
