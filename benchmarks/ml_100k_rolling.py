@@ -31,10 +31,10 @@ from benchmarks.machine import ROOT, write
 from benchmarks.resumable import Store
 from pipelines import export, prepare, train
 from pipelines.dataset import Dataset
-from pipelines.evaluation.baselines import popular_lists
-from pipelines.evaluation.blocks import NEW, Ranker, column, evaluate
+from pipelines.evaluation.baselines import baselines_of
+from pipelines.evaluation.blocks import NEW, column, evaluate
 from pipelines.evaluation.intervals import bootstrap
-from pipelines.evaluation.rankers import EXACT, KNN, KNOWN, POPULARITY, Served, rankers_of
+from pipelines.evaluation.rankers import EASE, EXACT, KNN, KNOWN, POPULARITY, RECENT, USERS_ALIKE, Served
 from pipelines.heldout import HeldOut, heldout, seen
 from serving.bundle import Bundle
 from serving.index import ExactIndex
