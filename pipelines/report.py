@@ -1,7 +1,8 @@
 """`towers report`: what a bundle's served vectors reach on the test events, beside what they must beat.
 
-In: BUNDLE and the DATASET it was trained on. Out: REPORT with `report.json` and `per_user.parquet`, and a short table;
-of a bundle of `task = "similarity"` what `pipelines.report_similarity` says of its items.
+In: BUNDLE and the DATASET it was trained on. Out: REPORT with `report.json` and `per_user.parquet`, and on stdout the
+verdict against the strongest baseline and a short table (docs/report.md); of a bundle of `task = "similarity"` what
+`pipelines.report_similarity` says of its items.
 """
 
 import json
@@ -35,7 +36,7 @@ from serving.opening import open_index
 from serving.staging import refuse_existing, staged
 from towers import metrics
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 KS = (10, 20, 50, 100)
 LIBRARIES = ("numpy", "scipy", "polars")
 PROTOCOL = (
