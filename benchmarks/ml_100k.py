@@ -1,7 +1,7 @@
 """MovieLens 100k under a global time split: the model beside every baseline in one report.
 
-Claims: better recall@10 and @50 than the baseline that is strongest on validation. Writes benchmarks/results/ml_100k.json
-with the paired 95 % intervals of the differences; exits with 1 where a claim fails.
+Claims: better recall@10 and @50 than the baseline that is strongest on validation. Writes
+benchmarks/results/ml_100k.json with the paired 95 % intervals of the differences; exits with 1 where a claim fails.
 """
 
 import json

@@ -33,7 +33,7 @@ DEFAULT_ORDER = (EASE, KNN, RECENT, POPULARITY)
 # the other, as long as that is better. Only shrinkage and days need another count of co-occurrence.
 KNN_NEIGHBOURS = (20, 50, 100, 200, 500)
 KNN_LADDERS: Mapping[str, Sequence[Any]] = {
-    "shrinkage": (0.0, 10.0, 30.0, 100.0, 300.0),
+    "shrinkage": (0.0, 10.0, 30.0, 100.0, 300.0, 1_000.0),
     "neighbours": KNN_NEIGHBOURS,
     "half_life": (None, 20, 5, 2),
     "days": (None, 90, 30),
@@ -105,16 +105,7 @@ def _search(data: Dataset) -> Choice:
     lengths = [length for length in KNN_NEIGHBOURS if length * data.manifest.items <= MOST_NEIGHBOURS]
     fits, held = Fits(data, FITTED_ON, neighbours=max(lengths, default=0)), _sample(data)
     unit = data.manifest.time_unit if data.manifest.timed else None
-    windows = unit in TICKS_PER_S
-    left_out = {
-        name: reason
-        for name, reason in (
-            (RECENT, None if windows else "left out: the events have no times in a unit, so there are no windows"),
-            (KNN, knn.too_large(fits.user_events, data.manifest.items)),
-            (EASE, ease.too_many(data.manifest.items)),
-        )
-        if reason is not None
-    }
+    left_out = _left_out(fits, data.manifest.items, windows=unit in TICKS_PER_S)
     if not len(held.users):
         return Choice(
             recent=None if RECENT in left_out else Counting(DEFAULT_DAYS),
@@ -133,13 +124,13 @@ def _search(data: Dataset) -> Choice:
         popular = {each: judged(fits.popular(each)) for each in countings(unit)}
         best = max(popular, key=lambda each: popular[each])
         validation = {POPULARITY: popular[Counting()], USERS_ALIKE: popular[Counting(users_alike=True)]}
-        recent = max((each for each in popular if each.days), key=lambda each: popular[each], default=None)
-        if recent is not None:
+        recent, item_knn, ease_settings = None, None, None
+        if RECENT not in left_out:
+            recent = max((each for each in popular if each.days), key=lambda each: popular[each])
             validation[RECENT] = popular[recent]
-        item_knn, ease_settings = None, None
         if KNN not in left_out:
             ladders = {"fallback": tuple(dict.fromkeys((Counting(), best))), **KNN_LADDERS, "neighbours": lengths}
-            if not windows:
+            if RECENT in left_out:
                 del ladders["days"]
             item_knn, validation[KNN] = climb(
                 KnnSettings(fallback=best), ladders, lambda each: judged(fits.item_knn(each))
@@ -149,6 +140,16 @@ def _search(data: Dataset) -> Choice:
                 EaseSettings(fallback=best), {"penalty": EASE_LADDER}, lambda each: judged(fits.ease(each))
             )
     return Choice(recent, item_knn, ease_settings, validation, len(held.users), left_out)
+
+
+def _left_out(fits: Fits, items: int, *, windows: bool) -> dict[str, str]:
+    """Ranker -> why these data do not allow it."""
+    reasons = {
+        RECENT: None if windows else "left out: the events have no times in a unit, so there are no windows",
+        KNN: knn.too_large(fits.user_events, items),
+        EASE: ease.too_many(items),
+    }
+    return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
 def _sample(data: Dataset) -> HeldOut:
