@@ -122,6 +122,17 @@ def content(world: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[dic
     return written, pl.read_parquet(folder / "report" / "per_user.parquet")
 
 
+def prepared_again(world: World, folder: Path, **settings: Any) -> World:
+    """The world with a data set of its lists as they are now."""
+    lists = folder / "lists"
+    lists.mkdir()
+    for name, split in (("train", world.train), ("valid", world.valid), ("test", world.test)):
+        lines = [" ".join([user, *split.get(user, [])]) for user in map(str, range(USERS))]
+        (lists / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    prepare.run(DataConfig(**settings), lists, folder / "dataset", format="lightgcn")
+    return dataclasses.replace(world, dataset=folder / "dataset")
+
+
 def popular(world: World) -> list[str]:
     """By falling count; among equals as the bundle's rows stand."""
     counts = world.counts()
@@ -192,16 +203,9 @@ def test_counts(world: World, content: tuple[dict[str, Any], pl.DataFrame]) -> N
 
 @pytest.mark.parametrize("refit", [False, True])
 def test_a_user_is_warm_by_what_training_saw(world: World, tmp_path: Path, refit: bool) -> None:
-    # User 7 has no training event left: a data set of the same lists, in which only validation knows them.
-    lists = tmp_path / "lists"
-    lists.mkdir()
-    for name, split in (("train", world.train), ("valid", world.valid), ("test", world.test)):
-        kept = {user: items for user, items in split.items() if (name, user) != ("train", "7")}
-        lines = [" ".join([user, *kept.get(user, [])]) for user in map(str, range(USERS))]
-        (lists / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    # User 7 has no training event left: only validation knows them.
     assert world.valid["7"]
-    prepare.run(DataConfig(), lists, tmp_path / "dataset", format="lightgcn")
-    other = dataclasses.replace(world, dataset=tmp_path / "dataset", train={**world.train, "7": []})
+    other = prepared_again(dataclasses.replace(world, train={**world.train, "7": []}), tmp_path)
     bundle = other.bundle(tmp_path / "bundle", training={"refit": refit})
     figures = report.run(bundle, other.dataset, tmp_path / "report", ks=[5])
     trained = (other.train, other.valid)[: 1 + refit]
@@ -366,6 +370,18 @@ def test_truth_is_the_best_attainable(world: World, tmp_path: Path, monkeypatch:
     exact, best = (figures["metrics"][name]["recall@5"]["value"] for name in ("exact", "best_attainable"))
     assert best > exact
     assert figures["share_of_attainable"]["recall@5"]["value"] == pytest.approx(exact / best)
+
+
+def test_a_report_without_validation_events_says_so(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = {user: [*items, *world.valid.get(user, [])] for user, items in world.train.items()}
+    other = prepared_again(dataclasses.replace(world, train=both, valid={}), tmp_path, valid_share=0)
+    figures = report.run(other.bundle(tmp_path / "bundle"), other.dataset, tmp_path / "report", ks=[5])
+    assert figures["strongest"]["ranker"] == figures["verdict"]["baseline"] == "ease"
+    assert figures["baselines"]["ease"]["validation"] == {}
+    assert f"was chosen on {figures['strongest']['chosen_on']}" in capsys.readouterr().out
+    assert "no validation events" in figures["strongest"]["chosen_on"]
 
 
 def test_what_is_too_large_is_left_out_with_a_reason(

@@ -77,7 +77,7 @@ class Choice:
         """On what the strongest was chosen."""
         if self.validation:
             return f"validation {CHOSEN_BY}"
-        return "none: the data set has no validation events, so fixed settings are taken"
+        return "nothing: the data set has no validation events, so fixed settings are taken"
 
 
 CHOICE = TypeAdapter(Choice)

@@ -20,6 +20,7 @@ from pipelines.evaluation.knn import ItemKnn, nearest_items, nearest_of
 from pipelines.evaluation.popular import Integers, Lists, Popular, by_popularity
 from pipelines.heldout import seen, seen_times
 from pipelines.popularity import DAY_S, TICKS_PER_S, Counting, item_counts
+from pipelines.progress import Advance, progress
 from towers.events import Int64s
 
 VERSION = 1  # of what is kept on disk
@@ -142,11 +143,12 @@ class Fits:
         kept, items = cache.read(name, key), self.data.manifest.items
         if kept is not None and {"data", "indices", "indptr"} <= kept.keys():
             return sp.csr_array((kept["data"], kept["indices"], kept["indptr"]), shape=(items, items))
-        nearest = self._fit_knn(settings, settings.neighbours)
+        with progress("item-kNN", total=items, unit="items") as advance:
+            nearest = self._fit_knn(settings, settings.neighbours, advance)
         cache.write(name, key, {"data": nearest.data, "indices": nearest.indices, "indptr": nearest.indptr})
         return nearest
 
-    def _fit_knn(self, settings: KnnSettings, neighbours: int) -> sp.csr_array:
+    def _fit_knn(self, settings: KnnSettings, neighbours: int, advance: Advance = lambda _: None) -> sp.csr_array:
         users, items = self._within(settings.days)
         return nearest_items(
             users,
@@ -155,6 +157,7 @@ class Fits:
             neighbours=neighbours,
             shrinkage=settings.shrinkage,
             damp_users=settings.damp_users,
+            advance=advance,
         )
 
     def _within(self, days: int | None) -> tuple[Integers, Integers]:

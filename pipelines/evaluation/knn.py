@@ -4,7 +4,6 @@ In: the events of every user; then histories of users (offsets and item numbers)
 best first, without the items of the history, padded with -1.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +11,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from pipelines.evaluation.popular import Integers, Lists, by_popularity, fill, popular_lists
-from pipelines.progress import progress
+from pipelines.progress import Advance, progress
 
 # What is taken where no validation chooses.
 NEIGHBOURS = 100
@@ -106,7 +105,7 @@ def nearest_items(
     neighbours: int,
     shrinkage: float,
     damp_users: bool = False,
-    advance: Callable[[int], None] = lambda _: None,
+    advance: Advance = lambda _: None,
 ) -> sp.csr_array:
     """The nearest neighbours of each item; arguments as in `ItemKnn.fit`, `advance` is told of each block of items.
 
