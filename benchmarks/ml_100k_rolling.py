@@ -32,9 +32,10 @@ from benchmarks.pool import INTERVAL, estimates
 from benchmarks.resumable import Store
 from pipelines import export, prepare, train
 from pipelines.dataset import Dataset
-from pipelines.evaluation.baselines import popular_lists
+from pipelines.evaluation.baselines import baselines_of
 from pipelines.evaluation.blocks import NEW, Ranker, column, evaluate
-from pipelines.evaluation.rankers import EXACT, KNN, KNOWN, POPULARITY, Served, rankers_of
+from pipelines.evaluation.popular import popular_lists
+from pipelines.evaluation.rankers import EXACT, KNN, KNOWN, POPULARITY, Served
 from pipelines.heldout import HeldOut, heldout, seen
 from serving.bundle import Bundle
 from serving.index import ExactIndex
@@ -161,11 +162,8 @@ def questions(recipe: dict[str, Any], data: Dataset, work: Path) -> dict[str, An
         held = heldout(data, "test")
         known = seen(data, KNOWN)
         new = np.bincount(known[1], minlength=data.manifest.items) == 0
-        rankers = {
-            name: rank
-            for name, rank in rankers_of(served, data, known, max(KS))[0].items()
-            if name in (EXACT, *BASELINES)
-        }
+        baselines = baselines_of(data, KNOWN, max(KS)).rankers
+        rankers = {EXACT: served.exact(max(KS))} | {name: baselines[name] for name in (POPULARITY, KNN)}
         rankers[BALANCED] = balanced(known, len(new), max(KS))
         measured = evaluate(rankers, held, new, KS)
     tf.keras.backend.clear_session()

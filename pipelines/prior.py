@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipelines.dataset import Dataset
-from pipelines.evaluation.baselines import popular_lists
+from pipelines.evaluation.popular import popular_lists
 from pipelines.heldout import HeldOut
 from pipelines.popularity import Counting, Doubles, countings, has_windows, item_counts
 from towers import metrics

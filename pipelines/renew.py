@@ -77,7 +77,7 @@ def _counted(bundle: Bundle, path: Path, format: str, counting: Counting) -> _Co
     raw = bundle.manifest.lineage.get("config", {}).get("data", {})
     config = parse_config({"data": raw}, origin=f"{bundle.path}: lineage").data
     rejects = Rejects(hint="mend the file, or leave the rows out")
-    table = read_events(open_source(path, None, None, format, config.columns, skip=False), config, None, rejects)
+    table = read_events(open_source(path, None, None, format, config, skip=False), config, None, rejects)
     # One event of a pair counts as one in training; how many events an item must have is no question here.
     narrow(table, config.model_copy(update={"min_user_events": 1, "min_item_events": 1}))
     if table.time is None or table.time_unit not in TICKS_PER_S:

@@ -1,7 +1,8 @@
 """`towers report`: what a bundle's served vectors reach on the test events, beside what they must beat.
 
-In: BUNDLE and the DATASET it was trained on. Out: REPORT with `report.json` and `per_user.parquet`, and a short table;
-of a bundle of `task = "similarity"` what `pipelines.report_similarity` says of its items.
+In: BUNDLE and the DATASET it was trained on. Out: REPORT with `report.json` and `per_user.parquet`, and on stdout the
+verdict against the strongest baseline and a short table (docs/report.md); of a bundle of `task = "similarity"` what
+`pipelines.report_similarity` says of its items.
 """
 
 import json
@@ -19,11 +20,14 @@ from rich.console import Console
 from pipelines import report_similarity
 from pipelines.dataset import Dataset
 from pipelines.errors import DataError
-from pipelines.evaluation import baselines, figures
+from pipelines.evaluation import figures
+from pipelines.evaluation.baselines import baselines_of
 from pipelines.evaluation.blocks import Evaluation, column, evaluate
 from pipelines.evaluation.intervals import LEVEL, RESAMPLES
-from pipelines.evaluation.rankers import EXACT, INDEX, KNN, KNOWN, Served, rankers_of
-from pipelines.evaluation.table import lines, table
+from pipelines.evaluation.rankers import KNOWN, Served, rankers_of
+from pipelines.evaluation.slices import COLD, DEFINITIONS, NEW_ITEM, WARM, Trained
+from pipelines.evaluation.table import head, headline, lines, table
+from pipelines.evaluation.verdict import report_verdict
 from pipelines.heldout import HeldOut, heldout, seen
 from pipelines.progress import say
 from serving.bundle import Bundle
@@ -32,7 +36,7 @@ from serving.opening import open_index
 from serving.staging import refuse_existing, staged
 from towers import metrics
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 KS = (10, 20, 50, 100)
 LIBRARIES = ("numpy", "scipy", "polars")
 PROTOCOL = (
@@ -68,30 +72,37 @@ def run(bundle: Path, dataset: Path, out: Path, *, ks: Sequence[int] = KS, overw
     if not len(held.users):
         raise DataError(f"{dataset}: no user has a test event to recall; prepare it with data.test_share above 0")
     served = Served.match(opened, open_index(opened), data)
-    known = seen(data, KNOWN)
-    rankers, left_out = rankers_of(served, data, known, k=max(ks))
-    new = _without_training_event(opened, data)
-    evaluation = evaluate(rankers, held, new, sorted(set(ks)))
+    baselines = baselines_of(data, KNOWN, max(ks))
+    trained = Trained.of(data, KNOWN if opened.manifest.training.get("refit") else KNOWN[:1])
+    evaluation = evaluate(
+        rankers_of(served, data, baselines.rankers, max(ks)), held, trained.new_items, sorted(set(ks))
+    )
     content = _provenance(opened, data) | {
         "counts": _counts(served, data, held),
-        "baselines": {
-            KNN: {"neighbours": baselines.NEIGHBOURS, "shrinkage": baselines.SHRINKAGE},
-            "left_out": left_out,
-        },
+        "baselines": baselines.content(),
+        "strongest": {"ranker": baselines.strongest, "chosen_on": baselines.choice.chosen_on},
         "ks": list(evaluation.ks),
-        **_figures(evaluation, held, new, np.bincount(known[1], minlength=data.manifest.items)),
+        **_figures(evaluation, held, trained, np.bincount(seen(data, KNOWN)[1], minlength=data.manifest.items)),
     }
+    content["verdict"] = report_verdict(content, f"recall@{headline(evaluation.ks)}", baselines.strongest).content()
     with staged(out, overwrite=overwrite, marker="report.json") as directory:
         directory.mkdir()
         text = json.dumps(content, indent=2, allow_nan=False)
         (directory / "report.json").write_text(text + "\n", encoding="utf-8")
-        _per_user(served, data, held, evaluation).write_parquet(directory / "per_user.parquet")
-    console = Console(highlight=False)
-    console.print(table(content))
-    console.print("\n".join(lines(content)))
-    for name, reason in left_out.items():
-        say(f"{name}: {reason}")
+        _per_user(served, data, held, trained, evaluation).write_parquet(directory / "per_user.parquet")
+    _show(content, dataset)
     return content
+
+
+def _show(content: dict[str, Any], dataset: Path) -> None:
+    console = Console(highlight=False, markup=False)
+    console.print("\n".join(head(content, dataset)), soft_wrap=True)
+    console.print(table(content))
+    console.print("\n".join(lines(content)), soft_wrap=True)
+    if not content["baselines"]["validation_users"]:
+        console.print(f"the strongest baseline was chosen on {content['strongest']['chosen_on']}", soft_wrap=True)
+    for name, reason in content["baselines"]["left_out"].items():
+        say(f"{name}: {reason}")
 
 
 def _refuse_strangers(bundle: Bundle, data: Dataset, path: Path) -> None:
@@ -111,13 +122,6 @@ def _refuse_strangers(bundle: Bundle, data: Dataset, path: Path) -> None:
             f"{bundle.path}: {len(strange):,} of its {len(ids):,} items, {strange[0]!r} for one, are not in {path}; "
             "a bundle is reported on the data set it was trained on"
         )
-
-
-def _without_training_event(bundle: Bundle, data: Dataset) -> NDArray[np.bool_]:
-    """[N] which items the model had no event of."""
-    splits = KNOWN if bundle.manifest.training.get("refit") else KNOWN[:1]
-    new: NDArray[np.bool_] = np.bincount(seen(data, splits)[1], minlength=data.manifest.items) == 0
-    return new
 
 
 def _provenance(bundle: Bundle, data: Dataset) -> dict[str, Any]:
@@ -151,34 +155,34 @@ def _counts(served: Served, data: Dataset, held: HeldOut) -> dict[str, int]:
     }
 
 
-def _figures(
-    evaluation: Evaluation, held: HeldOut, new: NDArray[np.bool_], popularity: NDArray[np.int64]
-) -> dict[str, Any]:
-    targets, warm = np.diff(held.target_offsets), np.diff(held.seen_offsets) > 0
+def _figures(evaluation: Evaluation, held: HeldOut, trained: Trained, popularity: NDArray[np.int64]) -> dict[str, Any]:
+    targets, new = np.diff(held.target_offsets), trained.new_items
     new_before = np.concatenate([[0], np.cumsum(new[held.target_items])])
     new_targets = np.diff(new_before[held.target_offsets])
     return {
         **figures.figures(evaluation),
         "slices": {
-            "warm": figures.slice_figures(evaluation, warm, targets),
-            "cold": figures.slice_figures(evaluation, ~warm, targets),
+            name: {"definition": DEFINITIONS[name], **figures.slice_figures(evaluation, chosen, targets)}
+            for name, chosen in trained.slices(held).items()
         },
-        "new_items": figures.new_item_figures(evaluation, new_targets, int(targets.sum())),
+        "new_items": {
+            "definition": NEW_ITEM,
+            **figures.new_item_figures(evaluation, new_targets, int(targets.sum())),
+        },
         **figures.exposure_figures(evaluation, popularity),
     }
 
 
-def _per_user(served: Served, data: Dataset, held: HeldOut, evaluation: Evaluation) -> pl.DataFrame:
-    history = np.diff(held.seen_offsets)
+def _per_user(served: Served, data: Dataset, held: HeldOut, trained: Trained, evaluation: Evaluation) -> pl.DataFrame:
     columns: dict[str, Any] = {
         "user_id": data.users["user_id"].gather(held.users),
         "targets": np.diff(held.target_offsets),
-        "history": history,
-        "slice": np.where(history > 0, "warm", "cold"),
+        "history": np.diff(held.seen_offsets),
+        "slice": np.where(trained.slices(held)[WARM], WARM, COLD),
         "stored_vector": served.query_rows[held.users] >= 0,
     }
     for ranker in evaluation.rankers:
-        for metric in metrics.METRICS if ranker in (EXACT, INDEX) else ("recall",):
+        for metric in metrics.METRICS:
             for k in evaluation.ks:
                 name = column(ranker, metric, k)
                 columns[name] = evaluation.of(name)

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.evaluation import baselines
-from pipelines.evaluation.baselines import ItemKnn, by_popularity, popular_lists, too_large
+from pipelines.evaluation import knn
+from pipelines.evaluation.knn import ItemKnn, too_large
+from pipelines.evaluation.popular import by_popularity, popular_lists
 
 ITEMS = 9
 Histories = list[list[int]]
@@ -56,10 +57,10 @@ def slow_scores(histories: Histories, neighbours: int, shrinkage: float) -> np.n
 @given(histories_strategy, st.sampled_from([0.0, 10.0]))
 def test_knn_ranks_by_the_formula(histories: Histories, shrinkage: float) -> None:
     users, offsets, items = flat(histories)
-    knn = ItemKnn.fit(users, items, (len(histories), ITEMS), neighbours=ITEMS, shrinkage=shrinkage)
+    fitted = ItemKnn.fit(users, items, (len(histories), ITEMS), neighbours=ITEMS, shrinkage=shrinkage)
     expected = slow_scores(histories, ITEMS, shrinkage)
     popular = [item for item, _ in sorted(Counter(items.tolist()).items(), key=lambda pair: (-pair[1], pair[0]))]
-    for query, row in enumerate(knn.lists(offsets, items, ITEMS).tolist()):
+    for query, row in enumerate(fitted.lists(offsets, items, ITEMS).tolist()):
         listed = [item for item in row if item >= 0]
         assert sorted(listed) == sorted(set(range(ITEMS)) - set(histories[query]))
         scores = expected[query][listed]
@@ -78,9 +79,9 @@ def test_knn_keeps_the_nearest_neighbours_of_each_candidate(monkeypatch: pytest.
     users, _, items = flat(histories)
     expected = slow_scores(histories, 3, 10.0)
     for block in (2_048, 4):
-        monkeypatch.setattr(baselines, "ITEM_BLOCK", block)
-        knn = ItemKnn.fit(users, items, (60, ITEMS), neighbours=3, shrinkage=10.0)
-        one_item_histories = np.eye(ITEMS) @ knn.similarity
+        monkeypatch.setattr(knn, "ITEM_BLOCK", block)
+        fitted = ItemKnn.fit(users, items, (60, ITEMS), neighbours=3, shrinkage=10.0)
+        one_item_histories = np.eye(ITEMS) @ fitted.similarity
         assert np.count_nonzero(one_item_histories, axis=0).max() == 3
         found = np.zeros((60, ITEMS))
         for user, each in enumerate(histories):
@@ -92,8 +93,8 @@ def test_knn_finds_the_group() -> None:
     # Users of group g had items of group g only: 0-3 or 4-7. Item 8 is the most popular of all, with nobody else's.
     histories = [[0, 1, 2], [1, 2, 3], [0, 2, 3], [4, 5, 6], [5, 6, 7], [4, 6, 7], *[[8]] * 9]
     users, _, items = flat(histories)
-    knn = ItemKnn.fit(users, items, (len(histories), ITEMS))
-    found = knn.lists(np.array([0, 1, 3, 3]), np.array([0, 4, 5]), 4)
+    fitted = ItemKnn.fit(users, items, (len(histories), ITEMS))
+    found = fitted.lists(np.array([0, 1, 3, 3]), np.array([0, 4, 5]), 4)
     assert set(found[0, :3]) == {1, 2, 3}
     assert found[0, 3] == 8  # the list goes on by popularity
     assert set(found[1, :2]) == {6, 7}
@@ -102,5 +103,5 @@ def test_knn_finds_the_group() -> None:
 
 def test_too_large_says_why() -> None:
     assert too_large(np.array([3, 4]), 100) is None
-    assert "items" in str(too_large(np.array([3]), baselines.MAX_ITEMS + 1))
+    assert "items" in str(too_large(np.array([3]), knn.MAX_ITEMS + 1))
     assert "pairs" in str(too_large(np.full(100, 100_000), 100))

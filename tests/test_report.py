@@ -13,7 +13,8 @@ import pytest
 from pipelines import prepare, report
 from pipelines.dataset import Dataset
 from pipelines.errors import DataError
-from pipelines.evaluation import blocks, rankers
+from pipelines.evaluation import blocks, ease, knn
+from pipelines.evaluation.slices import DEFINITIONS
 from serving.bundle_writer import write_bundle
 from serving.errors import BundleError
 from serving.manifest import FeatureSpec
@@ -121,6 +122,17 @@ def content(world: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[dic
     return written, pl.read_parquet(folder / "report" / "per_user.parquet")
 
 
+def prepared_again(world: World, folder: Path, **settings: Any) -> World:
+    """The world with a data set of its lists as they are now."""
+    lists = folder / "lists"
+    lists.mkdir()
+    for name, split in (("train", world.train), ("valid", world.valid), ("test", world.test)):
+        lines = [" ".join([user, *split.get(user, [])]) for user in map(str, range(USERS))]
+        (lists / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    prepare.run(DataConfig(**settings), lists, folder / "dataset", format="lightgcn")
+    return dataclasses.replace(world, dataset=folder / "dataset")
+
+
 def popular(world: World) -> list[str]:
     """By falling count; among equals as the bundle's rows stand."""
     counts = world.counts()
@@ -176,24 +188,90 @@ def test_popularity_equals_the_slow_loop(world: World, content: tuple[dict[str, 
         assert bounds[0] - 1e-6 <= found[user] <= bounds[1] + 1e-6
 
 
-def test_counts_slices_and_new_items(world: World, content: tuple[dict[str, Any], pl.DataFrame]) -> None:
+def test_counts(world: World, content: tuple[dict[str, Any], pl.DataFrame]) -> None:
     figures, per_user = content
     targets = sum(map(len, world.test.values()))
     counts = figures["counts"]
     assert (counts["users"], counts["targets"], counts["items"]) == (USERS, targets, ITEMS)
     assert (counts["users_without_vector"], counts["items_without_vector"]) == (1, 0)
     assert counts["masked_events"] == sum(len(world.seen(user)) for user in world.test)
-    cold = figures["slices"]["cold"]
-    assert cold["users"] == 2
-    assert cold["targets"] == len(world.test[COLD_KNOWN]) + len(world.test[COLD_UNKNOWN])
-    assert figures["slices"]["warm"]["users"] == USERS - 2
-    expected = [slow("recall", ranking(world, user), world.test[user], 5) for user in (COLD_KNOWN, COLD_UNKNOWN)]
-    assert cold["metrics"]["exact"]["recall@5"]["value"] == pytest.approx(np.mean(expected), abs=1e-6)
     rows = {row["user_id"]: row for row in per_user.iter_rows(named=True)}
-    assert rows[COLD_UNKNOWN]["slice"] == rows[COLD_KNOWN]["slice"] == "cold"
     assert not rows[COLD_UNKNOWN]["stored_vector"]
     assert (rows["0"]["history"], rows["0"]["targets"], rows["0"]["slice"]) == (1, len(world.test["0"]), "warm")
     assert (rows["5"]["history"], rows["5"]["targets"], rows["5"]["slice"]) == (4, len(world.test["5"]), "warm")
+
+
+@pytest.mark.parametrize("refit", [False, True])
+def test_a_user_is_warm_by_what_training_saw(world: World, tmp_path: Path, refit: bool) -> None:
+    # User 7 has no training event left: only validation knows them.
+    assert world.valid["7"]
+    other = prepared_again(dataclasses.replace(world, train={**world.train, "7": []}), tmp_path)
+    bundle = other.bundle(tmp_path / "bundle", training={"refit": refit})
+    figures = report.run(bundle, other.dataset, tmp_path / "report", ks=[5])
+    trained = (other.train, other.valid)[: 1 + refit]
+    warm = {user for split in trained for user, items in split.items() if items}
+    expected = {
+        "warm": warm & set(world.test),
+        "cold": set(world.test) - warm,
+        "cold_with_history": {user for user in world.test if user not in warm and other.seen(user)},
+        "cold_without_history": {user for user in world.test if user not in warm and not other.seen(user)},
+    }
+    assert ("7" in expected["cold_with_history"]) is not refit
+    per_user = pl.read_parquet(tmp_path / "report" / "per_user.parquet")
+    assert {*per_user.filter(slice="cold")["user_id"]} == expected["cold"]
+    assert {*per_user.filter(slice="warm")["user_id"]} == expected["warm"]
+    for name, users in expected.items():
+        part = figures["slices"][name]
+        assert (part["users"], part["targets"]) == (len(users), sum(len(world.test[user]) for user in users))
+        assert part["definition"] == DEFINITIONS[name]
+        if users:
+            recall = np.mean([slow("recall", ranking(other, user), world.test[user], 5) for user in users])
+            assert part["metrics"]["exact"]["recall@5"]["value"] == pytest.approx(recall, abs=1e-6)
+
+
+def test_every_baseline_has_its_figures_everywhere(content: tuple[dict[str, Any], pl.DataFrame]) -> None:
+    figures, per_user = content
+    names = {"popularity", "popularity_users", "item_knn", "ease"}
+    assert {*figures["metrics"]} == {"exact", "index"} | names
+    assert {*figures["baselines"]} == names | {"left_out", "validation_users"}
+    assert {*figures["baselines"]["left_out"]} == {"popularity_recent"}
+    for name in names:
+        baseline = figures["baselines"][name]
+        assert baseline["title"] and baseline["settings"]
+        assert 0 <= baseline["validation"]["recall@20"] <= 1
+    for metric in ("recall", "ndcg", "hit_rate", "mrr"):
+        for k in KS:
+            exact = per_user[f"exact_{metric}@{k}"]
+            for name in names:
+                found = per_user[f"{name}_{metric}@{k}"]
+                assert figures["metrics"][name][f"{metric}@{k}"]["value"] == pytest.approx(found.mean(), abs=1e-6)
+                difference = figures["differences"][f"exact_minus_{name}"][f"{metric}@{k}"]
+                assert difference["value"] == pytest.approx((exact - found).mean(), abs=1e-6)
+
+
+def test_the_verdict_is_about_the_best_of_validation(
+    world: World, content: tuple[dict[str, Any], pl.DataFrame], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures, per_user = content
+    reached = {
+        name: baseline["validation"]["recall@20"]
+        for name, baseline in figures["baselines"].items()
+        if name not in ("left_out", "validation_users")
+    }
+    strongest, verdict = figures["strongest"]["ranker"], figures["verdict"]
+    assert reached[strongest] == max(reached.values())
+    assert figures["strongest"]["chosen_on"] == "validation recall@20"
+    assert (verdict["metric"], verdict["baseline"]) == ("recall@5", strongest)
+    assert verdict["baseline_title"] == figures["baselines"][strongest]["title"]
+    assert verdict["value"] == pytest.approx(per_user["exact_recall@5"].mean(), abs=1e-6)
+    assert verdict["baseline_value"] == pytest.approx(per_user[f"{strongest}_recall@5"].mean(), abs=1e-6)
+    assert verdict["difference"] == figures["differences"][f"exact_minus_{strongest}"]["recall@5"]
+    report.run(world.bundle(tmp_path / "bundle"), world.dataset, tmp_path / "report", ks=KS)
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == verdict["text"]
+    assert shown[1].startswith(f"towers tune --dataset {world.dataset} ") is (verdict["difference"]["value"] < 0)
+    assert "definitions: docs/report.md" in shown
+    assert f"cold: {figures['slices']['cold']['users']} users, " in "\n".join(shown)
 
 
 @pytest.mark.parametrize("refit", [False, True])
@@ -223,7 +301,7 @@ def test_coverage_and_popularity_of_what_was_recommended(
 
 def test_differences_are_paired_means(content: tuple[dict[str, Any], pl.DataFrame]) -> None:
     figures, per_user = content
-    for other in ("popularity", "item_knn", "index"):
+    for other in ("popularity", "popularity_users", "item_knn", "ease", "index"):
         difference = figures["differences"][f"exact_minus_{other}"]["recall@5"]
         expected = (per_user["exact_recall@5"] - per_user[f"{other}_recall@5"]).mean()
         assert difference["value"] == pytest.approx(expected, abs=1e-6)
@@ -294,11 +372,28 @@ def test_truth_is_the_best_attainable(world: World, tmp_path: Path, monkeypatch:
     assert figures["share_of_attainable"]["recall@5"]["value"] == pytest.approx(exact / best)
 
 
-def test_item_knn_is_left_out_with_a_reason(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rankers, "too_large", lambda counts, items: "left out: too many")
+def test_a_report_without_validation_events_says_so(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = {user: [*items, *world.valid.get(user, [])] for user, items in world.train.items()}
+    other = prepared_again(dataclasses.replace(world, train=both, valid={}), tmp_path, valid_share=0)
+    figures = report.run(other.bundle(tmp_path / "bundle"), other.dataset, tmp_path / "report", ks=[5])
+    assert figures["strongest"]["ranker"] == figures["verdict"]["baseline"] == "ease"
+    assert figures["baselines"]["ease"]["validation"] == {}
+    assert f"was chosen on {figures['strongest']['chosen_on']}" in capsys.readouterr().out
+    assert "no validation events" in figures["strongest"]["chosen_on"]
+
+
+def test_what_is_too_large_is_left_out_with_a_reason(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(knn, "MAX_PAIRS", 0)
+    monkeypatch.setattr(ease, "MAX_ITEMS", ITEMS - 1)
     figures = report.run(world.bundle(tmp_path / "bundle"), world.dataset, tmp_path / "report", ks=[5])
-    assert figures["baselines"]["left_out"] == {"item_knn": "left out: too many"}
-    assert "item_knn" not in figures["metrics"]
+    left_out = figures["baselines"]["left_out"]
+    assert "pairs of events of the same user, more than 0" in left_out["item_knn"]
+    assert left_out["ease"] == f"left out: {ITEMS} items, more than {ITEMS - 1}"
+    assert not {"item_knn", "ease"} & {*figures["metrics"], *figures["baselines"]}
 
 
 def test_items_without_a_vector_count_as_misses(world: World, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def evaluate(
     exposure = {ranker: {k: np.zeros(len(new), dtype=np.int64) for k in ks} for ranker in rankers}
     with progress("report", total=len(held.users), unit="users") as advance:
         for start in range(0, len(held.users), users):
-            block = _block(held, start, min(start + users, len(held.users)))
+            block = part_of(held, start, min(start + users, len(held.users)))
             rows = slice(start, start + len(block.users))
             fresh = new[block.target_items]
             fresh_offsets = np.concatenate([[0], np.cumsum(fresh)])[block.target_offsets]
@@ -90,7 +90,33 @@ def evaluate(
     return Evaluation(tuple(rankers), tuple(ks), columns, values, exposure)
 
 
-def _block(held: HeldOut, start: int, end: int) -> HeldOut:
+def per_user(rank: Ranker, held: HeldOut, metric: str, k: int, *, users: int = USERS) -> NDArray[np.float64]:
+    """One figure of one ranker for each user, [Q].
+
+    Args:
+        rank: lists of at least k places.
+        held: the users, what each has seen, and their targets, at least one each.
+        metric: one of `towers.metrics.METRICS`, or ``precision``, hits@k / k.
+        k: length at which the lists are judged.
+        users: how many are ranked at once.
+
+    Raises:
+        ValueError: another metric.
+    """
+    if metric not in (*metrics.METRICS, "precision"):
+        raise ValueError(f"metric: {metric!r}; allowed are {', '.join((*metrics.METRICS, 'precision'))}")
+    figures = []
+    for start in range(0, len(held.users), users):
+        part = part_of(held, start, min(start + users, len(held.users)))
+        found = metrics.hits(rank(part), part.target_offsets, part.target_items)
+        if metric == "precision":
+            figures.append(found[:, :k].sum(axis=1) / k)
+        else:
+            figures.append(metrics.METRICS[metric](found, np.diff(part.target_offsets), k))
+    return np.concatenate([np.zeros(0), *figures])
+
+
+def part_of(held: HeldOut, start: int, end: int) -> HeldOut:
     """The users of places ``start:end``."""
     targets, seen = held.target_offsets[start : end + 1], held.seen_offsets[start : end + 1]
     return HeldOut(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pipelines.evaluation.blocks import NEW, Evaluation, column
 from pipelines.evaluation.intervals import Bootstrap, bootstrap
-from pipelines.evaluation.rankers import BEST, EXACT, INDEX, KNN, POPULARITY
+from pipelines.evaluation.rankers import BEST, EXACT
 from towers import metrics
 
 Figures = dict[str, Any]
@@ -27,8 +27,8 @@ def figures(evaluation: Evaluation) -> Figures:
                 for metric in metrics.METRICS
                 for k in evaluation.ks
             }
-            for other in (POPULARITY, KNN, INDEX)
-            if other in evaluation.rankers
+            for other in evaluation.rankers
+            if other not in (EXACT, BEST)
         },
     }
     if BEST in evaluation.rankers:

@@ -4,7 +4,7 @@ In: a bundle and a data set. Out: for each ranker a function from held-out users
 item numbers, best first, without what the users have seen, padded with -1.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.dataset import Dataset
-from pipelines.evaluation.baselines import ItemKnn, by_popularity, popular_lists, too_large
 from pipelines.evaluation.blocks import Lists, Ranker
+from pipelines.evaluation.popular import popular_lists
 from pipelines.heldout import HeldOut
 from pipelines.lists import select_lists
 from serving.bundle import Bundle
@@ -22,6 +22,7 @@ from serving.filtering import search_filtered
 from serving.index import ExactIndex, Floats, Index, Rows
 
 EXACT, INDEX, POPULARITY, KNN, BEST = "exact", "index", "popularity", "item_knn", "best_attainable"
+USERS_ALIKE, RECENT, EASE = "popularity_users", "popularity_recent", "ease"
 KNOWN = ("train", "valid")  # whose events are history and mask at the test
 Search = Callable[[Floats, list[Rows]], Rows]
 
@@ -104,37 +105,19 @@ class Served:
         return rows[rows >= 0]
 
 
-def rankers_of(
-    served: Served, dataset: Dataset, known: tuple[NDArray[np.int64], NDArray[np.int32]], k: int
-) -> tuple[dict[str, Ranker], dict[str, str]]:
-    """All rankers that the data allow.
+def rankers_of(served: Served, dataset: Dataset, baselines: Mapping[str, Ranker], k: int) -> dict[str, Ranker]:
+    """All rankers of a report by name.
 
     Args:
         served: the bundle.
         dataset: what it was trained on.
-        known: offsets and items of every user's events before the test, for the baselines.
+        baselines: what it is compared with.
         k: length of the lists.
-
-    Returns:
-        The rankers by name, and for each that was left out the reason.
     """
-    offsets, items = known
-    counts = np.diff(offsets)
-    order = by_popularity(np.bincount(items, minlength=dataset.manifest.items))
-    rankers: dict[str, Ranker] = {
-        EXACT: served.exact(k),
-        INDEX: served.through_index(k),
-        POPULARITY: lambda held: popular_lists(order, held.seen_offsets, held.seen_items, k),
-    }
-    reason = too_large(counts, dataset.manifest.items)
-    if reason is None:
-        shape = (len(counts), dataset.manifest.items)
-        knn = ItemKnn.fit(np.repeat(np.arange(len(counts)), counts), items, shape)
-        rankers[KNN] = lambda held: knn.lists(held.seen_offsets, held.seen_items, k)
     best = _attainable(dataset, k)
-    if best is not None:
-        rankers[BEST] = best
-    return rankers, {} if reason is None else {KNN: reason}
+    return {EXACT: served.exact(k), INDEX: served.through_index(k), **baselines} | (
+        {} if best is None else {BEST: best}
+    )
 
 
 def _attainable(dataset: Dataset, k: int) -> Ranker | None:

@@ -12,7 +12,8 @@ import numpy as np
 import scipy.stats
 from numpy.typing import NDArray
 
-from pipelines.evaluation.baselines import ItemKnn, popular_lists, too_large
+from pipelines.evaluation.knn import ItemKnn, too_large
+from pipelines.evaluation.popular import popular_lists
 from pipelines.labels import HELD_OUT, TRAINING, Labels, questions
 from serving.index import ExactIndex, Floats
 from towers.events import Int32s, Int64s

@@ -1,19 +1,26 @@
 """What `towers report` prints: the recall of each ranker, and how sure the differences are.
 
-In: the content of `report.json`. Out: a rich table of 80 columns, and lines below it.
+In: the content of `report.json`. Out: lines above, a rich table of 80 columns, and lines below it.
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.table import Table
 
+K = 20
+DEFINITIONS = "docs/report.md"
 TITLES = {
     "exact": "model, exact",
     "index": "model, by index",
     "popularity": "popularity",
+    "popularity_users": "popularity, users alike",
+    "popularity_recent": "recent popularity",
     "item_knn": "item-kNN",
+    "ease": "EASE",
     "best_attainable": "best attainable",
 }
 
@@ -34,7 +41,7 @@ def figures_table(
 def table(content: dict[str, Any]) -> Table:
     """One line per ranker, one column per figure."""
     counts, names = content["counts"], [f"recall@{k}" for k in content["ks"]]
-    names.append(names[_middle(content)].replace("recall", "ndcg"))
+    names.append(f"ndcg@{headline(content['ks'])}")
     title = f"{counts['users']:,} test users, {counts['targets']:,} targets, {counts['items']:,} items"
     shown = figures_table(title, names, content["metrics"], TITLES)
     if "share_of_attainable" in content:
@@ -43,19 +50,37 @@ def table(content: dict[str, Any]) -> Table:
     return shown
 
 
+def head(content: dict[str, Any], dataset: Path) -> list[str]:
+    """What a person reads first: the verdict, and where the model is below the strongest baseline what to do."""
+    verdict = content["verdict"]
+    shown = [verdict["text"]]
+    if verdict["difference"]["value"] < 0:
+        shown.append(
+            f"towers tune --dataset {shlex.quote(str(dataset))} --budget-minutes 20 --out tuned.toml searches for a "
+            "recipe that does better; docs/recipes.md says what each setting does"
+        )
+    return shown
+
+
 def lines(content: dict[str, Any]) -> list[str]:
-    """The model's headline figure and its differences, with intervals."""
-    name = f"recall@{content['ks'][_middle(content)]}"
+    """The model's headline figure and its differences, with intervals; who the users are; where words are defined."""
+    name, baselines = f"recall@{headline(content['ks'])}", content["baselines"]
     shown = [f"{name} {_interval(content['metrics']['exact'][name])}"]
     for pair, differences in content["differences"].items():
-        other = TITLES[pair.removeprefix("exact_minus_")]
-        shown.append(f"  minus {other}: {_interval(differences[name], sign='+')}")
-    return [*shown, f"({content['interval']})"]
+        other = pair.removeprefix("exact_minus_")
+        title = baselines[other]["title"] if other in baselines else TITLES[other]
+        shown.append(f"  minus {title}: {_interval(differences[name], sign='+')}")
+    shown.append(f"({content['interval']})")
+    for part, figures in content["slices"].items():
+        shown.append(f"{part}: {figures['users']:,} users, {figures['targets']:,} targets: {figures['definition']}")
+    new = content["new_items"]
+    shown.append(f"new items: {new['targets']:,} targets of {new['users']:,} users: {new['definition']}")
+    return [*shown, f"definitions: {DEFINITIONS}"]
 
 
-def _middle(content: dict[str, Any]) -> int:
-    """The place of the k that stands for the others: the second, 20 by default."""
-    return min(1, len(content["ks"]) - 1)
+def headline(ks: Sequence[int]) -> int:
+    """The k that stands for the others: 20, or where lists are not judged there the second."""
+    return K if K in ks else ks[min(1, len(ks) - 1)]
 
 
 def _interval(estimate: dict[str, float], sign: str = "") -> str:

@@ -1,0 +1,188 @@
+"""The settings of the baselines, chosen on validation: fitted on the training events, judged on the validation events.
+
+In: a data set. Out: a `Choice`, the same for the same data set, kept in its cache. Test events are never read.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from pipelines.dataset import Dataset
+from pipelines.evaluation import ease, knn
+from pipelines.evaluation.blocks import per_user
+from pipelines.evaluation.cache import Cache
+from pipelines.evaluation.fits import EaseSettings, Fits, Fitted, KnnSettings, ranker_of
+from pipelines.evaluation.rankers import EASE, KNN, POPULARITY, RECENT, USERS_ALIKE
+from pipelines.heldout import HeldOut, heldout, heldout_users
+from pipelines.popularity import TICKS_PER_S, Counting, countings
+from pipelines.progress import progress
+
+METRIC, K = "recall", 20
+CHOSEN_BY = f"{METRIC}@{K}"
+USERS, SEED = 2_000, 0  # of the validation sample
+FITTED_ON = ("train",)
+VERSION = 1  # of the search: another one makes every data set be searched again
+# Without validation events; the strongest is then the first of them that was not left out.
+DEFAULT_DAYS = 60
+DEFAULT_ORDER = (EASE, KNN, RECENT, POPULARITY)
+
+# The values of each setting of item-kNN in their order. The search starts at its defaults and moves one setting after
+# the other, as long as that is better. Only shrinkage and days need another count of co-occurrence.
+KNN_NEIGHBOURS = (20, 50, 100, 200, 500)
+KNN_LADDERS: Mapping[str, Sequence[Any]] = {
+    "shrinkage": (0.0, 10.0, 30.0, 100.0, 300.0, 1_000.0),
+    "neighbours": KNN_NEIGHBOURS,
+    "half_life": (None, 20, 5, 2),
+    "days": (None, 90, 30),
+}
+EASE_LADDER = (10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0)
+# Neighbours of all items together, so that what a search holds of one count takes at most 400 MB.
+MOST_NEIGHBOURS = 50_000_000
+
+Settings = TypeVar("Settings", KnnSettings, EaseSettings)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The chosen settings.
+
+    Attributes:
+        recent: how recent popularity counts; None where it is left out, as with the others.
+        item_knn: of item-kNN.
+        ease: of EASE.
+        validation: ranker -> what it reached; empty without validation events.
+        users: size of the validation sample.
+        left_out: ranker -> why it is left out.
+    """
+
+    recent: Counting | None
+    item_knn: KnnSettings | None
+    ease: EaseSettings | None
+    validation: dict[str, float]
+    users: int
+    left_out: dict[str, str]
+
+    @property
+    def strongest(self) -> str:
+        """The ranker that reached most on validation."""
+        if self.validation:
+            return max(self.validation, key=lambda name: self.validation[name])
+        return next(name for name in DEFAULT_ORDER if name not in self.left_out)
+
+    @property
+    def chosen_on(self) -> str:
+        """On what the strongest was chosen."""
+        if self.validation:
+            return f"validation {CHOSEN_BY}"
+        return "nothing: the data set has no validation events, so fixed settings are taken"
+
+
+CHOICE = TypeAdapter(Choice)
+
+
+def choose(data: Dataset) -> Choice:
+    """The settings of every baseline that the data allow; found in the cache of the data set, or searched and kept."""
+    cache, key = Cache.beside(data.path), f"{VERSION} {data.manifest.fingerprint} {_limits()}"
+    kept = cache.read("choice", key)
+    if kept is not None:
+        try:
+            return CHOICE.validate_json(str(kept["choice"]))
+        except (KeyError, ValidationError):
+            pass
+    chosen = _search(data)
+    cache.write("choice", key, {"choice": np.asarray(CHOICE.dump_json(chosen).decode())})
+    return chosen
+
+
+def _limits() -> str:
+    return f"{knn.MAX_ITEMS} {knn.MAX_PAIRS} {ease.MAX_ITEMS}"
+
+
+def _search(data: Dataset) -> Choice:
+    lengths = [length for length in KNN_NEIGHBOURS if length * data.manifest.items <= MOST_NEIGHBOURS]
+    fits, held = Fits(data, FITTED_ON, neighbours=max(lengths, default=0)), _sample(data)
+    unit = data.manifest.time_unit if data.manifest.timed else None
+    left_out = _left_out(fits, data.manifest.items, windows=unit in TICKS_PER_S)
+    if not len(held.users):
+        return Choice(
+            recent=None if RECENT in left_out else Counting(DEFAULT_DAYS),
+            item_knn=None if KNN in left_out else KnnSettings(),
+            ease=None if EASE in left_out else EaseSettings(),
+            validation={},
+            users=0,
+            left_out=left_out,
+        )
+    with progress("choice of baselines", total=None, unit="settings") as advance:
+
+        def judged(fitted: Fitted) -> float:
+            advance(1)
+            return float(per_user(ranker_of(fitted, K), held, METRIC, K).mean())
+
+        popular = {each: judged(fits.popular(each)) for each in countings(unit)}
+        best = max(popular, key=lambda each: popular[each])
+        validation = {POPULARITY: popular[Counting()], USERS_ALIKE: popular[Counting(users_alike=True)]}
+        recent, item_knn, ease_settings = None, None, None
+        if RECENT not in left_out:
+            recent = max((each for each in popular if each.days), key=lambda each: popular[each])
+            validation[RECENT] = popular[recent]
+        if KNN not in left_out:
+            ladders = {"fallback": tuple(dict.fromkeys((Counting(), best))), **KNN_LADDERS, "neighbours": lengths}
+            if RECENT in left_out:
+                del ladders["days"]
+            item_knn, validation[KNN] = climb(
+                KnnSettings(fallback=best), ladders, lambda each: judged(fits.item_knn(each))
+            )
+        if EASE not in left_out:
+            ease_settings, validation[EASE] = climb(
+                EaseSettings(fallback=best), {"penalty": EASE_LADDER}, lambda each: judged(fits.ease(each))
+            )
+    return Choice(recent, item_knn, ease_settings, validation, len(held.users), left_out)
+
+
+def _left_out(fits: Fits, items: int, *, windows: bool) -> dict[str, str]:
+    """Ranker -> why these data do not allow it."""
+    reasons = {
+        RECENT: None if windows else "left out: the events have no times in a unit, so there are no windows",
+        KNN: knn.too_large(fits.user_events, items),
+        EASE: ease.too_many(items),
+    }
+    return {name: reason for name, reason in reasons.items() if reason is not None}
+
+
+def _sample(data: Dataset) -> HeldOut:
+    """The validation questions of at most `USERS` users."""
+    users = heldout_users(data, "valid")
+    if len(users) > USERS:
+        users = np.sort(np.random.default_rng(SEED).choice(users, USERS, replace=False))
+    return heldout(data, "valid", users)
+
+
+def climb(
+    start: Settings, ladders: Mapping[str, Sequence[Any]], value: Callable[[Settings], float]
+) -> tuple[Settings, float]:
+    """Coordinate search: one setting at a time goes up or down its ladder as long as that is better.
+
+    Args:
+        start: where the search begins; each of its settings stands on its ladder.
+        ladders: setting -> its values in order.
+        value: what is to be large.
+
+    Returns:
+        The best settings, and their value.
+    """
+    best, most = start, value(start)
+    for name, values in ladders.items():
+        begin = values.index(getattr(best, name))
+        for step in (1, -1):
+            place = begin + step
+            while 0 <= place < len(values):
+                tried = replace(best, **{name: values[place]})
+                if (reached := value(tried)) <= most:
+                    break
+                best, most, place = tried, reached, place + step
+            if getattr(best, name) != values[begin]:
+                break
+    return best, most

@@ -1,0 +1,192 @@
+"""Item-based nearest neighbours: a baseline that reads the same events as the model.
+
+In: the events of every user; then histories of users (offsets and item numbers). Out: lists ``[Q, K]`` of item numbers,
+best first, without the items of the history, padded with -1.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from pipelines.evaluation.popular import Integers, Lists, by_popularity, fill, popular_lists
+from pipelines.progress import Advance, progress
+
+# What is taken where no validation chooses.
+NEIGHBOURS = 100
+SHRINKAGE = 10.0
+# Sum over users of (events of the user)^2, which is the work of counting co-occurrence: some minutes on two cores.
+MAX_PAIRS = 2_000_000_000
+MAX_ITEMS = 300_000
+ITEM_BLOCK = 2_048
+
+
+@dataclass(frozen=True)
+class ItemKnn:
+    """Item-based k-nearest neighbours over the cosine of co-occurrence, shrunk towards 0 where there is little of it.
+
+    ``s_ij = c_ij / (sqrt(c_i c_j) + shrinkage)`` with c_i the users of item i and c_ij the users of both items; the
+    score of item j is the sum of s_ij over the items i of the history that are among the nearest neighbours of j.
+    Options: `damp_users` counts a user of n items in c_ij as ``1 / log(e + n)``; `half_life` weighs an item of the
+    history ``0.5 ** (place / half_life)``, place 0 the newest. A list that ends early goes on by popularity.
+    Source: Sarwar et al., WWW 2001; the shrinkage as in Ferrari Dacrema et al., RecSys 2019; the weight of a user after
+    Adamic & Adar, Social Networks 25(3), 2003.
+
+    Attributes:
+        similarity: [N, N] sparse; column j holds the nearest neighbours of item j, never j itself.
+        order: [N] item numbers, most popular first: what fills a list.
+        half_life: in places from the end of the history; None weighs all items alike.
+    """
+
+    similarity: sp.csr_array
+    order: Lists
+    half_life: float | None = None
+
+    @classmethod
+    def fit(
+        cls,
+        users: Integers,
+        items: Integers,
+        shape: tuple[int, int],
+        *,
+        neighbours: int = NEIGHBOURS,
+        shrinkage: float = SHRINKAGE,
+        damp_users: bool = False,
+    ) -> "ItemKnn":
+        """Counts co-occurrence over the events; the popularity of the same events fills the lists.
+
+        Args:
+            users: [E] user numbers.
+            items: [E] item numbers; an item that a user had twice counts once.
+            shape: number of users and of items.
+            neighbours: how many each item keeps.
+            shrinkage: added to the denominator of the cosine.
+            damp_users: whether a user of many items counts less.
+        """
+        with progress("item-kNN", total=shape[1], unit="items") as advance:
+            nearest = nearest_items(
+                users, items, shape, neighbours=neighbours, shrinkage=shrinkage, damp_users=damp_users, advance=advance
+            )
+        distinct = _indicators(users, items, shape)
+        return cls(sp.csr_array(nearest.T), by_popularity(np.bincount(distinct.indices, minlength=shape[1])))
+
+    def lists(self, seen_offsets: Integers, seen_items: Integers, k: int) -> Lists:
+        """The k unseen items with the highest sum of similarities to the history.
+
+        Args:
+            seen_offsets: [Q + 1].
+            seen_items: [S] item numbers: the history, newest last, and what is never recommended.
+            k: length of the lists.
+
+        Returns:
+            [Q, k], -1 where the catalogue ends.
+        """
+        queries, items = len(seen_offsets) - 1, len(self.order)
+        scores = sp.csr_array(history(seen_offsets, seen_items, items, self.half_life) @ self.similarity)
+        found = np.full((queries, k), -1, dtype=np.int32)
+        own = np.zeros(items, np.bool_)
+        for query, (start, end) in enumerate(zip(scores.indptr[:-1], scores.indptr[1:], strict=True)):
+            seen = seen_items[seen_offsets[query] : seen_offsets[query + 1]]
+            columns, values = scores.indices[start:end], scores.data[start:end].copy()
+            own[seen] = True
+            values[own[columns]] = 0
+            own[seen] = False
+            best = _largest(values, k)
+            found[query, : len(best)] = columns[best]
+        return fill(found, popular_lists(self.order, seen_offsets, seen_items, k))
+
+
+def nearest_items(
+    users: Integers,
+    items: Integers,
+    shape: tuple[int, int],
+    *,
+    neighbours: int,
+    shrinkage: float,
+    damp_users: bool = False,
+    advance: Advance = lambda _: None,
+) -> sp.csr_array:
+    """The nearest neighbours of each item; arguments as in `ItemKnn.fit`, `advance` is told of each block of items.
+
+    Returns:
+        [N, N] sparse; row j holds the similarities of the nearest neighbours of item j, largest first.
+    """
+    events = _indicators(users, items, shape)
+    transposed = sp.csr_array(events.T)
+    root = np.sqrt(np.diff(transposed.indptr))
+    if damp_users:
+        sizes = np.diff(events.indptr)
+        events.data *= np.repeat(1 / np.log(np.e + sizes), sizes).astype(np.float32)
+    columns, values, lengths = [], [], [0]
+    for start in range(0, shape[1], ITEM_BLOCK):
+        together = sp.csr_array(transposed[start : start + ITEM_BLOCK] @ events)
+        rows = start + np.repeat(np.arange(together.shape[0]), np.diff(together.indptr))
+        cosine = (together.data / (root[rows] * root[together.indices] + shrinkage)).astype(np.float32)
+        cosine[rows == together.indices] = 0
+        for begin, end in zip(together.indptr[:-1], together.indptr[1:], strict=True):
+            best = _largest(cosine[begin:end], neighbours)
+            columns.append(together.indices[begin:end][best])
+            values.append(cosine[begin:end][best])
+            lengths.append(len(best))
+        advance(together.shape[0])
+    return sp.csr_array((np.concatenate(values), np.concatenate(columns), np.cumsum(lengths)), shape=(shape[1],) * 2)
+
+
+def nearest_of(nearest: sp.csr_array, neighbours: int) -> sp.csr_array:
+    """The first `neighbours` of each row of `nearest_items`."""
+    lengths = np.diff(nearest.indptr)
+    place = np.arange(nearest.nnz) - np.repeat(nearest.indptr[:-1], lengths)
+    kept = place < neighbours
+    ends = np.concatenate([[0], np.cumsum(np.minimum(lengths, neighbours))])
+    return sp.csr_array((nearest.data[kept], nearest.indices[kept], ends), shape=nearest.shape)
+
+
+def history(seen_offsets: Integers, seen_items: Integers, items: int, half_life: float | None = None) -> sp.csr_array:
+    """[Q, items] what each query has taken, an item taken twice at the weight of its newest event.
+
+    Args:
+        seen_offsets: [Q + 1].
+        seen_items: [S] item numbers, newest last.
+        items: size of the catalogue.
+        half_life: in how many places from the end the weight falls by half; None weighs all alike.
+    """
+    counts = np.diff(seen_offsets)
+    query = np.repeat(np.arange(len(counts)), counts)
+    place = np.repeat(seen_offsets[1:], counts) - 1 - np.arange(len(seen_items))
+    # The last event of a pair is the first in the reversed order, and the one that `unique` finds.
+    _, reverse = np.unique((query * items + seen_items)[::-1], return_index=True)
+    newest = len(seen_items) - 1 - reverse
+    weight = np.ones(len(newest)) if half_life is None else 0.5 ** (place[newest] / half_life)
+    shape = (len(counts), items)
+    return sp.csr_array((weight.astype(np.float32), (query[newest], seen_items[newest])), shape=shape)
+
+
+def too_large(user_events: Integers, items: int) -> str | None:
+    """Why item-kNN is left out for this data, or None where it is not.
+
+    Args:
+        user_events: [U] number of events of each user.
+        items: size of the catalogue.
+    """
+    if items > MAX_ITEMS:
+        return f"left out: {items:,} items, more than {MAX_ITEMS:,}"
+    pairs = int(np.square(user_events.astype(np.float64)).sum())
+    if pairs > MAX_PAIRS:
+        return f"left out: {pairs:,} pairs of events of the same user, more than {MAX_PAIRS:,}"
+    return None
+
+
+def _indicators(users: Integers, items: Integers, shape: tuple[int, int]) -> sp.csr_array:
+    """[users, items] 1 where there is an event."""
+    matrix = sp.csr_array((np.ones(len(items), dtype=np.float32), (users, items)), shape=shape)
+    matrix.sum_duplicates()
+    matrix.data[:] = 1
+    return matrix
+
+
+def _largest(values: NDArray[np.float32], k: int) -> NDArray[np.intp]:
+    """Places of the k largest positive values, largest first."""
+    places = np.argpartition(values, -k)[-k:] if len(values) > k else np.arange(len(values))
+    places = places[values[places] > 0]
+    return places[np.argsort(-values[places], kind="stable")]
