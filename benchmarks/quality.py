@@ -184,7 +184,7 @@ def comparable(name: str, data: Path, work: Path, seed: int) -> dict[str, Any]:
     figures = {}
     for metric in METRICS:
         config = read.config.model_copy(update={"train": read.config.train.model_copy(update={"metric": metric})})
-        check, _ = validation(config, Dataset.open(dataset), read.tables)
+        check, _, _ = validation(config, Dataset.open(dataset), read.tables)
         figures[metric] = float("nan") if check is None else check.measure(read.model)
     return {**figures, **told_of(stages, run)}
 

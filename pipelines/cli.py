@@ -13,6 +13,7 @@ import typer
 from pipelines import cli_bundles, cli_keys
 from pipelines.cli_serve import serve
 from pipelines.exits import KEPT, exit_code
+from pipelines.progress import say
 
 Format = Literal["auto", "csv", "parquet", "jsonl", "movielens", "recbole", "lightgcn", "pairs"]
 
@@ -130,6 +131,8 @@ def train(
     from towers.config import load_config
 
     command.run(load_config(config, overrides), dataset, out, resume=not fresh, overwrite=overwrite)
+    if (line := command.verdict(out, dataset)) is not None:
+        say(line)
 
 
 @app.command(

@@ -15,7 +15,7 @@ from pipelines.tables import build_tables
 from pipelines.vocabulary import learn_features
 from towers.catalogue import Catalogue
 from towers.config import Config
-from towers.events import Events
+from towers.events import Events, Int32s
 from towers.items import ItemFeatures
 from towers.model import TwoTower
 from towers.neighbours import NeighbourValidation
@@ -36,6 +36,7 @@ class Training(NamedTuple):
         validation: what chooses the epoch; None trains them all.
         examples: how many there are.
         counting: which popularity the prior counts; None without a prior.
+        users: numbers of the held-out users of `validation`; None where it asks about items.
     """
 
     task: Task
@@ -43,6 +44,7 @@ class Training(NamedTuple):
     validation: Validation | None
     examples: int
     counting: Counting | None = None
+    users: Int32s | None = None
 
 
 def similarity_training(config: Config, data: Dataset, directory: Path) -> Training:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import tensorflow as tf
 
 from pipelines.dataset import Dataset
@@ -29,7 +30,7 @@ from serving.staging import flush_to_disk, remove, staged
 from towers.catalogue import Catalogue
 from towers.config import Config, PriorConfig
 from towers.connect import connect_graphs
-from towers.events import Events
+from towers.events import Events, Int32s
 from towers.examples import Examples
 from towers.items import ItemFeatures
 from towers.model import TwoTower
@@ -44,6 +45,7 @@ from towers.validation import Validation
 
 EVENT_FILES = "event_files"  # what training reads event by event
 CHECKPOINTS, FINAL = "checkpoints", "final"
+VALIDATION = "validation.parquet"  # the metric of each held-out user
 
 
 def build_model(config: Config, learnt: LearntFeatures) -> TwoTower:
@@ -92,6 +94,10 @@ def _train(
         name,
         Trainer(training.task, training.batches, config.optimizer, config.train, directory, training.validation),
     )
+    if isinstance(training.validation, Validation) and training.users is not None:
+        values = training.validation.values(training.task.towers)
+        frame = pl.DataFrame({"user": training.users, config.train.metric: values})
+        frame.write_parquet(work / VALIDATION)
     tf.train.Checkpoint(model=training.task.towers).write(str(directory / CHECKPOINTS / FINAL))
     flush_to_disk(directory / CHECKPOINTS)
     return {
@@ -145,8 +151,8 @@ def _retrieval(
     seen = config.train.epochs * examples.steps * size
     sampler = build_sampler(config.negatives, catalogue.counts, size, seen) if config.negatives is not None else None
     task = Retrieval(model, config, ItemFeatures(tables.items, catalogue), len(catalogue), sampler)
-    check, counting = validation(config, data, tables, splits) if validated else (None, None)
-    return Training(task, examples, check, len(examples), counting)
+    check, counting, users = validation(config, data, tables, splits) if validated else (None, None, None)
+    return Training(task, examples, check, len(examples), counting, users)
 
 
 def _examples(config: Config, events: Events, tables: Tables, catalogue: Catalogue) -> Examples:
@@ -174,15 +180,15 @@ def _examples(config: Config, events: Events, tables: Tables, catalogue: Catalog
 
 def validation(
     config: Config, data: Dataset, tables: Tables, splits: tuple[str, ...] = ("train",)
-) -> tuple[Validation | None, Counting | None]:
+) -> tuple[Validation | None, Counting | None, Int32s | None]:
     """The held-out users of the validation split, or a seeded sample where there are more than the recipe allows.
 
     None where nobody has a target: every validation event repeats one of training. Beside them which popularity the
-    prior counts, where there is one.
+    prior counts, where there is one, and the users' numbers.
     """
     users = heldout_users(data, "valid")
     if not len(users):
-        return None, None
+        return None, None, None
     most = min(config.train.validation_users, len(users))
     rows = np.sort(np.random.default_rng(config.train.seed).choice(len(users), most, replace=False))
     held = heldout(data, "valid", users[rows])
@@ -198,7 +204,7 @@ def validation(
         config.train.metric,
         None if counting is None else shares_of(data, splits, splits, counting),
     )
-    return check, counting
+    return check, counting, held.users
 
 
 def _fit(name: str, trainer: Trainer) -> Summary:

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
 import tensorflow as tf
 import tomli_w
 
@@ -18,10 +20,11 @@ from pipelines.alone import alone
 from pipelines.check import check_recipe
 from pipelines.dataset import Dataset
 from pipelines.errors import DataError
+from pipelines.evaluation.verdict import validation_verdict
 from pipelines.leaks import refuse_leaks
 from pipelines.pairs_file import pairs_digest
 from pipelines.progress import say
-from pipelines.stage import run_stage
+from pipelines.stage import VALIDATION, run_stage
 from serving.disk_full import telling_full_disk
 from serving.staging import publish, refuse_existing, remove, staged
 from towers.config import Config, PriorConfig
@@ -68,6 +71,25 @@ def run(config: Config, dataset: Path, out: Path, *, resume: bool = True, overwr
         publish(work, out.absolute())
     _say_summary(summary, out)
     return summary
+
+
+def verdict(run: Path, dataset: Path) -> str | None:
+    """How a finished run compares with the strongest cheap baseline on its validation users, in one line.
+
+    Args:
+        run: RUN.
+        dataset: the data set that it was trained on.
+
+    Returns:
+        The line, or None where nobody validated.
+    """
+    file = run / VALIDATION
+    if not file.is_file():
+        return None
+    values = pl.read_parquet(file)
+    metric = values.columns[1]
+    users = values["user"].to_numpy().astype(np.int32)
+    return "on validation: " + validation_verdict(Dataset.open(dataset), users, values[metric].to_numpy(), metric)
 
 
 def _train(config: Config, data: Dataset, work: Path, dataset_path: str) -> None:
