@@ -96,7 +96,7 @@ class BundlePrior:
     @property
     def weighs(self) -> bool:
         """Whether it adds anything to a score."""
-        return self.info.now > 0 or self.info.past > 0 or self.info.length > 0
+        return self.info.now != 0 or self.info.past > 0 or self.info.length != 0
 
 
 def new_items(parts: Sequence[Events], items: int, time_unit: str | None) -> NDArray[np.bool_]:

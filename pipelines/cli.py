@@ -11,20 +11,13 @@ from typing import Annotated, Literal
 import typer
 
 from pipelines import cli_bundles, cli_keys
+from pipelines.cli_options import Bundle, Dataset, Overrides, Overwrite, Recipe
 from pipelines.cli_serve import serve
+from pipelines.cli_tune import tune
 from pipelines.exits import KEPT, exit_code
 from pipelines.progress import say
 
 Format = Literal["auto", "csv", "parquet", "jsonl", "movielens", "recbole", "lightgcn", "pairs"]
-
-Recipe = Annotated[Path, typer.Option("--config", help="The recipe, a TOML file.")]
-Overrides = Annotated[
-    list[str],
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one setting; repeatable.", show_default=False),
-]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output that is already there.")]
-Dataset = Annotated[Path, typer.Option(help="A data set, written by 'towers prepare'.")]
-Bundle = Annotated[Path, typer.Option(help="A bundle, written by 'towers export'.")]
 
 app = typer.Typer(
     help="Two-tower recall, end to end: prepare, train, export, index, report, serve.",
@@ -135,55 +128,12 @@ def train(
         say(line)
 
 
-@app.command(
+app.command(
     epilog=_example(
         "towers tune --dataset dataset --budget-minutes 60 --out tuned.toml",
         "towers tune --dataset dataset --config my.toml --trials 20 --out tuned.toml",
     )
-)
-def tune(
-    dataset: Dataset,
-    out: Annotated[Path, typer.Option(help="The recipe to write; a table of the trials comes beside it.")],
-    budget_minutes: Annotated[
-        float | None, typer.Option(min=0.1, help="Minutes in all; 60 where --trials is not given.", show_default=False)
-    ] = None,
-    trials: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="At most so many trials; without --budget-minutes the same seed gives the same recipe.",
-            show_default=False,
-        ),
-    ] = None,
-    train_minutes: Annotated[float, typer.Option(min=0.1, help="Minutes that the recipe may train.")] = 15.0,
-    config: Annotated[Path | None, typer.Option(help="A recipe; what it names is fixed, the rest is searched.")] = None,
-    overrides: Overrides = [],  # noqa: B006
-    metric: Annotated[
-        str | None, typer.Option(help="What validation maximises; recall@20, or the recipe's.", show_default=False)
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the trainings and of what is tried.")] = 0,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Discard an unfinished search.")] = False,
-    overwrite: Overwrite = False,
-) -> None:
-    """Search for the recipe that suits a data set, by its validation events alone."""
-    from pipelines import tune as command
-    from towers.config import load_config
-
-    if overrides and config is None:
-        raise typer.BadParameter("needs the recipe that it overrides; add --config RECIPE.toml", param_hint="--set")
-    rows = command.run(
-        dataset,
-        out,
-        config=load_config(config, overrides) if config else None,
-        budget_minutes=budget_minutes,
-        trials=trials,
-        train_minutes=train_minutes,
-        metric=metric,
-        seed=seed,
-        resume=not fresh,
-        overwrite=overwrite,
-    )
-    typer.echo(command.describe(rows))
+)(tune)
 
 
 @app.command(

@@ -113,7 +113,7 @@ class PriorInfo(_Record):
 
     days: int | None = Field(None, ge=1)
     users_alike: bool = False
-    now: float = Field(ge=0)
+    now: float
     past: float = Field(ge=0)
     length: float = 0.0
     until: int | None = None

@@ -44,6 +44,11 @@ def towers(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return ended.value.code
 
 
+def module_of(words: list[str]) -> str:
+    """Which module of `pipelines` does the work of some words."""
+    return "renew" if "--prior-from" in words else words[0]
+
+
 def put_double(monkeypatch: pytest.MonkeyPatch, verb: str, raises: BaseException | None = None) -> list[Any]:
     """Replaces the module of a verb; gives the list that fills with its calls."""
     calls: list[Any] = []
@@ -55,6 +60,7 @@ def put_double(monkeypatch: pytest.MonkeyPatch, verb: str, raises: BaseException
 
     double = ModuleType(f"pipelines.{verb}")
     double.run = run  # type: ignore[attr-defined]
+    double.verdict = lambda *run: None  # type: ignore[attr-defined]  # what `train` ends with
     double.describe = lambda *result: str(result)  # type: ignore[attr-defined]  # what `check` prints of its result
     monkeypatch.setitem(sys.modules, f"pipelines.{verb}", double)
     monkeypatch.setattr(pipelines, verb, double, raising=False)
@@ -90,7 +96,7 @@ def test_help_shows_an_example_that_parses(
     monkeypatch.chdir(tmp_path)
     for words in examples:
         assert words[0] == verb
-        calls = put_double(monkeypatch, verb)
+        calls = put_double(monkeypatch, module_of(words))
         assert towers(monkeypatch, *words) == 0, words
         assert len(calls) == 1
 
@@ -160,6 +166,7 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
             },
         ),
         ("export --run r --out b --popular-by c", (Path("r"), b), {"popular_by": "c", "overwrite": False}),
+        ("export --bundle b --prior-from e --out o --overwrite", (b, Path("e"), o), {"overwrite": True}),
         ("index --bundle b", (b,), {"target_recall": 0.98, "kind": "auto"}),
         ("index --bundle b --target-recall 0.9 --kind scann", (b,), {"target_recall": 0.9, "kind": "scann"}),
         ("report --bundle b --dataset d --out o --overwrite", (b, d, o), {"overwrite": True}),
@@ -180,9 +187,25 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
     for name in ("TOWERS_HOST", "TOWERS_PORT", "TOWERS_WORKERS"):
         monkeypatch.delenv(name, raising=False)
     for line, args, kwargs in cases:
-        calls = put_double(monkeypatch, line.split()[0])
+        calls = put_double(monkeypatch, module_of(line.split()))
         assert towers(monkeypatch, *line.split()) == 0, line
         assert calls == [(args, kwargs)], line
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "export --out o",
+        "export --run r --bundle b --out o",
+        "export --bundle b --out o",
+        "export --run r --prior-from e --out o",
+    ],
+)
+def test_export_is_of_a_run_or_renews_a_bundle(
+    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert towers(monkeypatch, *words.split()) == 2
+    assert "give --run RUN, or both --bundle BUNDLE and --prior-from EVENTS" in capsys.readouterr().err
 
 
 def test_every_word_of_keys_reaches_its_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,9 +72,12 @@ class PriorConfig(Section):
         None, description="counts of the last so many days are what is in fashion; left out, all of them"
     )
     users_alike: bool = Field(False, description="count an event 1 / n, n its user's events in the window")
-    now: NonNegative = Field(0.0, description="weight of the log share in the window, in units of the served score")
+    now: float = Field(
+        0.0,
+        description="weight of the log share in the window for a query without a history, in units of the served score",
+    )
     past: NonNegative = Field(0.0, description="weight of the log share in training, taken off")
-    length: float = Field(0.0, description="what each unit of log(1 + length of the history) adds to now")
+    length: float = Field(0.0, description="what log(1 + length of the history) times this adds to now")
 
 
 class ModelConfig(Section):

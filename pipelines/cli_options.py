@@ -1,0 +1,15 @@
+"""Options that several commands of `towers` share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Recipe = Annotated[Path, typer.Option("--config", help="The recipe, a TOML file.")]
+Overrides = Annotated[
+    list[str],
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one setting; repeatable.", show_default=False),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output that is already there.")]
+Dataset = Annotated[Path, typer.Option(help="A data set, written by 'towers prepare'.")]
+Bundle = Annotated[Path, typer.Option(help="A bundle, written by 'towers export'.")]
