@@ -46,6 +46,7 @@ class BundlePrior:
         new: NDArray[np.bool_],
         until: int | None,
         events: int,
+        unit: float = 1.0,
     ) -> "BundlePrior":
         """A prior of given counts.
 
@@ -56,13 +57,18 @@ class BundlePrior:
             new: [N] which items are new.
             until: the latest event, in ticks.
             events: how many were counted.
+            unit: what the weights are in units of.
         """
         mean = float(counts.mean())
         shares = np.stack([log_share(counts, mean), past], axis=1)
         nothing = float(log_share(np.zeros(1), mean)[0])
         middle = np.median(shares[new], axis=0) if new.any() else np.full(2, nothing)
         info = PriorInfo(
-            **given.model_dump(),
+            days=given.days,
+            users_alike=given.users_alike,
+            now=given.now * unit,
+            past=given.past * unit,
+            length=given.length * unit,
             until=until,
             mean_count=mean,
             event_weight=float(counts.sum()) / max(events, 1),
@@ -72,9 +78,16 @@ class BundlePrior:
 
     @classmethod
     def of_dataset(
-        cls, data: Dataset, known: Sequence[str], trained: Sequence[str], given: PriorConfig
+        cls, data: Dataset, known: Sequence[str], trained: Sequence[str], given: PriorConfig, unit: float
     ) -> "BundlePrior":
-        """The prior of a data set's items: now in the events of the known splits, past in those that trained."""
+        """The prior of a data set's items: now in the events of the known splits, past in those that trained.
+
+        Args:
+            data: the data set.
+            known, trained: the splits.
+            given: the weights.
+            unit: the standard deviation of the scores, which they are in units of.
+        """
         counting = Counting(given.days, given.users_alike)
         parts = [data.events(split).taken() for split in known]
         return cls.make(
@@ -84,6 +97,7 @@ class BundlePrior:
             new_items(parts, data.manifest.items, data.manifest.time_unit),
             last_time(parts),
             int(counts_of(data, known, Counting(given.days)).sum()),
+            unit,
         )
 
     def arguments(self, items: NDArray[np.bool_]) -> dict[str, Any]:

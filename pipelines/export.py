@@ -36,6 +36,7 @@ from towers.events import Floats, Int32s, Int64s
 from towers.export import save_tower
 from towers.features import FeatureSpec
 from towers.model import TwoTower
+from towers.prior import deviation
 from towers.tables import Tables
 from towers.validation import embed_all, informed
 
@@ -79,11 +80,11 @@ def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool 
     offsets, seen_items = seen(dataset, KNOWN_SPLITS)
     users, query_vectors = _query_vectors(model, tables, offsets, seen_items, seen_times(dataset, KNOWN_SPLITS))
     popularity = np.bincount(seen_items, minlength=dataset.manifest.items)
-    prior = _prior(trained)
     segments = None if popular_by is None else popular_segments(dataset, popular_by, offsets, row_of[seen_items])
     offsets, seen_items = select_lists(users, offsets, row_of[seen_items].astype(np.int32))
     exponent = float(model.candidate_tower.norm_exponent)
     item_vectors = embed_all(model.candidate_tower.serve, tables.items)[items]
+    prior = _prior(trained, deviation(query_vectors, item_vectors))
     # Named by what it serves: the same vectors have the same version, whoever trained them.
     digest = hashlib.sha256(np.ascontiguousarray(item_vectors).data)
     digest.update(np.ascontiguousarray(query_vectors).data)
@@ -149,13 +150,13 @@ def load_run(run: Path) -> Trained:
     return Trained(config, summary, dataset, model, tables)
 
 
-def _prior(trained: Trained) -> BundlePrior | None:
-    """The prior that the last stage of a run trained or was given; None where the recipe or the data have none."""
+def _prior(trained: Trained, unit: float) -> BundlePrior | None:
+    """The prior that a run ended with, in served units; None where the recipe or the data have none."""
     given = trained.summary["stages"][-1].get("prior")
     if given is None:
         return None
     splits = _trained_splits(trained.config)
-    return BundlePrior.of_dataset(trained.dataset, KNOWN_SPLITS, splits, PriorConfig(**given))
+    return BundlePrior.of_dataset(trained.dataset, KNOWN_SPLITS, splits, PriorConfig(**given), unit)
 
 
 def _trained_splits(config: Config) -> tuple[str, ...]:

@@ -8,8 +8,9 @@ import pytest
 
 from serving import prior as at_serving
 from serving.manifest import PriorInfo
-from towers import prior
-from towers.prior import HeldOut, Prior, Shares, fit, log_share
+from towers import prior_fit as prior
+from towers.prior import Prior, Shares, log_share
+from towers.prior_fit import HeldOut, fit
 
 USERS, ITEMS, WIDTH = 40, 25, 4
 
@@ -118,7 +119,10 @@ def drawn(users: int, items: int, truth: Prior, exponent: float, scale: float) -
 def test_known_weights_are_found_again(truth: Prior) -> None:
     held, vectors, shares = drawn(6_000, 60, truth, exponent=0.5, scale=1.2)
     found, exponent = fit(held, vectors, shares, (-1.0, 1.0))
-    # Served scores have no scale of their own: the weights are those of the formula over the model's.
+    # Served scores have no scale of their own, and the weights come in units of their deviation.
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit = float((held.queries[1:] @ (vectors / norms**exponent).T).std())
+    found = Prior(found.now * unit, found.past * unit, found.length * unit)
     middle = np.log1p(held.histories).mean()
     assert found.now + found.length * middle == pytest.approx((truth.now + truth.length * middle) / 1.2, abs=0.06)
     assert found.past == pytest.approx(truth.past / 1.2, abs=0.06)

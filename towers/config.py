@@ -74,7 +74,8 @@ class PriorConfig(Section):
     users_alike: bool = Field(False, description="count an event 1 / n, n its user's events in the window")
     now: float = Field(
         0.0,
-        description="weight of the log share in the window for a query without a history, in units of the served score",
+        description="weight of the log share in the window for a query without a history, in units of the standard "
+        "deviation of the scores",
     )
     past: NonNegative = Field(0.0, description="weight of the log share in training, taken off")
     length: float = Field(0.0, description="what log(1 + length of the history) times this adds to now")
