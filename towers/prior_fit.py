@@ -1,8 +1,8 @@
 """The fit of a prior: the weights under which held-out events are most likely.
 
 In: vectors of queries and items, log shares, held-out targets. Out: a `Prior` and the norm exponent beside it, see
-`towers.prior`. A likelihood is smooth in the weights, where a ranking metric of a few hundred users is noise. This one is
-a conditional logit: McFadden, in Frontiers in Econometrics, 1974.
+`towers.prior`. A likelihood is smooth in the weights, where a ranking metric of a few hundred users is noise. This one
+is a conditional logit: McFadden, in Frontiers in Econometrics, 1974.
 """
 
 from collections.abc import Sequence
