@@ -42,8 +42,9 @@ KNOBS: dict[str, tuple[str, ...]] = {
     "train.balance = 1": ("train.balance=1",),
     "train.recency = 3": ("train.recency=3",),
     "train.recency = 10": ("train.recency=10",),
-    "data.refit = true": ("data.refit=true",),
-    "all three, recency = 10": ("train.recency=10", "train.balance=1", "data.refit=true"),
+    "data.refit = false": ("data.refit=false",),
+    "model.prior = off": ("model.prior=off",),
+    "train.recency = 10, balance = 1": ("train.recency=10", "train.balance=1"),
     "loss.correction = 0.5": ("loss.correction=0.5",),
 }
 FIGURES = ("recall@20", "ndcg@20")

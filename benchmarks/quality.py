@@ -185,7 +185,7 @@ def comparable(name: str, data: Path, work: Path, seed: int) -> dict[str, Any]:
     for metric in METRICS:
         config = read.config.model_copy(update={"train": read.config.train.model_copy(update={"metric": metric})})
         check, _, _ = validation(config, Dataset.open(dataset), read.tables)
-        figures[metric] = float("nan") if check is None else check.measure(read.model)
+        figures[metric] = float("nan") if check is None else check.measure(read.model).metric
     return {**figures, **told_of(stages, run)}
 
 

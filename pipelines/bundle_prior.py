@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pipelines.dataset import Dataset
 from pipelines.popularity import DAY_S, TICKS_PER_S, Counting, Doubles, last_time
-from pipelines.prior import counts_of, shares_of
+from pipelines.prior import counts_of
 from serving.manifest import PriorInfo
 from towers.config import PriorConfig
 from towers.events import Events, Floats
@@ -41,6 +41,7 @@ class BundlePrior:
     def make(
         cls,
         given: PriorConfig,
+        *,
         counts: Doubles,
         past: Floats,
         new: NDArray[np.bool_],
@@ -55,7 +56,7 @@ class BundlePrior:
             counts: [N] events of each item in the window.
             past: [N] log shares in training.
             new: [N] which items are new.
-            until: the latest event, in ticks.
+            until: the latest event, in seconds since 1970.
             events: how many were counted.
             unit: what the weights are in units of.
         """
@@ -90,27 +91,21 @@ class BundlePrior:
         """
         counting = Counting(given.days, given.users_alike)
         parts = [data.events(split).taken() for split in known]
+        end, counts = last_time(parts), counts_of(data, known, counting)
+        alone = counts if not given.users_alike else counts_of(data, known, Counting(given.days))
         return cls.make(
             given,
-            counts_of(data, known, counting),
-            shares_of(data, known, trained, counting).past,
-            new_items(parts, data.manifest.items, data.manifest.time_unit),
-            last_time(parts),
-            int(counts_of(data, known, Counting(given.days)).sum()),
-            unit,
+            counts=counts,
+            past=log_share(counts_of(data, trained, Counting())),
+            new=new_items(parts, data.manifest.items, data.manifest.time_unit),
+            until=None if end is None else end // TICKS_PER_S[data.manifest.time_unit or "s"],
+            events=int(alone.sum()),
+            unit=unit,
         )
 
-    def arguments(self, items: NDArray[np.bool_]) -> dict[str, Any]:
+    def writer_arguments(self, items: NDArray[np.bool_]) -> dict[str, Any]:
         """What `write_bundle` is given, of those items that the bundle holds."""
-        some = {"popular_counts": self.counts[items]}
-        if not self.weighs:
-            return some
-        return some | {"prior": self.info, "item_prior": self.shares[items]}
-
-    @property
-    def weighs(self) -> bool:
-        """Whether it adds anything to a score."""
-        return self.info.now != 0 or self.info.past > 0 or self.info.length != 0
+        return {"popular_counts": self.counts[items], "prior": self.info, "item_prior": self.shares[items]}
 
 
 def new_items(parts: Sequence[Events], items: int, time_unit: str | None) -> NDArray[np.bool_]:

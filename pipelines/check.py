@@ -88,6 +88,7 @@ def check_recipe(config: Config, data: Dataset) -> Config:
         raise ConfigError(f"data.split: the recipe says {config.data.split!r}, but the data set was split by {split!r}")
     if data.manifest.events["train"] < 2:
         raise ConfigError(f"{data.path}: {data.manifest.events['train']} training events; training needs at least 2")
+    config = _settle_timed(config, data)
     if config.data.refit and not (data.manifest.events["valid"] and len(heldout_users(data, "valid"))):
         raise ConfigError("data.refit: the data set has no validation targets to choose the epochs on; set it to false")
     if config.model.norm_exponent == "validation" and not data.manifest.events["valid"]:
@@ -110,6 +111,16 @@ def check_recipe(config: Config, data: Dataset) -> Config:
                 "data.ordered = true"
             )
     return _settle_similarity(config, data) if config.task == "similarity" else config
+
+
+def _settle_timed(config: Config, data: Dataset) -> Config:
+    """Spells out what a recipe asks for only where events have times: `refit = "timed"`, `prior = "validation"`."""
+    if config.data.refit == "timed":
+        refit = has_windows(data) and config.train.choose_epoch and len(heldout_users(data, "valid")) > 0
+        config = config.model_copy(update={"data": config.data.model_copy(update={"refit": refit})})
+    if config.model.prior == "validation" and not has_windows(data):
+        config = config.model_copy(update={"model": config.model.model_copy(update={"prior": "off"})})
+    return config
 
 
 def _of_order(config: Config) -> Iterator[tuple[str, float, int]]:

@@ -124,8 +124,7 @@ def train(
     from towers.config import load_config
 
     command.run(load_config(config, overrides), dataset, out, resume=not fresh, overwrite=overwrite)
-    if (line := command.verdict(out, dataset)) is not None:
-        say(line)
+    say(command.verdict(out, dataset))
 
 
 app.command(

@@ -88,7 +88,7 @@ def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool 
     # Named by what it serves: the same vectors have the same version, whoever trained them.
     digest = hashlib.sha256(np.ascontiguousarray(item_vectors).data)
     digest.update(np.ascontiguousarray(query_vectors).data)
-    if prior is not None and prior.weighs:
+    if prior is not None:
         digest.update(prior.shares[items].tobytes())
         digest.update(prior.info.model_dump_json().encode())
     version_of_vectors = digest.hexdigest()
@@ -117,7 +117,7 @@ def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool 
         training=trained.summary,
         segmented_by=popular_by,
         popular_segments=segments,
-        **({} if prior is None else prior.arguments(items)),
+        **({} if prior is None else prior.writer_arguments(items)),
         overwrite=overwrite,
     )
 

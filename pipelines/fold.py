@@ -23,7 +23,7 @@ from serving.journal import FILE, Journal, JournalError
 from serving.live import Live
 from serving.live_items import View
 from serving.manifest import MANIFEST, LiveInfo, Manifest
-from serving.prior import SMOOTHING
+from serving.prior import count_of, log_share
 from serving.recall import Recaller
 from serving.staging import refuse_existing
 
@@ -55,7 +55,7 @@ def run(bundle: Path, state: Path, out: Path, *, overwrite: bool = False) -> Man
         live.attach(recaller)
     except JournalError as error:
         raise DataError(f"--state {state}: {error}") from None
-    before = opened.manifest.live
+    before, prior = opened.manifest.live, opened.manifest.prior
     counted = before.events if before is not None and before.journal == journal.identity else 0
     try:
         events = journal.events_since(counted)
@@ -63,7 +63,9 @@ def run(bundle: Path, state: Path, out: Path, *, overwrite: bool = False) -> Man
         raise DataError(f"--state {state}: {error}") from None
     held = LiveInfo(journal=journal.identity, items=last, events=events[-1][0] if events else counted)
     journal.close()
-    taken = Counter(event.item_id for _, event in events)
+    # What the prior counted already, in the data it was made of, counts no second time.
+    until = -1 if prior is None or prior.until is None else prior.until
+    taken = Counter(event.item_id for _, event in events if event.time > until)
     return _write(opened, recaller.catalogue.live.view, taken, held, out, overwrite=overwrite)
 
 
@@ -108,14 +110,14 @@ def _write(
         lineage=manifest.lineage | {"folded": {"from": bundle.path.name, "items": len(view.living)}},
         training=manifest.training,
         live=live,
-        **_moved_prior(bundle, ids, taken),
+        **_prior_with_events(bundle, ids, taken),
         segmented_by=manifest.segmented_by,
         popular_segments=_segments(bundle, row_of),
         overwrite=overwrite,
     )
 
 
-def _moved_prior(bundle: Bundle, ids: pl.Series, taken: Mapping[str, int]) -> dict[str, Any]:
+def _prior_with_events(bundle: Bundle, ids: pl.Series, taken: Mapping[str, int]) -> dict[str, Any]:
     """The prior and the popular counts with the events since; each counts as the mean event of the window did.
 
     Args:
@@ -123,20 +125,17 @@ def _moved_prior(bundle: Bundle, ids: pl.Series, taken: Mapping[str, int]) -> di
         ids: [N] ids of the new bundle.
         taken: how often items were taken since.
     """
-    prior, more = bundle.manifest.prior, np.array([taken.get(item_id, 0) for item_id in ids], np.float64)
+    prior = bundle.manifest.prior
+    if prior is None or bundle.item_prior is None:
+        return {}
     known = np.array([bundle.item_rows.get(item_id, -1) for item_id in ids], np.int64)
     there = known >= 0
-    weight = 1.0 if prior is None else prior.event_weight
-    moved: dict[str, Any] = {}
-    if bundle.popular_counts is not bundle.popularity:
-        counts = np.where(there, bundle.popular_counts[known], 0) + weight * more
-        moved["popular_counts"] = counts
-    if prior is not None and bundle.item_prior is not None:
-        shares = np.where(there[:, np.newaxis], bundle.item_prior[known], np.array(prior.new_item, np.float32))
-        counts = (np.exp(shares[:, 0].astype(np.float64)) - SMOOTHING) * prior.mean_count + weight * more
-        shares[:, 0] = np.where(more > 0, np.log(counts / (prior.mean_count or 1.0) + SMOOTHING), shares[:, 0])
-        moved |= {"prior": prior, "item_prior": shares}
-    return moved
+    more = prior.event_weight * np.array([taken.get(item_id, 0) for item_id in ids], np.float64)
+    shares = np.where(there[:, np.newaxis], bundle.item_prior[known], np.array(prior.new_item, np.float32))
+    counts = count_of(shares[:, 0], prior.mean_count) + more
+    shares[:, 0] = np.where(more > 0, log_share(counts, prior.mean_count), shares[:, 0])
+    popular = np.where(there, bundle.popular_counts[known], 0) + more
+    return {"prior": prior, "item_prior": shares, "popular_counts": popular}
 
 
 def _segments(bundle: Bundle, row_of: Rows) -> pl.DataFrame | None:

@@ -76,9 +76,9 @@ def item_counts(
     taken = [part.taken() for part in parts]
     kept = [np.ones(len(part), np.bool_) for part in taken]
     end = last_time(taken) if until is None else until
-    if counting.days is not None and end is not None:
-        if time_unit not in TICKS_PER_S or any(part.time is None for part in taken):
-            raise ValueError(f"a window of {counting.days} days needs times in a unit, got {time_unit!r}")
+    if counting.days is not None and (time_unit not in TICKS_PER_S or any(part.time is None for part in taken)):
+        raise ValueError(f"a window of {counting.days} days needs times in a unit, got {time_unit!r}")
+    if counting.days is not None and end is not None and time_unit is not None:
         begin = end - counting.days * DAY_S * TICKS_PER_S[time_unit]
         kept = [(part.time > begin) & (part.time <= end) for part in taken if part.time is not None]
     item = np.concatenate([np.asarray(part.item)[keep] for part, keep in zip(taken, kept, strict=True)])

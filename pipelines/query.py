@@ -54,7 +54,7 @@ def run(user: str, *, bundle: Path | None = None, url: str | None = None, k: int
     else:
         raise DataError("give --bundle BUNDLE or --url URL")
     if answer.source == "popular":
-        say(f"this model has no vector of user {user!r}: these are the most popular items, with their event counts")
+        say(f"this model has no vector of user {user!r}: these are the most popular items, with their counts")
     _show(user, answer)
 
 

@@ -20,8 +20,8 @@ from pipelines.popularity import TICKS_PER_S, Counting, Doubles, item_counts
 from pipelines.progress import say
 from serving.bundle import Bundle
 from serving.bundle_writer import replace_prior
-from serving.manifest import MANIFEST, Manifest
-from serving.staging import refuse_existing
+from serving.manifest import MANIFEST, Manifest, read_manifest
+from serving.staging import refuse_existing, staged
 from towers.config import PriorConfig, parse_config
 from towers.events import Events
 
@@ -50,18 +50,25 @@ def run(bundle: Path, events: Path, out: Path, *, format: str = "auto", overwrit
         raise DataError(f"{bundle}: has no prior; model.prior = 'validation' trains one, on data with times")
     given = PriorConfig(**{name: getattr(old, name) for name in FIELDS})
     counted = _counted(opened, events, format, Counting(given.days, given.users_alike))
-    none_new = np.zeros(opened.manifest.items, np.bool_)
-    made = BundlePrior.make(given, counted.counts, opened.item_prior[:, 1], none_new, counted.until, counted.events)
+    made = BundlePrior.make(
+        given,
+        counts=counted.counts,
+        past=opened.item_prior[:, 1],
+        new=np.zeros(opened.manifest.items, np.bool_),
+        until=counted.until,
+        events=counted.events,
+    )
     # Which items are new the events alone do not say: what a new one has against the mean stays.
     info = made.info.model_copy(update={"new_item": old.new_item})
-    manifest = replace_prior(opened, out, info, made.shares, made.counts, overwrite=overwrite)
-    say(f"{out}: prior of {counted.events:,} events, {counted.unknown:,} others are of items that {bundle} has not")
-    before = opened.manifest.index
-    if before is not None:
-        target = before.measured.get("target_recall", index.TARGET_RECALL)
-        like = before if before.kind == "scann" else None
-        index.run(out, target_recall=target, kind=before.kind, like=like)
-    return manifest
+    # The index is built before the bundle is published: it is complete or not there.
+    with staged(out, overwrite=overwrite, marker=MANIFEST) as directory:
+        replace_prior(opened, directory, info, made.shares, made.counts)
+        before = opened.manifest.index
+        if before is not None:
+            target = before.measured.get("target_recall", index.TARGET_RECALL)
+            index.run(directory, target_recall=target, kind=before.kind, like=before)
+    say(f"{out}: the prior counts {counted.events:,} events; {counted.of_others:,} more are of items not in {bundle}")
+    return read_manifest(out)
 
 
 @dataclass(frozen=True)
@@ -69,11 +76,11 @@ class _Counted:
     counts: Doubles
     until: int
     events: int
-    unknown: int
+    of_others: int
 
 
 def _counted(bundle: Bundle, path: Path, format: str, counting: Counting) -> _Counted:
-    """Counts of the bundle's items in a file of events; `events` are those of the window, `unknown` of other items."""
+    """Counts of the bundle's items in a file of events; `events` are those of the window."""
     raw = bundle.manifest.lineage.get("config", {}).get("data", {})
     config = parse_config({"data": raw}, origin=f"{bundle.path}: lineage").data
     rejects = Rejects(hint="mend the file, or leave the rows out")
@@ -94,4 +101,4 @@ def _counted(bundle: Bundle, path: Path, format: str, counting: Counting) -> _Co
     items, unit = bundle.manifest.items, table.time_unit
     counts = item_counts([part], items, counting, time_unit=unit, until=until)
     events = int(item_counts([part], items, Counting(counting.days), time_unit=unit, until=until).sum())
-    return _Counted(counts, until, events, int(np.count_nonzero(row < 0)))
+    return _Counted(counts, until // TICKS_PER_S[unit], events, int(np.count_nonzero(row < 0)))

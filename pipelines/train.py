@@ -73,19 +73,16 @@ def run(config: Config, dataset: Path, out: Path, *, resume: bool = True, overwr
     return summary
 
 
-def verdict(run: Path, dataset: Path) -> str | None:
+def verdict(run: Path, dataset: Path) -> str:
     """How a finished run compares with the strongest cheap baseline on its validation users, in one line.
 
     Args:
         run: RUN.
         dataset: the data set that it was trained on.
-
-    Returns:
-        The line, or None where nobody validated.
     """
     file = run / VALIDATION
     if not file.is_file():
-        return None
+        return "not compared with baselines: no user validates this training; `towers report` compares it on the test"
     values = pl.read_parquet(file)
     metric = values.columns[1]
     users = values["user"].to_numpy().astype(np.int32)

@@ -31,6 +31,8 @@ from towers.config import Config, parse_config
 
 Row = dict[str, Any]
 
+# Of what a trial remembers: an unfinished search of another one starts anew.
+VERSION = 2
 DEFAULT_MINUTES = 60.0
 DEFAULT_METRIC = "recall@20"
 KEY, USED, WRITTEN = "key", "seconds_used", "written"
@@ -165,8 +167,8 @@ def _growth(data: Dataset, fixed: Fixed) -> float:
     """Examples of the final training per training example; 1 where it does not train on the validation events."""
     events = data.manifest.events
     refit = data.manifest.split.kind != NEVER_TARGETS
-    if "refit" in fixed.raw.get("data", {}):
-        refit = fixed.config.data.refit
+    if isinstance(fixed.raw.get("data", {}).get("refit"), bool):
+        refit = fixed.config.data.refit is True
     return 1.0 + events["valid"] / events["train"] if refit else 1.0
 
 
@@ -201,7 +203,7 @@ def _open_work(work: Path, out: Path, key: str, *, resume: bool) -> None:
 def _key_of(fixed: Fixed, data: Dataset, asked: Asked, budget_minutes: float | None, space: Sequence[Family]) -> str:
     # With the settings that are searched: another version of this command may search others.
     searched = [repr(family) for family in space]
-    settled = [fixed.raw, data.manifest.fingerprint, dataclasses.asdict(asked), budget_minutes, searched]
+    settled = [VERSION, fixed.raw, data.manifest.fingerprint, dataclasses.asdict(asked), budget_minutes, searched]
     return hashlib.sha256(json.dumps(settled, sort_keys=True).encode()).hexdigest()
 
 

@@ -181,7 +181,7 @@ class Snapshot:
     def popular(
         self, k: int, excluded: Rows, wanted: Wanted, segment: str | None = None, hidden: Mask | None = None
     ) -> tuple[Rows, Floats]:
-        """The k most popular items that are wanted and not excluded, and their event counts as scores.
+        """The k most popular items that are wanted and not excluded, and their popular counts as scores.
 
         With a segment of users its own popular items come first, with the counts there, then the others with 0. A
         live item that the bundle does not know has a count of 0; a changed one keeps the count it had. Only as many

@@ -67,6 +67,8 @@ class Live:
             self._version = -1
             self._applied[recaller] = applied
             self._applied[recaller] = self._catch_up(recaller, applied)
+            # Another thread may have read events since the first look at the items.
+            recaller.catalogue.live.recount(recaller.catalogue.live.view.ids)
             self._read_events()
 
     def refresh(self) -> bool:
@@ -169,8 +171,10 @@ class Live:
         self.users.apply((seq, each.user_id, each.item_id, each.time) for seq, each in news)
         if news:
             self._events = news[-1][0]
+            taken = {each.item_id for _, each in news}
             for recaller in self._applied:
-                recaller.catalogue.live.recount()
+                if recaller.bundle.manifest.prior is not None:
+                    recaller.catalogue.live.recount(taken)
 
     def _catch_up(self, recaller: Recaller, seq: int) -> int:
         """Takes in the changes after `seq`; the last one's number."""

@@ -5,7 +5,7 @@ N are the bundle's, rows from N on the overlay's. A changed item gets a new over
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -142,7 +142,9 @@ class LiveItems:
                 old.base,
                 ids,
                 joined,
-                self._join(ids, joined),
+                np.concatenate([old.recall_vectors, self._join([each.item_id for each in added], vectors)])
+                if added
+                else old.recall_vectors,
                 alive[: len(ids)],
                 pl.concat([old.attributes, frame]) if added else old.attributes,
                 rows,
@@ -150,12 +152,17 @@ class LiveItems:
             )
             self.view = _without_dead(view) if len(view.living) * 2 < len(ids) else view
 
-    def recount(self) -> None:
-        """Takes in that items were taken: their prior changes, nothing else."""
+    def recount(self, item_ids: Collection[str]) -> None:
+        """Takes in that items were taken: the prior of those that live here changes, nothing else."""
         with self._lock:
             old = self.view
-            if old.ids:
-                self.view = replace(old, recall_vectors=self._join(old.ids, old.vectors))
+            taken = [item_id for item_id in item_ids if old.rows.get(item_id, -1) >= 0]
+            if not taken:
+                return
+            places = np.array([old.rows[item_id] for item_id in taken], np.int64) - old.base
+            recall_vectors = old.recall_vectors.copy()
+            recall_vectors[places] = self._join(taken, old.vectors[places])
+            self.view = replace(old, recall_vectors=recall_vectors)
 
     def _frame(self, attributes: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
         columns = {name: [each.get(name) for each in attributes] for name in self._schema}
@@ -206,5 +213,5 @@ def live_recall_vectors(
         if row is not None:
             shares[place] = bundle.item_prior[row]
         elif count := item_counts.get(item_id, 0):
-            shares[place, 0] = max(shares[place, 0], log_share(count * prior.event_weight, prior.mean_count))
+            shares[place, 0] = max(shares[place, 0], float(log_share(count * prior.event_weight, prior.mean_count)))
     return recall_vectors(vectors, shares, prior)

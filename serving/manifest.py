@@ -105,7 +105,7 @@ class PriorInfo(_Record):
         now: weight of the log share in the window.
         past: weight of the log share in training, taken off.
         length: what each unit of ``log(1 + length of the history)`` adds to `now`.
-        until: the latest event that was counted, in ticks of the data set.
+        until: the latest event that was counted, in seconds since 1970.
         mean_count: count of the mean item in the window.
         event_weight: what an event of the window counts on average.
         new_item: log shares, now and past, of an item that nobody has taken yet: the median of new items.

@@ -9,7 +9,7 @@ In: a `RecallQuery`, the catalogue, what users took of late. Out: a `Plan`. The 
    those items' normalised vectors, source "similar". The history is the caller's; without one, that of a user with
    events since the bundle was made;
 5. a known user -> the stored vector, source "user";
-6. otherwise the most popular items with their event counts as scores, source "popular"; so too where the vector of the
+6. otherwise the most popular items with their popular counts as scores, source "popular"; so too where the vector of the
    rules above is zero, which says that training learnt nothing of what was given.
 
 Features are informative unless they hold only missing values, an unknown user id, or a history without a known item.
@@ -226,7 +226,7 @@ class Planner:
     ) -> int:
         """How much the user is known to have taken: what was sent, else what is stored and what came since."""
         named = None if self._history_feature is None else features.get(self._history_feature.name)
-        if sent := len(named or ()) or len(history):
+        if sent := len(self._trained(named)) or len(history):
             return sent
         return len(live) + (0 if user_row is None else len(self.bundle.seen(user_row)))
 

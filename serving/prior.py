@@ -7,6 +7,7 @@ gets weights of zero. `towers.prior` fits the weights.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +20,16 @@ NO_PRIOR = -1  # instead of the length of a history: the query asks for likeness
 SMOOTHING = 0.1  # as `towers.prior.SMOOTHING`
 
 
-def log_share(count: float, mean: float) -> float:
-    """``log(c / mean + 0.1)``, the log share of an item with so many events."""
-    return math.log(count / (mean or 1.0) + SMOOTHING)
+def log_share(counts: NDArray[np.floating[Any]] | float, mean: float) -> NDArray[np.float64]:
+    """``log(c / mean + 0.1)``, the log shares of items with such counts."""
+    shares: NDArray[np.float64] = np.log(np.asarray(counts, np.float64) / (mean or 1.0) + SMOOTHING)
+    return shares
+
+
+def count_of(shares: NDArray[np.floating[Any]], mean: float) -> NDArray[np.float64]:
+    """The counts that `log_share` makes such shares of."""
+    counts: NDArray[np.float64] = (np.exp(shares.astype(np.float64)) - SMOOTHING) * mean
+    return counts
 
 
 def query_columns(prior: PriorInfo, histories: NDArray[np.int64]) -> Floats:

@@ -63,7 +63,7 @@ class Recalled(NamedTuple):
     Attributes:
         items: the catalogue that the rows are of.
         rows: item rows, [n].
-        scores: dot products, [n]; event counts where the source is "popular".
+        scores: dot products and prior, [n]; popular counts where the source is "popular".
         model_version: of the bundle.
         source: what answered.
     """

@@ -27,8 +27,8 @@ class RecallItem(_Answer):
 
     id: str
     score: float = Field(
-        description="dot product with the query's vector, a float32 in as few digits as tell it from all others; event "
-        "count where source is popular"
+        description="dot product with the query's vector, and the prior where the bundle has one, a float32 in as few "
+        "digits as tell it from all others; the popular count where source is popular"
     )
     attributes: dict[str, Any] = Field(
         default_factory=dict,

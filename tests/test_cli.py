@@ -60,7 +60,7 @@ def put_double(monkeypatch: pytest.MonkeyPatch, verb: str, raises: BaseException
 
     double = ModuleType(f"pipelines.{verb}")
     double.run = run  # type: ignore[attr-defined]
-    double.verdict = lambda *run: None  # type: ignore[attr-defined]  # what `train` ends with
+    double.verdict = lambda *run: str(run)  # type: ignore[attr-defined]  # what `train` ends with
     double.describe = lambda *result: str(result)  # type: ignore[attr-defined]  # what `check` prints of its result
     monkeypatch.setitem(sys.modules, f"pipelines.{verb}", double)
     monkeypatch.setattr(pipelines, verb, double, raising=False)

@@ -14,6 +14,7 @@ from towers import validation as validation_module
 from towers.errors import DivergedError
 from towers.events import Events
 from towers.training import Trainer
+from towers.training_parts import Measured
 from towers.untrained import silence_untrained
 from towers.validation import Validation
 
@@ -35,21 +36,22 @@ def test_it_learns_the_held_out_item_of_every_user(tmp_path: Path) -> None:
     # Chance among the 21 unseen items is 0.05; the one unseen item of the user's group is the answer.
     assert summary.best_metric == 1.0
     assert built.validation is not None
-    assert built.validation.measure(built.task.towers) == 1.0
+    assert built.validation.measure(built.task.towers).metric == 1.0
 
 
 def test_it_keeps_the_best_epoch_and_stops_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    metrics = iter([0.2, 0.5, 0.4, 0.3, 0.9])
+    # The criterion chooses, whatever the metric is.
+    metrics = iter([Measured(0.9, 0.2), Measured(0.6, 0.5), Measured(0.7, 0.4), Measured(0.8, 0.3), Measured(0.1, 0.9)])
     kept: list[np.ndarray] = []
 
-    def measured(self: Validation, towers: object) -> float:
+    def measured(self: Validation, towers: object) -> Measured:
         kept.append(built.task.trainable_variables[0].numpy())
         return next(metrics)
 
     monkeypatch.setattr(validation_module.Validation, "measure", measured)
     built = trainer(tmp_path, epochs=9, patience=2)
     summary = built.fit()
-    assert (summary.epochs, summary.best_epoch, summary.best_metric) == (4, 2, 0.5)
+    assert (summary.epochs, summary.best_epoch, summary.best_metric) == (4, 2, 0.6)
     np.testing.assert_array_equal(built.task.trainable_variables[0], kept[1])
 
 
@@ -181,8 +183,8 @@ def test_validation_ranks_only_what_was_learnt() -> None:
         "recall@1",
     )
     # User 0 scores the items -1, 0 (unlearnt), -2, and wants item 0; user 1 scores them -2, 0, -1, and wants item 2.
-    assert check.measure(towers) == 1.0
+    assert check.measure(towers).metric == 1.0
     unlearnt = dataclasses.replace(check, target_items=np.array([1, 2], np.int32))
-    assert unlearnt.measure(towers) == 0.5
+    assert unlearnt.measure(towers).metric == 0.5
     seen = dataclasses.replace(check, seen_offsets=np.array([0, 2, 2]), seen_items=np.array([0, 1], np.int32))
-    assert seen.measure(towers) == 0.5
+    assert seen.measure(towers).metric == 0.5

@@ -56,7 +56,10 @@ class DataConfig(Section):
     valid_share: Share = 0.1
     test_share: Share = 0.1
     seed: int = Field(0, ge=0)
-    refit: bool = Field(False, description="train again on train + validation, for the epochs validation chose")
+    refit: bool | Literal["timed"] = Field(
+        False,
+        description="train again on train + validation, for the epochs validation chose; 'timed': only timed events",
+    )
 
     @model_validator(mode="after")
     def _shares_leave_something(self) -> "DataConfig":

@@ -11,6 +11,7 @@ from towers.events import Int64s
 from towers.model import Encoded, TwoTower
 from towers.relations import Marks, Places, Relation
 from towers.top_k import top_k
+from towers.training_parts import Measured
 from towers.validation import embed_all
 
 
@@ -32,15 +33,16 @@ class NeighbourValidation:
     likes: Int64s
     metric: str
 
-    def measure(self, model: TwoTower) -> float:
-        """Mean of the metric over the held-out items."""
+    def measure(self, model: TwoTower) -> Measured:
+        """Mean of the metric over the held-out items, which chooses the epoch."""
         name, _, depth = self.metric.partition("@")
         k = int(depth)
         vectors = embed_all(model.candidate_tower.serve, self.candidate)
         own = np.arange(len(self.query) + 1)
         lists = top_k(vectors[self.query], vectors, k, own, self.query.astype(np.int32))
         hits = found(self.relation, self.query, lists).sum(axis=1)
-        return float(np.mean(hits / (k if name == "precision" else self.likes)))
+        value = float(np.mean(hits / (k if name == "precision" else self.likes)))
+        return Measured(value, value)
 
 
 def found(relation: Relation, query: Int64s, lists: Places) -> Marks:

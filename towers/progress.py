@@ -19,8 +19,9 @@ class Progress:
     step: int = 0  # of this epoch
     loss_sum: float = 0.0  # over those steps
     first_loss: float | None = None  # of the untrained model: what an exploding loss is compared with
-    best_epoch: int = 0  # epochs trained when the metric was best
-    best_metric: float = -math.inf
+    best_epoch: int = 0  # epochs trained when the criterion was best
+    best_metric: float = -math.inf  # at that epoch
+    best_criterion: float = -math.inf  # what chose it
     finished: bool = False
     history: list[dict[str, float]] = dataclasses.field(default_factory=list)
 

@@ -203,10 +203,11 @@ class Trainer:
             return after
         begin = time.monotonic()
         with self.optimizer.averaged():
-            metric = self.validation.measure(self.task.towers)
-            record |= {self.validation.metric: metric, "validation_seconds": time.monotonic() - begin}
-            if metric > after.best_metric:
-                after.best_metric, after.best_epoch = metric, epoch
+            metric, criterion = self.validation.measure(self.task.towers)
+            record |= {self.validation.metric: metric, "criterion": criterion}
+            record["validation_seconds"] = time.monotonic() - begin
+            if criterion > after.best_criterion:
+                after.best_metric, after.best_criterion, after.best_epoch = metric, criterion, epoch
                 self._checkpoints.save_best(epoch)
         after.finished |= epoch - after.best_epoch >= self.config.patience
         return after

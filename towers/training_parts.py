@@ -5,7 +5,7 @@ In and out: nothing, these are protocols. `towers.retrieval` and `towers.similar
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
@@ -47,14 +47,21 @@ class Batches(Protocol):
         ...
 
 
+class Measured(NamedTuple):
+    """One validation: the metric, and what chooses the epoch, the higher the better."""
+
+    metric: float
+    criterion: float
+
+
 class Validation(Protocol):
-    """What chooses the epoch: a metric, the higher the better."""
+    """What chooses the epoch."""
 
     @property
     def metric(self) -> str:
         """Its name."""
         ...
 
-    def measure(self, model: TwoTower) -> float:
-        """Its value."""
+    def measure(self, model: TwoTower) -> Measured:
+        """Its value, and what chooses the epoch, often the same."""
         ...

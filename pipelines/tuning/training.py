@@ -206,7 +206,7 @@ class _History:
     def _add(self, record: dict[str, float], scoring: dict[str, Any]) -> None:
         seconds = record["train_seconds"] + record["validation_seconds"]
         cost = self.run.cost + (seconds if self._clock.timed else 1.0)
-        epoch = Epoch(cost, record[self._metric], record["train_seconds"], seconds, **scoring)
+        epoch = Epoch(cost, record["criterion"], record["train_seconds"], seconds, **scoring)
         self.run = Run((*self.run.epochs, epoch))
 
 
