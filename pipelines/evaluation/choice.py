@@ -14,10 +14,11 @@ from pipelines.dataset import Dataset
 from pipelines.evaluation import ease, knn
 from pipelines.evaluation.blocks import per_user
 from pipelines.evaluation.cache import Cache
+from pipelines.evaluation.countings import best_counting, counting_values
 from pipelines.evaluation.fits import EaseSettings, Fits, Fitted, KnnSettings, ranker_of
 from pipelines.evaluation.rankers import EASE, KNN, POPULARITY, RECENT, USERS_ALIKE
 from pipelines.heldout import HeldOut, heldout, heldout_users
-from pipelines.popularity import TICKS_PER_S, Counting, countings
+from pipelines.popularity import Counting, has_windows
 from pipelines.progress import progress
 
 METRIC, K = "recall", 20
@@ -104,8 +105,7 @@ def _limits() -> str:
 def _search(data: Dataset) -> Choice:
     lengths = [length for length in KNN_NEIGHBOURS if length * data.manifest.items <= MOST_NEIGHBOURS]
     fits, held = Fits(data, FITTED_ON, neighbours=max(lengths, default=0)), _sample(data)
-    unit = data.manifest.time_unit if data.manifest.timed else None
-    left_out = _left_out(fits, data.manifest.items, windows=unit in TICKS_PER_S)
+    left_out = _left_out(fits, data.manifest.items, windows=has_windows(data))
     if not len(held.users):
         return Choice(
             recent=None if RECENT in left_out else Counting(DEFAULT_DAYS),
@@ -121,12 +121,12 @@ def _search(data: Dataset) -> Choice:
             advance(1)
             return float(per_user(ranker_of(fitted, K), held, METRIC, K).mean())
 
-        popular = {each: judged(fits.popular(each)) for each in countings(unit)}
-        best = max(popular, key=lambda each: popular[each])
+        popular = counting_values(data, held, METRIC, K, fits.popular, advance=advance)
+        best = best_counting(popular)
         validation = {POPULARITY: popular[Counting()], USERS_ALIKE: popular[Counting(users_alike=True)]}
         recent, item_knn, ease_settings = None, None, None
         if RECENT not in left_out:
-            recent = max((each for each in popular if each.days), key=lambda each: popular[each])
+            recent = best_counting({each: value for each, value in popular.items() if each.days})
             validation[RECENT] = popular[recent]
         if KNN not in left_out:
             ladders = {"fallback": tuple(dict.fromkeys((Counting(), best))), **KNN_LADDERS, "neighbours": lengths}
