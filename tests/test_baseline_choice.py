@@ -11,7 +11,7 @@ import pytest
 
 from pipelines import prepare
 from pipelines.dataset import Dataset
-from pipelines.evaluation import choice
+from pipelines.evaluation import choice, knn
 from pipelines.evaluation.baselines import baselines_of
 from pipelines.evaluation.cache import Cache
 from pipelines.evaluation.choice import choose, climb
@@ -149,6 +149,33 @@ def test_without_validation_events_fixed_settings_are_taken(tmp_path: Path) -> N
     assert chosen.strongest == "ease"
     assert dataclasses.replace(chosen, left_out={"ease": "too many items"}).strongest == "item_knn"
     assert "no validation events" in chosen.chosen_on
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_above_its_limit_item_knn_is_fitted_once_with_fixed_settings(
+    data: Dataset, over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, fitted = data.events("train").user.tolist(), []
+    pairs = sum(train.count(user) ** 2 for user in set(train))
+    monkeypatch.setattr(knn, "MAX_SEARCH_PAIRS", pairs - over)
+    counted = knn.nearest_items
+    monkeypatch.setattr(
+        "pipelines.evaluation.fits.nearest_items",
+        lambda *args, **options: fitted.append(1) or counted(*args, **options),
+    )
+    chosen = choose(data)
+    assert chosen.item_knn is not None and chosen.validation["item_knn"] > 0
+    if not over:
+        assert len(fitted) > 1 and chosen.fixed == {}
+        return
+    assert len(fitted) == 1
+    reason = f"fixed settings: {pairs:,} pairs of events of the same user, more than {pairs - 1:,}"
+    assert chosen.fixed == {"item_knn": reason} and "item_knn" not in chosen.left_out
+    fallback = chosen.item_knn.fallback
+    assert chosen.item_knn == KnnSettings(fallback=fallback)
+    ways = [(days, alike) for days in (7, 14, 30, 60, 90, None) for alike in (False, True)]
+    best = max(recall_by_hand(data, *way) for way in ways)
+    assert recall_by_hand(data, fallback.days, fallback.users_alike) == pytest.approx(best, abs=1e-9)
 
 
 def test_a_list_without_times_has_no_recent_popularity(tmp_path: Path) -> None:

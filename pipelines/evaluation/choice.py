@@ -4,7 +4,7 @@ In: a data set. Out: a `Choice`, the same for the same data set, kept in its cac
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,7 +25,7 @@ METRIC, K = "recall", 20
 CHOSEN_BY = f"{METRIC}@{K}"
 USERS, SEED = 2_000, 0  # of the validation sample
 FITTED_ON = ("train",)
-VERSION = 1  # of the search: another one makes every data set be searched again
+VERSION = 2  # of the search: another one makes every data set be searched again
 # Without validation events; the strongest is then the first of them that was not left out.
 DEFAULT_DAYS = 60
 DEFAULT_ORDER = (EASE, KNN, RECENT, POPULARITY)
@@ -57,6 +57,7 @@ class Choice:
         validation: ranker -> what it reached; empty without validation events.
         users: size of the validation sample.
         left_out: ranker -> why it is left out.
+        fixed: ranker -> why its settings are fixed ones though there are validation events.
     """
 
     recent: Counting | None
@@ -65,6 +66,7 @@ class Choice:
     validation: dict[str, float]
     users: int
     left_out: dict[str, str]
+    fixed: dict[str, str] = field(default_factory=dict)
 
     @property
     def strongest(self) -> str:
@@ -99,13 +101,14 @@ def choose(data: Dataset) -> Choice:
 
 
 def _limits() -> str:
-    return f"{knn.MAX_ITEMS} {knn.MAX_PAIRS} {ease.MAX_ITEMS}"
+    return f"{knn.MAX_ITEMS} {knn.MAX_PAIRS} {knn.MAX_SEARCH_PAIRS} {ease.MAX_ITEMS}"
 
 
 def _search(data: Dataset) -> Choice:
     lengths = [length for length in KNN_NEIGHBOURS if length * data.manifest.items <= MOST_NEIGHBOURS]
     fits, held = Fits(data, FITTED_ON, neighbours=max(lengths, default=0)), _sample(data)
     left_out = _left_out(fits, data.manifest.items, windows=has_windows(data))
+    fixed: dict[str, str] = {}
     if not len(held.users):
         return Choice(
             recent=None if RECENT in left_out else Counting(DEFAULT_DAYS),
@@ -128,7 +131,10 @@ def _search(data: Dataset) -> Choice:
         if RECENT not in left_out:
             recent = best_counting({each: value for each, value in popular.items() if each.days})
             validation[RECENT] = popular[recent]
-        if KNN not in left_out:
+        if KNN not in left_out and (reason := knn.too_large_to_search(fits.user_events)) is not None:
+            item_knn, fixed[KNN] = KnnSettings(fallback=best), reason
+            validation[KNN] = judged(fits.item_knn(item_knn))
+        elif KNN not in left_out:
             ladders = {"fallback": tuple(dict.fromkeys((Counting(), best))), **KNN_LADDERS, "neighbours": lengths}
             if RECENT in left_out:
                 del ladders["days"]
@@ -139,7 +145,7 @@ def _search(data: Dataset) -> Choice:
             ease_settings, validation[EASE] = climb(
                 EaseSettings(fallback=best), {"penalty": EASE_LADDER}, lambda each: judged(fits.ease(each))
             )
-    return Choice(recent, item_knn, ease_settings, validation, len(held.users), left_out)
+    return Choice(recent, item_knn, ease_settings, validation, len(held.users), left_out, fixed)
 
 
 def _left_out(fits: Fits, items: int, *, windows: bool) -> dict[str, str]:
