@@ -202,15 +202,16 @@ def _pairs(user_events: Integers) -> int:
 
 
 def _most_together(events: sp.csr_array, transposed: sp.csr_array) -> Int64s:
-    """[N] at most so many items stand beside each in any user's events: no more than those events, nor than all items.
+    """[N] how many entries a row of co-occurrence has at most: those of its users' events, or all items.
 
     Args:
         events: [users, N] 1 where there is an event.
         transposed: [N, users], the same.
     """
-    sizes = np.diff(events.indptr).astype(np.int64)
-    ends = np.concatenate([[0], np.cumsum(sizes[transposed.indices])])
-    return np.minimum(np.diff(ends[transposed.indptr]), events.shape[1])
+    # Single precision needs no copy of the events, and is exact up to the number of items.
+    sizes = np.diff(events.indptr).astype(np.float32)
+    entries: Int64s = np.minimum(transposed @ sizes, events.shape[1]).astype(np.int64)
+    return entries
 
 
 def _blocks(entries: Int64s) -> list[tuple[int, int]]:
