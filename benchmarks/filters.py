@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from benchmarks.machine import write
@@ -91,11 +92,8 @@ def main(work: Path, dry: bool) -> int:
 
 def world() -> tuple[Floats, Floats, Floats, pl.DataFrame]:
     """Item vectors, queries drawn as the items are (to tune on, to measure on), and the columns of the filters."""
-    rng, count = np.random.default_rng(0), ITEMS + TUNED_ON + QUERIES
-    centres = rng.standard_normal((CLUSTERS, DIMENSION)).astype(np.float32)
-    cluster = rng.integers(0, CLUSTERS, count)
-    every = centres[cluster] + np.float32(NOISE) * rng.standard_normal((count, DIMENSION)).astype(np.float32)
-    every /= np.linalg.norm(every, axis=1, keepdims=True)
+    rng = np.random.default_rng(0)
+    every, cluster = clustered(rng, ITEMS + TUNED_ON + QUERIES)
     vectors, others, queries = np.split(every, [ITEMS, ITEMS + TUNED_ON])
     columns = {
         "independent": rng.random(ITEMS),
@@ -103,6 +101,15 @@ def world() -> tuple[Floats, Floats, Floats, pl.DataFrame]:
         "direction": vectors @ rng.standard_normal(DIMENSION).astype(np.float32),
     }
     return vectors, others, queries, pl.DataFrame(columns)
+
+
+def clustered(rng: np.random.Generator, count: int) -> tuple[Floats, NDArray[np.int64]]:
+    """Unit vectors [count, 64] around random centres, and the cluster of each [count]."""
+    centres = rng.standard_normal((CLUSTERS, DIMENSION)).astype(np.float32)
+    cluster = rng.integers(0, CLUSTERS, count)
+    every = centres[cluster] + np.float32(NOISE) * rng.standard_normal((count, DIMENSION)).astype(np.float32)
+    every /= np.linalg.norm(every, axis=1, keepdims=True)
+    return every, cluster
 
 
 def conditions(attributes: pl.DataFrame) -> Iterator[tuple[str, float, Condition]]:

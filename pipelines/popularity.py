@@ -43,10 +43,10 @@ def has_windows(data: Dataset) -> bool:
     return data.manifest.timed and data.manifest.time_unit in TICKS_PER_S
 
 
-def countings(time_unit: str | None) -> list[Counting]:
-    """Every way to count that a data set allows: windows need times in a unit, not only an order."""
-    windows = WINDOWS_DAYS if time_unit in TICKS_PER_S else (None,)
-    return [Counting(days, alike) for days, alike in product(windows, (False, True))]
+def countings(*, windows: bool) -> list[Counting]:
+    """Every way to count; with a window of days only where those make sense, which `has_windows` says."""
+    lengths = WINDOWS_DAYS if windows else (None,)
+    return [Counting(days, alike) for days, alike in product(lengths, (False, True))]
 
 
 def last_time(parts: Sequence[Events]) -> int | None:

@@ -7,13 +7,11 @@ cut-offs that chose better than the likelihood of the whole model did (recall@20
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from pipelines.dataset import Dataset
-from pipelines.evaluation.popular import popular_lists
+from pipelines.evaluation.countings import best_counting, counting_values
+from pipelines.evaluation.popular import Popular, by_popularity
 from pipelines.heldout import HeldOut
-from pipelines.popularity import Counting, Doubles, countings, has_windows, item_counts
-from towers import metrics
+from pipelines.popularity import Counting, Doubles, has_windows, item_counts
 from towers.config import Config, PriorConfig
 from towers.model import TwoTower
 from towers.prior import Shares, log_share, prior_of
@@ -40,13 +38,10 @@ def choose_counting(config: Config, data: Dataset, held: HeldOut, splits: Sequen
         return Counting(given.days, given.users_alike)
     name, _, depth = config.train.metric.partition("@")
 
-    def value(counting: Counting) -> float:
-        order = np.argsort(-counts_of(data, splits, counting), kind="stable").astype(np.int32)
-        lists = popular_lists(order, held.seen_offsets, held.seen_items, int(depth))
-        hits = metrics.hits(lists, held.target_offsets, held.target_items)
-        return float(np.nanmean(metrics.METRICS[name](hits, np.diff(held.target_offsets), int(depth))))
+    def popular(counting: Counting) -> Popular:
+        return Popular(by_popularity(counts_of(data, splits, counting)))
 
-    return max(countings(data.manifest.time_unit), key=value)
+    return best_counting(counting_values(data, held, name, int(depth), popular))
 
 
 def counts_of(data: Dataset, splits: Sequence[str], counting: Counting) -> Doubles:

@@ -101,7 +101,7 @@ def _show(content: dict[str, Any], dataset: Path) -> None:
     console.print("\n".join(lines(content)), soft_wrap=True)
     if not content["baselines"]["validation_users"]:
         console.print(f"the strongest baseline was chosen on {content['strongest']['chosen_on']}", soft_wrap=True)
-    for name, reason in content["baselines"]["left_out"].items():
+    for name, reason in {**content["baselines"]["left_out"], **content["baselines"]["fixed"]}.items():
         say(f"{name}: {reason}")
 
 

@@ -1,6 +1,7 @@
 """The choice of baselines on validation, in a world where items come into fashion, and what is kept of it."""
 
 import dataclasses
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,13 +11,17 @@ import pytest
 
 from pipelines import prepare
 from pipelines.dataset import Dataset
-from pipelines.evaluation import choice
+from pipelines.evaluation import choice, knn
 from pipelines.evaluation.baselines import baselines_of
 from pipelines.evaluation.cache import Cache
 from pipelines.evaluation.choice import choose, climb
+from pipelines.evaluation.countings import counting_values
 from pipelines.evaluation.fits import EaseSettings, Fits, KnnSettings
-from pipelines.popularity import Counting
-from towers.config import DataConfig
+from pipelines.heldout import heldout, heldout_users
+from pipelines.popularity import Counting, has_windows
+from pipelines.prior import choose_counting
+from pipelines.tuning.space import Traits
+from towers.config import DataConfig, parse_config
 
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
 USERS, ITEMS, DAYS = 60, 80, 300
@@ -48,8 +53,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return fashion(tmp_path_factory.mktemp("fashion") / "world")
 
 
-def recall_by_hand(data: Dataset, days: int | None, users_alike: bool) -> float:
-    """Mean recall@20 of popularity on validation, one user after the other; -1 where ties leave it open."""
+def recall_by_hand(
+    data: Dataset, days: int | None, users_alike: bool, k: int = 20, asked: Sequence[int] | None = None
+) -> float:
+    """Mean recall@k of popularity on validation, one user after the other."""
     train, valid = data.events("train"), data.events("valid")
     end = max(train.time)
     ticks = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[str(data.manifest.time_unit)] * 86_400
@@ -64,11 +71,11 @@ def recall_by_hand(data: Dataset, days: int | None, users_alike: bool) -> float:
         count[item] += 1 / events[user] if users_alike else 1
     order = sorted(count, key=lambda item: (-count[item], item))
     figures = []
-    for user in sorted(set(valid.user.tolist())):
+    for user in sorted(set(valid.user.tolist())) if asked is None else asked:
         known = {i for u, i in zip(train.user, train.item, strict=True) if u == user}
         targets = {i for u, i in zip(valid.user, valid.item, strict=True) if u == user} - known
         if targets:
-            top = [item for item in order if item not in known][:20]
+            top = [item for item in order if item not in known][:k]
             figures.append(len(targets & set(top)) / len(targets))
     return float(np.mean(figures))
 
@@ -89,6 +96,43 @@ def test_what_came_into_fashion_late_makes_recent_popularity_the_strongest(data:
     assert chosen.item_knn is not None and chosen.item_knn.fallback.days is not None
 
 
+@pytest.mark.parametrize("k", [3, 10])
+def test_the_prior_counts_as_does_best_on_its_own_users_and_metric(data: Dataset, k: int) -> None:
+    held = heldout(data, "valid", heldout_users(data, "valid")[::2])
+    ways = [(days, alike) for days in (7, 14, 30, 60, 90, None) for alike in (False, True)]
+    values = {way: recall_by_hand(data, *way, k, held.users.tolist()) for way in ways}
+    found = counting_values(data, held, "recall", k, Fits(data, ("train",)).popular)
+    assert {(way.days, way.users_alike): value for way, value in found.items()} == pytest.approx(values, abs=1e-9)
+    config = parse_config({"model": {"prior": "validation"}, "train": {"metric": f"recall@{k}"}})
+    chosen = choose_counting(config, data, held, ("train",))
+    assert values[chosen.days, chosen.users_alike] == pytest.approx(max(values.values()), abs=1e-9)
+    assert min(values.values()) < 0.9 * max(values.values())
+
+
+def test_the_prior_counts_as_the_recipe_says(data: Dataset) -> None:
+    given = {"days": 7, "users_alike": True, "now": 0.1, "past": 0.0}
+    held = heldout(data, "valid")
+    assert choose_counting(parse_config({"model": {"prior": given}}), data, held, ("train",)) == Counting(7, True)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_without_moments_that_the_split_respects_there_are_no_windows(
+    data: Dataset, tmp_path: Path, ordered: bool
+) -> None:
+    events = pl.read_csv(data.path.parent / "events.csv")
+    (events.drop("timestamp") if ordered else events).write_csv(tmp_path / "events.csv")
+    split = {"split": "leave_last_out", "ordered": True} if ordered else {"split": "random"}
+    prepare.run(DataConfig(**split), tmp_path / "events.csv", tmp_path / "dataset")
+    other = Dataset.open(tmp_path / "dataset")
+    assert other.manifest.timed == ordered
+    assert has_windows(data) and Traits.of(data).clock
+    assert not has_windows(other) and not Traits.of(other).clock
+    assert set(counting_values(other, heldout(other, "valid"), "ndcg", 5, Fits(other, ("train",)).popular)) == {
+        Counting(),
+        Counting(users_alike=True),
+    }
+
+
 def test_other_test_events_change_no_choice(data: Dataset, tmp_path: Path) -> None:
     other = fashion(tmp_path / "world", swapped_test=True)
     assert not np.array_equal(other.events("test").item, data.events("test").item)
@@ -105,6 +149,33 @@ def test_without_validation_events_fixed_settings_are_taken(tmp_path: Path) -> N
     assert chosen.strongest == "ease"
     assert dataclasses.replace(chosen, left_out={"ease": "too many items"}).strongest == "item_knn"
     assert "no validation events" in chosen.chosen_on
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_above_its_limit_item_knn_is_fitted_once_with_fixed_settings(
+    data: Dataset, over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, fitted = data.events("train").user.tolist(), []
+    pairs = sum(train.count(user) ** 2 for user in set(train))
+    monkeypatch.setattr(knn, "MAX_SEARCH_PAIRS", pairs - over)
+    counted = knn.nearest_items
+    monkeypatch.setattr(
+        "pipelines.evaluation.fits.nearest_items",
+        lambda *args, **options: fitted.append(1) or counted(*args, **options),
+    )
+    chosen = choose(data)
+    assert chosen.item_knn is not None and chosen.validation["item_knn"] > 0
+    if not over:
+        assert len(fitted) > 1 and chosen.fixed == {}
+        return
+    assert len(fitted) == 1
+    reason = f"fixed settings: {pairs:,} pairs of events of the same user, more than {pairs - 1:,}"
+    assert chosen.fixed == {"item_knn": reason} and "item_knn" not in chosen.left_out
+    fallback = chosen.item_knn.fallback
+    assert chosen.item_knn == KnnSettings(fallback=fallback)
+    ways = [(days, alike) for days in (7, 14, 30, 60, 90, None) for alike in (False, True)]
+    best = max(recall_by_hand(data, *way) for way in ways)
+    assert recall_by_hand(data, fallback.days, fallback.users_alike) == pytest.approx(best, abs=1e-9)
 
 
 def test_a_list_without_times_has_no_recent_popularity(tmp_path: Path) -> None:

@@ -51,6 +51,34 @@ def test_the_first_neighbours_are_those_of_a_smaller_fit(events: tuple[np.ndarra
     np.testing.assert_array_equal(nearest_of(many, 3).toarray(), few.toarray())
 
 
+@pytest.mark.parametrize("entries", [1, 20, 30])
+def test_no_block_of_items_takes_more_memory_than_allowed(
+    events: tuple[np.ndarray, np.ndarray], entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = nearest_items(*events, (USERS, ITEMS), neighbours=4, shrinkage=2.0)
+    monkeypatch.setattr(knn, "BLOCK_BYTES", entries * knn.ENTRY_BYTES)
+    blocks: list[int] = []
+    found = nearest_items(*events, (USERS, ITEMS), neighbours=4, shrinkage=2.0, advance=blocks.append)
+    np.testing.assert_array_equal(found.toarray(), whole.toarray())
+    taken = sets_of(*events)
+    beside = [len(set().union(*(each for each in taken if item in each))) for item in range(ITEMS)]
+    ends = np.cumsum(blocks)
+    assert ends[-1] == ITEMS and min(blocks) > 0
+    for rows, end in zip(blocks, ends.tolist(), strict=True):
+        assert rows == 1 or sum(beside[end - rows : end]) <= entries
+    # A row has at most 9 entries: what fits is not split into single rows.
+    assert (max(blocks) > 1) == (entries >= 2 * ITEMS)
+
+
+def test_a_row_of_few_events_counts_those_and_not_all_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 100 users of two items each: a row has at most 2 entries, so that 25 rows fit where 50 entries do.
+    items = np.arange(200)
+    monkeypatch.setattr(knn, "BLOCK_BYTES", 50 * knn.ENTRY_BYTES)
+    blocks: list[int] = []
+    nearest_items(items // 2, items, (100, 200), neighbours=1, shrinkage=0.0, advance=blocks.append)
+    assert blocks == [25] * 8
+
+
 def test_the_weight_of_a_history_item_halves_with_its_place() -> None:
     # Item 4 is taken twice: at the places 0 and 2 from the end, of which the newest counts.
     found = history(np.array([0, 4, 4, 5]), np.array([7, 4, 1, 4, 0]), ITEMS, half_life=2).toarray()

@@ -61,7 +61,7 @@ def test_a_window_needs_times_in_a_unit() -> None:
 
 
 def test_which_ways_to_count_a_data_set_allows() -> None:
-    assert countings("order") == countings(None) == [Counting(), Counting(None, True)]
-    assert {each.days for each in countings("ms")} == {7, 14, 30, 60, 90, None}
+    assert countings(windows=False) == [Counting(), Counting(None, True)]
+    assert {each.days for each in countings(windows=True)} == {7, 14, 30, 60, 90, None}
     assert str(Counting(60, True)) == "popularity of 60 days, users alike"
     assert str(Counting()) == "popularity"

@@ -233,7 +233,7 @@ def test_every_baseline_has_its_figures_everywhere(content: tuple[dict[str, Any]
     figures, per_user = content
     names = {"popularity", "popularity_users", "item_knn", "ease"}
     assert {*figures["metrics"]} == {"exact", "index"} | names
-    assert {*figures["baselines"]} == names | {"left_out", "validation_users"}
+    assert {*figures["baselines"]} == names | {"left_out", "fixed", "validation_users"}
     assert {*figures["baselines"]["left_out"]} == {"popularity_recent"}
     for name in names:
         baseline = figures["baselines"][name]
@@ -256,7 +256,7 @@ def test_the_verdict_is_about_the_best_of_validation(
     reached = {
         name: baseline["validation"]["recall@20"]
         for name, baseline in figures["baselines"].items()
-        if name not in ("left_out", "validation_users")
+        if name not in ("left_out", "fixed", "validation_users")
     }
     strongest, verdict = figures["strongest"]["ranker"], figures["verdict"]
     assert reached[strongest] == max(reached.values())
@@ -394,6 +394,16 @@ def test_what_is_too_large_is_left_out_with_a_reason(
     assert "pairs of events of the same user, more than 0" in left_out["item_knn"]
     assert left_out["ease"] == f"left out: {ITEMS} items, more than {ITEMS - 1}"
     assert not {"item_knn", "ease"} & {*figures["metrics"], *figures["baselines"]}
+
+
+def test_what_is_too_large_to_search_has_fixed_settings_and_a_reason(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(knn, "MAX_SEARCH_PAIRS", 0)
+    baselines = report.run(world.bundle(tmp_path / "bundle"), world.dataset, tmp_path / "report", ks=[5])["baselines"]
+    assert "pairs of events of the same user, more than 0" in baselines["fixed"]["item_knn"]
+    assert f"item_knn: {baselines['fixed']['item_knn']}" in capsys.readouterr().err
+    assert (baselines["item_knn"]["settings"]["neighbours"], baselines["left_out"].get("item_knn")) == (100, None)
 
 
 def test_items_without_a_vector_count_as_misses(world: World, tmp_path: Path) -> None:

@@ -46,7 +46,11 @@ class Baselines:
                 "validation": {CHOSEN_BY: self.choice.validation[name]} if name in self.choice.validation else {},
             }
             for name in self.rankers
-        } | {"left_out": self.choice.left_out, "validation_users": self.choice.users}
+        } | {
+            "left_out": self.choice.left_out,
+            "fixed": self.choice.fixed,
+            "validation_users": self.choice.users,
+        }
 
 
 def baselines_of(data: Dataset, splits: Sequence[str], k: int) -> Baselines:

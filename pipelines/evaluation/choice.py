@@ -4,7 +4,7 @@ In: a data set. Out: a `Choice`, the same for the same data set, kept in its cac
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,17 +14,18 @@ from pipelines.dataset import Dataset
 from pipelines.evaluation import ease, knn
 from pipelines.evaluation.blocks import per_user
 from pipelines.evaluation.cache import Cache
+from pipelines.evaluation.countings import best_counting, counting_values
 from pipelines.evaluation.fits import EaseSettings, Fits, Fitted, KnnSettings, ranker_of
 from pipelines.evaluation.rankers import EASE, KNN, POPULARITY, RECENT, USERS_ALIKE
 from pipelines.heldout import HeldOut, heldout, heldout_users
-from pipelines.popularity import TICKS_PER_S, Counting, countings
+from pipelines.popularity import Counting, has_windows
 from pipelines.progress import progress
 
 METRIC, K = "recall", 20
 CHOSEN_BY = f"{METRIC}@{K}"
 USERS, SEED = 2_000, 0  # of the validation sample
 FITTED_ON = ("train",)
-VERSION = 1  # of the search: another one makes every data set be searched again
+VERSION = 2  # of the search: another one makes every data set be searched again
 # Without validation events; the strongest is then the first of them that was not left out.
 DEFAULT_DAYS = 60
 DEFAULT_ORDER = (EASE, KNN, RECENT, POPULARITY)
@@ -56,6 +57,7 @@ class Choice:
         validation: ranker -> what it reached; empty without validation events.
         users: size of the validation sample.
         left_out: ranker -> why it is left out.
+        fixed: ranker -> why its settings are fixed ones though there are validation events.
     """
 
     recent: Counting | None
@@ -64,6 +66,7 @@ class Choice:
     validation: dict[str, float]
     users: int
     left_out: dict[str, str]
+    fixed: dict[str, str] = field(default_factory=dict)
 
     @property
     def strongest(self) -> str:
@@ -98,14 +101,14 @@ def choose(data: Dataset) -> Choice:
 
 
 def _limits() -> str:
-    return f"{knn.MAX_ITEMS} {knn.MAX_PAIRS} {ease.MAX_ITEMS}"
+    return f"{knn.MAX_ITEMS} {knn.MAX_PAIRS} {knn.MAX_SEARCH_PAIRS} {ease.MAX_ITEMS}"
 
 
 def _search(data: Dataset) -> Choice:
     lengths = [length for length in KNN_NEIGHBOURS if length * data.manifest.items <= MOST_NEIGHBOURS]
     fits, held = Fits(data, FITTED_ON, neighbours=max(lengths, default=0)), _sample(data)
-    unit = data.manifest.time_unit if data.manifest.timed else None
-    left_out = _left_out(fits, data.manifest.items, windows=unit in TICKS_PER_S)
+    left_out = _left_out(fits, data.manifest.items, windows=has_windows(data))
+    fixed: dict[str, str] = {}
     if not len(held.users):
         return Choice(
             recent=None if RECENT in left_out else Counting(DEFAULT_DAYS),
@@ -121,14 +124,17 @@ def _search(data: Dataset) -> Choice:
             advance(1)
             return float(per_user(ranker_of(fitted, K), held, METRIC, K).mean())
 
-        popular = {each: judged(fits.popular(each)) for each in countings(unit)}
-        best = max(popular, key=lambda each: popular[each])
+        popular = counting_values(data, held, METRIC, K, fits.popular, advance=advance)
+        best = best_counting(popular)
         validation = {POPULARITY: popular[Counting()], USERS_ALIKE: popular[Counting(users_alike=True)]}
         recent, item_knn, ease_settings = None, None, None
         if RECENT not in left_out:
-            recent = max((each for each in popular if each.days), key=lambda each: popular[each])
+            recent = best_counting({each: value for each, value in popular.items() if each.days})
             validation[RECENT] = popular[recent]
-        if KNN not in left_out:
+        if KNN not in left_out and (reason := knn.too_large_to_search(fits.user_events)) is not None:
+            item_knn, fixed[KNN] = KnnSettings(fallback=best), reason
+            validation[KNN] = judged(fits.item_knn(item_knn))
+        elif KNN not in left_out:
             ladders = {"fallback": tuple(dict.fromkeys((Counting(), best))), **KNN_LADDERS, "neighbours": lengths}
             if RECENT in left_out:
                 del ladders["days"]
@@ -139,7 +145,7 @@ def _search(data: Dataset) -> Choice:
             ease_settings, validation[EASE] = climb(
                 EaseSettings(fallback=best), {"penalty": EASE_LADDER}, lambda each: judged(fits.ease(each))
             )
-    return Choice(recent, item_knn, ease_settings, validation, len(held.users), left_out)
+    return Choice(recent, item_knn, ease_settings, validation, len(held.users), left_out, fixed)
 
 
 def _left_out(fits: Fits, items: int, *, windows: bool) -> dict[str, str]:

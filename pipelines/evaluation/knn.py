@@ -12,14 +12,21 @@ from numpy.typing import NDArray
 
 from pipelines.evaluation.popular import Integers, Lists, by_popularity, fill, popular_lists
 from pipelines.progress import Advance, progress
+from towers.events import Int64s
 
 # What is taken where no validation chooses.
 NEIGHBOURS = 100
 SHRINKAGE = 10.0
 # Sum over users of (events of the user)^2, which is the work of counting co-occurrence: some minutes on two cores.
 MAX_PAIRS = 2_000_000_000
+# A search counts several times.
+MAX_SEARCH_PAIRS = MAX_PAIRS // 4
 MAX_ITEMS = 300_000
+# Items whose co-occurrence is counted at once, so many at most, and fewer where it could take more memory than this.
 ITEM_BLOCK = 2_048
+BLOCK_BYTES = 1_000_000_000
+# One entry of co-occurrence: value and column, its row, and the cosine's intermediate results in double precision.
+ENTRY_BYTES = 48
 
 
 @dataclass(frozen=True)
@@ -114,13 +121,14 @@ def nearest_items(
     """
     events = _indicators(users, items, shape)
     transposed = sp.csr_array(events.T)
+    blocks = _blocks(_most_together(events, transposed))
     root = np.sqrt(np.diff(transposed.indptr))
     if damp_users:
         sizes = np.diff(events.indptr)
         events.data *= np.repeat(1 / np.log(np.e + sizes), sizes).astype(np.float32)
     columns, values, lengths = [], [], [0]
-    for start in range(0, shape[1], ITEM_BLOCK):
-        together = sp.csr_array(transposed[start : start + ITEM_BLOCK] @ events)
+    for start, stop in blocks:
+        together = sp.csr_array(transposed[start:stop] @ events)
         rows = start + np.repeat(np.arange(together.shape[0]), np.diff(together.indptr))
         cosine = (together.data / (root[rows] * root[together.indices] + shrinkage)).astype(np.float32)
         cosine[rows == together.indices] = 0
@@ -171,10 +179,52 @@ def too_large(user_events: Integers, items: int) -> str | None:
     """
     if items > MAX_ITEMS:
         return f"left out: {items:,} items, more than {MAX_ITEMS:,}"
-    pairs = int(np.square(user_events.astype(np.float64)).sum())
+    pairs = _pairs(user_events)
     if pairs > MAX_PAIRS:
         return f"left out: {pairs:,} pairs of events of the same user, more than {MAX_PAIRS:,}"
     return None
+
+
+def too_large_to_search(user_events: Integers) -> str | None:
+    """Why the settings of item-kNN are not searched for this data, or None where they are.
+
+    Args:
+        user_events: [U] number of events of each user.
+    """
+    pairs = _pairs(user_events)
+    if pairs > MAX_SEARCH_PAIRS:
+        return f"fixed settings: {pairs:,} pairs of events of the same user, more than {MAX_SEARCH_PAIRS:,}"
+    return None
+
+
+def _pairs(user_events: Integers) -> int:
+    return int(np.square(user_events.astype(np.float64)).sum())
+
+
+def _most_together(events: sp.csr_array, transposed: sp.csr_array) -> Int64s:
+    """[N] how many entries a row of co-occurrence has at most: those of its users' events, or all items.
+
+    Args:
+        events: [users, N] 1 where there is an event.
+        transposed: [N, users], the same.
+    """
+    # Single precision needs no copy of the events, and is exact up to the number of items.
+    sizes = np.diff(events.indptr).astype(np.float32)
+    entries: Int64s = np.minimum(transposed @ sizes, events.shape[1]).astype(np.int64)
+    return entries
+
+
+def _blocks(entries: Int64s) -> list[tuple[int, int]]:
+    """Ranges of rows whose entries [N] fit in memory together; a row that does not fit has a range of its own."""
+    ends, most = np.cumsum(entries), BLOCK_BYTES // ENTRY_BYTES
+    blocks, start = [], 0
+    while start < len(ends):
+        before = int(ends[start - 1]) if start else 0
+        fitting = int(np.searchsorted(ends, before + most, side="right"))
+        stop = max(start + 1, min(fitting, start + ITEM_BLOCK))
+        blocks.append((start, stop))
+        start = stop
+    return blocks
 
 
 def _indicators(users: Integers, items: Integers, shape: tuple[int, int]) -> sp.csr_array:

@@ -10,6 +10,7 @@ from typing import Any
 
 from pipelines.dataset import Dataset
 from pipelines.derive import derive_candidate, derive_query
+from pipelines.popularity import has_windows
 from pipelines.tuning.parameters import Choice, Number, Parameter, Value
 
 Point = Mapping[str, Value]
@@ -26,7 +27,7 @@ class Traits:
 
     Attributes:
         timed: histories are the earlier events, in order.
-        clock: its times are moments, not places in a file.
+        clock: its times are moments, so that a window of days makes sense.
         items: number of items.
         density: training events an item.
         query, candidate: derived features of attributes and context, as a recipe would hold them.
@@ -53,7 +54,7 @@ class Traits:
         ]
         return cls(
             timed=manifest.timed,
-            clock=manifest.timed and manifest.time_unit not in (None, "order"),
+            clock=has_windows(data),
             items=manifest.items,
             density=manifest.events["train"] / max(1, manifest.items),
             query=sides[0],
@@ -100,7 +101,7 @@ def sections(family: str, point: Point, traits: Traits) -> Raw:
             "dimension": 64,
             "similarity": "cosine",
             "norm_exponent": "validation",
-            **({"prior": "validation"} if traits.timed and traits.clock else {}),
+            **({"prior": "validation"} if traits.clock else {}),
             "temperature": point["temperature"],
             "query_dropout": point["dropout"],
         },
