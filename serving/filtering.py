@@ -195,7 +195,7 @@ def distinct(rows: Rows) -> Rows:
 
 
 def popular(bundle: Bundle, k: int, excluded: Rows) -> tuple[Rows, Floats]:
-    """The k most popular items that are not excluded, and their popular counts as scores; fewer where fewer are left."""
+    """The k most popular items that are not excluded, and their popular counts; fewer where fewer are left."""
     first = bundle.popular_rows[: k + len(excluded)]
     rows = first[~np.isin(first, excluded)][:k]
     return rows, bundle.popular_counts[rows].astype(np.float32)

@@ -9,8 +9,8 @@ In: a `RecallQuery`, the catalogue, what users took of late. Out: a `Plan`. The 
    those items' normalised vectors, source "similar". The history is the caller's; without one, that of a user with
    events since the bundle was made;
 5. a known user -> the stored vector, source "user";
-6. otherwise the most popular items with their popular counts as scores, source "popular"; so too where the vector of the
-   rules above is zero, which says that training learnt nothing of what was given.
+6. otherwise the most popular items with their popular counts as scores, source "popular"; so too where the vector of
+   the rules above is zero, which says that training learnt nothing of what was given.
 
 Features are informative unless they hold only missing values, an unknown user id, or a history without a known item.
 Beside features or a history, the tower also gets the user id and, for a known user who sends no history, the stored
