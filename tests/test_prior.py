@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from pipelines import export, index, prepare, renew, report, train
+from pipelines.check import check_recipe
 from pipelines.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.evaluation.rankers import Served
@@ -53,6 +54,12 @@ def recipe(**model: object) -> Config:
             "train": {"epochs": 3, "batch_size": 256, "metric": "recall@10"},
         }
     )
+
+
+def test_a_refit_for_timed_events_alone_trains_twice_where_there_are_times(world: Path) -> None:
+    config = recipe()
+    config = config.model_copy(update={"data": config.data.model_copy(update={"refit": "timed"})})
+    assert check_recipe(config, Dataset.open(world / "dataset")).data.refit is True
 
 
 @pytest.fixture(scope="module")
@@ -208,12 +215,16 @@ def test_a_second_training_on_both_splits_keeps_the_prior_that_validation_chose(
     np.testing.assert_allclose(bundle.item_prior[row, 1], past, rtol=1e-5, atol=1e-6)
 
 
-def test_data_without_times_have_no_prior(world: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("refit", "stages"), [(True, 2), ("timed", 1)])
+def test_data_without_times_have_no_prior(world: Path, tmp_path: Path, refit: bool | str, stages: int) -> None:
     frame = pl.read_parquet(world / "events.parquet").drop("timestamp")
     frame.write_parquet(tmp_path / "events.parquet")
     prepare.run(DataConfig(), tmp_path / "events.parquet", tmp_path / "dataset")
-    train.run(recipe(), tmp_path / "dataset", tmp_path / "run")
+    config = recipe()
+    config = config.model_copy(update={"data": config.data.model_copy(update={"refit": refit})})
+    train.run(config, tmp_path / "dataset", tmp_path / "run")
     assert stage(tmp_path / "run")["prior"] is None
+    assert len(json.loads((tmp_path / "run" / "summary.json").read_text())["stages"]) == stages
     export.run(tmp_path / "run", tmp_path / "bundle")
     assert not (tmp_path / "bundle" / "item_prior.npy").exists()
 
@@ -284,6 +295,21 @@ def test_renewed_by_later_events_another_fashion_wins(world: Path, tmp_path: Pat
     assert new.item_prior[new.item_rows["i77"], 0] == pytest.approx(share, rel=1e-5), "all of the window is one item's"
     assert old.item_prior is not None
     np.testing.assert_array_equal(new.item_prior[:, 1], old.item_prior[:, 1])
+
+
+def test_a_renewal_that_fails_at_its_index_leaves_nothing(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(world / "bundle", tmp_path / "bundle")
+    index.run(tmp_path / "bundle")
+
+    def fails(*_: object, **__: object) -> None:
+        raise DataError("no index")
+
+    monkeypatch.setattr(renew.index, "run", fails)
+    with pytest.raises(DataError, match="no index"):
+        renew.run(tmp_path / "bundle", world / "events.parquet", tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle"]
 
 
 def test_what_cannot_renew_a_prior_is_said(world: Path, tmp_path: Path) -> None:

@@ -171,6 +171,15 @@ def test_a_sample_of_the_items_stands_for_all(monkeypatch: pytest.MonkeyPatch) -
     assert sampled.past == pytest.approx(whole.past, abs=0.1)
 
 
+def test_of_many_users_those_of_every_activity_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users are numbered by falling activity: the first alone would say nothing of short histories."""
+    held, vectors, shares = world()
+    monkeypatch.setattr(prior, "PAIRS", 5 * ITEMS)
+    problem = prior._Problem.of(held, vectors, shares)
+    assert problem is not None
+    assert problem.users.tolist() == [1, 10, 20, 29, 39]
+
+
 @pytest.mark.parametrize("weights", [Prior(0.3, 0.1, 0.05), Prior(0.2, 0.0, -0.4)])
 def test_serving_weighs_as_training_does(weights: Prior) -> None:
     histories = np.array([0, 1, 7, 1_000])

@@ -106,6 +106,18 @@ def test_a_fold_moves_the_prior_by_the_events_since(live: tuple[Recaller, Live],
     np.testing.assert_array_equal(twice, folded.item_prior, "no event counts twice")
 
 
+def test_a_fold_leaves_out_what_the_prior_has_counted(live: tuple[Recaller, Live], tmp_path: Path) -> None:
+    _, changes = live
+    changes.add_events([UserEvent("before", "s", "i7", 500), UserEvent("since", "t", "i8", 501)])
+    towers = copied_towers(tmp_path / "towers")
+    counted = PRIOR.model_copy(update={"until": 500})
+    write_world(tmp_path / "later", write_towers=towers, prior=counted, item_prior=SHARES, popular_counts=COUNTS)
+    fold.run(tmp_path / "later", tmp_path / "state", tmp_path / "folded")
+    folded = Bundle.open(tmp_path / "folded")
+    assert folded.popular_counts[folded.item_rows["i7"]] == COUNTS[7]
+    assert folded.popular_counts[folded.item_rows["i8"]] == COUNTS[8] + WEIGHT
+
+
 def test_popular_items_are_those_of_the_counts(live: tuple[Recaller, Live]) -> None:
     recalled = live[0].recall(RecallQuery(k=5))
     order = np.argsort(-COUNTS, kind="stable")[:5]
