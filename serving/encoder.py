@@ -124,5 +124,7 @@ class Encoder:
 
 
 def _destroy(tables: list[Any]) -> None:
-    for table in tables:
-        tf.raw_ops.DestroyResourceOp(resource=table, ignore_lookup_error=True)
+    # The collector may come while a function is traced, which would take the operation into its graph.
+    with tf.init_scope():
+        for table in tables:
+            tf.raw_ops.DestroyResourceOp(resource=table, ignore_lookup_error=True)

@@ -28,3 +28,26 @@ def test_the_vocabularies_of_a_tower_go_with_it_and_those_of_others_stay(tmp_pat
         with pytest.raises(tf.errors.NotFoundError):
             tf.raw_ops.LookupTableSizeV2(table_handle=handle)
     assert (staying.encode([request]) == before).all()
+
+
+@pytest.mark.slow
+def test_a_tower_that_goes_while_a_function_is_traced_leaves_nothing_in_its_graph(tmp_path: Path) -> None:
+    """The collector comes when it likes."""
+    import tensorflow as tf
+
+    from serving.encoder import Encoder
+
+    held = [Encoder.of_queries(Bundle.open(write_whole_world(tmp_path)))]
+    handles = list(held[0].tables)
+
+    @tf.function
+    def traced() -> tf.Tensor:
+        held.clear()
+        gc.collect()
+        return tf.constant(0)
+
+    graph = traced.get_concrete_function().graph
+    assert [operation.type for operation in graph.get_operations() if "Resource" in operation.type] == []
+    for handle in handles:
+        with pytest.raises(tf.errors.NotFoundError):
+            tf.raw_ops.LookupTableSizeV2(table_handle=handle)

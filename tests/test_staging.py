@@ -15,6 +15,7 @@ from serving_world import write_world
 from pipelines import index, prepare
 from pipelines.exits import exit_code
 from serving import staging
+from serving.bundle import Bundle
 from serving.staging import OutputExistsError, publish, refuse_existing, staged
 from towers.config import DataConfig
 
@@ -217,7 +218,7 @@ def test_prepare_and_index_ask_for_the_place_before_they_read_or_build(
     with pytest.raises(NotADirectoryError, match="file is not a directory"):
         prepare.run(DataConfig(), tmp_path / "no such events", tmp_path / "file" / "out")
     write_world(tmp_path / "bundle")
-    monkeypatch.setattr(index, "sample_queries", lambda *_: pytest.fail("the work began"))
+    monkeypatch.setattr(Bundle, "sample_queries", lambda *_: pytest.fail("the work began"))
     monkeypatch.setattr("serving.staging.os.access", lambda *_, **__: False)
     with pytest.raises(PermissionError, match=f"no permission to write in {tmp_path / 'bundle'}"):
         index.run(tmp_path / "bundle")
