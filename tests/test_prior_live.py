@@ -9,6 +9,7 @@ from serving_world import ITEMS, copied_towers, item_vectors, save_towers, write
 
 from pipelines import fold
 from serving.bundle import Bundle
+from serving.catalogue import Wanted
 from serving.encoder import Encoder
 from serving.errors import BundleError
 from serving.journal import Journal, UserEvent
@@ -124,6 +125,10 @@ def test_popular_items_are_those_of_the_counts(live: tuple[Recaller, Live]) -> N
     assert recalled.source == "popular"
     assert recalled.ids == [f"i{row}" for row in order]
     assert recalled.scores.tolist() == COUNTS[order].tolist()
+    # Only the four last, of which the last is the least popular.
+    among = live[0].recall(RecallQuery(k=3, wanted=Wanted(allow=("i3", "i5", "i6"))))
+    assert COUNTS[[3, 5, 6]].tolist() == [0, 5, 4]
+    assert among.ids == ["i5", "i6", "i3"]
 
 
 def test_a_prior_of_another_shape_is_refused(tmp_path: Path) -> None:
