@@ -200,7 +200,7 @@ def test_a_knob_is_paired_with_the_unchanged_recipe_and_the_table_tells_the_chan
 
 def test_a_knob_that_halves_a_figure_breaks_the_claim() -> None:
     def found(value: float) -> dict[str, Any]:
-        return {knobs.UNCHANGED: {"value": 0.4}, "data.refit = true": {"value": value}, "questions": 3}
+        return {knobs.UNCHANGED: {"value": 0.4}, "data.refit = false": {"value": value}, "questions": 3}
 
     assert knobs.claims_of({"world": {"recall@20": found(0.2), "ndcg@20": found(0.199)}}) == {
         "world, recall@20: every setting keeps at least half": True,

@@ -85,14 +85,20 @@ def test_the_recall_table_has_a_row_for_every_ranker_and_marks_the_strongest_bas
 
 
 def best_by_hand(bundle: Path, user: str, k: int) -> tuple[list[str], list[str]]:
-    """Ids and titles of the k best unseen items, by one dot product after the other over the bundle's files."""
+    """Ids and titles of the k best unseen items, by one dot product and its prior after the other over the files."""
     row = pl.read_parquet(bundle / "query_ids.parquet")["query_id"].to_list().index(user)
     ids = pl.read_parquet(bundle / "item_ids.parquet")["item_id"].to_list()
     titles = pl.read_parquet(bundle / "item_attributes.parquet")["title"].to_list()
     offsets, seen = np.load(bundle / "seen_offsets.npy"), np.load(bundle / "seen_items.npy")
     masked = set(seen[offsets[row] : offsets[row + 1]].tolist())
     query, vectors = np.load(bundle / "query_vectors.npy")[row], np.load(bundle / "item_vectors.npy")
-    scores = [(-float(np.dot(query, vector)), item) for item, vector in enumerate(vectors) if item not in masked]
+    prior, shares = json.loads((bundle / "manifest.json").read_text())["prior"], np.load(bundle / "item_prior.npy")
+    now = max(0.0, prior["now"] + prior["length"] * np.log1p(offsets[row + 1] - offsets[row]))
+    scores = [
+        (-float(np.dot(query, vector) + now * recent - prior["past"] * past), item)
+        for item, (vector, (recent, past)) in enumerate(zip(vectors, shares, strict=True))
+        if item not in masked
+    ]
     best = [item for _, item in sorted(scores)[:k]]
     return [ids[item] for item in best], [titles[item] for item in best]
 
