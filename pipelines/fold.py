@@ -53,11 +53,8 @@ def run(bundle: Path, state: Path, out: Path, *, overwrite: bool = False) -> Man
         # Before the changes are read: what is added meanwhile will be replayed once more.
         last = max((change.seq for change in journal.items_since(0)), default=0)
         live.attach(recaller)
-    except JournalError as error:
-        raise DataError(f"--state {state}: {error}") from None
-    before, prior = opened.manifest.live, opened.manifest.prior
-    counted = before.events if before is not None and before.journal == journal.identity else 0
-    try:
+        before, prior = opened.manifest.live, opened.manifest.prior
+        counted = before.events if before is not None and before.journal == journal.identity else 0
         events = journal.events_since(counted)
     except JournalError as error:
         raise DataError(f"--state {state}: {error}") from None

@@ -16,7 +16,7 @@ from towers.config import Config, PriorConfig
 from towers.model import TwoTower
 from towers.prior import Shares, log_share, prior_of
 
-DECIMALS = 6  # of a weight
+DECIMALS = 6  # of a weight, and of a norm exponent
 
 
 def has_prior(config: Config, data: Dataset) -> bool:

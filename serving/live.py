@@ -173,8 +173,7 @@ class Live:
             self._events = news[-1][0]
             taken = {each.item_id for _, each in news}
             for recaller in self._applied:
-                if recaller.bundle.manifest.prior is not None:
-                    recaller.catalogue.live.recount(taken)
+                recaller.catalogue.live.recount(taken)
 
     def _catch_up(self, recaller: Recaller, seq: int) -> int:
         """Takes in the changes after `seq`; the last one's number."""

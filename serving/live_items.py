@@ -157,7 +157,8 @@ class LiveItems:
         with self._lock:
             old = self.view
             taken = [item_id for item_id in item_ids if old.rows.get(item_id, -1) >= 0]
-            if not taken:
+            without_prior = old.recall_vectors.shape[1] == old.vectors.shape[1]
+            if not taken or without_prior:
                 return
             places = np.array([old.rows[item_id] for item_id in taken], np.int64) - old.base
             recall_vectors = old.recall_vectors.copy()

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
+from pipelines.prior import DECIMALS
 from pipelines.progress import say
 from pipelines.tuning.search import ROOM, Search
 from pipelines.tuning.space import Raw
 from pipelines.tuning.study import Tried
-from pipelines.tuning.training import DECIMALS, Run, Share, train
+from pipelines.tuning.training import Run, Share, train
 from serving.staging import remove
 
 LONGER = ((2.5, 3), (5.0, 1))  # so many shares for so many of the best that had not converged

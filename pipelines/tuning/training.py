@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from pipelines.dataset import Dataset
 from pipelines.popularity import Counting
-from pipelines.prior import prior_config
+from pipelines.prior import DECIMALS, prior_config
 from pipelines.stage import build_training
 from pipelines.tuning.clock import Clock
 from serving.staging import staged
@@ -32,7 +32,6 @@ End = Literal[
 
 MEASURED_STEPS = 20  # before an epoch's time is foretold
 MEASURED_S = 1.0
-DECIMALS = 6  # of a norm exponent
 OVERRUN = 1.05  # an epoch that would end so far beyond the share is still trained
 
 
