@@ -21,7 +21,7 @@ DEMO_BASELINES = {
 TIMED_RANKERS = ("model", "strongest baseline")
 TIMED_SETS = {
     "ml-100k": "MovieLens-100k, five cut-offs in time",
-    "world": "Three synthetic worlds with fashion",
+    "world": "Two synthetic worlds with fashion",
 }
 
 
