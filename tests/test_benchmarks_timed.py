@@ -241,7 +241,7 @@ def test_the_readmes_row_names_model_baseline_and_both_differences() -> None:
     rows = table.timed_rows({"budget_minutes": 20.0, "figures": {"world": {"tune": figures}}})
     assert rows == [
         (
-            "Three synthetic worlds with fashion, `towers tune` in 20 min: recall@20 / NDCG@20",
+            "Two synthetic worlds with fashion, `towers tune` in 20 min: recall@20 / NDCG@20",
             "0.3000 / 0.5000; strongest cheap baseline 0.2000 / 0.3500; ahead by 0.1000 (0.0900 to 0.1100) and 0.1500 "
             "(0.1400 to 0.1600)",
             "timed --work DIR",
