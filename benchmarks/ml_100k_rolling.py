@@ -72,6 +72,8 @@ STEPS = (("ids", "history"), ("history", "user features"), ("ids", "user feature
 BALANCED = "balanced popularity"
 BASELINES = (POPULARITY, BALANCED, KNN)
 METRICS = ("recall", NEW)
+# What is studied are features: nothing but them tells what is in fashion.
+ALONE = {"prior": "off", "norm_exponent": 0.0}
 Columns = dict[str, NDArray[np.float64]]
 
 
@@ -135,6 +137,7 @@ def variant(recipe: dict[str, Any], name: str) -> dict[str, Any]:
     """The recipe with the features and settings of one variant, everything else the same."""
     kept, settings = VARIANTS[name]
     out = copy.deepcopy(recipe)
+    out["model"] |= ALONE
     for key, value in settings.items():
         *path, last = key.split(".")
         section = out

@@ -55,12 +55,14 @@ def test_a_mean_is_over_questions_and_a_difference_is_paired() -> None:
 def test_a_variant_has_its_features_its_own_settings_and_everything_else_of_the_recipe() -> None:
     recipe = tomllib.loads(study.RECIPE.read_text(encoding="utf-8"))
     named = {name: study.variant(recipe, name) for name in study.VARIANTS}
-    assert named["user features"] == recipe
+    # Nothing but the features says what is in fashion.
+    alone = {**recipe, "model": recipe["model"] | {"prior": "off", "norm_exponent": 0.0}}
+    assert named["user features"] == alone
     assert {side: list(features) for side, features in named["history"]["features"].items()} == {
         "query": ["user_id", "history"],
         "candidate": ["item_id", "audience"],
     }
-    assert named["ids"]["model"] == recipe["model"] | {"temperature": 0.2, "norm_exponent": 1.0}
+    assert named["ids"]["model"] == alone["model"] | {"temperature": 0.2, "norm_exponent": 1.0}
     assert named["ids"]["train"] == recipe["train"] | {"balance": 0.0}
     assert named["ids"]["optimizer"] == recipe["optimizer"]
     assert list(named["item features"]["features"]["candidate"]) == ["item_id", "release_year", "genres"]
