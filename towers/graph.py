@@ -136,9 +136,7 @@ def _near(companions: Companions, cooccurrence: float) -> _Matrix:
     return _Matrix(row, companions.item[row, place], value, (len(companions.item), len(companions.item)))
 
 
-def _by_rows(
-    row: NDArray[np.integer], column: NDArray[np.integer], value: Floats, shape: tuple[int, int]
-) -> tf.Tensor:
+def _by_rows(row: NDArray[np.integer], column: NDArray[np.integer], value: Floats, shape: tuple[int, int]) -> tf.Tensor:
     """The matrix as a variant: rows of what is not zero."""
     order = np.lexsort((column, row))
     places = np.stack([row[order], column[order]], axis=1).astype(np.int64)
