@@ -5,10 +5,13 @@
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
+LOWEST := .venv-lowest
+# What imports serving, and of the model nothing.
+SERVING_TESTS = $(shell grep -lE '^(from|import) serving' tests/test_*.py | xargs grep -LE '^(from|import) (towers|training_world)')
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test long fast lint format image-check lock clean
+.PHONY: help demo test long fast lint format image-check lock lowest clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -43,8 +46,11 @@ lock: ## write both locks anew from pyproject.toml (needs uv)
 	$(LOCK) pyproject.toml -o requirements.lock
 	$(LOCK) pyproject.toml --extra dev -o requirements-dev.lock
 
+lowest: $(LOWEST)/.installed  ## the tests of serving with the lowest versions that pyproject.toml allows (needs uv)
+	$(LOWEST)/bin/python -m pytest $(SERVING_TESTS)
+
 clean:  ## remove the environment, the demo and every cache
-	rm -rf $(VENV) demo build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf $(VENV) $(LOWEST) demo build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 
 LOCK = uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-annotate \
 	--python-version 3.11 --python-platform x86_64-manylinux_2_28
@@ -86,3 +92,12 @@ ifndef UV
 # An environment that uv made has no pip.
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip
 endif
+
+# An environment of its own, without the lock: the versions of the direct dependencies are the lower bounds.
+$(LOWEST)/.installed: pyproject.toml
+	@test -n "$(UV)" || { echo "make lowest needs uv on PATH" >&2; exit 1; }
+	rm -rf $(LOWEST)
+	uv venv --quiet --python $(or $(PYTHON),3.11) $(LOWEST)
+	uv pip install --python $(LOWEST)/bin/python --resolution lowest-direct -r pyproject.toml --extra dev
+	uv pip install --python $(LOWEST)/bin/python --quiet --no-build-isolation --no-deps --editable .
+	@touch $@

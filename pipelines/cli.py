@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from pipelines import cli_bundles, cli_keys
+from pipelines.cli_export import export
 from pipelines.cli_options import Bundle, Dataset, Overrides, Overwrite, Recipe
 from pipelines.cli_serve import serve
 from pipelines.cli_tune import tune
@@ -135,40 +136,12 @@ app.command(
 )(tune)
 
 
-@app.command(
+app.command(
     epilog=_example(
         "towers export --run run --out bundle",
         "towers export --bundle bundle --prior-from events.csv --out renewed",
     )
-)
-def export(
-    out: Annotated[Path, typer.Option(help="The bundle to write.")],
-    run: Annotated[Path | None, typer.Option(help="A run, written by 'towers train'.", show_default=False)] = None,
-    popular_by: Annotated[
-        str | None, typer.Option(help="A user column: strangers of each of its values get their own popular items.")
-    ] = None,
-    bundle: Annotated[
-        Path | None, typer.Option(help="With --prior-from: the bundle whose prior is renewed.", show_default=False)
-    ] = None,
-    prior_from: Annotated[
-        Path | None,
-        typer.Option(help="Events, as for prepare: renew the prior and the index of --bundle, without training."),
-    ] = None,
-    overwrite: Overwrite = False,
-) -> None:
-    """Write the bundle that serves a run: both towers, all vectors, a manifest."""
-    if (run is None) == (bundle is None) or (bundle is None) != (prior_from is None):
-        raise typer.BadParameter("give --run RUN, or both --bundle BUNDLE and --prior-from EVENTS", param_hint="--run")
-    if run is not None:
-        from pipelines import export as command
-
-        command.run(run, out, popular_by=popular_by, overwrite=overwrite)
-    elif bundle is not None and prior_from is not None:
-        from pipelines import renew
-
-        if popular_by is not None:
-            raise typer.BadParameter("is of a run; the popular items of --bundle stay", param_hint="--popular-by")
-        renew.run(bundle, prior_from, out, overwrite=overwrite)
+)(export)
 
 
 @app.command(epilog=_example("towers index --bundle bundle --target-recall 0.98"))
@@ -255,8 +228,18 @@ def demo(
     command.run(out)
 
 
+@app.command(epilog=_example("towers doctor"))
+def doctor() -> int:
+    """Say what this machine has of what the commands need, and what to do where something lacks; exit code 1 then."""
+    from pipelines import doctor as command
+
+    return 1 if command.run() else 0
+
+
 def main() -> None:
     """The entry point: every way a command can end becomes an exit code and at most one line."""
     words = sys.argv[1:] or ["--help"]
     kept = KEPT.get(words[0], "no unfinished output is left")
-    sys.exit(exit_code(lambda: app(words, prog_name="towers", standalone_mode=False), kept=kept))
+    # Typer reads words by pydantic, and that may be what is broken.
+    command = doctor if words == ["doctor"] else lambda: app(words, prog_name="towers", standalone_mode=False)
+    sys.exit(exit_code(command, kept=kept))

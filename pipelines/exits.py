@@ -31,6 +31,7 @@ KEPT = {
     "bundles": "the change is made whole or not at all; 'towers bundles list' shows it",
     "keys": "the file of keys is changed whole or not at all",
     "check": "nothing was changed",
+    "doctor": "nothing was changed",
     "losses": "nothing was changed",
     "samplers": "nothing was changed",
 }

@@ -14,7 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from serving.errors import BundleError
 
-SCHEMA_VERSION: Literal[1] = 1
+# 2 has `prior` and `live.events`: who passes over them answers with other scores. Some bundles of 1 have them, too.
+SCHEMA_VERSION: Literal[2] = 2
+READABLE = (1, SCHEMA_VERSION)
 MANIFEST = "manifest.json"
 DIGEST = "digest"
 # What people give in place of a bundle, by the file that only such a directory holds (docs/design.md).
@@ -125,7 +127,7 @@ class PriorInfo(_Record):
 class Manifest(_Record):
     """Everything a reader of a bundle must know before it opens another file. `files` covers all but the manifest."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     model_version: str = Field(min_length=1)
     created_at: datetime
     dimension: int = Field(ge=1)
@@ -172,10 +174,10 @@ def inside(path: str) -> None:
 
 
 def read_manifest(bundle: Path) -> Manifest:
-    """Reads `manifest.json` of a bundle.
+    """Reads `manifest.json` of a bundle; what an earlier release wrote comes as this one would write it.
 
     Raises:
-        BundleError: it is missing, not JSON, of another schema version, altered, or a key in it is wrong.
+        BundleError: it is missing, not JSON, of a schema version of a later release, altered, or a key in it is wrong.
     """
     path = bundle / MANIFEST
     try:
@@ -187,14 +189,18 @@ def read_manifest(bundle: Path) -> Manifest:
     except (ValueError, RecursionError) as error:
         raise BundleError(f"{path}: truncated or altered, not valid JSON: {error}") from None
     version = raw.get("schema_version") if isinstance(raw, dict) else None
-    if version != SCHEMA_VERSION:
+    if version not in READABLE:
+        later = isinstance(version, int) and version > SCHEMA_VERSION
+        advice = "take the release that wrote it, or export the run again with this one"
         raise BundleError(
-            f"{path}: schema version {version!r}; this release reads version {SCHEMA_VERSION}: export the run again"
+            f"{path}: schema version {version!r}; this release reads {' and '.join(map(str, READABLE))}: "
+            f"{advice if later else 'export the run again'}"
         )
     if DIGEST not in raw:
         raise BundleError(f"{path}: altered: it has no {DIGEST}; export the run again")
     if raw.pop(DIGEST) != _digest(raw):
         raise BundleError(f"{path}: altered: its {DIGEST} is not that of its content")
+    raw["schema_version"] = SCHEMA_VERSION
     try:
         return Manifest.model_validate_json(json.dumps(raw))
     except ValidationError as error:

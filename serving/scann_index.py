@@ -277,9 +277,10 @@ def _scann() -> Any:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         from scann.scann_ops.py import scann_ops_pybind
-    except ImportError as error:
+    except Exception as error:  # noqa: BLE001 - TensorFlow, which it imports, has errors of its own for a library
         raise BundleError(
-            f"ScaNN cannot be loaded on this platform ({error}); it publishes wheels for Linux (glibc, x86-64 and "
-            'arm64) and macOS only. Use the exact index instead: towers index --kind exact (kind="exact")'
+            f"ScaNN cannot be loaded on this platform ({error}); it publishes wheels for Linux (glibc) and macOS only, "
+            "and 1.4.2 for ARM Linux installs and does not import. Use the exact index instead: "
+            'towers index --kind exact (kind="exact")'
         ) from None
     return scann_ops_pybind

@@ -180,6 +180,10 @@ def spoil_manifest(bundle: Path, change: Callable[[dict], None]) -> None:
     edit_manifest(bundle, change, vouched=False)
 
 
+def of_schema(bundle: Path, version: int) -> None:
+    edit_manifest(bundle, lambda manifest: manifest.update(schema_version=version))
+
+
 WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated": (shorten, r"item_vectors.npy: truncated: 2043 bytes, the manifest says 2048"),
     "truncated and vouched for": (shorten_and_vouch, r"item_vectors.npy: truncated or altered"),
@@ -188,7 +192,8 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing tower file": (lambda b: (b / "query_tower/saved_model.pb").unlink(), r"saved_model.pb: missing"),
     "missing manifest": (lambda b: (b / "manifest.json").unlink(), r"no manifest.json"),
     "half a manifest": (lambda b: (b / "manifest.json").write_text('{"schema_ver'), r"manifest.json: .*not valid JSON"),
-    "other schema": (lambda b: edit_manifest(b, lambda m: m.update(schema_version=2)), r"version 2; .* version 1"),
+    "later schema": (lambda b: of_schema(b, 3), r"version 3; this release reads 1 and 2: take the release that wrote"),
+    "no such schema": (lambda b: of_schema(b, 0), r"version 0; this release reads 1 and 2: export the run again$"),
     "no schema": (lambda b: edit_manifest(b, lambda m: m.pop("schema_version")), r"schema version None"),
     "manifest dimension": (lambda b: edit_manifest(b, lambda m: m.update(dimension=9)), r"be \[60, 9\], is"),
     "array dimension": (other_dimension, r"query_vectors.npy: must be \[12, 8\], is \[12, 9\]"),

@@ -32,6 +32,7 @@ VERBS = [
     "serve",
     "query",
     "demo",
+    "doctor",
 ]
 
 
@@ -183,6 +184,7 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
         ("query --url http://x --user u --k 3", ("u",), {"bundle": None, "url": "http://x", "k": 3}),
         ("query --url http://x --bundle b --user u", ("u",), {"bundle": b, "url": "http://x", "k": 10}),
         ("demo", (Path("demo"),), {}),
+        ("doctor", (), {}),
     ]
     for name in ("TOWERS_HOST", "TOWERS_PORT", "TOWERS_WORKERS"):
         monkeypatch.delenv(name, raising=False)

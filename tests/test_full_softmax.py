@@ -183,6 +183,19 @@ def test_an_eager_tape_keeps_no_block() -> None:
         assert [block() for block in blocks] == [None] * 4
 
 
+def trained_table() -> weakref.ref:
+    world = World(6)
+    tf.function(lambda: world.gradients(lambda: world.in_blocks(5)), autograph=False)()
+    return weakref.ref(world.item)
+
+
+def test_a_model_that_is_gone_leaves_no_table() -> None:
+    """`tf.custom_gradient` would hold it until the process ends."""
+    table = trained_table()
+    gc.collect()
+    assert table() is None
+
+
 def test_an_adam_step_equals_one_on_all_logits() -> None:
     ours, theirs = World(4), World(4)
 

@@ -13,7 +13,6 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
-from tensorflow.python.ops.linalg.sparse import sparse_csr_matrix_ops as csr
 
 from towers.cooccurrence import Companions
 from towers.events import Floats, Int64s
@@ -124,10 +123,10 @@ class _Matrix:
         self._backward = _by_rows(column, row, value, shape[::-1])
 
     def times(self, dense: tf.Tensor) -> tf.Tensor:
-        return csr.sparse_matrix_mat_mul(self._forward._matrix, dense)
+        return tf.raw_ops.SparseMatrixMatMul(a=self._forward, b=dense)
 
     def transposed_times(self, dense: tf.Tensor) -> tf.Tensor:
-        return csr.sparse_matrix_mat_mul(self._backward._matrix, dense)
+        return tf.raw_ops.SparseMatrixMatMul(a=self._backward, b=dense)
 
 
 def _near(companions: Companions, cooccurrence: float) -> _Matrix:
@@ -137,9 +136,16 @@ def _near(companions: Companions, cooccurrence: float) -> _Matrix:
     return _Matrix(row, companions.item[row, place], value, (len(companions.item), len(companions.item)))
 
 
-def _by_rows(
-    row: NDArray[np.integer], column: NDArray[np.integer], value: Floats, shape: tuple[int, int]
-) -> csr.CSRSparseMatrix:
+def _by_rows(row: NDArray[np.integer], column: NDArray[np.integer], value: Floats, shape: tuple[int, int]) -> tf.Tensor:
+    """The matrix as a variant: rows of what is not zero."""
     order = np.lexsort((column, row))
     places = np.stack([row[order], column[order]], axis=1).astype(np.int64)
-    return csr.CSRSparseMatrix(tf.SparseTensor(places, value[order], shape))
+
+    def by_rows(places: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+        return tf.raw_ops.SparseTensorToCSRSparseMatrix(indices=places, values=value, dense_shape=shape)
+
+    # As a function, which tells the graph that captures its result type and shape; an operation alone does not.
+    made = tf.function(by_rows, autograph=False).get_concrete_function(
+        tf.TensorSpec(places.shape, tf.int64), tf.TensorSpec(value.shape, tf.float32)
+    )
+    return made(tf.constant(places), tf.constant(value[order]))

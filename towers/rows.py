@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
+
+from towers.unpublished import compiled_by_xla
 
 Gradient = Any  # tf.Tensor or tf.IndexedSlices
 
@@ -98,7 +99,7 @@ def added_rows(total: tf.Tensor, slices: tf.IndexedSlices) -> tf.Tensor:
     `tf.tensor_scatter_nd_add` copies `total` on a CPU; XLA, which does not, knows no other.
     """
     rows = tf.cast(slices.indices, tf.int64)[:, tf.newaxis]
-    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+    if compiled_by_xla():
         return tf.tensor_scatter_nd_add(total, rows, slices.values)
     return tf.raw_ops.ScatterNdNonAliasingAdd(input=total, indices=rows, updates=slices.values)
 

@@ -9,13 +9,14 @@ instead of keeping it: it costs the time of one more forward pass, and the memor
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import record, tape
 
 from towers.losses.products import product
 from towers.rows import added_rows, every_row
+from towers.unpublished import recorded
 
 Encode = Callable[[tf.Tensor], tf.Tensor]  # int64 [n] item numbers to vectors [n, D]
 
@@ -91,27 +92,9 @@ def _less_labels(
     exact = tf.float64 if query.dtype == tf.float64 else tf.float32
     labels = None if labels is None else tf.cast(labels, exact)
     blocks = _Blocks(encode, count, min(block, count), labels, spread, half)
-    log_sum, linear = _recorded(blocks, tf.cast(query, exact) * tf.cast(scale, exact))
+    scaled = tf.cast(query, exact) * tf.cast(scale, exact)
+    log_sum, linear = recorded(partial(blocks.forward, scaled), [scaled], partial(blocks.backward, scaled))
     return log_sum * (1 if labels is None else tf.reduce_sum(labels, axis=1)) - linear
-
-
-def _recorded(blocks: "_Blocks", scaled: tf.Tensor) -> list[tf.Tensor]:
-    """`forward`, with `backward` as its gradient on every `GradientTape`.
-
-    Not `tf.custom_gradient`: that reads each variable whole, which copies a table that is also scattered to. In a
-    `tf.function` inside another one TensorFlow does not ask this gradient, but differentiates the loop, which keeps all
-    blocks: right, but large.
-    """
-    with record.stop_recording(), record.VariableWatcher() as watcher:
-        results = list(blocks.forward(scaled))
-    variables = sorted(watcher.watched_variables(), key=lambda one: one.name)
-    tape.variables_accessed(variables)
-
-    def gradient(of_log_sum: tf.Tensor, of_linear: tf.Tensor) -> list[Any]:
-        return blocks.backward(scaled, results[0], of_log_sum, of_linear, variables)
-
-    record.record_operation("full_softmax", results, [scaled, *(one.handle for one in variables)], gradient)
-    return results
 
 
 @dataclass(frozen=True)
@@ -162,9 +145,8 @@ class _Blocks:
     def backward(
         self,
         scaled: tf.Tensor,
-        log_sum: tf.Tensor,
-        of_log_sum: tf.Tensor,
-        of_linear: tf.Tensor,
+        results: Sequence[tf.Tensor],
+        upstream: Sequence[tf.Tensor],
         variables: Sequence[tf.Variable],
     ) -> list[Any]:
         """Gradients of the scaled queries and of the variables, given those of the two results of `forward`.
@@ -172,6 +154,7 @@ class _Blocks:
         ``d s_j = (d log_sum) exp(s_j - log_sum) + (d linear) l_j``. The gradients of a table's rows are added up in one
         [rows, D], which goes on as slices of all rows (see `every_row`).
         """
+        log_sum, (of_log_sum, of_linear) = results[0], upstream
         kinds: list[type] = []
 
         def step(i: tf.Tensor, back: tf.Tensor, *sums: tf.Tensor) -> tuple[tf.Tensor, ...]:
