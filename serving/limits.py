@@ -1,0 +1,121 @@
+"""How much of a worker requests may take: their size, their time, and the places among those that are worked on.
+
+In: requests. Out: to the app those that have come whole and found a place; to the others 400, 413 or 429, at once. Who
+waits for the caller holds no place: neither half a body nor an answer that is not read keeps others out.
+"""
+
+import asyncio
+import math
+
+from serving import metrics
+from serving.asgi import CLOSE, App, Message, Receive, Scope, Send, answer
+from serving.exchange import Exchange, Exchanges
+from serving.schemas import error_bytes
+from serving.settings import Settings
+
+ALWAYS = frozenset({"/healthz", "/readyz", "/metrics"})  # A full service is not a dead one.
+LIGHT = "/recall"
+UNTIMED = frozenset({"/admin/reload"})  # as long as a bundle takes to open
+AGAIN = (b"retry-after", b"1")
+NO_UPGRADE = error_bytes("invalid_http", "send HTTP/1.1 without Upgrade: no other protocol is spoken here")
+FULL = {
+    "concurrency": "as many requests as the service takes are being answered; try again",
+    "heavy": "as many batches, vectors and changes as the service takes are being worked on; try again",
+}
+
+
+class Limits:
+    """Pure ASGI, behind the keys: a caller without one keeps nothing here.
+
+    Attributes:
+        in_flight: requests that are worked on.
+        heavy: those of them that are not `POST /recall`. They hold threads and the processor long, so few of them
+            suffice; what is left of the threads is for single recalls.
+
+    Args:
+        app: what answers.
+        settings: the limits.
+    """
+
+    def __init__(self, app: App, settings: Settings) -> None:
+        self.app, self._settings = app, settings
+        self.in_flight = self.heavy = 0
+        self._exchanges = Exchanges(settings.max_waiting_bytes)
+        self._too_large = error_bytes("too_large", f"the body is larger than {settings.max_body_bytes} bytes")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request, or lets it be answered."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        length, closing, path = 0, [], scope["path"]
+        for name, value in scope["headers"]:
+            if name == b"upgrade":
+                # httptools drops the body of such a request, or takes it for the next one: nothing more is read.
+                metrics.refused("upgrade")
+                await answer(send, 400, NO_UPGRADE, CLOSE)
+                return
+            if name == b"content-length":
+                length = int(value)
+            elif name == b"expect":
+                closing = [CLOSE]  # Who is refused now may send the body yet, or not.
+        if path in ALWAYS:
+            await self.app(scope, receive, send)
+        elif length > self._settings.max_body_bytes:
+            await answer(send, 413, self._too_large, *closing)
+        elif not await self._refused(send, path, *closing):
+            await self._exchange(scope, receive, send)
+
+    async def _exchange(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(self._exchanges, receive, send, self._settings.body_timeout_s)
+        self._exchanges.add(exchange)
+        try:
+            arrived = await exchange.arrives(self._settings.max_body_bytes)
+            if arrived is None:
+                await answer(exchange.send, 413, self._too_large)
+            elif arrived and not await self._refused(exchange.send, scope["path"]):
+                await self._work(scope, exchange)
+        except asyncio.CancelledError:
+            if not exchange.given_up:
+                raise
+        finally:
+            self._exchanges.remove(exchange)
+            if exchange.answering is not None:
+                await exchange.answering  # before the server looks for an answer, and sends one of its own
+
+    async def _work(self, scope: Scope, exchange: Exchange) -> None:
+        """Gives a request a place until its answer begins, or its work ends without one."""
+        path, inside = scope["path"], True
+        heavy = path != LIGHT
+
+        def leave() -> None:
+            nonlocal inside
+            if inside:
+                inside = False
+                self.in_flight -= 1
+                self.heavy -= heavy
+
+        async def noting(message: Message) -> None:
+            if not exchange.given_up:
+                leave()
+            await exchange.send(message)
+
+        self.in_flight += 1
+        self.heavy += heavy
+        exchange.work(math.inf if path in UNTIMED else self._settings.request_timeout_s)
+        try:
+            await self.app(scope, exchange.receive, noting)
+        finally:
+            leave()
+
+    async def _refused(self, send: Send, path: str, *headers: tuple[bytes, bytes]) -> bool:
+        """Whether there is no place for a request; then 429 says so."""
+        if self.in_flight >= self._settings.max_concurrent:
+            reason = "concurrency"
+        elif path != LIGHT and self.heavy >= self._settings.max_heavy:
+            reason = "heavy"
+        else:
+            return False
+        metrics.refused(reason)
+        await answer(send, 429, error_bytes("too_many_requests", FULL[reason]), AGAIN, *headers)
+        return True
