@@ -99,21 +99,21 @@ class Exchange:
         Returns:
             Whether it is here; None where it is larger, False where it is late or its caller has gone.
         """
-        pieces, size, more = [], 0, True
-        while more:
+        come = bytearray()  # no list of pieces: a body may come byte by byte
+        while True:
             message = await self._source()
             if self.given_up or message["type"] == "http.disconnect":
                 return False
-            pieces.append(message.get("body", b""))
-            size += len(pieces[-1])
-            if size > most_bytes:
+            piece = message.get("body", b"")
+            if len(come) + len(piece) > most_bytes:
                 return None
-            more = message.get("more_body", False)
-            if more:
-                self._exchanges.keep(self, size)
-        if len(pieces) > 1:
+            if not message.get("more_body", False):
+                break
+            come += piece
+            self._exchanges.keep(self, len(come))
+        if come:
             self._exchanges.keep(self, 0)
-        self._body = b"".join(pieces)
+        self._body = bytes(come) + piece
         return True
 
     def work(self, seconds: float) -> None:
@@ -138,8 +138,8 @@ class Exchange:
             return
         self.work(self._answer_s)
         more = message.get("more_body", False)
+        self._exchanges.keep(self, len(body))
         for start in range(0, len(body), PIECE_BYTES):
-            self._exchanges.keep(self, len(body) - start)
             piece, rest = body[start : start + PIECE_BYTES], start + PIECE_BYTES < len(body)
             await self._sink({"type": message["type"], "body": piece, "more_body": rest or more})
         self._exchanges.keep(self, 0)

@@ -69,6 +69,27 @@ def test_half_bodies_have_one_bound_and_the_oldest_goes_first(refused: list[str]
     in_world(test, max_waiting_bytes=500_000, body_timeout_s=100)
 
 
+def test_half_bodies_of_callers_who_have_gone_are_not_counted(refused: list[str]) -> None:
+    async def test(world: World) -> None:
+        for _ in range(3):
+            gone = await world.caller()
+            gone.writer.write(HALF % (300_000, b"x" * 200_000))
+            await gone.writer.drain()
+            await asyncio.sleep(0.1)
+            gone.writer.close()
+            await asyncio.sleep(0.1)
+        halves = [await world.caller(2**19) for _ in range(2)]
+        for each in halves:
+            each.writer.write(HALF % (300_000, b"x" * 200_000))
+        await asyncio.sleep(0.1)
+        for each in halves:
+            each.writer.write(b"x" * 100_000)
+            assert (await each.answer())[::2] == (200, b"x" * 300_000)
+        assert refused == []
+
+    in_world(test, max_waiting_bytes=500_000, body_timeout_s=100)
+
+
 @parsers
 def test_an_answer_that_is_not_read_holds_no_place_and_is_given_up(refused: list[str], http: str) -> None:
     async def test(world: World) -> None:
