@@ -18,10 +18,35 @@ LIGHT = "/recall"
 UNTIMED = frozenset({"/admin/reload"})  # as long as a bundle takes to open
 AGAIN = (b"retry-after", b"1")
 NO_UPGRADE = error_bytes("invalid_http", "send HTTP/1.1 without Upgrade: no other protocol is spoken here")
+# Where so many are asked for on end, with no gap, it is no burst but a line that stands; until it has gone for a while.
+BURST_S, GAP_S, AFTER_S, LEAST = 0.25, 0.05, 0.5, 8
 FULL = {
+    "wait": "more requests come than can be answered soon; try again",
     "concurrency": "as many requests as the service takes are being answered; try again",
     "heavy": "as many batches, vectors and changes as the service takes are being worked on; try again",
 }
+
+
+class Line:
+    """How many single recalls may stand in line: a burst all places, for longer only a quarter of them.
+
+    Args:
+        most: the places.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._short = most, max(LEAST, most // 4)
+        self._since = self._asked_at = -math.inf
+        self._stands = False
+
+    def has_room(self, count: int, now: float) -> bool:
+        """Whether one more may come to so many, at a time in seconds."""
+        if count < self._short:
+            return True
+        if now - self._asked_at > (AFTER_S if self._stands else GAP_S):
+            self._since = now
+        self._asked_at, self._stands = now, now - self._since > BURST_S
+        return not self._stands and count < self._most
 
 
 class Limits:
@@ -40,6 +65,7 @@ class Limits:
     def __init__(self, app: App, settings: Settings) -> None:
         self.app, self._settings = app, settings
         self.in_flight = self.heavy = 0
+        self._line = Line(settings.max_concurrent)
         self._exchanges = Exchanges(settings.max_waiting_bytes)
         self._too_large = error_bytes("too_large", f"the body is larger than {settings.max_body_bytes} bytes")
 
@@ -110,11 +136,14 @@ class Limits:
 
     async def _refused(self, send: Send, path: str, *headers: tuple[bytes, bytes]) -> bool:
         """Whether there is no place for a request; then 429 says so."""
+        reason = None
         if self.in_flight >= self._settings.max_concurrent:
             reason = "concurrency"
-        elif path != LIGHT and self.heavy >= self._settings.max_heavy:
-            reason = "heavy"
-        else:
+        elif path != LIGHT:
+            reason = "heavy" if self.heavy >= self._settings.max_heavy else None
+        elif not self._line.has_room(self.in_flight - self.heavy, asyncio.get_running_loop().time()):
+            reason = "wait"
+        if reason is None:
             return False
         metrics.refused(reason)
         await answer(send, 429, error_bytes("too_many_requests", FULL[reason]), AGAIN, *headers)

@@ -5,6 +5,8 @@ import asyncio
 import pytest
 from limited_server import World, in_world
 
+from serving.limits import AFTER_S, BURST_S, GAP_S, Line
+
 pytestmark = pytest.mark.usefixtures("frequent_looks")
 
 HEAD = b"POST /recall HTTP/1.1\r\nHost: x\r\n"
@@ -325,3 +327,56 @@ def test_a_body_on_its_way_when_the_stop_begins_is_waited_for(http: str) -> None
         assert await caller.closed()
 
     in_world(test, http=http)
+
+
+def asked(line: Line, count: int, seconds: float, every: float, at: float) -> tuple[list[bool], float]:
+    """What is said to those who come to so many others for a time, and when it is over."""
+    said = []
+    for _ in range(round(seconds / every)):
+        at += every
+        said.append(line.has_room(count, at))
+    return said, at
+
+
+def test_a_burst_fills_all_places_and_a_line_that_stands_a_quarter() -> None:
+    line = Line(128)
+    assert [line.has_room(count, 1.0) for count in (0, 31, 32, 127, 128)] == [True, True, True, True, False]
+    said, at = asked(line, 32, 3.0, 0.01, 1.0)
+    # All come through for as long as a burst may last, and none afterwards.
+    first = round(BURST_S / 0.01)
+    assert said[: first - 1] == [True] * (first - 1) and not any(said[first + 1 :])
+    assert line.has_room(31, at)
+    said, at = asked(line, 40, 1.0, 2 * GAP_S, at)
+    assert not any(said)  # gaps do not end it
+    said, at = asked(line, 31, 2 * AFTER_S, 0.01, at)
+    assert all(said)
+    assert line.has_room(100, at)  # now it is a burst again
+
+
+def test_bursts_with_gaps_between_them_are_no_line() -> None:
+    said, _ = asked(Line(128), 127, 10.0, 1.5 * GAP_S, 0.0)
+    assert all(said)
+
+
+def test_few_places_know_no_line() -> None:
+    said, _ = asked(Line(8), 7, 3.0, 0.01, 0.0)
+    assert all(said)
+
+
+def test_a_line_that_stands_is_told_as_such_and_holds_no_heavy_request_up(
+    refused: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.limits.BURST_S", -1)  # what would be a burst stands already
+
+    async def test(world: World) -> None:
+        await world.holding(8)
+        other = await world.caller()
+        other.send("/recall", b"")
+        assert await other.code() == (429, "too_many_requests")
+        other.send("/similar", b"")
+        await world.app.until_begun(9)
+        world.app.gate.set()
+        assert (await other.answer())[0] == 200
+        assert refused == ["wait"]
+
+    in_world(test, max_concurrent=32)
