@@ -20,10 +20,11 @@ AGAIN = (b"retry-after", b"1")
 NO_UPGRADE = error_bytes("invalid_http", "send HTTP/1.1 without Upgrade: no other protocol is spoken here")
 # Where so many are asked for on end, with no gap, it is no burst but a line that stands; until it has gone for a while.
 BURST_S, GAP_S, AFTER_S, LEAST = 0.25, 0.05, 0.5, 8
+MANY = "too_many_requests"
 FULL = {
-    "wait": "more requests come than can be answered soon; try again",
-    "concurrency": "as many requests as the service takes are being answered; try again",
-    "heavy": "as many batches, vectors and changes as the service takes are being worked on; try again",
+    "wait": error_bytes(MANY, "more requests come than can be answered soon; try again"),
+    "concurrency": error_bytes(MANY, "as many requests as the service takes are being answered; try again"),
+    "heavy": error_bytes(MANY, "as many batches, vectors and changes as the service takes are worked on; try again"),
 }
 
 
@@ -89,7 +90,10 @@ class Limits:
             await self.app(scope, receive, send)
         elif length > self._settings.max_body_bytes:
             await answer(send, 413, self._too_large, *closing)
-        elif not await self._refused(send, path, *closing):
+        elif full := self._full(path):
+            metrics.refused(full)
+            await answer(send, 429, FULL[full], AGAIN, *closing)
+        else:
             await self._exchange(scope, receive, send)
 
     async def _exchange(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -99,8 +103,12 @@ class Limits:
             arrived = await exchange.arrives(self._settings.max_body_bytes)
             if arrived is None:
                 await answer(exchange.send, 413, self._too_large)
-            elif arrived and not await self._refused(exchange.send, scope["path"]):
-                await self._work(scope, exchange)
+            elif arrived:
+                if full := self._full(scope["path"]):
+                    metrics.refused(full)
+                    await answer(exchange.send, 429, FULL[full], AGAIN)
+                else:
+                    await self._work(scope, exchange)
         except asyncio.CancelledError:
             if not exchange.given_up:
                 raise
@@ -111,8 +119,7 @@ class Limits:
 
     async def _work(self, scope: Scope, exchange: Exchange) -> None:
         """Gives a request a place until its answer begins, or its work ends without one."""
-        path, inside = scope["path"], True
-        heavy = path != LIGHT
+        path, heavy, inside = scope["path"], scope["path"] != LIGHT, True
 
         def leave() -> None:
             nonlocal inside
@@ -134,17 +141,10 @@ class Limits:
         finally:
             leave()
 
-    async def _refused(self, send: Send, path: str, *headers: tuple[bytes, bytes]) -> bool:
-        """Whether there is no place for a request; then 429 says so."""
-        reason = None
+    def _full(self, path: str) -> str | None:
+        """The limit that leaves no place for a request."""
         if self.in_flight >= self._settings.max_concurrent:
-            reason = "concurrency"
-        elif path != LIGHT:
-            reason = "heavy" if self.heavy >= self._settings.max_heavy else None
-        elif not self._line.has_room(self.in_flight - self.heavy, asyncio.get_running_loop().time()):
-            reason = "wait"
-        if reason is None:
-            return False
-        metrics.refused(reason)
-        await answer(send, 429, error_bytes("too_many_requests", FULL[reason]), AGAIN, *headers)
-        return True
+            return "concurrency"
+        if path != LIGHT:
+            return "heavy" if self.heavy >= self._settings.max_heavy else None
+        return None if self._line.has_room(self.in_flight - self.heavy, asyncio.get_running_loop().time()) else "wait"
