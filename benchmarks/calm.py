@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def slow_loris(asked: Asked, per_s: float) -> tuple[dict[str, Any], dict[str, bool]]:
-    """Half of saturation, without and with hundreds of connections that send a byte a second, three times in turn."""
+    """Half of saturation, without and with hundreds of connections that send a body by bytes, three times in turn."""
     seconds, drips = 12.0, []
     alone, beside = [], []
     for turn in range(3):

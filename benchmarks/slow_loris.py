@@ -1,4 +1,4 @@
-"""A slow-loris client: connections that send a request byte by byte and never end it.
+"""A slow-loris client: connections that send a body byte by byte and never end it.
 
 In: a URL, how many connections, seconds. Out: how each connection ended and when. A process of its own
 (`python -m benchmarks.slow_loris`), so that the load generator beside it is not slowed down.
@@ -21,10 +21,12 @@ from urllib.parse import urlsplit
 from benchmarks.machine import ROOT
 
 EVERY_S = 1.0  # one byte a second: no server sees the connection idle
+# Heads that never end are for the proxy in front: the service itself has no time for them.
 HEADERS = b"POST /recall HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 BEGINNINGS = (
-    HEADERS + b"X-Slow: ",  # headers that never end
-    HEADERS + b'Content-Length: 1000\r\n\r\n{"user_id": "',  # a body that never ends
+    HEADERS + b'Content-Length: 1000\r\n\r\n{"user_id": "',
+    HEADERS + b'Transfer-Encoding: chunked\r\n\r\n3e8\r\n{"user_id": "',
+    HEADERS + b"Content-Length: 100000\r\n\r\n{" + b" " * 70_000,  # more than the server reads without being asked
 )
 
 

@@ -23,14 +23,13 @@ from serving.app import create_app  # First: it sets what NumPy reads when it is
 from serving.bundle import Bundle
 from serving.journal import Journal, JournalError
 from serving.keys import KeysError, read_keys
-from serving.limited_protocol import LimitedProtocol
 from serving.logs import log_config
-from serving.settings import PREFIX, Settings, file_content
+from serving.settings import ENDED, PREFIX, Settings, file_content
 from serving.versions import bundle_root
 
 log = logging.getLogger("uvicorn.error.serving")
 
-OTHER_FILES = 512
+OPEN_FILES = 4_096  # connections, and what bundles need beside them
 OTHER_VARIABLES = {"TOWERS_DEBUG", "TOWERS_DATA", "TOWERS_API_KEY"}  # of other commands
 
 
@@ -79,17 +78,18 @@ def run(
     Bundle.open(active, verify=settings.verify)
     if settings.state is not None:
         refuse_state(settings.state)
-    allow_open_files(settings)
+    allow_open_files()
     server: dict[str, Any] = {
         "host": settings.host,
         "port": settings.port,
         "log_level": settings.log_level,
         "log_config": log_config(settings),
         "access_log": False,
-        "http": partial(LimitedProtocol, settings=settings),
-        "ws": "none",  # A wish for a websocket is then plain HTTP, with its errors in the one shape.
+        "http": settings.http,
+        "ws": "none",  # A wish for a websocket is then a request, and gets the one error shape.
         "server_header": False,
         "proxy_headers": False,  # Nobody here asks for the address of a caller.
+        "timeout_keep_alive": settings.keep_alive_s,
         "timeout_graceful_shutdown": settings.graceful_timeout_s,
         "factory": True,
     }
@@ -115,17 +115,16 @@ def tell_risks(settings: Settings) -> None:
     known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields} | OTHER_VARIABLES
     for name in sorted(set(os.environ) - known):
         if name.startswith(PREFIX):
-            log.warning("%s is no setting of this service", name)
+            ended = ENDED.get(name.removeprefix(PREFIX).lower())
+            log.warning("%s is no setting of this service%s", name, f" any more: {ended}" if ended else "")
 
 
-def allow_open_files(settings: Settings) -> None:
-    """Asks the system for as many open files as connections, and what bundles need beside them, where it allows."""
-    wanted = 2 * settings.max_connections + OTHER_FILES
+def allow_open_files() -> None:
+    """Asks the system for as many open files as `OPEN_FILES`, where it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(
-            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
-        )
+    if soft != resource.RLIM_INFINITY and soft < OPEN_FILES:
+        most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def refuse_keys(keys: Path) -> None:
@@ -213,6 +212,8 @@ def read_settings(**given: Any) -> Settings:
         elif variable not in os.environ and name in in_file:
             where = f"{config}: {name}"
         if detail["type"] == "extra_forbidden":
+            if name in ENDED:
+                raise DataError(f"{where}: no such setting any more: {ENDED[name]}") from None
             near = difflib.get_close_matches(name, Settings.model_fields, 1)
             raise DataError(f"{where}: no such setting{f'; did you mean {near[0]}?' if near else ''}") from None
         raise DataError(f"{where}: {detail['msg']}, got {detail['input']!r}") from None

@@ -20,7 +20,6 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
 
 from serving import openapi, probes, routes
@@ -28,8 +27,9 @@ from serving.access import Access
 from serving.bundle import Bundle
 from serving.direct import Direct
 from serving.docs_page import add_docs_page
-from serving.drain import STATE, Drain
+from serving.drain import Drain
 from serving.errors import RequestError
+from serving.limits import Limits
 from serving.observed import Observed
 from serving.requests import explained
 from serving.routes import JSON
@@ -50,7 +50,6 @@ log = logging.getLogger("uvicorn.error.serving")
 
 STATUS_OF = {
     "invalid_json": 400,
-    "too_large": 413,
     "unsupported_media_type": 415,
     "no_state": 409,
     "not_recallable": 409,
@@ -69,19 +68,19 @@ def create_app(settings: Settings | None = None, *, verified: Path | None = None
         verified: a bundle whose checksums this process has just compared.
     """
     settings = settings or Settings()
+    drain = Drain(settings.linger_s)
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Drain]]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service = await asyncio.to_thread(Service, settings, verified=verified)
         await asyncio.to_thread(service.start)
         app.state.service = service
-        drain = Drain(settings.linger_s)
-        drain.install(service.drain)
+        drain.install()
         # Outside the main thread, as in a test, there are no signals.
         with suppress(ValueError, RuntimeError, NotImplementedError):
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.reload)
         watching = asyncio.create_task(service.watch())
-        yield {STATE: drain}
+        yield
         app.state.service = None
         watching.cancel()
         with suppress(asyncio.CancelledError):
@@ -101,6 +100,7 @@ def create_app(settings: Settings | None = None, *, verified: Path | None = None
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.service = None
+    app.state.drain = drain
     app.state.settings = settings
     app.state.documents = weakref.WeakKeyDictionary()
     _add_routes(app)
@@ -108,17 +108,18 @@ def create_app(settings: Settings | None = None, *, verified: Path | None = None
     app.add_exception_handler(RequestError, _on_request_error)
     app.add_exception_handler(RequestValidationError, _on_wrong_path)
     app.add_exception_handler(HTTPException, _on_http_exception)
-    app.add_exception_handler(ClientDisconnect, _on_disconnect)
     # The last one is the outermost; an exception that nobody foresaw ends in it.
     app.add_middleware(Direct, routes=routes.FAST)
-    app.add_middleware(Access, settings=settings)
-    app.add_middleware(Observed, settings=settings)
+    app.add_middleware(Limits, settings=settings)
+    if settings.keys is not None:
+        app.add_middleware(Access, keys=settings.keys)
+    app.add_middleware(Observed, settings=settings, drain=drain)
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     return app
 
 
 def _add_routes(app: FastAPI) -> None:
-    body = (400, 413, 415, 422, 429, 500, 503)
+    body = (400, 408, 413, 415, 422, 429, 500, 503)
     for path, method, function, summary, answer, example, statuses in (
         ("/recall", "POST", routes.recall, "The k best items for a user, features, a history or a vector",
          RecallResponse, openapi.ANSWER_EXAMPLE, body),
@@ -189,7 +190,3 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     message = {404: "no such path", 405: f"{request.method} is not allowed here"}
     content = error_bytes(CODE_OF.get(error.status_code, "http_error"), message.get(error.status_code, error.detail))
     return Response(content, error.status_code, headers=error.headers, media_type=JSON)
-
-
-async def _on_disconnect(_: Request, error: Exception) -> Response:
-    return Response(error_bytes("disconnected", "the caller went away"), 400, media_type=JSON)

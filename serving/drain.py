@@ -1,20 +1,17 @@
 """A stop that loses nothing: after SIGTERM requests are still taken for a while, and callers are told to go elsewhere.
 
-In: SIGTERM. Out: `begun` at once, which /readyz and the protocol read; the server's own stop `linger_s` later. In
-between every answer says `Connection: close`, so that when the listening socket closes no caller is in mid-request.
+In: SIGTERM. Out: `begun` at once, after which /readyz says 503 and every answer `Connection: close`; the server's own
+stop `linger_s` later, when nobody is in mid-request any more.
 """
 
 import asyncio
 import logging
 import signal
-from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 from typing import Any
 
 log = logging.getLogger("uvicorn.error.serving")
-
-STATE = "drain"  # its key in the state of the lifespan, where the protocol finds it
 
 
 class Drain:
@@ -31,12 +28,8 @@ class Drain:
         self.linger_s = linger_s
         self.begun = False
 
-    def install(self, begin: Callable[[], None]) -> None:
-        """Takes the signal from now on; outside the main thread, as in a test, there are no signals.
-
-        Args:
-            begin: called once in the event loop, when the stop begins.
-        """
+    def install(self) -> None:
+        """Takes the signal from now on; outside the main thread, as in a test, there are no signals."""
         loop = asyncio.get_running_loop()
         stop: Any = signal.getsignal(signal.SIGTERM)
         if not callable(stop):
@@ -46,7 +39,6 @@ class Drain:
             if not self.begun:  # A supervisor and its group may both send it: the second says nothing new.
                 self.begun = True
                 log.info("stopping in %g s", self.linger_s)
-                loop.call_soon_threadsafe(begin)
                 loop.call_soon_threadsafe(loop.call_later, self.linger_s, stop, number, frame)
 
         with suppress(ValueError):

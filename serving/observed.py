@@ -1,7 +1,8 @@
 """Around every request: its id, its time, its place in the metrics, its line in the log, and the answer to a defect.
 
 In: requests of the app inside. Out: its answers with `X-Request-Id`; where it fails, a 500 that says nothing of why.
-The metrics hold a request before its caller has the whole answer.
+The metrics hold a request before its caller has the whole answer. While the service stops every answer says
+`Connection: close`.
 """
 
 import asyncio
@@ -9,13 +10,13 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
 from itertools import count
-from typing import Any
 
 from starlette.routing import BaseRoute
 
 from serving import metrics
+from serving.asgi import CLOSE, App, Message, Receive, Scope, Send, answer
+from serving.drain import Drain
 from serving.logs import SERVER, request_id
 from serving.schemas import error_bytes
 from serving.settings import Settings
@@ -28,12 +29,7 @@ HEADER = b"x-request-id"
 SAFE_ID = re.compile(rb"[A-Za-z0-9._:+/=-]{1,128}")
 UNKNOWN = "unknown"
 INTERNAL = error_bytes("internal", "internal error; see the log")
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+STOPPING = error_bytes("stopping", "the service is stopping")
 
 
 class Observed:
@@ -42,10 +38,11 @@ class Observed:
     Args:
         app: what answers.
         settings: which requests are logged.
+        drain: whether the service is stopping.
     """
 
-    def __init__(self, app: App, settings: Settings) -> None:
-        self.app = app
+    def __init__(self, app: App, settings: Settings, drain: Drain) -> None:
+        self.app, self._drain = app, drain
         self._logged, self._slow_s = settings.access_log, settings.slow_ms / 1e3
         self._routes: _Templates | None = None
         # Of this process alone, and short: 12 random digits, then a number.
@@ -68,6 +65,8 @@ class Observed:
             if kind == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message.get("headers", ()), header]
+                if self._drain.begun and CLOSE not in message["headers"]:
+                    message["headers"].append(CLOSE)
             elif kind == "http.response.body" and status > 0 and not message.get("more_body", False):
                 # Before the end is sent: whoever has the answer finds it in the metrics of any worker.
                 self._over(scope, status, time.perf_counter() - begun)
@@ -78,9 +77,12 @@ class Observed:
         try:
             await self.app(scope, receive, noting)
         except asyncio.CancelledError:
-            # A stop has waited as long as it may; the protocol answers.
-            if status >= 0:
-                self._over(scope, status or 503, time.perf_counter() - begun)
+            # A stop has waited as long as it may.
+            if status == 0:
+                await answer(noting, 503, STOPPING, CLOSE)
+                return
+            if status > 0:
+                self._over(scope, status, time.perf_counter() - begun)
             raise
         except Exception:
             log.exception("%s %s failed", scope["method"], self._route(scope))
@@ -89,7 +91,7 @@ class Observed:
                 if status > 0:
                     self._over(scope, 500, time.perf_counter() - begun)
                 raise
-            await _internal(noting)
+            await answer(noting, 500, INTERNAL)
         finally:
             metrics.left()
 
@@ -141,9 +143,3 @@ class _Templates:
         if plain is not None:
             return plain
         return next((template for template, regex in self._patterns if regex.match(path)), UNKNOWN)
-
-
-async def _internal(send: Send) -> None:
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(INTERNAL)).encode())]
-    await send({"type": "http.response.start", "status": 500, "headers": headers})
-    await send({"type": "http.response.body", "body": INTERNAL})

@@ -67,6 +67,10 @@ ERROR_EXAMPLES: dict[int, tuple[str, dict[str, Any]]] = {
     ),
     404: ("No such path", {"code": "not_found", "message": "no such path", "field": None}),
     405: ("Another method", {"code": "method_not_allowed", "message": "GET is not allowed here", "field": None}),
+    408: (
+        "The body came too slowly",
+        {"code": "too_slow", "message": "the body of the request did not arrive in time", "field": None},
+    ),
     409: (
         "The service keeps no live changes",
         {
@@ -95,7 +99,7 @@ ERROR_EXAMPLES: dict[int, tuple[str, dict[str, Any]]] = {
         "More requests than the service takes; Retry-After says when to come again",
         {
             "code": "too_many_requests",
-            "message": "more requests come than can be answered soon; try again",
+            "message": "as many requests as the service takes are being answered; try again",
             "field": None,
         },
     ),

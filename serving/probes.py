@@ -107,7 +107,7 @@ async def readyz(request: Request) -> Response:
     service: Service | None = request.app.state.service
     if service is None:
         raise RequestError("no bundle is loaded yet", code="not_ready")
-    if service.draining:
+    if request.app.state.drain.begun:
         raise RequestError("the service is stopping", code="stopping")
     generations = service.generations
     for generation in filter(None, (generations.active, generations.canary)):

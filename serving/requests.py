@@ -181,7 +181,7 @@ def parse(model: type[Body], body: bytes) -> Body:
 
 
 def limited(request: _Wanted, settings: Settings, path: str = "") -> RecallQuery:
-    """The query of a request whose k and lists are within the limits.
+    """The query of a request whose k, lists and answer are within the limits.
 
     Raises:
         RequestError: one is not.
@@ -191,7 +191,26 @@ def limited(request: _Wanted, settings: Settings, path: str = "") -> RecallQuery
     if request.k > settings.max_k:
         raise RequestError(f"{path}k: must be at most {settings.max_k}, got {request.k}", field=f"{path}k")
     _refuse_long(request.lists(), settings.max_list, path)
-    return request.query(path=path)
+    query: RecallQuery = request.query(path=path)
+    refuse_large([query], settings, f"{path}k")
+    return query
+
+
+def refuse_large(queries: Sequence[RecallQuery], settings: Settings, field: str = "queries") -> None:
+    """Refuses what would make too large an answer: of each item its id with its score, and its attributes.
+
+    Args:
+        queries: those of one request.
+        settings: the limit.
+        field: what is at fault.
+
+    Raises:
+        RequestError: names the field.
+    """
+    count, most = sum(query.k * (1 + len(query.attributes)) for query in queries), settings.max_answer_values
+    if count > most:
+        what = "the sum over all queries of k" if field == "queries" else "k"
+        raise RequestError(f"{field}: {what} x (1 + attributes) must be at most {most}, got {count}", field=field)
 
 
 def described(request: EmbedQuery, settings: Settings, path: str) -> RecallQuery:

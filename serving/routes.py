@@ -13,7 +13,6 @@ import anyio.to_thread
 from fastapi import Path, Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect
 
 from serving import metrics
 from serving.attributes import refuse_unknown_columns
@@ -37,6 +36,7 @@ from serving.requests import (
     described,
     limited,
     parse,
+    refuse_large,
 )
 from serving.schemas import Added, Reloaded, Written, answer_bytes, answers_bytes, vectors_bytes
 from serving.service import Service
@@ -60,12 +60,10 @@ async def recall(request: Request) -> Response:
     """Answers with the k best items; unknown users, and requests that name nothing known, get the popular ones."""
     service = service_of(request)
     query = limited(await _body(request, RecallRequest), service.settings)
-    state = request.scope.setdefault("state", {})
     if query.user_id is not None:
-        state["user_id"] = query.user_id
+        request.scope.setdefault("state", {})["user_id"] = query.user_id
     recaller = _pick(service, query)
     encoded, fast = _is_encoded(recaller, query), _is_fast(recaller, query)
-    state["kind"] = "tower" if encoded else "fast" if fast else "thread"  # for `serving.admission`
     if fast or (encoded and not query.diversity and query.wanted is EVERYTHING):
         recalled = await service.batcher.answer(recaller, query, encoded=encoded, fast=fast)
     else:
@@ -79,6 +77,7 @@ async def recall_batch(request: Request) -> Response:
     body = await _body(request, RecallBatchRequest)
     _at_most(body.queries, service.settings.max_batch, "queries")
     queries = [limited(each, service.settings, f"queries.{place}.") for place, each in enumerate(body.queries)]
+    refuse_large(queries, service.settings)
     recallers = [_pick(service, query) for query in queries]
 
     def answer(part: slice) -> list[Recalled]:
@@ -179,20 +178,10 @@ def service_of(request: Request) -> Service:
 
 
 async def _body(request: Request, model: type[Body]) -> Body:
-    scope, receive = request.scope, request.receive
-    media_type = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+    media_type = next((value for name, value in request.scope["headers"] if name == b"content-type"), b"")
     if media_type != JSON_BYTES and media_type.partition(b";")[0].strip().lower() != JSON_BYTES:
         raise RequestError(f"send Content-Type: {JSON}", code="unsupported_media_type")
-    max_bytes = service_of(request).settings.max_body_bytes
-    body, more = b"", True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-        if len(body) > max_bytes:
-            raise RequestError(f"the body is larger than {max_bytes} bytes", code="too_large")
+    body: bytes = (await request.receive())["body"]  # whole: `serving.limits` has waited for it
     started = perf_counter()
     parsed = parse(model, body)
     metrics.stage("parse", perf_counter() - started)

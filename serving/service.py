@@ -8,7 +8,6 @@ import logging
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
 from pathlib import Path
 
 from anyio import CapacityLimiter
@@ -43,7 +42,6 @@ class Service:
     Attributes:
         batcher: answers recalls together.
         writers: what writes wait for, so that they cannot use up the threads that recalls need.
-        draining: whether a stop was asked for; what is being answered is still answered.
 
     Args:
         settings: where the bundles and the journal are.
@@ -61,7 +59,7 @@ class Service:
         self.generations: Generations[Recaller] = Generations(settings.bundle, self._open)
         self.batcher = Batcher(settings.max_microbatch)
         self.writers = CapacityLimiter(WRITERS)
-        self.draining = self._started = False
+        self._started = False
         # One thread of its own: while a bundle opens, whoever asks for another look waits in no other's place.
         self._reloads = ThreadPoolExecutor(1, "reload")
         self._samples = ThreadPoolExecutor(1, "index-recall")
@@ -78,10 +76,6 @@ class Service:
         self._tell(self.generations.active)
         metrics.started()
         self._measure()
-
-    def drain(self) -> None:
-        """Notes that a stop was asked for: `/readyz` says so from now on."""
-        self.draining = True
 
     def stop(self) -> None:
         """Waits for the last look, and closes the journal."""
@@ -147,8 +141,7 @@ class Service:
 
     def _open(self, path: Path) -> Recaller:
         # At the start nobody waits for answers yet.
-        with beside_answers() if self._started else nullcontext(at_once) as rest:
-            recaller = self._opened(path, rest)
+        recaller = self._opened(path, beside_answers() if self._started else at_once)
         if warning := missing_index(recaller.bundle):
             log.warning("%s", warning)
         if self.settings.index_sample_s and not isinstance(recaller.index, ExactIndex):

@@ -19,6 +19,12 @@ from pydantic_settings import (
 )
 
 PREFIX = "TOWERS_"
+# Settings of earlier versions, and what does their work.
+ENDED = {
+    "max_slowdown": "a line that stands may fill a quarter of max_concurrent, and so much do its requests wait",
+    "max_connections": "limit_conn and worker_connections of deploy/nginx.conf bound connections",
+    "header_timeout_s": "body_timeout_s is for the body, client_header_timeout of deploy/nginx.conf for the head",
+}
 
 
 class Settings(BaseSettings):
@@ -46,22 +52,25 @@ class Settings(BaseSettings):
     max_items: int = Field(5_000, ge=1, description="the most items of one PUT /items")
     max_events: int = Field(5_000, ge=1, description="the most events of one POST /events")
     max_list: int = Field(10_000, ge=1, description="the longest history, exclude, allow or items list of a request")
+    max_answer_values: int = Field(
+        100_000, ge=1, description="the most values of an answer: the sum over its queries of k x (1 + attributes)"
+    )
     max_body_bytes: int = Field(1_048_576, ge=1, description="the largest request body")
     max_concurrent: int = Field(128, ge=1, description="requests that a worker works on at a time; others get 429")
     max_heavy: int = Field(8, ge=1, description="of these, those that are not POST /recall")
-    max_slowdown: float = Field(
-        8.0, gt=1, description="how many times its time in calm a recall may take on end before others get 429"
+    max_waiting_bytes: int = Field(
+        67_108_864, ge=1, description="bytes of half bodies and of answers that are not read, in a worker"
     )
-    max_connections: int = Field(1_000, ge=1, description="open connections of a worker")
     max_microbatch: int = Field(64, ge=1, description="the most queries that one call of the tower answers together")
 
     request_timeout_s: float = Field(30.0, gt=0, description="the longest that a request is worked on")
-    header_timeout_s: float = Field(10.0, gt=0, description="within it a request must have arrived, body and all")
+    body_timeout_s: float = Field(10.0, gt=0, description="within it the body must have arrived, once the head has")
     keep_alive_s: float = Field(65.0, gt=0, description="how long a connection may be idle between two requests")
     linger_s: float = Field(
         1.0, ge=0, description="how long after SIGTERM requests are still taken, while /readyz says 503"
     )
     graceful_timeout_s: int = Field(10, ge=0, description="how long a stop waits for open requests")
+    http: Literal["httptools", "h11"] = Field("httptools", description="what reads HTTP")
 
     log_level: Literal["critical", "error", "warning", "info", "debug"] = Field("info", description="of the log")
     log_format: Literal["json", "text"] | None = Field(

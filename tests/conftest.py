@@ -31,8 +31,8 @@ def real_data() -> Callable[[str], Path]:
 
 @pytest.fixture
 def frequent_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections that are late are found at once."""
-    monkeypatch.setattr("serving.connections.LOOK_S", 0.02)
+    """Requests that are late are found at once."""
+    monkeypatch.setattr("serving.exchange.LOOK_S", 0.02)
 
 
 @pytest.fixture

@@ -1,14 +1,13 @@
-"""A request that is worked on for as long as a test wants: the rest of its body comes when the test says so."""
+"""A request that the service waits for as long as a test wants: the rest of its body comes when the test says so."""
 
 import json
 import socket
 import time
 from typing import Any
 
-# So much of a body makes the service begin to work on it, before it is here whole.
-PAD_BYTES = 200_000
+PAD_BYTES = 200_000  # more than the server reads without being asked: the service itself waits for the rest
 # Settings with which nothing but the test ends it, on a machine however slow.
-PATIENT = {"request_timeout_s": 1_000, "header_timeout_s": 1_000, "graceful_timeout_s": 1_000}
+PATIENT = {"request_timeout_s": 1_000, "body_timeout_s": 1_000, "graceful_timeout_s": 1_000}
 
 
 class HeldRequest:

@@ -1,4 +1,4 @@
-"""A server with the limits around an app of the test's own, in this process, and callers that speak raw HTTP.
+"""A server with the limits before an app of the test's own, in this process, and callers that speak raw HTTP.
 
 The app answers POST with the body that came, once its gate is open: a test holds requests in flight by closing it.
 """
@@ -7,26 +7,27 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import uvicorn
 
-from serving.drain import STATE, Drain
-from serving.limited_protocol import LimitedProtocol
+from serving.drain import Drain
+from serving.limits import Limits
+from serving.observed import Observed
 from serving.settings import Settings
 
 TEST_S = 180  # far more than any of these tests takes: a busy machine may stand still
 
 
 class Gated:
-    """The app: `begun` counts the requests it was given."""
+    """The app: `begun` counts the requests it was given, `ended` those whose work is done."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
         self.gate.set()
-        self.begun = 0
+        self.begun = self.ended = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.begun += 1
@@ -40,6 +41,7 @@ class Gated:
             more = message.get("more_body", False)
         if scope["path"] not in ("/healthz", "/readyz", "/metrics"):
             await self.gate.wait()
+        self.ended += 1
         size = int(dict(scope["headers"]).get(b"x-answer-bytes", 0))
         body = body or b"x" * size
         headers = [(b"content-length", str(len(body)).encode())]
@@ -106,27 +108,17 @@ class World:
 @asynccontextmanager
 async def serving(**limits: Any) -> AsyncIterator[World]:
     app, drain = Gated(), Drain(0)
-
-    async def with_lifespan(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "lifespan":
-            await app(scope, receive, send)
-            return
-        await receive()
-        scope["state"][STATE] = drain
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        await send({"type": "lifespan.shutdown.complete"})
-
     settings = Settings(bundle=Path("none"), **limits)
+    inside = Observed(Limits(app, settings), settings, drain)
+
+    async def routed(scope: Any, receive: Any, send: Any) -> None:
+        await inside({**scope, "app": SimpleNamespace(routes=[])}, receive, send)
+
     config = uvicorn.Config(
-        with_lifespan,
-        port=0,
-        http=partial(LimitedProtocol, settings=settings),  # type: ignore[arg-type]
-        log_config=None,
-        timeout_graceful_shutdown=1,
+        routed, port=0, http=settings.http, ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1
     )
     server = uvicorn.Server(config)
-    running = asyncio.create_task(server._serve())  # not `serve`, which takes the signals of this process
+    running = asyncio.create_task(server.serve())
     while not server.started:
         await asyncio.sleep(0.001)
     world = World(app, drain, server.servers[0].sockets[0].getsockname()[1], server)

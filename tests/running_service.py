@@ -18,6 +18,13 @@ START_S = 90
 VISIBLE_S = 10  # far more than the second that is promised: a test must not fail for a busy machine
 
 
+def free_port() -> int:
+    """A port on which nothing listens."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
 class RunningService:
     """One service process group.
 
@@ -25,16 +32,21 @@ class RunningService:
         bundle: what `--bundle` names.
         state: what `--state` names.
         workers: processes.
+        port: to listen on; None takes a free one.
         log: where its stderr goes; None keeps it in a pipe, of which nobody reads before the end.
         **settings: further settings, as variables.
     """
 
     def __init__(
-        self, bundle: Path, state: Path | None = None, workers: int = 1, log: Path | None = None, **settings: object
+        self,
+        bundle: Path,
+        state: Path | None = None,
+        workers: int = 1,
+        log: Path | None = None,
+        port: int | None = None,
+        **settings: object,
     ) -> None:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            port = listener.getsockname()[1]
+        self.port = port = port or free_port()
         words = ["serve", "--bundle", str(bundle), "--port", str(port), "--workers", str(workers)]
         words += [] if state is None else ["--state", str(state)]
         self.url = f"http://127.0.0.1:{port}"

@@ -1,6 +1,7 @@
 """Apps for workers of their own in tests/test_workers.py: each start leaves a line in a file, as the test wants it."""
 
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 
 def make(directory: Path) -> Any:
     """An app that starts while `directory/good` exists, and answers with its process id."""
+    signal.signal(signal.SIGHUP, lambda *_: (directory / f"hup-{os.getpid()}").touch())
     with (directory / "starts").open("a", encoding="utf-8") as file:
         file.write(f"{time.time()}\n")
 
@@ -20,6 +22,8 @@ def make(directory: Path) -> Any:
                 await receive()
                 await send({"type": "lifespan.shutdown.complete"})
             return
+        if scope["path"] == "/hang":
+            time.sleep(600)  # the whole event loop
         body = str(os.getpid()).encode()
         headers = [(b"content-length", str(len(body)).encode()), (b"connection", b"close")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})

@@ -328,7 +328,7 @@ def test_writes_and_reloads_use_up_no_threads_of_others(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def ask() -> list[int]:
-        app = create_app(Settings(bundle=bundle, state=tmp_path / "state"))
+        app = create_app(Settings(bundle=bundle, state=tmp_path / "state", max_heavy=101))
         transport = httpx.ASGITransport(app)
         async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://x") as web:
             service, free = app.state.service, threading.Event()

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.long
 
 K = 5
 MOST = 4  # requests in flight: a burst of a few hundred is far beyond
-TIMEOUT_S = 1.0  # of a request that does not arrive
+TIMEOUT_S = 1.0  # of a body that does not arrive
 BODIES = [json.dumps({"user_id": f"u{user}", "k": K, "exclude_seen": True}).encode() for user in range(USERS)]
 
 
@@ -25,7 +25,7 @@ BODIES = [json.dumps({"user_id": f"u{user}", "k": K, "exclude_seen": True}).enco
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     folder = tmp_path_factory.mktemp("calm")
     bundle = write_whole_world(folder)
-    with RunningService(bundle, log=folder / "log", max_concurrent=MOST, header_timeout_s=TIMEOUT_S) as running:
+    with RunningService(bundle, log=folder / "log", max_concurrent=MOST, body_timeout_s=TIMEOUT_S) as running:
         yield running
 
 
@@ -106,8 +106,8 @@ def test_slow_connections_are_answered_408_and_closed_and_the_others_are_answere
     assert dripped["statuses"] == {"408": 200}
 
 
-@pytest.mark.parametrize("beginning", slow_loris.BEGINNINGS)
-def test_half_a_request_gets_408_in_the_one_shape(service: RunningService, beginning: bytes) -> None:
+@pytest.mark.parametrize("beginning", slow_loris.BEGINNINGS, ids=["length", "chunks", "large"])
+def test_half_a_body_gets_408_in_the_one_shape(service: RunningService, beginning: bytes) -> None:
     [(status, headers, body)] = _at_once(service.url, [beginning])
     assert status == 408
     assert headers["connection"] == "close"

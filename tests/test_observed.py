@@ -1,6 +1,7 @@
 """Around every request: its id, what is logged of it, and what a defect answers."""
 
 import asyncio
+import json
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from serving import metrics
+from serving.drain import Drain
 from serving.logs import request_id
 from serving.observed import Observed
 from serving.settings import Settings
@@ -49,7 +51,7 @@ async def teapot(_: Request) -> Response:
 def client(**settings: Any) -> TestClient:
     routes = [Route(f"/{each.__name__}", each) for each in (fine, broken, half, slow, teapot)]
     app = Starlette(routes=[*routes, Route("/things/{name:path}", fine)])
-    app.add_middleware(Observed, settings=Settings(bundle=Path("unused"), **settings))
+    app.add_middleware(Observed, settings=Settings(bundle=Path("unused"), **settings), drain=Drain(0))
     return TestClient(app, raise_server_exceptions=False)
 
 
@@ -133,19 +135,25 @@ def test_a_stop_that_cuts_a_request_off_counts_it() -> None:
     async def waits(scope: Any, receive: Any, send: Any) -> None:
         await asyncio.sleep(60)
 
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
     async def cut(app: Callable[..., Awaitable[None]]) -> None:
         scope = {"type": "http", "method": "GET", "path": "/cut", "headers": [], "app": Starlette()}
-        task = asyncio.create_task(app(scope, None, None))
+        task = asyncio.create_task(app(scope, None, send))
         await asyncio.sleep(0.01)
         assert Exposed(metrics.exposition()[0].decode()).sum("towers_requests_in_flight") == before + 1
         task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await task
 
     before = Exposed(metrics.exposition()[0].decode()).sum("towers_requests_in_flight")
     labels = {"route": "unknown", "method": "GET", "status": "503"}
     counted = Exposed(metrics.exposition()[0].decode()).sum("towers_requests_total", **labels)
-    asyncio.run(cut(Observed(waits, Settings(bundle=Path("unused")))))
+    asyncio.run(cut(Observed(waits, Settings(bundle=Path("unused")), Drain(0))))
     after = Exposed(metrics.exposition()[0].decode())
     assert after.sum("towers_requests_in_flight") == before
     assert after.sum("towers_requests_total", **labels) == counted + 1
+    assert sent[0]["status"] == 503 and (b"connection", b"close") in sent[0]["headers"]
+    assert json.loads(sent[1]["body"])["error"]["code"] == "stopping"

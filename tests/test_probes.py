@@ -77,7 +77,7 @@ def test_not_ready_before_the_bundle_is_loaded(tmp_path: Path) -> None:
 
 
 def test_not_ready_from_the_moment_a_stop_is_asked_for(client: TestClient) -> None:
-    client.app.state.service.drain()
+    client.app.state.drain.begun = True
     assert ready(client) == (503, "stopping")
     # What still comes is answered: whoever sends has not seen it yet.
     assert client.post("/recall", json={"user_id": "u1"}).status_code == 200
@@ -130,17 +130,16 @@ def test_one_search_answers_all_probes_of_a_moment(
     # What is held says nothing of an index that takes the place of this one, or of a stop.
     generations.canary.opened.catalogue.index = Broken(raises=False)
     assert ready(client) == (503, "not_ready")
-    client.app.state.service.drain()
+    client.app.state.drain.begun = True
     assert ready(client) == (503, "stopping")
 
 
 def test_probes_at_one_time_share_a_search(client: TestClient) -> None:
     opened = client.app.state.service.generations.active.opened
     opened.catalogue.index = index = Counting(opened.bundle.item_vectors, open_at_once=False)
-    service = SimpleNamespace(
-        draining=False, generations=SimpleNamespace(active=SimpleNamespace(opened=opened), canary=None)
-    )
-    request: Any = SimpleNamespace(app=SimpleNamespace(state=SimpleNamespace(service=service)))
+    service = SimpleNamespace(generations=SimpleNamespace(active=SimpleNamespace(opened=opened), canary=None))
+    state = SimpleNamespace(service=service, drain=SimpleNamespace(begun=False))
+    request: Any = SimpleNamespace(app=SimpleNamespace(state=state))
 
     async def main() -> None:
         probing = [asyncio.create_task(probes.readyz(request)) for _ in range(20)]

@@ -35,8 +35,9 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     )
     write_world(directory / "bundle", item_attributes=attributes, write_towers=copied_towers(directory / "towers"))
     settings = Settings(
-        bundle=directory / "bundle", state=directory / "state", max_k=50, max_batch=3, max_items=2, max_body_bytes=5_000
-    )
+        bundle=directory / "bundle", state=directory / "state", max_k=50, max_batch=3, max_items=2,
+        max_body_bytes=5_000, max_answer_values=150,
+    )  # fmt: skip
     with TestClient(create_app(settings), raise_server_exceptions=False) as client:
         yield client
 
@@ -150,6 +151,21 @@ ERRORS: dict[str, tuple[str, str, Any, int, str | None, str]] = {
     "empty batch": ("POST", "/recall/batch", {"queries": []}, 422, "queries", "must hold at least 1, got a list of 0"),
     "long batch": ("POST", "/recall/batch", {"queries": [{}] * 4}, 422, "queries", "must hold at most 3, got 4"),
     "k in a batch": ("POST", "/recall/batch", {"queries": [{}, {"k": 51}]}, 422, "queries.1.k", "at most 50, got 51"),
+    "large answer of a batch": (
+        "POST", "/recall/batch", {"queries": [{}, {"k": 50}, {"attributes": ["year"], "k": 26}]}, 422, "queries",
+        "the sum over all queries of k x (1 + attributes) must be at most 150, got 152",
+    ),
+    "large answer": (
+        "POST", "/recall", {"k": 50, "attributes": ["year", "title", "tags"]}, 422, "k",
+        "k x (1 + attributes) must be at most 150, got 200",
+    ),
+    "large answer of one of a batch": (
+        "POST", "/recall/batch", {"queries": [{}, {"k": 38, "attributes": ["year"] * 3}]}, 422, "queries.1.k",
+        "must be at most 150, got 152",
+    ),
+    "large answer of the similar": (
+        "POST", "/similar", {"items": ["i1"], "attributes": ["year"] * 3}, 422, "k", "must be at most 150, got 200",
+    ),
     "feature in a batch": (
         "POST", "/recall/batch", {"queries": [{}, {"features": {"age": "x"}}]}, 422, "queries.1.features.age", "number",
     ),
@@ -189,6 +205,12 @@ def test_a_wrong_request_names_its_field(client: TestClient, name: str) -> None:
     error = response.json()["error"]
     assert (response.status_code, error["field"]) == (status, field), error
     assert said in error["message"] and error["message"].startswith(field or "")
+
+
+def test_an_answer_as_large_as_allowed_is_given(client: TestClient) -> None:
+    queries = [{}, {"k": 50}, {"attributes": ["year"], "k": 25}]
+    answers = client.post("/recall/batch", json={"queries": queries}).json()["answers"]
+    assert [len(answer["items"]) for answer in answers] == [50, 50, 25]
 
 
 def test_without_state_nothing_can_be_changed(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from pydantic_core import PydanticUndefined
 
 from pipelines import serve
 from pipelines.errors import DataError
-from serving.settings import Settings
+from serving.settings import ENDED, Settings
 
 PAGE = (Path(__file__).parents[1] / "docs" / "settings.md").read_text(encoding="utf-8")
-OTHER_CASES = {"request_timeout_s": 2.5, "log_format": "text", "access_log": "all", "log_level": "debug"}
+OTHER_CASES = {"request_timeout_s": 2.5, "http": "h11", "log_format": "text", "access_log": "all", "log_level": "debug"}
 
 
 def rows() -> dict[str, str]:
@@ -94,7 +94,11 @@ def test_a_worker_gets_what_the_command_has_read(file: Path, monkeypatch: pytest
         ("max_k = 0", r"serve\.toml: max_k: .*greater than or equal to 1, got 0"),
         ("port = 70000", r"serve\.toml: port: .*65535, got 70000"),
         ("access_log = 'some'", r"serve\.toml: access_log: .*'errors', 'all' or 'none', got 'some'"),
-        ("max_slowdown = 1.0", r"serve\.toml: max_slowdown: .*greater than 1"),
+        ("keep_alive_s = 0", r"serve\.toml: keep_alive_s: .*greater than 0, got 0"),
+        ("http = 'h2'", r"serve\.toml: http: .*'httptools' or 'h11', got 'h2'"),
+        ("max_slowdown = 8.0", r"serve\.toml: max_slowdown: no such setting any more: .* max_concurrent, "),
+        ("max_connections = 9", r"serve\.toml: max_connections: no such setting any more: limit_conn .*deploy/nginx"),
+        ("header_timeout_s = 9", r"serve\.toml: header_timeout_s: no such setting any more: body_timeout_s .*nginx"),
         ("config = 'other.toml'", r"--config .*serve\.toml: config: a settings file names no other one"),
         ("max_k = ", r"--config .*serve\.toml: Invalid value"),
         ("[limits]\nmax_k = 1", r"serve\.toml: limits: no such setting"),
@@ -144,6 +148,19 @@ def test_a_variable_that_is_no_setting_is_warned_of(
     with caplog.at_level(logging.WARNING, "uvicorn.error.serving"):
         serve.tell_risks(Settings(bundle=Path("b")))
     assert caplog.messages == ["TOWERS_MAXK is no setting of this service"]
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_a_variable_of_an_ended_setting_says_what_takes_its_place(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(f"TOWERS_{name.upper()}", "5")
+    with caplog.at_level(logging.WARNING, "uvicorn.error.serving"):
+        serve.tell_risks(Settings(bundle=Path("b")))
+    (told,) = caplog.messages
+    assert told.startswith(f"TOWERS_{name.upper()} is no setting of this service any more: ")
+    # It names a setting that there is, or one of the proxy's file.
+    assert set(re.findall(r"[a-z_]+", told)) & (Settings.model_fields.keys() | {"limit_conn"})
 
 
 def test_localhost_is_the_default() -> None:

@@ -20,7 +20,9 @@ from functools import partial
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 import supervised_app, uvicorn
+from pipelines import workers
 from pipelines.workers import Workers, shared_metrics
+workers.HUNG_S = 3
 if __name__ == "__main__":
     directory = Path({directory!r})
     config = uvicorn.Config(partial(supervised_app.make, directory), factory=True, port=0, workers=2)
@@ -116,6 +118,36 @@ def test_a_killed_worker_comes_back_and_one_that_cannot_start_is_tried_seldom_be
     service.stop()
     assert service.process.returncode == 0
     assert not metrics.exists()
+
+
+@pytest.mark.long
+def test_a_worker_whose_event_loop_stands_still_is_replaced(
+    supervised: Callable[[], Supervised], tmp_path: Path
+) -> None:
+    (tmp_path / "good").touch()
+    service = supervised()
+    until(lambda: len(service.starts()) == 2 and len(service.pids()) == 2, "two workers answer")
+    before = service.pids()
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"http://127.0.0.1:{(tmp_path / 'port').read_text()}/hang", timeout=1)
+    until(lambda: len(service.starts()) == 3 and len(service.pids()) == 2, "the one that stands still is replaced")
+    assert len(service.pids() & before) == 1
+    assert "its event loop has stood still" in service.stop()
+
+
+@pytest.mark.long
+def test_sighup_reaches_each_worker_and_ends_none(supervised: Callable[[], Supervised], tmp_path: Path) -> None:
+    (tmp_path / "good").touch()
+    service = supervised()
+    until(lambda: len(service.starts()) == 2 and len(service.pids()) == 2, "two workers answer")
+    before = service.pids()
+    service.process.send_signal(signal.SIGHUP)
+    until(lambda: {path.name for path in tmp_path.glob("hup-*")} == {f"hup-{pid}" for pid in before}, "each has it")
+    service.process.send_signal(signal.SIGTTIN)
+    until(lambda: len(service.pids()) == 3, "one more answers")
+    service.process.send_signal(signal.SIGTTOU)
+    until(lambda: service.pids() == before, "it is gone again")
+    service.stop()
 
 
 @pytest.mark.long
