@@ -1,6 +1,6 @@
 """`towers demo`: the time of a first and of a repeated run, and what its model reaches of the best attainable recall.
 
-Claims: at most 300 s the first time, 120 s when repeated, on 2 cores; recall@50 more than 0.005 above every baseline.
+Claims: at most 300 s the first time, 240 s when repeated, on 2 cores; recall@50 more than 0.005 above every baseline.
 Writes benchmarks/results/demo.json.
 """
 
@@ -27,7 +27,7 @@ def main(work: Path) -> int:
     report = json.loads((work / "report" / "report.json").read_text(encoding="utf-8"))
     metrics = report["metrics"]
     recall = {ranker: figures["recall@50"]["value"] for ranker, figures in metrics.items()}
-    claims = {"first run at most 300 s": seconds["first"] <= 300, "repeat at most 120 s": seconds["repeated"] <= 120}
+    claims = {"first run at most 300 s": seconds["first"] <= 300, "repeat at most 240 s": seconds["repeated"] <= 240}
     claims |= {
         f"recall@50 more than {LEAST_AHEAD} above that of {ranker}": recall["exact"] - recall[ranker] > LEAST_AHEAD
         for ranker in metrics

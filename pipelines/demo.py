@@ -19,7 +19,7 @@ from towers.config import load_config
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "default.toml"
 # Large enough for a ScaNN index and a measured recall, small enough for some minutes on two cores.
-USERS, ITEMS, EVENTS, EPOCHS = 6_000, 21_000, 480_000, 5
+USERS, ITEMS, EVENTS, EPOCHS = 4_000, 21_000, 300_000, 3
 # Popular items change as they do in a shop: what is popular now is worth more than what was popular all along.
 FASHION = 1.0
 SHOWN = 10
