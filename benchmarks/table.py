@@ -151,7 +151,7 @@ def _ml_100k(result: dict[str, Any]) -> list[tuple[str, str, str]]:
         ahead = _estimate(differences[f"exact_minus_{strongest['ranker']}"][name])
         rows.append(
             (
-                f"MovieLens-100k, global time split, ids, graph, gender, prior: {name}",
+                f"MovieLens-100k, global time split, ids, graph, gender, prior: {name.replace('ndcg', 'NDCG')}",
                 f"{_estimate(metrics['exact'][name])}; {other}; model less baseline {ahead}",
                 "ml_100k",
             )
