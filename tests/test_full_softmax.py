@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tests.gpu_kernels import largest, problems
 from towers.config import OptimizerConfig
-from towers.losses.full_softmax import full_softmax, soft_cross_entropy
+from towers.losses.full_softmax import full_softmax
 from towers.optimizers import build_optimizer
 
 ITEMS, BATCH, WIDTH, CATEGORIES = 23, 5, 4, 6
@@ -43,7 +43,6 @@ class World(tf.Module):
         self.words = tf.constant(rng.integers(0, CATEGORIES, (ITEMS, 3)))
         self.positives = tf.constant(rng.integers(0, ITEMS, (BATCH, 2)))
         self.present = tf.constant([[True, True]] * 3 + [[True, False]] * (BATCH - 3))
-        self.labels = tf.constant(rng.dirichlet(np.ones(ITEMS), BATCH), dtype)
         self.weight = tf.constant(rng.uniform(0.5, 2, BATCH), dtype)
         self.learnt = [self.item, self.category, self.kernel, self.user, self.log_temperature]
 
@@ -70,10 +69,6 @@ class World(tf.Module):
             block=block,
             label_smoothing=smoothing,
         )
-
-    def soft_in_blocks(self, block: int) -> tf.Tensor:
-        scale = tf.exp(-self.log_temperature)
-        return soft_cross_entropy(self.query(), self.encode, labels=self.labels, scale=scale, block=block)
 
     def logits(self) -> tf.Tensor:
         return tf.matmul(self.query(), self.encode(tf.range(ITEMS, dtype=tf.int64)), transpose_b=True) / tf.exp(
@@ -119,17 +114,6 @@ def test_equals_cross_entropy_over_all_logits(block: int, jit: bool | None) -> N
 def test_label_smoothing_spreads_over_all_items(jit: bool | None) -> None:
     world = World(1)
     world.assert_equal(lambda: world.in_blocks(5, 0.2), lambda: world.expected(0.2), jit)
-
-
-@MODES
-@pytest.mark.parametrize("block", [5, 23])
-def test_a_label_distribution_equals_soft_cross_entropy(block: int, jit: bool | None) -> None:
-    world = World(2)
-    world.assert_equal(
-        lambda: world.soft_in_blocks(block),
-        lambda: tf.nn.softmax_cross_entropy_with_logits(world.labels, world.logits()),
-        jit,
-    )
 
 
 def test_float64_is_kept() -> None:
@@ -222,7 +206,7 @@ def test_the_step_runs_on_a_gpu_and_holds_neither_all_scores_nor_all_vectors() -
     table, user, kernel = (tf.Variable(tf.zeros([rows, width])) for rows in (count, 50, width))
     optimizer = build_optimizer(OptimizerConfig(name="adam"), [table, user, kernel])
 
-    def step(rows: tf.Tensor, items: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    def step(rows: tf.Tensor, items: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             query = tf.gather(user, rows) + tf.gather(table, items)
             positive = tf.reduce_sum(query * tf.matmul(tf.gather(table, items), kernel), axis=1, keepdims=True)
@@ -233,12 +217,12 @@ def test_the_step_runs_on_a_gpu_and_holds_neither_all_scores_nor_all_vectors() -
             losses = full_softmax(
                 query, encode, count=count, scale=2.0, positive=positive, block=block, label_smoothing=0.1
             )
-            loss = tf.reduce_mean(losses + soft_cross_entropy(query, encode, labels=labels, scale=2.0, block=block))
+            loss = tf.reduce_mean(losses)
         optimizer.apply(tape.gradient(loss, [table, user, kernel]))
         return loss
 
     ids = tf.TensorSpec([batch], tf.int64)
-    graph = tf.function(step, autograph=False).get_concrete_function(ids, ids, tf.TensorSpec([batch, count])).graph
+    graph = tf.function(step, autograph=False).get_concrete_function(ids, ids).graph
     assert problems(graph) == []
     # Nothing is larger than the scores of one block, but the gradients of the table with a row for each item.
     large = {(shape, name.split(" ")[-1]) for elements, shape, name in largest(graph) if elements > batch * block}

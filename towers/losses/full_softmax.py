@@ -51,50 +51,16 @@ def full_softmax(
     Returns:
         [B] losses, float32 (float64 where the query is).
     """
-    rest = _less_labels(query, encode, count, scale, block, spread=label_smoothing, half=half)
-    positive = tf.cast(positive, rest.dtype)
-    if positive_mask is None:
-        positive_mask = tf.ones_like(positive, tf.bool)
-    present = tf.cast(positive_mask, rest.dtype)
-    total = tf.reduce_sum(tf.where(positive_mask, positive, 0), axis=1)
-    return rest - (1 - label_smoothing) * total / tf.maximum(tf.reduce_sum(present, axis=1), 1)
-
-
-def soft_cross_entropy(
-    query: tf.Tensor, encode: Encode, *, labels: tf.Tensor, scale: tf.Tensor | float, block: int = 8_192
-) -> tf.Tensor:
-    """``sum_{j<=N} l_j (log sum_{i<=N} exp s_i - s_j)``, the cross-entropy with a whole distribution.
-
-    Args:
-        query: [B, D].
-        encode: as in `full_softmax`.
-        labels: [B, N], N known while tracing; each row a distribution. They get no gradient.
-        scale: scalar, 1 / temperature.
-        block: items scored at once.
-
-    Returns:
-        [B] losses, float32 (float64 where the query is).
-    """
-    return _less_labels(query, encode, labels.shape[1], scale, block, labels=labels)
-
-
-def _less_labels(
-    query: tf.Tensor,
-    encode: Encode,
-    count: int,
-    scale: tf.Tensor | float,
-    block: int,
-    labels: tf.Tensor | None = None,
-    spread: float = 0.0,
-    half: bool = False,
-) -> tf.Tensor:
-    """``sum(l) log sum_j exp s_j - sum_j l_j s_j``; without `labels` the sum counts 1 and each l_j is `spread` / N."""
     exact = tf.float64 if query.dtype == tf.float64 else tf.float32
-    labels = None if labels is None else tf.cast(labels, exact)
-    blocks = _Blocks(encode, count, min(block, count), labels, spread, half)
+    blocks = _Blocks(encode, count, min(block, count), label_smoothing, half)
     scaled = tf.cast(query, exact) * tf.cast(scale, exact)
     log_sum, linear = recorded(partial(blocks.forward, scaled), [scaled], partial(blocks.backward, scaled))
-    return log_sum * (1 if labels is None else tf.reduce_sum(labels, axis=1)) - linear
+    positive = tf.cast(positive, exact)
+    if positive_mask is None:
+        positive_mask = tf.ones_like(positive, tf.bool)
+    present = tf.cast(positive_mask, exact)
+    total = tf.reduce_sum(tf.where(positive_mask, positive, 0), axis=1)
+    return log_sum - linear - (1 - label_smoothing) * total / tf.maximum(tf.reduce_sum(present, axis=1), 1)
 
 
 @dataclass(frozen=True)
@@ -108,30 +74,26 @@ class _Blocks:
         encode: item numbers to vectors.
         count: N.
         size: n, items of a block, at most N.
-        labels: [B, N] or None.
-        spread: the label of each item times N, where there are no `labels`.
+        spread: the label of each item times N.
         half: multiply in bfloat16.
     """
 
     encode: Encode
     count: int
     size: int
-    labels: tf.Tensor | None
     spread: float
     half: bool
 
     def forward(self, scaled: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Of queries [B, D], times the scale: [B] ``log sum_j exp s_j`` and [B] ``sum_j l_j s_j``."""
+        """Of queries [B, D], times the scale: [B] ``log sum_j exp s_j`` and [B] ``spread mean_j s_j``."""
         nothing = tf.zeros_like(scaled[:, 0])
 
         def step(i: tf.Tensor, largest: tf.Tensor, total: tf.Tensor, linear: tf.Tensor) -> tuple[tf.Tensor, ...]:
             first, counts = self._window(i)
             vectors = tf.cast(self.encode(self._items(first)), scaled.dtype)
             scores = product(scaled, vectors, half=self.half, transpose_b=True)
-            if self.labels is not None:
-                linear += tf.reduce_sum(scores * self._labels(first, counts, scaled), axis=1)
-            elif self.spread:
-                linear += tf.matmul(scores, self._labels(first, counts, scaled), transpose_b=True)[:, 0]
+            if self.spread:
+                linear += tf.matmul(scores, self._labels(counts, scaled.dtype), transpose_b=True)[:, 0]
             # Added, not chosen by `tf.where`: that would need a second [B, n].
             scores += tf.where(counts, tf.zeros([], scores.dtype), scores.dtype.min)
             higher = tf.maximum(largest, tf.reduce_max(scores, axis=1))
@@ -151,8 +113,8 @@ class _Blocks:
     ) -> list[Any]:
         """Gradients of the scaled queries and of the variables, given those of the two results of `forward`.
 
-        ``d s_j = (d log_sum) exp(s_j - log_sum) + (d linear) l_j``. The gradients of a table's rows are added up in one
-        [rows, D], which goes on as slices of all rows (see `every_row`).
+        ``d s_j = (d log_sum) exp(s_j - log_sum) + (d linear) spread / N``. The gradients of a table's rows are added up
+        in one [rows, D], which goes on as slices of all rows (see `every_row`).
         """
         log_sum, (of_log_sum, of_linear) = results[0], upstream
         kinds: list[type] = []
@@ -165,8 +127,8 @@ class _Blocks:
             exact = tf.cast(vectors, scaled.dtype)
             scores = product(scaled, exact, half=self.half, transpose_b=True)
             share = tf.exp(scores - log_sum[:, tf.newaxis]) * of_log_sum[:, tf.newaxis] * tf.cast(counts, scores.dtype)
-            if self.labels is not None or self.spread:
-                share += of_linear[:, tf.newaxis] * self._labels(first, counts, scaled)
+            if self.spread:
+                share += of_linear[:, tf.newaxis] * self._labels(counts, scaled.dtype)
             of_vectors = tf.cast(product(share, scaled, half=self.half, transpose_a=True), vectors.dtype)
             own = watching.gradient(vectors, variables, output_gradients=of_vectors)
             kinds[:] = map(type, own)
@@ -197,12 +159,9 @@ class _Blocks:
     def _items(self, first: tf.Tensor) -> tf.Tensor:
         return tf.cast(first, tf.int64) + tf.range(self.size, dtype=tf.int64)
 
-    def _labels(self, first: tf.Tensor, counts: tf.Tensor, scaled: tf.Tensor) -> tf.Tensor:
-        """[B, n], or [1, n] where all rows are equal; 0 for an item that does not count."""
-        if self.labels is None:
-            return tf.cast(counts, scaled.dtype) * (self.spread / self.count)
-        size = tf.shape(scaled)[0] if scaled.shape[0] is None else scaled.shape[0]
-        return tf.where(counts, tf.slice(self.labels, [0, first], [size, self.size]), 0)
+    def _labels(self, counts: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+        """[1, n]; 0 for an item that does not count."""
+        return tf.cast(counts, dtype) * (self.spread / self.count)
 
 
 def _added(total: tf.Tensor, gradient: Any) -> tf.Tensor:
