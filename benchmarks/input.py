@@ -5,10 +5,10 @@ are derived from their columns: ids, histories, attributes of users and items, t
 of 10, which most examples have at both sizes: longer ones would be fuller with more events a user, and so would every
 batch. Each size trains in a process of its own, as `towers train` does: batches are made alone, then steps run
 on ready batches.
-Claims: batches come at least 5 times as fast as steps use them; resident memory, pages of mapped files among it, is at
-20 million events at most 128 MB above that at 2 million, while training and at its peak. What rises is the sample of
-validation users, as many with ten times the history. Memory is read after a whole epoch of batches. Medians of rounds
-that take turns. Writes benchmarks/results/input.json; exits with 1 where a claim fails.
+Claims: batches come at least 5 times as fast as steps use them; anonymous memory, which no file backs, is at 20 million
+events at most 128 MB above that at 2 million, while training and at its peak. What rises is the sample of validation
+users, as many with ten times the history. Memory is read after a whole epoch of batches. Medians of rounds that take
+turns. Writes benchmarks/results/input.json; exits with 1 where a claim fails.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def main(work: Path, sizes: tuple[int, ...], rounds: int, dry: bool) -> int:
         >= LEAST_TIMES
         for events, run in runs.items()
     }
-    for name in ("training_resident_bytes", "peak_bytes"):
+    for name in ("training_anonymous_bytes", "peak_anonymous_bytes"):
         claims[f"{name}: at most {MOST_RISE / 1e6:g} MB more at {sizes[-1]:,} events"] = (
             many[name] <= few[name] + MOST_RISE
         )

@@ -321,18 +321,18 @@ def _prepare(result: dict[str, Any]) -> list[tuple[str, str, str]]:
     figures = ", ".join(
         f"{name} {f['seconds']:.0f} s and {f['peak_bytes'] / 1e9:.1f} GB" for name, f in formats.items()
     )
-    return [("`towers prepare` of 20 million events: time and peak memory", figures, "prepare")]
+    return [("`towers prepare` of 20 million events: time and peak memory that no file backs", figures, "prepare")]
 
 
 def _input(result: dict[str, Any]) -> list[tuple[str, str, str]]:
     runs = result["events"].values()
     times = _several([run["times_training"] for run in runs], ".0f")
-    memory = _several([run["peak_bytes"] / 1e6 for run in runs], ".0f")
+    memory = _several([run["peak_anonymous_bytes"] / 1e6 for run in runs], ".0f")
     events = " / ".join(f"{int(events) / 1e6:g}" for events in result["events"])
     return [
         (
             f"Batches with features and histories, from files of {events} million events: times as fast as training "
-            "uses them; peak memory",
+            "uses them; peak memory that no file backs",
             f"{times}; {memory} MB",
             "input",
         )

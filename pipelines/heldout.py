@@ -101,18 +101,13 @@ def _taken(dataset: Dataset, splits: Sequence[str]) -> list[Events]:
 
 
 def user_blocks(parts: Sequence[Events]) -> Iterator[tuple[int, int]]:
-    """Ranges of users with about `BLOCK_EVENTS` events each, so that memory does not grow with the data set.
-
-    After each range the pages of `parts` that were read are given back.
-    """
+    """Ranges of users with about `BLOCK_EVENTS` events each, so that memory does not grow with the data set."""
     ends = sum_of_offsets(parts)
     users = len(ends) - 1
     bounds = np.searchsorted(ends, np.arange(BLOCK_EVENTS, int(ends[-1]), BLOCK_EVENTS))
     edges = np.unique(np.concatenate(([0], bounds, [users])))
     for low, high in pairwise(edges) if users else [(0, 0)]:
         yield int(low), int(high)
-        for part in parts:
-            part.let_go()
 
 
 def _of_users(parts: Sequence[Events], values: Sequence[NDArray[Any]], dtype: type[np.integer[Any]]) -> NDArray[Any]:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from pipelines.dataset import SPLITS, Dataset
 from pipelines.errors import DataError
 from pipelines.heldout import user_blocks
+from towers.blocks import blocks
 from towers.events import Events
-from towers.mapped import blocks
 
 Bad = NDArray[np.bool_]
 
@@ -73,7 +73,7 @@ class _Checks:
         if len(items) != self.manifest.items or self.dataset.users.height != self.manifest.users:
             self._fail("items.parquet or users.parquet has another number of rows than the manifest says")
         counted = np.zeros(len(items), np.int64)
-        for block in train.blocks():
+        for block in blocks(train.item):
             item = train.item[block]
             self._rows("train", block.start, (item < 0) | (item >= len(items)), "item.npy: no such item number")
             counted += np.bincount(item, minlength=len(items))
@@ -94,7 +94,7 @@ class _Checks:
     def rows(self, name: str) -> None:
         """Each event lies within its user's offsets, its item exists, and a user's times do not fall."""
         events = self.splits[name]
-        for block in events.blocks():
+        for block in blocks(events.item):
             item, user = events.item[block], events.user[block]
             self._rows(name, block.start, (item < 0) | (item >= self.manifest.items), "item.npy: no such item number")
             self._rows(name, block.start, (user < 0) | (user >= self.manifest.users), "user.npy: no such user number")
@@ -112,7 +112,7 @@ class _Checks:
         train = self.splits["train"]
         if train.history_end is None or train.time is None:
             return
-        for block in train.blocks():
+        for block in blocks(train.item):
             end, user = train.history_end[block], train.user[block]
             place = np.arange(block.start, block.start + len(user))
             begin = train.offsets[user]

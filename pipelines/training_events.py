@@ -18,8 +18,8 @@ from pipelines.context import Context
 from pipelines.dataset import Dataset
 from pipelines.heldout import user_blocks
 from pipelines.ingest.layout import CONTEXT, DTYPES, ArrayWriter, history_ends, map_array, map_events
+from towers.blocks import blocks
 from towers.events import Events, Int64s, Past
-from towers.mapped import let_go
 
 EVERY_ARRAY = ("user", "item", "offsets", "time", "history_end", "weight")
 
@@ -52,7 +52,7 @@ def training_events(
 
 
 def _all_taken(parts: Sequence[Events]) -> bool:
-    return all(part.weight is None or (part.weight[block] > 0).all() for part in parts for block in part.blocks())
+    return all(part.weight is None or (part.weight[block] > 0).all() for part in parts for block in blocks(part.item))
 
 
 def _write(
@@ -95,16 +95,15 @@ def _with_past(events: Events, parts: Sequence[Events], directory: Path) -> Even
     with ArrayWriter(folder / "place.npy", (len(events) + 1,), np.int64) as file:
         file.append(np.zeros(1, np.int64))
         before = 0
-        for block in events.blocks():
+        for block in blocks(events.item):
             after = before + np.cumsum(np.asarray(events.weight)[block] > 0)
             file.append(after)
             before = after[-1]
     place = map_array(folder / "place.npy")
     if events.history_end is not None:
         with ArrayWriter(folder / "end.npy", (len(events),), np.int64) as file:
-            for block in events.blocks():
+            for block in blocks(events.item):
                 file.append(place[events.history_end[block]])
-                let_go(place)
     paths = {name: folder / f"{name}.npy" for name in ("item", "offsets", "time", "end")}
     arrays: dict[str, Any] = {name: map_array(path) if path.is_file() else None for name, path in paths.items()}
     return replace(events, taken_past=Past(**arrays, place=place))

@@ -198,5 +198,5 @@ def test_a_bag_holds_each_distinct_row_once_and_every_value_in_its_place(largest
 
 
 def test_counts_are_those_of_all_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("towers.mapped.BLOCK_ROWS", 2)
+    monkeypatch.setattr("towers.blocks.BLOCK_ROWS", 2)
     assert Catalogue.of(np.array([3, 1, 3, 3, 1], np.int32), 5).counts.tolist() == [3, 2]

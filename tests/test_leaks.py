@@ -54,7 +54,7 @@ def with_earlier_event(data: Dataset) -> int:
 def test_an_honest_data_set_passes(
     tmp_path: Path, split: str, duplicates: str, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("towers.mapped.BLOCK_ROWS", block)
+    monkeypatch.setattr("towers.blocks.BLOCK_ROWS", block)
     monkeypatch.setattr(pipelines.heldout, "BLOCK_EVENTS", block)
     data = prepared(tmp_path, split, duplicates=duplicates)
     assert refuse_leaks(data) is None
@@ -76,7 +76,7 @@ def reopened(data: Dataset) -> Dataset:
 def test_a_history_that_holds_the_target_or_later_events_is_refused(
     tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("towers.mapped.BLOCK_ROWS", block)
+    monkeypatch.setattr("towers.blocks.BLOCK_ROWS", block)
     data = prepared(tmp_path, "global_time")
     event = with_earlier_event(data)
     user = data.users["user_id"][int(data.events("train").user[event])]

@@ -51,11 +51,7 @@ def seen_by(examples: SequenceExamples, example: np.ndarray) -> list[list[list[i
 
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("length", [1, 2, 7, 50])
-@pytest.mark.parametrize("part", [1, 10**6])
-def test_every_event_is_one_example_and_sees_strictly_earlier_ones(
-    length: int, alone: bool, part: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("towers.sequences.PART", part)
+def test_every_event_is_one_example_and_sees_strictly_earlier_ones(length: int, alone: bool) -> None:
     events = events_of(seed=length)
     examples = examples_of(events, length, alone=alone)
     start, end = events.offsets[events.user], np.asarray(events.history_end)

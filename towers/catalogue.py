@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from towers.blocks import blocks
 from towers.events import Int32s, Int64s
-from towers.mapped import blocks
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,10 @@
 """The events of one split as flat arrays, sorted by user and then by time: what training reads."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-
-from towers.mapped import blocks, let_go
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
@@ -51,19 +48,6 @@ class Events:
             None if self.time is None else self.time[part],
             weight=None if self.weight is None else self.weight[part],
         )
-
-    def let_go(self) -> None:
-        """Gives back the pages that were read of memory-mapped arrays."""
-        let_go(self.user, self.item, self.offsets, self.time, self.history_end, self.weight)
-        if self.taken_past is not None:
-            past = self.taken_past
-            let_go(past.item, past.offsets, past.time, past.end, past.place)
-
-    def blocks(self) -> Iterator[slice]:
-        """Ranges of events for one pass over all of them, however many there are."""
-        for block in blocks(self.item):
-            yield block
-            self.let_go()
 
     def taken(self) -> "Events":
         """The events of a weight above 0, with the histories they have among themselves; all of them without weights.

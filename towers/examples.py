@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from towers.batch import Batch
 from towers.catalogue import Catalogue
 from towers.events import Events, Floats, Int64s
-from towers.mapped import let_go
-from towers.order import PART, in_parts, order_key, part_of
+from towers.order import order_key, shuffled
 from towers.tables import Array, Tables, bagged
 
 AHEAD = 2  # batches that are made while one trains
@@ -64,18 +63,7 @@ class Examples:
         """The events [B] that are the examples of one step, rising."""
         begin = step * self.batch_size
         places = np.arange(begin, min(begin + self.batch_size, len(self)), dtype=np.int64)
-        if step == 0 or self._part_of(begin) != self._part_of(begin - self.batch_size):
-            self.let_go()  # what the part before has read is of no use to this one
-        return np.sort(in_parts(places, len(self), order_key(self.seed, epoch), PART))
-
-    def _part_of(self, place: int) -> int:
-        """In which part of an epoch's order an example stands."""
-        return part_of(place, len(self), PART)
-
-    def let_go(self) -> None:
-        """Gives back the pages of memory-mapped files that earlier batches read."""
-        self.events.let_go()
-        let_go(*self.tables.context.values())
+        return np.sort(shuffled(places, len(self), order_key(self.seed, epoch)))
 
     def query(self, example: Int64s) -> dict[str, Any]:
         """The query features of examples, as a tower takes them."""

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from towers.blocks import blocks
 from towers.events import Int64s
 from towers.examples import Examples
-from towers.order import PART, RUNS, in_parts, order_key, part_of
+from towers.order import order_key, shuffled
 from towers.packing import NO_PLACE, UNKNOWN_GAP, Sequences, packed_windows
 from towers.tables import SequenceTable
 
@@ -42,9 +43,6 @@ class SequenceExamples(Examples):
         end = min(begin + self.batch_size, len(self))
         order, ends = self._order(epoch)
         low, high = np.searchsorted(ends, begin, side="right"), np.searchsorted(ends, end, side="left")
-        previous = np.searchsorted(ends, begin - self.batch_size, side="right")
-        if step == 0 or self._part_of(int(low)) != self._part_of(int(previous)):
-            self.let_go()
         first, count = (part[order[low : high + 1]] for part in self._windows)
         before = np.cumsum(count) - count
         stretch = np.repeat(first - before, count) + np.arange(count.sum())
@@ -64,7 +62,7 @@ class SequenceExamples(Examples):
     def _windows(self) -> tuple[Int64s, Int64s]:
         """[W] the first event that is an example of each window, and how many are: they stand side by side."""
         firsts, counts = [], []
-        for block in self.events.blocks():
+        for block in blocks(self.events.item):
             event = np.arange(block.start, block.stop)
             start, end = self._history(event, self._length)
             if self.alone:
@@ -74,20 +72,11 @@ class SequenceExamples(Examples):
             counts.append(np.diff(changed, append=len(event)))
         return np.concatenate(firsts), np.concatenate(counts)
 
-    @property
-    def _part(self) -> int:
-        """Windows of one part of the order, which are of about `PART` examples."""
-        return max(RUNS, PART * len(self._windows[1]) // max(1, len(self)))
-
-    def _part_of(self, place: int) -> int:
-        """In which part of an epoch's order a window stands."""
-        return part_of(place, len(self._windows[1]), self._part)
-
     def _order(self, epoch: int) -> tuple[Int64s, Int64s]:
         """[W] the windows in the order of an epoch, and how many examples there are up to the end of each."""
         if epoch not in self._orders:
             count = self._windows[1]
-            order = in_parts(np.arange(len(count)), len(count), order_key(self.seed, epoch), self._part)
+            order = shuffled(np.arange(len(count)), len(count), order_key(self.seed, epoch))
             self._orders.clear()
             self._orders[epoch] = order, np.cumsum(count[order])
         return self._orders[epoch]

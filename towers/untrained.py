@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from towers.blocks import blocks
 from towers.catalogue import counted
 from towers.events import Events, Int64s
-from towers.mapped import blocks
 from towers.model import TwoTower
 from towers.tables import Array, HistoryTable, Tables, clock_rows
 
@@ -61,7 +61,7 @@ def _users(events: Events) -> Int64s:
 
 
 def _clock(kind: str, events: Events, ticks_per_second: int) -> Iterator[Array]:
-    for block in events.blocks():
+    for block in blocks(events.item):
         seconds = None if events.time is None else events.time[block] // ticks_per_second
         yield clock_rows(kind, seconds, block.stop - block.start)
 
