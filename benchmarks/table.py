@@ -321,7 +321,7 @@ def _prepare(result: dict[str, Any]) -> list[tuple[str, str, str]]:
     figures = ", ".join(
         f"{name} {f['seconds']:.0f} s and {f['peak_bytes'] / 1e9:.1f} GB" for name, f in formats.items()
     )
-    return [("`towers prepare` of 20 million events: time and peak memory that no file backs", figures, "prepare")]
+    return [("`towers prepare` of 20 million events: time and peak memory", figures, "prepare")]
 
 
 def _input(result: dict[str, Any]) -> list[tuple[str, str, str]]:

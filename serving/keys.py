@@ -20,8 +20,7 @@ log = logging.getLogger("uvicorn.error.serving")
 
 Role = Literal["read", "admin"]
 ROLES: tuple[Role, ...] = ("read", "admin")
-# A change is taken in when the file has rested for so long: by then two looks have passed, well within a second.
-LOOK_S = 0.4
+LOOK_S = 0.4  # between two looks at the file
 KEY_BYTES = 32
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -88,31 +87,11 @@ def _entry(entry: object, where: str) -> Key:
     return Key(name, role, sha256)
 
 
-class _Stamp(NamedTuple):
-    """What tells one state of the file from another."""
-
-    modified_ns: int
-    changed_ns: int
-    size: int
-    inode: int
-    mode: int
-
-    @property
-    def rested(self) -> bool:
-        """Whether nobody has written for as long as there is between two looks."""
-        return time.time_ns() - self.modified_ns >= LOOK_S * 1e9
-
-    @property
-    def open_to_others(self) -> bool:
-        """Whether others than its owner may read, write or run it."""
-        return os.name == "posix" and self.mode & 0o077 != 0
-
-
 class KeyRing:
     """The keys that are good now. The file is looked at when somebody asks, every 0.4 s at most.
 
-    Whoever writes in place leaves half a file for a moment, and the first half of the entries is a good file, too. So a
-    change counts only when the file was the same at two looks, or has not been written to for as long.
+    `towers keys` puts a whole new file in the place of the old one. Of a file that is written in place, half may be
+    read, and counts until the next look.
 
     Args:
         path: the file.
@@ -124,7 +103,7 @@ class KeyRing:
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._path, self._clock = path, clock
-        self._stamp = self._seen = self._now_stamp()  # of the keys, and at the last look
+        self._status = self._now()
         self._keys = _digests(read_keys(path))
         self._look_at = clock() + LOOK_S
         self._warn_of_readers()
@@ -145,34 +124,27 @@ class KeyRing:
 
     def _look(self) -> None:
         self._look_at = self._clock() + LOOK_S
-        stamp = self._now_stamp()
-        before, self._seen = self._seen, stamp
-        if stamp == self._stamp or not (stamp == before or (stamp is not None and stamp.rested)):
+        before, self._status = self._status, self._now()
+        if before == self._status:
             return
-        wrong = None
         try:
-            keys = _digests(read_keys(self._path))
+            self._keys = _digests(read_keys(self._path))
         except KeysError as error:
-            wrong = error
-        if self._now_stamp() != stamp:
-            return  # It was changed while it was read: the next looks decide.
-        self._stamp = stamp
-        if wrong is not None:
-            log.error("the keys stay as they were: %s", wrong)
+            log.error("the keys stay as they were: %s", error)
             return
-        self._keys = keys
         log.info("%s: %d keys", self._path, len(self._keys))
         self._warn_of_readers()
 
-    def _now_stamp(self) -> _Stamp | None:
+    def _now(self) -> tuple[int, ...] | None:
+        """What tells one state of the file from another, its mode first; None where it is not there."""
         try:
             found = self._path.stat()
         except OSError:
             return None
-        return _Stamp(found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode)
+        return found.st_mode, found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
 
     def _warn_of_readers(self) -> None:
-        if self._stamp is not None and self._stamp.open_to_others:
+        if os.name == "posix" and self._status is not None and self._status[0] & 0o077:
             log.warning("%s: others than its owner may read it; chmod 600", self._path)
 
 
