@@ -21,7 +21,14 @@ from serving.bundle import Bundle
 from serving.bundle_writer import replace_index
 from serving.index import ExactIndex, Floats, Index, Rows
 from serving.manifest import MANIFEST, IndexInfo
-from serving.scann_index import EXACT_BELOW, TUNED_K, ScannIndex, ScannParameters
+from serving.scann_index import (
+    EXACT_BELOW,
+    SAMPLE_PER_LEAF,
+    SMALL_SAMPLE_PER_LEAF,
+    TUNED_K,
+    ScannIndex,
+    ScannParameters,
+)
 from serving.staging import refuse_existing, remove
 
 SAMPLE = 2_000
@@ -51,7 +58,8 @@ def run(
         target_recall: recall@100 against exact search that the index must reach, in (0, 1].
         kind: "auto" takes exact search below 20,000 items.
         seed: picks the queries that measure.
-        like: an index of nearly the same vectors, whose settings are taken where they still reach its recall.
+        like: of the bundle that this one was made from just now, by vectors that are nearly the same; its settings are
+            taken where they still reach the target.
 
     Returns:
         What the manifest now says about the index.
@@ -63,7 +71,8 @@ def run(
     """
     if not 0 < target_recall <= 1:
         raise DataError(f"--target-recall must lie in (0, 1], got {target_recall:g}")
-    opened = Bundle.open(bundle)
+    # A bundle that is like another one was verified when it was written, a moment ago.
+    opened = Bundle.open(bundle, verify=like is None)
     refuse_existing(bundle / MANIFEST, overwrite=True)
     if kind == "auto":
         kind = "exact" if opened.manifest.items < EXACT_BELOW else "scann"
@@ -186,7 +195,8 @@ def _build_scann(bundle: Bundle, queries: Floats, target: float, like: IndexInfo
     say(f"build: ScaNN over {bundle.manifest.items:,} x {bundle.manifest.dimension}")
     start = time.perf_counter()
     kept = None if like is None or like.kind != "scann" else ScannParameters(**like.parameters)
-    built = ScannIndex.build(bundle.recall_vectors, kept)
+    sample = SAMPLE_PER_LEAF if kept is None else SMALL_SAMPLE_PER_LEAF
+    built = ScannIndex.build(bundle.recall_vectors, kept, sample_per_leaf=sample)
     build_s = time.perf_counter() - start
     found = None if kept is None else _nearly_as(built, queries, truth, target)
     index, recall = found or tune(built, queries, truth, target)

@@ -89,7 +89,7 @@ def _counted(bundle: Bundle, path: Path, format: str, counting: Counting) -> _Co
     narrow(table, config.model_copy(update={"min_user_events": 1, "min_item_events": 1}))
     if table.time is None or table.time_unit not in TICKS_PER_S:
         raise DataError(f"{path}: the events have no times; a prior counts those of its window")
-    row = np.array([bundle.item_rows.get(item_id, -1) for item_id in table.item_ids.to_list()], np.int64)[table.item]
+    row = np.array([*map(bundle.item_rows.find, table.item_ids.to_list())], np.int64)[table.item]
     known = row >= 0 if table.weight is None else (row >= 0) & (table.weight > 0)
     if not known.any():
         raise DataError(f"{path}: none of its {len(table):,} events is of an item of {bundle.path}")
