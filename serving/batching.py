@@ -5,7 +5,7 @@ but the most that go together. Where nothing is running, a batch starts with wha
 whoever comes while one runs goes with the next. So an idle service answers at once, and under load batches grow by
 themselves until they keep up.
 
-Searches that are fast are made in the event loop itself, which is faster than any thread, and the tower is called in a
+Plans and searches are made in the event loop itself, which is faster than any thread, and the tower is called in a
 thread, one batch after another.
 """
 
@@ -32,7 +32,6 @@ class _Waiting(NamedTuple):
 
     recaller: Recaller
     query: RecallQuery
-    fast: bool
     answer: "asyncio.Future[Recalled]"
     since: float
 
@@ -54,22 +53,20 @@ class Batcher:
         # One: a second call of the tower would take the processor from the first, and leave fewer queries to each.
         self._thread = ThreadPoolExecutor(1, "tower")
 
-    async def answer(self, recaller: Recaller, query: RecallQuery, *, encoded: bool, fast: bool) -> Recalled:
+    async def answer(self, recaller: Recaller, query: RecallQuery) -> Recalled:
         """Answers a query with the others that are there.
 
         Args:
             recaller: what answers it.
-            query: what was asked.
-            encoded: it may need the tower.
-            fast: its search takes so little that the event loop can wait for it. Without the tower it must be.
+            query: what was asked; its search takes so little that the event loop can wait for it.
 
         Raises:
             RequestError: the query is wrong.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Recalled] = loop.create_future()
-        waiting = _Waiting(recaller, query, fast, answer, perf_counter())
-        if encoded:
+        waiting = _Waiting(recaller, query, answer, perf_counter())
+        if query.features or query.history or recaller.planner.users.items(query.user_id):
             self._encoded.append(waiting)
             if not self._encoding:
                 self._encoding = True
@@ -136,18 +133,7 @@ class Batcher:
         work = recaller.begin([each.query for each in some])
         if work.unencoded:
             await asyncio.get_running_loop().run_in_executor(self._thread, recaller.encode, work)
-        if all(each.fast for each in some):
-            _give(some, work, recaller.answers(work))
-        else:
-            # Beside the next batch, which need not wait for it.
-            self._keep(_search(recaller, some, work))
-
-
-async def _search(recaller: Recaller, some: Sequence[_Waiting], work: Work) -> None:
-    try:
-        _give(some, work, await run_in_threadpool(recaller.answers, work))
-    except Exception:  # noqa: BLE001 - one may be at fault for all
-        await _alone(recaller, some)
+        _give(some, work, recaller.answers(work))
 
 
 async def _alone(recaller: Recaller, some: Sequence[_Waiting]) -> None:

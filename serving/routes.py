@@ -4,7 +4,7 @@ In: HTTP requests. Out: JSON, or a `RequestError` that `serving.app` turns into 
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Annotated, Any, TypeVar
@@ -46,9 +46,6 @@ JSON_BYTES = JSON.encode()
 ItemId = Annotated[
     str, Path(min_length=1, max_length=LONGEST_ID, pattern=ONE_LINE, description="the item's id, URL-encoded")
 ]
-# Of a batch the event loop answers so many items at a time, in some four milliseconds; others have their turn in
-# between. A query counts as this many at least. A batch of more items than that goes to a thread.
-TURN_ITEMS, LEAST_ITEMS, LIGHT_ITEMS = 6_400, 100, 25_600
 # An exact scan of more numbers than this takes longer than a thread switch is worth.
 INLINE_NUMBERS = 4_000_000
 
@@ -63,9 +60,8 @@ async def recall(request: Request) -> Response:
     if query.user_id is not None:
         request.scope.setdefault("state", {})["user_id"] = query.user_id
     recaller = _pick(service, query)
-    encoded, fast = _is_encoded(recaller, query), _is_fast(recaller, query)
-    if fast or (encoded and not query.diversity and query.wanted is EVERYTHING):
-        recalled = await service.batcher.answer(recaller, query, encoded=encoded, fast=fast)
+    if _is_fast(recaller, query):
+        recalled = await service.batcher.answer(recaller, query)
     else:
         recalled = await run_in_threadpool(recaller.recall, query)
     return await _answered(recalled, query)
@@ -80,23 +76,16 @@ async def recall_batch(request: Request) -> Response:
     refuse_large(queries, service.settings)
     recallers = [_pick(service, query) for query in queries]
 
-    def answer(part: slice) -> list[Recalled]:
+    def answer() -> bytes:
         answers: dict[int, Recalled] = {}
-        for recaller in dict.fromkeys(recallers[part]):
-            places = [place for place in range(len(queries))[part] if recallers[place] is recaller]
+        for recaller in dict.fromkeys(recallers):
+            places = [place for place, each in enumerate(recallers) if each is recaller]
             metrics.batch(len(places))
             answers |= zip(places, recaller.recall_many([queries[place] for place in places]), strict=True)
-        return [answers[place] for place in sorted(answers)]
-
-    if not _is_light(recallers, queries):
         serialise = partial(answers_bytes, columns=[query.attributes for query in queries])
-        return Json(await run_in_threadpool(lambda: _serialised(serialise, answer(slice(None)))))
-    answers: list[Recalled] = []
-    for part in _turns(queries):
-        if answers:
-            await asyncio.sleep(0)
-        answers += answer(part)
-    return Json(_serialised(answers_bytes, answers))
+        return _serialised(serialise, [answers[place] for place in sorted(answers)])
+
+    return Json(await run_in_threadpool(answer))
 
 
 async def similar(request: Request) -> Response:
@@ -236,34 +225,11 @@ def _pick(service: Service, query: RecallQuery) -> Recaller:
     return recaller
 
 
-def _is_encoded(recaller: Recaller, query: RecallQuery) -> bool:
-    """Whether the answer may take a call of the tower, which is best shared."""
-    return bool(query.features or query.history or recaller.planner.users.items(query.user_id))
-
-
-def _is_light(recallers: Sequence[Recaller], queries: Sequence[RecallQuery]) -> bool:
-    """Whether a batch takes so little that the event loop can answer it, in several turns."""
-    if sum(max(query.k, LEAST_ITEMS) for query in queries) > LIGHT_ITEMS:
-        return False
-    return all(
-        _is_fast(recaller, query) and not _is_encoded(recaller, query) and not isinstance(recaller.index, ExactIndex)
-        for recaller, query in zip(recallers, queries, strict=True)
-    )
-
-
-def _turns(queries: Sequence[RecallQuery]) -> Iterator[slice]:
-    """Parts of a batch, each of which the event loop answers at once."""
-    start = items = 0
-    for place, query in enumerate(queries):
-        items += max(query.k, LEAST_ITEMS)
-        if items > TURN_ITEMS and place > start:
-            yield slice(start, place)
-            start, items = place, max(query.k, LEAST_ITEMS)
-    yield slice(start, len(queries))
-
-
 def _is_fast(recaller: Recaller, query: RecallQuery) -> bool:
-    """Whether its search is cheaper than handing it to a thread."""
+    """Whether the event loop answers it, with the others that are there; a thread of its own answers all else.
+
+    The search must be cheaper than a thread switch. The tower has a thread of its own and answers many at a time.
+    """
     if query.diversity or query.segment or query.attributes or query.wanted is not EVERYTHING:
         return False
     view = recaller.catalogue.live.view

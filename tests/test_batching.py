@@ -55,12 +55,8 @@ USERS = [RecallQuery(user_id=f"u{user}", k=3 + user % 2) for user in range(5)]
 AGES = [RecallQuery(user_id="u5", features={"age": age}, k=4) for age in range(1, 6)]
 
 
-async def answers(batcher: Batcher, asked: Recaller, queries: Sequence[RecallQuery], fast: bool = True) -> list[Any]:
-    encoded = [query.features is not None for query in queries]
-    waiting = [
-        batcher.answer(asked, query, encoded=encodes, fast=fast)
-        for query, encodes in zip(queries, encoded, strict=True)
-    ]
+async def answers(batcher: Batcher, asked: Recaller, queries: Sequence[RecallQuery]) -> list[Any]:
+    waiting = [batcher.answer(asked, query) for query in queries]
     return await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), WAIT_S)
 
 
@@ -69,11 +65,10 @@ def assert_alone(found: Recalled, asked: Recaller, query: RecallQuery) -> None:
     assert (found.ids, found.scores.tolist(), found.source) == (alone.ids, alone.scores.tolist(), alone.source)
 
 
-@pytest.mark.parametrize("fast", [True, False])
-def test_those_of_one_moment_share_one_call_and_get_what_each_gets_alone(bundle: Bundle, fast: bool) -> None:
+def test_those_of_one_moment_share_one_call_and_get_what_each_gets_alone(bundle: Bundle) -> None:
     tower = Tower()
     asked = recaller(bundle, tower)
-    found = asyncio.run(answers(Batcher(8), asked, AGES, fast))
+    found = asyncio.run(answers(Batcher(8), asked, AGES))
     assert tower.calls == [5]
     for query, answer in zip(AGES, found, strict=True):
         assert_alone(answer, asked, query)
@@ -132,11 +127,10 @@ def test_a_wrong_query_gets_its_own_error_and_its_neighbours_their_answers(
         assert_alone(answer, asked, query)
 
 
-@pytest.mark.parametrize("fast", [True, False])
-def test_what_makes_the_tower_fail_fails_alone(bundle: Bundle, fast: bool) -> None:
+def test_what_makes_the_tower_fail_fails_alone(bundle: Bundle) -> None:
     tower = Tower()
     asked = recaller(bundle, tower)
-    found = asyncio.run(answers(Batcher(8), asked, [*AGES[:2], RecallQuery(features={"age": 13}), AGES[2]], fast))
+    found = asyncio.run(answers(Batcher(8), asked, [*AGES[:2], RecallQuery(features={"age": 13}), AGES[2]]))
     assert isinstance(found[2], FloatingPointError)
     assert tower.calls == [4, 1, 1, 1, 1]
     for query, answer in zip(AGES[:3], [*found[:2], found[3]], strict=True):
@@ -144,9 +138,8 @@ def test_what_makes_the_tower_fail_fails_alone(bundle: Bundle, fast: bool) -> No
 
 
 @pytest.mark.parametrize("queries", [USERS, AGES])
-@pytest.mark.parametrize("fast", [True, False])
 def test_a_search_that_fails_for_all_is_made_again_for_each(
-    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, queries: list[RecallQuery], fast: bool
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, queries: list[RecallQuery]
 ) -> None:
     asked, whole = recaller(bundle), Recaller.answers
     wanted = [asked.recall(query) for query in queries[:3]]
@@ -157,7 +150,7 @@ def test_a_search_that_fails_for_all_is_made_again_for_each(
         return whole(self, work)
 
     monkeypatch.setattr(Recaller, "answers", fails)
-    found = asyncio.run(answers(Batcher(8), asked, queries[:3], fast))
+    found = asyncio.run(answers(Batcher(8), asked, queries[:3]))
     assert isinstance(found[1], ZeroDivisionError)
     assert [found[0].ids, found[2].ids] == [wanted[0].ids, wanted[2].ids]
 
@@ -171,7 +164,7 @@ def test_a_caller_who_has_gone_is_left_out(bundle: Bundle) -> None:
         batcher = Batcher(8)
         first = asyncio.ensure_future(answers(batcher, asked, AGES[:1]))
         await asyncio.to_thread(tower.started.wait, WAIT_S)
-        waiting = [asyncio.ensure_future(batcher.answer(asked, each, encoded=True, fast=True)) for each in AGES[:3]]
+        waiting = [asyncio.ensure_future(batcher.answer(asked, each)) for each in AGES[:3]]
         await asyncio.sleep(0.01)
         waiting[1].cancel()
         await asyncio.sleep(0)
@@ -208,7 +201,7 @@ def test_a_bundle_goes_with_its_last_answer(bundle: Bundle, queries: list[Recall
         batcher, asked = Batcher(8), recaller(bundle)
         for query in queries:
             with suppress(RequestError, FloatingPointError):
-                await batcher.answer(asked, query, encoded=query.features is not None, fast=True)
+                await batcher.answer(asked, query)
         await asyncio.sleep(0.05)  # the threads have let go
         return weakref.ref(asked)
 
@@ -237,7 +230,7 @@ def test_there_is_no_timer_and_a_long_line_lets_others_in(bundle: Bundle, monkey
         for name in ("call_later", "call_at"):
             monkeypatch.setattr(loop, name, lambda *_: pytest.fail("a timer"))
         batcher = Batcher(8)
-        waiting = [asyncio.ensure_future(batcher.answer(asked, each, encoded=False, fast=True)) for each in USERS]
+        waiting = [asyncio.ensure_future(batcher.answer(asked, each)) for each in USERS]
         for _ in range(12):
             turns.append("other")
             await asyncio.sleep(0)

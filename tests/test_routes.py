@@ -8,8 +8,6 @@ import numpy as np
 import polars as pl
 import pytest
 from fastapi.testclient import TestClient
-from hypothesis import given
-from hypothesis import strategies as st
 from serving_world import ITEMS, copied_towers, item_vectors, query_vector, save_towers, write_world
 
 from serving import routes
@@ -81,26 +79,12 @@ def test_a_batch_gives_the_answers_of_its_queries(client: TestClient) -> None:
     assert answers == [client.post("/recall", json=body).json() for body in bodies]
 
 
-@pytest.mark.parametrize("light", [True, False])
-def test_a_batch_gives_its_answers_in_order_in_the_event_loop_and_in_a_thread(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch, light: bool
-) -> None:
+def test_a_long_batch_gives_its_answers_in_order(client: TestClient) -> None:
     bundle = client.app.state.settings.bundle  # type: ignore[attr-defined]
     bodies = [{"user_id": f"u{number % 15}", "k": 1 + number % 3} for number in range(150)]
-    monkeypatch.setattr(routes, "_is_light", lambda *_: light)
     with TestClient(create_app(Settings(bundle=bundle, max_batch=len(bodies)))) as long:
         answers = long.post("/recall/batch", json={"queries": bodies}).json()["answers"]
         assert answers == [long.post("/recall", json=body).json() for body in bodies]
-
-
-@given(ks=st.lists(st.sampled_from([1, 99, 100, 101, 1_000, 6_400, 10_000]), min_size=1, max_size=200))
-def test_the_turns_of_a_batch_are_short_and_leave_nothing_out(ks: list[int]) -> None:
-    turns = list(routes._turns([RecallQuery(k=k) for k in ks]))
-    assert [place for turn in turns for place in range(len(ks))[turn]] == list(range(len(ks)))
-    sums = [sum(max(k, 100) for k in ks[turn]) for turn in turns]
-    assert all(total <= 6_400 or len(ks[turn]) == 1 for total, turn in zip(sums, turns, strict=True))
-    # No two turns that follow one another would have gone together.
-    assert all(one + max(ks[after.start], 100) > 6_400 for one, after in zip(sums, turns[1:], strict=False))
 
 
 def test_similar_items_are_nearest_to_the_mean_of_the_given(client: TestClient) -> None:
