@@ -32,7 +32,7 @@ def serving(result: dict[str, Any]) -> Rows:
         ),
         (
             f"… queries/s in batches of {result['sizes']['batch']}",
-            f"{batch:,.0f}, {ratios['batch to known']:.1f}x of single ones",
+            f"{batch:,.0f}, {batch / known:.1f}x of single ones",
             command,
         ),
         (
