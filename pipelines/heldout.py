@@ -60,10 +60,7 @@ def heldout(dataset: Dataset, split: str, users: Int32s | None = None) -> HeldOu
     parts = [dataset.events(name) for name in EARLIER[split]]
     held = dataset.events(split)
     items = max(dataset.manifest.items, 1)
-    blocks = []
-    for low, high in user_blocks([held, *parts]):
-        block = _block(held, parts, low, high, items)
-        blocks.append(block if users is None else _only(block, users))
+    blocks = [_block(held, parts, low, high, items, users) for low, high in user_blocks([held, *parts])]
     asked, target_counts, targets, seen_counts, seen_items, seen_times, dropped = zip(*blocks, strict=True)
     return HeldOut(
         users=np.concatenate(asked),
@@ -122,22 +119,9 @@ def _of_users(parts: Sequence[Events], values: Sequence[NDArray[Any]], dtype: ty
     return out
 
 
-def _only(block: Block, chosen: Int32s) -> Block:
-    users, target_counts, targets, seen_counts, seen_items, seen_times, dropped = block
-    kept = np.isin(users, chosen)
-    wanted, known = np.repeat(kept, target_counts), np.repeat(kept, seen_counts)
-    return (
-        users[kept],
-        target_counts[kept],
-        targets[wanted],
-        seen_counts[kept],
-        seen_items[known],
-        seen_times[known],
-        dropped,
-    )
-
-
-def _block(held: Events, parts: Sequence[Events], low: int, high: int, items: int) -> Block:
+def _block(
+    held: Events, parts: Sequence[Events], low: int, high: int, items: int, chosen: Int32s | None = None
+) -> Block:
     # A block's own, because the taken events of data with impressions are a copy.
     held, *parts = (part.between(low, high).taken() for part in (held, *parts))
     user = np.asarray(held.user)
@@ -146,21 +130,21 @@ def _block(held: Events, parts: Sequence[Events], low: int, high: int, items: in
     place.sort()
     user, pair = user[place], pair[place]
     seen_user, seen_item, seen_time = _known(parts, _first_times(held), low)
-    known = np.sort(seen_user.astype(np.int64) * items + seen_item)
-    fresh = ~_contains(known, pair)
-    user, pair = user[fresh], pair[fresh]
+    fresh = ~np.isin(pair, seen_user.astype(np.int64) * items + seen_item)
+    wanted = fresh if chosen is None else fresh & np.isin(user, chosen)
+    user, pair = user[wanted], pair[wanted]
     users, target_counts = np.unique(user, return_counts=True)
     asked = np.zeros(high - low, bool)
     asked[users - low] = True
-    wanted = asked[seen_user - low]
-    seen_counts = np.bincount(seen_user[wanted] - low, minlength=high - low)[asked]
+    theirs = asked[seen_user - low]
+    seen_counts = np.bincount(seen_user[theirs] - low, minlength=high - low)[asked]
     return (
         users.astype(np.int32),
         target_counts.astype(np.int64),
         (pair % items).astype(np.int32),
         seen_counts.astype(np.int64),
-        seen_item[wanted],
-        seen_time[wanted],
+        seen_item[theirs],
+        seen_time[theirs],
         int(np.count_nonzero(~fresh)),
     )
 
@@ -192,14 +176,6 @@ def _known(parts: Sequence[Events], until: NDArray[np.int64] | None, low: int) -
     # Stable, so that a user's events keep the order of the splits and, within one, of time.
     order = np.argsort(user, kind="stable")
     return user[order], item[order], time[order]
-
-
-def _contains(ordered: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
-    if not len(ordered):
-        return np.zeros(len(wanted), bool)
-    place = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
-    found: NDArray[np.bool_] = ordered[place] == wanted
-    return found
 
 
 def _offsets(counts: NDArray[np.int64]) -> Int64s:

@@ -3,8 +3,9 @@
 In: a data set, the names of splits and settings. Out: orders by popularity, `ItemKnn` and `Ease`.
 """
 
+import functools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -90,8 +91,8 @@ class Fits:
         self.data, self.splits, self.cache, self.neighbours = data, tuple(splits), cache, neighbours
         self._parts = [data.events(split) for split in splits]
         self._offsets, self._items = seen(data, splits)
-        self._orders: dict[Counting, Lists] = {}
-        self._nearest: dict[tuple[float, bool, int | None], sp.csr_array] = {}
+        self._order = functools.cache(self._by_popularity)
+        self._nearest = functools.lru_cache(KEPT)(self._fit_knn)
 
     @property
     def user_events(self) -> Int64s:
@@ -104,7 +105,12 @@ class Fits:
 
     def item_knn(self, settings: KnnSettings) -> ItemKnn:
         """Item-kNN."""
-        nearest = self._searched(settings) if self.cache is None else self._kept(settings, self.cache)
+        matrix = replace(settings, half_life=None, fallback=PLAIN)
+        if self.cache is not None:
+            nearest = self._kept(matrix, self.cache)
+        else:
+            all_kept = replace(matrix, neighbours=max(self.neighbours, settings.neighbours))
+            nearest = nearest_of(self._nearest(all_kept), settings.neighbours)
         return ItemKnn(sp.csr_array(nearest.T), self._order(settings.fallback), settings.half_life)
 
     def ease(self, settings: EaseSettings) -> Ease:
@@ -119,23 +125,10 @@ class Fits:
                 self.cache.write(f"ease-{self._name}", key, {"weights": weights})
         return Ease(weights, self._order(settings.fallback))
 
-    def _order(self, counting: Counting) -> Lists:
+    def _by_popularity(self, counting: Counting) -> Lists:
         """All item numbers, most popular first."""
-        if counting not in self._orders:
-            manifest = self.data.manifest
-            counts = item_counts(self._parts, manifest.items, counting, time_unit=manifest.time_unit)
-            self._orders[counting] = by_popularity(counts)
-        return self._orders[counting]
-
-    def _searched(self, settings: KnnSettings) -> sp.csr_array:
-        part = (settings.shrinkage, settings.damp_users, settings.days)
-        nearest = self._nearest.pop(part, None)
-        if nearest is None:
-            nearest = self._fit_knn(settings, max(self.neighbours, settings.neighbours))
-        self._nearest[part] = nearest  # the last used is the last to go
-        if len(self._nearest) > KEPT:
-            del self._nearest[next(iter(self._nearest))]
-        return nearest_of(nearest, settings.neighbours)
+        manifest = self.data.manifest
+        return by_popularity(item_counts(self._parts, manifest.items, counting, time_unit=manifest.time_unit))
 
     def _kept(self, settings: KnnSettings, cache: Cache) -> sp.csr_array:
         matrix = {name: value for name, value in asdict(settings).items() if name not in ("half_life", "fallback")}
@@ -144,17 +137,17 @@ class Fits:
         if kept is not None and {"data", "indices", "indptr"} <= kept.keys():
             return sp.csr_array((kept["data"], kept["indices"], kept["indptr"]), shape=(items, items))
         with progress("item-kNN", total=items, unit="items") as advance:
-            nearest = self._fit_knn(settings, settings.neighbours, advance)
+            nearest = self._fit_knn(settings, advance)
         cache.write(name, key, {"data": nearest.data, "indices": nearest.indices, "indptr": nearest.indptr})
         return nearest
 
-    def _fit_knn(self, settings: KnnSettings, neighbours: int, advance: Advance = lambda _: None) -> sp.csr_array:
+    def _fit_knn(self, settings: KnnSettings, advance: Advance = lambda _: None) -> sp.csr_array:
         users, items = self._within(settings.days)
         return nearest_items(
             users,
             items,
             (len(self.user_events), self.data.manifest.items),
-            neighbours=neighbours,
+            neighbours=settings.neighbours,
             shrinkage=settings.shrinkage,
             damp_users=settings.damp_users,
             advance=advance,

@@ -15,8 +15,9 @@ from pipelines.errors import DataError
 from pipelines.ingest.columns import Roles, event_roles
 from pipelines.ingest.context import ContextColumns
 from pipelines.ingest.event_table import Codes, EventTable
-from pipelines.ingest.formats import SPLITS, Source
+from pipelines.ingest.formats import Source
 from pipelines.ingest.ids import IdColumn
+from pipelines.ingest.layout import SPLITS
 from pipelines.ingest.rejects import ROW, Rejects
 from pipelines.ingest.tables import Table
 from pipelines.ingest.times import TimeColumn

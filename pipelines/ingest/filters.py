@@ -10,7 +10,6 @@ from pipelines.errors import DataError
 from pipelines.ingest.event_table import EventTable
 from pipelines.ingest.rejects import Rejects
 from towers.config import DataConfig
-from towers.events import Int32s
 
 
 def narrow(events: EventTable, config: DataConfig) -> None:
@@ -31,8 +30,8 @@ def drop_rare(events: EventTable, min_user: int, min_item: int) -> None:
         DataError: nothing is left.
     """
     while min_user > 1 or min_item > 1:
-        enough = _counts(events.user)[events.user] >= min_user
-        enough &= _counts(events.item)[events.item] >= min_item
+        enough = np.bincount(events.user)[events.user] >= min_user
+        enough &= np.bincount(events.item)[events.item] >= min_item
         if enough.all():
             return
         events.keep(enough, "min_counts")
@@ -48,7 +47,7 @@ def refuse_single_events(events: EventTable, config: DataConfig, column: str, re
     Raises:
         DataError: there is such a user and bad rows are not skipped, or nothing is left.
     """
-    single = _counts(events.user)[events.user] == 1
+    single = np.bincount(events.user)[events.user] == 1
     if not single.any():
         return
     reason = "the only event of its user, where leave_last_out needs two (data.min_user_events = 2 drops such users)"
@@ -56,10 +55,6 @@ def refuse_single_events(events: EventTable, config: DataConfig, column: str, re
     drop_rare(events, max(2, config.min_user_events), config.min_item_events)
     if not len(events):
         raise DataError("no user has two events, which leave_last_out needs")
-
-
-def _counts(values: Int32s) -> NDArray[np.int64]:
-    return np.bincount(values)
 
 
 def _one_of_each_pair(events: EventTable, *, last: bool) -> NDArray[np.bool_]:

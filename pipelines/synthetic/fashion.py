@@ -72,16 +72,7 @@ class Fashion(Catalogue):
             weight /= np.bincount(topic, weight)[topic]
             season_end[season] = np.cumsum(weight)
         share[item, slot] = weight
-        return cls(
-            catalogue.topics,
-            share,
-            catalogue.birth,
-            item,
-            catalogue.entry_key,
-            season_end[-1],
-            catalogue.topic_start,
-            season_end,
-        )
+        return cls(**vars(catalogue) | {"share": share, "entry_end": season_end[-1], "season_end": season_end})
 
     def draw(self, topic: Ints, time: Ints, u: Doubles) -> NDArray[np.int32]:
         """An item of each topic by the law of each time's season, among those born by then; see `Catalogue.draw`."""
