@@ -8,7 +8,6 @@ weight 0 is an impression that nobody took up: a label to learn from, neither kn
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,14 +82,14 @@ def heldout_users(dataset: Dataset, split: str) -> Int32s:
 def seen(dataset: Dataset, splits: Sequence[str]) -> tuple[Int64s, Int32s]:
     """Every user's items of several splits, named in the order of time: offsets [users + 1] and items, newest last."""
     parts = _taken(dataset, splits)
-    return sum_of_offsets(parts), _of_users(parts, [part.item for part in parts], np.int32)
+    return sum_of_offsets(parts), np.concatenate([part.item for part in parts])[_by_user(parts)]
 
 
 def seen_times(dataset: Dataset, splits: Sequence[str]) -> Int64s | None:
     """When they were taken, in the order of `seen`; None where the data set is not timed."""
     parts = _taken(dataset, splits)
     times = [part.time for part in parts if part.time is not None]
-    return _of_users(parts, times, np.int64) if len(times) == len(parts) else None
+    return np.concatenate(times)[_by_user(parts)] if len(times) == len(parts) else None
 
 
 def _taken(dataset: Dataset, splits: Sequence[str]) -> list[Events]:
@@ -107,16 +106,10 @@ def user_blocks(parts: Sequence[Events]) -> Iterator[tuple[int, int]]:
         yield int(low), int(high)
 
 
-def _of_users(parts: Sequence[Events], values: Sequence[NDArray[Any]], dtype: type[np.integer[Any]]) -> NDArray[Any]:
-    """One value of each event of several splits, a user's side by side."""
-    offsets = sum_of_offsets(parts)
-    out = np.empty(int(offsets[-1]), dtype)
-    start = offsets[:-1].copy()
-    for part, value in zip(parts, values, strict=True):
-        counts = np.diff(part.offsets)
-        out[np.repeat(start - part.offsets[:-1], counts) + np.arange(len(part))] = value
-        start += counts
-    return out
+def _by_user(parts: Sequence[Events]) -> NDArray[np.intp]:
+    """The places of the events of several splits, laid one after the other, by user."""
+    # Stable, so that a user's events keep the order of the splits and, within one, of time.
+    return np.argsort(np.concatenate([part.user for part in parts]), kind="stable")
 
 
 def _block(
@@ -162,20 +155,13 @@ def _first_times(held: Events) -> NDArray[np.int64] | None:
 
 def _known(parts: Sequence[Events], until: NDArray[np.int64] | None, low: int) -> tuple[Int32s, Int32s, Int64s]:
     """Users, items and times of the events before `until`; times are 0 in data that are not timed."""
-    users, items, times = [], [], []
-    for part in parts:
-        user, item = np.asarray(part.user), np.asarray(part.item)
-        time = np.zeros(len(user), np.int64) if part.time is None else np.asarray(part.time)
-        if until is not None and part.time is not None:
-            early = time <= until[user - low]
-            user, item, time = user[early], item[early], time[early]
-        users.append(user)
-        items.append(item)
-        times.append(time)
-    user, item, time = np.concatenate(users), np.concatenate(items), np.concatenate(times)
-    # Stable, so that a user's events keep the order of the splits and, within one, of time.
-    order = np.argsort(user, kind="stable")
-    return user[order], item[order], time[order]
+    order = _by_user(parts)
+    user = np.concatenate([part.user for part in parts])[order]
+    item = np.concatenate([part.item for part in parts])[order]
+    times = [np.zeros(len(part), np.int64) if part.time is None else part.time for part in parts]
+    time = np.concatenate(times)[order]
+    early = np.ones(len(user), bool) if until is None else time <= until[user - low]
+    return user[early], item[early], time[early]
 
 
 def _offsets(counts: NDArray[np.int64]) -> Int64s:

@@ -7,9 +7,10 @@ arrays in blocks and trusts nothing that `towers prepare` should have ensured: i
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.dataset import SPLITS, Dataset
+from pipelines.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.heldout import user_blocks
+from pipelines.ingest.layout import SPLITS
 from towers.blocks import blocks
 from towers.events import Events
 
@@ -47,13 +48,16 @@ class _Checks:
         """Arrays have one length, offsets begin at 0, rise and end at it, and times are there exactly if timed."""
         events, manifest = self.splits[name], self.manifest
         size = manifest.events[name]
-        timed_arrays = {"time": True, "history_end": name == "train"}
-        for array in ("user", "item", "weight", *timed_arrays):
+        needed = {
+            "user": True,
+            "item": True,
+            "weight": manifest.weighted,
+            "time": manifest.timed,
+            "history_end": manifest.timed and name == "train",
+        }
+        for array, there in needed.items():
             values = getattr(events, array)
-            needed = timed_arrays[array] and manifest.timed if array in timed_arrays else True
-            if array == "weight":
-                needed = manifest.weighted
-            if (values is not None) != needed:
+            if (values is not None) != there:
                 state = "is missing" if values is None else "must not be there"
                 self._fail(f"{name}/{array}.npy {state} (timed = {manifest.timed}, split {manifest.split.kind})")
             if values is not None and len(values) != size:
@@ -116,15 +120,15 @@ class _Checks:
             end, user = train.history_end[block], train.user[block]
             place = np.arange(block.start, block.start + len(user))
             begin = train.offsets[user]
-            reason = "history_end.npy: the history holds events of another user"
-            self._rows("train", block.start, end < begin, reason)
-            reason = "history_end.npy: the history holds the event itself or later ones"
-            self._rows("train", block.start, end > place, reason)
             # Times rise within a user, so the last event of a history is its latest.
             latest = train.time[np.maximum(end - 1, 0)]
-            late = (end > begin) & (latest >= train.time[block])
-            reason = "history_end.npy: the history holds an event that is not strictly earlier"
-            self._rows("train", block.start, late, reason)
+            wrong = {
+                "events of another user": end < begin,
+                "the event itself or later ones": end > place,
+                "an event that is not strictly earlier": (end > begin) & (latest >= train.time[block]),
+            }
+            for what, bad in wrong.items():
+                self._rows("train", block.start, bad, f"history_end.npy: the history holds {what}")
 
     def cut_offs(self) -> None:
         """Under global_time each split stays on its side of the cut-offs."""

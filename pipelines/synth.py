@@ -118,11 +118,7 @@ def item_rows(catalogue: Catalogue, first: int, last: int, rng: np.random.Genera
             "item_id": _ids("i", first, last, len(catalogue.birth)),
             "title": _told_apart(title),
             "category": _gathered(names, topics[:, 0]),
-            "tags": pl.DataFrame(
-                [pl.Series(f"{place}", values.tolist(), pl.String) for place, values in enumerate(tag)]
-            )
-            .select(pl.concat_list(pl.all()).list.drop_nulls())
-            .to_series(),
+            "tags": pl.Series(np.stack(tag, axis=1).tolist(), dtype=pl.List(pl.String)).list.drop_nulls(),
             "created": created,
         }
     )
