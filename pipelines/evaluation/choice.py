@@ -88,7 +88,8 @@ CHOICE = TypeAdapter(Choice)
 
 def choose(data: Dataset) -> Choice:
     """The settings of every baseline that the data allow; found in the cache of the data set, or searched and kept."""
-    cache, key = Cache.beside(data.path), f"{VERSION} {data.manifest.fingerprint} {_limits()}"
+    limits = f"{knn.MAX_ITEMS} {knn.MAX_PAIRS} {knn.MAX_SEARCH_PAIRS} {ease.MAX_ITEMS}"
+    cache, key = Cache.beside(data.path), f"{VERSION} {data.manifest.fingerprint} {limits}"
     kept = cache.read("choice", key)
     if kept is not None:
         try:
@@ -98,10 +99,6 @@ def choose(data: Dataset) -> Choice:
     chosen = _search(data)
     cache.write("choice", key, {"choice": np.asarray(CHOICE.dump_json(chosen).decode())})
     return chosen
-
-
-def _limits() -> str:
-    return f"{knn.MAX_ITEMS} {knn.MAX_PAIRS} {knn.MAX_SEARCH_PAIRS} {ease.MAX_ITEMS}"
 
 
 def _search(data: Dataset) -> Choice:

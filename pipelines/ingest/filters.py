@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from pipelines.errors import DataError
 from pipelines.ingest.event_table import EventTable
+from pipelines.ingest.layout import SPLITS
 from pipelines.ingest.rejects import Rejects
 from towers.config import DataConfig
 
@@ -59,19 +60,12 @@ def refuse_single_events(events: EventTable, config: DataConfig, column: str, re
 
 def _one_of_each_pair(events: EventTable, *, last: bool) -> NDArray[np.bool_]:
     """[E] True for the earliest (or latest) event of each user-item pair; a given split counts by itself."""
+    pair = events.user.astype(np.int64) * len(events.item_ids) + events.item
+    if events.split is not None:
+        pair = pair * len(SPLITS) + events.split
+    order = np.lexsort((pair,) if events.time is None else (events.time, pair))
+    pair = pair[order]
+    repeated = pair[1:] == pair[:-1]
     keep = np.ones(len(events), bool)
-    splits = (
-        [np.arange(len(events))]
-        if events.split is None
-        else [np.flatnonzero(events.split == number) for number in range(3)]
-    )
-    for places in splits:
-        if events.time is not None and events.time_unit != "order":
-            places = places[np.argsort(events.time[places], kind="stable")]
-        pair = events.user[places].astype(np.int64) * (len(events.item_ids) + 1) + events.item[places]
-        order = np.argsort(pair, kind="stable")
-        pair = pair[order]
-        repeated = pair[1:] == pair[:-1]
-        gone = order[:-1][repeated] if last else order[1:][repeated]
-        keep[places[gone]] = False
+    keep[order[:-1][repeated] if last else order[1:][repeated]] = False
     return keep
