@@ -62,17 +62,17 @@ def check(
 @app.command(epilog=example("towers losses"))
 def losses() -> None:
     """List every loss with its formula, options and paper."""
-    from pipelines import listing as command
+    from pipelines import losses as command
 
-    typer.echo(command.losses())
+    typer.echo(command.run())
 
 
 @app.command(epilog=example("towers samplers"))
 def samplers() -> None:
     """List every sampler with its formula, options and paper."""
-    from pipelines import listing as command
+    from pipelines import samplers as command
 
-    typer.echo(command.samplers())
+    typer.echo(command.run())
 
 
 @app.command(epilog=example("towers prepare --events u.data --format movielens --out dataset"))

@@ -1,4 +1,4 @@
-"""`towers losses` and `towers samplers`: what a recipe can name, with formula, options, their defaults and paper.
+"""What a recipe can name, as text: formula, options with their defaults, paper.
 
 In: settings classes of `towers`. Out: text; the options that several share are told once.
 """
@@ -9,33 +9,8 @@ from typing import Any, Literal, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
-from towers.losses.section import Loss, SampledLoss
-from towers.losses.settings import LOSSES
-from towers.samplers.settings import SAMPLERS, Drawing
+from towers.losses.section import Loss
 from towers.section import Section
-
-LETTERS_OF_LOSSES = (
-    "y the positive of a query (p or i where there are several), j or n a negative; N the number of items; s the\n"
-    "logit (similarity / temperature, or the similarity itself where a loss has its own scale g), cos the cosine, d a\n"
-    "distance, l a label; Q_j how often j is expected among the candidates, c the strength of its correction\n"
-    "s - c log Q; m a margin; a, D, t2 and w as the options say; [x]+ = max(0, x); sig the logistic function."
-)
-LETTERS_OF_SAMPLERS = (
-    "c the rank of an item by falling number of training examples, from 0; N of them; q = P(c) of one draw;\n"
-    "Q how often c is expected among the candidates: k q with replacement, 1 - (1 - q)^T for distinct draws, T the\n"
-    "number of draws that it took until k were distinct."
-)
-
-
-def losses() -> str:
-    """Every loss with its formula, options and paper."""
-    shared = [("every loss", Loss, ()), ("losses that take a sampler", SampledLoss, (Loss,))]
-    return listing("loss", LETTERS_OF_LOSSES, LOSSES, shared)
-
-
-def samplers() -> str:
-    """Every sampler with its formula, options and paper."""
-    return listing("sampler", LETTERS_OF_SAMPLERS, SAMPLERS, [("samplers that draw", Drawing, ())])
 
 
 def listing(

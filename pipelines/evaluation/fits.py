@@ -3,7 +3,6 @@
 In: a data set, the names of splits and settings. Out: orders by popularity, `ItemKnn` and `Ease`.
 """
 
-import functools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -49,6 +48,9 @@ class KnnSettings:
     days: int | None = None
     fallback: Counting = PLAIN
 
+    def __str__(self) -> str:
+        return f"item-kNN of {self.neighbours} neighbours"
+
 
 @dataclass(frozen=True)
 class EaseSettings:
@@ -61,6 +63,12 @@ class EaseSettings:
 
     penalty: float = ease.PENALTY
     fallback: Counting = PLAIN
+
+    def __str__(self) -> str:
+        return f"EASE of lambda {self.penalty:g}"
+
+
+Settings = Counting | KnnSettings | EaseSettings
 
 
 class Fitted(Protocol):
@@ -91,30 +99,30 @@ class Fits:
         self.data, self.splits, self.cache, self.neighbours = data, tuple(splits), cache, neighbours
         self._parts = [data.events(split) for split in splits]
         self._offsets, self._items = seen(data, splits)
-        self._order = functools.cache(self._by_popularity)
-        self._nearest = functools.lru_cache(KEPT)(self._fit_knn)
+        self._orders: dict[Counting, Lists] = {}
+        self._nearest: dict[KnnSettings, sp.csr_array] = {}
 
     @property
     def user_events(self) -> Int64s:
         """[users] how many events each has."""
         return np.diff(self._offsets)
 
-    def popular(self, counting: Counting) -> Popular:
-        """Popularity."""
-        return Popular(self._order(counting))
+    def of(self, settings: Settings) -> Fitted:
+        """The baseline of these settings."""
+        match settings:
+            case Counting():
+                return Popular(self._order(settings))
+            case KnnSettings():
+                return self.item_knn(settings)
+            case EaseSettings():
+                return self._ease(settings)
 
     def item_knn(self, settings: KnnSettings) -> ItemKnn:
         """Item-kNN."""
-        matrix = replace(settings, half_life=None, fallback=PLAIN)
-        if self.cache is not None:
-            nearest = self._kept(matrix, self.cache)
-        else:
-            all_kept = replace(matrix, neighbours=max(self.neighbours, settings.neighbours))
-            nearest = nearest_of(self._nearest(all_kept), settings.neighbours)
+        nearest = self._searched(settings) if self.cache is None else self._kept(settings, self.cache)
         return ItemKnn(sp.csr_array(nearest.T), self._order(settings.fallback), settings.half_life)
 
-    def ease(self, settings: EaseSettings) -> Ease:
-        """EASE."""
+    def _ease(self, settings: EaseSettings) -> Ease:
         key = self._key(f"{settings.penalty:g}")
         kept = None if self.cache is None else self.cache.read(f"ease-{self._name}", key)
         weights = None if kept is None else kept.get("weights")
@@ -125,10 +133,23 @@ class Fits:
                 self.cache.write(f"ease-{self._name}", key, {"weights": weights})
         return Ease(weights, self._order(settings.fallback))
 
-    def _by_popularity(self, counting: Counting) -> Lists:
+    def _order(self, counting: Counting) -> Lists:
         """All item numbers, most popular first."""
-        manifest = self.data.manifest
-        return by_popularity(item_counts(self._parts, manifest.items, counting, time_unit=manifest.time_unit))
+        if counting not in self._orders:
+            manifest = self.data.manifest
+            counts = item_counts(self._parts, manifest.items, counting, time_unit=manifest.time_unit)
+            self._orders[counting] = by_popularity(counts)
+        return self._orders[counting]
+
+    def _searched(self, settings: KnnSettings) -> sp.csr_array:
+        neighbours = max(self.neighbours, settings.neighbours)
+        matrix = replace(settings, neighbours=neighbours, half_life=None, fallback=PLAIN)
+        nearest = self._nearest.pop(matrix, None)
+        # The last used is the last to go.
+        self._nearest[matrix] = self._fit_knn(matrix) if nearest is None else nearest
+        if len(self._nearest) > KEPT:
+            del self._nearest[next(iter(self._nearest))]
+        return nearest_of(self._nearest[matrix], settings.neighbours)
 
     def _kept(self, settings: KnnSettings, cache: Cache) -> sp.csr_array:
         matrix = {name: value for name, value in asdict(settings).items() if name not in ("half_life", "fallback")}
