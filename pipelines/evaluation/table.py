@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.table import Table
+from rich.table import Column, Table
 
 K = 20
 DEFINITIONS = "docs/report.md"
@@ -29,10 +29,8 @@ def figures_table(
     title: str, names: Sequence[str], metrics: Mapping[str, Mapping[str, Any]], titles: Mapping[str, str]
 ) -> Table:
     """One line per ranker with the figures of `names`; `titles` says what a ranker is called."""
-    shown = Table(title=title, box=box.SIMPLE, collapse_padding=True, pad_edge=False)
-    shown.add_column("", no_wrap=True)
-    for name in names:
-        shown.add_column(name, justify="right", no_wrap=True)
+    columns = [Column("", no_wrap=True), *(Column(name, justify="right", no_wrap=True) for name in names)]
+    shown = Table(*columns, title=title, box=box.SIMPLE, collapse_padding=True, pad_edge=False)
     for ranker, figures in metrics.items():
         shown.add_row(titles[ranker], *(f"{figures[name]['value']:.4f}" for name in names))
     return shown
