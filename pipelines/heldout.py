@@ -56,10 +56,7 @@ def heldout(dataset: Dataset, split: str, users: Int32s | None = None) -> HeldOu
     Raises:
         KeyError: `split` is neither.
     """
-    parts = [dataset.events(name) for name in EARLIER[split]]
-    held = dataset.events(split)
-    items = max(dataset.manifest.items, 1)
-    blocks = [_block(held, parts, low, high, items, users) for low, high in user_blocks([held, *parts])]
+    blocks = _blocks(dataset, split, users)
     asked, target_counts, targets, seen_counts, seen_items, seen_times, dropped = zip(*blocks, strict=True)
     return HeldOut(
         users=np.concatenate(asked),
@@ -68,15 +65,19 @@ def heldout(dataset: Dataset, split: str, users: Int32s | None = None) -> HeldOu
         seen_offsets=_offsets(np.concatenate(seen_counts)),
         seen_items=np.concatenate(seen_items),
         dropped_targets=sum(dropped),
-        seen_times=np.concatenate(seen_times) if held.time is not None else None,
+        seen_times=np.concatenate(seen_times) if dataset.manifest.timed else None,
     )
 
 
 def heldout_users(dataset: Dataset, split: str) -> Int32s:
     """The users that `heldout` asks about, without the lists of what they took, which are as long as the events."""
+    return np.concatenate([users for users, *_ in _blocks(dataset, split)])
+
+
+def _blocks(dataset: Dataset, split: str, users: Int32s | None = None) -> Iterator[Block]:
     parts, held = [dataset.events(name) for name in EARLIER[split]], dataset.events(split)
-    items = max(dataset.manifest.items, 1)
-    return np.concatenate([_block(held, parts, low, high, items)[0] for low, high in user_blocks([held, *parts])])
+    for low, high in user_blocks([held, *parts]):
+        yield _block(held, parts, low, high, max(dataset.manifest.items, 1), users)
 
 
 def seen(dataset: Dataset, splits: Sequence[str]) -> tuple[Int64s, Int32s]:

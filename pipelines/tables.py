@@ -4,7 +4,6 @@ In: a `Dataset` and a `TwoTower`. Out: `towers.tables.Tables`.
 """
 
 from collections import defaultdict
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +56,15 @@ def build_tables(model: TwoTower, dataset: Dataset, context: Context | None, wor
         elif column in manifest.user_columns:
             found["users"][name] = looked_up(encoder, dataset.users[column])
         else:
-            if context is not None and work is not None:
-                found["context"][name] = _written(encoder, context, column, work / f"{name}.npy")
             empty = pl.Series([None], dtype=pl.read_parquet_schema(dataset.path / "train" / CONTEXT)[column])
-            found["missing"][name] = looked_up(encoder, empty)[0]
+            missing = looked_up(encoder, empty)[0]
+            found["missing"][name] = missing
+            if context is not None and work is not None:
+                file = work / f"{name}.npy"
+                with ArrayWriter(file, (context.rows, *missing.shape), missing.dtype) as values:
+                    for block in context.blocks(column):
+                        values.append(looked_up(encoder, block))
+                found["context"][name] = map_array(file)
     for encoder in model.candidate_tower.encoders:
         name, feature = encoder.spec.name, encoder.spec.config
         if feature.kind == "neighbours":
@@ -78,18 +82,6 @@ def build_tables(model: TwoTower, dataset: Dataset, context: Context | None, wor
 def ids_as_rows(encoder: FeatureEncoder, ids: pl.Series) -> NDArray[np.int32]:
     """The row of every id in the table of a feature that takes lists of them, int32 [N]."""
     return looked_up(encoder, ids, as_list=True)[:, 0]
-
-
-def _written(encoder: FeatureEncoder, context: Context, column: str, path: Path) -> NDArray[Any]:
-    """The looked-up values of every event, in a memory-mapped file."""
-    with ExitStack() as opened:
-        file: ArrayWriter | None = None
-        for block in context.blocks(column):
-            rows = looked_up(encoder, block)
-            if file is None:
-                file = opened.enter_context(ArrayWriter(path, (context.rows, *rows.shape[1:]), rows.dtype))
-            file.append(rows[: len(block)])
-    return map_array(path)
 
 
 def looked_up(encoder: FeatureEncoder, column: pl.Series, *, as_list: bool = False) -> NDArray[Any]:
