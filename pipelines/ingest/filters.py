@@ -63,7 +63,8 @@ def _one_of_each_pair(events: EventTable, *, last: bool) -> NDArray[np.bool_]:
     pair = events.user.astype(np.int64) * len(events.item_ids) + events.item
     if events.split is not None:
         pair = pair * len(SPLITS) + events.split
-    order = np.lexsort((pair,) if events.time is None else (events.time, pair))
+    by_time = np.arange(len(events)) if events.time is None else np.argsort(events.time, kind="stable")
+    order = by_time[np.argsort(pair[by_time], kind="stable")]
     pair = pair[order]
     repeated = pair[1:] == pair[:-1]
     keep = np.ones(len(events), bool)
