@@ -48,16 +48,13 @@ class _Checks:
         """Arrays have one length, offsets begin at 0, rise and end at it, and times are there exactly if timed."""
         events, manifest = self.splits[name], self.manifest
         size = manifest.events[name]
-        needed = {
-            "user": True,
-            "item": True,
-            "weight": manifest.weighted,
-            "time": manifest.timed,
-            "history_end": manifest.timed and name == "train",
-        }
-        for array, there in needed.items():
+        timed_arrays = {"time": True, "history_end": name == "train"}
+        for array in ("user", "item", "weight", *timed_arrays):
             values = getattr(events, array)
-            if (values is not None) != there:
+            needed = timed_arrays[array] and manifest.timed if array in timed_arrays else True
+            if array == "weight":
+                needed = manifest.weighted
+            if (values is not None) != needed:
                 state = "is missing" if values is None else "must not be there"
                 self._fail(f"{name}/{array}.npy {state} (timed = {manifest.timed}, split {manifest.split.kind})")
             if values is not None and len(values) != size:
@@ -120,15 +117,15 @@ class _Checks:
             end, user = train.history_end[block], train.user[block]
             place = np.arange(block.start, block.start + len(user))
             begin = train.offsets[user]
+            reason = "history_end.npy: the history holds events of another user"
+            self._rows("train", block.start, end < begin, reason)
+            reason = "history_end.npy: the history holds the event itself or later ones"
+            self._rows("train", block.start, end > place, reason)
             # Times rise within a user, so the last event of a history is its latest.
             latest = train.time[np.maximum(end - 1, 0)]
-            wrong = {
-                "events of another user": end < begin,
-                "the event itself or later ones": end > place,
-                "an event that is not strictly earlier": (end > begin) & (latest >= train.time[block]),
-            }
-            for what, bad in wrong.items():
-                self._rows("train", block.start, bad, f"history_end.npy: the history holds {what}")
+            late = (end > begin) & (latest >= train.time[block])
+            reason = "history_end.npy: the history holds an event that is not strictly earlier"
+            self._rows("train", block.start, late, reason)
 
     def cut_offs(self) -> None:
         """Under global_time each split stays on its side of the cut-offs."""
