@@ -15,7 +15,7 @@ from pipelines.check import check_recipe
 from pipelines.dataset import Dataset
 from pipelines.heldout import heldout
 from pipelines.lists import select_lists
-from pipelines.stage import build_model, run_stage
+from pipelines.stage import run_stage
 from pipelines.tables import build_tables
 from pipelines.vocabulary import load_features
 from towers import metrics
@@ -58,7 +58,8 @@ def train_and_measure(recipe: dict[str, Any], data: Dataset, work: Path) -> dict
 
 def measured(config: Config, data: Dataset, run: Path) -> dict[str, Any]:
     """Figures of a finished stage's weights on both held-out splits."""
-    model = build_model(config, load_features(run))
+    learnt = load_features(run)
+    model = TwoTower(learnt.query, learnt.candidate, config)
     tables = build_tables(model, data, None)
     tf.train.Checkpoint(model=model).read(str(run / "checkpoints" / "final")).assert_existing_objects_matched()
     return {split: on_split(model, tables, data, split) for split in ("valid", "test")}

@@ -7,7 +7,7 @@ follow; one line on stderr that says what is so now. A bundle is opened, verifie
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from pipelines.progress import say
@@ -23,11 +23,7 @@ def show(root: Path) -> None:
     """
     versions = Versions(root)
     infos = versions.list()
-    table = Table()
-    for column in ("bundle", "state", "model", "created"):
-        table.add_column(column)
-    table.add_column("items", justify="right")
-    table.add_column("problem")
+    table = Table("bundle", "state", "model", "created", Column("items", justify="right"), "problem")
     for info in infos:
         created = "" if info.created_at is None else info.created_at.strftime("%Y-%m-%d %H:%M:%S %Z")
         items = "" if info.items is None else f"{info.items:,}"

@@ -12,7 +12,7 @@ import typer
 
 from pipelines import cli_bundles, cli_keys
 from pipelines.cli_export import export
-from pipelines.cli_options import Bundle, Dataset, Overrides, Overwrite, Recipe
+from pipelines.cli_options import Bundle, Dataset, Overrides, Overwrite, Recipe, example
 from pipelines.cli_serve import serve
 from pipelines.cli_tune import tune
 from pipelines.exits import KEPT, exit_code
@@ -30,12 +30,7 @@ app.add_typer(cli_bundles.app, name="bundles")
 app.add_typer(cli_keys.app, name="keys")
 
 
-def _example(*lines: str) -> str:
-    # Two line breaks, because the help formatter joins single ones.
-    return "\n\n".join(["Example:", *(f"$ {line}" for line in lines)])
-
-
-@app.command(epilog=_example("towers synth --out world --users 10000 --items 20000"))
+@app.command(epilog=example("towers synth --out world --users 10000 --items 20000"))
 def synth(
     out: Annotated[Path, typer.Option(help="The directory to write: events, items and users as Parquet, the truth.")],
     users: Annotated[int, typer.Option(min=1, help="Number of users.")] = 6_000,
@@ -51,7 +46,7 @@ def synth(
     command.run(out, users=users, items=items, events=events, seed=seed, fashion=fashion, overwrite=overwrite)
 
 
-@app.command(epilog=_example("towers check --config recipes/default.toml --dataset dataset"))
+@app.command(epilog=example("towers check --config recipes/default.toml --dataset dataset"))
 def check(
     config: Recipe,
     dataset: Annotated[Path | None, typer.Option(help="Check the recipe against this data set, too.")] = None,
@@ -64,7 +59,7 @@ def check(
     typer.echo(command.describe(command.run(load_config(config, overrides), dataset), dataset))
 
 
-@app.command(epilog=_example("towers losses"))
+@app.command(epilog=example("towers losses"))
 def losses() -> None:
     """List every loss with its formula, options and paper."""
     from pipelines import losses as command
@@ -72,7 +67,7 @@ def losses() -> None:
     typer.echo(command.run())
 
 
-@app.command(epilog=_example("towers samplers"))
+@app.command(epilog=example("towers samplers"))
 def samplers() -> None:
     """List every sampler with its formula, options and paper."""
     from pipelines import samplers as command
@@ -80,7 +75,7 @@ def samplers() -> None:
     typer.echo(command.run())
 
 
-@app.command(epilog=_example("towers prepare --events u.data --format movielens --out dataset"))
+@app.command(epilog=example("towers prepare --events u.data --format movielens --out dataset"))
 def prepare(
     events: Annotated[Path, typer.Option(help="The events: a file, or a folder of a public format.")],
     out: Annotated[Path, typer.Option(help="The data set to write.")],
@@ -107,7 +102,7 @@ def prepare(
 
 
 @app.command(
-    epilog=_example(
+    epilog=example(
         "towers train --dataset dataset --config recipes/default.toml --out run",
         "towers train --dataset dataset --config my.toml --set train.epochs=3 --out r",
     )
@@ -129,7 +124,7 @@ def train(
 
 
 app.command(
-    epilog=_example(
+    epilog=example(
         "towers tune --dataset dataset --budget-minutes 60 --out tuned.toml",
         "towers tune --dataset dataset --config my.toml --trials 20 --out tuned.toml",
     )
@@ -137,14 +132,14 @@ app.command(
 
 
 app.command(
-    epilog=_example(
+    epilog=example(
         "towers export --run run --out bundle",
         "towers export --bundle bundle --prior-from events.csv --out renewed",
     )
 )(export)
 
 
-@app.command(epilog=_example("towers index --bundle bundle --target-recall 0.98"))
+@app.command(epilog=example("towers index --bundle bundle --target-recall 0.98"))
 def index(
     bundle: Bundle,
     target_recall: Annotated[
@@ -160,7 +155,7 @@ def index(
     command.run(bundle, target_recall=target_recall, kind=kind)
 
 
-@app.command(epilog=_example("towers report --bundle bundle --dataset dataset --out report"))
+@app.command(epilog=example("towers report --bundle bundle --dataset dataset --out report"))
 def report(
     bundle: Bundle,
     dataset: Dataset,
@@ -175,7 +170,7 @@ def report(
     command.run(bundle, dataset, out, overwrite=overwrite)
 
 
-@app.command(epilog=_example("towers recall --bundle bundle --k 100 --out recall.parquet"))
+@app.command(epilog=example("towers recall --bundle bundle --k 100 --out recall.parquet"))
 def recall(
     bundle: Bundle,
     k: Annotated[int, typer.Option("--k", min=1, help="Items for each user.")],
@@ -190,7 +185,7 @@ def recall(
 
 
 app.command(
-    epilog=_example(
+    epilog=example(
         "towers serve --bundle bundle --port 8000",
         "towers serve --bundle bundles --state state --workers 4 --keys keys.toml",
         "towers serve --config serve.toml",
@@ -199,7 +194,7 @@ app.command(
 
 
 @app.command(
-    epilog=_example("towers query --bundle bundle --user 42", "towers query --url http://127.0.0.1:8000 --user 42")
+    epilog=example("towers query --bundle bundle --user 42", "towers query --url http://127.0.0.1:8000 --user 42")
 )
 def query(
     user: Annotated[str, typer.Option(help="The user's id.")],
@@ -218,7 +213,7 @@ def query(
     command.run(user, bundle=bundle, url=url, k=k)
 
 
-@app.command(epilog=_example("towers demo"))
+@app.command(epilog=example("towers demo"))
 def demo(
     out: Annotated[Path, typer.Option(help="The directory to work in.")] = Path("demo"),
 ) -> None:
@@ -228,7 +223,7 @@ def demo(
     command.run(out)
 
 
-@app.command(epilog=_example("towers doctor"))
+@app.command(epilog=example("towers doctor"))
 def doctor() -> int:
     """Say what this machine has of what the commands need, and what to do where something lacks; exit code 1 then."""
     from pipelines import doctor as command

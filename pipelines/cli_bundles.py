@@ -5,17 +5,15 @@ from typing import Annotated
 
 import typer
 
+from pipelines.cli_options import example
+
 Root = Annotated[Path, typer.Option(help="The directory of bundles; each is a directory that 'towers export' wrote.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The bundle: the name of its directory in the root.")]
 
 app = typer.Typer(help="Show the bundles of a directory, and choose which one answers.")
 
 
-def _example(line: str) -> str:
-    return f"Example:\n\n$ towers bundles {line}"
-
-
-@app.command("list", epilog=_example("list --root bundles"))
+@app.command("list", epilog=example("towers bundles list --root bundles"))
 def show(root: Root) -> None:
     """List the bundles: which one answers, which did before, which are broken."""
     from pipelines import bundles as command
@@ -23,7 +21,7 @@ def show(root: Root) -> None:
     command.show(root)
 
 
-@app.command(epilog=_example("activate 2024-06-01 --root bundles"))
+@app.command(epilog=example("towers bundles activate 2024-06-01 --root bundles"))
 def activate(name: Name, root: Root) -> None:
     """Answer from another bundle, once it is verified and real searches work."""
     from pipelines import bundles as command
@@ -31,7 +29,7 @@ def activate(name: Name, root: Root) -> None:
     command.activate(root, name)
 
 
-@app.command(epilog=_example("fold --bundle bundle --state state --out bundles/2024-06-01"))
+@app.command(epilog=example("towers bundles fold --bundle bundle --state state --out bundles/2024-06-01"))
 def fold(
     bundle: Annotated[Path, typer.Option(help="A bundle, written by 'towers export'.")],
     state: Annotated[Path, typer.Option(help="The directory in which a service keeps live changes.")],
@@ -44,7 +42,7 @@ def fold(
     command.run(bundle, state, out, overwrite=overwrite)
 
 
-@app.command(epilog=_example("rollback --root bundles"))
+@app.command(epilog=example("towers bundles rollback --root bundles"))
 def rollback(root: Root) -> None:
     """Answer from the bundle before the active one again."""
     from pipelines import bundles as command
@@ -52,7 +50,7 @@ def rollback(root: Root) -> None:
     command.rollback(root)
 
 
-@app.command(epilog=_example("canary 2024-06-01 --share 0.05 --root bundles"))
+@app.command(epilog=example("towers bundles canary 2024-06-01 --share 0.05 --root bundles"))
 def canary(
     root: Root,
     name: Annotated[

@@ -5,16 +5,14 @@ from typing import Annotated, Literal
 
 import typer
 
+from pipelines.cli_options import example
+
 File = Annotated[Path, typer.Option(help="The file of keys, which 'towers serve --keys' reads.")]
 
 app = typer.Typer(help="Make, show and remove the API keys of a service.")
 
 
-def _example(line: str) -> str:
-    return f"Example:\n\n$ towers keys {line}"
-
-
-@app.command(epilog=_example("add --file keys.toml --name shop --role read"))
+@app.command(epilog=example("towers keys add --file keys.toml --name shop --role read"))
 def add(
     file: File,
     name: Annotated[str, typer.Option(help="Whose key it is: letters, digits, '.', '_' and '-'.")],
@@ -26,7 +24,7 @@ def add(
     command.add(file, name, role)
 
 
-@app.command("list", epilog=_example("list --file keys.toml"))
+@app.command("list", epilog=example("towers keys list --file keys.toml"))
 def show(file: File) -> None:
     """List the names of the keys and what each may do."""
     from pipelines import keys as command
@@ -34,7 +32,7 @@ def show(file: File) -> None:
     command.show(file)
 
 
-@app.command(epilog=_example("remove --file keys.toml --name shop"))
+@app.command(epilog=example("towers keys remove --file keys.toml --name shop"))
 def remove(
     file: File,
     name: Annotated[str, typer.Option(help="The name of the key.")],

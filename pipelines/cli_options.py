@@ -13,3 +13,9 @@ Overrides = Annotated[
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output that is already there.")]
 Dataset = Annotated[Path, typer.Option(help="A data set, written by 'towers prepare'.")]
 Bundle = Annotated[Path, typer.Option(help="A bundle, written by 'towers export'.")]
+
+
+def example(*lines: str) -> str:
+    """The end of a command's help: what a shell is given."""
+    # Two line breaks, because the help formatter joins single ones.
+    return "\n\n".join(["Example:", *(f"$ {line}" for line in lines)])

@@ -13,12 +13,7 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipelines.errors import DataError
-from pipelines.ingest.layout import (
-    CONTEXT,
-    SPLITS,
-    map_array,
-    map_events,
-)
+from pipelines.ingest.layout import CONTEXT, map_array, map_events
 from pipelines.ingest.splits import SplitKind
 from pipelines.ingest.tables import Kind
 from towers.config import DataConfig
@@ -181,6 +176,3 @@ class Dataset:
         if not folder.is_dir():
             return None
         return map_array(folder / "query_vectors.npy"), map_array(folder / "item_vectors.npy")
-
-
-__all__ = ["SPLITS", "Dataset", "DatasetManifest", "FileInfo", "SourceInfo", "SplitInfo", "digest_files"]

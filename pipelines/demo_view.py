@@ -7,12 +7,13 @@ import json
 import shutil
 import sys
 from collections.abc import Sequence
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from pipelines.demo_service import Asked
 from pipelines.query import title_column
@@ -80,27 +81,23 @@ def _user_table(bundle: Bundle, later: set[str], user: str, asked: Asked) -> Tab
     seen = bundle.item_ids.gather(bundle.seen(bundle.query_rows[user])).to_list()[::-1]
     hits = len(later & {item["id"] for item in items})
     shown = Table(
+        Column("their history, newest first", style="dim"),
+        "recalled",
+        Column("score", justify="right"),
+        Column("✓", style="green"),
         title=f"User {user}",
         caption=f"✓ = taken in the test period, which the model never saw: {hits} of {len(later)}",
         title_style="bold",
     )
-    shown.add_column("their history, newest first", style="dim")
-    shown.add_column("recalled")
-    shown.add_column("score", justify="right")
-    shown.add_column("✓", style="green")
-    for place in range(len(items)):
-        old = seen[place] if place < len(seen) else ""
-        new = items[place]
+    for new, old in zip(items, chain(seen, repeat("")), strict=False):
         mark = "✓" if new["id"] in later else ""
         shown.add_row(titles.get(old, old), titles.get(new["id"], new["id"]), f"{new['score']:.3f}", mark)
     return shown
 
 
 def _asked_table(answers: Sequence[Asked], titles: dict[str, str]) -> Table:
-    shown = Table(title="POST /recall", title_style="bold")
-    for name in ("asked by", "source", "first item"):
-        shown.add_column(name)
-    shown.add_column("ms", justify="right")
+    ms = Column("ms", justify="right")
+    shown = Table("asked by", "source", "first item", ms, title="POST /recall", title_style="bold")
     for asked in answers:
         body = json.dumps({key: value for key, value in asked.body.items() if key != "k"}, ensure_ascii=False)
         body = body if len(body) <= LONGEST_BODY else body[: LONGEST_BODY - 1] + "…"
@@ -114,10 +111,8 @@ def recall_table(report: dict[str, Any]) -> Table:
     """A row for each ranker of the report, in its order; the strongest baseline is marked where it is named."""
     strongest = report.get("strongest", {}).get("ranker")
     users = report["counts"]["users"]
-    shown = Table(title=f"Recall of what {users:,} test users took next", title_style="bold")
-    shown.add_column("")
-    for k in KS:
-        shown.add_column(f"recall@{k}", justify="right")
+    columns = [Column(f"recall@{k}", justify="right") for k in KS]
+    shown = Table("", *columns, title=f"Recall of what {users:,} test users took next", title_style="bold")
     for ranker, figures in report["metrics"].items():
         title = _ranker_title(ranker, report) + (" (strongest)" if ranker == strongest else "")
         shown.add_row(title, *(f"{figures[f'recall@{k}']['value']:.3f}" for k in KS))

@@ -21,19 +21,14 @@ USER_MISTAKE = 2
 INTERRUPTED = 130
 
 # What Ctrl-C leaves; every other command leaves nothing of its unfinished output.
-KEPT = {
+KEPT = dict.fromkeys(("query", "check", "doctor", "losses", "samplers"), "nothing was changed") | {
     "train": "the last checkpoint is kept, and the same command goes on from there (--fresh starts anew)",
     "tune": "the best recipe so far is written, where a trial had ended, and the same command goes on from there "
     "(--fresh starts anew)",
     "recall": "the finished parts are kept, and the same command goes on from there",
     "serve": "the service has stopped",
-    "query": "nothing was changed",
     "bundles": "the change is made whole or not at all; 'towers bundles list' shows it",
     "keys": "the file of keys is changed whole or not at all",
-    "check": "nothing was changed",
-    "doctor": "nothing was changed",
-    "losses": "nothing was changed",
-    "samplers": "nothing was changed",
 }
 
 MODEL_MISTAKES = (("towers.errors", "ConfigError"), ("towers.errors", "DivergedError"))

@@ -23,7 +23,6 @@ from pipelines.heldout import seen, seen_times
 from pipelines.lists import select_lists
 from pipelines.progress import progress
 from pipelines.segments import popular_segments
-from pipelines.stage import build_model
 from pipelines.tables import build_tables
 from pipelines.vocabulary import load_features
 from serving.bundle_writer import write_bundle
@@ -139,12 +138,14 @@ def load_run(run: Path) -> Trained:
             f"{summary['dataset'][:12]}; the data set was prepared again since"
         )
     config = load_config(run / "config.toml")
-    model = build_model(config, load_features(run))
+    learnt = load_features(run)
+    model = TwoTower(learnt.query, learnt.candidate, config)
     tables = build_tables(model, dataset, None)
     connect_graphs(model, tables, [dataset.events(split) for split in _trained_splits(config)])
     # One pass creates the weights of the hidden layers, which the checkpoint then fills.
     if model.query_tower.encoders:
-        model.query_tower(_constants(tables.of_users(*_first_user())))
+        first = np.zeros(1, np.int32), np.zeros(2, np.int64), np.zeros(0, np.int32)
+        model.query_tower(_constants(tables.of_users(*first)))
     model.candidate_tower(_constants({name: rows[:1] for name, rows in tables.items.items()}))
     tf.train.Checkpoint(model=model).read(str(run / "checkpoints" / "final")).assert_existing_objects_matched()
     return Trained(config, summary, dataset, model, tables)
@@ -222,10 +223,6 @@ def _save_towers(trained: Trained, directory: Path) -> None:
         for name, tower in (("query_tower", query), ("candidate_tower", model.candidate_tower)):
             save_tower(tower, directory / name)
             advance(1)
-
-
-def _first_user() -> tuple[Int32s, Int64s, Int32s]:
-    return np.zeros(1, np.int32), np.zeros(2, np.int64), np.zeros(0, np.int32)
 
 
 def _constants(features: dict[str, Any]) -> dict[str, tf.Tensor]:

@@ -77,12 +77,6 @@ def _with_changes(config: Config, sides: Features, dataset: Dataset) -> Config:
     return parse_config({**config.model_dump(exclude_unset=True, exclude={"features"}), "features": raw})
 
 
-def columns_of(side: str, dataset: Dataset) -> Mapping[str, str]:
-    """Types by name of the columns a feature of this side may read."""
-    manifest = dataset.manifest
-    return manifest.item_columns if side == "candidate" else {**manifest.event_columns, **manifest.user_columns}
-
-
 def column_of(name: str, feature: Feature) -> str:
     """The column a feature reads."""
     return feature.column or name
@@ -146,7 +140,8 @@ def _check(key: str, name: str, feature: Feature, side: str, dataset: Dataset) -
         if feature.kind in ("hour", "weekday") and dataset.manifest.time_unit in (None, "order"):
             raise ConfigError(f"{key}.kind: {feature.kind!r} needs event times, and this data set has none")
         return
-    columns = columns_of(side, dataset)
+    manifest = dataset.manifest
+    columns = manifest.item_columns if side == "candidate" else {**manifest.event_columns, **manifest.user_columns}
     column = column_of(name, feature)
     if column not in columns:
         near = difflib.get_close_matches(column, columns, n=1)

@@ -139,13 +139,10 @@ def _segments(bundle: Bundle, row_of: Rows) -> pl.DataFrame | None:
     """The popular items of each segment by their new rows."""
     if bundle.manifest.segmented_by is None:
         return None
-    columns: dict[str, list[Any]] = {"segment": [], "rows": [], "counts": []}
-    for segment, (rows, counts) in bundle.segments.items():
-        there = row_of[rows] >= 0
-        for name, value in zip(columns, (segment, row_of[rows][there].tolist(), counts[there].tolist()), strict=True):
-            columns[name].append(value)
+    renumbered = [(segment, row_of[rows], counts) for segment, (rows, counts) in bundle.segments.items()]
+    lists = [(segment, rows[rows >= 0].tolist(), counts[rows >= 0].tolist()) for segment, rows, counts in renumbered]
     schema: dict[str, Any] = {"segment": pl.String, "rows": pl.List(pl.Int64), "counts": pl.List(pl.Int64)}
-    return pl.DataFrame(columns, schema=schema)
+    return pl.DataFrame(lists, schema=schema, orient="row")
 
 
 def _copy_towers(bundle: Bundle, directory: Path) -> None:

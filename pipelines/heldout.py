@@ -8,7 +8,6 @@ weight 0 is an impression that nobody took up: a label to learn from, neither kn
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,13 +56,7 @@ def heldout(dataset: Dataset, split: str, users: Int32s | None = None) -> HeldOu
     Raises:
         KeyError: `split` is neither.
     """
-    parts = [dataset.events(name) for name in EARLIER[split]]
-    held = dataset.events(split)
-    items = max(dataset.manifest.items, 1)
-    blocks = []
-    for low, high in user_blocks([held, *parts]):
-        block = _block(held, parts, low, high, items)
-        blocks.append(block if users is None else _only(block, users))
+    blocks = _blocks(dataset, split, users)
     asked, target_counts, targets, seen_counts, seen_items, seen_times, dropped = zip(*blocks, strict=True)
     return HeldOut(
         users=np.concatenate(asked),
@@ -72,28 +65,32 @@ def heldout(dataset: Dataset, split: str, users: Int32s | None = None) -> HeldOu
         seen_offsets=_offsets(np.concatenate(seen_counts)),
         seen_items=np.concatenate(seen_items),
         dropped_targets=sum(dropped),
-        seen_times=np.concatenate(seen_times) if held.time is not None else None,
+        seen_times=np.concatenate(seen_times) if dataset.manifest.timed else None,
     )
 
 
 def heldout_users(dataset: Dataset, split: str) -> Int32s:
     """The users that `heldout` asks about, without the lists of what they took, which are as long as the events."""
+    return np.concatenate([users for users, *_ in _blocks(dataset, split)])
+
+
+def _blocks(dataset: Dataset, split: str, users: Int32s | None = None) -> Iterator[Block]:
     parts, held = [dataset.events(name) for name in EARLIER[split]], dataset.events(split)
-    items = max(dataset.manifest.items, 1)
-    return np.concatenate([_block(held, parts, low, high, items)[0] for low, high in user_blocks([held, *parts])])
+    for low, high in user_blocks([held, *parts]):
+        yield _block(held, parts, low, high, max(dataset.manifest.items, 1), users)
 
 
 def seen(dataset: Dataset, splits: Sequence[str]) -> tuple[Int64s, Int32s]:
     """Every user's items of several splits, named in the order of time: offsets [users + 1] and items, newest last."""
     parts = _taken(dataset, splits)
-    return sum_of_offsets(parts), _of_users(parts, [part.item for part in parts], np.int32)
+    return sum_of_offsets(parts), np.concatenate([part.item for part in parts])[_by_user(parts)]
 
 
 def seen_times(dataset: Dataset, splits: Sequence[str]) -> Int64s | None:
     """When they were taken, in the order of `seen`; None where the data set is not timed."""
     parts = _taken(dataset, splits)
     times = [part.time for part in parts if part.time is not None]
-    return _of_users(parts, times, np.int64) if len(times) == len(parts) else None
+    return np.concatenate(times)[_by_user(parts)] if len(times) == len(parts) else None
 
 
 def _taken(dataset: Dataset, splits: Sequence[str]) -> list[Events]:
@@ -110,34 +107,15 @@ def user_blocks(parts: Sequence[Events]) -> Iterator[tuple[int, int]]:
         yield int(low), int(high)
 
 
-def _of_users(parts: Sequence[Events], values: Sequence[NDArray[Any]], dtype: type[np.integer[Any]]) -> NDArray[Any]:
-    """One value of each event of several splits, a user's side by side."""
-    offsets = sum_of_offsets(parts)
-    out = np.empty(int(offsets[-1]), dtype)
-    start = offsets[:-1].copy()
-    for part, value in zip(parts, values, strict=True):
-        counts = np.diff(part.offsets)
-        out[np.repeat(start - part.offsets[:-1], counts) + np.arange(len(part))] = value
-        start += counts
-    return out
+def _by_user(parts: Sequence[Events]) -> NDArray[np.intp]:
+    """The places of the events of several splits, laid one after the other, by user."""
+    # Stable, so that a user's events keep the order of the splits and, within one, of time.
+    return np.argsort(np.concatenate([part.user for part in parts]), kind="stable")
 
 
-def _only(block: Block, chosen: Int32s) -> Block:
-    users, target_counts, targets, seen_counts, seen_items, seen_times, dropped = block
-    kept = np.isin(users, chosen)
-    wanted, known = np.repeat(kept, target_counts), np.repeat(kept, seen_counts)
-    return (
-        users[kept],
-        target_counts[kept],
-        targets[wanted],
-        seen_counts[kept],
-        seen_items[known],
-        seen_times[known],
-        dropped,
-    )
-
-
-def _block(held: Events, parts: Sequence[Events], low: int, high: int, items: int) -> Block:
+def _block(
+    held: Events, parts: Sequence[Events], low: int, high: int, items: int, chosen: Int32s | None = None
+) -> Block:
     # A block's own, because the taken events of data with impressions are a copy.
     held, *parts = (part.between(low, high).taken() for part in (held, *parts))
     user = np.asarray(held.user)
@@ -148,19 +126,21 @@ def _block(held: Events, parts: Sequence[Events], low: int, high: int, items: in
     seen_user, seen_item, seen_time = _known(parts, _first_times(held), low)
     known = np.sort(seen_user.astype(np.int64) * items + seen_item)
     fresh = ~_contains(known, pair)
-    user, pair = user[fresh], pair[fresh]
+    among = np.ones(high - low, bool) if chosen is None else np.isin(np.arange(low, high), chosen)
+    wanted = fresh & among[user - low]
+    user, pair = user[wanted], pair[wanted]
     users, target_counts = np.unique(user, return_counts=True)
     asked = np.zeros(high - low, bool)
     asked[users - low] = True
-    wanted = asked[seen_user - low]
-    seen_counts = np.bincount(seen_user[wanted] - low, minlength=high - low)[asked]
+    theirs = asked[seen_user - low]
+    seen_counts = np.bincount(seen_user[theirs] - low, minlength=high - low)[asked]
     return (
         users.astype(np.int32),
         target_counts.astype(np.int64),
         (pair % items).astype(np.int32),
         seen_counts.astype(np.int64),
-        seen_item[wanted],
-        seen_time[wanted],
+        seen_item[theirs],
+        seen_time[theirs],
         int(np.count_nonzero(~fresh)),
     )
 
@@ -178,23 +158,17 @@ def _first_times(held: Events) -> NDArray[np.int64] | None:
 
 def _known(parts: Sequence[Events], until: NDArray[np.int64] | None, low: int) -> tuple[Int32s, Int32s, Int64s]:
     """Users, items and times of the events before `until`; times are 0 in data that are not timed."""
-    users, items, times = [], [], []
-    for part in parts:
-        user, item = np.asarray(part.user), np.asarray(part.item)
-        time = np.zeros(len(user), np.int64) if part.time is None else np.asarray(part.time)
-        if until is not None and part.time is not None:
-            early = time <= until[user - low]
-            user, item, time = user[early], item[early], time[early]
-        users.append(user)
-        items.append(item)
-        times.append(time)
-    user, item, time = np.concatenate(users), np.concatenate(items), np.concatenate(times)
-    # Stable, so that a user's events keep the order of the splits and, within one, of time.
-    order = np.argsort(user, kind="stable")
-    return user[order], item[order], time[order]
+    order = _by_user(parts)
+    user = np.concatenate([part.user for part in parts])[order]
+    item = np.concatenate([part.item for part in parts])[order]
+    times = [np.zeros(len(part), np.int64) if part.time is None else part.time for part in parts]
+    time = np.concatenate(times)[order]
+    early = np.ones(len(user), bool) if until is None else time <= until[user - low]
+    return user[early], item[early], time[early]
 
 
 def _contains(ordered: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
+    # By bisection: ten times as fast as `np.isin`, which sorts both.
     if not len(ordered):
         return np.zeros(len(wanted), bool)
     place = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)

@@ -108,12 +108,13 @@ def tune(index: ScannIndex, queries: Floats, truth: Rows, target: float) -> tupl
     k = truth.shape[1]
     reaching: dict[ScannIndex, float] = {}
     with progress("tune", total=None, unit="settings") as advance:
-        for parameters in _rising_leaves(index.parameters):
-            wide = index.with_parameters(parameters)
-            whole = parameters.leaves_searched == parameters.leaves
+        built = index.parameters.leaves
+        # Ever more leaves, up to all; an index without a tree has none.
+        for leaves in _rising(math.ceil(built / 256), built, LEAVES_STEP) if built else [0]:
+            parameters = replace(index.parameters, leaves_searched=leaves)
+            wide, whole = index.with_parameters(parameters), leaves == built
             rescored, recall = _fewest_rescored(wide, queries, truth, target, whole=whole)
-            note = f"{parameters.leaves_searched} leaves: recall@{k} {recall:.4f}"
-            advance(1, note=note)
+            advance(1, note=f"{leaves} leaves: recall@{k} {recall:.4f}")
             if rescored is None:
                 continue
             tried = index.with_parameters(replace(parameters, rescored=rescored))
@@ -144,12 +145,6 @@ def _places(truth: Rows, found: Rows) -> Rows:
         _, at, where = np.intersect1d(wanted, got, return_indices=True)
         places[line, at] = where
     return places
-
-
-def _rising_leaves(built: ScannParameters) -> Iterator[ScannParameters]:
-    """The same index with ever more leaves searched, up to all; one without a tree once."""
-    for leaves in _rising(math.ceil(built.leaves / 256), built.leaves, LEAVES_STEP) if built.leaves else [0]:
-        yield replace(built, leaves_searched=leaves)
 
 
 def _fewest_rescored(

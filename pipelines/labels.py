@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from pipelines.dataset import Dataset
+from pipelines.ingest.layout import offsets_of
 from pipelines.pairs_file import read_pairs
 from towers.config import Config
 from towers.errors import ConfigError
@@ -101,7 +102,7 @@ def _of_column(config: Config, data: Dataset) -> Labels:
     number = {each: rank for rank, each in enumerate(names.to_list())}
     classes = np.array([number[each] for each in frame["class"].to_list()], np.int64)
     order = np.lexsort((classes, place))
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(place, minlength=len(items)))])
+    offsets = offsets_of(place, len(items))
     return Labels(items, part, ByClass.of(offsets, classes[order], len(names)), tuple(names.to_list()))
 
 

@@ -7,9 +7,10 @@ arrays in blocks and trusts nothing that `towers prepare` should have ensured: i
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.dataset import SPLITS, Dataset
+from pipelines.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.heldout import user_blocks
+from pipelines.ingest.layout import SPLITS
 from towers.blocks import blocks
 from towers.events import Events
 

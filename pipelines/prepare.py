@@ -5,12 +5,12 @@ or not at all.
 """
 
 from pathlib import Path
+from typing import Literal
 
 import polars as pl
 
 from pipelines.column_lines import column_lines
 from pipelines.dataset import MANIFEST, Dataset, DatasetManifest, SourceInfo, SplitInfo, digest_files
-from pipelines.errors import DataError
 from pipelines.ingest.attributes import read_attributes
 from pipelines.ingest.columns import event_roles, id_column
 from pipelines.ingest.events import read_events
@@ -34,7 +34,7 @@ def run(
     items: Path | None = None,
     users: Path | None = None,
     format: str = "auto",
-    on_bad_rows: str = "error",
+    on_bad_rows: Literal["error", "skip"] = "error",
     overwrite: bool = False,
 ) -> DatasetManifest:
     """Prepares a data set.
@@ -53,8 +53,6 @@ def run(
         DataError: the input is wrong; names file, column and row.
         OutputExistsError: `out` exists and may not be replaced.
     """
-    if on_bad_rows not in ("error", "skip"):
-        raise DataError(f"--on-bad-rows {on_bad_rows!r}: allowed are error, skip")
     with staged(out, overwrite=overwrite, marker=MANIFEST) as staging:
         rejects = Rejects(skip=on_bad_rows == "skip")
         source = open_source(events, items, users, format, config, skip=rejects.skip)

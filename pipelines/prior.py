@@ -8,7 +8,7 @@ cut-offs that chose better than the likelihood of the whole model did (recall@20
 from collections.abc import Sequence
 
 from pipelines.dataset import Dataset
-from pipelines.evaluation.countings import best_counting, counting_values
+from pipelines.evaluation.countings import counting_values
 from pipelines.evaluation.popular import Popular, by_popularity
 from pipelines.heldout import HeldOut
 from pipelines.popularity import Counting, Doubles, has_windows, item_counts
@@ -41,7 +41,8 @@ def choose_counting(config: Config, data: Dataset, held: HeldOut, splits: Sequen
     def popular(counting: Counting) -> Popular:
         return Popular(by_popularity(counts_of(data, splits, counting)))
 
-    return best_counting(counting_values(data, held, name, int(depth), popular))
+    values = counting_values(data, held, name, int(depth), popular)
+    return max(values, key=values.__getitem__)
 
 
 def counts_of(data: Dataset, splits: Sequence[str], counting: Counting) -> Doubles:

@@ -29,20 +29,29 @@ def progress(description: str, total: float | None, unit: str) -> Iterator[Advan
     Yields:
         ``advance(n, note="")``: n more units are done; `note` (a loss, a metric) is shown beside the rate.
     """
-    if sys.stderr.isatty():
-        with _bar(unit) as bar:
-            task = bar.add_task(description, total=total, note="")
-
-            def advance(n: float = 1, note: str = "") -> None:
-                bar.update(task, advance=n)
-                if note:
-                    bar.update(task, note=note)
-
-            yield advance
-    else:
+    if not sys.stderr.isatty():
         plain = _PlainLines(description, total, unit)
         yield plain.advance
         plain.close()
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        _RateColumn(unit),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(description, total=total, note="")
+
+        def advance(n: float = 1, note: str = "") -> None:
+            bar.update(task, advance=n)
+            if note:
+                bar.update(task, note=note)
+
+        yield advance
 
 
 class _RateColumn(ProgressColumn):
@@ -53,19 +62,6 @@ class _RateColumn(ProgressColumn):
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
         return Text("" if speed is None else f"{speed:,.0f} {self.unit}/s")
-
-
-def _bar(unit: str) -> Progress:
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        _RateColumn(unit),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-        console=Console(stderr=True),
-    )
 
 
 class _PlainLines:

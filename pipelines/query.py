@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from pipelines.errors import DataError
@@ -78,15 +78,11 @@ def _titles(bundle: Bundle, item_ids: Sequence[str]) -> list[Any] | None:
 def _show(user: str, answer: Answer) -> None:
     console = Console()
     console.print(Text(f"recalled for user {user} (source: {answer.source})"))
-    table = Table()
-    table.add_column("#", justify="right")
-    table.add_column("id")
-    if answer.titles is not None:
-        table.add_column("title")
-    table.add_column("score", justify="right")
+    title = [] if answer.titles is None else ["title"]
+    table = Table(Column("#", justify="right"), "id", *title, Column("score", justify="right"))
     for place, (item_id, score) in enumerate(answer.items):
-        title = [] if answer.titles is None else [Text(_in_words(answer.titles[place]))]
-        table.add_row(str(place + 1), Text(item_id), *title, f"{score:.4f}")
+        words = [] if answer.titles is None else [Text(_in_words(answer.titles[place]))]
+        table.add_row(str(place + 1), Text(item_id), *words, f"{score:.4f}")
     console.print(table)
 
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import metadata
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -174,16 +175,12 @@ def _figures(evaluation: Evaluation, held: HeldOut, trained: Trained, popularity
 
 
 def _per_user(served: Served, data: Dataset, held: HeldOut, trained: Trained, evaluation: Evaluation) -> pl.DataFrame:
-    columns: dict[str, Any] = {
+    columns = {
         "user_id": data.users["user_id"].gather(held.users),
         "targets": np.diff(held.target_offsets),
         "history": np.diff(held.seen_offsets),
         "slice": np.where(trained.slices(held)[WARM], WARM, COLD),
         "stored_vector": served.query_rows[held.users] >= 0,
     }
-    for ranker in evaluation.rankers:
-        for metric in metrics.METRICS:
-            for k in evaluation.ks:
-                name = column(ranker, metric, k)
-                columns[name] = evaluation.of(name)
-    return pl.DataFrame(columns)
+    names = [column(*each) for each in product(evaluation.rankers, metrics.METRICS, evaluation.ks)]
+    return pl.DataFrame(columns | {name: evaluation.of(name) for name in names})

@@ -14,20 +14,10 @@ from rich.console import Console
 
 from pipelines.dataset import Dataset
 from pipelines.errors import DataError
-from pipelines.evaluation.intervals import Bootstrap, bootstrap
-from pipelines.evaluation.similarity import (
-    BEST,
-    CHANCE,
-    EXACT,
-    GROUPS,
-    KNN,
-    POPULARITY,
-    Neighbours,
-    Ranked,
-    metric_of,
-    neighbours,
-)
-from pipelines.evaluation.table import figures_table
+from pipelines.evaluation.intervals import bootstrap
+from pipelines.evaluation.rankers import BEST, EXACT, KNN, POPULARITY
+from pipelines.evaluation.similarity import CHANCE, GROUPS, Neighbours, Ranked, metric_of, neighbours
+from pipelines.evaluation.table import figures_table, interval
 from pipelines.heldout import seen
 from pipelines.labels import HELD_OUT, TRAINING, VALIDATION, Labels, read_labels
 from pipelines.pairs_file import pairs_digest
@@ -41,13 +31,7 @@ PROTOCOL = (
     "items that are like another one. Held-out items trained nothing and chose no epoch. within_below_between: share "
     "of (item, like, unlike) in which the like one is nearer, equal ones half, mean over the items."
 )
-TITLES = {
-    EXACT: "model",
-    KNN: "item-kNN",
-    POPULARITY: "popularity",
-    CHANCE: "chance",
-    BEST: "best attainable",
-}
+TITLES = {EXACT: "model", KNN: "item-kNN", POPULARITY: "popularity", CHANCE: "chance", BEST: "best attainable"}
 NEARER = "within_below_between"
 
 
@@ -131,7 +115,9 @@ def _figures(measured: dict[str, Neighbours], metric: str, ks: Sequence[int]) ->
             ranker: {f"{metric}@{k}": drawn.estimate(f"{ranker}_{metric}@{k}") for k in ks} for ranker in rankers
         }
         content["differences"][name] = {
-            f"{EXACT}_minus_{other}": _differences(drawn, other, metric, ks)
+            f"{EXACT}_minus_{other}": {
+                f"{metric}@{k}": drawn.difference(f"{EXACT}_{metric}@{k}", f"{other}_{metric}@{k}") for k in ks
+            }
             for other in rankers
             if other not in (EXACT, BEST)
         }
@@ -141,10 +127,6 @@ def _figures(measured: dict[str, Neighbours], metric: str, ks: Sequence[int]) ->
             bootstrap(shares[:, np.newaxis], [NEARER]).estimate(NEARER) if len(shares) else {}
         ) | counted
     return content
-
-
-def _differences(drawn: Bootstrap, other: str, metric: str, ks: Sequence[int]) -> dict[str, dict[str, float]]:
-    return {f"{metric}@{k}": drawn.difference(f"{EXACT}_{metric}@{k}", f"{other}_{metric}@{k}") for k in ks}
 
 
 def _per_item(measured: dict[str, Neighbours], labels: Labels, data: Dataset) -> pl.DataFrame:
@@ -171,13 +153,8 @@ def _show(content: dict[str, Any]) -> None:
         console.print(figures_table(title, names, rankers, TITLES))
         nearer = content[NEARER][group]
         if "value" in nearer:
-            console.print(f"d(within) < d(between): {_interval(nearer)}, {nearer['triples']:,} triples")
+            console.print(f"d(within) < d(between): {interval(nearer)}, {nearer['triples']:,} triples")
         for pair, differences in content["differences"][group].items():
             other = TITLES[pair.removeprefix(f"{EXACT}_minus_")]
-            console.print(f"{names[0]} minus {other}: {_interval(differences[names[0]], '+')}")
+            console.print(f"{names[0]} minus {other}: {interval(differences[names[0]], '+')}")
     console.print(f"({content['interval']})")
-
-
-def _interval(estimate: dict[str, float], sign: str = "") -> str:
-    low, value, high = (format(estimate[name], f"{sign}.4f") for name in ("low", "value", "high"))
-    return f"{value} ({low} to {high})"

@@ -31,8 +31,6 @@ log = logging.getLogger("uvicorn.error.serving")
 
 OPEN_FILES = 4_096  # connections, and what bundles need beside them
 OTHER_VARIABLES = {"TOWERS_DEBUG", "TOWERS_DATA", "TOWERS_API_KEY"}  # of other commands
-
-
 SECURE_HOSTS = ("localhost", "127.", "::1")
 
 
@@ -70,14 +68,19 @@ def run(
     # its own there already.
     supervised = settings.workers > 1 or METRICS in os.environ
     refuse_address(settings.host, settings.port, one=supervised)
-    # Here, not in a worker, which would tell its reason in a log only.
-    if settings.keys is not None:
-        refuse_keys(settings.keys)
-    root = bundle_root(settings.bundle)
-    active = settings.bundle if root is None else root.path(root.read().active)
-    Bundle.open(active, verify=settings.verify)
-    if settings.state is not None:
-        refuse_state(settings.state)
+    # What the workers read is read here once: they would tell their reason in a log only.
+    try:
+        if settings.keys is not None:
+            read_keys(settings.keys)
+        root = bundle_root(settings.bundle)
+        active = settings.bundle if root is None else root.path(root.read().active)
+        Bundle.open(active, verify=settings.verify)
+        if settings.state is not None:
+            Journal.open(settings.state).close()
+    except KeysError as error:
+        raise DataError(f"--keys {error}") from None
+    except JournalError as error:
+        raise DataError(f"--state {settings.state}: {error}") from None
     allow_open_files()
     server: dict[str, Any] = {
         "host": settings.host,
@@ -125,30 +128,6 @@ def allow_open_files() -> None:
     if soft != resource.RLIM_INFINITY and soft < OPEN_FILES:
         most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
-def refuse_keys(keys: Path) -> None:
-    """Reads the file of keys once.
-
-    Raises:
-        DataError: names the file and the reason.
-    """
-    try:
-        read_keys(keys)
-    except KeysError as error:
-        raise DataError(f"--keys {error}") from None
-
-
-def refuse_state(state: Path) -> None:
-    """Opens the journal once: a worker would tell its reason in a log only.
-
-    Raises:
-        DataError: names path and reason.
-    """
-    try:
-        Journal.open(state).close()
-    except JournalError as error:
-        raise DataError(f"--state {state}: {error}") from None
 
 
 def refuse_address(host: str, port: int, *, one: bool = False) -> None:

@@ -25,7 +25,7 @@ from pipelines.progress import progress, say
 from pipelines.similarity import Training, similarity_training
 from pipelines.tables import build_tables
 from pipelines.training_events import training_events
-from pipelines.vocabulary import LearntFeatures, learn_features
+from pipelines.vocabulary import learn_features
 from serving.staging import flush_to_disk, remove, staged
 from towers.catalogue import Catalogue
 from towers.config import Config, PriorConfig
@@ -46,11 +46,6 @@ from towers.validation import Validation
 EVENT_FILES = "event_files"  # what training reads event by event
 CHECKPOINTS, FINAL = "checkpoints", "final"
 VALIDATION = "validation.parquet"  # the metric of each held-out user
-
-
-def build_model(config: Config, learnt: LearntFeatures) -> TwoTower:
-    """The untrained model of a settled recipe."""
-    return TwoTower(learnt.query, learnt.candidate, config)
 
 
 def run_stage(
@@ -141,7 +136,8 @@ def _retrieval(
     of_events.mkdir(parents=True)
     of_features.mkdir()
     events, context = training_events(data, splits, of_events, impressions=config.loss.graded)
-    model = build_model(config, learn_features(config, data, events, context, directory))
+    learnt = learn_features(config, data, events, context, directory)
+    model = TwoTower(learnt.query, learnt.candidate, config)
     tables = build_tables(model, data, context, of_features)
     silence_untrained(model, tables, events)
     connect_graphs(model, tables, [events])

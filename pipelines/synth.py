@@ -103,11 +103,13 @@ def item_rows(catalogue: Catalogue, first: int, last: int, rng: np.random.Genera
     # Two different tags of the main topic, one of each other.
     pick = rng.integers(0, words.shape[1], (size, 3))
     second = (pick[:, 0] + 1 + rng.integers(0, words.shape[1] - 1, size)) % words.shape[1]
-    tag = [words[topics[:, 0], pick[:, 0]], words[topics[:, 0], second], *_other_tags(topics, pick, words)]
+    one_of_each = words[topics, pick]
+    tags = np.insert(one_of_each, 1, words[topics[:, 0], second], axis=1).astype(object)
+    tags[:, 2:][topics[:, 1:] < 0] = None
     title = (
         _gathered(ADJECTIVES, rng.integers(0, len(ADJECTIVES), size))
         + " "
-        + pl.Series(tag[0].tolist()).str.to_titlecase()
+        + pl.Series(tags[:, 0].tolist()).str.to_titlecase()
         + " of "
         + _gathered(PLACES, rng.integers(0, len(PLACES), size))
     )
@@ -118,11 +120,7 @@ def item_rows(catalogue: Catalogue, first: int, last: int, rng: np.random.Genera
             "item_id": _ids("i", first, last, len(catalogue.birth)),
             "title": _told_apart(title),
             "category": _gathered(names, topics[:, 0]),
-            "tags": pl.DataFrame(
-                [pl.Series(f"{place}", values.tolist(), pl.String) for place, values in enumerate(tag)]
-            )
-            .select(pl.concat_list(pl.all()).list.drop_nulls())
-            .to_series(),
+            "tags": pl.Series(tags.tolist(), dtype=pl.List(pl.String)).list.drop_nulls(),
             "created": created,
         }
     )
@@ -134,17 +132,6 @@ def _told_apart(titles: pl.Series) -> pl.Series:
     numbered = pl.format("{}, part {}", "title", part)
     frame = titles.rename("title").to_frame()
     return frame.select(pl.when(part == 1).then("title").otherwise(numbered).alias("title")).to_series()
-
-
-def _other_tags(
-    topics: NDArray[np.int64], pick: NDArray[np.int64], words: NDArray[np.str_]
-) -> list[NDArray[np.object_]]:
-    columns = []
-    for slot in (1, 2):
-        column = words[np.maximum(topics[:, slot], 0), pick[:, slot]].astype(object)
-        column[topics[:, slot] < 0] = None
-        columns.append(column)
-    return columns
 
 
 def _write_users_and_events(staging: Path, population: Population) -> int:

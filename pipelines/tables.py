@@ -3,7 +3,7 @@
 In: a `Dataset` and a `TwoTower`. Out: `towers.tables.Tables`.
 """
 
-from contextlib import ExitStack
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,13 @@ from pipelines.context import Context
 from pipelines.dataset import Dataset
 from pipelines.features import column_of
 from pipelines.ingest.layout import CONTEXT, ArrayWriter, map_array
+from pipelines.popularity import TICKS_PER_S
 from pipelines.vocabulary import as_strings
 from towers.features import FeatureEncoder
 from towers.model import TwoTower
 from towers.tables import HistoryTable, SequenceTable, Tables
 
 ROWS = 100_000  # looked up at once
-TICKS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def build_tables(model: TwoTower, dataset: Dataset, context: Context | None, work: Path | None = None) -> Tables:
@@ -35,83 +35,53 @@ def build_tables(model: TwoTower, dataset: Dataset, context: Context | None, wor
         work: a folder, for files of what is as long as the events; needed with `context`.
     """
     manifest = dataset.manifest
-    users: dict[str, Any] = {}
-    contexts: dict[str, Any] = {}
-    missing: dict[str, Any] = {}
-    clocks: dict[str, str] = {}
-    histories: dict[str, HistoryTable] = {}
-    neighbours: dict[str, HistoryTable] = {}
-    audiences: dict[str, NDArray[np.int32]] = {}
-    companions: dict[str, NDArray[np.int32]] = {}
-    sequences: dict[str, SequenceTable] = {}
+    # The arguments of `Tables`, each by feature.
+    found: defaultdict[str, dict[str, Any]] = defaultdict(dict, users={}, items={})
     for encoder in model.query_tower.encoders:
         name, feature = encoder.spec.name, encoder.spec.config
         column = column_of(name, feature)
         if feature.kind == "history":
             rows = ids_as_rows(encoder, dataset.items["item_id"])
-            histories[name] = HistoryTable(rows, feature.max_length, others=feature.window == "others")
+            found["histories"][name] = HistoryTable(rows, feature.max_length, others=feature.window == "others")
         elif feature.kind == "neighbours":
-            neighbours[name] = HistoryTable(ids_as_rows(encoder, dataset.items["item_id"]), feature.max_length)
+            rows = ids_as_rows(encoder, dataset.items["item_id"])
+            found["neighbours"][name] = HistoryTable(rows, feature.max_length)
         elif feature.kind == "sequence":
             rows = ids_as_rows(encoder, dataset.items["item_id"])
-            sequences[name] = SequenceTable(rows, feature.max_length, feature.time_gaps)
+            found["sequences"][name] = SequenceTable(rows, feature.max_length, feature.time_gaps)
         elif feature.kind in ("hour", "weekday"):
-            clocks[name] = feature.kind
+            found["clocks"][name] = feature.kind
         elif feature.kind == "id":
-            users[name] = looked_up(encoder, dataset.users["user_id"])
+            found["users"][name] = looked_up(encoder, dataset.users["user_id"])
         elif column in manifest.user_columns:
-            users[name] = looked_up(encoder, dataset.users[column])
+            found["users"][name] = looked_up(encoder, dataset.users[column])
         else:
-            if context is not None and work is not None:
-                contexts[name] = _written(encoder, context, column, work / f"{name}.npy")
             empty = pl.Series([None], dtype=pl.read_parquet_schema(dataset.path / "train" / CONTEXT)[column])
-            missing[name] = looked_up(encoder, empty)[0]
-    items: dict[str, Any] = {}
+            missing = looked_up(encoder, empty)[0]
+            found["missing"][name] = missing
+            if context is not None and work is not None:
+                file = work / f"{name}.npy"
+                with ArrayWriter(file, (context.rows, *missing.shape), missing.dtype) as values:
+                    for block in context.blocks(column):
+                        values.append(looked_up(encoder, block))
+                found["context"][name] = map_array(file)
     for encoder in model.candidate_tower.encoders:
-        name = encoder.spec.name
-        if encoder.spec.config.kind == "neighbours":
-            items[name] = np.arange(manifest.items, dtype=np.int32)
-            audiences[name] = ids_as_rows(encoder, dataset.users["user_id"])
-        elif encoder.spec.config.kind == "cooccurrence":
-            items[name] = np.arange(manifest.items, dtype=np.int32)
-            companions[name] = ids_as_rows(encoder, dataset.items["item_id"])
+        name, feature = encoder.spec.name, encoder.spec.config
+        if feature.kind == "neighbours":
+            found["items"][name] = np.arange(manifest.items, dtype=np.int32)
+            found["audiences"][name] = ids_as_rows(encoder, dataset.users["user_id"])
+        elif feature.kind == "cooccurrence":
+            found["items"][name] = np.arange(manifest.items, dtype=np.int32)
+            found["companions"][name] = ids_as_rows(encoder, dataset.items["item_id"])
         else:
-            items[name] = looked_up(encoder, _item_column(encoder, dataset))
-    return Tables(
-        users,
-        items,
-        contexts,
-        clocks,
-        histories,
-        missing,
-        neighbours,
-        audiences,
-        companions,
-        sequences,
-        ticks_per_second=TICKS_PER_SECOND.get(manifest.time_unit or "s", 1),
-    )
-
-
-def _item_column(encoder: FeatureEncoder, dataset: Dataset) -> pl.Series:
-    feature = encoder.spec.config
-    return dataset.items["item_id" if feature.kind == "id" else column_of(encoder.spec.name, feature)]
+            column = "item_id" if feature.kind == "id" else column_of(name, feature)
+            found["items"][name] = looked_up(encoder, dataset.items[column])
+    return Tables(**found, ticks_per_second=TICKS_PER_S.get(manifest.time_unit or "s", 1))
 
 
 def ids_as_rows(encoder: FeatureEncoder, ids: pl.Series) -> NDArray[np.int32]:
     """The row of every id in the table of a feature that takes lists of them, int32 [N]."""
     return looked_up(encoder, ids, as_list=True)[:, 0]
-
-
-def _written(encoder: FeatureEncoder, context: Context, column: str, path: Path) -> NDArray[Any]:
-    """The looked-up values of every event, in a memory-mapped file."""
-    with ExitStack() as opened:
-        file: ArrayWriter | None = None
-        for block in context.blocks(column):
-            rows = looked_up(encoder, block)
-            if file is None:
-                file = opened.enter_context(ArrayWriter(path, (context.rows, *rows.shape[1:]), rows.dtype))
-            file.append(rows[: len(block)])
-    return map_array(path)
 
 
 def looked_up(encoder: FeatureEncoder, column: pl.Series, *, as_list: bool = False) -> NDArray[Any]:

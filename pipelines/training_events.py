@@ -21,8 +21,6 @@ from pipelines.ingest.layout import CONTEXT, DTYPES, ArrayWriter, history_ends, 
 from towers.blocks import blocks
 from towers.events import Events, Int64s, Past
 
-EVERY_ARRAY = ("user", "item", "offsets", "time", "history_end", "weight")
-
 
 def training_events(
     dataset: Dataset, splits: Sequence[str], directory: Path, *, impressions: bool
@@ -46,7 +44,7 @@ def training_events(
     if len(parts) == 1 and (impressions or _all_taken(parts)):
         events, files = parts[0], tables
     else:
-        files = _write(parts, tables, directory, EVERY_ARRAY, impressions=impressions)
+        files = _write(parts, tables, directory, tuple(DTYPES), impressions=impressions)
         events = map_events(directory)
     return _with_past(events, parts, directory), Context(files) if tables else None
 

@@ -1,9 +1,10 @@
-"""Reading a list of user ids: the `--users` of bulk recall.
+"""Reading files of ids: the `--users` of bulk recall, and the columns that `pipelines.pairs_file` takes.
 
-In: a csv, parquet or jsonl file with a column `user_id`, or a txt file with one id a line. Out: distinct ids in order.
+In: a csv, tsv, parquet or jsonl file with columns of ids; of users also a txt file with one id a line. Out: ids as
+strings, in order.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -15,6 +16,8 @@ from pipelines.ingest.rejects import ROW, Rejects
 from pipelines.ingest.tables import Table, lines_table, parquet_table
 
 COLUMN = "user_id"
+SUFFIXES = (".csv", ".tsv", ".parquet", ".jsonl")
+TEXT = ".txt"
 
 
 def read_users(path: Path) -> pl.Series:
@@ -24,38 +27,56 @@ def read_users(path: Path) -> pl.Series:
         DataError: the file is missing, of an unknown kind, without the column, or holds a bad row (an empty id, text
             that is not UTF-8, too many values); names the row.
     """
-    opener = _OPENERS.get(path.suffix.lower())
-    if opener is None:
-        raise DataError(f"{path}: unknown kind of file {path.suffix!r}; allowed are {', '.join(_OPENERS)}")
-    if opener is _text_table and path.is_file() and path.stat().st_size == 0:
+    if path.suffix.lower() == TEXT and path.is_file() and path.stat().st_size == 0:
         return pl.Series(COLUMN, dtype=pl.String)
-    table = opener(path)
-    if COLUMN not in table.columns:
-        raise DataError(f"{path}: no column {COLUMN!r}; it has {', '.join(table.columns)}")
-    rejects = Rejects(hint="")
-    parts = [pl.Series(COLUMN, dtype=pl.String)]
+    return read_ids(path, (COLUMN,), Rejects(hint=""), (*SUFFIXES, TEXT))[COLUMN].unique(maintain_order=True)
+
+
+def read_ids(path: Path, columns: Sequence[str], rejects: Rejects, suffixes: Sequence[str] = SUFFIXES) -> pl.DataFrame:
+    """Reads columns of ids as strings.
+
+    Args:
+        path: the file.
+        columns: which; a txt file has the first alone.
+        rejects: where rows without an id go.
+        suffixes: the kinds of files that are allowed.
+
+    Returns:
+        `columns` and `ROW`, rows as in the file.
+
+    Raises:
+        DataError: the file is missing, of an unknown kind, without a column, a column holds no ids, or `rejects`
+            refuses a bad row.
+    """
+    if path.suffix.lower() not in suffixes:
+        raise DataError(f"{path}: unknown kind of file {path.suffix!r}; allowed are {', '.join(suffixes)}")
+    table = _opened(path, columns)
+    for column in columns:
+        if column not in table.columns:
+            raise DataError(f"{path}: no column {column!r}; it has {', '.join(table.columns)}")
+    parts = [pl.DataFrame(schema={**dict.fromkeys(columns, pl.String), ROW: pl.Int64})]
     for batch in table.read(rejects):
-        dtype = batch.schema[COLUMN]
-        if not (dtype == pl.String or dtype.is_integer() or dtype == pl.Null):
-            raise DataError(f"{path}: column {COLUMN!r} must hold strings or whole numbers, holds {dtype}")
-        ids = batch.select(pl.col(COLUMN).cast(pl.String), ROW)
-        empty = pl.col(COLUMN).is_null() | (pl.col(COLUMN) == "")
-        parts.append(rejects.split_off(ids, empty, path, COLUMN, "no id")[COLUMN])
-    return pl.concat(parts).unique(maintain_order=True)
+        for column in columns:
+            dtype = batch.schema[column]
+            if not (dtype == pl.String or dtype.is_integer() or dtype == pl.Null):
+                raise DataError(f"{path}: column {column!r} must hold strings or whole numbers, holds {dtype}")
+        ids = batch.select(*(pl.col(column).cast(pl.String) for column in columns), pl.col(ROW).cast(pl.Int64))
+        for column in columns:
+            ids = rejects.split_off(ids, pl.col(column).is_null() | (pl.col(column) == ""), path, column, "no id")
+        parts.append(ids)
+    return pl.concat(parts)
 
 
-def _text_table(path: Path) -> Table:
-    def parse(lines: pl.DataFrame, rejects: Rejects) -> pl.DataFrame:
-        return lines.rename({"line": COLUMN})
-
-    return lines_table(path, (COLUMN,), parse)
-
-
-# Text columns stay text: an id like 007 must not become 7.
-_OPENERS: dict[str, Callable[[Path], Table]] = {
-    ".csv": csv_table,
-    ".tsv": lambda path: csv_table(path, separator="\t"),
-    ".parquet": parquet_table,
-    ".jsonl": lambda path: jsonl_table(path, lambda name: name == COLUMN),
-    ".txt": _text_table,
-}
+def _opened(path: Path, columns: Sequence[str]) -> Table:
+    # Text columns stay text: an id like 007 must not become 7.
+    match path.suffix.lower():
+        case ".csv":
+            return csv_table(path)
+        case ".tsv":
+            return csv_table(path, separator="\t")
+        case ".parquet":
+            return parquet_table(path)
+        case ".jsonl":
+            return jsonl_table(path, lambda name: name in columns)
+        case _:
+            return lines_table(path, columns[:1], lambda lines, _: lines.rename({"line": columns[0]}))

@@ -75,13 +75,9 @@ def save_features(learnt: LearntFeatures, directory: Path) -> None:
     sides = {
         side: [
             {
-                "name": spec.name,
+                **vars(spec),
                 "config": spec.config.model_dump(),
                 "vocabulary": str(Path(spec.vocabulary).relative_to(directory)) if spec.vocabulary else "",
-                "size": spec.size,
-                "mean": spec.mean,
-                "deviation": spec.deviation,
-                "table": spec.table,
             }
             for spec in specs
         ]
@@ -93,9 +89,7 @@ def save_features(learnt: LearntFeatures, directory: Path) -> None:
 def load_features(directory: Path) -> LearntFeatures:
     """Reads what `save_features` wrote."""
     sides = json.loads((directory / "features.json").read_text(encoding="utf-8"))
-    return LearntFeatures(
-        **{side: [_spec(entry, directory) for entry in sides[side]] for side in ("query", "candidate")}
-    )
+    return LearntFeatures(**{side: [_spec(entry, directory) for entry in entries] for side, entries in sides.items()})
 
 
 def _spec(entry: dict[str, Any], directory: Path) -> FeatureSpec:

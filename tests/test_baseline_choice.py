@@ -101,7 +101,7 @@ def test_the_prior_counts_as_does_best_on_its_own_users_and_metric(data: Dataset
     held = heldout(data, "valid", heldout_users(data, "valid")[::2])
     ways = [(days, alike) for days in (7, 14, 30, 60, 90, None) for alike in (False, True)]
     values = {way: recall_by_hand(data, *way, k, held.users.tolist()) for way in ways}
-    found = counting_values(data, held, "recall", k, Fits(data, ("train",)).popular)
+    found = counting_values(data, held, "recall", k, Fits(data, ("train",)).of)
     assert {(way.days, way.users_alike): value for way, value in found.items()} == pytest.approx(values, abs=1e-9)
     config = parse_config({"model": {"prior": "validation"}, "train": {"metric": f"recall@{k}"}})
     chosen = choose_counting(config, data, held, ("train",))
@@ -127,7 +127,7 @@ def test_without_moments_that_the_split_respects_there_are_no_windows(
     assert other.manifest.timed == ordered
     assert has_windows(data) and Traits.of(data).clock
     assert not has_windows(other) and not Traits.of(other).clock
-    assert set(counting_values(other, heldout(other, "valid"), "ndcg", 5, Fits(other, ("train",)).popular)) == {
+    assert set(counting_values(other, heldout(other, "valid"), "ndcg", 5, Fits(other, ("train",)).of)) == {
         Counting(),
         Counting(users_alike=True),
     }

@@ -344,8 +344,7 @@ def test_index_figures_are_those_of_the_index(world: World, tmp_path: Path, monk
 def test_blocks_of_users_change_nothing(
     world: World, content: tuple[dict[str, Any], pl.DataFrame], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = blocks.evaluate
-    monkeypatch.setattr(report, "evaluate", lambda *words: whole(*words, users=7))
+    monkeypatch.setattr(blocks, "USERS", 7)
     report.run(world.bundle(tmp_path / "bundle"), world.dataset, tmp_path / "report", ks=KS)
     assert pl.read_parquet(tmp_path / "report" / "per_user.parquet").equals(content[1])
 

@@ -11,7 +11,7 @@ from pipelines.dataset import Dataset
 from pipelines.evaluation.blocks import Ranker
 from pipelines.evaluation.cache import Cache
 from pipelines.evaluation.choice import CHOSEN_BY, Choice, choose
-from pipelines.evaluation.fits import Fits, ranker_of
+from pipelines.evaluation.fits import Fits, Settings, ranker_of
 from pipelines.evaluation.rankers import EASE, KNN, POPULARITY, RECENT, USERS_ALIKE
 from pipelines.popularity import Counting
 
@@ -23,14 +23,12 @@ class Baselines:
     Attributes:
         choice: their settings.
         rankers: name -> ranker.
-        titles: name -> what a person calls it, its settings in short.
-        settings: name -> its settings.
+        settings: name -> its settings; as text what a person calls it.
     """
 
     choice: Choice
     rankers: dict[str, Ranker]
-    titles: dict[str, str]
-    settings: dict[str, dict[str, Any]]
+    settings: dict[str, Settings]
 
     @property
     def strongest(self) -> str:
@@ -41,8 +39,8 @@ class Baselines:
         """What `report.json` says of them under `baselines`."""
         return {
             name: {
-                "title": self.titles[name],
-                "settings": self.settings[name],
+                "title": str(self.settings[name]),
+                "settings": asdict(self.settings[name]),
                 "validation": {CHOSEN_BY: self.choice.validation[name]} if name in self.choice.validation else {},
             }
             for name in self.rankers
@@ -62,21 +60,12 @@ def baselines_of(data: Dataset, splits: Sequence[str], k: int) -> Baselines:
         k: length of the lists.
     """
     choice, fits = choose(data), Fits(data, splits, cache=Cache.beside(data.path))
-    rankers: dict[str, Ranker] = {}
-    titles: dict[str, str] = {}
-    settings: dict[str, dict[str, Any]] = {}
-    for name, counting in (
-        (POPULARITY, Counting()),
-        (USERS_ALIKE, Counting(users_alike=True)),
-        (RECENT, choice.recent),
-    ):
-        if counting is not None:
-            rankers[name] = ranker_of(fits.popular(counting), k)
-            titles[name], settings[name] = str(counting), asdict(counting)
-    if choice.item_knn is not None:
-        rankers[KNN] = ranker_of(fits.item_knn(choice.item_knn), k)
-        titles[KNN], settings[KNN] = f"item-kNN of {choice.item_knn.neighbours} neighbours", asdict(choice.item_knn)
-    if choice.ease is not None:
-        rankers[EASE] = ranker_of(fits.ease(choice.ease), k)
-        titles[EASE], settings[EASE] = f"EASE of lambda {choice.ease.penalty:g}", asdict(choice.ease)
-    return Baselines(choice, rankers, titles, settings)
+    wanted = {
+        POPULARITY: Counting(),
+        USERS_ALIKE: Counting(users_alike=True),
+        RECENT: choice.recent,
+        KNN: choice.item_knn,
+        EASE: choice.ease,
+    }
+    settings = {name: each for name, each in wanted.items() if each is not None}
+    return Baselines(choice, {name: ranker_of(fits.of(each), k) for name, each in settings.items()}, settings)

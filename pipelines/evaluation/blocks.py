@@ -4,7 +4,7 @@ In: rankers (held-out users to lists ``[Q, K]`` of item numbers) and held-out us
 per ranker, metric and k, and how often each item was recommended.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,9 +53,7 @@ def column(ranker: str, metric: str, k: int) -> str:
     return f"{ranker}_{metric}@{k}"
 
 
-def evaluate(
-    rankers: Mapping[str, Ranker], held: HeldOut, new: NDArray[np.bool_], ks: Sequence[int], *, users: int = USERS
-) -> Evaluation:
+def evaluate(rankers: Mapping[str, Ranker], held: HeldOut, new: NDArray[np.bool_], ks: Sequence[int]) -> Evaluation:
     """Measures each ranker on each user.
 
     Args:
@@ -63,16 +61,13 @@ def evaluate(
         held: the users, what each has seen, and their targets, at least one each.
         new: [N] which items had no training event.
         ks: lengths at which lists are judged, rising.
-        users: how many are ranked at once.
     """
     columns = tuple(column(ranker, metric, k) for ranker in rankers for metric in NAMES for k in ks)
     place = {name: number for number, name in enumerate(columns)}
     values = np.empty((len(held.users), len(columns)), dtype=np.float32)
     exposure = {ranker: {k: np.zeros(len(new), dtype=np.int64) for k in ks} for ranker in rankers}
     with progress("report", total=len(held.users), unit="users") as advance:
-        for start in range(0, len(held.users), users):
-            block = part_of(held, start, min(start + users, len(held.users)))
-            rows = slice(start, start + len(block.users))
+        for rows, block in _blocks(held):
             fresh = new[block.target_items]
             fresh_offsets = np.concatenate([[0], np.cumsum(fresh)])[block.target_offsets]
             for ranker, rank in rankers.items():
@@ -90,7 +85,7 @@ def evaluate(
     return Evaluation(tuple(rankers), tuple(ks), columns, values, exposure)
 
 
-def per_user(rank: Ranker, held: HeldOut, metric: str, k: int, *, users: int = USERS) -> NDArray[np.float64]:
+def per_user(rank: Ranker, held: HeldOut, metric: str, k: int) -> NDArray[np.float64]:
     """One figure of one ranker for each user, [Q].
 
     Args:
@@ -98,7 +93,6 @@ def per_user(rank: Ranker, held: HeldOut, metric: str, k: int, *, users: int = U
         held: the users, what each has seen, and their targets, at least one each.
         metric: one of `towers.metrics.METRICS`, or ``precision``, hits@k / k.
         k: length at which the lists are judged.
-        users: how many are ranked at once.
 
     Raises:
         ValueError: another metric.
@@ -106,8 +100,7 @@ def per_user(rank: Ranker, held: HeldOut, metric: str, k: int, *, users: int = U
     if metric not in (*metrics.METRICS, "precision"):
         raise ValueError(f"metric: {metric!r}; allowed are {', '.join((*metrics.METRICS, 'precision'))}")
     figures = []
-    for start in range(0, len(held.users), users):
-        part = part_of(held, start, min(start + users, len(held.users)))
+    for _, part in _blocks(held):
         found = metrics.hits(rank(part), part.target_offsets, part.target_items)
         if metric == "precision":
             figures.append(found[:, :k].sum(axis=1) / k)
@@ -116,14 +109,19 @@ def per_user(rank: Ranker, held: HeldOut, metric: str, k: int, *, users: int = U
     return np.concatenate([np.zeros(0), *figures])
 
 
-def part_of(held: HeldOut, start: int, end: int) -> HeldOut:
-    """The users of places ``start:end``."""
-    targets, seen = held.target_offsets[start : end + 1], held.seen_offsets[start : end + 1]
-    return HeldOut(
-        users=held.users[start:end],
-        target_offsets=targets - targets[0],
-        target_items=held.target_items[targets[0] : targets[-1]],
-        seen_offsets=seen - seen[0],
-        seen_items=held.seen_items[seen[0] : seen[-1]],
-        dropped_targets=0,
-    )
+def _blocks(held: HeldOut) -> Iterator[tuple[slice, HeldOut]]:
+    """Some users at a time, and their places."""
+    for start in range(0, len(held.users), USERS):
+        targets, seen = (offsets[start : start + USERS + 1] for offsets in (held.target_offsets, held.seen_offsets))
+        users = held.users[start : start + USERS]
+        yield (
+            slice(start, start + len(users)),
+            HeldOut(
+                users=users,
+                target_offsets=targets - targets[0],
+                target_items=held.target_items[targets[0] : targets[-1]],
+                seen_offsets=seen - seen[0],
+                seen_items=held.seen_items[seen[0] : seen[-1]],
+                dropped_targets=0,
+            ),
+        )

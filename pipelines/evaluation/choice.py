@@ -14,8 +14,8 @@ from pipelines.dataset import Dataset
 from pipelines.evaluation import ease, knn
 from pipelines.evaluation.blocks import per_user
 from pipelines.evaluation.cache import Cache
-from pipelines.evaluation.countings import best_counting, counting_values
-from pipelines.evaluation.fits import EaseSettings, Fits, Fitted, KnnSettings, ranker_of
+from pipelines.evaluation.countings import counting_values
+from pipelines.evaluation.fits import EaseSettings, Fits, KnnSettings, Settings, ranker_of
 from pipelines.evaluation.rankers import EASE, KNN, POPULARITY, RECENT, USERS_ALIKE
 from pipelines.heldout import HeldOut, heldout, heldout_users
 from pipelines.popularity import Counting, has_windows
@@ -43,7 +43,7 @@ EASE_LADDER = (10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0)
 # Neighbours of all items together, so that what a search holds of one count takes at most 400 MB.
 MOST_NEIGHBOURS = 50_000_000
 
-Settings = TypeVar("Settings", KnnSettings, EaseSettings)
+Climbed = TypeVar("Climbed", KnnSettings, EaseSettings)
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Choice:
     def strongest(self) -> str:
         """The ranker that reached most on validation."""
         if self.validation:
-            return max(self.validation, key=lambda name: self.validation[name])
+            return max(self.validation, key=self.validation.__getitem__)
         return next(name for name in DEFAULT_ORDER if name not in self.left_out)
 
     @property
@@ -88,7 +88,8 @@ CHOICE = TypeAdapter(Choice)
 
 def choose(data: Dataset) -> Choice:
     """The settings of every baseline that the data allow; found in the cache of the data set, or searched and kept."""
-    cache, key = Cache.beside(data.path), f"{VERSION} {data.manifest.fingerprint} {_limits()}"
+    limits = f"{knn.MAX_ITEMS} {knn.MAX_PAIRS} {knn.MAX_SEARCH_PAIRS} {ease.MAX_ITEMS}"
+    cache, key = Cache.beside(data.path), f"{VERSION} {data.manifest.fingerprint} {limits}"
     kept = cache.read("choice", key)
     if kept is not None:
         try:
@@ -98,10 +99,6 @@ def choose(data: Dataset) -> Choice:
     chosen = _search(data)
     cache.write("choice", key, {"choice": np.asarray(CHOICE.dump_json(chosen).decode())})
     return chosen
-
-
-def _limits() -> str:
-    return f"{knn.MAX_ITEMS} {knn.MAX_PAIRS} {knn.MAX_SEARCH_PAIRS} {ease.MAX_ITEMS}"
 
 
 def _search(data: Dataset) -> Choice:
@@ -120,31 +117,28 @@ def _search(data: Dataset) -> Choice:
         )
     with progress("choice of baselines", total=None, unit="settings") as advance:
 
-        def judged(fitted: Fitted) -> float:
+        def judged(settings: Settings) -> float:
             advance(1)
-            return float(per_user(ranker_of(fitted, K), held, METRIC, K).mean())
+            return float(per_user(ranker_of(fits.of(settings), K), held, METRIC, K).mean())
 
-        popular = counting_values(data, held, METRIC, K, fits.popular, advance=advance)
-        best = best_counting(popular)
+        popular = counting_values(data, held, METRIC, K, fits.of, advance=advance)
+        best = max(popular, key=popular.__getitem__)
         validation = {POPULARITY: popular[Counting()], USERS_ALIKE: popular[Counting(users_alike=True)]}
         recent, item_knn, ease_settings = None, None, None
         if RECENT not in left_out:
-            recent = best_counting({each: value for each, value in popular.items() if each.days})
+            recent = max((each for each in popular if each.days), key=popular.__getitem__)
             validation[RECENT] = popular[recent]
         if KNN not in left_out and (reason := knn.too_large_to_search(fits.user_events)) is not None:
             item_knn, fixed[KNN] = KnnSettings(fallback=best), reason
-            validation[KNN] = judged(fits.item_knn(item_knn))
+            validation[KNN] = judged(item_knn)
         elif KNN not in left_out:
             ladders = {"fallback": tuple(dict.fromkeys((Counting(), best))), **KNN_LADDERS, "neighbours": lengths}
             if RECENT in left_out:
                 del ladders["days"]
-            item_knn, validation[KNN] = climb(
-                KnnSettings(fallback=best), ladders, lambda each: judged(fits.item_knn(each))
-            )
+            item_knn, validation[KNN] = climb(KnnSettings(fallback=best), ladders, judged)
         if EASE not in left_out:
-            ease_settings, validation[EASE] = climb(
-                EaseSettings(fallback=best), {"penalty": EASE_LADDER}, lambda each: judged(fits.ease(each))
-            )
+            start = EaseSettings(fallback=best)
+            ease_settings, validation[EASE] = climb(start, {"penalty": EASE_LADDER}, judged)
     return Choice(recent, item_knn, ease_settings, validation, len(held.users), left_out, fixed)
 
 
@@ -167,8 +161,8 @@ def _sample(data: Dataset) -> HeldOut:
 
 
 def climb(
-    start: Settings, ladders: Mapping[str, Sequence[Any]], value: Callable[[Settings], float]
-) -> tuple[Settings, float]:
+    start: Climbed, ladders: Mapping[str, Sequence[Any]], value: Callable[[Climbed], float]
+) -> tuple[Climbed, float]:
     """Coordinate search: one setting at a time goes up or down its ladder as long as that is better.
 
     Args:

@@ -1,6 +1,6 @@
 """Which popularity is in fashion: each way to count, judged by its lists for held-out users.
 
-In: a data set, held-out users, a metric. Out: what each `Counting` reaches, and the best. The prior of a model and the
+In: a data set, held-out users, a metric. Out: what each `Counting` reaches. The prior of a model and the
 baselines choose by this file, each on its own users and metric.
 """
 
@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 from pipelines.dataset import Dataset
 from pipelines.evaluation.blocks import per_user
-from pipelines.evaluation.fits import ranker_of
-from pipelines.evaluation.popular import Popular
+from pipelines.evaluation.fits import Fitted, ranker_of
 from pipelines.heldout import HeldOut
 from pipelines.popularity import Counting, countings, has_windows
 from pipelines.progress import Advance
@@ -20,7 +19,7 @@ def counting_values(
     held: HeldOut,
     metric: str,
     k: int,
-    popular: Callable[[Counting], Popular],
+    popular: Callable[[Counting], Fitted],
     *,
     advance: Advance = lambda _: None,
 ) -> dict[Counting, float]:
@@ -42,8 +41,3 @@ def counting_values(
         values[counting] = float(per_user(ranker_of(popular(counting), k), held, metric, k).mean())
         advance(1)
     return values
-
-
-def best_counting(values: dict[Counting, float]) -> Counting:
-    """The way to count of the highest value; among equals the first."""
-    return max(values, key=lambda counting: values[counting])

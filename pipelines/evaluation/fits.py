@@ -4,7 +4,7 @@ In: a data set, the names of splits and settings. Out: orders by popularity, `It
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -48,6 +48,9 @@ class KnnSettings:
     days: int | None = None
     fallback: Counting = PLAIN
 
+    def __str__(self) -> str:
+        return f"item-kNN of {self.neighbours} neighbours"
+
 
 @dataclass(frozen=True)
 class EaseSettings:
@@ -60,6 +63,12 @@ class EaseSettings:
 
     penalty: float = ease.PENALTY
     fallback: Counting = PLAIN
+
+    def __str__(self) -> str:
+        return f"EASE of lambda {self.penalty:g}"
+
+
+Settings = Counting | KnnSettings | EaseSettings
 
 
 class Fitted(Protocol):
@@ -91,24 +100,29 @@ class Fits:
         self._parts = [data.events(split) for split in splits]
         self._offsets, self._items = seen(data, splits)
         self._orders: dict[Counting, Lists] = {}
-        self._nearest: dict[tuple[float, bool, int | None], sp.csr_array] = {}
+        self._nearest: dict[KnnSettings, sp.csr_array] = {}
 
     @property
     def user_events(self) -> Int64s:
         """[users] how many events each has."""
         return np.diff(self._offsets)
 
-    def popular(self, counting: Counting) -> Popular:
-        """Popularity."""
-        return Popular(self._order(counting))
+    def of(self, settings: Settings) -> Fitted:
+        """The baseline of these settings."""
+        match settings:
+            case Counting():
+                return Popular(self._order(settings))
+            case KnnSettings():
+                return self.item_knn(settings)
+            case EaseSettings():
+                return self._ease(settings)
 
     def item_knn(self, settings: KnnSettings) -> ItemKnn:
         """Item-kNN."""
         nearest = self._searched(settings) if self.cache is None else self._kept(settings, self.cache)
         return ItemKnn(sp.csr_array(nearest.T), self._order(settings.fallback), settings.half_life)
 
-    def ease(self, settings: EaseSettings) -> Ease:
-        """EASE."""
+    def _ease(self, settings: EaseSettings) -> Ease:
         key = self._key(f"{settings.penalty:g}")
         kept = None if self.cache is None else self.cache.read(f"ease-{self._name}", key)
         weights = None if kept is None else kept.get("weights")
@@ -128,14 +142,14 @@ class Fits:
         return self._orders[counting]
 
     def _searched(self, settings: KnnSettings) -> sp.csr_array:
-        part = (settings.shrinkage, settings.damp_users, settings.days)
-        nearest = self._nearest.pop(part, None)
-        if nearest is None:
-            nearest = self._fit_knn(settings, max(self.neighbours, settings.neighbours))
-        self._nearest[part] = nearest  # the last used is the last to go
+        neighbours = max(self.neighbours, settings.neighbours)
+        matrix = replace(settings, neighbours=neighbours, half_life=None, fallback=PLAIN)
+        nearest = self._nearest.pop(matrix, None)
+        # The last used is the last to go.
+        self._nearest[matrix] = self._fit_knn(matrix) if nearest is None else nearest
         if len(self._nearest) > KEPT:
             del self._nearest[next(iter(self._nearest))]
-        return nearest_of(nearest, settings.neighbours)
+        return nearest_of(self._nearest[matrix], settings.neighbours)
 
     def _kept(self, settings: KnnSettings, cache: Cache) -> sp.csr_array:
         matrix = {name: value for name, value in asdict(settings).items() if name not in ("half_life", "fallback")}
@@ -144,17 +158,17 @@ class Fits:
         if kept is not None and {"data", "indices", "indptr"} <= kept.keys():
             return sp.csr_array((kept["data"], kept["indices"], kept["indptr"]), shape=(items, items))
         with progress("item-kNN", total=items, unit="items") as advance:
-            nearest = self._fit_knn(settings, settings.neighbours, advance)
+            nearest = self._fit_knn(settings, advance)
         cache.write(name, key, {"data": nearest.data, "indices": nearest.indices, "indptr": nearest.indptr})
         return nearest
 
-    def _fit_knn(self, settings: KnnSettings, neighbours: int, advance: Advance = lambda _: None) -> sp.csr_array:
+    def _fit_knn(self, settings: KnnSettings, advance: Advance = lambda _: None) -> sp.csr_array:
         users, items = self._within(settings.days)
         return nearest_items(
             users,
             items,
             (len(self.user_events), self.data.manifest.items),
-            neighbours=neighbours,
+            neighbours=settings.neighbours,
             shrinkage=settings.shrinkage,
             damp_users=settings.damp_users,
             advance=advance,

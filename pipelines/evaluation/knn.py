@@ -59,7 +59,6 @@ class ItemKnn:
         *,
         neighbours: int = NEIGHBOURS,
         shrinkage: float = SHRINKAGE,
-        damp_users: bool = False,
     ) -> "ItemKnn":
         """Counts co-occurrence over the events; the popularity of the same events fills the lists.
 
@@ -69,12 +68,9 @@ class ItemKnn:
             shape: number of users and of items.
             neighbours: how many each item keeps.
             shrinkage: added to the denominator of the cosine.
-            damp_users: whether a user of many items counts less.
         """
         with progress("item-kNN", total=shape[1], unit="items") as advance:
-            nearest = nearest_items(
-                users, items, shape, neighbours=neighbours, shrinkage=shrinkage, damp_users=damp_users, advance=advance
-            )
+            nearest = nearest_items(users, items, shape, neighbours=neighbours, shrinkage=shrinkage, advance=advance)
         distinct = _indicators(users, items, shape)
         return cls(sp.csr_array(nearest.T), by_popularity(np.bincount(distinct.indices, minlength=shape[1])))
 

@@ -14,15 +14,16 @@ from numpy.typing import NDArray
 
 from pipelines.evaluation.knn import ItemKnn, too_large
 from pipelines.evaluation.popular import popular_lists
+from pipelines.evaluation.rankers import BEST, EXACT, KNN, POPULARITY
 from pipelines.labels import HELD_OUT, TRAINING, Labels, questions
 from serving.index import ExactIndex, Floats
 from towers.events import Int32s, Int64s
 from towers.neighbours import found
 from towers.relations import ByClass, Relation, counts
 
-EXACT, POPULARITY, KNN, CHANCE, BEST = "exact", "popularity", "item_knn", "chance", "best_attainable"
+CHANCE = "chance"
 GROUPS = {"training": TRAINING, "held_out": HELD_OUT}
-QUERIES, ANCHORS = 10_000, 2_000  # items of each group at most, seeded samples of larger ones
+QUERIES, ANCHORS, SEED = 10_000, 2_000, 0  # items of each group at most, seeded samples of larger ones
 BLOCK = 64  # anchors whose distances to all items are sorted at once
 DIGITS = 6  # of a similarity: equal vectors must not be told apart by rounding
 
@@ -94,16 +95,15 @@ def metric_of(labels: Labels) -> str:
     return "precision" if isinstance(labels.relation, ByClass) else "recall"
 
 
-def neighbours(ranked: Ranked, part: int, ks: Sequence[int], *, seed: int = 0) -> Neighbours:
+def neighbours(ranked: Ranked, part: int, ks: Sequence[int]) -> Neighbours:
     """Measures the items of one part.
 
     Args:
         ranked: the labelled items.
         part: `TRAINING` or `HELD_OUT`.
         ks: lengths at which lists are judged, each below the number of labelled items.
-        seed: of the samples.
     """
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(SEED)
     candidates, asked = questions(ranked.labels, part)
     asked = np.sort(generator.choice(asked, min(QUERIES, len(asked)), replace=False))
     relation, metric = ranked.labels.relation, metric_of(ranked.labels)

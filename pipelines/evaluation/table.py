@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.table import Table
+from rich.table import Column, Table
 
 K = 20
 DEFINITIONS = "docs/report.md"
@@ -29,10 +29,8 @@ def figures_table(
     title: str, names: Sequence[str], metrics: Mapping[str, Mapping[str, Any]], titles: Mapping[str, str]
 ) -> Table:
     """One line per ranker with the figures of `names`; `titles` says what a ranker is called."""
-    shown = Table(title=title, box=box.SIMPLE, collapse_padding=True, pad_edge=False)
-    shown.add_column("", no_wrap=True)
-    for name in names:
-        shown.add_column(name, justify="right", no_wrap=True)
+    columns = [Column("", no_wrap=True), *(Column(name, justify="right", no_wrap=True) for name in names)]
+    shown = Table(*columns, title=title, box=box.SIMPLE, collapse_padding=True, pad_edge=False)
     for ranker, figures in metrics.items():
         shown.add_row(titles[ranker], *(f"{figures[name]['value']:.4f}" for name in names))
     return shown
@@ -65,11 +63,11 @@ def head(content: dict[str, Any], dataset: Path) -> list[str]:
 def lines(content: dict[str, Any]) -> list[str]:
     """The model's headline figure and its differences, with intervals; who the users are; where words are defined."""
     name, baselines = f"recall@{headline(content['ks'])}", content["baselines"]
-    shown = [f"{name} {_interval(content['metrics']['exact'][name])}"]
+    shown = [f"{name} {interval(content['metrics']['exact'][name])}"]
     for pair, differences in content["differences"].items():
         other = pair.removeprefix("exact_minus_")
         title = baselines[other]["title"] if other in baselines else TITLES[other]
-        shown.append(f"  minus {title}: {_interval(differences[name], sign='+')}")
+        shown.append(f"  minus {title}: {interval(differences[name], sign='+')}")
     shown.append(f"({content['interval']})")
     for part, figures in content["slices"].items():
         shown.append(f"{part}: {figures['users']:,} users, {figures['targets']:,} targets: {figures['definition']}")
@@ -83,6 +81,7 @@ def headline(ks: Sequence[int]) -> int:
     return K if K in ks else ks[min(1, len(ks) - 1)]
 
 
-def _interval(estimate: dict[str, float], sign: str = "") -> str:
+def interval(estimate: dict[str, float], sign: str = "") -> str:
+    """An estimate in words, each number with its sign where `sign` is ``+``."""
     low, value, high = (format(estimate[name], f"{sign}.4f") for name in ("low", "value", "high"))
     return f"{value} ({low} to {high})"

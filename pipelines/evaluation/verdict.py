@@ -126,7 +126,7 @@ def validation_verdict(data: Dataset, users: Int32s, model_values: NDArray[np.fl
         metric=metric,
         value=float(values[EXACT].mean()),
         baseline=strongest,
-        baseline_title=baselines.titles[strongest],
+        baseline_title=str(baselines.settings[strongest]),
         baseline_value=float(values[strongest].mean()),
         difference=drawn.difference(EXACT, strongest),
     ).text

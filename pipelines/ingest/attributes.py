@@ -9,7 +9,7 @@ from pipelines.errors import DataError
 from pipelines.ingest.ids import IdColumn
 from pipelines.ingest.list_text import kind_of_texts, split_text
 from pipelines.ingest.numbers import numbers
-from pipelines.ingest.rejects import ROW, Rejects
+from pipelines.ingest.rejects import Rejects
 from pipelines.ingest.tables import Kind, Table
 from pipelines.progress import progress
 
@@ -31,16 +31,15 @@ def read_attributes(table: Table, column: str, name: str, rejects: Rejects) -> t
     Raises:
         DataError: bad rows that are not skipped, no row at all, a reserved name or a type that is not supported.
     """
-    for other in table.columns:
-        if other in RESERVED and other != column:
-            raise DataError(f"{table.path}: the column name {other!r} is reserved; rename that column")
+    attributes = [other for other in table.columns if other != column]
+    if reserved := [other for other in attributes if other in RESERVED]:
+        raise DataError(f"{table.path}: the column name {reserved[0]!r} is reserved; rename that column")
     ids = IdColumn(table.path, column, rejects)
-    kinds: dict[str, Kind] = {}
     parts = []
     with progress(f"read {table.path.name}", total=table.rows, unit="rows") as advance:
         for batch in table.read(rejects):
             if table.typed:
-                batch = typed_columns(batch, [c for c in table.columns if c != column], str(table.path))
+                batch = typed_columns(batch, attributes, str(table.path))
             parts.append(ids.clean(batch))
             advance(batch.height)
     frame = pl.concat(parts, how="vertical_relaxed") if parts else pl.DataFrame()
@@ -48,16 +47,12 @@ def read_attributes(table: Table, column: str, name: str, rejects: Rejects) -> t
         raise DataError(f"{table.path}: no row to read")
     first = pl.col(column).is_first_distinct()
     frame = rejects.split_off(frame, ~first, table.path, column, f"a duplicate row of this {name.removesuffix('_id')}")
-    for attribute in table.columns:
-        if attribute != column:
-            if frame.schema[attribute] == pl.Null:
-                frame = frame.with_columns(pl.col(attribute).cast(pl.String))
-            frame = convert(frame, attribute, table, rejects)
-            kinds[attribute] = kind_of(frame.schema[attribute])
-    frame = frame.drop(ROW).rename({column: name})
-    return frame.select(name, *(c for c in frame.columns if c != name)), {
-        c: kinds[c] for c in frame.columns if c != name
-    }
+    for attribute in attributes:
+        if frame.schema[attribute] == pl.Null:
+            frame = frame.with_columns(pl.col(attribute).cast(pl.String))
+        frame = convert(frame, attribute, table, rejects)
+    kinds = {attribute: kind_of(frame.schema[attribute]) for attribute in attributes}
+    return frame.select(pl.col(column).alias(name), *attributes), kinds
 
 
 def convert(frame: pl.DataFrame, column: str, table: Table, rejects: Rejects) -> pl.DataFrame:

@@ -64,24 +64,24 @@ class ContextColumns:
 
     def settle(self, events: EventTable) -> None:
         """Gives the columns of text their kinds, now that all values are known, and fills `context_kinds`."""
-        columns = [] if events.context is None else events.context.columns
-        for column in columns:
+        for column in [] if events.context is None else events.context.columns:
             events.context_kinds[column] = self._settled(events, column)
 
     def _settled(self, events: EventTable, column: str) -> Kind:
-        values = events.column(column)
+        assert events.context is not None
+        values = events.context[column]
         categories = self._texts.get(column)
         if categories is None and values.dtype != pl.Null:
             return kind_of(values.dtype)
         texts = values.cast(pl.String)
         kind, separator = kind_of_texts(texts if categories is None else categories.to_series(), self.table, column)
         if kind == "list":
-            events.set_column(texts.to_frame().select(split_text(pl.col(column), separator)).to_series())
+            events.context = events.context.with_columns(split_text(pl.col(column).cast(pl.String), separator))
         elif kind == "number":
             number = texts.str.strip_chars().cast(pl.Float64, strict=False)
             broken = texts.str.contains(NOT_A_NUMBER).fill_null(False) | (number.is_null() & texts.is_not_null())
-            events.set_column(number)
+            events.context = events.context.with_columns(number)
             events.reject(broken.to_numpy(), column, "NaN, infinite or not a number", texts, self.rejects)
-            large = (events.column(column).abs() > LARGEST).fill_null(False)
+            large = (events.context[column].abs() > LARGEST).fill_null(False)
             events.reject(large.to_numpy(), column, TOO_LARGE, texts.filter(~broken), self.rejects)
         return kind

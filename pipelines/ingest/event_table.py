@@ -54,26 +54,18 @@ class EventTable:
     def __len__(self) -> int:
         return len(self.user)
 
-    def keep(self, mask: NDArray[np.bool_], rule: str) -> None:
-        """Leaves out the events where `mask` is False and counts them under `rule`."""
+    def keep(self, mask: NDArray[np.bool_], rule: str | None = None) -> None:
+        """Leaves out the events where `mask` is False and counts them under `rule`, where there is one."""
         gone = int(len(mask) - np.count_nonzero(mask))
         if not gone:
             return
-        self.dropped[rule] = self.dropped.get(rule, 0) + gone
+        if rule is not None:
+            self.dropped[rule] = self.dropped.get(rule, 0) + gone
         for name in ("user", "item", "row", "file", "time", "weight", "split"):
             if (values := getattr(self, name)) is not None:
                 setattr(self, name, values[mask])
         if self.context is not None:
             self.context = self.context.filter(pl.Series(mask))
-
-    def column(self, name: str) -> pl.Series:
-        """A column of the context."""
-        return (self.context if self.context is not None else pl.DataFrame())[name]
-
-    def set_column(self, values: pl.Series) -> None:
-        """Replaces the context column of the same name."""
-        if self.context is not None:
-            self.context = self.context.with_columns(values)
 
     def reject(self, bad: NDArray[np.bool_], column: str, reason: str, values: pl.Series, rejects: Rejects) -> None:
         """Takes out the events where `bad` holds, as bad rows; `values` [E] are what came."""
@@ -84,9 +76,7 @@ class EventTable:
         for number in np.unique(files):
             chosen = places[files == number]
             rejects.add(self.paths[number], column, reason, pl.Series(self.row[chosen]), values[chosen])
-        dropped = dict(self.dropped)
-        self.keep(~bad, "rejected")
-        self.dropped = dropped
+        self.keep(~bad)
 
 
 class Codes:

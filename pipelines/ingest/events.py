@@ -4,6 +4,7 @@ In: the tables of a `Source` and the codes of known items. Out: an `EventTable`:
 million events need a few hundred megabytes, and the names behind the codes once.
 """
 
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,15 @@ from pipelines.errors import DataError
 from pipelines.ingest.columns import Roles, event_roles
 from pipelines.ingest.context import ContextColumns
 from pipelines.ingest.event_table import Codes, EventTable
-from pipelines.ingest.formats import SPLITS, Source
+from pipelines.ingest.formats import Source
 from pipelines.ingest.ids import IdColumn
+from pipelines.ingest.layout import SPLITS
 from pipelines.ingest.rejects import ROW, Rejects
 from pipelines.ingest.tables import Table
 from pipelines.ingest.times import TimeColumn
 from pipelines.progress import progress
 from towers.config import DataConfig
-from towers.events import Int32s, Int64s
+from towers.events import Int32s
 
 Array = NDArray[Any]
 
@@ -57,7 +59,7 @@ class _Reader:
         self.source, self.config, self.rejects = source, config, rejects
         self.users, self.items = Codes(), items
         self.times = TimeColumn(config.time_unit, rejects)
-        self.parts: dict[str, list[Array]] = {}
+        self.parts: defaultdict[str, list[Array]] = defaultdict(list)
         self.context = ContextColumns(source.events[0][1], rejects)
         self.dropped: dict[str, int] = {}
         self.types: set[str] = set()
@@ -96,32 +98,29 @@ class _Reader:
         item = self.items.encode(frame[roles.item])
         if self.items.known:
             frame, item = self._known_items(frame, item, path, roles.item)
-        self._append("item", item)
-        self._append("user", self.users.encode(frame[roles.user]))
-        self._append("row", frame[ROW].cast(pl.UInt32).to_numpy())
+        self.parts["item"].append(item)
+        self.parts["user"].append(self.users.encode(frame[roles.user]))
+        self.parts["row"].append(frame[ROW].cast(pl.UInt32).to_numpy())
         if len(self.source.events) > 1:
-            self._append("file", np.full(len(item), number, np.uint16))
+            self.parts["file"].append(np.full(len(item), number, np.uint16))
         if roles.time is not None:
-            self._append("time", frame[roles.time].to_numpy())
+            self.parts["time"].append(frame[roles.time].to_numpy())
         if roles.weight is not None:
-            self._append("weight", frame[roles.weight].to_numpy())
+            self.parts["weight"].append(frame[roles.weight].to_numpy())
         if split is not None:
-            self._append("split", np.full(len(item), SPLITS.index(split), np.uint8))
+            self.parts["split"].append(np.full(len(item), SPLITS.index(split), np.uint8))
         if roles.context:
             self.context.append(frame.select(roles.context))
 
     def finish(self) -> EventTable:
-        if not sum(map(len, self.parts.get("user", []))):
+        if not sum(map(len, self.parts["user"])):
             where = ", ".join(str(table.path) for _, table in self.source.events)
             if not self.rows and self.rejects.count == self.rejected:
                 raise DataError(f"{where}: there are no rows")
             kinds = f"; the types there are {', '.join(sorted(self.types)[:10])}" if self.types else ""
             raise DataError(f"{where}: no event left to use{kinds}")
-        time: Int64s | None = None
-        unit = None
-        if "time" in self.parts:
-            time = self.times.finish(self.parts.pop("time"))
-            unit = self.times.unit
+        time = self.times.finish(self.parts.pop("time")) if "time" in self.parts else None
+        unit = self.times.unit
         user, item, row = self._joined("user"), self._joined("item"), self._joined("row")
         if time is None and (self.source.format == "pairs" or self.config.ordered):
             time, unit = np.arange(len(user), dtype=np.int64), "order"
@@ -143,9 +142,6 @@ class _Reader:
         )
         self.context.settle(events)
         return events
-
-    def _append(self, name: str, values: Array) -> None:
-        self.parts.setdefault(name, []).append(values)
 
     def _joined(self, name: str) -> Any:
         return np.concatenate(self.parts.pop(name))

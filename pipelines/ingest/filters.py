@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from pipelines.errors import DataError
 from pipelines.ingest.event_table import EventTable
+from pipelines.ingest.layout import SPLITS
 from pipelines.ingest.rejects import Rejects
 from towers.config import DataConfig
-from towers.events import Int32s
 
 
 def narrow(events: EventTable, config: DataConfig) -> None:
@@ -31,8 +31,8 @@ def drop_rare(events: EventTable, min_user: int, min_item: int) -> None:
         DataError: nothing is left.
     """
     while min_user > 1 or min_item > 1:
-        enough = _counts(events.user)[events.user] >= min_user
-        enough &= _counts(events.item)[events.item] >= min_item
+        enough = np.bincount(events.user)[events.user] >= min_user
+        enough &= np.bincount(events.item)[events.item] >= min_item
         if enough.all():
             return
         events.keep(enough, "min_counts")
@@ -48,7 +48,7 @@ def refuse_single_events(events: EventTable, config: DataConfig, column: str, re
     Raises:
         DataError: there is such a user and bad rows are not skipped, or nothing is left.
     """
-    single = _counts(events.user)[events.user] == 1
+    single = np.bincount(events.user)[events.user] == 1
     if not single.any():
         return
     reason = "the only event of its user, where leave_last_out needs two (data.min_user_events = 2 drops such users)"
@@ -58,25 +58,15 @@ def refuse_single_events(events: EventTable, config: DataConfig, column: str, re
         raise DataError("no user has two events, which leave_last_out needs")
 
 
-def _counts(values: Int32s) -> NDArray[np.int64]:
-    return np.bincount(values)
-
-
 def _one_of_each_pair(events: EventTable, *, last: bool) -> NDArray[np.bool_]:
     """[E] True for the earliest (or latest) event of each user-item pair; a given split counts by itself."""
+    pair = events.user.astype(np.int64) * len(events.item_ids) + events.item
+    if events.split is not None:
+        pair = pair * len(SPLITS) + events.split
+    by_time = np.arange(len(events)) if events.time is None else np.argsort(events.time, kind="stable")
+    order = by_time[np.argsort(pair[by_time], kind="stable")]
+    pair = pair[order]
+    repeated = pair[1:] == pair[:-1]
     keep = np.ones(len(events), bool)
-    splits = (
-        [np.arange(len(events))]
-        if events.split is None
-        else [np.flatnonzero(events.split == number) for number in range(3)]
-    )
-    for places in splits:
-        if events.time is not None and events.time_unit != "order":
-            places = places[np.argsort(events.time[places], kind="stable")]
-        pair = events.user[places].astype(np.int64) * (len(events.item_ids) + 1) + events.item[places]
-        order = np.argsort(pair, kind="stable")
-        pair = pair[order]
-        repeated = pair[1:] == pair[:-1]
-        gone = order[:-1][repeated] if last else order[1:][repeated]
-        keep[places[gone]] = False
+    keep[order[:-1][repeated] if last else order[1:][repeated]] = False
     return keep

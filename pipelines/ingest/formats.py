@@ -3,6 +3,7 @@
 In: the paths and the format that the user named. Out: a `Source` of opened tables.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from pipelines.ingest.columns import may_hold_ids
 from pipelines.ingest.delimited import csv_table
 from pipelines.ingest.item_lists import lightgcn_table, looks_like_pairs, pairs_table
 from pipelines.ingest.jsonl import jsonl_table
+from pipelines.ingest.layout import SPLITS
 from pipelines.ingest.movielens import EVENT_FILES, ITEM_FILES, USER_FILES, movielens_table
 from pipelines.ingest.recbole import recbole_table
 from pipelines.ingest.tables import Table, parquet_table
@@ -30,7 +32,13 @@ SUFFIXES = {
     ".item": "recbole",
     ".user": "recbole",
 }
-SPLITS = ("train", "valid", "test")
+TEXT_TABLES: dict[str, Callable[..., Table]] = {
+    "csv": csv_table,
+    "movielens": movielens_table,
+    "recbole": recbole_table,
+    "pairs": pairs_table,
+    "lightgcn": lightgcn_table,
+}
 
 
 @dataclass(frozen=True)
@@ -51,11 +59,6 @@ class Source:
     users: Table | None
     truth: Path | None
 
-    @property
-    def given(self) -> bool:
-        """Whether the files say which event belongs to which split."""
-        return self.events[0][0] is not None
-
 
 def open_source(
     events: Path, items: Path | None, users: Path | None, format: str, config: DataConfig, *, skip: bool
@@ -69,7 +72,6 @@ def open_source(
         raise DataError(f"--format {format!r}: allowed are {', '.join(FORMATS)}")
     if not events.exists():
         raise DataError(f"{events}: no such file or folder")
-    opener = _Opener(config, skip=skip)
     files = _files(events) if events.is_dir() else [events]
     kind = _detect(events, files) if format == "auto" else format
     chosen = [(None, events)] if events.is_file() else _event_files(events, files, kind)
@@ -78,49 +80,33 @@ def open_source(
     truth = events / "truth" if (events / "truth").is_dir() else None
     return Source(
         kind,
-        tuple((split, opener.open(path, kind)) for split, path in chosen),
-        opener.attributes(items) if items else None,
-        opener.attributes(users) if users else None,
+        tuple((split, _open(path, kind, config, skip=skip)) for split, path in chosen),
+        _open_attributes(items, config, skip=skip) if items else None,
+        _open_attributes(users, config, skip=skip) if users else None,
         truth,
     )
 
 
-class _Opener:
-    def __init__(self, config: DataConfig, *, skip: bool) -> None:
-        self.skip = skip
-        self.config = config
+def _open(path: Path, kind: str, config: DataConfig, *, skip: bool) -> Table:
+    if path.suffix.lower() == ".tsv":
+        table = csv_table(path, separator="\t", skip=skip)
+    elif kind == "parquet":
+        table = parquet_table(path)
+    elif kind == "jsonl":
+        table = jsonl_table(path, partial(may_hold_ids, config.columns), skip=skip)
+    else:
+        table = TEXT_TABLES[kind](path, skip=skip)
+    return replace(table, separators={**table.separators, **config.lists})
 
-    def open(self, path: Path, kind: str) -> Table:
-        table = self._open(path, kind)
-        return replace(table, separators={**table.separators, **self.config.lists})
 
-    def _open(self, path: Path, kind: str) -> Table:
-        if path.suffix.lower() == ".tsv":
-            return csv_table(path, separator="\t", skip=self.skip)
-        match kind:
-            case "csv":
-                return csv_table(path, skip=self.skip)
-            case "parquet":
-                return parquet_table(path)
-            case "jsonl":
-                return jsonl_table(path, partial(may_hold_ids, self.config.columns), skip=self.skip)
-            case "movielens":
-                return movielens_table(path, skip=self.skip)
-            case "recbole":
-                return recbole_table(path, skip=self.skip)
-            case "pairs":
-                return pairs_table(path, skip=self.skip)
-            case _:
-                return lightgcn_table(path, skip=self.skip)
-
-    def attributes(self, path: Path) -> Table:
-        if not path.is_file():
-            raise DataError(f"{path}: no such file")
-        kind = "movielens" if path.name.lower() in (*ITEM_FILES, *USER_FILES) else SUFFIXES.get(path.suffix.lower())
-        if kind is None:
-            allowed = ", ".join((*SUFFIXES, *ITEM_FILES, *USER_FILES))
-            raise DataError(f"{path}: cannot tell its format by its name; known are {allowed}")
-        return self.open(path, kind)
+def _open_attributes(path: Path, config: DataConfig, *, skip: bool) -> Table:
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    kind = "movielens" if path.name.lower() in (*ITEM_FILES, *USER_FILES) else SUFFIXES.get(path.suffix.lower())
+    if kind is None:
+        allowed = ", ".join((*SUFFIXES, *ITEM_FILES, *USER_FILES))
+        raise DataError(f"{path}: cannot tell its format by its name; known are {allowed}")
+    return _open(path, kind, config, skip=skip)
 
 
 def _files(folder: Path) -> list[Path]:

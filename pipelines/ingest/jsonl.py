@@ -28,6 +28,7 @@ _DTYPES: dict[type, pl.DataType] = {
     str: pl.String(),
     list: pl.List(pl.String()),
 }
+_NAMES = {bool: "a boolean", int: "a whole number", float: "a number", str: "a string", list: "a list"}
 
 
 def jsonl_table(path: Path, holds_ids: Callable[[str], bool], *, skip: bool = False) -> Table:
@@ -96,7 +97,7 @@ class _Columns:
         columns = {name: [value.get(name) for value in values] for name in self.names}
         bad: set[int] = set()
         for name, column in columns.items():
-            bad |= self._mismatches(name, column, block)
+            bad |= self._refused(name, column, block)
         if bad:
             keep = [place for place in range(len(block)) if place not in bad]
             columns = {name: [column[place] for place in keep] for name, column in columns.items()}
@@ -104,42 +105,33 @@ class _Columns:
         series = [self._series(name, column) for name, column in columns.items()]
         return pl.DataFrame([*series, pl.Series(ROW, [row for row, _ in block], dtype=pl.UInt32)])
 
-    def _mismatches(self, name: str, column: list[Any], block: list[tuple[int, bytes]]) -> set[int]:
+    def _refused(self, name: str, column: list[Any], block: list[tuple[int, bytes]]) -> set[int]:
+        """The places of values that do not fit the type that the column began with; they go to the rejects."""
         found = set(map(type, column)) - {type(None)}
         if name not in self.types and found:
             self.types[name] = next(type(value) for value in column if value is not None)
         expected = self.types.get(name)
         if expected is None:
             return set()
-        allowed = {expected}
-        if name not in self.ids and expected in (int, float):
-            allowed = {int, float}
-        large = self._too_large(name, column, block) if expected is int and name not in self.ids else set()
-        if expected is not dict and found <= allowed:
-            return large
-        bad = [place for place, value in enumerate(column) if value is not None and type(value) not in allowed]
-        if expected is dict:
-            bad = [place for place, value in enumerate(column) if value is not None]
+        amounts = expected in (int, float) and name not in self.ids
+        allowed = {int, float} if amounts else {expected} - {dict}
+        reasons: dict[str, list[int]] = {}
+        if amounts and expected is int:
+            large = [place for place, v in enumerate(column) if type(v) in (int, float) and not -LIMIT <= v < LIMIT]
+            reasons[f"wrong type: beyond 64 bits, where the column began with {_NAMES[int]}"] = large
+        if not found <= allowed:
             reason = "wrong type: an object; allowed are strings, numbers, booleans and lists"
-        else:
-            reason = f"wrong type: the column began with {_name(expected)}"
-            if name in self.ids:
+            if expected is not dict:
+                reason = f"wrong type: the column began with {_NAMES[expected]}"
+            if expected is not dict and name in self.ids:
                 reason += "; ids that differ only by type would be one id"
-        return large | self._refuse(name, bad, reason, column, block)
-
-    def _too_large(self, name: str, column: list[Any], block: list[tuple[int, bytes]]) -> set[int]:
-        bad = [place for place, v in enumerate(column) if type(v) in (int, float) and not -LIMIT <= v < LIMIT]
-        if not bad:
-            return set()
-        reason = f"wrong type: beyond 64 bits, where the column began with {_name(int)}"
-        return self._refuse(name, bad, reason, column, block)
-
-    def _refuse(
-        self, name: str, bad: list[int], reason: str, column: list[Any], block: list[tuple[int, bytes]]
-    ) -> set[int]:
-        texts = pl.Series([_written(block[place][1], name, column[place]) for place in bad])
-        self.rejects.add(self.path, name, reason, pl.Series([block[place][0] for place in bad]), texts)
-        return set(bad)
+            reasons[reason] = [
+                place for place, value in enumerate(column) if value is not None and type(value) not in allowed
+            ]
+        for reason, bad in reasons.items():
+            texts = pl.Series([_written(block[place][1], name, column[place]) for place in bad])
+            self.rejects.add(self.path, name, reason, pl.Series([block[place][0] for place in bad]), texts)
+        return {place for bad in reasons.values() for place in bad}
 
     def _series(self, name: str, column: list[Any]) -> pl.Series:
         expected = self.types.get(name)
@@ -165,7 +157,3 @@ def _written(line: bytes, name: str, value: Any) -> str:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
-
-
-def _name(kind: type) -> str:
-    return {bool: "a boolean", int: "a whole number", float: "a number", str: "a string", list: "a list"}[kind]

@@ -44,7 +44,7 @@ def history_ends(offsets: Int64s, time: Int64s) -> Int64s:
     return np.maximum.accumulate(ends, out=ends)
 
 
-def offsets_of(user: NDArray[np.int32], users: int) -> Int64s:
+def offsets_of(user: NDArray[np.integer[Any]], users: int) -> Int64s:
     """[users + 1] where each user's events begin; `user` [E] are user numbers in any order."""
     offsets = np.zeros(users + 1, np.int64)
     np.cumsum(np.bincount(user, minlength=users), out=offsets[1:])
@@ -97,15 +97,11 @@ class ArrayWriter:
         for begin in range(0, len(raw), PIECE_BYTES):
             self._file.write(raw[begin : begin + PIECE_BYTES])
 
-    def close(self) -> None:
-        """After the last row."""
-        self._file.close()
-
     def __enter__(self) -> "ArrayWriter":
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        self._file.close()
 
 
 def new_array(path: Path, shape: tuple[int, ...], dtype: Any) -> Any:

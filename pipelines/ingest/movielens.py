@@ -4,7 +4,8 @@ In: a path of one of these files. Out: a `Table`. Sources: the README files of m
 (https://grouplens.org/datasets/movielens/).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -36,7 +37,7 @@ def movielens_table(path: Path, *, skip: bool = False) -> Table:
     if path.name == "u.data":
         return csv_table(path, separator="\t", quote=None, header=RATING_COLUMNS, skip=skip)
     if path.name == "ratings.dat":
-        return lines_table(path, RATING_COLUMNS, _double_colons(path, RATING_COLUMNS), skip=skip)
+        return lines_table(path, RATING_COLUMNS, partial(_ratings, path), skip=skip)
     if path.name == "ratings.csv":
         return csv_table(path, skip=skip)
     if path.name == "movies.csv":
@@ -56,23 +57,16 @@ def movielens_table(path: Path, *, skip: bool = False) -> Table:
     raise DataError(f"{path}: not a MovieLens file; known are {names}")
 
 
-def _double_colons(path: Path, columns: Sequence[str]) -> Callable[[pl.DataFrame, Rejects], pl.DataFrame]:
-    width = len(columns)
-
-    def parse(lines: pl.DataFrame, rejects: Rejects) -> pl.DataFrame:
-        # One field more than there should be shows a line that is too long.
-        names = [*columns, "__more__"]
-        fields = pl.col("line").str.split_exact("::", width).struct.rename_fields(names).alias("fields")
-        frame = lines.with_columns(fields)
-        last, more = pl.col("fields").struct.field(columns[-1]), pl.col("fields").struct.field("__more__")
-        bad = last.is_null() | more.is_not_null()
-        frame = rejects.split_off(frame, bad, path, "line", f"expected {width} values between '::'")
-        values = [pl.col("fields").struct.field(name) for name in columns]
-        return frame.select(
-            *[pl.when(value != "").then(value).alias(n) for value, n in zip(values, columns, strict=True)], ROW
-        )
-
-    return parse
+def _ratings(path: Path, lines: pl.DataFrame, rejects: Rejects) -> pl.DataFrame:
+    # One field more than there should be shows a line that is too long.
+    names = [*RATING_COLUMNS, "__more__"]
+    width = len(RATING_COLUMNS)
+    fields = pl.col("line").str.split_exact("::", width).struct.rename_fields(names)
+    frame = lines.with_columns(fields.alias("fields")).unnest("fields")
+    bad = pl.col(RATING_COLUMNS[-1]).is_null() | pl.col("__more__").is_not_null()
+    frame = rejects.split_off(frame, bad, path, "line", f"expected {width} values between '::'")
+    values = (pl.when(pl.col(name) != "").then(pl.col(name)) for name in RATING_COLUMNS)
+    return frame.select(*values, ROW)
 
 
 def _movie_100k(fields: list[str]) -> list[str]:

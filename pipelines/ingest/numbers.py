@@ -21,11 +21,8 @@ TOO_LARGE = "beyond ±3.4e38, the range of 32-bit floats"
 
 def text_kind(values: pl.Series) -> Kind:
     """The kind of a text column: number where every value reads as one, else string."""
-    numeric = pl.col("v").str.contains(NUMBER)
-    frame = pl.DataFrame({"v": values}).select(
-        (numeric | pl.col("v").str.contains(NOT_A_NUMBER)).all().alias("all"), numeric.any().alias("any")
-    )
-    return "number" if frame["any"][0] and frame["all"][0] else "string"
+    numeric = values.str.contains(NUMBER)
+    return "number" if numeric.any() and (numeric | values.str.contains(NOT_A_NUMBER)).all() else "string"
 
 
 def numbers(frame: pl.DataFrame, column: str, path: Path, rejects: Rejects) -> pl.DataFrame:

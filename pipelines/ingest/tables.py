@@ -91,8 +91,6 @@ def lines_table(
     columns: Sequence[str],
     parse: Callable[[pl.DataFrame, Rejects], pl.DataFrame],
     *,
-    kinds: Mapping[str, Kind] | None = None,
-    separators: Mapping[str, str] | None = None,
     skip: bool = False,
 ) -> Table:
     """A text file whose lines a function takes apart.
@@ -101,8 +99,6 @@ def lines_table(
         path: the file.
         columns: the columns that `parse` makes.
         parse: from a frame of ``line`` (never blank) and `ROW` to one of `columns` and `ROW`.
-        kinds: as in `Table`.
-        separators: as in `Table`.
         skip: lines that are not UTF-8 become bad rows; otherwise they raise here.
 
     Raises:
@@ -120,4 +116,4 @@ def lines_table(
             lines = batch.with_columns(pl.col("line").str.strip_prefix("\ufeff"))
             yield parse(lines.filter(pl.col("line").str.strip_chars() != ""), rejects)
 
-    return Table(path, tuple(columns), text.lines, read, kinds=kinds or {}, separators=separators or {})
+    return Table(path, tuple(columns), text.lines, read)

@@ -46,9 +46,9 @@ def number_entities(
     if attributes is None:
         frame = frame.filter("used")
     else:
-        frame = frame.join(attributes.select(name), on=name, how="full", coalesce=True)
-        known = pl.col(name).is_in(attributes[name].implode()) if frame.height > attributes.height else pl.lit(True)
-        frame = frame.with_columns(pl.col("train_count").fill_null(0)).filter(known | pl.col("used"))
+        listed = attributes.select(name, listed=pl.lit(True))
+        frame = frame.join(listed, on=name, how="full", coalesce=True).filter(pl.col("listed") | pl.col("used"))
+        frame = frame.with_columns(pl.col("train_count").fill_null(0))
     frame = frame.sort("train_count", name, descending=[True, False])
     number = np.full(size, -1, np.int32)
     with_code = frame.with_row_index("number").filter(pl.col("code").is_not_null())

@@ -65,23 +65,16 @@ class Fashion(Catalogue):
         peak = 86_400 * np.exp(rng.uniform(np.log(PEAK_DAYS[0]), np.log(PEAK_DAYS[1]), items))
         walk = rng.standard_normal(items)
         share = np.zeros_like(catalogue.share)
-        for season, middle in enumerate(_middles()):
+        starts = season_starts()
+        middles = (starts + np.append(starts[1:], LENGTH_S)) / 2
+        for season, middle in enumerate(middles):
             if season:
                 walk = MEMORY * walk + np.sqrt(1 - MEMORY**2) * rng.standard_normal(items)
             weight = law * np.exp(strength * (WALK * walk + LIFE * life((middle - begin) / peak)))[item]
             weight /= np.bincount(topic, weight)[topic]
             season_end[season] = np.cumsum(weight)
         share[item, slot] = weight
-        return cls(
-            catalogue.topics,
-            share,
-            catalogue.birth,
-            item,
-            catalogue.entry_key,
-            season_end[-1],
-            catalogue.topic_start,
-            season_end,
-        )
+        return cls(**vars(catalogue) | {"share": share, "entry_end": season_end[-1], "season_end": season_end})
 
     def draw(self, topic: Ints, time: Ints, u: Doubles) -> NDArray[np.int32]:
         """An item of each topic by the law of each time's season, among those born by then; see `Catalogue.draw`."""
@@ -107,8 +100,3 @@ def life(age: Doubles) -> Doubles:
     """a exp(1 - a) of ages in units of the time to the peak; 0 before the item is discovered."""
     age = np.maximum(age, 0.0)
     return np.asarray(age * np.exp(1.0 - age))
-
-
-def _middles() -> Doubles:
-    starts = season_starts()
-    return np.asarray((starts + np.append(starts[1:], LENGTH_S)) / 2)

@@ -52,17 +52,13 @@ class Fixed:
     """
 
     def __init__(self, config: Config | None) -> None:
-        if config is not None and config.task != "retrieval":
-            raise ConfigError(f"task: tune searches recipes of task = 'retrieval'; got {config.task!r}")
-        if config is not None and not config.train.choose_epoch:
-            raise ConfigError("train.choose_epoch: tune finds the epochs by validation; leave it out")
-        if (
-            config is not None
-            and config.optimizer.schedule != "constant"
-            and "epochs" not in config.train.model_fields_set
-        ):
-            raise ConfigError("optimizer.schedule: it falls over all epochs; fix train.epochs, too, or leave it out")
         self.config = config or Config()
+        if self.config.task != "retrieval":
+            raise ConfigError(f"task: tune searches recipes of task = 'retrieval'; got {self.config.task!r}")
+        if not self.config.train.choose_epoch:
+            raise ConfigError("train.choose_epoch: tune finds the epochs by validation; leave it out")
+        if self.config.optimizer.schedule != "constant" and "epochs" not in self.config.train.model_fields_set:
+            raise ConfigError("optimizer.schedule: it falls over all epochs; fix train.epochs, too, or leave it out")
         self.raw: Raw = {} if config is None else config.model_dump(mode="json", exclude_unset=True, exclude_none=True)
 
     def families(self, found: Sequence[Family]) -> list[Family]:

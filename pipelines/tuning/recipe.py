@@ -55,15 +55,11 @@ def text(raw: Raw, comments: list[str]) -> str:
     """A recipe as TOML: comments first, a feature a line."""
     lines = [f"# {line}" for each in comments for line in textwrap.wrap(each, WIDTH)]
     for name in sorted(raw, key=ORDER.index):
-        section = raw[name]
-        for side in ("query", "candidate") if name == "features" else ():
-            lines += [
-                "",
-                f"[features.{side}]",
-                *(f"{_key(key)} = {_value(each)}" for key, each in section[side].items()),
-            ]
-        if name != "features":
-            lines += ["", f"[{name}]", *(f"{_key(key)} = {_value(each)}" for key, each in section.items())]
+        sections = {name: raw[name]}
+        if name == "features":
+            sections = {f"features.{side}": raw[name][side] for side in ("query", "candidate")}
+        for title, section in sections.items():
+            lines += ["", f"[{title}]", *(f"{_key(key)} = {_value(each)}" for key, each in section.items())]
     return "\n".join(lines) + "\n"
 
 
