@@ -57,8 +57,9 @@ class Trials:
     def __init__(self, file: Path, seed: int, families: Mapping[str, Family]) -> None:
         self.families, self._seed = families, seed
         optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._storage = optuna.storages.get_storage(f"sqlite:///{file}")
         self._study = optuna.create_study(
-            storage=f"sqlite:///{file}",
+            storage=self._storage,
             study_name="tune",
             direction="maximize",
             pruner=optuna.pruners.MedianPruner(n_startup_trials=PRUNE_AFTER, n_warmup_steps=PRUNE_FROM),
@@ -76,7 +77,9 @@ class Trials:
     def cut_off(self) -> tuple[Trial, str, Point] | None:
         """The trial that an earlier process was in, to go on with; one in which it ended time and again has failed."""
         for frozen in self._study.get_trials(states=(TrialState.RUNNING,)):
-            trial = Trial(self._study, frozen._trial_id)
+            study_id = self._storage.get_study_id_from_name(self._study.study_name)
+            number = self._storage.get_trial_id_from_study_id_trial_number(study_id, frozen.number)
+            trial = Trial(self._study, number)
             attempts = frozen.user_attrs.get("attempts", 1)
             if "point" in frozen.user_attrs and attempts < ATTEMPTS:
                 trial.set_user_attr("attempts", attempts + 1)
