@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 
 from serving.errors import RequestError
+from serving.features import shown
 
 
 def checked_attributes(attributes: Mapping[str, Any], schema: Mapping[str, pl.DataType]) -> dict[str, Any]:
@@ -25,10 +26,11 @@ def checked_attributes(attributes: Mapping[str, Any], schema: Mapping[str, pl.Da
     for name, value in attributes.items():
         dtype = columns.get(name)
         if dtype is None:
-            raise _wrong(name, f"no such column; there are {', '.join(columns) or 'none'}")
+            known = ", ".join(columns) or "none"
+            raise RequestError.at(f"attributes.{name}", f"no such column; there are {known}")
         right, expected = (True, "") if value is None else _fits(value, dtype)
         if not right:
-            raise _wrong(name, f"must be {expected}, got {_shown(value)}")
+            raise RequestError.at(f"attributes.{name}", f"must be {expected}, got {shown(value)}")
         # JSON has one kind of number: 10.0 is a whole one.
         checked[name] = int(value) if value is not None and dtype.is_integer() else value
     return checked
@@ -57,9 +59,7 @@ def refuse_unknown_columns(asked: Sequence[str], columns: Collection[str], path:
     for name in asked:
         if name not in columns:
             there = ", ".join(sorted(columns)) or "none"
-            raise RequestError(
-                f"{path}attributes: no such column {name!r}; there are {there}", field=f"{path}attributes"
-            )
+            raise RequestError.at(f"{path}attributes", f"no such column {name!r}; there are {there}")
 
 
 def _fits(value: Any, dtype: pl.DataType) -> tuple[bool, str]:
@@ -88,14 +88,3 @@ def attribute_json_schema(dtype: pl.DataType) -> dict[str, Any]:
 def _bounds(dtype: pl.DataType) -> tuple[int, int]:
     some = pl.Series([0]).cast(dtype)
     return int(some.lower_bound()[0]), int(some.upper_bound()[0])
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, bool | int | float) and len(repr(value)) <= 30:
-        return repr(value)
-    names: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}
-    return names.get(type(value), "a number")
-
-
-def _wrong(name: str, reason: str) -> RequestError:
-    return RequestError(f"attributes.{name}: {reason}", field=f"attributes.{name}")

@@ -138,7 +138,7 @@ def check(condition: Condition, columns: Mapping[str, Kind], path: str = "filter
 
 def _check_comparison(condition: Comparison, columns: Mapping[str, Kind], path: str) -> None:
     def wrong(key: str, rule: str) -> RequestError:
-        return RequestError(f"{path}.{key}: {rule}", field=f"{path}.{key}")
+        return RequestError.at(f"{path}.{key}", rule)
 
     kind = columns.get(condition.column)
     if kind is None:

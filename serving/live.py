@@ -7,8 +7,7 @@ each bundle's catalogue and live events of users, both within one look at the jo
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -113,20 +112,22 @@ class Live:
         journal = self._journal()
         checked = []
         for place, (item_id, features, attributes) in enumerate(items):
-            with _named(path.format(place)):
+            try:
                 if not item_id:
-                    raise RequestError("id: must not be empty", field="id")
+                    raise RequestError.at("id", "must not be empty")
                 check_features(recaller.bundle.manifest.candidate_features, features)
                 checked.append((item_id, features, checked_attributes(attributes, recaller.bundle.attribute_schema)))
+            except RequestError as error:
+                error.inside(path.format(place))
+                raise
         vectors = self._encode(recaller.bundle, [(item_id, features) for item_id, features, _ in items])
         for place in np.flatnonzero(~vectors.any(axis=1)).tolist():
-            field = f"{path.format(place)}features"
             known = ", ".join(spec.name for spec in recaller.bundle.manifest.candidate_features) or "none"
-            raise RequestError(
-                f"{field}: training learnt nothing of these values, so that the item could not be recalled; "
+            raise RequestError.at(
+                f"{path.format(place)}features",
+                "training learnt nothing of these values, so that the item could not be recalled; "
                 f"the features are {known}",
                 code="not_recallable",
-                field=field,
             )
         seq = journal.put_items(checked)
         self._show()
@@ -215,13 +216,3 @@ class Live:
         requests = [dict(features) if named is None else {named: item_id, **features} for item_id, features in items]
         blocks = [encoder.encode(requests[begin : begin + BATCH]) for begin in range(0, len(requests), BATCH)]
         return np.concatenate(blocks) if blocks else np.empty((0, bundle.manifest.dimension), np.float32)
-
-
-@contextmanager
-def _named(prefix: str) -> Iterator[None]:
-    """Puts the place of an item before the field that an error names."""
-    try:
-        yield
-    except RequestError as error:
-        field = None if error.field is None else f"{prefix}{error.field}"
-        raise RequestError(f"{prefix}{error.message}", code=error.code, field=field) from None

@@ -21,6 +21,7 @@ from serving.manifest import FeatureSpec
 from serving.plan import GREATEST_NUMBER
 from serving.requests import (
     DEFAULT_K,
+    EmbedQuery,
     EmbedRequest,
     EventsRequest,
     ItemRequest,
@@ -42,69 +43,37 @@ BODIES: dict[tuple[str, str], type[BaseModel]] = {
     ("/events", "post"): EventsRequest,
 }
 
-LISTS = {
-    "RecallRequest": ("history", "exclude", "allow", "attributes"),
-    "SimilarRequest": ("items", "exclude", "allow", "attributes"),
-    "EmbedQuery": ("history",),
-}
-
-ERROR_EXAMPLES: dict[int, tuple[str, dict[str, Any]]] = {
-    400: (
-        "The body is not JSON",
-        {"code": "invalid_json", "message": "the body is not valid JSON: EOF", "field": None},
-    ),
-    401: (
-        "No key, or one that is not known",
-        {"code": "no_key", "message": "send a key: Authorization: Bearer KEY", "field": None},
-    ),
+# By status: what it says of a request, and an example's code and message.
+ERROR_EXAMPLES = {
+    400: ("The body is not JSON", "invalid_json", "the body is not valid JSON: EOF"),
+    401: ("No key, or one that is not known", "no_key", "send a key: Authorization: Bearer KEY"),
     403: (
         "A key that may only read",
-        {
-            "code": "read_only",
-            "message": "this key may read; for changes and administration another one is needed",
-            "field": None,
-        },
+        "read_only",
+        "this key may read; for changes and administration another one is needed",
     ),
-    404: ("No such path", {"code": "not_found", "message": "no such path", "field": None}),
-    405: ("Another method", {"code": "method_not_allowed", "message": "GET is not allowed here", "field": None}),
-    408: (
-        "The body came too slowly",
-        {"code": "too_slow", "message": "the body of the request did not arrive in time", "field": None},
-    ),
+    404: ("No such path", "not_found", "no such path"),
+    405: ("Another method", "method_not_allowed", "GET is not allowed here"),
+    408: ("The body came too slowly", "too_slow", "the body of the request did not arrive in time"),
     409: (
         "The service keeps no live changes",
-        {
-            "code": "no_state",
-            "message": "this service keeps no live changes; start it with --state DIR",
-            "field": None,
-        },
+        "no_state",
+        "this service keeps no live changes; start it with --state DIR",
     ),
-    413: (
-        "The body is too large",
-        {"code": "too_large", "message": "the body is larger than 1048576 bytes", "field": None},
-    ),
-    415: (
-        "Not sent as JSON",
-        {"code": "unsupported_media_type", "message": "send Content-Type: application/json", "field": None},
-    ),
+    413: ("The body is too large", "too_large", "the body is larger than 1048576 bytes"),
+    415: ("Not sent as JSON", "unsupported_media_type", "send Content-Type: application/json"),
     422: (
         "A field is wrong",
-        {
-            "code": "invalid_request",
-            "message": "user_id: must be a string, got 7; ids are strings, whatever they look like",
-            "field": "user_id",
-        },
+        "invalid_request",
+        "user_id: must be a string, got 7; ids are strings, whatever they look like",
     ),
     429: (
         "More requests than the service takes; Retry-After says when to come again",
-        {
-            "code": "too_many_requests",
-            "message": "as many requests as the service takes are being answered; try again",
-            "field": None,
-        },
+        "too_many_requests",
+        "as many requests as the service takes are being answered; try again",
     ),
-    500: ("A defect of the service", {"code": "internal", "message": "internal error; see the log", "field": None}),
-    503: ("No bundle is loaded yet", {"code": "not_ready", "message": "no bundle is loaded yet", "field": None}),
+    500: ("A defect of the service", "internal", "internal error; see the log"),
+    503: ("No bundle is loaded yet", "not_ready", "no bundle is loaded yet"),
 }
 
 ANSWER_EXAMPLE = {
@@ -120,14 +89,13 @@ RELOADED_EXAMPLE: dict[str, Any] = {"active": "2026-11-20", "canary": None, "ref
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route for these error statuses, with examples."""
-    return {
-        status: {
-            "model": ErrorResponse,
-            "description": ERROR_EXAMPLES[status][0],
-            "content": {"application/json": {"example": {"error": ERROR_EXAMPLES[status][1]}}},
-        }
-        for status in statuses
-    }
+    answers: dict[int | str, dict[str, Any]] = {}
+    for status in statuses:
+        description, code, message = ERROR_EXAMPLES[status]
+        example = {"code": code, "message": message, "field": "user_id" if status == 422 else None}
+        content = {"application/json": {"example": {"error": example}}}
+        answers[status] = {"model": ErrorResponse, "description": description, "content": content}
+    return answers
 
 
 def document(app: FastAPI, bundle: Bundle | None, settings: Settings) -> dict[str, Any]:
@@ -146,9 +114,9 @@ def document(app: FastAPI, bundle: Bundle | None, settings: Settings) -> dict[st
         ("EventsRequest", "events", settings.max_events),
     ):
         bodies[name]["properties"][field]["maxItems"] = most
-    for name, fields in LISTS.items():
-        for field in fields:
-            value = bodies[name]["properties"][field]
+    for asked in (RecallRequest, SimilarRequest, EmbedQuery):
+        for field in asked.limited:
+            value = bodies[asked.__name__]["properties"][field]
             value.get("anyOf", [value])[0]["maxItems"] = settings.max_list
     if bundle is not None:
         _name_features(bodies, ("RecallRequest", "EmbedQuery"), bundle.manifest.query_features)

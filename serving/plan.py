@@ -103,10 +103,8 @@ class Planner:
         try:
             return self._plan(query, items)
         except RequestError as error:
-            if not query.path:
-                raise
-            field = None if error.field is None else f"{query.path}{error.field}"
-            raise RequestError(f"{query.path}{error.message}", code=error.code, field=field) from None
+            error.inside(query.path)
+            raise
 
     def _plan(self, query: RecallQuery, items: Snapshot) -> Plan:
         self._check(query)
@@ -162,22 +160,19 @@ class Planner:
 
     def _check(self, query: RecallQuery) -> None:
         if query.k < 1:
-            raise RequestError(f"k: must be at least 1, got {query.k}", field="k")
+            raise RequestError.at("k", f"must be at least 1, got {query.k}")
         if query.wanted.filter is not None:
             check(query.wanted.filter, self.kinds)
         if (diversity := query.diversity) is not None and diversity.column not in self.kinds:
-            raise RequestError(
-                f"diversity.column: no such column {diversity.column!r}; there are "
-                f"{', '.join(sorted(self.kinds)) or 'none'}",
-                field="diversity.column",
-            )
+            there = ", ".join(sorted(self.kinds)) or "none"
+            raise RequestError.at("diversity.column", f"no such column {diversity.column!r}; there are {there}")
         if query.vector is None:
             return
         dimension = self.bundle.manifest.dimension
         if len(query.vector) != dimension:
-            raise RequestError(f"vector: must hold {dimension} numbers, got {len(query.vector)}", field="vector")
+            raise RequestError.at("vector", f"must hold {dimension} numbers, got {len(query.vector)}")
         if not all(abs(number) <= GREATEST_NUMBER for number in query.vector):
-            raise RequestError(f"vector: its numbers must lie within +-{GREATEST_NUMBER:g}", field="vector")
+            raise RequestError.at("vector", f"its numbers must lie within +-{GREATEST_NUMBER:g}")
 
     def _user_id(self, query: RecallQuery, features: Mapping[str, Any]) -> str | None:
         """The user a query is about; a known one among the features goes before the one beside them."""

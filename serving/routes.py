@@ -210,7 +210,7 @@ async def _writing(service: Service, write: Callable[[], T]) -> T:
 
 def _at_most(values: Sequence[object], most: int, field: str) -> None:
     if len(values) > most:
-        raise RequestError(f"{field}: must hold at most {most}, got {len(values)}", field=field)
+        raise RequestError.at(field, f"must hold at most {most}, got {len(values)}")
 
 
 def _pick(service: Service, query: RecallQuery) -> Recaller:
