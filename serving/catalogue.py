@@ -17,7 +17,6 @@ from serving.conditions import Condition, Masks, kinds, mask
 from serving.diversity import holding
 from serving.filtering import Mask, search_filtered, search_rows
 from serving.index import ExactIndex, Floats, Index, Rows, best_first, is_in
-from serving.item_ids import ItemIds
 from serving.live_items import LiveItems, View, live_recall_vectors
 
 Counts = NDArray[np.int64] | Floats
@@ -54,7 +53,7 @@ class Catalogue:
         join = partial(live_recall_vectors, bundle, {} if item_counts is None else item_counts)
         self.live = LiveItems(bundle.item_rows, bundle.manifest.dimension, bundle.attribute_schema, join)
         self.kinds = kinds(bundle.attribute_schema)
-        self.item_ids = ItemIds(bundle.item_names)
+        self.plain_ids = bundle.item_names.plain()
         self._masks: Masks | None = None
 
     def snapshot(self) -> "Snapshot":
@@ -113,7 +112,8 @@ class Snapshot:
         """The item ids of rows as they stand in JSON between two quotes; None where that cannot be said at once."""
         if self.view.ids and (rows >= self.view.base).any():
             return None
-        return self.catalogue.item_ids.of(rows)
+        plain = self.catalogue.plain_ids
+        return None if plain is None else plain.take(rows).tolist()
 
     def vectors(self, rows: Sequence[int]) -> Floats:
         """The vectors [R, D] of rows."""

@@ -40,7 +40,7 @@ class Live:
 
     Args:
         journal: where changes are kept; without one nothing can be changed.
-        item_encoder: loads the candidate tower of a bundle; called when a bundle's first item must be encoded.
+        item_encoder: loads the candidate tower of a bundle; called once for each, when it is first asked for.
     """
 
     def __init__(self, journal: Journal | None, item_encoder: Callable[[Bundle], ItemEncoder]) -> None:
@@ -208,10 +208,14 @@ class Live:
                 del changes[item_id]
         return list(changes.values())
 
-    def _encode(self, bundle: Bundle, items: Sequence[tuple[str, Mapping[str, Any]]]) -> Floats:
+    def encoder(self, bundle: Bundle) -> ItemEncoder:
+        """The candidate tower of a bundle, loaded once."""
         if bundle not in self._encoders:
             self._encoders[bundle] = self._item_encoder(bundle)
-        encoder = self._encoders[bundle]
+        return self._encoders[bundle]
+
+    def _encode(self, bundle: Bundle, items: Sequence[tuple[str, Mapping[str, Any]]]) -> Floats:
+        encoder = self.encoder(bundle)
         named = next((spec.name for spec in bundle.manifest.candidate_features if spec.kind == "id"), None)
         requests = [dict(features) if named is None else {named: item_id, **features} for item_id, features in items]
         blocks = [encoder.encode(requests[begin : begin + BATCH]) for begin in range(0, len(requests), BATCH)]

@@ -3,7 +3,7 @@
 In: the app, and the bundle once it is open. Out: the document, as `/openapi.json` gives it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -14,8 +14,8 @@ from pydantic.json_schema import models_json_schema
 from serving.access import OPEN, reads
 from serving.attributes import attribute_json_schema
 from serving.bundle import Bundle
-from serving.condition_schema import COMPONENTS, FORMS, condition_schemas
-from serving.conditions import kinds
+from serving.condition_limits import GREATEST_DEPTH, GREATEST_NODES, GREATEST_VALUES
+from serving.conditions import OPERATORS_OF, Kind, kinds
 from serving.features import GREATEST, GREATEST_FLOAT32, GREATEST_INT64, HISTORY_KINDS
 from serving.manifest import FeatureSpec
 from serving.plan import GREATEST_NUMBER
@@ -32,6 +32,10 @@ from serving.requests import (
 )
 from serving.schemas import ErrorResponse
 from serving.settings import Settings
+
+COMPONENTS = "#/components/schemas/"
+SEVERAL = {"in", "not_in"}  # operators whose value is a list
+FORMS = ("And", "Or", "Not")  # of the models; in the document each depth of a filter has its own
 
 BODIES: dict[tuple[str, str], type[BaseModel]] = {
     ("/recall", "post"): RecallRequest,
@@ -141,14 +145,12 @@ def _ask_for_keys(schema: dict[str, Any]) -> None:
         for method, operation in operations.items():
             if path not in OPEN:
                 operation["security"] = [{"key": []}]
-                refused = (401,) if reads(method.upper(), path) else (401, 403)
-                operation["responses"] |= {str(status): _as_document(status) for status in refused}
-
-
-def _as_document(status: int) -> dict[str, Any]:
-    (response,) = errors(status).values()
-    content = {"schema": {"$ref": f"{COMPONENTS}ErrorResponse"}, **response["content"]["application/json"]}
-    return {"description": response["description"], "content": {"application/json": content}}
+                for status in (401,) if reads(method.upper(), path) else (401, 403):
+                    # FastAPI has done its part by now: the model must be named as it names models.
+                    response = errors(status)[status]
+                    response["content"]["application/json"]["schema"] = {"$ref": f"{COMPONENTS}ErrorResponse"}
+                    del response["model"]
+                    operation["responses"][str(status)] = response
 
 
 def _examples(bundle: Bundle | None) -> dict[str, Any]:
@@ -183,7 +185,7 @@ def _name_columns(bodies: dict[str, Any], bundle: Bundle) -> None:
     bodies["DiversityRequest"]["properties"]["column"]["enum"] = sorted(columns)
     for name in FORMS:
         del bodies[name]
-    bodies |= condition_schemas(columns)
+    bodies |= _condition_schemas(columns)
     for name in ("RecallRequest", "SimilarRequest"):
         bodies[name]["properties"]["filter"]["anyOf"] = [{"$ref": f"{COMPONENTS}Condition1"}, {"type": "null"}]
         bodies[name]["properties"]["attributes"]["items"]["enum"] = sorted(columns)
@@ -199,6 +201,38 @@ def _name_columns(bodies: dict[str, Any], bundle: Bundle) -> None:
     vector, dimension = bodies["RecallRequest"]["properties"]["vector"]["anyOf"][0], bundle.manifest.dimension
     vector |= {"minItems": dimension, "maxItems": dimension}
     vector["items"] |= {"minimum": -GREATEST_NUMBER, "maximum": GREATEST_NUMBER}
+
+
+def _condition_schemas(columns: Mapping[str, Kind]) -> dict[str, Any]:
+    """`Condition1` is a whole filter, `Condition2` stands inside one, and so on; `Comparison` is at the end of each."""
+    comparisons = [form for kind in dict.fromkeys(columns.values()) for form in _comparisons(kind, columns)]
+    # Without columns there is nothing to compare.
+    schemas: dict[str, Any] = {"Comparison": {"anyOf": comparisons} if comparisons else {"not": {}}}
+    for depth in range(1, GREATEST_DEPTH + 1):
+        forms = [{"$ref": f"{COMPONENTS}Comparison"}]
+        if depth < GREATEST_DEPTH:
+            inner = {"$ref": f"{COMPONENTS}Condition{depth + 1}"}
+            several = {"type": "array", "items": inner, "minItems": 1, "maxItems": GREATEST_NODES - 1}
+            forms += [_object({"and": several}), _object({"or": several}), _object({"not": inner})]
+        schemas[f"Condition{depth}"] = {"anyOf": forms}
+    return schemas
+
+
+def _comparisons(kind: Kind, columns: Mapping[str, Kind]) -> list[dict[str, Any]]:
+    """What may be asked of the columns of one kind: with several values, and with one."""
+    value = {"type": "number" if kind == "number" else "string"}
+    several = {"type": "array", "items": value, "maxItems": GREATEST_VALUES}
+    names = [name for name, each in columns.items() if each == kind]
+    forms = []
+    for asked, what in ((SEVERAL, several), (set(OPERATORS_OF[kind]) - SEVERAL, value)):
+        if operators := [name for name in OPERATORS_OF[kind] if name in asked]:
+            forms.append(_object({"column": {"enum": names}, "op": {"enum": operators}, "value": what}))
+    return forms
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    required = list(properties)
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
 def _feature_schema(spec: FeatureSpec) -> dict[str, Any]:
