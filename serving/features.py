@@ -48,15 +48,15 @@ def check_features(specs: Sequence[FeatureSpec], features: Mapping[str, Any]) ->
         for place, each in enumerate(value):
             _check_value(spec, f"{name}.{place}", each)
         if spec.kind == "history_times":
-            history = features.get(history_of(spec))
+            history = features.get(history_of(name))
             items = len(history) if isinstance(history, Sequence) else 0
             if len(value) != items:
-                raise _wrong(name, f"one time for each item of {history_of(spec)}, {items} here; got {len(value)}")
+                raise _wrong(name, f"one time for each item of {history_of(name)}, {items} here; got {len(value)}")
 
 
-def history_of(times: FeatureSpec) -> str:
+def history_of(times: str) -> str:
     """The name of the history whose times an input of kind "history_times" holds."""
-    return times.name.removesuffix("_times")
+    return times.removesuffix("_times")
 
 
 def is_missing(value: Any) -> bool:

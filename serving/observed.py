@@ -13,9 +13,10 @@ import time
 from itertools import count
 
 from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving import metrics
-from serving.asgi import CLOSE, App, Message, Receive, Scope, Send, answer
+from serving.asgi import CLOSE, answer
 from serving.drain import Drain
 from serving.logs import SERVER, request_id
 from serving.schemas import error_bytes
@@ -41,7 +42,7 @@ class Observed:
         drain: whether the service is stopping.
     """
 
-    def __init__(self, app: App, settings: Settings, drain: Drain) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, drain: Drain) -> None:
         self.app, self._drain = app, drain
         self._logged, self._slow_s = settings.access_log, settings.slow_ms / 1e3
         self._routes: _Templates | None = None
