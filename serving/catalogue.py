@@ -6,7 +6,6 @@ are the bundle's, found by its index; those from N on are live items, searched e
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from serving.conditions import Condition, Masks, kinds, mask
 from serving.diversity import holding
 from serving.filtering import Mask, search_filtered, search_rows
 from serving.index import ExactIndex, Floats, Index, Rows, best_first, is_in
-from serving.live_items import LiveItems, View, live_recall_vectors
+from serving.live_items import LiveItems, View
 
 Counts = NDArray[np.int64] | Floats
 
@@ -50,8 +49,7 @@ class Catalogue:
     def __init__(self, bundle: Bundle, index: Index, item_counts: Mapping[str, int] | None = None) -> None:
         self.bundle, self.index = bundle, index
         self.exact = index if isinstance(index, ExactIndex) else ExactIndex(bundle.recall_vectors)
-        join = partial(live_recall_vectors, bundle, {} if item_counts is None else item_counts)
-        self.live = LiveItems(bundle.item_rows, bundle.manifest.dimension, bundle.attribute_schema, join)
+        self.live = LiveItems(bundle, {} if item_counts is None else item_counts)
         self.kinds = kinds(bundle.attribute_schema)
         self.plain_ids = bundle.item_names.plain()
         self._masks: Masks | None = None

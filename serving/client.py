@@ -8,7 +8,6 @@ service is idempotent, twice is as good as once.
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 import httpx
@@ -119,7 +118,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _send(self, call: calls.Call[T]) -> T:
@@ -198,9 +197,7 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _send(self, call: calls.Call[T]) -> T:

@@ -230,7 +230,8 @@ def _refuse_long(request: _Wanted | EmbedQuery, most: int, path: str) -> None:
             raise RequestError.at(f"{path}{name}", f"must hold at most {most}, got {len(values)}")
 
 
-_EXPECTED = {
+# What is expected by Pydantic's type of the error; what is in braces stands in its context.
+_RULES = {
     "string_type": "must be a string",
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
@@ -241,6 +242,12 @@ _EXPECTED = {
     "model_type": "must be an object",
     "model_attributes_type": "must be an object",
     "missing": "is missing",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "string_too_short": "must not be empty",
+    "string_pattern_mismatch": "must hold no line break",
+    "string_too_long": "must have at most {max_length} characters",
+    "too_short": "must hold at least {min_length}",
 }
 
 
@@ -254,17 +261,10 @@ def explained(detail: dict[str, Any], model: type[BaseModel] | None = None) -> R
         keys = model.model_fields if model is not None and len(detail["loc"]) == 1 else ()
         allowed = f"; allowed are {', '.join(keys)}" if keys else ""
         return RequestError(f"{where}: no such key{allowed}", field=field)
-    context = detail.get("ctx", {})
-    rules = {
-        "greater_than_equal": f"must be at least {context.get('ge')}",
-        "less_than_equal": f"must be at most {context.get('le')}",
-        "string_too_short": "must not be empty",
-        "string_pattern_mismatch": "must hold no line break",
-        "string_too_long": f"must have at most {context.get('max_length')} characters",
-        "too_short": f"must hold at least {context.get('min_length')}",
-        "list_type": f"must be a list of {_lists_of(model, field)}",
-    }
-    rule = rules.get(detail["type"]) or _EXPECTED.get(detail["type"], detail["msg"])
+    if detail["type"] == "list_type":
+        rule = f"must be a list of {_lists_of(model, field)}"
+    else:
+        rule = _RULES[detail["type"]].format(**detail.get("ctx", {})) if detail["type"] in _RULES else detail["msg"]
     if detail["type"] == "missing":
         return RequestError(f"{where}: {rule}", field=field)
     hint = "; ids are strings, whatever they look like" if rule == "must be a string" else ""

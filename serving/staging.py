@@ -67,7 +67,7 @@ def publish(staging: Path, out: Path) -> None:
         if old.exists():
             old.rename(out)
         raise
-    _flush(out.parent)
+    flush(out.parent)
     remove(old)
     remove_left_overs(out)
 
@@ -130,7 +130,7 @@ def _refuse_unwritable(out: Path) -> None:
 def flush_to_disk(path: Path) -> None:
     """Asks the system to write a file or a whole directory to the disk: a rename must not overtake its data."""
     for each in [path, *path.rglob("*")] if path.is_dir() else [path]:
-        _flush(each)
+        flush(each)
 
 
 def remove(path: Path) -> None:
@@ -141,8 +141,8 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _flush(path: Path) -> None:
-    """One file, or of a directory only its entries: the names, and not what they hold."""
+def flush(path: Path) -> None:
+    """Flushes one file, or of a directory only its entries: the names, and not what they hold."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -160,6 +160,6 @@ def _lives(process: int) -> bool:
         os.kill(process, 0)  # Signal 0 only asks.
     except ProcessLookupError:
         return False
-    except PermissionError:
-        return True
+    except PermissionError:  # of another user
+        pass
     return True
