@@ -5,9 +5,8 @@ In: the file, a name, a role. Out: the new file in the place of the old one; a n
 
 import fcntl
 import os
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import tomli_w
@@ -18,6 +17,7 @@ from rich.text import Text
 from pipelines.errors import DataError
 from pipelines.progress import say
 from serving.keys import NAME, Key, KeysError, Role, digest, new_key, read_keys
+from serving.staging import staged
 
 
 def add(file: Path, name: str, role: Role) -> None:
@@ -94,15 +94,6 @@ def _alone(file: Path) -> Iterator[None]:
 
 def _write(file: Path, keys: list[Key]) -> None:
     content = tomli_w.dumps({"key": [key._asdict() for key in keys]})
-    # A temporary file is its owner's alone (mode 0600) from the beginning.
-    number, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.absolute().parent)
-    try:
-        with os.fdopen(number, "w", encoding="utf-8") as new:
-            new.write(content)
-            new.flush()
-            os.fsync(new.fileno())
-        Path(name).replace(file)
-    except BaseException:
-        with suppress(OSError):
-            Path(name).unlink()
-        raise
+    with staged(file, overwrite=True) as staging:
+        staging.touch(0o600, exist_ok=False)  # its owner's alone from the beginning
+        staging.write_text(content, encoding="utf-8")

@@ -142,16 +142,6 @@ class Bundle:
         return pl.scan_parquet(self.path / files.ITEM_ATTRIBUTES, glob=False).collect_schema()
 
     @property
-    def query_tower(self) -> Path:
-        """The SavedModel of the query tower."""
-        return self.path / files.QUERY_TOWER
-
-    @property
-    def candidate_tower(self) -> Path:
-        """The SavedModel of the candidate tower."""
-        return self.path / files.CANDIDATE_TOWER
-
-    @property
     def index_path(self) -> Path | None:
         """The directory of the index, or None where search is exact."""
         info = self.manifest.index

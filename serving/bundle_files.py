@@ -23,6 +23,7 @@ QUERY_IDS, QUERY_VECTORS = "query_ids.parquet", "query_vectors.npy"
 ITEM_PRIOR, RECALL_VECTORS, POPULAR_COUNTS = "item_prior.npy", "recall_vectors.npy", "popular_counts.npy"
 POPULAR_SEGMENTS = "popular_segments.parquet"
 SEEN_OFFSETS, SEEN_ITEMS = "seen_offsets.npy", "seen_items.npy"
+BLOCK_ROWS = 65_536  # of vectors, read or written at a time
 
 Number = TypeVar("Number", bound=np.generic)
 
@@ -111,10 +112,10 @@ def open_array(bundle: Path, name: str, dtype: type[Number], shape: tuple[int | 
     return plain
 
 
-def refuse_not_finite(path: Path, vectors: NDArray[np.float32], block: int = 65_536) -> None:
+def refuse_not_finite(path: Path, vectors: NDArray[np.float32]) -> None:
     """Raises BundleError where a vector holds NaN or infinity."""
-    for start in range(0, len(vectors), block):
-        finite = np.isfinite(vectors[start : start + block]).all(axis=1)
+    for start in range(0, len(vectors), BLOCK_ROWS):
+        finite = np.isfinite(vectors[start : start + BLOCK_ROWS]).all(axis=1)
         if not finite.all():
             raise BundleError(f"{path}: row {start + int(np.argmin(finite))} holds NaN or infinity")
 

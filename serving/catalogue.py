@@ -6,6 +6,7 @@ are the bundle's, found by its index; those from N on are live items, searched e
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -52,18 +53,15 @@ class Catalogue:
         self.live = LiveItems(bundle, {} if item_counts is None else item_counts)
         self.kinds = kinds(bundle.attribute_schema)
         self.plain_ids = bundle.item_names.plain()
-        self._masks: Masks | None = None
 
     def snapshot(self) -> "Snapshot":
         """The catalogue at this moment: what one answer works with."""
         return Snapshot(self, self.live.view)
 
-    @property
+    @cached_property
     def masks(self) -> Masks:
         """Masks of the bundle's items by filter; the item columns are read when first asked for."""
-        if self._masks is None:
-            self._masks = Masks(self.bundle.item_attributes)
-        return self._masks
+        return Masks(self.bundle.item_attributes)
 
 
 @dataclass(frozen=True)

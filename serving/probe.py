@@ -24,13 +24,13 @@ QUERIES, K, SEED = 32, 100, 0
 LEAST_RECALL = 0.5
 
 
-def open_probed(path: Path, *, verify: bool = True) -> Recaller:
+def open_probed(path: Path) -> Recaller:
     """Opens a bundle as `open_recaller` does, with both towers, and probes it.
 
     Raises:
         BundleError: names the path and the reason.
     """
-    recaller = open_recaller(path, verify=verify)
+    recaller = open_recaller(path)
     open_item_encoder(recaller.bundle)
     probe(recaller)
     return recaller

@@ -18,6 +18,7 @@ from anyio import CapacityLimiter
 from fastapi import Request, Response
 
 from serving import metrics as measured
+from serving.direct import Json
 from serving.errors import RequestError
 from serving.index import Index
 from serving.index_watch import unwatched
@@ -25,7 +26,6 @@ from serving.logs import SERVER
 from serving.recall import Recaller
 from serving.service import Service
 
-JSON = "application/json"
 # What a search by /readyz has found is told for so long: well below the interval of any prober.
 HELD_S = 0.5
 
@@ -73,7 +73,7 @@ _scrape: Shared[tuple[bytes, str]] = Shared()
 
 async def healthz() -> Response:
     """The process is alive and its event loop turns."""
-    return Response(b'{"status":"ok"}', media_type=JSON)
+    return Json(b'{"status":"ok"}')
 
 
 async def readyz(request: Request) -> Response:
@@ -88,7 +88,7 @@ async def readyz(request: Request) -> Response:
         fault = await search.result(partial(_fault, generation.opened), HELD_S)
         if fault is not None:
             raise RequestError(fault, code="not_ready")
-    return Response(b'{"status":"ready"}', media_type=JSON)
+    return Json(b'{"status":"ready"}')
 
 
 async def metrics() -> Response:
