@@ -70,14 +70,10 @@ def run(
     # its own there already.
     supervised = settings.workers > 1 or METRICS in os.environ
     refuse_address(settings.host, settings.port, one=supervised)
-    # Here, not in a worker, which would tell its reason in a log only.
-    if settings.keys is not None:
-        refuse_keys(settings.keys)
     root = bundle_root(settings.bundle)
     active = settings.bundle if root is None else root.path(root.read().active)
+    refuse_files(settings)
     Bundle.open(active, verify=settings.verify)
-    if settings.state is not None:
-        refuse_state(settings.state)
     allow_open_files()
     server: dict[str, Any] = {
         "host": settings.host,
@@ -127,28 +123,21 @@ def allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def refuse_keys(keys: Path) -> None:
-    """Reads the file of keys once.
+def refuse_files(settings: Settings) -> None:
+    """Reads the file of keys and opens the journal once: a worker would tell its reason in a log only.
 
     Raises:
-        DataError: names the file and the reason.
+        DataError: names the option, the path and the reason.
     """
     try:
-        read_keys(keys)
+        if settings.keys is not None:
+            read_keys(settings.keys)
+        if settings.state is not None:
+            Journal.open(settings.state).close()
     except KeysError as error:
         raise DataError(f"--keys {error}") from None
-
-
-def refuse_state(state: Path) -> None:
-    """Opens the journal once: a worker would tell its reason in a log only.
-
-    Raises:
-        DataError: names path and reason.
-    """
-    try:
-        Journal.open(state).close()
     except JournalError as error:
-        raise DataError(f"--state {state}: {error}") from None
+        raise DataError(f"--state {settings.state}: {error}") from None
 
 
 def refuse_address(host: str, port: int, *, one: bool = False) -> None:

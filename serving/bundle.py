@@ -88,33 +88,28 @@ class Bundle:
             for name, array in vectors.items():
                 files.refuse_not_finite(path / name, array)
             rest()
-            bundle.item_names.refuse_other(bundle.read_item_ids(), path / files.ITEM_IDS)
-            rest()
-            bundle.query_names.refuse_other(bundle.read_query_ids(), path / files.QUERY_IDS)
-            rest()
+            # Read here, and not as `item_ids`, which would stay in memory.
+            for names, name, column in (
+                (bundle.item_names, files.ITEM_IDS, ITEM_ID),
+                (bundle.query_names, files.QUERY_IDS, QUERY_ID),
+            ):
+                names.refuse_other(files.open_ids(path, name, column, len(names)), path / name)
+                rest()
         return bundle
 
-    def read_item_ids(self) -> pl.Series:
-        """Row -> item id as a column, [N] strings, read anew.
+    @cached_property
+    def item_ids(self) -> pl.Series:
+        """Row -> item id as a column, [N] strings: for whoever works with whole columns.
 
         Raises:
             BundleError: it is not that.
         """
         return files.open_ids(self.path, files.ITEM_IDS, ITEM_ID, self.manifest.items)
 
-    def read_query_ids(self) -> pl.Series:
-        """Row -> user id as a column, [Q] strings, as `read_item_ids`."""
-        return files.open_ids(self.path, files.QUERY_IDS, QUERY_ID, self.manifest.queries)
-
-    @cached_property
-    def item_ids(self) -> pl.Series:
-        """`read_item_ids`, kept in memory: for whoever works with whole columns."""
-        return self.read_item_ids()
-
     @cached_property
     def query_ids(self) -> pl.Series:
-        """`read_query_ids`, kept in memory."""
-        return self.read_query_ids()
+        """Row -> user id as a column, [Q] strings, as `item_ids`."""
+        return files.open_ids(self.path, files.QUERY_IDS, QUERY_ID, self.manifest.queries)
 
     @property
     def item_rows(self) -> RowOf:

@@ -211,19 +211,21 @@ def read_manifest(bundle: Path) -> Manifest:
 def not_a_bundle(path: Path) -> BundleError:
     """The error for a path that holds no manifest: what it is instead, and what to do."""
     if not path.exists():
-        return _no_bundle(path, f"no such directory; {EXPORT} makes a bundle")
-    if not path.is_dir():
-        return _no_bundle(path, f"a file; a bundle is a directory, and {EXPORT} makes one")
-    if (path / DATASET_FILE).is_file():
+        reason = f"no such directory; {EXPORT} makes a bundle"
+    elif not path.is_dir():
+        reason = f"a file; a bundle is a directory, and {EXPORT} makes one"
+    elif (path / DATASET_FILE).is_file():
         train = f"`towers train --dataset {path} --config RECIPE --out RUN`"
-        return _no_bundle(path, f"it is a data set; {train} and then {EXPORT} make a bundle")
-    if (path / RUN_FILE).is_file():
-        return _no_bundle(path, f"it is a run; `towers export --run {path} --out BUNDLE` makes a bundle of it")
-    if bundles := sorted(file.parent for file in path.glob(f"*/{MANIFEST}")):
+        reason = f"it is a data set; {train} and then {EXPORT} make a bundle"
+    elif (path / RUN_FILE).is_file():
+        reason = f"it is a run; `towers export --run {path} --out BUNDLE` makes a bundle of it"
+    elif bundles := sorted(file.parent for file in path.glob(f"*/{MANIFEST}")):
         names = ", ".join(map(str, bundles[:BUNDLES_SHOWN]))
         more = f" and {len(bundles) - BUNDLES_SHOWN} more" if len(bundles) > BUNDLES_SHOWN else ""
-        return _no_bundle(path, f"it is a directory of bundles; name one: {names}{more}")
-    return _no_bundle(path, f"no {MANIFEST} in it, and no bundles; {EXPORT} makes a bundle")
+        reason = f"it is a directory of bundles; name one: {names}{more}"
+    else:
+        reason = f"no {MANIFEST} in it, and no bundles; {EXPORT} makes a bundle"
+    return BundleError(f"{path}: not a bundle: {reason}")
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:
@@ -237,7 +239,3 @@ def write_manifest(manifest: Manifest, path: Path) -> None:
 def _digest(content: dict[str, Any]) -> str:
     """SHA-256 over canonical JSON: sorted keys, no spaces, ASCII."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def _no_bundle(path: Path, reason: str) -> BundleError:
-    return BundleError(f"{path}: not a bundle: {reason}")
