@@ -199,8 +199,7 @@ class Live:
             changes[each.item_id] = Change(each.item_id, None, attributes)
             if not each.deleted:
                 encoded.append((each.item_id, each.features))
-        vectors = self._encode(bundle, encoded) if encoded else np.empty((0, bundle.manifest.dimension), np.float32)
-        for (item_id, _), vector in zip(encoded, vectors, strict=True):
+        for (item_id, _), vector in zip(encoded, self._encode(bundle, encoded), strict=True):
             if vector.any():
                 changes[item_id] = Change(item_id, vector, changes[item_id].attributes)
             else:
@@ -215,8 +214,11 @@ class Live:
         return self._encoders[bundle]
 
     def _encode(self, bundle: Bundle, items: Sequence[tuple[str, Mapping[str, Any]]]) -> Floats:
+        if not items:
+            return np.empty((0, bundle.manifest.dimension), np.float32)
         encoder = self.encoder(bundle)
         named = next((spec.name for spec in bundle.manifest.candidate_features if spec.kind == "id"), None)
         requests = [dict(features) if named is None else {named: item_id, **features} for item_id, features in items]
-        blocks = [encoder.encode(requests[begin : begin + BATCH]) for begin in range(0, len(requests), BATCH)]
-        return np.concatenate(blocks) if blocks else np.empty((0, bundle.manifest.dimension), np.float32)
+        return np.concatenate(
+            [encoder.encode(requests[begin : begin + BATCH]) for begin in range(0, len(requests), BATCH)]
+        )

@@ -13,7 +13,6 @@ from anyio import CapacityLimiter
 
 from serving import metrics
 from serving.batching import Batcher
-from serving.bundle import Bundle
 from serving.gathered import unmeasured
 from serving.generations import Generations
 from serving.index import ExactIndex
@@ -22,9 +21,8 @@ from serving.journal import Journal, JournalError
 from serving.live import Live
 from serving.logs import SERVER
 from serving.opening import load_libraries, missing_index, open_recaller
-from serving.pace import Rest, at_once, beside_answers
+from serving.pace import at_once, beside_answers
 from serving.probe import open_item_encoder, probe
-from serving.query import RecallQuery
 from serving.recall import Recaller
 from serving.settings import Settings
 
@@ -140,7 +138,14 @@ class Service:
 
     def _open(self, path: Path) -> Recaller:
         # At the start nobody waits for answers yet.
-        recaller = self._opened(path, beside_answers() if self._started else at_once)
+        rest = beside_answers() if self._started else at_once
+        verify = self.settings.verify and path != self._verified
+        recaller = open_recaller(path, verify=verify, users=self.live.users, rest=rest)
+        if self.journal is not None:
+            self.live.encoder(recaller.bundle)
+            rest()
+        with unmeasured():
+            probe(recaller, rest)
         if warning := missing_index(recaller.bundle):
             log.warning("%s", warning)
         if self.settings.index_sample_s and not isinstance(recaller.index, ExactIndex):
@@ -150,18 +155,6 @@ class Service:
         except JournalError as error:
             # No fault of the bundle, which answers without them until the next look succeeds.
             log.error("live changes cannot be read: %s", error)
-        return recaller
-
-    def _opened(self, path: Path, rest: Rest) -> Recaller:
-        verify = self.settings.verify and path != self._verified
-        recaller = open_recaller(path, verify=verify, users=self.live.users, rest=rest)
-        if self.journal is not None:
-            self.live.encoder(recaller.bundle)
-            rest()
-        with unmeasured():
-            probe(recaller, rest)
-            for query in _warm_up_queries(recaller.bundle):
-                recaller.recall(query)
         return recaller
 
 
@@ -191,10 +184,3 @@ def _without_place(reason: str, bundle: Path) -> str:
         if parent.name:  # "/" would fit everywhere
             reason = reason.replace(f"{parent}/", "")
     return reason
-
-
-def _warm_up_queries(bundle: Bundle) -> list[RecallQuery]:
-    queries = [RecallQuery(), RecallQuery(history=[bundle.item_names[0]])]
-    if len(bundle.query_names):
-        queries.append(RecallQuery(user_id=bundle.query_names[0]))
-    return queries

@@ -219,8 +219,7 @@ class Versions:
             before = self.read()
             if before.active == name:
                 raise BundleError(f"{self.root}: {name} is the active bundle; a canary is another one")
-            canary = Canary(bundle=name, share=share)
-            return self._write(Active(active=before.active, previous=before.previous, canary=canary))
+            return self._write(before.model_copy(update={"canary": Canary(bundle=name, share=share)}))
 
     def clear_canary(self) -> Active:
         """Gives every user the active bundle again.
@@ -229,8 +228,7 @@ class Versions:
             BundleError: no bundle is active, or `active.json` is damaged.
         """
         with self._alone():
-            before = self.read()
-            return self._write(Active(active=before.active, previous=before.previous))
+            return self._write(self.read().model_copy(update={"canary": None}))
 
     def _read(self) -> Active | None:
         try:
