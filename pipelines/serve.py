@@ -36,33 +36,17 @@ OTHER_VARIABLES = {"TOWERS_DEBUG", "TOWERS_DATA", "TOWERS_API_KEY"}  # of other 
 SECURE_HOSTS = ("localhost", "127.", "::1")
 
 
-def run(
-    bundle: Path | None = None,
-    host: str | None = None,
-    port: int | None = None,
-    workers: int | None = None,
-    state: Path | None = None,
-    *,
-    keys: Path | None = None,
-    config: Path | None = None,
-) -> None:
-    """Serves until stopped. What is None comes from the environment, the settings file, or is the default.
+def run(**given: Any) -> None:
+    """Serves until stopped.
 
     Args:
-        bundle: a bundle, or a root of bundles of which one is active.
-        host: address to listen on.
-        port: port to listen on, 0 for a free one.
-        workers: processes; each opens the bundle, and all share its vectors through the page cache.
-        state: where live changes are kept; None takes none in.
-        keys: the file of API keys.
-        config: the settings file.
+        given: settings by name, see `Settings`. What is None, or not given, comes from the environment, the settings
+            file, or is the default.
 
     Raises:
         BundleError: the bundle is not whole.
         DataError: a setting has a wrong value, nothing can listen on that host and port, or no worker can start.
     """
-    given = {"bundle": bundle, "host": host, "port": port, "workers": workers}
-    given |= {"state": state, "keys": keys, "config": config}
     settings = read_settings(**{name: value for name, value in given.items() if value is not None})
     paths = {name: getattr(settings, name) for name in ("bundle", "state", "keys")}
     settings = settings.model_copy(update={name: path and path.absolute() for name, path in paths.items()})
