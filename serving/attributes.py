@@ -5,7 +5,7 @@ column.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -45,21 +45,19 @@ def fitting_attributes(attributes: Mapping[str, Any], schema: Mapping[str, pl.Da
     return fitting
 
 
-def refuse_unknown_columns(asked: Sequence[str], columns: Collection[str], path: str = "") -> None:
-    """Refuses to send along a column that the bundle does not have.
+def refuse_unknown_column(name: str, columns: Collection[str], field: str) -> None:
+    """Refuses a column that the bundle does not have.
 
     Args:
-        asked: names of columns.
+        name: of the column.
         columns: those that there are.
-        path: where in a request they stood: "" or "queries.3.".
+        field: of the request, where the name stood.
 
     Raises:
-        RequestError: names the first unknown one.
+        RequestError: names the column, and those that there are.
     """
-    for name in asked:
-        if name not in columns:
-            there = ", ".join(sorted(columns)) or "none"
-            raise RequestError.at(f"{path}attributes", f"no such column {name!r}; there are {there}")
+    if name not in columns:
+        raise RequestError.at(field, f"no such column {name!r}; there are {', '.join(sorted(columns)) or 'none'}")
 
 
 def _fits(value: Any, dtype: pl.DataType) -> tuple[bool, str]:

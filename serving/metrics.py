@@ -11,7 +11,7 @@ is lost: at most that moment's timings, never a request.
 import os
 from collections import Counter as Tally
 from collections.abc import Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal, NamedTuple, get_args
 
 from prometheus_client import (
@@ -103,8 +103,6 @@ _FETCHED = Gathered(_overfetch.observe_many)
 _ANSWERED = Gathered(partial(count_many, _queries))
 _FALLBACKS = Gathered(partial(count_many, _fallbacks))
 _REFUSED = Gathered(_count_refused)
-_ROUTES: dict[str, Gathered[float]] = {}
-_REQUESTS: dict[tuple[str, str, int], Counter] = {}
 _GATHERED: list[Gathered[Any]] = [*_STAGES.values(), _BATCH, _FETCHED, _ANSWERED, _FALLBACKS, _REFUSED]
 _now_in_flight = 0
 _told: set[Answering] = set()
@@ -172,19 +170,21 @@ def served(route: str, method: str, status: int, seconds: float) -> None:
         status: of the answer.
         seconds: since it was begun.
     """
-    key = route, method, status
-    counter = _REQUESTS.get(key)
-    if counter is None:
-        labelled = method if method in METHODS else "other"
-        counter = _requests.labels(route, labelled, str(status))
-        if labelled == method:  # A caller may send any word as a method: such are not kept.
-            _REQUESTS[key] = counter
-    counter.inc()
-    amounts = _ROUTES.get(route)
-    if amounts is None:
-        amounts = _ROUTES[route] = Gathered(_request_seconds.labels(route).observe_many)
-        _GATHERED.append(amounts)
-    amounts.add(seconds)
+    # A caller may send any word as a method: such have no metrics of their own.
+    _requests_of(route, method if method in METHODS else "other", status).inc()
+    _seconds_of(route).add(seconds)
+
+
+@cache
+def _requests_of(route: str, method: str, status: int) -> Counter:
+    return _requests.labels(route, method, str(status))
+
+
+@cache
+def _seconds_of(route: str) -> Gathered[float]:
+    seconds = Gathered(_request_seconds.labels(route).observe_many)
+    _GATHERED.append(seconds)
+    return seconds
 
 
 def started() -> None:

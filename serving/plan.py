@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from serving.attributes import refuse_unknown_column
 from serving.bundle import Bundle
 from serving.catalogue import Snapshot
 from serving.conditions import check, kinds
@@ -164,9 +165,8 @@ class Planner:
             raise RequestError.at("k", f"must be at least 1, got {query.k}")
         if query.wanted.filter is not None:
             check(query.wanted.filter, self.kinds)
-        if (diversity := query.diversity) is not None and diversity.column not in self.kinds:
-            there = ", ".join(sorted(self.kinds)) or "none"
-            raise RequestError.at("diversity.column", f"no such column {diversity.column!r}; there are {there}")
+        if query.diversity is not None:
+            refuse_unknown_column(query.diversity.column, self.kinds, "diversity.column")
         if query.vector is None:
             return
         dimension = self.bundle.manifest.dimension

@@ -103,22 +103,16 @@ def refuse_existing(out: Path, *, overwrite: bool = False, marker: str | None = 
         OutputExistsError: it is taken, and may not be replaced.
         OSError: its directory is none, or may not be written to.
     """
-    if not out.exists():
-        _refuse_unwritable(out)
-        return
-    if not overwrite:
-        raise OutputExistsError(f"{out} already exists; remove it, name another --out, or give --overwrite")
-    empty = out.is_dir() and not any(out.iterdir())
-    if not (empty or (out.is_file() if marker is None else (out / marker).is_file())):
-        kind = "a directory" if marker is None else f"no directory with {marker}"
-        raise OutputExistsError(
-            f"{out} is {kind}: --overwrite replaces only what this command writes; name another --out"
-        )
-    _refuse_unwritable(out)
-
-
-def _refuse_unwritable(out: Path) -> None:
-    """Asks whether `out` can be made in its directory, or that directory in the nearest one that is there."""
+    if out.exists():
+        if not overwrite:
+            raise OutputExistsError(f"{out} already exists; remove it, name another --out, or give --overwrite")
+        empty = out.is_dir() and not any(out.iterdir())
+        if not (empty or (out.is_file() if marker is None else (out / marker).is_file())):
+            kind = "a directory" if marker is None else f"no directory with {marker}"
+            raise OutputExistsError(
+                f"{out} is {kind}: --overwrite replaces only what this command writes; name another --out"
+            )
+    # Whether `out` can be made in its directory, or that directory in the nearest one that is there.
     place = next(each for each in out.absolute().parents if each.exists())
     if not place.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, f"cannot be written: {place} is not a directory", str(out))
