@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from serving.errors import BundleError
 
@@ -25,7 +25,16 @@ EXPORT = "`towers export --run RUN --out BUNDLE`"
 BUNDLES_SHOWN = 5
 
 Count = Annotated[int, Field(ge=0)]
-RelativePath = Annotated[str, Field(min_length=1)]
+
+
+def _inside(path: str) -> str:
+    parts = PurePosixPath(path).parts
+    if "\\" in path or path.startswith("/") or not parts or ".." in parts:
+        raise ValueError(f"{path!r} is not a path inside the bundle")
+    return path
+
+
+RelativePath = Annotated[str, AfterValidator(_inside)]
 
 
 class _Record(BaseModel):
@@ -72,8 +81,6 @@ class IndexInfo(_Record):
             raise ValueError(
                 f"kind {self.kind!r} with path {self.path!r}; a scann index has a path, an exact one has none"
             )
-        if self.path is not None:
-            inside(self.path)
         return self
 
 
@@ -140,17 +147,10 @@ class Manifest(_Record):
     live: LiveInfo | None = None
     prior: PriorInfo | None = None
     segmented_by: str | None = None
-    files: dict[str, FileInfo] = {}
+    files: dict[RelativePath, FileInfo] = {}
     libraries: dict[str, str] = {}
     lineage: dict[str, Any] = {}
     training: dict[str, Any] = {}
-
-    @field_validator("files")
-    @classmethod
-    def _files_inside(cls, files: dict[str, FileInfo]) -> dict[str, FileInfo]:
-        for path in files:
-            inside(path)
-        return files
 
     @field_validator("query_features", "candidate_features")
     @classmethod
@@ -164,13 +164,6 @@ class Manifest(_Record):
     def query_feature(self, kind: str) -> FeatureSpec | None:
         """The query tower's first feature of that kind, or None."""
         return next((feature for feature in self.query_features if feature.kind == kind), None)
-
-
-def inside(path: str) -> None:
-    """Raises ValueError unless `path` is relative and stays inside the bundle."""
-    parts = PurePosixPath(path).parts
-    if "\\" in path or path.startswith("/") or not parts or ".." in parts:
-        raise ValueError(f"{path!r} is not a path inside the bundle")
 
 
 def read_manifest(bundle: Path) -> Manifest:

@@ -12,7 +12,7 @@ import secrets
 import time
 from itertools import count
 
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving import metrics
@@ -128,16 +128,10 @@ class _Templates:
     """From a path to the template of its route; anything else is one word, or callers could make series at will."""
 
     def __init__(self, routes: list[BaseRoute]) -> None:
-        paths: dict[str, re.Pattern[str] | None] = {
-            path: getattr(route, "path_regex", None) for route in routes if (path := getattr(route, "path", None))
-        }
-        self._plain = {path: path for path in paths if "{" not in path}
-        self._patterns = [
-            # `{item_id:path}` is the router's way to take slashes; to readers it is `{item_id}`.
-            (re.sub(r":\w+}", "}", path), regex)
-            for path, regex in paths.items()
-            if regex is not None and "{" in path
-        ]
+        # In `path` the router's way to take slashes shows, `{item_id:path}`; in `path_format` it is `{item_id}`.
+        regexes = {route.path_format: route.path_regex for route in routes if isinstance(route, Route)}
+        self._plain = {template: template for template in regexes if "{" not in template}
+        self._patterns = [(template, regex) for template, regex in regexes.items() if "{" in template]
 
     def of(self, path: str) -> str:
         plain = self._plain.get(path)
