@@ -88,22 +88,14 @@ _worker_starts = _counter("worker_starts_total", "Processes that began to answer
 _recall_wanted = _counter("index_recall_wanted_total", "Items of sampled queries' exact answers.", "version")
 _recall_found = _counter("index_recall_found_total", "Those of them that the index found.", "version")
 
-# How many were turned away, by reason, of whom nobody has told yet.
-_untold: Tally[str] = Tally()
-
-
-def _count_refused(reasons: list[str]) -> None:
-    count_many(_refused, [(reason,) for reason in reasons])
-    _untold.update(reasons)
-
-
 _STAGES = {name: Gathered(_stage_seconds.labels(name).observe_many) for name in STAGES}
 _BATCH = Gathered(_batch_queries.observe_many)
 _FETCHED = Gathered(_overfetch.observe_many)
 _ANSWERED = Gathered(partial(count_many, _queries))
 _FALLBACKS = Gathered(partial(count_many, _fallbacks))
-_REFUSED = Gathered(_count_refused)
+_REFUSED = Gathered(partial(count_many, _refused))
 _GATHERED: list[Gathered[Any]] = [*_STAGES.values(), _BATCH, _FETCHED, _ANSWERED, _FALLBACKS, _REFUSED]
+_untold: Tally[str] = Tally()  # turned away since the log was last told, by reason
 _now_in_flight = 0
 _told: set[Answering] = set()
 
@@ -136,16 +128,15 @@ def fell_back(reason: Literal["popular", "exact"]) -> None:
 
 
 def refused(reason: str) -> None:
-    """A request or a connection was turned away; the reason is the name of a limit, out of a fixed few."""
-    _REFUSED.add(reason)
+    """A request or a connection was turned away; the reason is a limit, out of a fixed few. In the event loop's thread."""
+    _REFUSED.add((reason,))
+    _untold[reason] += 1
 
 
 def refusals() -> Tally[str]:
-    """How many were turned away since this was last asked, by reason, in this worker; for the log."""
-    with FLUSHING:
-        _REFUSED.write()
-        told = _untold.copy()
-        _untold.clear()
+    """How many were turned away since this was last asked, by reason, in this worker; for the log. As `refused`."""
+    told = _untold.copy()
+    _untold.clear()
     return told
 
 
