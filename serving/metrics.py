@@ -128,13 +128,16 @@ def fell_back(reason: Literal["popular", "exact"]) -> None:
 
 
 def refused(reason: str) -> None:
-    """A request or a connection was turned away; the reason is a limit, out of a fixed few. In the event loop's thread."""
+    """A request or a connection was turned away; the reason is the name of a limit, out of a fixed few.
+
+    In the thread of the event loop, as `refusals`.
+    """
     _REFUSED.add((reason,))
     _untold[reason] += 1
 
 
 def refusals() -> Tally[str]:
-    """How many were turned away since this was last asked, by reason, in this worker; for the log. As `refused`."""
+    """How many were turned away since this was last asked, by reason, in this worker; for the log."""
     told = _untold.copy()
     _untold.clear()
     return told
