@@ -36,4 +36,4 @@ def serve(
     """
     from pipelines import serve as command
 
-    command.run(bundle, host, port, workers, state, keys=keys, config=config)
+    command.run(bundle=bundle, state=state, host=host, port=port, workers=workers, keys=keys, config=config)

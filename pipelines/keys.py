@@ -93,6 +93,7 @@ def _alone(file: Path) -> Iterator[None]:
 
 
 def _write(file: Path, keys: list[Key]) -> None:
-    with staged(file, overwrite=True) as new:
-        new.touch(mode=0o600)  # its owner's alone from the beginning
-        new.write_text(tomli_w.dumps({"key": [key._asdict() for key in keys]}), encoding="utf-8")
+    content = tomli_w.dumps({"key": [key._asdict() for key in keys]})
+    with staged(file, overwrite=True) as staging:
+        staging.touch(0o600, exist_ok=False)  # its owner's alone from the beginning
+        staging.write_text(content, encoding="utf-8")

@@ -31,36 +31,22 @@ log = logging.getLogger("uvicorn.error.serving")
 
 OPEN_FILES = 4_096  # connections, and what bundles need beside them
 OTHER_VARIABLES = {"TOWERS_DEBUG", "TOWERS_DATA", "TOWERS_API_KEY"}  # of other commands
+
+
 SECURE_HOSTS = ("localhost", "127.", "::1")
 
 
-def run(
-    bundle: Path | None = None,
-    host: str | None = None,
-    port: int | None = None,
-    workers: int | None = None,
-    state: Path | None = None,
-    *,
-    keys: Path | None = None,
-    config: Path | None = None,
-) -> None:
-    """Serves until stopped. What is None comes from the environment, the settings file, or is the default.
+def run(**given: Any) -> None:
+    """Serves until stopped.
 
     Args:
-        bundle: a bundle, or a root of bundles of which one is active.
-        host: address to listen on.
-        port: port to listen on, 0 for a free one.
-        workers: processes; each opens the bundle, and all share its vectors through the page cache.
-        state: where live changes are kept; None takes none in.
-        keys: the file of API keys.
-        config: the settings file.
+        given: settings by name, see `Settings`. What is None, or not given, comes from the environment, the settings
+            file, or is the default.
 
     Raises:
         BundleError: the bundle is not whole.
         DataError: a setting has a wrong value, nothing can listen on that host and port, or no worker can start.
     """
-    given = {"bundle": bundle, "host": host, "port": port, "workers": workers}
-    given |= {"state": state, "keys": keys, "config": config}
     settings = read_settings(**{name: value for name, value in given.items() if value is not None})
     paths = {name: getattr(settings, name) for name in ("bundle", "state", "keys")}
     settings = settings.model_copy(update={name: path and path.absolute() for name, path in paths.items()})
@@ -68,19 +54,10 @@ def run(
     # its own there already.
     supervised = settings.workers > 1 or METRICS in os.environ
     refuse_address(settings.host, settings.port, one=supervised)
-    # What the workers read is read here once: they would tell their reason in a log only.
-    try:
-        if settings.keys is not None:
-            read_keys(settings.keys)
-        root = bundle_root(settings.bundle)
-        active = settings.bundle if root is None else root.path(root.read().active)
-        Bundle.open(active, verify=settings.verify)
-        if settings.state is not None:
-            Journal.open(settings.state).close()
-    except KeysError as error:
-        raise DataError(f"--keys {error}") from None
-    except JournalError as error:
-        raise DataError(f"--state {settings.state}: {error}") from None
+    root = bundle_root(settings.bundle)
+    active = settings.bundle if root is None else root.path(root.read().active)
+    refuse_files(settings)
+    Bundle.open(active, verify=settings.verify)
     allow_open_files()
     server: dict[str, Any] = {
         "host": settings.host,
@@ -128,6 +105,23 @@ def allow_open_files() -> None:
     if soft != resource.RLIM_INFINITY and soft < OPEN_FILES:
         most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def refuse_files(settings: Settings) -> None:
+    """Reads the file of keys and opens the journal once: a worker would tell its reason in a log only.
+
+    Raises:
+        DataError: names the option, the path and the reason.
+    """
+    try:
+        if settings.keys is not None:
+            read_keys(settings.keys)
+        if settings.state is not None:
+            Journal.open(settings.state).close()
+    except KeysError as error:
+        raise DataError(f"--keys {error}") from None
+    except JournalError as error:
+        raise DataError(f"--state {settings.state}: {error}") from None
 
 
 def refuse_address(host: str, port: int, *, one: bool = False) -> None:

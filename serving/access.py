@@ -7,8 +7,10 @@ reads.
 from pathlib import Path
 from typing import Any
 
+from starlette.types import ASGIApp, Receive, Scope, Send
+
 from serving import metrics
-from serving.asgi import CLOSE, App, Receive, Scope, Send, answer
+from serving.asgi import CLOSE, answer
 from serving.keys import KeyRing
 from serving.schemas import error_bytes
 
@@ -33,7 +35,7 @@ class Access:
         KeysError: the file cannot be used.
     """
 
-    def __init__(self, app: App, keys: Path) -> None:
+    def __init__(self, app: ASGIApp, keys: Path) -> None:
         self.app, self._keys = app, KeyRing(keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -10,6 +10,7 @@ import signal
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,14 +20,14 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.docs import get_swagger_ui_html
 from starlette.exceptions import HTTPException
-from starlette.responses import PlainTextResponse
+from starlette.responses import FileResponse, PlainTextResponse
 
 from serving import openapi, probes, routes
 from serving.access import Access
 from serving.bundle import Bundle
-from serving.direct import Direct
-from serving.docs_page import add_docs_page
+from serving.direct import Direct, Json
 from serving.drain import Drain
 from serving.errors import RequestError
 from serving.limits import Limits
@@ -58,6 +59,15 @@ STATUS_OF = {
     "not_written": 503,
 }
 CODE_OF = {404: "not_found", 405: "method_not_allowed"}
+
+# Swagger UI from files that are installed here; its content policy says, too, that nothing comes from elsewhere.
+PAGE = "/docs"
+SCRIPT, STYLE, ICON = "swagger-ui-bundle.js", "swagger-ui.css", "favicon.png"
+MEDIA_TYPES = {SCRIPT: "text/javascript", STYLE: "text/css", ICON: "image/png"}
+POLICY = (
+    "default-src 'none'; connect-src 'self'; img-src 'self' data:; "
+    "script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'"
+)
 
 
 def create_app(settings: Settings | None = None, *, verified: Path | None = None) -> FastAPI:
@@ -104,7 +114,7 @@ def create_app(settings: Settings | None = None, *, verified: Path | None = None
     app.state.settings = settings
     app.state.documents = weakref.WeakKeyDictionary()
     _add_routes(app)
-    add_docs_page(app)
+    _add_docs_page(app)
     app.add_exception_handler(RequestError, _on_request_error)
     app.add_exception_handler(RequestValidationError, _on_wrong_path)
     app.add_exception_handler(HTTPException, _on_http_exception)
@@ -160,6 +170,34 @@ def _add_routes(app: FastAPI) -> None:
     )
 
 
+def _add_docs_page(app: FastAPI) -> None:
+    """Adds the page at `/docs` and its files. All links are relative: it works behind a proxy that adds a prefix."""
+
+    # Of the package only the files: its own way to them is another class of app.
+    directory = Path(str(files("fastapi_offline") / "static"))
+
+    async def page(_: Request) -> Response:
+        html = get_swagger_ui_html(
+            openapi_url="openapi.json",
+            title=app.title,
+            swagger_js_url=f"docs/{SCRIPT}",
+            swagger_css_url=f"docs/{STYLE}",
+            swagger_favicon_url=f"docs/{ICON}",
+            # Otherwise Swagger UI sends the address of the document to a validator on the internet.
+            swagger_ui_parameters={"validatorUrl": None},
+        )
+        html.headers["content-security-policy"] = POLICY
+        return html
+
+    async def file(request: Request) -> Response:
+        name = request.url.path.rpartition("/")[2]
+        return FileResponse(directory / name, media_type=MEDIA_TYPES[name])
+
+    app.add_route(PAGE, page, include_in_schema=False)
+    for name in MEDIA_TYPES:
+        app.add_route(f"{PAGE}/{name}", file, include_in_schema=False)
+
+
 def _document(app: FastAPI) -> dict[str, Any]:
     service: Service | None = app.state.service
     if service is None:
@@ -176,8 +214,7 @@ async def _on_request_error(_: Request, error: Exception) -> Response:
     error = cast(RequestError, error)
     if error.code == "not_written":
         log.error("a change could not be kept: %s", error.__cause__)
-    content = error_bytes(error.code, error.message, error.field)
-    return Response(content, STATUS_OF.get(error.code, 422), media_type=JSON)
+    return Json(error_bytes(error.code, error.message, error.field), STATUS_OF.get(error.code, 422))
 
 
 async def _on_wrong_path(request: Request, error: Exception) -> Response:

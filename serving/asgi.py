@@ -1,16 +1,9 @@
-"""What the middlewares share: the types of ASGI, and an answer with a body that is at hand.
+"""What the middlewares share: an answer with a body that is at hand.
 
 In: a status, JSON. Out: the two messages of an answer.
 """
 
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from starlette.types import Send
 
 JSON = (b"content-type", b"application/json")
 CLOSE = (b"connection", b"close")

@@ -5,13 +5,14 @@ column.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
 import polars as pl
 
 from serving.errors import RequestError
+from serving.features import shown
 
 
 def checked_attributes(attributes: Mapping[str, Any], schema: Mapping[str, pl.DataType]) -> dict[str, Any]:
@@ -25,10 +26,11 @@ def checked_attributes(attributes: Mapping[str, Any], schema: Mapping[str, pl.Da
     for name, value in attributes.items():
         dtype = columns.get(name)
         if dtype is None:
-            raise _wrong(name, f"no such column; there are {', '.join(columns) or 'none'}")
+            known = ", ".join(columns) or "none"
+            raise RequestError.at(f"attributes.{name}", f"no such column; there are {known}")
         right, expected = (True, "") if value is None else _fits(value, dtype)
         if not right:
-            raise _wrong(name, f"must be {expected}, got {_shown(value)}")
+            raise RequestError.at(f"attributes.{name}", f"must be {expected}, got {shown(value)}")
         # JSON has one kind of number: 10.0 is a whole one.
         checked[name] = int(value) if value is not None and dtype.is_integer() else value
     return checked
@@ -43,23 +45,19 @@ def fitting_attributes(attributes: Mapping[str, Any], schema: Mapping[str, pl.Da
     return fitting
 
 
-def refuse_unknown_columns(asked: Sequence[str], columns: Collection[str], path: str = "") -> None:
-    """Refuses to send along a column that the bundle does not have.
+def refuse_unknown_column(name: str, columns: Collection[str], field: str) -> None:
+    """Refuses a column that the bundle does not have.
 
     Args:
-        asked: names of columns.
+        name: of the column.
         columns: those that there are.
-        path: where in a request they stood: "" or "queries.3.".
+        field: of the request, where the name stood.
 
     Raises:
-        RequestError: names the first unknown one.
+        RequestError: names the column, and those that there are.
     """
-    for name in asked:
-        if name not in columns:
-            there = ", ".join(sorted(columns)) or "none"
-            raise RequestError(
-                f"{path}attributes: no such column {name!r}; there are {there}", field=f"{path}attributes"
-            )
+    if name not in columns:
+        raise RequestError.at(field, f"no such column {name!r}; there are {', '.join(sorted(columns)) or 'none'}")
 
 
 def _fits(value: Any, dtype: pl.DataType) -> tuple[bool, str]:
@@ -88,14 +86,3 @@ def attribute_json_schema(dtype: pl.DataType) -> dict[str, Any]:
 def _bounds(dtype: pl.DataType) -> tuple[int, int]:
     some = pl.Series([0]).cast(dtype)
     return int(some.lower_bound()[0]), int(some.upper_bound()[0])
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, bool | int | float) and len(repr(value)) <= 30:
-        return repr(value)
-    names: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}
-    return names.get(type(value), "a number")
-
-
-def _wrong(name: str, reason: str) -> RequestError:
-    return RequestError(f"attributes.{name}: {reason}", field=f"attributes.{name}")

@@ -7,7 +7,6 @@ version or of another dimension is a `BundleError` with path and reason. `servin
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import polars as pl
@@ -22,8 +21,6 @@ from serving.manifest import Manifest, read_manifest
 from serving.pace import Rest, at_once
 
 ITEM_ID, QUERY_ID = "item_id", "query_id"
-Int32s = NDArray[np.int32]
-Int64s = NDArray[np.int64]
 
 
 class Bundle:
@@ -48,24 +45,22 @@ class Bundle:
         self.path, self.manifest = path, manifest
         # What was written before these tables has them made in memory.
         self.item_names = Ids.open(path, ITEM_ID, items) or Ids.of(self.item_ids)
-        self.item_vectors = cast(Floats, files.open_array(path, files.ITEM_VECTORS, np.float32, (items, dimension)))
+        self.item_vectors = files.open_array(path, files.ITEM_VECTORS, np.float32, (items, dimension))
         self.item_prior: Floats | None = None
         self.recall_vectors = self.item_vectors
         if manifest.prior is not None:
-            width = dimension + prior.COLUMNS
-            own, wide = (items, prior.COLUMNS), (items, width)
-            self.item_prior = cast(Floats, files.open_array(path, files.ITEM_PRIOR, np.float32, own))
-            self.recall_vectors = cast(Floats, files.open_array(path, files.RECALL_VECTORS, np.float32, wide))
-        self.popularity = cast(Int64s, files.open_array(path, files.POPULARITY, np.int64, (items,)))
+            wide = items, dimension + prior.COLUMNS
+            self.item_prior = files.open_array(path, files.ITEM_PRIOR, np.float32, (items, prior.COLUMNS))
+            self.recall_vectors = files.open_array(path, files.RECALL_VECTORS, np.float32, wide)
+        self.popularity = files.open_array(path, files.POPULARITY, np.int64, (items,))
         self.popular_counts: NDArray[np.int64] | Floats = self.popularity
         if files.POPULAR_COUNTS in manifest.files:
-            self.popular_counts = cast(Floats, files.open_array(path, files.POPULAR_COUNTS, np.float32, (items,)))
+            self.popular_counts = files.open_array(path, files.POPULAR_COUNTS, np.float32, (items,))
         self.query_names = Ids.open(path, QUERY_ID, queries) or Ids.of(self.query_ids)
-        self.query_vectors = cast(Floats, files.open_array(path, files.QUERY_VECTORS, np.float32, (queries, dimension)))
-        self._seen_offsets = cast(Int64s, files.open_array(path, files.SEEN_OFFSETS, np.int64, (queries + 1,)))
-        self._seen_items = cast(Int32s, files.open_array(path, files.SEEN_ITEMS, np.int32, (None,)))
-        segmented = manifest.segmented_by is not None
-        self.segments = files.open_segments(path, items) if segmented else {}
+        self.query_vectors = files.open_array(path, files.QUERY_VECTORS, np.float32, (queries, dimension))
+        self._seen_offsets = files.open_array(path, files.SEEN_OFFSETS, np.int64, (queries + 1,))
+        self._seen_items = files.open_array(path, files.SEEN_ITEMS, np.int32, (None,))
+        self.segments = {} if manifest.segmented_by is None else files.open_segments(path, items)
         self._check_seen()
         self._check_attributes()
 
@@ -87,39 +82,34 @@ class Bundle:
         bundle = cls(path, manifest)
         rest()
         if verify:
-            files.refuse_not_finite(path / files.ITEM_VECTORS, bundle.item_vectors)
-            files.refuse_not_finite(path / files.QUERY_VECTORS, bundle.query_vectors)
+            vectors = {files.ITEM_VECTORS: bundle.item_vectors, files.QUERY_VECTORS: bundle.query_vectors}
             if bundle.item_prior is not None:
-                files.refuse_not_finite(path / files.ITEM_PRIOR, bundle.item_prior)
-                files.refuse_not_finite(path / files.RECALL_VECTORS, bundle.recall_vectors)
+                vectors |= {files.ITEM_PRIOR: bundle.item_prior, files.RECALL_VECTORS: bundle.recall_vectors}
+            for name, array in vectors.items():
+                files.refuse_not_finite(path / name, array)
             rest()
-            bundle.item_names.refuse_other(bundle.read_item_ids(), path / files.ITEM_IDS)
-            rest()
-            bundle.query_names.refuse_other(bundle.read_query_ids(), path / files.QUERY_IDS)
-            rest()
+            # Read here, and not as `item_ids`, which would stay in memory.
+            for names, name, column in (
+                (bundle.item_names, files.ITEM_IDS, ITEM_ID),
+                (bundle.query_names, files.QUERY_IDS, QUERY_ID),
+            ):
+                names.refuse_other(files.open_ids(path, name, column, len(names)), path / name)
+                rest()
         return bundle
 
-    def read_item_ids(self) -> pl.Series:
-        """Row -> item id as a column, [N] strings, read anew.
+    @cached_property
+    def item_ids(self) -> pl.Series:
+        """Row -> item id as a column, [N] strings: for whoever works with whole columns.
 
         Raises:
             BundleError: it is not that.
         """
         return files.open_ids(self.path, files.ITEM_IDS, ITEM_ID, self.manifest.items)
 
-    def read_query_ids(self) -> pl.Series:
-        """Row -> user id as a column, [Q] strings, as `read_item_ids`."""
-        return files.open_ids(self.path, files.QUERY_IDS, QUERY_ID, self.manifest.queries)
-
-    @cached_property
-    def item_ids(self) -> pl.Series:
-        """`read_item_ids`, kept in memory: for whoever works with whole columns."""
-        return self.read_item_ids()
-
     @cached_property
     def query_ids(self) -> pl.Series:
-        """`read_query_ids`, kept in memory."""
-        return self.read_query_ids()
+        """Row -> user id as a column, [Q] strings, as `item_ids`."""
+        return files.open_ids(self.path, files.QUERY_IDS, QUERY_ID, self.manifest.queries)
 
     @property
     def item_rows(self) -> RowOf:
@@ -145,16 +135,6 @@ class Bundle:
     def attribute_schema(self) -> pl.Schema:
         """The item columns and their types."""
         return pl.scan_parquet(self.path / files.ITEM_ATTRIBUTES, glob=False).collect_schema()
-
-    @property
-    def query_tower(self) -> Path:
-        """The SavedModel of the query tower."""
-        return self.path / files.QUERY_TOWER
-
-    @property
-    def candidate_tower(self) -> Path:
-        """The SavedModel of the candidate tower."""
-        return self.path / files.CANDIDATE_TOWER
 
     @property
     def index_path(self) -> Path | None:
@@ -204,7 +184,7 @@ class Bundle:
         counts: Rows = self._seen_offsets[query_rows + 1] - self._seen_offsets[query_rows]
         return counts
 
-    def seen(self, query_row: int) -> Int32s:
+    def seen(self, query_row: int) -> NDArray[np.int32]:
         """Item rows that a known user has seen, in time order, newest last."""
         return self._seen_items[self._seen_offsets[query_row] : self._seen_offsets[query_row + 1]]
 

@@ -6,6 +6,7 @@ In: a bundle directory. Out: arrays, columns and digests; everything wrong is a 
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
@@ -22,6 +23,9 @@ QUERY_IDS, QUERY_VECTORS = "query_ids.parquet", "query_vectors.npy"
 ITEM_PRIOR, RECALL_VECTORS, POPULAR_COUNTS = "item_prior.npy", "recall_vectors.npy", "popular_counts.npy"
 POPULAR_SEGMENTS = "popular_segments.parquet"
 SEEN_OFFSETS, SEEN_ITEMS = "seen_offsets.npy", "seen_items.npy"
+BLOCK_ROWS = 65_536  # of vectors, read or written at a time
+
+Number = TypeVar("Number", bound=np.generic)
 
 _PICKLE_SUFFIXES = {".pkl", ".pickle", ".joblib", ".dill"}
 
@@ -80,7 +84,7 @@ def verify_files(bundle: Path, manifest: Manifest, *, content: bool, rest: Rest 
             raise BundleError(f"{path}: not in the manifest")
 
 
-def open_array(bundle: Path, name: str, dtype: type[np.generic], shape: tuple[int | None, ...]) -> NDArray[np.generic]:
+def open_array(bundle: Path, name: str, dtype: type[Number], shape: tuple[int | None, ...]) -> NDArray[Number]:
     """Memory-maps a `.npy` file.
 
     Args:
@@ -104,14 +108,14 @@ def open_array(bundle: Path, name: str, dtype: type[np.generic], shape: tuple[in
     if len(shape) != array.ndim or any(want not in (None, have) for want, have in zip(shape, array.shape, strict=True)):
         wanted = ", ".join("any" if length is None else str(length) for length in shape)
         raise BundleError(f"{path}: must be [{wanted}], is {list(array.shape)}")
-    plain: NDArray[np.generic] = np.asarray(array)  # The same mapping; np.memmap itself is slow to slice.
+    plain: NDArray[Number] = np.asarray(array)  # The same mapping; np.memmap itself is slow to slice.
     return plain
 
 
-def refuse_not_finite(path: Path, vectors: NDArray[np.float32], block: int = 65_536) -> None:
+def refuse_not_finite(path: Path, vectors: NDArray[np.float32]) -> None:
     """Raises BundleError where a vector holds NaN or infinity."""
-    for start in range(0, len(vectors), block):
-        finite = np.isfinite(vectors[start : start + block]).all(axis=1)
+    for start in range(0, len(vectors), BLOCK_ROWS):
+        finite = np.isfinite(vectors[start : start + BLOCK_ROWS]).all(axis=1)
         if not finite.all():
             raise BundleError(f"{path}: row {start + int(np.argmin(finite))} holds NaN or infinity")
 

@@ -34,7 +34,6 @@ from serving.prior import COLUMNS, recall_vectors
 from serving.staging import flush_to_disk, remove, staged
 
 Strings = Sequence[str] | NDArray[np.str_] | pl.Series
-BLOCK_ROWS = 65_536
 
 
 def write_bundle(
@@ -135,13 +134,7 @@ def write_bundle(
 
 
 def replace_prior(
-    bundle: Bundle,
-    out: Path,
-    prior: PriorInfo,
-    item_prior: NDArray[np.float32],
-    popular_counts: ArrayLike,
-    *,
-    overwrite: bool = False,
+    bundle: Bundle, out: Path, prior: PriorInfo, item_prior: NDArray[np.float32], popular_counts: ArrayLike
 ) -> Manifest:
     """Writes a bundle anew with another prior and without an index; all other files are copied as they are.
 
@@ -151,7 +144,6 @@ def replace_prior(
         prior: its weights.
         item_prior: float32 [N, 2].
         popular_counts: [N].
-        overwrite: replace a bundle that is there.
 
     Raises:
         OutputExistsError: `out` is taken.
@@ -162,7 +154,7 @@ def replace_prior(
     kept = {
         name: file for name, file in old.files.items() if name not in changed and not name.startswith(f"{files.INDEX}/")
     }
-    with staged(out, overwrite=overwrite, marker=MANIFEST) as directory:
+    with staged(out) as directory:
         directory.mkdir()
         for name in kept:
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
@@ -269,5 +261,5 @@ def _write_prior(
 def _write_blocks(path: Path, shape: tuple[int, ...], rows: Callable[[slice], NDArray[np.float32]]) -> None:
     with path.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
-        for start in range(0, shape[0], BLOCK_ROWS):
-            np.ascontiguousarray(rows(slice(start, start + BLOCK_ROWS)), np.float32).tofile(file)
+        for start in range(0, shape[0], files.BLOCK_ROWS):
+            np.ascontiguousarray(rows(slice(start, start + files.BLOCK_ROWS)), np.float32).tofile(file)

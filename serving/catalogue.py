@@ -6,7 +6,7 @@ are the bundle's, found by its index; those from N on are live items, searched e
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,7 @@ from serving.conditions import Condition, Masks, kinds, mask
 from serving.diversity import holding
 from serving.filtering import Mask, search_filtered, search_rows
 from serving.index import ExactIndex, Floats, Index, Rows, best_first, is_in
-from serving.item_ids import ItemIds
-from serving.live_items import LiveItems, View, live_recall_vectors
+from serving.live_items import LiveItems, View
 
 Counts = NDArray[np.int64] | Floats
 
@@ -51,22 +50,18 @@ class Catalogue:
     def __init__(self, bundle: Bundle, index: Index, item_counts: Mapping[str, int] | None = None) -> None:
         self.bundle, self.index = bundle, index
         self.exact = index if isinstance(index, ExactIndex) else ExactIndex(bundle.recall_vectors)
-        join = partial(live_recall_vectors, bundle, {} if item_counts is None else item_counts)
-        self.live = LiveItems(bundle.item_rows, bundle.manifest.dimension, bundle.attribute_schema, join)
+        self.live = LiveItems(bundle, {} if item_counts is None else item_counts)
         self.kinds = kinds(bundle.attribute_schema)
-        self.item_ids = ItemIds(bundle.item_names)
-        self._masks: Masks | None = None
+        self.plain_ids = bundle.item_names.plain()
 
     def snapshot(self) -> "Snapshot":
         """The catalogue at this moment: what one answer works with."""
         return Snapshot(self, self.live.view)
 
-    @property
+    @cached_property
     def masks(self) -> Masks:
         """Masks of the bundle's items by filter; the item columns are read when first asked for."""
-        if self._masks is None:
-            self._masks = Masks(self.bundle.item_attributes)
-        return self._masks
+        return Masks(self.bundle.item_attributes)
 
 
 @dataclass(frozen=True)
@@ -113,7 +108,8 @@ class Snapshot:
         """The item ids of rows as they stand in JSON between two quotes; None where that cannot be said at once."""
         if self.view.ids and (rows >= self.view.base).any():
             return None
-        return self.catalogue.item_ids.of(rows)
+        plain = self.catalogue.plain_ids
+        return None if plain is None else plain.take(rows).tolist()
 
     def vectors(self, rows: Sequence[int]) -> Floats:
         """The vectors [R, D] of rows."""

@@ -8,7 +8,6 @@ service is idempotent, twice is as good as once.
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 import httpx
@@ -119,28 +118,27 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _send(self, call: calls.Call[T]) -> T:
         trial = Trial(self._service, call)
         while True:
-            came: Answer | httpx.RequestError
-            try:
-                came = self._once(trial)
-            except httpx.RequestError as error:
-                came = error
+            came = self._once(trial)
             if isinstance(came, Answer) and came.status not in TRY_AGAIN:
                 return trial.read(came)
             time.sleep(trial.pause_s(came))
 
-    def _once(self, trial: Trial[Any]) -> Answer:
-        with self._http.stream(**trial.request()) as response:
-            pieces = []
-            for piece in response.iter_bytes():
-                pieces.append(piece)
-                trial.check_time()
-            return Answer(response.status_code, response.headers.get("retry-after"), b"".join(pieces))
+    def _once(self, trial: Trial[Any]) -> Answer | httpx.RequestError:
+        try:
+            with self._http.stream(**trial.request()) as response:
+                content = bytearray()
+                for piece in response.iter_bytes():
+                    content += piece
+                    trial.check_time()
+                return Answer(response.status_code, response.headers.get("retry-after"), bytes(content))
+        except httpx.RequestError as error:
+            return error
 
 
 class AsyncClient:
@@ -198,27 +196,24 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _send(self, call: calls.Call[T]) -> T:
         trial = Trial(self._service, call)
         while True:
-            came: Answer | httpx.RequestError
-            try:
-                came = await self._once(trial)
-            except httpx.RequestError as error:
-                came = error
+            came = await self._once(trial)
             if isinstance(came, Answer) and came.status not in TRY_AGAIN:
                 return trial.read(came)
             await asyncio.sleep(trial.pause_s(came))
 
-    async def _once(self, trial: Trial[Any]) -> Answer:
-        async with self._http.stream(**trial.request()) as response:
-            pieces = []
-            async for piece in response.aiter_bytes():
-                pieces.append(piece)
-                trial.check_time()
-            return Answer(response.status_code, response.headers.get("retry-after"), b"".join(pieces))
+    async def _once(self, trial: Trial[Any]) -> Answer | httpx.RequestError:
+        try:
+            async with self._http.stream(**trial.request()) as response:
+                content = bytearray()
+                async for piece in response.aiter_bytes():
+                    content += piece
+                    trial.check_time()
+                return Answer(response.status_code, response.headers.get("retry-after"), bytes(content))
+        except httpx.RequestError as error:
+            return error

@@ -21,6 +21,7 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator
 
+from serving.attributes import refuse_unknown_column
 from serving.condition_limits import (
     GREATEST_VALUES,
     OPERATORS,
@@ -138,12 +139,10 @@ def check(condition: Condition, columns: Mapping[str, Kind], path: str = "filter
 
 def _check_comparison(condition: Comparison, columns: Mapping[str, Kind], path: str) -> None:
     def wrong(key: str, rule: str) -> RequestError:
-        return RequestError(f"{path}.{key}: {rule}", field=f"{path}.{key}")
+        return RequestError.at(f"{path}.{key}", rule)
 
-    kind = columns.get(condition.column)
-    if kind is None:
-        known = ", ".join(sorted(columns)) or "none"
-        raise wrong("column", f"no such column {condition.column!r}; there are {known}")
+    refuse_unknown_column(condition.column, columns, f"{path}.column")
+    kind = columns[condition.column]
     if condition.op not in OPERATORS_OF[kind]:
         of_kind = "a list" if kind == "list" else f"a {kind}"
         allowed = ", ".join(OPERATORS_OF[kind])

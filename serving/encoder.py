@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.bundle import Bundle
+from serving.bundle_files import CANDIDATE_TOWER, QUERY_TOWER
 from serving.errors import BundleError
 from serving.features import check_features, to_columns
 from serving.index import Floats
@@ -71,12 +72,12 @@ class Encoder:
     @classmethod
     def of_queries(cls, bundle: Bundle) -> "Encoder":
         """The query tower."""
-        return cls(bundle.query_tower, bundle.manifest.query_features, bundle.manifest.dimension)
+        return cls(bundle.path / QUERY_TOWER, bundle.manifest.query_features, bundle.manifest.dimension)
 
     @classmethod
     def of_items(cls, bundle: Bundle) -> "Encoder":
         """The candidate tower."""
-        return cls(bundle.candidate_tower, bundle.manifest.candidate_features, bundle.manifest.dimension)
+        return cls(bundle.path / CANDIDATE_TOWER, bundle.manifest.candidate_features, bundle.manifest.dimension)
 
     def encode(self, requests: Sequence[Mapping[str, Any]]) -> Floats:
         """The vectors of B requests; features left out count as missing.

@@ -19,3 +19,14 @@ class RequestError(Exception):
         self.message = message
         self.code = code
         self.field = field
+
+    @classmethod
+    def at(cls, field: str, rule: str, *, code: str = "invalid_request") -> "RequestError":
+        """The error of a field that breaks a rule."""
+        return cls(f"{field}: {rule}", code=code, field=field)
+
+    def inside(self, place: str) -> None:
+        """Puts a place in the request, such as "queries.3.", before the field at fault."""
+        self.message = f"{place}{self.message}"
+        self.args = (self.message,)
+        self.field = None if self.field is None else f"{place}{self.field}"

@@ -7,8 +7,10 @@ one before; 408 where the body is late, 503 where the answer is, the end of the 
 import asyncio
 from contextvars import copy_context
 
+from starlette.types import Message, Receive, Send
+
 from serving import metrics
-from serving.asgi import CLOSE, Message, Receive, Send, answer
+from serving.asgi import CLOSE, answer
 from serving.schemas import error_bytes
 
 LOOK_S = 0.25

@@ -40,7 +40,7 @@ def check_features(specs: Sequence[FeatureSpec], features: Mapping[str, Any]) ->
             _check_value(spec, name, value)
             continue
         if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-            raise _wrong(name, f"must be a list, got {_type_name(value)}")
+            raise _wrong(name, f"must be a list, got {type_name(value)}")
         if len(value) > spec.length and spec.kind not in HISTORY_KINDS:
             raise _wrong(name, f"at most {spec.length} values, got {len(value)}")
         if spec.dtype == "string" and set(map(type, value)) <= {str}:
@@ -48,15 +48,15 @@ def check_features(specs: Sequence[FeatureSpec], features: Mapping[str, Any]) ->
         for place, each in enumerate(value):
             _check_value(spec, f"{name}.{place}", each)
         if spec.kind == "history_times":
-            history = features.get(history_of(spec))
+            history = features.get(history_of(name))
             items = len(history) if isinstance(history, Sequence) else 0
             if len(value) != items:
-                raise _wrong(name, f"one time for each item of {history_of(spec)}, {items} here; got {len(value)}")
+                raise _wrong(name, f"one time for each item of {history_of(name)}, {items} here; got {len(value)}")
 
 
-def history_of(times: FeatureSpec) -> str:
+def history_of(times: str) -> str:
     """The name of the history whose times an input of kind "history_times" holds."""
-    return times.name.removesuffix("_times")
+    return times.removesuffix("_times")
 
 
 def is_missing(value: Any) -> bool:
@@ -104,7 +104,7 @@ def _check_value(spec: FeatureSpec, name: str, value: Any) -> None:
         right = _is_number(value) and bool(0 <= value <= greatest) and value == int(value)
         expected = f"a whole number from 0 to {greatest}"
     if not right:
-        raise _wrong(name, f"must be {expected}, got {_shown(value)}")
+        raise _wrong(name, f"must be {expected}, got {shown(value)}")
 
 
 def _is_number(value: Any) -> bool:
@@ -116,14 +116,15 @@ def _raw(value: Any) -> Any:
     return value.encode("utf-8", "replace") if isinstance(value, str) else value
 
 
-def _shown(value: Any) -> str:
-    # The caller's own value, but only short and simple ones: the answer must not echo a megabyte.
+def shown(value: Any) -> str:
+    """A caller's own value, where it is short and simple: the answer must not echo a megabyte. Else its JSON type."""
     if isinstance(value, bool | int | float) and len(text := repr(value)) <= 30:
         return text
-    return _type_name(value)
+    return type_name(value)
 
 
-def _type_name(value: Any) -> str:
+def type_name(value: Any) -> str:
+    """What JSON calls a value."""
     if isinstance(value, str):
         return "a string"
     if isinstance(value, Mapping):
@@ -134,4 +135,4 @@ def _type_name(value: Any) -> str:
 
 
 def _wrong(name: str, reason: str) -> RequestError:
-    return RequestError(f"features.{name}: {reason}", field=f"features.{name}")
+    return RequestError.at(f"features.{name}", reason)

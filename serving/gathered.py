@@ -3,11 +3,16 @@
 In: values from any thread, about 0.2 µs each. Out: what histograms and counters of prometheus-client would hold had
 each value been written at once, as soon as `write` was called. That matters where several processes share their values
 through files: there one written value costs 1 to 3 µs.
+
+The library publishes nothing that takes many values of a histogram at once, and what a collector of one's own gives is
+not shared between processes. So `ManyHistogram` uses three names of its `Histogram` that are not published:
+`_upper_bounds`, `_sum` and `_buckets`, which are the same in 0.21.0 and 0.26.0. A test compares what it writes with
+`observe`, one value after another, in the release that is installed.
 """
 
 import threading
 from collections import Counter as Tally
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
@@ -47,10 +52,21 @@ class ManyHistogram(Histogram):
             self._buckets[place].inc(int(counts[place]))
 
 
-class Gathered(Generic[T]):
-    """Values that wait. Appending and cutting off the front are each one step for the other threads: none is lost."""
+def count_many(counter: Counter, labels: Iterable[tuple[str, ...]]) -> None:
+    """Counts a step of 1 for each of the labels."""
+    for each, count in Tally(labels).items():
+        counter.labels(*each).inc(count)
 
-    def __init__(self) -> None:
+
+class Gathered(Generic[T]):
+    """Values that wait. Appending and cutting off the front are each one step for the other threads: none is lost.
+
+    Args:
+        write_many: writes some of them.
+    """
+
+    def __init__(self, write_many: Callable[[list[T]], None]) -> None:
+        self._write_many = write_many
         self._values: list[T] = []
 
     def add(self, *values: T) -> None:
@@ -67,36 +83,4 @@ class Gathered(Generic[T]):
         if count := len(self._values):
             taken = self._values[:count]
             del self._values[:count]
-            self._write(taken)
-
-    def _write(self, values: list[T]) -> None:
-        raise NotImplementedError
-
-
-class Amounts(Gathered[float]):
-    """Values of a histogram."""
-
-    def __init__(self, histogram: ManyHistogram) -> None:
-        super().__init__()
-        self._histogram = histogram
-
-    def _write(self, values: list[float]) -> None:
-        self._histogram.observe_many(values)
-
-
-class Counts(Gathered[tuple[str, ...]]):
-    """Labels, each a step of 1 of a counter.
-
-    Attributes:
-        untold: how many were written, by the first label; whoever tells of them sets it back.
-    """
-
-    def __init__(self, counter: Counter) -> None:
-        super().__init__()
-        self._counter = counter
-        self.untold: Tally[str] = Tally()
-
-    def _write(self, values: list[tuple[str, ...]]) -> None:
-        for labels, count in Tally(values).items():
-            self._counter.labels(*labels).inc(count)
-            self.untold[labels[0]] += count
+            self._write_many(taken)

@@ -40,17 +40,17 @@ class Generation(Generic[T]):
 
 
 @dataclass(frozen=True)
-class _Now(Generic[T]):
-    active: Generation[T]
-    canary: Generation[T] | None
-    share: float
+class _Roles(Generic[T]):
+    """Who answers: the paths of what should, or what does."""
 
+    active: T
+    canary: T | None = None
+    share: float = 0.0
 
-@dataclass(frozen=True)
-class _Wanted:
-    active: Path
-    canary: Path | None
-    share: float
+    @property
+    def by_name(self) -> dict[str, T]:
+        """Who has which role."""
+        return {"active": self.active} if self.canary is None else {"active": self.active, "canary": self.canary}
 
 
 @dataclass(frozen=True)
@@ -75,19 +75,24 @@ class Generations(Generic[T]):
         self.path, self._open = path, open
         self._versions: Versions | None = None
         self._checking = threading.Lock()
-        self._now: _Now[T] | None = None
+        self._now: _Roles[Generation[T]] | None = None
         self._refused: dict[str, _Refusal] = {}
         self._retired: list[weakref.ref[T]] = []
 
     @property
     def active(self) -> Generation[T]:
         """What answers, but for the canary's share."""
-        return self._answering().active
+        return self._roles().active
 
     @property
     def canary(self) -> Generation[T] | None:
         """What answers the canary's share of the users, or None."""
-        return self._answering().canary
+        return self._roles().canary
+
+    @property
+    def answering(self) -> dict[str, Generation[T]]:
+        """What answers, by its role: "active", and "canary" where there is one."""
+        return self._roles().by_name
 
     @property
     def refused(self) -> dict[str, str]:
@@ -133,50 +138,50 @@ class Generations(Generic[T]):
         Args:
             user_id: None, or an empty one, gets the active bundle.
         """
-        now = self._answering()
+        now = self._roles()
         if now.canary is None or not user_id or _place(user_id, now.canary.name) >= now.share:
             return now.active
         return now.canary
 
-    def _answering(self) -> _Now[T]:
+    def _roles(self) -> _Roles[Generation[T]]:
         if self._now is None:
             raise RuntimeError("open_first() comes before everything else")
         return self._now
 
     def _check(self) -> str | None:
-        before, refused = self._answering(), self._refused
+        before, refused = self._roles(), self._refused
         try:
             wanted = self._wanted()
         except BundleError as error:
             self._refused = {ACTIVE: _Refusal(str(error), str(error), (None, None))}
         else:
             self._flip(wanted, self._generation(wanted.active) or before.active)
-        now = self._answering()
+        now = self._roles()
         told = [] if now.active is before.active else [f"{now.active.name} answers now, after {before.active.name}"]
         if (now.canary, now.share) != (before.canary, before.share):
             told.append(f"canary {now.canary.name} for {now.share:.2%} of the users" if now.canary else "no canary")
         told += [f"refused: {each.reason}" for name, each in self._refused.items() if refused.get(name) != each]
         return "; ".join(told) or None
 
-    def _flip(self, wanted: _Wanted, active: Generation[T]) -> None:
+    def _flip(self, wanted: _Roles[Path], active: Generation[T]) -> None:
         canary = None if wanted.canary is None else self._generation(wanted.canary)
-        names = {wanted.active.name, *([wanted.canary.name] if wanted.canary else [])}
+        names = {path.name for path in wanted.by_name.values()}
         self._refused = {name: refusal for name, refusal in self._refused.items() if name in names}
-        old = self._now
-        self._now = _Now(active, canary, 0.0 if canary is None else wanted.share)
-        for generation in {old.active, old.canary} if old else set():
-            if generation is not None and generation not in (active, canary):
-                # Not the generation: a request keeps only what was opened.
-                self._retired.append(weakref.ref(generation.opened))
+        before = self._held()
+        self._now = _Roles(active, canary, 0.0 if canary is None else wanted.share)
+        # Not the generation: a request keeps only what was opened.
+        self._retired += [weakref.ref(each.opened) for each in before if each not in (active, canary)]
+
+    def _held(self) -> list[Generation[T]]:
+        return [] if self._now is None else list(self._now.by_name.values())
 
     def _generation(self, path: Path) -> Generation[T] | None:
         """The bundle at a path: one that answers already, or opened; None where it is refused."""
         # Before it is opened: what is written meanwhile is for the next look.
         stamp = _stamp(path / MANIFEST)
         stamps = (_stamp(self.path / ACTIVE), stamp)
-        held = (self._now.active, self._now.canary) if self._now else ()
-        for each in held:
-            if each is not None and (each.name, each.stamp) == (path.name, stamp):
+        for each in self._held():
+            if (each.name, each.stamp) == (path.name, stamp):
                 self._note(path.name, None)
                 return each
         refusal = self._refused.get(path.name)
@@ -195,16 +200,12 @@ class Generations(Generic[T]):
         self._note(path.name, _Refusal(reason, short, stamps))
         return None
 
-    def _wanted(self) -> _Wanted:
+    def _wanted(self) -> _Roles[Path]:
         if self._versions is None:
-            return _Wanted(self.path, None, 0.0)
+            return _Roles(self.path)
         active = self._versions.read()
-        canary = active.canary
-        return _Wanted(
-            self._versions.path(active.active),
-            None if canary is None else self._versions.path(canary.bundle),
-            0.0 if canary is None else canary.share,
-        )
+        path, canary = self._versions.path(active.active), active.canary
+        return _Roles(path) if canary is None else _Roles(path, self._versions.path(canary.bundle), canary.share)
 
     def _note(self, name: str, refusal: _Refusal | None) -> None:
         # A new mapping each time: other threads may be reading the old one.

@@ -6,9 +6,10 @@ probing from ``crc32(id) % S``, S the greatest power of two below its length; -1
 """
 
 import mmap
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import cast, overload
+from typing import overload
 from zlib import crc32
 
 import numpy as np
@@ -23,6 +24,10 @@ Bytes = mmap.mmap | bytes
 
 PARTS = ("bytes", "offsets", "slots")
 BLOCK = 65_536
+# What JSON writes in another way than UTF-8 does.
+ESCAPED = re.compile(rb'["\\\x00-\x1f]')
+# In the array for JSON every id takes the room of the longest.
+LONGEST = 64
 
 
 class Ids(Sequence[str]):
@@ -66,9 +71,9 @@ class Ids(Sequence[str]):
         paths = [bundle / f"{column}_{part}.npy" for part in PARTS]
         if not any(path.exists() for path in paths):
             return None
-        text = cast(NDArray[np.uint8], files.open_array(bundle, paths[0].name, np.uint8, (None,)))
-        offsets = cast(NDArray[np.int64], files.open_array(bundle, paths[1].name, np.int64, (count + 1,)))
-        slots = cast(NDArray[np.int32], files.open_array(bundle, paths[2].name, np.int32, (None,)))
+        text = files.open_array(bundle, paths[0].name, np.uint8, (None,))
+        offsets = files.open_array(bundle, paths[1].name, np.int64, (count + 1,))
+        slots = files.open_array(bundle, paths[2].name, np.int32, (None,))
         if offsets[0] != 0 or offsets[-1] != len(text) or (np.diff(offsets) < 0).any():
             raise BundleError(f"{paths[1]}: must rise from 0 to the {len(text)} bytes of the ids")
         taken = slots[slots >= 0]
@@ -117,6 +122,21 @@ class Ids(Sequence[str]):
         """The ids of rows in UTF-8, each in 0..N - 1."""
         text, begins, ends = self.text, self.offsets[rows] + self.start, self.offsets[rows + 1] + self.start
         return [text[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+
+    def plain(self) -> NDArray[np.bytes_] | None:
+        """The ids as they stand in JSON between two quotes, [N]; None where some are long, or need more than quotes.
+
+        Python's own strings lie all over the memory, and each one that is touched costs a trip there; these lie in one
+        array. So an answer of a hundred ids is put together without a hundred objects.
+        """
+        longest = int(np.diff(self.offsets).max(initial=0))
+        if not 0 < longest <= LONGEST or ESCAPED.search(self.text, self.start):
+            return None
+        plain = np.empty(len(self), f"S{longest}")
+        for first in range(0, len(self), BLOCK):
+            rows = np.arange(first, min(first + BLOCK, len(self)))
+            plain[rows] = self.raw(rows)
+        return plain
 
 
 class RowOf(Mapping[str, int]):

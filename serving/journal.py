@@ -6,7 +6,6 @@ flushed to the disk with every commit. It must lie on a disk of this machine: WA
 
 import fcntl
 import json
-import os
 import secrets
 import sqlite3
 import threading
@@ -16,6 +15,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+
+from serving.staging import flush
 
 FILE = "journal.sqlite"
 LOCK = "journal.lock"
@@ -225,12 +226,8 @@ def _create(path: Path) -> None:
             connection.execute("COMMIT")
     if new:
         # The names of file and directory must last as long as what will be in them.
-        for directory in (path.parent, path.parent.absolute().parent):
-            handle = os.open(directory, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+        flush(path.parent)
+        flush(path.parent.absolute().parent)
 
 
 @contextmanager

@@ -7,8 +7,10 @@ waits for the caller holds no place: neither half a body nor an answer that is n
 import asyncio
 import math
 
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 from serving import metrics
-from serving.asgi import CLOSE, App, Message, Receive, Scope, Send, answer
+from serving.asgi import CLOSE, answer
 from serving.exchange import Exchange, Exchanges
 from serving.schemas import error_bytes
 from serving.settings import Settings
@@ -63,7 +65,7 @@ class Limits:
         settings: the limits.
     """
 
-    def __init__(self, app: App, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self.app, self._settings = app, settings
         self.in_flight = self.heavy = 0
         self._line = Line(settings.max_concurrent)

@@ -7,8 +7,7 @@ each bundle's catalogue and live events of users, both within one look at the jo
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,7 +40,7 @@ class Live:
 
     Args:
         journal: where changes are kept; without one nothing can be changed.
-        item_encoder: loads the candidate tower of a bundle; called when a bundle's first item must be encoded.
+        item_encoder: loads the candidate tower of a bundle; called once for each, when it is first asked for.
     """
 
     def __init__(self, journal: Journal | None, item_encoder: Callable[[Bundle], ItemEncoder]) -> None:
@@ -113,20 +112,22 @@ class Live:
         journal = self._journal()
         checked = []
         for place, (item_id, features, attributes) in enumerate(items):
-            with _named(path.format(place)):
+            try:
                 if not item_id:
-                    raise RequestError("id: must not be empty", field="id")
+                    raise RequestError.at("id", "must not be empty")
                 check_features(recaller.bundle.manifest.candidate_features, features)
                 checked.append((item_id, features, checked_attributes(attributes, recaller.bundle.attribute_schema)))
+            except RequestError as error:
+                error.inside(path.format(place))
+                raise
         vectors = self._encode(recaller.bundle, [(item_id, features) for item_id, features, _ in items])
         for place in np.flatnonzero(~vectors.any(axis=1)).tolist():
-            field = f"{path.format(place)}features"
             known = ", ".join(spec.name for spec in recaller.bundle.manifest.candidate_features) or "none"
-            raise RequestError(
-                f"{field}: training learnt nothing of these values, so that the item could not be recalled; "
+            raise RequestError.at(
+                f"{path.format(place)}features",
+                "training learnt nothing of these values, so that the item could not be recalled; "
                 f"the features are {known}",
                 code="not_recallable",
-                field=field,
             )
         seq = journal.put_items(checked)
         self._show()
@@ -198,8 +199,7 @@ class Live:
             changes[each.item_id] = Change(each.item_id, None, attributes)
             if not each.deleted:
                 encoded.append((each.item_id, each.features))
-        vectors = self._encode(bundle, encoded) if encoded else np.empty((0, bundle.manifest.dimension), np.float32)
-        for (item_id, _), vector in zip(encoded, vectors, strict=True):
+        for (item_id, _), vector in zip(encoded, self._encode(bundle, encoded), strict=True):
             if vector.any():
                 changes[item_id] = Change(item_id, vector, changes[item_id].attributes)
             else:
@@ -207,21 +207,18 @@ class Live:
                 del changes[item_id]
         return list(changes.values())
 
-    def _encode(self, bundle: Bundle, items: Sequence[tuple[str, Mapping[str, Any]]]) -> Floats:
+    def encoder(self, bundle: Bundle) -> ItemEncoder:
+        """The candidate tower of a bundle, loaded once."""
         if bundle not in self._encoders:
             self._encoders[bundle] = self._item_encoder(bundle)
-        encoder = self._encoders[bundle]
+        return self._encoders[bundle]
+
+    def _encode(self, bundle: Bundle, items: Sequence[tuple[str, Mapping[str, Any]]]) -> Floats:
+        if not items:
+            return np.empty((0, bundle.manifest.dimension), np.float32)
+        encoder = self.encoder(bundle)
         named = next((spec.name for spec in bundle.manifest.candidate_features if spec.kind == "id"), None)
         requests = [dict(features) if named is None else {named: item_id, **features} for item_id, features in items]
-        blocks = [encoder.encode(requests[begin : begin + BATCH]) for begin in range(0, len(requests), BATCH)]
-        return np.concatenate(blocks) if blocks else np.empty((0, bundle.manifest.dimension), np.float32)
-
-
-@contextmanager
-def _named(prefix: str) -> Iterator[None]:
-    """Puts the place of an item before the field that an error names."""
-    try:
-        yield
-    except RequestError as error:
-        field = None if error.field is None else f"{prefix}{error.field}"
-        raise RequestError(f"{prefix}{error.message}", code=error.code, field=field) from None
+        return np.concatenate(
+            [encoder.encode(requests[begin : begin + BATCH]) for begin in range(0, len(requests), BATCH)]
+        )

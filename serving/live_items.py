@@ -5,7 +5,7 @@ N are the bundle's, rows from N on the overlay's. A changed item gets a new over
 """
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -84,69 +84,48 @@ class LiveItems:
     """Takes changes in, one thread at a time, and shows them as views.
 
     Args:
-        item_rows: item id -> row of the bundle, [N].
-        dimension: D.
-        schema: the item columns and their types.
-        join: item ids [M] and their vectors [M, D] to what recall searches; by default the vectors themselves.
+        bundle: an opened bundle.
+        item_counts: how often items were taken since it was made; a mapping that grows.
     """
 
-    def __init__(
-        self,
-        item_rows: Mapping[str, int],
-        dimension: int,
-        schema: Mapping[str, pl.DataType],
-        join: Callable[[Sequence[str], Floats], Floats] = lambda ids, vectors: vectors,
-    ) -> None:
-        self._item_rows = item_rows
-        self._join = join
-        self._schema = pl.Schema(dict(schema))
+    def __init__(self, bundle: Bundle, item_counts: Mapping[str, int]) -> None:
+        self._bundle, self._item_counts = bundle, item_counts
+        vectors, none = np.empty((0, bundle.manifest.dimension), np.float32), np.empty(0, np.int64)
+        recall_vectors = self._recall_vectors([], vectors)
+        alive = np.empty(0, np.bool_)
+        self.view = View(bundle.manifest.items, [], vectors, recall_vectors, alive, self._frame([]), {}, none)
         self._lock = threading.Lock()
-        empty = np.empty((0, dimension), np.float32)
-        self.view = View(
-            len(item_rows),
-            [],
-            empty,
-            join([], empty),
-            np.empty(0, np.bool_),
-            self._frame([]),
-            {},
-            np.empty(0, np.int64),
-        )
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Makes a new view of the changes, in their order; readers of the old one are not disturbed."""
         with self._lock:
             old = self.view
             rows, ids = dict(old.rows), list(old.ids)
-            alive = np.concatenate([old.alive, np.zeros(len(changes), np.bool_)])
+            alive = np.concatenate([old.alive, np.ones(len(changes), np.bool_)])
             added: list[Change] = []
             buried = []
             for change in changes:
-                if (before := rows.get(change.item_id, -1)) >= 0:
+                in_bundle, before = self._bundle.item_rows.get(change.item_id), rows.pop(change.item_id, None)
+                if before is not None and before >= 0:
                     alive[before - old.base] = False
-                if change.item_id not in rows and (row := self._item_rows.get(change.item_id)) is not None:
-                    buried.append(row)
-                if change.item_id in self._item_rows:
+                if in_bundle is not None:
                     rows[change.item_id] = -1
-                else:
-                    rows.pop(change.item_id, None)
+                    if before is None:
+                        buried.append(in_bundle)
                 if change.vector is not None:
                     rows[change.item_id] = old.base + len(ids)
-                    alive[len(ids)] = True
                     added.append(change)
                     ids.append(change.item_id)
-            vectors = np.array([change.vector for change in added], np.float32)
+            vectors = np.array([change.vector for change in added], np.float32).reshape(-1, old.vectors.shape[1])
+            recall_vectors = self._recall_vectors(ids[len(old.ids) :], vectors)
             frame = self._frame([{**change.attributes, "item_id": change.item_id} for change in added])
-            joined = np.concatenate([old.vectors, vectors]) if added else old.vectors
             view = View(
                 old.base,
                 ids,
-                joined,
-                np.concatenate([old.recall_vectors, self._join([each.item_id for each in added], vectors)])
-                if added
-                else old.recall_vectors,
+                np.concatenate([old.vectors, vectors]),
+                np.concatenate([old.recall_vectors, recall_vectors]),
                 alive[: len(ids)],
-                pl.concat([old.attributes, frame]) if added else old.attributes,
+                pl.concat([old.attributes, frame]),
                 rows,
                 np.unique(np.concatenate([old.buried, np.array(buried, np.int64)])),
             )
@@ -162,12 +141,30 @@ class LiveItems:
                 return
             places = np.array([old.rows[item_id] for item_id in taken], np.int64) - old.base
             recall_vectors = old.recall_vectors.copy()
-            recall_vectors[places] = self._join(taken, old.vectors[places])
+            recall_vectors[places] = self._recall_vectors(taken, old.vectors[places])
             self.view = replace(old, recall_vectors=recall_vectors)
 
     def _frame(self, attributes: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-        columns = {name: [each.get(name) for each in attributes] for name in self._schema}
-        return pl.DataFrame(columns, schema=self._schema)
+        schema = self._bundle.attribute_schema
+        return pl.DataFrame({name: [each.get(name) for each in attributes] for name in schema}, schema=schema)
+
+    def _recall_vectors(self, item_ids: Sequence[str], vectors: Floats) -> Floats:
+        """The vectors that recall searches of items [M] with vectors [M, D]: [M, D + 2], without a prior the vectors.
+
+        An item of the bundle keeps its prior. A new one has the median of new items, or that of its events since the
+        bundle was made, where that is more; each counts as the mean event of the window.
+        """
+        bundle, prior = self._bundle, self._bundle.manifest.prior
+        if prior is None or bundle.item_prior is None:
+            return vectors
+        shares = np.tile(np.array(prior.new_item, np.float32), (len(item_ids), 1))
+        for place, item_id in enumerate(item_ids):
+            row = bundle.item_rows.get(item_id)
+            if row is not None:
+                shares[place] = bundle.item_prior[row]
+            elif count := self._item_counts.get(item_id, 0):
+                shares[place, 0] = max(shares[place, 0], float(log_share(count * prior.event_weight, prior.mean_count)))
+        return recall_vectors(vectors, shares, prior)
 
 
 def _without_dead(view: View) -> View:
@@ -175,44 +172,12 @@ def _without_dead(view: View) -> View:
     living = view.living
     row = np.full(len(view.ids), -1, np.int64)
     row[living] = np.arange(len(living)) + view.base
-    rows = {item_id: -1 if old < 0 else int(row[old - view.base]) for item_id, old in view.rows.items()}
-    return View(
-        view.base,
-        [view.ids[place] for place in living.tolist()],
-        view.vectors[living],
-        view.recall_vectors[living],
-        np.ones(len(living), np.bool_),
-        view.attributes[living],
-        rows,
-        view.buried,
+    return replace(
+        view,
+        ids=[view.ids[place] for place in living.tolist()],
+        vectors=view.vectors[living],
+        recall_vectors=view.recall_vectors[living],
+        alive=view.alive[living],
+        attributes=view.attributes[living],
+        rows={item_id: -1 if old < 0 else int(row[old - view.base]) for item_id, old in view.rows.items()},
     )
-
-
-def live_recall_vectors(
-    bundle: Bundle, item_counts: Mapping[str, int], item_ids: Sequence[str], vectors: Floats
-) -> Floats:
-    """The vectors that recall searches of live items.
-
-    An item of the bundle keeps its prior. A new one has the median of new items, or that of its events since the bundle
-    was made, where that is more; each counts as the mean event of the window.
-
-    Args:
-        bundle: an opened bundle.
-        item_counts: how often items were taken since.
-        item_ids: [M].
-        vectors: [M, D].
-
-    Returns:
-        [M, D + 2]; without a prior the vectors.
-    """
-    prior = bundle.manifest.prior
-    if prior is None or bundle.item_prior is None:
-        return vectors
-    shares = np.tile(np.array(prior.new_item, np.float32), (len(item_ids), 1))
-    for place, item_id in enumerate(item_ids):
-        row = bundle.item_rows.get(item_id)
-        if row is not None:
-            shares[place] = bundle.item_prior[row]
-        elif count := item_counts.get(item_id, 0):
-            shares[place, 0] = max(shares[place, 0], float(log_share(count * prior.event_weight, prior.mean_count)))
-    return recall_vectors(vectors, shares, prior)

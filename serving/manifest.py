@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from serving.errors import BundleError
 
@@ -25,7 +25,16 @@ EXPORT = "`towers export --run RUN --out BUNDLE`"
 BUNDLES_SHOWN = 5
 
 Count = Annotated[int, Field(ge=0)]
-RelativePath = Annotated[str, Field(min_length=1)]
+
+
+def _inside(path: str) -> str:
+    parts = PurePosixPath(path).parts
+    if "\\" in path or path.startswith("/") or not parts or ".." in parts:
+        raise ValueError(f"{path!r} is not a path inside the bundle")
+    return path
+
+
+RelativePath = Annotated[str, AfterValidator(_inside)]
 
 
 class _Record(BaseModel):
@@ -72,8 +81,6 @@ class IndexInfo(_Record):
             raise ValueError(
                 f"kind {self.kind!r} with path {self.path!r}; a scann index has a path, an exact one has none"
             )
-        if self.path is not None:
-            inside(self.path)
         return self
 
 
@@ -140,17 +147,10 @@ class Manifest(_Record):
     live: LiveInfo | None = None
     prior: PriorInfo | None = None
     segmented_by: str | None = None
-    files: dict[str, FileInfo] = {}
+    files: dict[RelativePath, FileInfo] = {}
     libraries: dict[str, str] = {}
     lineage: dict[str, Any] = {}
     training: dict[str, Any] = {}
-
-    @field_validator("files")
-    @classmethod
-    def _files_inside(cls, files: dict[str, FileInfo]) -> dict[str, FileInfo]:
-        for path in files:
-            inside(path)
-        return files
 
     @field_validator("query_features", "candidate_features")
     @classmethod
@@ -164,13 +164,6 @@ class Manifest(_Record):
     def query_feature(self, kind: str) -> FeatureSpec | None:
         """The query tower's first feature of that kind, or None."""
         return next((feature for feature in self.query_features if feature.kind == kind), None)
-
-
-def inside(path: str) -> None:
-    """Raises ValueError unless `path` is relative and stays inside the bundle."""
-    parts = PurePosixPath(path).parts
-    if "\\" in path or path.startswith("/") or not parts or ".." in parts:
-        raise ValueError(f"{path!r} is not a path inside the bundle")
 
 
 def read_manifest(bundle: Path) -> Manifest:
@@ -211,19 +204,21 @@ def read_manifest(bundle: Path) -> Manifest:
 def not_a_bundle(path: Path) -> BundleError:
     """The error for a path that holds no manifest: what it is instead, and what to do."""
     if not path.exists():
-        return _no_bundle(path, f"no such directory; {EXPORT} makes a bundle")
-    if not path.is_dir():
-        return _no_bundle(path, f"a file; a bundle is a directory, and {EXPORT} makes one")
-    if (path / DATASET_FILE).is_file():
+        reason = f"no such directory; {EXPORT} makes a bundle"
+    elif not path.is_dir():
+        reason = f"a file; a bundle is a directory, and {EXPORT} makes one"
+    elif (path / DATASET_FILE).is_file():
         train = f"`towers train --dataset {path} --config RECIPE --out RUN`"
-        return _no_bundle(path, f"it is a data set; {train} and then {EXPORT} make a bundle")
-    if (path / RUN_FILE).is_file():
-        return _no_bundle(path, f"it is a run; `towers export --run {path} --out BUNDLE` makes a bundle of it")
-    if bundles := sorted(file.parent for file in path.glob(f"*/{MANIFEST}")):
+        reason = f"it is a data set; {train} and then {EXPORT} make a bundle"
+    elif (path / RUN_FILE).is_file():
+        reason = f"it is a run; `towers export --run {path} --out BUNDLE` makes a bundle of it"
+    elif bundles := sorted(file.parent for file in path.glob(f"*/{MANIFEST}")):
         names = ", ".join(map(str, bundles[:BUNDLES_SHOWN]))
         more = f" and {len(bundles) - BUNDLES_SHOWN} more" if len(bundles) > BUNDLES_SHOWN else ""
-        return _no_bundle(path, f"it is a directory of bundles; name one: {names}{more}")
-    return _no_bundle(path, f"no {MANIFEST} in it, and no bundles; {EXPORT} makes a bundle")
+        reason = f"it is a directory of bundles; name one: {names}{more}"
+    else:
+        reason = f"no {MANIFEST} in it, and no bundles; {EXPORT} makes a bundle"
+    return BundleError(f"{path}: not a bundle: {reason}")
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:
@@ -237,7 +232,3 @@ def write_manifest(manifest: Manifest, path: Path) -> None:
 def _digest(content: dict[str, Any]) -> str:
     """SHA-256 over canonical JSON: sorted keys, no spaces, ASCII."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def _no_bundle(path: Path, reason: str) -> BundleError:
-    return BundleError(f"{path}: not a bundle: {reason}")

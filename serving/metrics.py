@@ -11,6 +11,7 @@ is lost: at most that moment's timings, never a request.
 import os
 from collections import Counter as Tally
 from collections.abc import Iterable, Sequence
+from functools import cache, partial
 from typing import Any, Literal, NamedTuple, get_args
 
 from prometheus_client import (
@@ -23,7 +24,7 @@ from prometheus_client import (
 )
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from serving.gathered import FLUSHING, Amounts, Counts, Gathered, ManyHistogram
+from serving.gathered import FLUSHING, Gathered, ManyHistogram, count_many
 
 Stage = Literal["parse", "wait", "plan", "encode", "search", "serialise"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -87,15 +88,14 @@ _worker_starts = _counter("worker_starts_total", "Processes that began to answer
 _recall_wanted = _counter("index_recall_wanted_total", "Items of sampled queries' exact answers.", "version")
 _recall_found = _counter("index_recall_found_total", "Those of them that the index found.", "version")
 
-_STAGES = {name: Amounts(_stage_seconds.labels(name)) for name in STAGES}
-_BATCH = Amounts(_batch_queries)
-_FETCHED = Amounts(_overfetch)
-_ANSWERED = Counts(_queries)
-_FALLBACKS = Counts(_fallbacks)
-_REFUSED = Counts(_refused)
-_ROUTES: dict[str, Amounts] = {}
-_REQUESTS: dict[tuple[str, str, int], Counter] = {}
+_STAGES = {name: Gathered(_stage_seconds.labels(name).observe_many) for name in STAGES}
+_BATCH = Gathered(_batch_queries.observe_many)
+_FETCHED = Gathered(_overfetch.observe_many)
+_ANSWERED = Gathered(partial(count_many, _queries))
+_FALLBACKS = Gathered(partial(count_many, _fallbacks))
+_REFUSED = Gathered(partial(count_many, _refused))
 _GATHERED: list[Gathered[Any]] = [*_STAGES.values(), _BATCH, _FETCHED, _ANSWERED, _FALLBACKS, _REFUSED]
+_untold: Tally[str] = Tally()  # turned away since the log was last told, by reason
 _now_in_flight = 0
 _told: set[Answering] = set()
 
@@ -128,15 +128,18 @@ def fell_back(reason: Literal["popular", "exact"]) -> None:
 
 
 def refused(reason: str) -> None:
-    """A request or a connection was turned away; the reason is the name of a limit, out of a fixed few."""
+    """A request or a connection was turned away; the reason is the name of a limit, out of a fixed few.
+
+    In the thread of the event loop, as `refusals`.
+    """
     _REFUSED.add((reason,))
+    _untold[reason] += 1
 
 
 def refusals() -> Tally[str]:
     """How many were turned away since this was last asked, by reason, in this worker; for the log."""
-    with FLUSHING:
-        _REFUSED.write()
-        told, _REFUSED.untold = _REFUSED.untold, Tally()
+    told = _untold.copy()
+    _untold.clear()
     return told
 
 
@@ -161,19 +164,21 @@ def served(route: str, method: str, status: int, seconds: float) -> None:
         status: of the answer.
         seconds: since it was begun.
     """
-    key = route, method, status
-    counter = _REQUESTS.get(key)
-    if counter is None:
-        labelled = method if method in METHODS else "other"
-        counter = _requests.labels(route, labelled, str(status))
-        if labelled == method:  # A caller may send any word as a method: such are not kept.
-            _REQUESTS[key] = counter
-    counter.inc()
-    amounts = _ROUTES.get(route)
-    if amounts is None:
-        amounts = _ROUTES[route] = Amounts(_request_seconds.labels(route))
-        _GATHERED.append(amounts)
-    amounts.add(seconds)
+    # A caller may send any word as a method: such have no metrics of their own.
+    _requests_of(route, method if method in METHODS else "other", status).inc()
+    _seconds_of(route).add(seconds)
+
+
+@cache
+def _requests_of(route: str, method: str, status: int) -> Counter:
+    return _requests.labels(route, method, str(status))
+
+
+@cache
+def _seconds_of(route: str) -> Gathered[float]:
+    seconds = Gathered(_request_seconds.labels(route).observe_many)
+    _GATHERED.append(seconds)
+    return seconds
 
 
 def started() -> None:

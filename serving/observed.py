@@ -12,10 +12,11 @@ import secrets
 import time
 from itertools import count
 
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving import metrics
-from serving.asgi import CLOSE, App, Message, Receive, Scope, Send, answer
+from serving.asgi import CLOSE, answer
 from serving.drain import Drain
 from serving.logs import SERVER, request_id
 from serving.schemas import error_bytes
@@ -41,7 +42,7 @@ class Observed:
         drain: whether the service is stopping.
     """
 
-    def __init__(self, app: App, settings: Settings, drain: Drain) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, drain: Drain) -> None:
         self.app, self._drain = app, drain
         self._logged, self._slow_s = settings.access_log, settings.slow_ms / 1e3
         self._routes: _Templates | None = None
@@ -127,16 +128,10 @@ class _Templates:
     """From a path to the template of its route; anything else is one word, or callers could make series at will."""
 
     def __init__(self, routes: list[BaseRoute]) -> None:
-        paths: dict[str, re.Pattern[str] | None] = {
-            path: getattr(route, "path_regex", None) for route in routes if (path := getattr(route, "path", None))
-        }
-        self._plain = {path: path for path in paths if "{" not in path}
-        self._patterns = [
-            # `{item_id:path}` is the router's way to take slashes; to readers it is `{item_id}`.
-            (re.sub(r":\w+}", "}", path), regex)
-            for path, regex in paths.items()
-            if regex is not None and "{" in path
-        ]
+        # In `path` the router's way to take slashes shows, `{item_id:path}`; in `path_format` it is `{item_id}`.
+        regexes = {route.path_format: route.path_regex for route in routes if isinstance(route, Route)}
+        self._plain = {template: template for template in regexes if "{" not in template}
+        self._patterns = [(template, regex) for template, regex in regexes.items() if "{" in template]
 
     def of(self, path: str) -> str:
         plain = self._plain.get(path)

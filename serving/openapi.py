@@ -3,7 +3,7 @@
 In: the app, and the bundle once it is open. Out: the document, as `/openapi.json` gives it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -14,13 +14,14 @@ from pydantic.json_schema import models_json_schema
 from serving.access import OPEN, reads
 from serving.attributes import attribute_json_schema
 from serving.bundle import Bundle
-from serving.condition_schema import COMPONENTS, FORMS, condition_schemas
-from serving.conditions import kinds
+from serving.condition_limits import GREATEST_DEPTH, GREATEST_NODES, GREATEST_VALUES
+from serving.conditions import OPERATORS_OF, Kind, kinds
 from serving.features import GREATEST, GREATEST_FLOAT32, GREATEST_INT64, HISTORY_KINDS
 from serving.manifest import FeatureSpec
 from serving.plan import GREATEST_NUMBER
 from serving.requests import (
     DEFAULT_K,
+    EmbedQuery,
     EmbedRequest,
     EventsRequest,
     ItemRequest,
@@ -32,6 +33,10 @@ from serving.requests import (
 from serving.schemas import ErrorResponse
 from serving.settings import Settings
 
+COMPONENTS = "#/components/schemas/"
+SEVERAL = {"in", "not_in"}  # operators whose value is a list
+FORMS = ("And", "Or", "Not")  # of the models; in the document each depth of a filter has its own
+
 BODIES: dict[tuple[str, str], type[BaseModel]] = {
     ("/recall", "post"): RecallRequest,
     ("/recall/batch", "post"): RecallBatchRequest,
@@ -42,69 +47,37 @@ BODIES: dict[tuple[str, str], type[BaseModel]] = {
     ("/events", "post"): EventsRequest,
 }
 
-LISTS = {
-    "RecallRequest": ("history", "exclude", "allow", "attributes"),
-    "SimilarRequest": ("items", "exclude", "allow", "attributes"),
-    "EmbedQuery": ("history",),
-}
-
-ERROR_EXAMPLES: dict[int, tuple[str, dict[str, Any]]] = {
-    400: (
-        "The body is not JSON",
-        {"code": "invalid_json", "message": "the body is not valid JSON: EOF", "field": None},
-    ),
-    401: (
-        "No key, or one that is not known",
-        {"code": "no_key", "message": "send a key: Authorization: Bearer KEY", "field": None},
-    ),
+# By status: what it says of a request, and an example's code and message.
+ERROR_EXAMPLES = {
+    400: ("The body is not JSON", "invalid_json", "the body is not valid JSON: EOF"),
+    401: ("No key, or one that is not known", "no_key", "send a key: Authorization: Bearer KEY"),
     403: (
         "A key that may only read",
-        {
-            "code": "read_only",
-            "message": "this key may read; for changes and administration another one is needed",
-            "field": None,
-        },
+        "read_only",
+        "this key may read; for changes and administration another one is needed",
     ),
-    404: ("No such path", {"code": "not_found", "message": "no such path", "field": None}),
-    405: ("Another method", {"code": "method_not_allowed", "message": "GET is not allowed here", "field": None}),
-    408: (
-        "The body came too slowly",
-        {"code": "too_slow", "message": "the body of the request did not arrive in time", "field": None},
-    ),
+    404: ("No such path", "not_found", "no such path"),
+    405: ("Another method", "method_not_allowed", "GET is not allowed here"),
+    408: ("The body came too slowly", "too_slow", "the body of the request did not arrive in time"),
     409: (
         "The service keeps no live changes",
-        {
-            "code": "no_state",
-            "message": "this service keeps no live changes; start it with --state DIR",
-            "field": None,
-        },
+        "no_state",
+        "this service keeps no live changes; start it with --state DIR",
     ),
-    413: (
-        "The body is too large",
-        {"code": "too_large", "message": "the body is larger than 1048576 bytes", "field": None},
-    ),
-    415: (
-        "Not sent as JSON",
-        {"code": "unsupported_media_type", "message": "send Content-Type: application/json", "field": None},
-    ),
+    413: ("The body is too large", "too_large", "the body is larger than 1048576 bytes"),
+    415: ("Not sent as JSON", "unsupported_media_type", "send Content-Type: application/json"),
     422: (
         "A field is wrong",
-        {
-            "code": "invalid_request",
-            "message": "user_id: must be a string, got 7; ids are strings, whatever they look like",
-            "field": "user_id",
-        },
+        "invalid_request",
+        "user_id: must be a string, got 7; ids are strings, whatever they look like",
     ),
     429: (
         "More requests than the service takes; Retry-After says when to come again",
-        {
-            "code": "too_many_requests",
-            "message": "as many requests as the service takes are being answered; try again",
-            "field": None,
-        },
+        "too_many_requests",
+        "as many requests as the service takes are being answered; try again",
     ),
-    500: ("A defect of the service", {"code": "internal", "message": "internal error; see the log", "field": None}),
-    503: ("No bundle is loaded yet", {"code": "not_ready", "message": "no bundle is loaded yet", "field": None}),
+    500: ("A defect of the service", "internal", "internal error; see the log"),
+    503: ("No bundle is loaded yet", "not_ready", "no bundle is loaded yet"),
 }
 
 ANSWER_EXAMPLE = {
@@ -120,14 +93,13 @@ RELOADED_EXAMPLE: dict[str, Any] = {"active": "2026-11-20", "canary": None, "ref
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route for these error statuses, with examples."""
-    return {
-        status: {
-            "model": ErrorResponse,
-            "description": ERROR_EXAMPLES[status][0],
-            "content": {"application/json": {"example": {"error": ERROR_EXAMPLES[status][1]}}},
-        }
-        for status in statuses
-    }
+    answers: dict[int | str, dict[str, Any]] = {}
+    for status in statuses:
+        description, code, message = ERROR_EXAMPLES[status]
+        example = {"code": code, "message": message, "field": "user_id" if status == 422 else None}
+        content = {"application/json": {"example": {"error": example}}}
+        answers[status] = {"model": ErrorResponse, "description": description, "content": content}
+    return answers
 
 
 def document(app: FastAPI, bundle: Bundle | None, settings: Settings) -> dict[str, Any]:
@@ -146,9 +118,9 @@ def document(app: FastAPI, bundle: Bundle | None, settings: Settings) -> dict[st
         ("EventsRequest", "events", settings.max_events),
     ):
         bodies[name]["properties"][field]["maxItems"] = most
-    for name, fields in LISTS.items():
-        for field in fields:
-            value = bodies[name]["properties"][field]
+    for asked in (RecallRequest, SimilarRequest, EmbedQuery):
+        for field in asked.limited:
+            value = bodies[asked.__name__]["properties"][field]
             value.get("anyOf", [value])[0]["maxItems"] = settings.max_list
     if bundle is not None:
         _name_features(bodies, ("RecallRequest", "EmbedQuery"), bundle.manifest.query_features)
@@ -173,14 +145,12 @@ def _ask_for_keys(schema: dict[str, Any]) -> None:
         for method, operation in operations.items():
             if path not in OPEN:
                 operation["security"] = [{"key": []}]
-                refused = (401,) if reads(method.upper(), path) else (401, 403)
-                operation["responses"] |= {str(status): _as_document(status) for status in refused}
-
-
-def _as_document(status: int) -> dict[str, Any]:
-    (response,) = errors(status).values()
-    content = {"schema": {"$ref": f"{COMPONENTS}ErrorResponse"}, **response["content"]["application/json"]}
-    return {"description": response["description"], "content": {"application/json": content}}
+                for status in (401,) if reads(method.upper(), path) else (401, 403):
+                    # FastAPI has done its part by now: the model must be named as it names models.
+                    response = errors(status)[status]
+                    response["content"]["application/json"]["schema"] = {"$ref": f"{COMPONENTS}ErrorResponse"}
+                    del response["model"]
+                    operation["responses"][str(status)] = response
 
 
 def _examples(bundle: Bundle | None) -> dict[str, Any]:
@@ -215,7 +185,7 @@ def _name_columns(bodies: dict[str, Any], bundle: Bundle) -> None:
     bodies["DiversityRequest"]["properties"]["column"]["enum"] = sorted(columns)
     for name in FORMS:
         del bodies[name]
-    bodies |= condition_schemas(columns)
+    bodies |= _condition_schemas(columns)
     for name in ("RecallRequest", "SimilarRequest"):
         bodies[name]["properties"]["filter"]["anyOf"] = [{"$ref": f"{COMPONENTS}Condition1"}, {"type": "null"}]
         bodies[name]["properties"]["attributes"]["items"]["enum"] = sorted(columns)
@@ -231,6 +201,38 @@ def _name_columns(bodies: dict[str, Any], bundle: Bundle) -> None:
     vector, dimension = bodies["RecallRequest"]["properties"]["vector"]["anyOf"][0], bundle.manifest.dimension
     vector |= {"minItems": dimension, "maxItems": dimension}
     vector["items"] |= {"minimum": -GREATEST_NUMBER, "maximum": GREATEST_NUMBER}
+
+
+def _condition_schemas(columns: Mapping[str, Kind]) -> dict[str, Any]:
+    """`Condition1` is a whole filter, `Condition2` stands inside one, and so on; `Comparison` is at the end of each."""
+    comparisons = [form for kind in dict.fromkeys(columns.values()) for form in _comparisons(kind, columns)]
+    # Without columns there is nothing to compare.
+    schemas: dict[str, Any] = {"Comparison": {"anyOf": comparisons} if comparisons else {"not": {}}}
+    for depth in range(1, GREATEST_DEPTH + 1):
+        forms = [{"$ref": f"{COMPONENTS}Comparison"}]
+        if depth < GREATEST_DEPTH:
+            inner = {"$ref": f"{COMPONENTS}Condition{depth + 1}"}
+            several = {"type": "array", "items": inner, "minItems": 1, "maxItems": GREATEST_NODES - 1}
+            forms += [_object({"and": several}), _object({"or": several}), _object({"not": inner})]
+        schemas[f"Condition{depth}"] = {"anyOf": forms}
+    return schemas
+
+
+def _comparisons(kind: Kind, columns: Mapping[str, Kind]) -> list[dict[str, Any]]:
+    """What may be asked of the columns of one kind: with several values, and with one."""
+    value = {"type": "number" if kind == "number" else "string"}
+    several = {"type": "array", "items": value, "maxItems": GREATEST_VALUES}
+    names = [name for name, each in columns.items() if each == kind]
+    forms = []
+    for asked, what in ((SEVERAL, several), (set(OPERATORS_OF[kind]) - SEVERAL, value)):
+        if operators := [name for name in OPERATORS_OF[kind] if name in asked]:
+            forms.append(_object({"column": {"enum": names}, "op": {"enum": operators}, "value": what}))
+    return forms
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    required = list(properties)
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
 def _feature_schema(spec: FeatureSpec) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from serving.attributes import refuse_unknown_column
 from serving.bundle import Bundle
 from serving.catalogue import Snapshot
 from serving.conditions import check, kinds
@@ -72,10 +73,11 @@ class Planner:
     def __init__(self, bundle: Bundle, users: LiveUsers, *, encodes: bool) -> None:
         self.bundle, self.users, self.encodes = bundle, users, encodes
         self.kinds = kinds(bundle.attribute_schema)
-        self._id_feature = bundle.manifest.query_feature("id")
         self._history_feature = bundle.manifest.query_feature("history")
-        self._times_feature = bundle.manifest.query_feature("history_times")
-        self._item_feature = bundle.manifest.query_feature("item")
+        # The names of features by kind; "", which names none, where the tower takes no such thing.
+        kinds_read = ("id", "item", "history", "history_times")
+        features = [bundle.manifest.query_feature(kind) for kind in kinds_read]
+        self._id, self._item, self._history, self._times = ["" if each is None else each.name for each in features]
 
     def stored(self, queries: Sequence[RecallQuery], items: Snapshot) -> dict[int, Plan]:
         """Plans, by place, of those that only name a known user: `plan` of each, faster where they come together."""
@@ -103,10 +105,8 @@ class Planner:
         try:
             return self._plan(query, items)
         except RequestError as error:
-            if not query.path:
-                raise
-            field = None if error.field is None else f"{query.path}{error.field}"
-            raise RequestError(f"{query.path}{error.message}", code=error.code, field=field) from None
+            error.inside(query.path)
+            raise
 
     def _plan(self, query: RecallQuery, items: Snapshot) -> Plan:
         self._check(query)
@@ -162,38 +162,34 @@ class Planner:
 
     def _check(self, query: RecallQuery) -> None:
         if query.k < 1:
-            raise RequestError(f"k: must be at least 1, got {query.k}", field="k")
+            raise RequestError.at("k", f"must be at least 1, got {query.k}")
         if query.wanted.filter is not None:
             check(query.wanted.filter, self.kinds)
-        if (diversity := query.diversity) is not None and diversity.column not in self.kinds:
-            raise RequestError(
-                f"diversity.column: no such column {diversity.column!r}; there are "
-                f"{', '.join(sorted(self.kinds)) or 'none'}",
-                field="diversity.column",
-            )
+        if query.diversity is not None:
+            refuse_unknown_column(query.diversity.column, self.kinds, "diversity.column")
         if query.vector is None:
             return
         dimension = self.bundle.manifest.dimension
         if len(query.vector) != dimension:
-            raise RequestError(f"vector: must hold {dimension} numbers, got {len(query.vector)}", field="vector")
+            raise RequestError.at("vector", f"must hold {dimension} numbers, got {len(query.vector)}")
         if not all(abs(number) <= GREATEST_NUMBER for number in query.vector):
-            raise RequestError(f"vector: its numbers must lie within +-{GREATEST_NUMBER:g}", field="vector")
+            raise RequestError.at("vector", f"its numbers must lie within +-{GREATEST_NUMBER:g}")
 
     def _user_id(self, query: RecallQuery, features: Mapping[str, Any]) -> str | None:
         """The user a query is about; a known one among the features goes before the one beside them."""
-        named = None if self._id_feature is None else features.get(self._id_feature.name)
+        named = features.get(self._id)
         known = named in self.bundle.query_rows or len(self.users.items(named)) > 0
         return named if named is not None and known else query.user_id
 
     def _informative(self, features: Mapping[str, Any], items: Snapshot) -> bool:
         for name, value in features.items():
-            if self._id_feature is not None and name == self._id_feature.name:
+            if name == self._id:
                 if value in self.bundle.query_rows:
                     return True
-            elif self._history_feature is not None and name == self._history_feature.name:
+            elif name == self._history:
                 if items.rows_of(value):
                     return True
-            elif self._times_feature is None or name != self._times_feature.name:
+            elif name != self._times:
                 return True
         return False
 
@@ -207,26 +203,23 @@ class Planner:
     ) -> dict[str, Any]:
         """The features as sent, completed by user id and history where the tower takes them."""
         complete = dict(features)
-        if self._id_feature is not None and query.user_id is not None:
-            complete.setdefault(self._id_feature.name, query.user_id)
+        if self._id and query.user_id is not None:
+            complete.setdefault(self._id, query.user_id)
         if self._history_feature is not None:
-            name = self._history_feature.name
-            sent = self._trained(features.get(name)) or history
+            sent = self._trained(features.get(self._history)) or history
             # Unknown items would only push known ones out of the last `length`.
-            complete[name] = sent or self._stored(user_row, live)[-(self._history_feature.length or 0) :]
-        if self._times_feature is not None:
-            timed = features.get(history_of(self._times_feature)) or ()
-            times = complete.pop(self._times_feature.name, None) or ()
+            complete[self._history] = sent or self._stored(user_row, live)[-(self._history_feature.length or 0) :]
+        if self._times in complete:
+            timed, times = features.get(history_of(self._times)) or (), complete.pop(self._times)
             known = [time for item, time in zip(timed, times, strict=False) if item in self.bundle.item_rows]
-            complete |= {self._times_feature.name: known} if known else {}
+            complete |= {self._times: known} if known else {}
         return complete
 
     def _history_length(
         self, features: Mapping[str, Any], history: Sequence[str], user_row: int | None, live: Sequence[str]
     ) -> int:
         """How much the user is known to have taken: what was sent, else what is stored and what came since."""
-        named = None if self._history_feature is None else features.get(self._history_feature.name)
-        if sent := len(self._trained(named)) or len(history):
+        if sent := len(self._trained(features.get(self._history))) or len(history):
             return sent
         return len(live) + (0 if user_row is None else len(self.bundle.seen(user_row)))
 
@@ -262,11 +255,9 @@ class Planner:
             seen = items.current(self.bundle.seen(user_row).astype(np.int64))
         ids = [*query.exclude]
         if query.exclude_seen and (features or live or query.similar_to):
-            ids += [*(query.similar_to or ()), *live]
-            if self._history_feature is not None:
-                ids += features.get(self._history_feature.name, ())
-            if self._item_feature is not None and self._item_feature.name in features:
-                ids.append(features[self._item_feature.name])
+            ids += [*(query.similar_to or ()), *live, *features.get(self._history, ())]
+            if self._item in features:
+                ids.append(features[self._item])
         rows = (items.rows_of(ids) if ids else []) + (history if query.exclude_seen else [])
         if rows:
             seen = np.concatenate([np.array(rows, np.int64), seen])

@@ -24,13 +24,13 @@ QUERIES, K, SEED = 32, 100, 0
 LEAST_RECALL = 0.5
 
 
-def open_probed(path: Path, *, verify: bool = True) -> Recaller:
+def open_probed(path: Path) -> Recaller:
     """Opens a bundle as `open_recaller` does, with both towers, and probes it.
 
     Raises:
         BundleError: names the path and the reason.
     """
-    recaller = open_recaller(path, verify=verify)
+    recaller = open_recaller(path)
     open_item_encoder(recaller.bundle)
     probe(recaller)
     return recaller
@@ -119,3 +119,6 @@ def _answer(recaller: Recaller) -> None:
             raise BundleError(
                 f"must be {k} items with finite scores, were {len(set(answer.ids))} from {answer.source!r} for {by}"
             )
+    # One alone goes another way than several together; and whoever comes first finds both ways warm.
+    for query in asked[:3]:
+        recaller.recall(query)

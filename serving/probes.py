@@ -6,9 +6,11 @@ is refused; the first two need no key. So however many ask, one search and one s
 
 import asyncio
 import logging
+import math
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Generic, TypeVar
 
 import anyio.to_thread
@@ -16,6 +18,7 @@ from anyio import CapacityLimiter
 from fastapi import Request, Response
 
 from serving import metrics as measured
+from serving.direct import Json
 from serving.errors import RequestError
 from serving.index import Index
 from serving.index_watch import unwatched
@@ -23,7 +26,6 @@ from serving.logs import SERVER
 from serving.recall import Recaller
 from serving.service import Service
 
-JSON = "application/json"
 # What a search by /readyz has found is told for so long: well below the interval of any prober.
 HELD_S = 0.5
 
@@ -35,71 +37,43 @@ _threads = CapacityLimiter(2)
 
 
 class Shared(Generic[T]):
-    """Work in a thread, one at a time, each for all who wait when it begins: a result is never older than a request.
+    """Work in a thread, one piece at a time, each for all who wait when it begins."""
 
-    Args:
-        work: blocking work.
-    """
-
-    def __init__(self, work: Callable[[], T]) -> None:
-        self._work = work
+    def __init__(self) -> None:
         self._next: asyncio.Task[T] | None = None  # made, and not begun
         self._last: asyncio.Task[T] | None = None
+        self._made_at = -math.inf
 
-    async def result(self) -> T:
-        """What the work gave that began after this call."""
+    async def result(self, work: Callable[[], T], held_s: float = 0.0) -> T:
+        """What the work gave that began after this call.
+
+        Args:
+            work: the same for all who ask; blocking.
+            held_s: how many seconds ago it may have ended instead.
+        """
         if self._next is None or self._next.done():  # done before it began: its loop was stopped
-            self._next = self._last = asyncio.create_task(self._run(self._last))
+            self._next = self._last = asyncio.create_task(self._run(work, held_s, self._last))
         # A caller who goes away leaves the others their result.
         return await asyncio.shield(self._next)
 
-    async def _run(self, before: "asyncio.Task[T] | None") -> T:
+    async def _run(self, work: Callable[[], T], held_s: float, before: "asyncio.Task[T] | None") -> T:
         if before is not None and not before.done():
             await asyncio.wait([before])
         self._next = None  # Whoever comes from now on waits for the one after.
-        return await anyio.to_thread.run_sync(self._work, limiter=_threads)
-
-
-class _Search:
-    """The searches of one index that probes ask for.
-
-    Attributes:
-        fault: why the last one says that it cannot answer, None where it can.
-        good_until: how long that holds.
-        running: the one that is being made.
-    """
-
-    def __init__(self) -> None:
-        self.fault: str | None = None
-        self.good_until = 0.0
-        self.running: asyncio.Task[None] | None = None
-
-    async def ask(self, recaller: Recaller) -> str | None:
-        """What holds now, by a search where none was made just now."""
-        if time.monotonic() >= self.good_until:
-            if self.running is None or self.running.done():
-                self.running = asyncio.create_task(self._make(recaller))
-            await asyncio.shield(self.running)
-        return self.fault
-
-    async def _make(self, recaller: Recaller) -> None:
-        try:
-            finds = await anyio.to_thread.run_sync(_finds, recaller, limiter=_threads)
-            self.fault = None if finds else "a search finds nothing"
-        except Exception:
-            log.exception("%s: a search failed", recaller.bundle.path)
-            self.fault = "a search failed; see the log"
-        self.good_until = time.monotonic() + HELD_S
+        if time.monotonic() - self._made_at >= held_s:
+            self._made = await anyio.to_thread.run_sync(work, limiter=_threads)
+            self._made_at = time.monotonic()
+        return self._made
 
 
 # By index, not by bundle: another one is asked at once. Weakly, as one that answers no more must go.
-_searches: weakref.WeakKeyDictionary[Index, _Search] = weakref.WeakKeyDictionary()
-_scrape = Shared(measured.exposition)
+_searches: weakref.WeakKeyDictionary[Index, Shared[str | None]] = weakref.WeakKeyDictionary()
+_scrape: Shared[tuple[bytes, str]] = Shared()
 
 
 async def healthz() -> Response:
     """The process is alive and its event loop turns."""
-    return Response(b'{"status":"ok"}', media_type=JSON)
+    return Json(b'{"status":"ok"}')
 
 
 async def readyz(request: Request) -> Response:
@@ -109,21 +83,25 @@ async def readyz(request: Request) -> Response:
         raise RequestError("no bundle is loaded yet", code="not_ready")
     if request.app.state.drain.begun:
         raise RequestError("the service is stopping", code="stopping")
-    generations = service.generations
-    for generation in filter(None, (generations.active, generations.canary)):
-        search = _searches.setdefault(generation.opened.index, _Search())
-        fault = await search.ask(generation.opened)
+    for generation in service.generations.answering.values():
+        search = _searches.setdefault(generation.opened.index, Shared())
+        fault = await search.result(partial(_fault, generation.opened), HELD_S)
         if fault is not None:
             raise RequestError(fault, code="not_ready")
-    return Response(b'{"status":"ready"}', media_type=JSON)
+    return Json(b'{"status":"ready"}')
 
 
 async def metrics() -> Response:
     """What all workers measured, in Prometheus's text format."""
-    body, content_type = await _scrape.result()
+    body, content_type = await _scrape.result(measured.exposition)
     return Response(body, headers={"content-type": content_type})
 
 
-def _finds(recaller: Recaller) -> bool:
-    rows, _ = unwatched(recaller.index).search(recaller.bundle.recall_vectors[:1], 1)
-    return bool(rows[0, 0] >= 0)
+def _fault(recaller: Recaller) -> str | None:
+    """Why a search made now says that a bundle cannot answer, None where it can."""
+    try:
+        rows, _ = unwatched(recaller.index).search(recaller.bundle.recall_vectors[:1], 1)
+    except Exception:
+        log.exception("%s: a search failed", recaller.bundle.path)
+        return "a search failed; see the log"
+    return None if rows[0, 0] >= 0 else "a search finds nothing"

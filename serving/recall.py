@@ -51,10 +51,6 @@ class Work:
         """Places of the plans whose vector the tower makes."""
         return [place for place, plan in enumerate(self.plans) if plan.vector is None and plan.source != "popular"]
 
-    def some(self, places: Sequence[int]) -> "Work":
-        """Some of the plans."""
-        return Work(self.items, [self.plans[place] for place in places], self.vectors[list(places)])
-
 
 class Recaller:
     """Answers from one bundle, and from what changed since it was made.
@@ -98,11 +94,7 @@ class Recaller:
         Raises:
             RequestError: as `recall`, for the first wrong query.
         """
-        work = self.begin(queries)
-        if work.errors:
-            raise work.errors[min(work.errors)]
-        self.encode(work)
-        return self.answers(work)
+        return self.answers(self._encoded(queries))
 
     def begin(self, queries: Sequence[RecallQuery]) -> Work:
         """Plans queries; a wrong one gets its own error, and the others their plans."""
@@ -165,11 +157,15 @@ class Recaller:
 
     def embed(self, queries: Sequence[RecallQuery]) -> list[Embedded]:
         """The vectors that `recall_many` would search with."""
+        work = self._encoded(queries)
+        return [Embedded(vector, plan.source) for plan, vector in zip(_settled(work), work.vectors, strict=True)]
+
+    def _encoded(self, queries: Sequence[RecallQuery]) -> Work:
         work = self.begin(queries)
         if work.errors:
             raise work.errors[min(work.errors)]
         self.encode(work)
-        return [Embedded(vector, plan.source) for plan, vector in zip(_settled(work), work.vectors, strict=True)]
+        return work
 
     def recall_users(self, query_rows: Rows, k: int, *, exclude_seen: bool = True) -> tuple[Rows, Floats]:
         """Answers for many known users at once: the batched form for bulk recall and offline checks.

@@ -3,14 +3,15 @@
 In: a request body. Out: the model, or a `RequestError` that names the field. Ids are strings on the wire.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from serving.catalogue import Wanted
 from serving.conditions import Condition
 from serving.errors import RequestError
+from serving.features import shown
 from serving.query import EVERYTHING, Diversity, RecallQuery
 from serving.settings import Settings
 
@@ -38,7 +39,13 @@ class DiversityRequest(_Body):
 
 
 class _Wanted(_Body):
-    """Which items may come back."""
+    """Which items may come back.
+
+    Attributes:
+        limited: the fields whose length is limited.
+    """
+
+    limited: ClassVar[tuple[str, ...]] = ("exclude", "allow", "attributes")
 
     k: Whole = Field(DEFAULT_K, ge=1, description="how many items")
     # A factory: a default in place is copied for each request.
@@ -56,10 +63,6 @@ class _Wanted(_Body):
         json_schema_extra={"default": []},
     )
 
-    def lists(self) -> Iterable[tuple[str, list[str] | None]]:
-        """The lists whose length is limited, by name."""
-        return ("exclude", self.exclude), ("allow", self.allow), ("attributes", self.attributes)
-
     def query(self, **more: Any) -> RecallQuery:
         """What is asked, with what a subclass knows beside it."""
         everything = self.allow is None and self.filter is None
@@ -73,6 +76,8 @@ class _Wanted(_Body):
 class EmbedQuery(_Body):
     """Who asks. All keys are optional."""
 
+    limited: ClassVar[tuple[str, ...]] = ("history",)
+
     user_id: str | None = Field(None, description="a user; one known to the bundle is answered from the stored vector")
     features: dict[str, Any] | None = Field(None, description="raw features of the query tower by name")
     history: list[str] | None = Field(None, description="item ids, newest last; unknown ones are ignored")
@@ -81,17 +86,14 @@ class EmbedQuery(_Body):
 class RecallRequest(_Wanted, EmbedQuery):
     """The body of `POST /recall`. All keys are optional; with none of them the answer is the popular items."""
 
+    limited = (*_Wanted.limited, *EmbedQuery.limited)
+
     vector: list[float] | None = Field(None, description="a query vector of your own; goes before features and history")
     exclude_seen: bool = Field(True, description="also leave out the user's seen items and the given history")
     segment: str | None = Field(
         None,
         description="where nothing is known of the user: whose popular items come first; an unknown one is ignored",
     )
-
-    def lists(self) -> Iterable[tuple[str, list[str] | None]]:
-        """The lists whose length is limited, by name."""
-        limited = ("exclude", self.exclude), ("allow", self.allow), ("attributes", self.attributes)
-        return *limited, ("history", self.history)
 
     def query(self, **more: Any) -> RecallQuery:
         """What is asked."""
@@ -115,11 +117,9 @@ class RecallBatchRequest(_Body):
 class SimilarRequest(_Wanted):
     """The body of `POST /similar`: items like these, which do not come back themselves."""
 
-    items: list[str] = Field(min_length=1, description="item ids; unknown ones are ignored")
+    limited = (*_Wanted.limited, "items")
 
-    def lists(self) -> Iterable[tuple[str, list[str] | None]]:
-        """The lists whose length is limited, by name."""
-        return *super().lists(), ("items", self.items)
+    items: list[str] = Field(min_length=1, description="item ids; unknown ones are ignored")
 
     def query(self, **more: Any) -> RecallQuery:
         """What is asked."""
@@ -189,8 +189,8 @@ def limited(request: _Wanted, settings: Settings, path: str = "") -> RecallQuery
     if "k" not in request.model_fields_set:
         request.k = min(DEFAULT_K, settings.max_k)
     if request.k > settings.max_k:
-        raise RequestError(f"{path}k: must be at most {settings.max_k}, got {request.k}", field=f"{path}k")
-    _refuse_long(request.lists(), settings.max_list, path)
+        raise RequestError.at(f"{path}k", f"must be at most {settings.max_k}, got {request.k}")
+    _refuse_long(request, settings.max_list, path)
     query: RecallQuery = request.query(path=path)
     refuse_large([query], settings, f"{path}k")
     return query
@@ -210,7 +210,7 @@ def refuse_large(queries: Sequence[RecallQuery], settings: Settings, field: str 
     count, most = sum(query.k * (1 + len(query.attributes)) for query in queries), settings.max_answer_values
     if count > most:
         what = "the sum over all queries of k" if field == "queries" else "k"
-        raise RequestError(f"{field}: {what} x (1 + attributes) must be at most {most}, got {count}", field=field)
+        raise RequestError.at(field, f"{what} x (1 + attributes) must be at most {most}, got {count}")
 
 
 def described(request: EmbedQuery, settings: Settings, path: str) -> RecallQuery:
@@ -219,17 +219,19 @@ def described(request: EmbedQuery, settings: Settings, path: str) -> RecallQuery
     Raises:
         RequestError: one is not.
     """
-    _refuse_long([("history", request.history)], settings.max_list, path)
+    _refuse_long(request, settings.max_list, path)
     return RecallQuery(user_id=request.user_id, features=request.features, history=request.history, path=path)
 
 
-def _refuse_long(lists: Iterable[tuple[str, Sequence[str] | None]], most: int, path: str) -> None:
-    for name, values in lists:
+def _refuse_long(request: _Wanted | EmbedQuery, most: int, path: str) -> None:
+    for name in request.limited:
+        values = getattr(request, name)
         if values and len(values) > most:
-            raise RequestError(f"{path}{name}: must hold at most {most}, got {len(values)}", field=f"{path}{name}")
+            raise RequestError.at(f"{path}{name}", f"must hold at most {most}, got {len(values)}")
 
 
-_EXPECTED = {
+# What is expected by Pydantic's type of the error; what is in braces stands in its context.
+_RULES = {
     "string_type": "must be a string",
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
@@ -240,6 +242,12 @@ _EXPECTED = {
     "model_type": "must be an object",
     "model_attributes_type": "must be an object",
     "missing": "is missing",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "string_too_short": "must not be empty",
+    "string_pattern_mismatch": "must hold no line break",
+    "string_too_long": "must have at most {max_length} characters",
+    "too_short": "must hold at least {min_length}",
 }
 
 
@@ -253,17 +261,10 @@ def explained(detail: dict[str, Any], model: type[BaseModel] | None = None) -> R
         keys = model.model_fields if model is not None and len(detail["loc"]) == 1 else ()
         allowed = f"; allowed are {', '.join(keys)}" if keys else ""
         return RequestError(f"{where}: no such key{allowed}", field=field)
-    context = detail.get("ctx", {})
-    rules = {
-        "greater_than_equal": f"must be at least {context.get('ge')}",
-        "less_than_equal": f"must be at most {context.get('le')}",
-        "string_too_short": "must not be empty",
-        "string_pattern_mismatch": "must hold no line break",
-        "string_too_long": f"must have at most {context.get('max_length')} characters",
-        "too_short": f"must hold at least {context.get('min_length')}",
-        "list_type": f"must be a list of {_lists_of(model, field)}",
-    }
-    rule = rules.get(detail["type"]) or _EXPECTED.get(detail["type"], detail["msg"])
+    if detail["type"] == "list_type":
+        rule = f"must be a list of {_lists_of(model, field)}"
+    else:
+        rule = _RULES[detail["type"]].format(**detail.get("ctx", {})) if detail["type"] in _RULES else detail["msg"]
     if detail["type"] == "missing":
         return RequestError(f"{where}: {rule}", field=field)
     hint = "; ids are strings, whatever they look like" if rule == "must be a string" else ""
@@ -278,14 +279,7 @@ def _lists_of(model: type[BaseModel] | None, field: str | None) -> str:
 
 
 def _shown(came: Any) -> str:
-    if isinstance(came, int | float) and len(str(came)) <= 30:
-        return str(came)
+    """What came, in short; bytes are a whole body."""
     if isinstance(came, list):
         return f"a list of {len(came)}"
-    return _JSON_NAMES.get(type(came), "something else")
-
-
-_JSON_NAMES: dict[type, str] = {
-    str: "a string", dict: "an object", type(None): "null", int: "a number", float: "a number", bool: "a boolean",
-    bytes: "no object",
-}  # fmt: skip
+    return "no object" if isinstance(came, bytes) else shown(came)

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from serving import metrics
-from serving.attributes import refuse_unknown_columns
+from serving.attributes import refuse_unknown_column
 from serving.direct import Json
 from serving.errors import RequestError
 from serving.filtering import OVERFETCH_LIMIT
@@ -210,7 +210,7 @@ async def _writing(service: Service, write: Callable[[], T]) -> T:
 
 def _at_most(values: Sequence[object], most: int, field: str) -> None:
     if len(values) > most:
-        raise RequestError(f"{field}: must hold at most {most}, got {len(values)}", field=field)
+        raise RequestError.at(field, f"must hold at most {most}, got {len(values)}")
 
 
 def _pick(service: Service, query: RecallQuery) -> Recaller:
@@ -220,8 +220,8 @@ def _pick(service: Service, query: RecallQuery) -> Recaller:
         RequestError: it has not all the item columns that are asked for.
     """
     recaller = service.pick(None if query.vector is not None else query.user_id)
-    if query.attributes:
-        refuse_unknown_columns(query.attributes, recaller.catalogue.kinds, query.path)
+    for name in query.attributes:
+        refuse_unknown_column(name, recaller.catalogue.kinds, f"{query.path}attributes")
     return recaller
 
 

@@ -94,7 +94,6 @@ class ScannIndex:
         item_vectors: Floats,
         parameters: ScannParameters | None = None,
         *,
-        threads: int = 0,
         sample_per_leaf: int = SAMPLE_PER_LEAF,
     ) -> "ScannIndex":
         """Trains an index on all item vectors.
@@ -102,7 +101,6 @@ class ScannIndex:
         Args:
             item_vectors: [N, D], finite.
             parameters: None takes `ScannParameters.for_size`.
-            threads: training threads, 0 for all cores.
             sample_per_leaf: items that train the centre of each leaf, on average.
 
         Raises:
@@ -111,7 +109,8 @@ class ScannIndex:
         pybind = _scann()
         items, dimension = item_vectors.shape
         parameters = parameters or ScannParameters.for_size(items, dimension)
-        builder = pybind.builder(np.asarray(item_vectors), TUNED_K, "dot_product").set_n_training_threads(threads)
+        builder = pybind.builder(np.asarray(item_vectors), TUNED_K, "dot_product")
+        builder = builder.set_n_training_threads(0)  # all cores
         if parameters.leaves:
             sample = min(items, sample_per_leaf * parameters.leaves)
             searched = max(1, parameters.leaves_searched)

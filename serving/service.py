@@ -5,7 +5,6 @@ In: the settings. Out: a `Service`, from whose `pick` every request gets the bun
 
 import asyncio
 import logging
-import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -14,18 +13,16 @@ from anyio import CapacityLimiter
 
 from serving import metrics
 from serving.batching import Batcher
-from serving.bundle import Bundle
 from serving.gathered import unmeasured
-from serving.generations import Generation, Generations
+from serving.generations import Generations
 from serving.index import ExactIndex
 from serving.index_watch import Watched, found
 from serving.journal import Journal, JournalError
-from serving.live import ItemEncoder, Live
+from serving.live import Live
 from serving.logs import SERVER
 from serving.opening import load_libraries, missing_index, open_recaller
-from serving.pace import Rest, at_once, beside_answers
+from serving.pace import at_once, beside_answers
 from serving.probe import open_item_encoder, probe
-from serving.query import RecallQuery
 from serving.recall import Recaller
 from serving.settings import Settings
 
@@ -54,8 +51,7 @@ class Service:
     def __init__(self, settings: Settings, *, verified: Path | None = None) -> None:
         self.settings, self._verified = settings, verified
         self.journal = None if settings.state is None else Journal.open(settings.state)
-        self._encoders: weakref.WeakKeyDictionary[Bundle, ItemEncoder] = weakref.WeakKeyDictionary()
-        self.live = Live(self.journal, self._encoders.__getitem__)
+        self.live = Live(self.journal, open_item_encoder)
         self.generations: Generations[Recaller] = Generations(settings.bundle, self._open)
         self.batcher = Batcher(settings.max_microbatch)
         self.writers = CapacityLimiter(WRITERS)
@@ -73,7 +69,9 @@ class Service:
         load_libraries()
         self.generations.open_first()
         self._verified, self._started = None, True
-        self._tell(self.generations.active)
+        bundle = self.generations.active.opened.bundle
+        told = bundle.manifest
+        log.info("%s: model %s, %d items, %d users", bundle.path, told.model_version, told.items, told.queries)
         metrics.started()
         self._measure()
 
@@ -105,29 +103,28 @@ class Service:
         async with asyncio.TaskGroup() as looks:
             looks.create_task(_repeat(lambda: asyncio.to_thread(self.live.refresh)))
             looks.create_task(_repeat(lambda: asyncio.wrap_future(self.reload())))
-            looks.create_task(_repeat(_at_once(self._measure)))
-            looks.create_task(_repeat(_at_once(_tell_refusals), TELL_S))
+            # These two are short, and in the event loop itself: a thread would be waited for longer.
+            looks.create_task(_repeat(self._measure))
+            looks.create_task(_repeat(_tell_refusals, TELL_S))
             if every := self.settings.index_sample_s:
                 sampling = asyncio.get_running_loop().run_in_executor
                 looks.create_task(_repeat(lambda: sampling(self._samples, self._sample_index), every))
 
     def _measure(self) -> None:
         """Writes what was measured, and what answers now."""
-        active, canary = self.generations.active, self.generations.canary
         metrics.answering(
             [
                 metrics.Answering(role, each.name, each.opened.bundle.manifest.model_version)
-                for role, each in (("active", active), ("canary", canary))
-                if each is not None
+                for role, each in self.generations.answering.items()
             ]
         )
         metrics.bundles_refused(len(self.generations.refused))
-        view = active.opened.catalogue.live.view
+        view = self.generations.active.opened.catalogue.live.view
         metrics.live(len(view.living), len(view.buried), self.live.users.count)
         metrics.flush()
 
     def _sample_index(self) -> None:
-        for generation in filter(None, (self.generations.active, self.generations.canary)):
+        for generation in self.generations.answering.values():
             recaller = generation.opened
             if isinstance(recaller.index, Watched) and (sample := recaller.index.take()) is not None:
                 wanted, right = found(sample, recaller.exact)
@@ -141,7 +138,14 @@ class Service:
 
     def _open(self, path: Path) -> Recaller:
         # At the start nobody waits for answers yet.
-        recaller = self._opened(path, beside_answers() if self._started else at_once)
+        rest = beside_answers() if self._started else at_once
+        verify = self.settings.verify and path != self._verified
+        recaller = open_recaller(path, verify=verify, users=self.live.users, rest=rest)
+        if self.journal is not None:
+            self.live.encoder(recaller.bundle)
+            rest()
+        with unmeasured():
+            probe(recaller, rest)
         if warning := missing_index(recaller.bundle):
             log.warning("%s", warning)
         if self.settings.index_sample_s and not isinstance(recaller.index, ExactIndex):
@@ -153,48 +157,18 @@ class Service:
             log.error("live changes cannot be read: %s", error)
         return recaller
 
-    def _opened(self, path: Path, rest: Rest) -> Recaller:
-        verify = self.settings.verify and path != self._verified
-        recaller = open_recaller(path, verify=verify, users=self.live.users, rest=rest)
-        if self.journal is not None:
-            self._encoders[recaller.bundle] = open_item_encoder(recaller.bundle)
-            rest()
-        with unmeasured():
-            probe(recaller, rest)
-            for query in _warm_up_queries(recaller.bundle):
-                recaller.recall(query)
-        return recaller
 
-    def _tell(self, generation: Generation[Recaller]) -> None:
-        manifest = generation.opened.bundle.manifest
-        log.info(
-            "%s: model %s, %d items, %d users",
-            generation.opened.bundle.path,
-            manifest.model_version,
-            manifest.items,
-            manifest.queries,
-        )
-
-
-async def _repeat(look: Callable[[], Awaitable[object]], every_s: float = LOOK_S) -> None:
-    """Looks every moment, whatever a look raises, until it is cancelled."""
+async def _repeat(look: Callable[[], Awaitable[object] | None], every_s: float = LOOK_S) -> None:
+    """Looks every moment, and waits for the look where it takes time, whatever it raises, until it is cancelled."""
     while True:
         await asyncio.sleep(every_s)
         try:
-            await look()
+            if (looking := look()) is not None:
+                await looking
         except JournalError as error:
             log.error("live changes cannot be read: %s", error)
         except Exception:
             log.exception("a look at the bundles or the journal failed")
-
-
-def _at_once(look: Callable[[], None]) -> Callable[[], Awaitable[None]]:
-    """A short look as one that can be waited for; in the event loop, as a thread would be waited for longer."""
-
-    async def looking() -> None:
-        look()
-
-    return looking
 
 
 def _tell_refusals() -> None:
@@ -210,10 +184,3 @@ def _without_place(reason: str, bundle: Path) -> str:
         if parent.name:  # "/" would fit everywhere
             reason = reason.replace(f"{parent}/", "")
     return reason
-
-
-def _warm_up_queries(bundle: Bundle) -> list[RecallQuery]:
-    queries = [RecallQuery(), RecallQuery(history=[bundle.item_names[0]])]
-    if len(bundle.query_names):
-        queries.append(RecallQuery(user_id=bundle.query_names[0]))
-    return queries

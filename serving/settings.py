@@ -10,13 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
-from pydantic_settings import (
-    BaseSettings,
-    InitSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 PREFIX = "TOWERS_"
 # Settings of earlier versions, and what does their work.
@@ -93,12 +87,11 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """What is given, then the environment, then the file."""
-        given = init_settings.init_kwargs if isinstance(init_settings, InitSettingsSource) else {}
-        config = given.get("config") or os.environ.get(f"{PREFIX}CONFIG")
+        config = init_settings().get("config") or os.environ.get(f"{PREFIX}CONFIG")
         if not config:
             return init_settings, env_settings
-        file_content(Path(config))  # The source takes a file that is not there for an empty one.
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, Path(config))
+        # Not the library's source of TOML files, which takes a file that is not there for an empty one.
+        return init_settings, env_settings, InitSettingsSource(settings_cls, file_content(Path(config)))
 
 
 def file_content(config: Path) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def publish(staging: Path, out: Path) -> None:
         if old.exists():
             old.rename(out)
         raise
-    _flush(out.parent)
+    flush(out.parent)
     remove(old)
     remove_left_overs(out)
 
@@ -103,22 +103,16 @@ def refuse_existing(out: Path, *, overwrite: bool = False, marker: str | None = 
         OutputExistsError: it is taken, and may not be replaced.
         OSError: its directory is none, or may not be written to.
     """
-    if not out.exists():
-        _refuse_unwritable(out)
-        return
-    if not overwrite:
-        raise OutputExistsError(f"{out} already exists; remove it, name another --out, or give --overwrite")
-    empty = out.is_dir() and not any(out.iterdir())
-    if not (empty or (out.is_file() if marker is None else (out / marker).is_file())):
-        kind = "a directory" if marker is None else f"no directory with {marker}"
-        raise OutputExistsError(
-            f"{out} is {kind}: --overwrite replaces only what this command writes; name another --out"
-        )
-    _refuse_unwritable(out)
-
-
-def _refuse_unwritable(out: Path) -> None:
-    """Asks whether `out` can be made in its directory, or that directory in the nearest one that is there."""
+    if out.exists():
+        if not overwrite:
+            raise OutputExistsError(f"{out} already exists; remove it, name another --out, or give --overwrite")
+        empty = out.is_dir() and not any(out.iterdir())
+        if not (empty or (out.is_file() if marker is None else (out / marker).is_file())):
+            kind = "a directory" if marker is None else f"no directory with {marker}"
+            raise OutputExistsError(
+                f"{out} is {kind}: --overwrite replaces only what this command writes; name another --out"
+            )
+    # Whether `out` can be made in its directory, or that directory in the nearest one that is there.
     place = next(each for each in out.absolute().parents if each.exists())
     if not place.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, f"cannot be written: {place} is not a directory", str(out))
@@ -130,7 +124,7 @@ def _refuse_unwritable(out: Path) -> None:
 def flush_to_disk(path: Path) -> None:
     """Asks the system to write a file or a whole directory to the disk: a rename must not overtake its data."""
     for each in [path, *path.rglob("*")] if path.is_dir() else [path]:
-        _flush(each)
+        flush(each)
 
 
 def remove(path: Path) -> None:
@@ -141,8 +135,8 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _flush(path: Path) -> None:
-    """One file, or of a directory only its entries: the names, and not what they hold."""
+def flush(path: Path) -> None:
+    """Flushes one file, or of a directory only its entries: the names, and not what they hold."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -160,6 +154,6 @@ def _lives(process: int) -> bool:
         os.kill(process, 0)  # Signal 0 only asks.
     except ProcessLookupError:
         return False
-    except PermissionError:
-        return True
+    except PermissionError:  # of another user
+        pass
     return True

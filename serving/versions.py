@@ -6,7 +6,6 @@ the active bundle, those before it, a canary. Bundles are only named here; `serv
 
 import fcntl
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -219,8 +218,7 @@ class Versions:
             before = self.read()
             if before.active == name:
                 raise BundleError(f"{self.root}: {name} is the active bundle; a canary is another one")
-            canary = Canary(bundle=name, share=share)
-            return self._write(Active(active=before.active, previous=before.previous, canary=canary))
+            return self._write(before.model_copy(update={"canary": Canary(bundle=name, share=share)}))
 
     def clear_canary(self) -> Active:
         """Gives every user the active bundle again.
@@ -229,8 +227,7 @@ class Versions:
             BundleError: no bundle is active, or `active.json` is damaged.
         """
         with self._alone():
-            before = self.read()
-            return self._write(Active(active=before.active, previous=before.previous))
+            return self._write(self.read().model_copy(update={"canary": None}))
 
     def _read(self) -> Active | None:
         try:
@@ -262,14 +259,12 @@ class Versions:
     def _alone(self) -> Iterator[Active | None]:
         """Holds the lock that every change is made under, and gives what is active; it goes with the process."""
         try:
-            handle = os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+            lock = (self.root / LOCK).open("ab")
         except (FileNotFoundError, NotADirectoryError):
             raise BundleError(f"{self.root}: no such directory") from None
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             yield self._read()
-        finally:
-            os.close(handle)
 
 
 def bundle_root(path: Path) -> Versions | None:

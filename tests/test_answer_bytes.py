@@ -16,7 +16,6 @@ from serving.bundle import Bundle
 from serving.catalogue import Wanted
 from serving.ids import Ids
 from serving.index import ExactIndex
-from serving.item_ids import ItemIds
 from serving.live_items import Change
 from serving.query import Recalled, RecallQuery
 from serving.recall import Recaller
@@ -64,7 +63,7 @@ def plain(recalled: Recalled) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", IDS)
 def test_an_answer_holds_its_records_whatever_the_ids(tmp_path: Path, kind: str) -> None:
     asked = world(tmp_path / "bundle", IDS[kind])
-    assert (asked.catalogue.item_ids.of(np.array([0])) is None) == (kind != "plain")
+    assert (asked.catalogue.plain_ids is None) == (kind != "plain")
     queries = [RecallQuery(user_id="u", k=k) for k in (1, 3, 20)] + [
         RecallQuery(k=2),
         RecallQuery(k=1, wanted=Wanted(allow=())),
@@ -92,8 +91,8 @@ def test_ids_are_given_only_where_quotes_make_json_of_them(ids: list[str]) -> No
     # No id holds a line break, and UTF-8 knows no lone surrogates.
     ids = [each for each in ids if not any(x == "\n" or "\ud800" <= x <= "\udfff" for x in each)] or ["1"]
     rows = np.arange(len(ids))[::-1]
-    found = ItemIds(Ids.of(pl.Series(ids, dtype=pl.String))).of(rows)
-    if found is None:
+    plain = Ids.of(pl.Series(ids, dtype=pl.String)).plain()
+    if plain is None:
         assert any(len(each.encode()) > 64 or json.dumps(each, ensure_ascii=False) != f'"{each}"' for each in ids)
     else:
-        assert [json.loads(b'"' + each + b'"') for each in found] == [ids[row] for row in rows]
+        assert [json.loads(b'"' + each + b'"') for each in plain.take(rows).tolist()] == [ids[row] for row in rows]

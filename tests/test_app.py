@@ -220,7 +220,7 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, bun
     with pytest.raises(DataError, match=r"TOWERS_MAX_K: .*integer.*, got 'many'"):
         serve_command.read_settings(bundle=bundle)
     with pytest.raises(DataError, match=r"port: .*65535, got 70000"):
-        serve_command.run(bundle, port=70_000)
+        serve_command.run(bundle=bundle, port=70_000)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from serving_world import DIMENSION, ITEMS, USERS, item_vectors, seen_rows, write_world
 
-from serving import bundle_writer
+from serving import bundle_files, bundle_writer
 from serving.bundle import Bundle
 from serving.bundle_writer import replace_index
 from serving.errors import BundleError
@@ -86,7 +86,7 @@ def test_a_bundle_without_users_opens(tmp_path: Path) -> None:
 
 
 def test_mapped_vectors_are_copied_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundle_writer, "BLOCK_ROWS", 7)
+    monkeypatch.setattr(bundle_files, "BLOCK_ROWS", 7)
     np.save(tmp_path / "v.npy", item_vectors())
     write_world(tmp_path / "bundle", item_vectors=np.load(tmp_path / "v.npy", mmap_mode="r"))
     np.testing.assert_array_equal(np.load(tmp_path / "bundle" / "item_vectors.npy"), item_vectors())

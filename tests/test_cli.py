@@ -174,11 +174,12 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
         ("recall --bundle b --k 9 --out o", (b, 9, o), {"users": None, "overwrite": False}),
         ("recall --bundle b --k 9 --users u --out o", (b, 9, o), {"users": Path("u"), "overwrite": False}),
         # What is not given is up to the variables, the settings file and the defaults (tests/test_settings.py).
-        ("serve", (None,) * 5, {"keys": None, "config": None}),
+        ("serve", (), dict.fromkeys(("bundle", "state", "host", "port", "workers", "keys", "config"))),
         (
             "serve --bundle b --host 0.0.0.0 --port 9000 --workers 4 --state s --keys k --config c",
-            (b, "0.0.0.0", 9000, 4, Path("s")),
-            {"keys": Path("k"), "config": Path("c")},
+            (),
+            {"bundle": b, "host": "0.0.0.0", "port": 9000, "workers": 4}
+            | {"state": Path("s"), "keys": Path("k"), "config": Path("c")},
         ),
         ("query --bundle b --user 007", ("007",), {"bundle": b, "url": None, "k": 10}),
         ("query --url http://x --user u --k 3", ("u",), {"bundle": None, "url": "http://x", "k": 3}),

@@ -5,6 +5,7 @@ import random
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from serving_world import ArithmeticEncoder, no_towers, write_world
 from serving import gathered, metrics
 from serving.app import create_app
 from serving.bundle import Bundle
-from serving.gathered import FLUSHING, Amounts, Counts, ManyHistogram
+from serving.gathered import FLUSHING, Gathered, ManyHistogram, count_many
 from serving.index import ExactIndex
 from serving.recall import Recaller
 from serving.settings import Settings
@@ -188,7 +189,7 @@ def test_searches_before_a_bundle_answers_are_not_counted(client: TestClient) ->
 
 def test_other_threads_are_measured_meanwhile() -> None:
     registry = CollectorRegistry()
-    counts = Counts(Counter("some", "s", ["which"], registry=registry))
+    counts = Gathered(partial(count_many, Counter("some", "s", ["which"], registry=registry)))
     with gathered.unmeasured():
         counts.add(("own",))
         other = threading.Thread(target=counts.add, args=(("other",),))
@@ -205,8 +206,8 @@ def test_nothing_is_lost_between_threads(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(gathered, "MOST_GATHERED", 64)
     switch = sys.getswitchinterval()
     registry = CollectorRegistry()
-    amounts = Amounts(ManyHistogram("amounts", "a", registry=registry, buckets=(1, 2)))
-    counts = Counts(Counter("counts", "c", ["which"], registry=registry))
+    amounts = Gathered(ManyHistogram("amounts", "a", registry=registry, buckets=(1, 2)).observe_many)
+    counts = Gathered(partial(count_many, Counter("counts", "c", ["which"], registry=registry)))
     threads, each = 6, 4_000
     over = threading.Event()
 
@@ -244,7 +245,7 @@ def test_nothing_is_lost_between_threads(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_lists_that_nobody_writes_stay_short() -> None:
     histogram = ManyHistogram("short", "s", registry=CollectorRegistry(), buckets=(1,))
-    amounts = Amounts(histogram)
+    amounts = Gathered(histogram.observe_many)
     for _ in range(gathered.MOST_GATHERED * 3 + 5):
         amounts.add(0.5)
     assert len(amounts._values) == 5

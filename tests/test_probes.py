@@ -137,7 +137,7 @@ def test_one_search_answers_all_probes_of_a_moment(
 def test_probes_at_one_time_share_a_search(client: TestClient) -> None:
     opened = client.app.state.service.generations.active.opened
     opened.catalogue.index = index = Counting(opened.bundle.item_vectors, open_at_once=False)
-    service = SimpleNamespace(generations=SimpleNamespace(active=SimpleNamespace(opened=opened), canary=None))
+    service = SimpleNamespace(generations=SimpleNamespace(answering={"active": SimpleNamespace(opened=opened)}))
     state = SimpleNamespace(service=service, drain=SimpleNamespace(begun=False))
     request: Any = SimpleNamespace(app=SimpleNamespace(state=state))
 
@@ -179,21 +179,21 @@ def test_scrapes_share_work_that_begins_after_they_came() -> None:
         return mine
 
     async def main() -> None:
-        shared = probes.Shared(work)
-        first = asyncio.create_task(shared.result())
+        shared: probes.Shared[int] = probes.Shared()
+        first = asyncio.create_task(shared.result(work))
         while not begun:
             await asyncio.sleep(0.001)
         # What these ask for may have come after the first piece of work looked: they wait for the next one, together.
-        later = [asyncio.create_task(shared.result()) for _ in range(10)]
+        later = [asyncio.create_task(shared.result(work)) for _ in range(10)]
         await asyncio.sleep(0.01)
         later.pop(0).cancel()
-        later.append(asyncio.create_task(shared.result()))
+        later.append(asyncio.create_task(shared.result(work)))
         await asyncio.sleep(0.01)
         assert begun == 1
         may_end.set()
         assert await first == 1
         assert await asyncio.gather(*later) == [2] * 10
-        assert await shared.result() == 3
+        assert await shared.result(work) == 3
 
     asyncio.run(main())
     assert begun == 3

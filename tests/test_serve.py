@@ -28,14 +28,14 @@ def taken() -> Iterator[int]:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_taken_port_is_refused_before_the_bundle_is_opened(taken: int, workers: int) -> None:
     with pytest.raises(DataError, match=rf"^--host 127\.0\.0\.1 --port {taken}: .*in use.*another --port"):
-        command.run(ABSENT, "127.0.0.1", taken, workers)
+        command.run(bundle=ABSENT, host="127.0.0.1", port=taken, workers=workers)
 
 
 @pytest.mark.parametrize("host", ["not..a..host", "x" * 70, "no-such-host.invalid", "[::1]", "a\0b", "192.0.2.1"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_host_that_cannot_be_listened_on_is_refused_before_the_bundle_is_opened(host: str, workers: int) -> None:
     with pytest.raises(DataError, match=r"^--host .* --port 0: cannot listen there: \w") as caught:
-        command.run(ABSENT, host, 0, workers)
+        command.run(bundle=ABSENT, host=host, port=0, workers=workers)
     assert f"--host {host} " in str(caught.value)
 
 
