@@ -15,7 +15,7 @@ from loss_cases import SOFTMAX
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from towers.losses.noise import nce, neg
+from towers.losses.logistic import nce, neg
 from towers.losses.scores import Scores
 from towers.losses.softmax import sampled_softmax
 

@@ -1,21 +1,23 @@
 """The two towers, top to bottom: features to a vector on each side, two vectors to a score.
 
-In: feature specs and a `Config`. Out: `TwoTower`, whose towers give `[B, D]`. What trains it is `towers.retrieval`, or
-`towers.similarity`.
+In: feature specs and a `Config`. Out: `TwoTower`, whose towers give `[B, D]`, and each of them as a SavedModel. What
+trains them is `towers.retrieval`, or `towers.similarity`.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
 
 from towers.config import Config
-from towers.dropout import dropped
-from towers.encoders import build_encoder
 from towers.features import FeatureEncoder, FeatureSpec, new_table
-from towers.streams import fold, normals
+from towers.graph_encoder import CooccurrenceEncoder, GraphEncoder
+from towers.pooling import PoolingEncoder
+from towers.self_attention import SelfAttention
+from towers.streams import dropped, fold, normals
 
 Encoded = Mapping[str, tf.Tensor]
 
@@ -193,3 +195,40 @@ class TwoTower(tf.Module):
         A trained temperature stays between a tenth of the recipe's and ten times as much.
         """
         return tf.exp(-math.log(FURTHEST) * tf.tanh(self.drift)) / self.temperature
+
+
+def build_encoder(spec: FeatureSpec, table: tf.Variable, config: Config) -> FeatureEncoder:
+    """The encoder of one feature."""
+    if spec.config.kind == "neighbours":
+        return GraphEncoder(spec, spec.config, table)
+    if spec.config.kind == "cooccurrence":
+        return CooccurrenceEncoder(spec, spec.config, table)
+    if spec.config.kind == "sequence":
+        return SelfAttention(spec, spec.config, table, config.train.seed)
+    if spec.config.kind in ("history", "multi", "text"):
+        return PoolingEncoder(spec, table)
+    return FeatureEncoder(spec, table)
+
+
+class RawTower(tf.Module):
+    """Raw features by name in; out ``embeddings`` float32 [B, D] and ``informed`` bool [B].
+
+    Where nothing that came was learnt in training, `informed` is False and the vector means nothing.
+    """
+
+    def __init__(self, tower: Tower) -> None:
+        super().__init__()
+        self.tower = tower
+        self.signature = tf.function(self._embed, autograph=False).get_concrete_function(
+            **{each.name: each for encoder in tower.encoders for each in encoder.spec.signatures()}
+        )
+
+    def _embed(self, **raw: tf.Tensor) -> dict[str, tf.Tensor]:
+        rows = self.tower.lookup(raw)
+        return {"embeddings": self.tower.serve(rows), "informed": self.tower.informed(rows)}
+
+
+def save_tower(tower: Tower, directory: Path) -> None:
+    """Writes `tower` with its vocabularies as a SavedModel: no absolute path, no ops but TensorFlow's own."""
+    raw = RawTower(tower)
+    tf.saved_model.save(raw, str(directory), signatures={"serving_default": raw.signature})

@@ -14,22 +14,28 @@ import tensorflow_recommenders as tfrs
 from numpy.typing import NDArray
 
 from towers.batch import Batch
+from towers.catalogue import ItemFeatures
 from towers.config import Config
-from towers.items import ItemFeatures
-from towers.log_z import LogZ
 from towers.losses.blockwise import Candidates, softmax_losses
-from towers.losses.distance import sqrt_1_minus_cos
 from towers.losses.full_softmax import full_softmax
 from towers.losses.known import known
-from towers.losses.masked import log_sum_exp, mean
-from towers.losses.products import product
+from towers.losses.logistic import LogZ
 from towers.losses.registry import FUNCTIONS, arguments
-from towers.losses.scores import Scores, hardest, without_hits, without_negatives
+from towers.losses.scores import (
+    Scores,
+    hardest,
+    log_sum_exp,
+    mean,
+    product,
+    sqrt_1_minus_cos,
+    without_hits,
+    without_negatives,
+)
 from towers.losses.section import SampledLoss
 from towers.losses.settings import Bce, Bsl, FullSoftmax, Nce, SampledSoftmax
-from towers.margin import adaptive_margin
+from towers.losses.softmax import adaptive_margin
 from towers.model import TwoTower
-from towers.samplers.drawn import Drawn, NegativeSampler
+from towers.samplers.sampler import Drawn, NegativeSampler
 from towers.samplers.settings import InBatch
 
 # Masks and noise of the two sides, and of positives and negatives, are streams of their own: another seed for each.

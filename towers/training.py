@@ -18,11 +18,21 @@ from towers.batch import Batch
 from towers.checkpoints import Checkpoints
 from towers.compiled import compiled
 from towers.config import OptimizerConfig, TrainConfig
-from towers.divergence import BadLoss, LossWatch, spoilt
 from towers.errors import DivergedError
 from towers.optimizers import build_optimizer
-from towers.progress import Progress, SavedProgress, Summary
-from towers.training_parts import Batches, OnEpoch, OnStep, Task, Validation
+from towers.training_parts import (
+    BadLoss,
+    Batches,
+    LossWatch,
+    OnEpoch,
+    OnStep,
+    Progress,
+    SavedProgress,
+    Summary,
+    Task,
+    Validation,
+    spoilt,
+)
 
 LOOK_STEPS = 50  # steps between two looks at the loss
 LOOK_BATCHES = 100  # of an epoch, that a task may look at when it has ended

@@ -17,8 +17,8 @@ from pipelines.evaluation.popular import popular_lists
 from pipelines.labels import HELD_OUT, TRAINING, Labels, questions
 from serving.index import ExactIndex, Floats
 from towers.events import Int32s, Int64s
-from towers.neighbours import found
 from towers.relations import ByClass, Relation, counts
+from towers.similarity import found
 
 EXACT, POPULARITY, KNN, CHANCE, BEST = "exact", "popularity", "item_knn", "chance", "best_attainable"
 GROUPS = {"training": TRAINING, "held_out": HELD_OUT}

@@ -7,8 +7,7 @@ from typing import Literal
 
 import tensorflow as tf
 
-from towers.losses.masked import corrected, count, log_sum_exp, mean, total
-from towers.losses.scores import Scores
+from towers.losses.scores import Scores, corrected, count, log_sum_exp, mean, total
 
 
 def ccl(scores: Scores, *, margin: float, negative_weight: float) -> tf.Tensor:

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from towers.losses.products import product
+from towers.losses.scores import product
 from towers.rows import added_rows, every_row
 from towers.unpublished import recorded
 
@@ -46,7 +46,7 @@ def full_softmax(
         positive_mask: bool [B, K]; False where a query has fewer than K. None: all are there.
         block: items scored at once.
         label_smoothing: share of the label that is spread evenly over all items.
-        half: multiply in bfloat16 (see `towers.losses.products`).
+        half: multiply in bfloat16 (see `towers.losses.scores.product`).
 
     Returns:
         [B] losses, float32 (float64 where the query is).

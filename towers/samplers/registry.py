@@ -7,12 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towers.errors import ConfigError
-from towers.samplers.drawn import NegativeSampler
-from towers.samplers.in_batch import InBatchSampler
-from towers.samplers.learned_unigram import LearnedUnigramNoise
-from towers.samplers.log_uniform import LogUniformNoise
-from towers.samplers.mixed import MixedSampler
-from towers.samplers.noise import Noise, NoiseSampler
+from towers.samplers.distinct import Doubles, plan
+from towers.samplers.noises import (
+    LearnedUnigramNoise,
+    LogUniformNoise,
+    Noise,
+    UniformNoise,
+    UnigramNoise,
+    power_probabilities,
+)
+from towers.samplers.sampler import InBatchSampler, MixedSampler, NegativeSampler, NoiseSampler
 from towers.samplers.settings import (
     Drawing,
     InBatch,
@@ -23,9 +27,6 @@ from towers.samplers.settings import (
     Uniform,
     Unigram,
 )
-from towers.samplers.tries import Doubles, plan
-from towers.samplers.uniform import UniformNoise
-from towers.samplers.unigram import UnigramNoise, power_probabilities
 
 Counts = NDArray[np.int64]
 
