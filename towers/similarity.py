@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from towers.catalogue import ItemFeatures
 from towers.config import Config
 from towers.events import Int64s
+from towers.losses.known import known
 from towers.losses.registry import FUNCTIONS, arguments
 from towers.losses.scores import Scores, hardest, product, sqrt_1_minus_cos
 from towers.losses.settings import FullSoftmax, SampledSoftmax
@@ -102,7 +103,9 @@ class Similarity(tfrs.Model):
         scores = product(vectors, directions, half=self.half, transpose_b=True)
         present = inputs.classes >= 0
         positive = tf.gather(scores, tf.maximum(inputs.classes, 0), batch_dims=1)
-        return _scores(positive, scores, present, ~_marked(inputs.classes, self.centres.shape[0]))
+        count = self.centres.shape[0]
+        own = known(inputs.classes, tf.range(count, dtype=tf.int64), count).hits()
+        return _scores(positive, scores, present, ~own)
 
     def _to_items(self, inputs: RelatedBatch, vectors: tf.Tensor) -> Scores:
         scores = product(vectors * self.towers.scale(), vectors, half=self.half, transpose_b=True)
@@ -119,18 +122,6 @@ class Similarity(tfrs.Model):
 
 def _scores(positive: tf.Tensor, negative: tf.Tensor, positive_mask: tf.Tensor, negative_mask: tf.Tensor) -> Scores:
     return Scores(positive, negative, positive_mask, negative_mask, tf.zeros_like(positive), tf.zeros_like(negative))
-
-
-def _marked(classes: tf.Tensor, count: int) -> tf.Tensor:
-    """Bool [B, count]: True where `classes` [B, K] names the column; -1 names none."""
-    rows = tf.shape(classes, out_type=tf.int64)[0]
-    # One more column takes what is not there.
-    column = tf.where(classes >= 0, classes, count)
-    row = tf.broadcast_to(tf.range(rows)[:, tf.newaxis], tf.shape(classes))
-    place = tf.stack([row, column], axis=2)
-    shape = tf.stack([rows, tf.constant(count + 1, tf.int64)])
-    marks = tf.scatter_nd(place, tf.ones(tf.shape(classes), tf.float32), shape)
-    return marks[:, :count] > 0
 
 
 @dataclass(frozen=True)

@@ -105,16 +105,10 @@ class Summary:
     history: list[dict[str, float]]
 
 
-class Progressing(Protocol):
-    """Whose progress is saved: the trainer."""
-
-    progress: Progress
-
-
 class SavedProgress(tf.train.experimental.PythonState):
-    """Puts a trainer's progress into its checkpoint, as JSON."""
+    """Puts the `progress` of a trainer into its checkpoint, as JSON."""
 
-    def __init__(self, trainer: Progressing) -> None:
+    def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
 
     def serialize(self) -> str:
