@@ -18,12 +18,11 @@ from towers.catalogue import ItemFeatures
 from towers.config import Config
 from towers.losses.blockwise import Candidates, softmax_losses
 from towers.losses.full_softmax import full_softmax
-from towers.losses.known import known
-from towers.losses.logistic import LogZ
 from towers.losses.registry import FUNCTIONS, arguments
 from towers.losses.scores import (
     Scores,
     hardest,
+    known,
     log_sum_exp,
     mean,
     product,
@@ -34,6 +33,7 @@ from towers.losses.scores import (
 from towers.losses.section import SampledLoss
 from towers.losses.settings import Bce, Bsl, FullSoftmax, Nce, SampledSoftmax
 from towers.losses.softmax import adaptive_margin
+from towers.losses.two_terms import LogZ
 from towers.model import TwoTower
 from towers.samplers.sampler import Drawn, NegativeSampler
 from towers.samplers.settings import InBatch

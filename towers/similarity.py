@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from towers.catalogue import ItemFeatures
 from towers.config import Config
 from towers.events import Int64s
-from towers.losses.known import known
 from towers.losses.registry import FUNCTIONS, arguments
-from towers.losses.scores import Scores, hardest, product, sqrt_1_minus_cos
+from towers.losses.scores import Scores, hardest, known, product, sqrt_1_minus_cos
 from towers.losses.settings import FullSoftmax, SampledSoftmax
 from towers.losses.softmax import adaptive_margin
 from towers.model import Encoded, TwoTower

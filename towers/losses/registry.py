@@ -9,11 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from towers.losses.contrastive import bsl, ccl
-from towers.losses.logistic import bce, nce, neg
 from towers.losses.pairs import circle, graded_hinge, pair, triplet
 from towers.losses.section import Loss
 from towers.losses.softmax import am_softmax, distance_softmax, sampled_softmax
+from towers.losses.two_terms import bce, bsl, ccl, nce, neg
 
 LossFunction = Callable[..., tf.Tensor]
 
