@@ -37,8 +37,7 @@ from towers.retrieval import Retrieval
 from towers.samplers.registry import build_sampler
 from towers.sequences import SequenceExamples
 from towers.tables import Tables
-from towers.training import Trainer
-from towers.training_parts import Summary
+from towers.training import Summary, Trainer
 from towers.untrained import silence_untrained
 from towers.validation import Validation
 

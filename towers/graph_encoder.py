@@ -17,7 +17,7 @@ from towers.events import Int32s
 from towers.feature_settings import COMPANIONS, CooccurrenceFeature, NeighboursFeature
 from towers.features import MISSING, Bag, FeatureEncoder, FeatureSpec
 from towers.graph import Neighbours, recent_weights
-from towers.half_precision import gathered, whole
+from towers.rows import gathered, whole
 
 MOST_PAIRS = 50_000_000  # pooled in each step; beyond that a step takes seconds
 

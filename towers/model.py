@@ -40,25 +40,23 @@ class Tower(tf.Module):
     Args:
         encoders: its features.
         config: of the whole recipe.
-        layers: hidden widths of this side.
-        dropout: share of its vector's numbers that a training step drops, before the vector is normalised.
-        name: of this side.
+        side: "query" or "candidate". Of its vector's numbers a training step drops a share, before it is normalised.
     """
 
-    def __init__(
-        self, encoders: Sequence[FeatureEncoder], config: Config, layers: Sequence[int], dropout: float, name: str
-    ) -> None:
-        super().__init__(name=name)
+    def __init__(self, encoders: Sequence[FeatureEncoder], config: Config, side: str) -> None:
+        super().__init__(name=f"{side}_tower")
         self.encoders = list(encoders)
-        self.dropout = dropout
-        self.normalise = config.model.similarity == "cosine"
+        model = config.model
+        layers, self.dropout = (
+            (model.query_layers, model.query_dropout)
+            if side == "query"
+            else (model.candidate_layers, model.candidate_dropout)
+        )
+        self.normalise = model.similarity == "cosine"
         self.norm_exponent: Any = 1.0 if self.normalise else 0.0
-        self.concat = config.model.combine == "concat"
-        self.cross = [
-            tfrs.layers.dcn.Cross(projection_dim=config.model.cross_projection)
-            for _ in range(config.model.cross_layers)
-        ]
-        widths = [*layers, config.model.dimension] if self.concat else []
+        self.concat = model.combine == "concat"
+        self.cross = [tfrs.layers.dcn.Cross(projection_dim=model.cross_projection) for _ in range(model.cross_layers)]
+        widths = [*layers, model.dimension] if self.concat else []
         self.hidden = [
             # The last one gives the vector itself, which bfloat16 would round to 8 bits.
             tf.keras.layers.Dense(width, activation="relu", dtype=HIDDEN_TYPES[config.train.precision])
@@ -68,7 +66,7 @@ class Tower(tf.Module):
         ]
         self.log_variance = (
             tf.keras.layers.Dense(
-                config.model.dimension,
+                model.dimension,
                 kernel_initializer="zeros",
                 bias_initializer=tf.keras.initializers.Constant(FIRST_LOG_VARIANCE),
             )
@@ -162,19 +160,9 @@ class TwoTower(tf.Module):
             if spec.table not in tables:
                 width = widths.get(spec.table, config.model.dimension)
                 tables[spec.table] = new_table(spec, width, seed, config.model.table_dtype)
-        self.query_tower = Tower(
-            [build_encoder(spec, tables[spec.table], config) for spec in query_specs],
-            config,
-            config.model.query_layers,
-            config.model.query_dropout,
-            "query_tower",
-        )
-        self.candidate_tower = Tower(
-            [build_encoder(spec, tables[spec.table], config) for spec in candidate_specs],
-            config,
-            config.model.candidate_layers,
-            config.model.candidate_dropout,
-            "candidate_tower",
+        self.query_tower, self.candidate_tower = (
+            Tower([build_encoder(spec, tables[spec.table], config) for spec in specs], config, side)
+            for side, specs in (("query", query_specs), ("candidate", candidate_specs))
         )
         # Saved with the weights, because validation may choose it.
         self.candidate_tower.norm_exponent = tf.Variable(

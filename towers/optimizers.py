@@ -14,8 +14,7 @@ import tensorflow as tf
 
 from towers.averaging import Averages
 from towers.config import OptimizerConfig
-from towers.half_precision import stochastic_round
-from towers.rows import Gradient, Settled, clipped, settled
+from towers.rows import Gradient, Settled, clipped, settled, stochastic_round
 
 Moments = list[tf.Tensor]
 

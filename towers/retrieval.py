@@ -19,17 +19,7 @@ from towers.config import Config
 from towers.losses.blockwise import Candidates, softmax_losses
 from towers.losses.full_softmax import full_softmax
 from towers.losses.registry import FUNCTIONS, arguments
-from towers.losses.scores import (
-    Scores,
-    hardest,
-    known,
-    log_sum_exp,
-    mean,
-    product,
-    sqrt_1_minus_cos,
-    without_hits,
-    without_negatives,
-)
+from towers.losses.scores import Scores, hardest, known, log_sum_exp, mean, product, sqrt_1_minus_cos, without_hits
 from towers.losses.section import SampledLoss
 from towers.losses.settings import Bce, Bsl, FullSoftmax, Nce, SampledSoftmax
 from towers.losses.softmax import adaptive_margin
@@ -148,7 +138,7 @@ class Retrieval(tfrs.Model):
         if self.sampler is not None and isinstance(self.settings, SampledLoss):
             scores = self._sampled(self.sampler, self.settings, inputs, query, positive, positive_scores)
         else:
-            scores = without_negatives(positive_scores, inputs.present)
+            scores = _without_negatives(positive_scores, inputs.present)
         return FUNCTIONS[self.settings.name](scores, **self.options, **self._supplied(inputs, query))
 
     def _label_shares(self, inputs: Batch) -> tf.Tensor:
@@ -214,3 +204,9 @@ def blockwise(loss: SampledSoftmax) -> bool:
     """Whether a softmax needs nothing of its negatives but their sum, which goes without the scores [B, M]."""
     plain = loss.positive == "included" and not loss.label_smoothing
     return plain and loss.hardest_negatives is None
+
+
+def _without_negatives(positive: tf.Tensor, present: tf.Tensor) -> Scores:
+    """Scores [B, K] of a loss that learns from labels: M is 0."""
+    none = tf.zeros([tf.shape(positive)[0], 0])
+    return Scores(positive, none, present, tf.cast(none, tf.bool), tf.zeros_like(positive), tf.zeros([0]))

@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from towers.feature_settings import SequenceFeature
 from towers.features import MISSING, FeatureEncoder, FeatureSpec
-from towers.half_precision import gathered
 from towers.packing import GAP_BOUNDS, NO_PLACE, UNKNOWN_GAP, Sequences
+from towers.rows import gathered
 from towers.streams import dropped, first_weights, own_seed
 
 EPSILON = 1e-6  # of a layer norm

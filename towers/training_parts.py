@@ -2,21 +2,18 @@
 
 `towers.retrieval` and `towers.similarity` are tasks, `towers.examples` and `towers.similar_items` make batches,
 `towers.validation` and `towers.similarity` validate. In: losses, left on their device, metrics, variables. Out: JSON in
-a checkpoint, a `Summary`, the first bad step, the first bad variable.
+a checkpoint, the first bad step, the first bad variable.
 """
 
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
 from towers.model import TwoTower
-
-OnStep = Callable[[int, float], None]
-OnEpoch = Callable[[dict[str, float]], None]
 
 
 class Task(Protocol):
@@ -84,25 +81,6 @@ class Progress:
     best_criterion: float = -math.inf  # what chose it
     finished: bool = False
     history: list[dict[str, float]] = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass(frozen=True)
-class Summary:
-    """What a finished run says of itself.
-
-    Attributes:
-        epochs: trained.
-        best_epoch: whose weights are kept; `epochs` where there was no validation.
-        metric: its name, "" without validation.
-        best_metric: its value at `best_epoch`, None without validation.
-        history: loss, metric and seconds of each epoch.
-    """
-
-    epochs: int
-    best_epoch: int
-    metric: str
-    best_metric: float | None
-    history: list[dict[str, float]]
 
 
 class SavedProgress(tf.train.experimental.PythonState):

@@ -14,6 +14,9 @@ LOWEST = -1e30
 # d = 0.1 it is 0.000005 too long. In the angle t, where cos = cos t, the slope is at most 0.71 as without it.
 # The triangle inequality survives: sqrt(a^2 + e) + sqrt(b^2 + e) >= sqrt((a + b)^2 + e).
 EPSILON = 1e-6
+# A table of all items answers three times as fast as a binary search, as long as it fits the processor's cache.
+MOST_IN_TABLE = 1 << 21
+NO_PLACE = -1
 
 
 class Scores(NamedTuple):
@@ -43,12 +46,6 @@ class Scores(NamedTuple):
             log_q_positive=tf.cast(self.log_q_positive, tf.float32),
             log_q_negative=tf.cast(self.log_q_negative, tf.float32),
         )
-
-
-def without_negatives(positive: tf.Tensor, present: tf.Tensor) -> Scores:
-    """Scores [B, K] of a loss that learns from labels: M is 0."""
-    none = tf.zeros([tf.shape(positive)[0], 0])
-    return Scores(positive, none, present, tf.cast(none, tf.bool), tf.zeros_like(positive), tf.zeros([0]))
 
 
 def without_hits(mask: tf.Tensor, positives: tf.Tensor, present: tf.Tensor, candidates: tf.Tensor) -> tf.Tensor:
@@ -159,11 +156,6 @@ def sqrt_1_minus_cos(cosine: tf.Tensor) -> tf.Tensor:
 def euclidean(cosine: tf.Tensor) -> tf.Tensor:
     """``|u - v| = sqrt(2 - 2 cos)`` of vectors of length one, of any shape."""
     return 2.0**0.5 * sqrt_1_minus_cos(cosine)
-
-
-# A table of all items answers three times as fast as a binary search, as long as it fits the processor's cache.
-MOST_IN_TABLE = 1 << 21
-NO_PLACE = -1
 
 
 class Known(NamedTuple):

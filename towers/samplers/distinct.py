@@ -64,7 +64,6 @@ def draw_distinct(noise: Any, count: int, plan: Plan, seed: tf.Tensor) -> tuple[
     def more(
         number: tf.Tensor, item: tf.Tensor, found: tf.Tensor, before: tf.Tensor, last: tf.Tensor
     ) -> tuple[tf.Tensor, ...]:
-        del last
         # What was found stands before what comes; the filling of its end is a copy of the first and does not count.
         series = tf.concat([item, noise.draw(plan.more, turn(seed, number))], axis=0)
         item, found, last = first_distinct(series, count, plan.size)

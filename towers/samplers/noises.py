@@ -34,7 +34,6 @@ class Noise(tf.Module):
 
     def learn(self, item: tf.Tensor) -> None:
         """Counts the positives `item` [B], where the distribution is learned."""
-        del item
 
 
 class UniformNoise(Noise):

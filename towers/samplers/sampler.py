@@ -92,7 +92,6 @@ class NegativeSampler(tf.Module):
 
     def learn(self, item: tf.Tensor) -> None:
         """Counts the positives `item` [B], where the sampler learns."""
-        del item
 
 
 class InBatchSampler(NegativeSampler):
@@ -115,7 +114,6 @@ class InBatchSampler(NegativeSampler):
 
     def sample(self, positives: tf.Tensor, seed: tf.Tensor) -> Sample:
         """The first positive of each query."""
-        del seed
         item = positives[:, 0]
         mask = first_copies(item, self._size) if self._distinct else tf.ones_like(item, tf.bool)
         return Sample(item, mask, tf.cast(tf.size(item, tf.int64), tf.float32))
@@ -151,7 +149,6 @@ class NoiseSampler(NegativeSampler):
 
     def sample(self, positives: tf.Tensor, seed: tf.Tensor) -> Sample:
         """k items."""
-        del positives
         own_seed = fold(seed, self._stream, self._part)
         every = tf.ones([self._count], tf.bool)
         if self._plan is None:
