@@ -142,7 +142,7 @@ class NoiseSampler(NegativeSampler):
         part: see name.
     """
 
-    def __init__(self, noise: Noise, count: int, plan: Plan | None, name: str, part: int = 0) -> None:
+    def __init__(self, noise: Noise, count: int, plan: Plan | None, name: str, part: int) -> None:
         super().__init__(name=name)
         self.noise = noise
         self._count, self._plan, self._stream, self._part = count, plan, name, part
