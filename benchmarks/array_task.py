@@ -11,11 +11,10 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from towers.batch import Batch
-from towers.catalogue import Catalogue
+from towers.catalogue import Catalogue, ItemFeatures
 from towers.config import parse_config
 from towers.feature_settings import IdFeature
 from towers.features import FeatureSpec, new_table
-from towers.items import ItemFeatures
 from towers.model import TwoTower
 from towers.optimizers import build_optimizer
 from towers.retrieval import Retrieval

@@ -32,9 +32,8 @@ from serving.staging import refuse_existing
 from towers.config import Config, PriorConfig, load_config
 from towers.connect import connect_graphs
 from towers.events import Floats, Int32s, Int64s
-from towers.export import save_tower
 from towers.features import FeatureSpec
-from towers.model import TwoTower
+from towers.model import TwoTower, save_tower
 from towers.prior import deviation
 from towers.tables import Tables
 from towers.validation import embed_all, informed

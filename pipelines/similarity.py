@@ -13,15 +13,13 @@ from pipelines.labels import VALIDATION, Labels, questions, read_labels
 from pipelines.popularity import Counting
 from pipelines.tables import build_tables
 from pipelines.vocabulary import learn_features
-from towers.catalogue import Catalogue
+from towers.catalogue import Catalogue, ItemFeatures
 from towers.config import Config
 from towers.events import Events, Int32s
-from towers.items import ItemFeatures
 from towers.model import TwoTower
-from towers.neighbours import NeighbourValidation
 from towers.relations import ByClass, counts
 from towers.similar_items import batches
-from towers.similarity import Similarity
+from towers.similarity import NeighbourValidation, Similarity
 from towers.tables import Tables
 from towers.training_parts import Batches, Task, Validation
 from towers.untrained import silence_untrained

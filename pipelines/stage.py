@@ -27,19 +27,17 @@ from pipelines.tables import build_tables
 from pipelines.training_events import training_events
 from pipelines.vocabulary import learn_features
 from serving.staging import flush_to_disk, remove, staged
-from towers.catalogue import Catalogue
+from towers.catalogue import Catalogue, ItemFeatures
 from towers.config import Config, PriorConfig
 from towers.connect import connect_graphs
 from towers.events import Events, Int32s
 from towers.examples import Examples
-from towers.items import ItemFeatures
 from towers.model import TwoTower
-from towers.progress import Summary
 from towers.retrieval import Retrieval
 from towers.samplers.registry import build_sampler
 from towers.sequences import SequenceExamples
 from towers.tables import Tables
-from towers.training import Trainer
+from towers.training import Summary, Trainer
 from towers.untrained import silence_untrained
 from towers.validation import Validation
 

@@ -23,7 +23,7 @@ from typing import Any
 import tensorflow as tf
 
 from pipelines import cli, export
-from towers.divergence import LossWatch
+from towers.training_parts import LossWatch
 from towers.validation import Validation
 
 HALF = 2048  # bytes that are written of a file

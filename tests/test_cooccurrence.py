@@ -18,10 +18,10 @@ from serving.encoder import Encoder
 from towers.config import DataConfig, parse_config
 from towers.connect import connect_graphs
 from towers.cooccurrence import Companions, companions
-from towers.cooccurrence_encoder import CooccurrenceEncoder
 from towers.errors import ConfigError
 from towers.feature_settings import CooccurrenceFeature, IdFeature
 from towers.features import FeatureSpec, new_table
+from towers.graph_encoder import CooccurrenceEncoder
 from towers.model import TwoTower
 from towers.tables import Tables
 from towers.training import Trainer, as_tensors

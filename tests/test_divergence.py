@@ -11,11 +11,10 @@ from training_world import trainer
 
 from towers.batch import Batch
 from towers.checkpoints import Checkpoints
-from towers.divergence import LossWatch, spoilt
 from towers.errors import ConfigError, DivergedError
 from towers.examples import Examples
-from towers.progress import Progress
 from towers.training import Trainer, as_tensors
+from towers.training_parts import LossWatch, Progress, spoilt
 
 STEPS = 8  # of an epoch; a checkpoint each 3
 

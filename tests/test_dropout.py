@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from gpu_kernels import problems
 
-from towers.dropout import dropped
+from towers.streams import dropped
 
 SEED = tf.constant([3, 4])
 

@@ -54,9 +54,12 @@ class World(tf.Module):
         """Queries that read the items' own table, as a history does."""
         return self.user + tf.gather(self.item, [1, 2, 2, 5, 9])
 
-    def positive_scores(self) -> tf.Tensor:
+    def positive_score(self) -> tf.Tensor:
+        """[B, 1] mean of those that are present."""
         vectors = tf.reshape(self.encode(tf.reshape(self.positives, [-1])), [BATCH, 2, WIDTH])
-        return tf.einsum("bd,bkd->bk", self.query(), vectors) * tf.exp(-self.log_temperature)
+        scores = tf.einsum("bd,bkd->bk", self.query(), vectors) * tf.exp(-self.log_temperature)
+        share = tf.cast(self.present, scores.dtype)
+        return tf.reduce_sum(scores * share, 1, keepdims=True) / tf.reduce_sum(share, 1, keepdims=True)
 
     def in_blocks(self, block: int, smoothing: float = 0.0) -> tf.Tensor:
         return full_softmax(
@@ -64,8 +67,7 @@ class World(tf.Module):
             self.encode,
             count=ITEMS,
             scale=tf.exp(-self.log_temperature),
-            positive=self.positive_scores(),
-            positive_mask=self.present,
+            positive=self.positive_score(),
             block=block,
             label_smoothing=smoothing,
         )
@@ -123,7 +125,7 @@ def test_float64_is_kept() -> None:
     np.testing.assert_allclose(wrong, right, rtol=1e-12)
 
 
-def test_without_a_mask_all_positives_count() -> None:
+def test_all_positives_count() -> None:
     query, scores = tf.constant([[1.0, 2.0]]), tf.constant([[0.0, 3.0]])
     losses = full_softmax(
         query, lambda item: tf.zeros([item.shape[0], 2]), count=8, scale=1.0, positive=scores, block=3

@@ -9,9 +9,9 @@ import tensorflow as tf
 from training_world import recipe, towers_of, trainer
 
 from towers.config import OptimizerConfig
-from towers.export import save_tower
-from towers.half_precision import gathered, stochastic_round, whole
+from towers.model import save_tower
 from towers.optimizers import build_optimizer
+from towers.rows import gathered, stochastic_round, whole
 
 HALVES = ["bfloat16", "float16"]
 

@@ -3,8 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from towers.catalogue import Catalogue
-from towers.items import ItemFeatures
+from towers.catalogue import Catalogue, ItemFeatures
 
 # Items 3, 0 and 2 train, most often first.
 CATALOGUE = Catalogue.of(np.array([3, 3, 3, 0, 0, 2], np.int32), 4)

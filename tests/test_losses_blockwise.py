@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import towers.losses.blockwise
 from towers.losses.blockwise import Candidates, softmax_losses
-from towers.losses.known import known
+from towers.losses.scores import known
 
 QUERIES, ITEMS, WIDTH = 11, 7, 3
 

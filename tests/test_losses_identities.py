@@ -8,9 +8,8 @@ import pytest
 import tensorflow as tf
 from loss_cases import BSL, CASES, CIRCLE, MARGIN, SOFTMAX, TRIPLET, evaluate, label_of, supplied, world
 
-from towers.losses.distance import EPSILON, euclidean, sqrt_1_minus_cos
 from towers.losses.registry import FUNCTIONS
-from towers.losses.scores import Scores
+from towers.losses.scores import EPSILON, Scores, euclidean, sqrt_1_minus_cos
 
 
 def scores_of(positive: Any, negative: Any, log_q_positive: Any = 0.0, log_q_negative: Any = 0.0) -> Scores:

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from gpu_kernels import problems
 
-from towers.losses.known import known
+from towers.losses.scores import known
 
 # Items of a catalogue that fits a table, and of one that does not.
 COUNTS = pytest.mark.parametrize("count", [40, 1 << 41], ids=["table", "search"])

@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 from loss_cases import TRIPLET
 
-from towers.losses.margin import am_softmax, distance_softmax
+from towers.losses.pairs import triplet
 from towers.losses.scores import Scores
-from towers.losses.triplet import triplet
+from towers.losses.softmax import am_softmax, distance_softmax
 
 # Degrees on the circle. The centres are at 0 and 180; the points at 80 and 100 are nearest to each other.
 POINTS, CLASSES, CENTRES = [10.0, 45.0, 80.0, 100.0, 135.0, 170.0], np.array([0, 0, 0, 1, 1, 1]), [0.0, 180.0]

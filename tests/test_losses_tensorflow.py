@@ -8,11 +8,9 @@ import tensorflow as tf
 import tensorflow_recommenders as tfrs
 from loss_cases import MARGIN, SOFTMAX
 
-from towers.losses.margin import am_softmax
-from towers.losses.noise import nce, neg
-from towers.losses.pointwise import bce
 from towers.losses.scores import Scores, without_hits
-from towers.losses.softmax import sampled_softmax
+from towers.losses.softmax import am_softmax, sampled_softmax
+from towers.losses.two_terms import bce, nce, neg
 
 ITEMS, WIDTH, BATCH, DRAWN = 20, 4, 6, 12
 

@@ -15,9 +15,9 @@ from loss_cases import SOFTMAX
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from towers.losses.noise import nce, neg
 from towers.losses.scores import Scores
 from towers.losses.softmax import sampled_softmax
+from towers.losses.two_terms import nce, neg
 
 P = np.array([[0.55, 0.25, 0.15, 0.05], [0.1, 0.2, 0.3, 0.4]])  # P(item | query); both queries equally likely
 Q = np.array([0.4, 0.35, 0.2, 0.05])

@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 
 from towers.config import parse_config
-from towers.encoders import build_encoder
 from towers.feature_settings import HistoryFeature, MultiFeature, TextFeature
 from towers.features import FeatureEncoder, FeatureSpec
+from towers.model import build_encoder
 from towers.tables import distinct_bag
 
 ROWS, WIDTH = 7, 3

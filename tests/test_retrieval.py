@@ -9,7 +9,7 @@ import tensorflow as tf
 from training_world import group_world, recipe, task_of, trainer
 
 from towers.batch import Batch
-from towers.margin import AdaptiveMargin, mean_diameter
+from towers.losses.softmax import AdaptiveMargin, mean_diameter
 from towers.retrieval import Retrieval
 from towers.training import as_tensors
 

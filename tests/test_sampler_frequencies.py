@@ -15,13 +15,8 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from scipy.stats import chi2, ks_2samp, norm
 
-from towers.samplers.distinct import Plan, draw_distinct
-from towers.samplers.learned_unigram import LearnedUnigramNoise
-from towers.samplers.log_uniform import LogUniformNoise
-from towers.samplers.noise import Noise
-from towers.samplers.tries import plan
-from towers.samplers.uniform import UniformNoise
-from towers.samplers.unigram import UnigramNoise
+from towers.samplers.distinct import Plan, draw_distinct, plan
+from towers.samplers.noises import LearnedUnigramNoise, LogUniformNoise, Noise, UniformNoise, UnigramNoise
 
 SEEDS = [tf.constant([seed, 77], tf.int64) for seed in range(5)]
 DRAWS = 400_000

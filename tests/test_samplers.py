@@ -16,15 +16,11 @@ from pydantic import TypeAdapter
 from tests.gpu_kernels import problems
 from towers.errors import ConfigError
 from towers.samplers.copies import first_copies, running_count
-from towers.samplers.distinct import Plan, distinct_count, draw_distinct
-from towers.samplers.drawn import Drawn, NegativeSampler
-from towers.samplers.learned_unigram import LearnedUnigramNoise
-from towers.samplers.log_uniform import LogUniformNoise
+from towers.samplers.distinct import Plan, distinct_count, draw_distinct, draws_until, plan
+from towers.samplers.noises import LearnedUnigramNoise, LogUniformNoise, UniformNoise, alias_table
 from towers.samplers.registry import build_sampler
+from towers.samplers.sampler import Drawn, NegativeSampler
 from towers.samplers.settings import SAMPLERS, SamplerConfig
-from towers.samplers.tries import draws_until, plan
-from towers.samplers.uniform import UniformNoise
-from towers.samplers.unigram import alias_table
 from towers.streams import bits, fold, turn, uniforms
 
 SIZE, BATCH, COUNT = 300, 16, 40
@@ -240,7 +236,7 @@ def test_the_tail_of_ten_million_is_drawn_and_its_log_q_is_right() -> None:
 
 def test_the_ends_of_the_uniforms_are_the_first_and_the_last_item(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "towers.samplers.log_uniform.uniforms",
+        "towers.samplers.noises.uniforms",
         lambda count, seed, end: tf.constant([0.0, (1 - 2**-53) * end], tf.float64),
     )
     for size in (1, 2, 3, 300, 2**24 - 1, 10_000_000, 10**9 - 1, 2**32):

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from towers.config import OptimizerConfig
-from towers.schedules import rate_share
+from towers.optimizers import rate_share
 
 
 def shares(steps: int, upto: int, **settings: Any) -> list[float]:

@@ -11,10 +11,9 @@ from gpu_kernels import problems
 from test_sequences import ITEMS, events_of
 from training_world import recipe, task_of
 
-from towers.export import save_tower
 from towers.feature_settings import IdFeature, SequenceFeature
 from towers.features import FeatureSpec
-from towers.model import TwoTower
+from towers.model import TwoTower, save_tower
 from towers.packing import Sequences, packed
 from towers.self_attention import SelfAttention
 from towers.tables import SequenceTable, Tables

@@ -9,18 +9,16 @@ import tensorflow as tf
 
 from tests.gpu_kernels import problems
 from tests.training_world import towers_of
-from towers.catalogue import Catalogue
+from towers.catalogue import Catalogue, ItemFeatures
 from towers.config import Config, OptimizerConfig, parse_config
 from towers.errors import ConfigError
 from towers.feature_settings import NumericFeature
 from towers.features import FeatureSpec
-from towers.items import ItemFeatures
 from towers.model import TwoTower
-from towers.neighbours import NeighbourValidation
 from towers.optimizers import Optimizer, build_optimizer
 from towers.relations import ByClass, ByPair, Relation
 from towers.similar_items import ClassBatch, RelatedBatch, batches
-from towers.similarity import Similarity
+from towers.similarity import NeighbourValidation, Similarity
 from towers.training import Trainer, as_tensors
 
 ITEMS, CLASSES = 24, 3

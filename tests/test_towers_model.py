@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from towers.config import parse_config
-from towers.encoders import build_encoder
 from towers.feature_settings import (
     CategoricalFeature,
     ClockFeature,
@@ -19,7 +18,7 @@ from towers.feature_settings import (
     TextFeature,
 )
 from towers.features import FeatureEncoder, FeatureSpec, new_table
-from towers.model import TwoTower
+from towers.model import TwoTower, build_encoder
 
 
 def encoder(config, values: list[str], tmp_path: Path, **learnt) -> FeatureEncoder:

@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from towers.catalogue import Catalogue
+from towers.catalogue import Catalogue, ItemFeatures
 from towers.config import Config, parse_config
 from towers.events import Events
 from towers.examples import Examples
 from towers.feature_settings import IdFeature
 from towers.features import FeatureSpec
-from towers.items import ItemFeatures
 from towers.model import TwoTower
 from towers.retrieval import Retrieval
 from towers.samplers.registry import build_sampler

@@ -59,12 +59,9 @@ class Averages(tf.Module):
         steps.scatter_update(tf.IndexedSlices(tf.fill(tf.shape(rows), step), rows))
 
     def _caught_up(self, average: tf.Tensor, value: tf.Tensor, gap: tf.Tensor) -> tf.Tensor:
-        kept = self._power(gap)
+        kept = tf.exp(tf.cast(gap, tf.float32) * math.log(self.decay))
         kept = tf.reshape(kept, tf.concat([tf.shape(kept), tf.ones([value.shape.rank - gap.shape.rank], tf.int32)], 0))
         return value + kept * (average - value)
-
-    def _power(self, exponent: tf.Tensor) -> tf.Tensor:
-        return tf.exp(tf.cast(exponent, tf.float32) * math.log(self.decay))
 
     @contextmanager
     def in_place(self, step: int) -> Iterator[None]:

@@ -70,7 +70,10 @@ class Checkpoints:
         for each in before:
             if each not in older:
                 shutil.rmtree(each.path)
-        self._keep_best({best_epoch, *(each.best_epoch for each in older)})
+        best = {f"epoch-{epoch}" for epoch in (best_epoch, *(each.best_epoch for each in older))}
+        for model in self.best.iterdir():
+            if model.name not in best:
+                shutil.rmtree(model)
 
     def restore(self) -> None:
         """Goes back to the newest state that can be read, where there is any.
@@ -116,11 +119,6 @@ class Checkpoints:
     def restore_best(self, epoch: int) -> None:
         """Goes back to the model of that epoch."""
         self._model.read(str(self.best / f"epoch-{epoch}" / WEIGHTS)).expect_partial()
-
-    def _keep_best(self, epochs: set[int]) -> None:
-        for each in self.best.iterdir():
-            if each.name not in {f"epoch-{epoch}" for epoch in epochs}:
-                shutil.rmtree(each)
 
 
 def _write(checkpoint: tf.train.Checkpoint, path: Path) -> None:

@@ -59,15 +59,13 @@ def _signature(part: Any) -> Any:
 
 def _changing(one: Any, other: Any) -> list[str]:
     """Names of the parts of a batch whose shapes differ."""
-    parts: dict[str, tuple[Any, Any]] = {}
-    for name in one._fields:
-        mine, its = getattr(one, name), getattr(other, name)
-        if isinstance(mine, Mapping):
-            parts |= {key: (value, its[key]) for key, value in mine.items()}
-        else:
-            parts[name] = (mine, its)
-    return [name for name, pair in parts.items() if _shapes(pair[0]) != _shapes(pair[1])]
+    mine, others = _shapes(one), _shapes(other)
+    return [name for name, shapes in mine.items() if shapes != others[name]]
 
 
-def _shapes(tensors: Any) -> list[tuple[int, ...]]:
-    return [tuple(each.shape) for each in tf.nest.flatten(tensors)]
+def _shapes(batch: Any) -> dict[str, list[tuple[int, ...]]]:
+    """The shapes of each part; of features by their own name."""
+    parts: dict[str, Any] = {}
+    for name, part in batch._asdict().items():
+        parts |= part if isinstance(part, Mapping) else {name: part}
+    return {name: [tuple(each.shape) for each in tf.nest.flatten(part)] for name, part in parts.items()}

@@ -9,12 +9,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from towers.cooccurrence import Companions, companions
-from towers.cooccurrence_encoder import CooccurrenceEncoder
 from towers.events import Events, Int32s
 from towers.feature_settings import COMPANIONS, WINDOW
 from towers.features import MISSING
 from towers.graph import Neighbours
-from towers.graph_encoder import GraphEncoder
+from towers.graph_encoder import CooccurrenceEncoder, GraphEncoder
 from towers.model import TwoTower
 from towers.tables import Tables
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from towers.feature_settings import Feature
-from towers.half_precision import gathered
+from towers.rows import gathered
 from towers.streams import first_weights, own_seed
 
 MISSING = 0  # row 0 of every table: no value, or an id that training never saw

@@ -1,21 +1,23 @@
 """The two towers, top to bottom: features to a vector on each side, two vectors to a score.
 
-In: feature specs and a `Config`. Out: `TwoTower`, whose towers give `[B, D]`. What trains it is `towers.retrieval`, or
-`towers.similarity`.
+In: feature specs and a `Config`. Out: `TwoTower`, whose towers give `[B, D]`, and each of them as a SavedModel. What
+trains them is `towers.retrieval`, or `towers.similarity`.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
 
 from towers.config import Config
-from towers.dropout import dropped
-from towers.encoders import build_encoder
 from towers.features import FeatureEncoder, FeatureSpec, new_table
-from towers.streams import fold, normals
+from towers.graph_encoder import CooccurrenceEncoder, GraphEncoder
+from towers.pooling import PoolingEncoder
+from towers.self_attention import SelfAttention
+from towers.streams import dropped, fold, normals
 
 Encoded = Mapping[str, tf.Tensor]
 
@@ -38,25 +40,23 @@ class Tower(tf.Module):
     Args:
         encoders: its features.
         config: of the whole recipe.
-        layers: hidden widths of this side.
-        dropout: share of its vector's numbers that a training step drops, before the vector is normalised.
-        name: of this side.
+        side: "query" or "candidate". Of its vector's numbers a training step drops a share, before it is normalised.
     """
 
-    def __init__(
-        self, encoders: Sequence[FeatureEncoder], config: Config, layers: Sequence[int], dropout: float, name: str
-    ) -> None:
-        super().__init__(name=name)
+    def __init__(self, encoders: Sequence[FeatureEncoder], config: Config, side: str) -> None:
+        super().__init__(name=f"{side}_tower")
         self.encoders = list(encoders)
-        self.dropout = dropout
-        self.normalise = config.model.similarity == "cosine"
+        model = config.model
+        layers, self.dropout = (
+            (model.query_layers, model.query_dropout)
+            if side == "query"
+            else (model.candidate_layers, model.candidate_dropout)
+        )
+        self.normalise = model.similarity == "cosine"
         self.norm_exponent: Any = 1.0 if self.normalise else 0.0
-        self.concat = config.model.combine == "concat"
-        self.cross = [
-            tfrs.layers.dcn.Cross(projection_dim=config.model.cross_projection)
-            for _ in range(config.model.cross_layers)
-        ]
-        widths = [*layers, config.model.dimension] if self.concat else []
+        self.concat = model.combine == "concat"
+        self.cross = [tfrs.layers.dcn.Cross(projection_dim=model.cross_projection) for _ in range(model.cross_layers)]
+        widths = [*layers, model.dimension] if self.concat else []
         self.hidden = [
             # The last one gives the vector itself, which bfloat16 would round to 8 bits.
             tf.keras.layers.Dense(width, activation="relu", dtype=HIDDEN_TYPES[config.train.precision])
@@ -66,7 +66,7 @@ class Tower(tf.Module):
         ]
         self.log_variance = (
             tf.keras.layers.Dense(
-                config.model.dimension,
+                model.dimension,
                 kernel_initializer="zeros",
                 bias_initializer=tf.keras.initializers.Constant(FIRST_LOG_VARIANCE),
             )
@@ -160,19 +160,9 @@ class TwoTower(tf.Module):
             if spec.table not in tables:
                 width = widths.get(spec.table, config.model.dimension)
                 tables[spec.table] = new_table(spec, width, seed, config.model.table_dtype)
-        self.query_tower = Tower(
-            [build_encoder(spec, tables[spec.table], config) for spec in query_specs],
-            config,
-            config.model.query_layers,
-            config.model.query_dropout,
-            "query_tower",
-        )
-        self.candidate_tower = Tower(
-            [build_encoder(spec, tables[spec.table], config) for spec in candidate_specs],
-            config,
-            config.model.candidate_layers,
-            config.model.candidate_dropout,
-            "candidate_tower",
+        self.query_tower, self.candidate_tower = (
+            Tower([build_encoder(spec, tables[spec.table], config) for spec in specs], config, side)
+            for side, specs in (("query", query_specs), ("candidate", candidate_specs))
         )
         # Saved with the weights, because validation may choose it.
         self.candidate_tower.norm_exponent = tf.Variable(
@@ -193,3 +183,40 @@ class TwoTower(tf.Module):
         A trained temperature stays between a tenth of the recipe's and ten times as much.
         """
         return tf.exp(-math.log(FURTHEST) * tf.tanh(self.drift)) / self.temperature
+
+
+def build_encoder(spec: FeatureSpec, table: tf.Variable, config: Config) -> FeatureEncoder:
+    """The encoder of one feature."""
+    if spec.config.kind == "neighbours":
+        return GraphEncoder(spec, spec.config, table)
+    if spec.config.kind == "cooccurrence":
+        return CooccurrenceEncoder(spec, spec.config, table)
+    if spec.config.kind == "sequence":
+        return SelfAttention(spec, spec.config, table, config.train.seed)
+    if spec.config.kind in ("history", "multi", "text"):
+        return PoolingEncoder(spec, table)
+    return FeatureEncoder(spec, table)
+
+
+class RawTower(tf.Module):
+    """Raw features by name in; out ``embeddings`` float32 [B, D] and ``informed`` bool [B].
+
+    Where nothing that came was learnt in training, `informed` is False and the vector means nothing.
+    """
+
+    def __init__(self, tower: Tower) -> None:
+        super().__init__()
+        self.tower = tower
+        self.signature = tf.function(self._embed, autograph=False).get_concrete_function(
+            **{each.name: each for encoder in tower.encoders for each in encoder.spec.signatures()}
+        )
+
+    def _embed(self, **raw: tf.Tensor) -> dict[str, tf.Tensor]:
+        rows = self.tower.lookup(raw)
+        return {"embeddings": self.tower.serve(rows), "informed": self.tower.informed(rows)}
+
+
+def save_tower(tower: Tower, directory: Path) -> None:
+    """Writes `tower` with its vocabularies as a SavedModel: no absolute path, no ops but TensorFlow's own."""
+    raw = RawTower(tower)
+    tf.saved_model.save(raw, str(directory), signatures={"serving_default": raw.signature})

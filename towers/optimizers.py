@@ -6,6 +6,7 @@ moments, stand still, while the step count is global. Where every row is touched
 all rows goes through TensorFlow's fused kernels, in one pass.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -13,9 +14,7 @@ import tensorflow as tf
 
 from towers.averaging import Averages
 from towers.config import OptimizerConfig
-from towers.half_precision import stochastic_round
-from towers.rows import Gradient, Settled, clipped, settled
-from towers.schedules import rate_share
+from towers.rows import Gradient, Settled, clipped, settled, stochastic_round
 
 Moments = list[tf.Tensor]
 
@@ -184,3 +183,33 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {"adam": Adam, "adagrad": Adagrad, "sgd
 def build_optimizer(config: OptimizerConfig, variables: Sequence[tf.Variable], steps: int = 0) -> Optimizer:
     """The optimizer of a recipe; `steps` of the whole run are for a schedule that ends with them."""
     return OPTIMIZERS[config.name](variables, config, steps)
+
+
+def rate_share(settings: OptimizerConfig, steps: int, done: tf.Tensor) -> tf.Tensor:
+    """Which share of `learning_rate` a step has.
+
+    With t steps done and W of warm-up: ``t / W`` while t < W, so the first step only fills the moments. Then, with
+    ``p = (t - W) / (steps - W)`` and the final share f: constant 1; linear ``f + (1 - f)(1 - p)``; cosine
+    ``f + (1 - f)(1 + cos pi p) / 2``. These are Keras's `PolynomialDecay` and `CosineDecay`.
+
+    Args:
+        settings: schedule, warmup_steps, final_share.
+        steps: of all epochs of the run, whether it stops early or not.
+        done: int64 scalar, steps done before this one.
+
+    Returns:
+        float32 scalar.
+
+    Source: Loshchilov & Hutter, SGDR, ICLR 2017 (cosine).
+    """
+    warmup, final = settings.warmup_steps, settings.final_share
+    at = tf.cast(done, tf.float32)
+    passed = tf.clip_by_value((at - warmup) / max(1, steps - warmup), 0.0, 1.0)
+    match settings.schedule:
+        case "linear":
+            share = final + (1 - final) * (1 - passed)
+        case "cosine":
+            share = final + (1 - final) * (1 + tf.cos(math.pi * passed)) / 2
+        case _:
+            share = tf.ones_like(at)
+    return tf.where(at < warmup, at / warmup, share) if warmup else share

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from towers.features import MISSING, Bag, FeatureEncoder, FeatureSpec
-from towers.half_precision import gathered
+from towers.rows import gathered
 
 CAP = 20.0  # no attention score is further from zero: exp(20) and its inverse add up safely in float32
 

@@ -5,7 +5,7 @@ is asked about itself: what the answer says of a pair of equal items means nothi
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,30 +15,6 @@ from towers.events import Int64s
 
 Places = NDArray[np.integer[Any]]
 Marks = NDArray[np.bool_]
-
-
-class Relation(Protocol):
-    """Who is like whom among items that are numbered from 0 on."""
-
-    def between(self, rows: Places, columns: Places) -> Marks:
-        """Whether `rows` [R] are like `columns` [S]: [R, S]."""
-        ...
-
-    def alike(self, first: Places, second: Places) -> Marks:
-        """Whether each of `first` [B] is like the one of `second` [B] beside it: [B]."""
-        ...
-
-    def only(self, places: Places) -> "Relation":
-        """The same among `places` alone, numbered anew from 0 on."""
-        ...
-
-    def examples(self) -> int:
-        """How many examples one epoch has."""
-        ...
-
-    def partners(self, example: Places, generator: np.random.Generator) -> tuple[Int64s, Int64s]:
-        """Two items [B] for each of `example` [B] that are alike; equal ones where an item is like no other."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -58,17 +34,17 @@ class ByClass:
         return cls(sp.csr_array((ones, classes.astype(np.int64), offsets), shape=(len(offsets) - 1, count)))
 
     def between(self, rows: Places, columns: Places) -> Marks:
-        """See `Relation`."""
+        """Whether `rows` [R] are like `columns` [S]: [R, S]."""
         marks: Marks = (self.labels[rows] @ self.labels[columns].T).toarray() > 0
         return marks
 
     def alike(self, first: Places, second: Places) -> Marks:
-        """See `Relation`."""
+        """Whether each of `first` [B] is like the one of `second` [B] beside it: [B]."""
         marks: Marks = np.asarray(self.labels[first].multiply(self.labels[second]).sum(axis=1)).ravel() > 0
         return marks
 
     def only(self, places: Places) -> "ByClass":
-        """See `Relation`."""
+        """The same among `places` alone, numbered anew from 0 on."""
         return ByClass(self.labels[places])
 
     def of_class(self) -> tuple[Int64s, Int64s]:
@@ -85,11 +61,14 @@ class ByClass:
         return padded
 
     def examples(self) -> int:
-        """Every item is one."""
+        """How many examples one epoch has: every item is one."""
         return int(self.labels.shape[0])
 
     def partners(self, example: Places, generator: np.random.Generator) -> tuple[Int64s, Int64s]:
-        """The example's item, and one of its own class: a class of the item at random, then another item of it."""
+        """Two items [B] for each of `example` [B] that are alike; equal ones where an item is like no other.
+
+        The example's item, and one of its own class: a class of the item at random, then another item of it.
+        """
         item = example.astype(np.int64)
         ends = self.labels.indptr
         own = ends[item] + (generator.random(len(item)) * (ends[item + 1] - ends[item])).astype(np.int64)
@@ -123,31 +102,34 @@ class ByPair:
         return cls(pairs, sp.csr_array((ones, (both[:, 0], both[:, 1])), shape=(count, count)))
 
     def between(self, rows: Places, columns: Places) -> Marks:
-        """See `Relation`."""
+        """As `ByClass.between`."""
         marks: Marks = self.matrix[rows][:, columns].toarray() > 0
         return marks
 
     def alike(self, first: Places, second: Places) -> Marks:
-        """See `Relation`."""
+        """As `ByClass.alike`."""
         marks: Marks = np.asarray(self.matrix[first, second]).ravel() > 0
         return marks
 
     def only(self, places: Places) -> "ByPair":
-        """See `Relation`."""
+        """As `ByClass.only`."""
         inside = np.isin(self.pairs, places).all(axis=1)
         rank = np.zeros(self.matrix.shape[0], np.int64)
         rank[places] = np.arange(len(places))
         return ByPair.of(rank[self.pairs[inside]], len(places))
 
     def examples(self) -> int:
-        """Every pair is one."""
+        """How many examples one epoch has: every pair is one."""
         return len(self.pairs)
 
     def partners(self, example: Places, generator: np.random.Generator) -> tuple[Int64s, Int64s]:
-        """Both items of the example's pair, in either order."""
+        """As `ByClass.partners`: both items of the example's pair, in either order."""
         turned = generator.random(len(example)) < 0.5
         first, second = self.pairs[example].T
         return np.where(turned, second, first), np.where(turned, first, second)
+
+
+Relation = ByClass | ByPair  # who is like whom among items that are numbered from 0 on
 
 
 def counts(relation: Relation, rows: Places, columns: Places, *, block: int = 512) -> Int64s:

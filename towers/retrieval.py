@@ -14,22 +14,18 @@ import tensorflow_recommenders as tfrs
 from numpy.typing import NDArray
 
 from towers.batch import Batch
+from towers.catalogue import ItemFeatures
 from towers.config import Config
-from towers.items import ItemFeatures
-from towers.log_z import LogZ
 from towers.losses.blockwise import Candidates, softmax_losses
-from towers.losses.distance import sqrt_1_minus_cos
 from towers.losses.full_softmax import full_softmax
-from towers.losses.known import known
-from towers.losses.masked import log_sum_exp, mean
-from towers.losses.products import product
 from towers.losses.registry import FUNCTIONS, arguments
-from towers.losses.scores import Scores, hardest, without_hits, without_negatives
+from towers.losses.scores import Scores, hardest, known, log_sum_exp, mean, product, sqrt_1_minus_cos, without_hits
 from towers.losses.section import SampledLoss
 from towers.losses.settings import Bce, Bsl, FullSoftmax, Nce, SampledSoftmax
-from towers.margin import adaptive_margin
+from towers.losses.softmax import adaptive_margin
+from towers.losses.two_terms import LogZ
 from towers.model import TwoTower
-from towers.samplers.drawn import Drawn, NegativeSampler
+from towers.samplers.sampler import Drawn, NegativeSampler
 from towers.samplers.settings import InBatch
 
 # Masks and noise of the two sides, and of positives and negatives, are streams of their own: another seed for each.
@@ -142,7 +138,7 @@ class Retrieval(tfrs.Model):
         if self.sampler is not None and isinstance(self.settings, SampledLoss):
             scores = self._sampled(self.sampler, self.settings, inputs, query, positive, positive_scores)
         else:
-            scores = without_negatives(positive_scores, inputs.present)
+            scores = _without_negatives(positive_scores, inputs.present)
         return FUNCTIONS[self.settings.name](scores, **self.options, **self._supplied(inputs, query))
 
     def _label_shares(self, inputs: Batch) -> tf.Tensor:
@@ -208,3 +204,9 @@ def blockwise(loss: SampledSoftmax) -> bool:
     """Whether a softmax needs nothing of its negatives but their sum, which goes without the scores [B, M]."""
     plain = loss.positive == "included" and not loss.label_smoothing
     return plain and loss.hardest_negatives is None
+
+
+def _without_negatives(positive: tf.Tensor, present: tf.Tensor) -> Scores:
+    """Scores [B, K] of a loss that learns from labels: M is 0."""
+    none = tf.zeros([tf.shape(positive)[0], 0])
+    return Scores(positive, none, present, tf.cast(none, tf.bool), tf.zeros_like(positive), tf.zeros([0]))

@@ -1,9 +1,11 @@
-"""Gradients of tables, row by row: added up without sorting, and without a copy of anything as long as the table.
+"""Rows of tables: read in any precision, their gradients added up without sorting or a copy as long as the table.
 
-In: dense gradients and `IndexedSlices`, as TensorFlow gives them for gathered tables. Out: sums, whose norm is right.
+In: tables and row numbers; dense gradients and `IndexedSlices`, as TensorFlow gives them for gathered tables. Out:
+float32 rows, whose gradients are float32, too; sums of gradients, whose norm is right. What goes into a table of half
+precision is rounded at random, so that many updates, each too small to be seen, add up in expectation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +14,11 @@ import tensorflow as tf
 from towers.unpublished import compiled_by_xla
 
 Gradient = Any  # tf.Tensor or tf.IndexedSlices
+# Of a number 2^e (1 + m): the bits of m that are kept, and the smallest e whose last bit is still one of its own: of
+# float16 the smallest normal one, of bfloat16 one whose last bit float32 does not flush to zero.
+_MANTISSA = {tf.bfloat16: 7, tf.float16: 10}
+_LEAST = {tf.bfloat16: -119, tf.float16: -14}
+_EXPONENT_BITS = 0x7F800000
 
 
 class Settled(NamedTuple):
@@ -145,3 +152,41 @@ def _parts(values: tf.Tensor, indices: tf.Tensor) -> list[tuple[tf.Tensor, tf.Te
 def _is_range(indices: tf.Tensor) -> bool:
     known = tf.get_static_value(indices)
     return known is not None and bool(np.array_equal(known, np.arange(len(known))))
+
+
+def gathered(table: tf.Variable, rows: tf.Tensor) -> tf.Tensor:
+    """Rows of a table, float32, of the shape of `rows` and one axis more."""
+    return _widened(tf.gather(table, rows))
+
+
+def whole(table: tf.Variable) -> tf.Tensor:
+    """A whole table, float32."""
+    return _widened(tf.convert_to_tensor(table))
+
+
+def _widened(values: tf.Tensor) -> tf.Tensor:
+    return values if values.dtype == tf.float32 else _in_float32(values)
+
+
+@tf.custom_gradient
+def _in_float32(values: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+    # The gradient stays as it is: in float16 one of a mean over a batch would vanish.
+    return tf.cast(values, tf.float32), lambda gradient: gradient
+
+
+def stochastic_round(values: tf.Tensor, noise: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """One of the two neighbours of a value, each as likely as the value is near it: the expectation is the value.
+
+    A value that the type can hold stays as it is, zero among them.
+
+    Args:
+        values: float32.
+        noise: float32 in [0, 1), of the same shape.
+        dtype: bfloat16 or float16.
+
+    Source: Gupta et al., Deep learning with limited numerical precision, ICML 2015.
+    """
+    exponent = tf.bitwise.bitwise_and(tf.bitcast(values, tf.uint32), tf.constant(_EXPONENT_BITS, tf.uint32))
+    unit = tf.maximum(tf.bitcast(exponent, tf.float32), 2.0 ** _LEAST[dtype]) * 2.0 ** -_MANTISSA[dtype]
+    # Powers of two divide exactly, and the quotient is below 2^11: what is lost of the noise is below 2^-12.
+    return tf.cast(tf.floor(values / unit + noise) * unit, dtype)

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from towers.dropout import dropped
 from towers.feature_settings import SequenceFeature
 from towers.features import MISSING, FeatureEncoder, FeatureSpec
-from towers.half_precision import gathered
 from towers.packing import GAP_BOUNDS, NO_PLACE, UNKNOWN_GAP, Sequences
-from towers.streams import first_weights, own_seed
+from towers.rows import gathered
+from towers.streams import dropped, first_weights, own_seed
 
 EPSILON = 1e-6  # of a layer norm
 HIDDEN = -1e9  # the score of a place that is not to be seen

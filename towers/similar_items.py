@@ -4,10 +4,9 @@ In: the training items' classes or pairs. Out: `ClassBatch` against the classes'
 other items of the batch. Items are ranks of `towers.catalogue`, which here are places among the training items.
 """
 
-from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -48,89 +47,56 @@ class RelatedBatch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Steps:
-    """Attributes: `size`, examples a batch, or all where there are fewer; `seed`, of the order and what is drawn."""
+class SimilarItems:
+    """The batches of a recipe.
 
+    Attributes:
+        relation: among the training items.
+        size: of a batch in examples, or all where there are fewer: items, or pairs of items that are alike.
+        seed: of the order and what is drawn.
+        classes: [N, K] of the items whose candidates are centres, -1 where an item has fewer than K; None: the
+            candidates are the batch's own items.
+    """
+
+    relation: Relation
     size: int
     seed: int
+    classes: Int64s | None
 
     @property
-    @abstractmethod
     def count(self) -> int:
         """Examples of one epoch."""
-
-    @abstractmethod
-    def batch(self, epoch: int, step: int) -> Any:
-        """The batch of one step."""
+        return self.relation.examples() if self.classes is None else len(self.classes)
 
     @property
     def steps(self) -> int:
         """Steps of one epoch; the last, partial batch is left out, another one in each epoch's order."""
         return max(1, self.count // self.size)
 
-    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[tuple[int, Any]]:
+    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[tuple[int, ClassBatch | RelatedBatch]]:
         """The steps of one epoch from `first_step` on."""
         for step in range(first_step, self.steps):
             yield step, self.batch(epoch, step)
 
-    def _examples(self, epoch: int, step: int) -> Int64s:
+    def batch(self, epoch: int, step: int) -> ClassBatch | RelatedBatch:
+        """The batch of one step."""
         begin = step * self.size
         places = np.arange(begin, min(begin + self.size, self.count), dtype=np.int64)
-        return shuffled(places, self.count, order_key(self.seed, epoch))
-
-    def _seed(self, epoch: int, step: int) -> Any:
-        return np.array([self.seed, epoch * self.steps + step], np.int32)
-
-
-@dataclass(frozen=True)
-class ClassItems(_Steps):
-    """Batches of items with their classes: an item is an example.
-
-    Attributes:
-        classes: [N, K], -1 where an item has fewer than K.
-    """
-
-    classes: Int64s
-
-    @property
-    def count(self) -> int:
-        """Examples of one epoch."""
-        return len(self.classes)
-
-    def batch(self, epoch: int, step: int) -> ClassBatch:
-        """The batch of one step."""
-        item = self._examples(epoch, step)
-        return ClassBatch(item, self.classes[item], self._seed(epoch, step))
-
-
-@dataclass(frozen=True)
-class RelatedItems(_Steps):
-    """Batches of items of which each has one that is like it: an example is two items.
-
-    Attributes:
-        relation: among the training items.
-    """
-
-    relation: Relation
-
-    @property
-    def count(self) -> int:
-        """Examples of one epoch."""
-        return self.relation.examples()
-
-    def batch(self, epoch: int, step: int) -> RelatedBatch:
-        """The batch of one step."""
+        example = shuffled(places, self.count, order_key(self.seed, epoch))
+        seed = np.array([self.seed, epoch * self.steps + step], np.int32)
+        if self.classes is not None:
+            return ClassBatch(example, self.classes[example], seed)
         generator = np.random.default_rng((self.seed, epoch, step))
-        item = np.concatenate(self.relation.partners(self._examples(epoch, step), generator))
+        item = np.concatenate(self.relation.partners(example, generator))
         other = item[:, np.newaxis] != item[np.newaxis, :]
         alike = self.relation.between(item, item) & other
-        return RelatedBatch(item, alike, other & ~alike, self._seed(epoch, step))
+        return RelatedBatch(item, alike, other & ~alike, seed)
 
 
-def batches(relation: Relation, against: str, batch_size: int, seed: int) -> ClassItems | RelatedItems:
+def batches(relation: Relation, against: str, batch_size: int, seed: int) -> SimilarItems:
     """The batches of a recipe, at most `batch_size` items each."""
-    if against == "centres":
-        if not isinstance(relation, ByClass):
-            raise TypeError("pairs have no classes and so no centres")
-        return ClassItems(batch_size, seed, relation.padded())
-    return RelatedItems(max(1, batch_size // 2), seed, relation)
+    if against != "centres":
+        return SimilarItems(relation, max(1, batch_size // 2), seed, None)
+    if not isinstance(relation, ByClass):
+        raise TypeError("pairs have no classes and so no centres")
+    return SimilarItems(relation, batch_size, seed, relation.padded())

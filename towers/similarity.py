@@ -2,9 +2,11 @@
 
 In: the item tower, the items' features, a batch. Out: the loss of the batch, a scalar. The anchor is an item; its
 candidates are the trained centres of all classes, or the other items of the batch. Nothing is sampled: no log Q.
+`NeighbourValidation` chooses the epoch, by held-out items and who stands next to them.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,16 +14,19 @@ import tensorflow as tf
 import tensorflow_recommenders as tfrs
 from numpy.typing import NDArray
 
+from towers.catalogue import ItemFeatures
 from towers.config import Config
-from towers.items import ItemFeatures
-from towers.losses.distance import sqrt_1_minus_cos
-from towers.losses.products import product
+from towers.events import Int64s
 from towers.losses.registry import FUNCTIONS, arguments
-from towers.losses.scores import Scores, hardest
+from towers.losses.scores import Scores, hardest, known, product, sqrt_1_minus_cos
 from towers.losses.settings import FullSoftmax, SampledSoftmax
-from towers.margin import adaptive_margin
-from towers.model import TwoTower
+from towers.losses.softmax import adaptive_margin
+from towers.model import Encoded, TwoTower
+from towers.relations import Marks, Places, Relation
 from towers.similar_items import ClassBatch, RelatedBatch
+from towers.top_k import top_k
+from towers.training_parts import Measured
+from towers.validation import embed_all
 
 # Length of an untrained centre, as of an untrained embedding row: its direction is learnt in a few steps.
 FIRST_LENGTH = 0.1
@@ -97,7 +102,9 @@ class Similarity(tfrs.Model):
         scores = product(vectors, directions, half=self.half, transpose_b=True)
         present = inputs.classes >= 0
         positive = tf.gather(scores, tf.maximum(inputs.classes, 0), batch_dims=1)
-        return _scores(positive, scores, present, ~_marked(inputs.classes, self.centres.shape[0]))
+        count = self.centres.shape[0]
+        own = known(inputs.classes, tf.range(count, dtype=tf.int64), count).hits()
+        return _scores(positive, scores, present, ~own)
 
     def _to_items(self, inputs: RelatedBatch, vectors: tf.Tensor) -> Scores:
         scores = product(vectors * self.towers.scale(), vectors, half=self.half, transpose_b=True)
@@ -116,13 +123,38 @@ def _scores(positive: tf.Tensor, negative: tf.Tensor, positive_mask: tf.Tensor, 
     return Scores(positive, negative, positive_mask, negative_mask, tf.zeros_like(positive), tf.zeros_like(negative))
 
 
-def _marked(classes: tf.Tensor, count: int) -> tf.Tensor:
-    """Bool [B, count]: True where `classes` [B, K] names the column; -1 names none."""
-    rows = tf.shape(classes, out_type=tf.int64)[0]
-    # One more column takes what is not there.
-    column = tf.where(classes >= 0, classes, count)
-    row = tf.broadcast_to(tf.range(rows)[:, tf.newaxis], tf.shape(classes))
-    place = tf.stack([row, column], axis=2)
-    shape = tf.stack([rows, tf.constant(count + 1, tf.int64)])
-    marks = tf.scatter_nd(place, tf.ones(tf.shape(classes), tf.float32), shape)
-    return marks[:, :count] > 0
+@dataclass(frozen=True)
+class NeighbourValidation:
+    """Held-out items, each a query among all candidates but itself.
+
+    Attributes:
+        candidate: looked-up features of the candidates, by name.
+        query: [Q] places of the held-out items among them.
+        relation: who is like whom, among the candidates.
+        likes: [Q] how many candidates each one is like; at least one.
+        metric: ``precision@k``, hits / k, or ``recall@k``, hits / likes.
+    """
+
+    candidate: Encoded
+    query: Int64s
+    relation: Relation
+    likes: Int64s
+    metric: str
+
+    def measure(self, model: TwoTower) -> Measured:
+        """Mean of the metric over the held-out items, which chooses the epoch."""
+        name, _, depth = self.metric.partition("@")
+        k = int(depth)
+        vectors = embed_all(model.candidate_tower.serve, self.candidate)
+        own = np.arange(len(self.query) + 1)
+        lists = top_k(vectors[self.query], vectors, k, own, self.query.astype(np.int32))
+        hits = found(self.relation, self.query, lists).sum(axis=1)
+        value = float(np.mean(hits / (k if name == "precision" else self.likes)))
+        return Measured(value, value)
+
+
+def found(relation: Relation, query: Int64s, lists: Places) -> Marks:
+    """Which entries of `lists` [Q, k] their query [Q] is like; an entry of -1 is none."""
+    rows = np.repeat(query, lists.shape[1])
+    marks = relation.alike(rows, np.maximum(lists, 0).ravel()).reshape(lists.shape)
+    return marks & (lists >= 0)

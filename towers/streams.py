@@ -1,6 +1,7 @@
 """Random numbers that depend on a seed alone, a stream of their own for every use.
 
-In: a seed, int64 [2]. Out: int64 bits and float64 uniforms, the same ones compiled or not, on a CPU or a GPU.
+In: a seed, int64 [2]. Out: int64 bits and float64 uniforms, the same ones compiled or not, on a CPU or a GPU; initial
+weights; dropout.
 """
 
 import math
@@ -10,6 +11,8 @@ import tensorflow as tf
 
 PHILOX = 1
 MANTISSA = 53
+DROPOUT = 1  # stream of a step's seed
+WORDS = 2**32
 # Fields of the seed's two words above the caller's 32 bits, so that no two uses can meet.
 _LOW = 32
 _ROUND = 40
@@ -79,3 +82,23 @@ def first_weights(name: str, shape: list[int], limit: float, seed: int) -> tf.Te
 def _number(name: str) -> int:
     # crc32, not hash(): Python's own differs from process to process.
     return zlib.crc32(name.encode()) >> 1
+
+
+def dropped(x: tf.Tensor, share: float, seed: tf.Tensor | None, name: str) -> tf.Tensor:
+    """In training a seeded share of the numbers at zero, the others scaled up to the same expectation.
+
+    Args:
+        x: any shape.
+        share: 0 to below 1, exact to 2^-32.
+        seed: of the step, [2]; None outside training, where `x` stays as it is.
+        name: of what drops out: others drop others.
+    """
+    if seed is None or not share:
+        return x
+    size = tf.size(x)
+    # Half a 64-bit draw is enough for one number. int64, as int32 would stay in host memory beside a GPU.
+    drawn = bits((size + 1) // 2, fold(tf.cast(seed, tf.int64), name, DROPOUT))
+    low = tf.constant(WORDS - 1, tf.int64)
+    halves = tf.bitwise.bitwise_and([drawn, tf.bitwise.right_shift(drawn, tf.constant(32, tf.int64))], low)
+    words = tf.reshape(tf.reshape(halves, [-1])[:size], tf.shape(x))
+    return tf.where(words >= round(share * WORDS), x / (1 - share), tf.zeros([], x.dtype))

@@ -6,8 +6,8 @@ that was stopped goes on from its last checkpoint with the same batches, moments
 
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,18 +18,37 @@ from towers.batch import Batch
 from towers.checkpoints import Checkpoints
 from towers.compiled import compiled
 from towers.config import OptimizerConfig, TrainConfig
-from towers.divergence import BadLoss, LossWatch, spoilt
 from towers.errors import DivergedError
 from towers.optimizers import build_optimizer
-from towers.progress import Progress, SavedProgress, Summary
-from towers.training_parts import Batches, OnEpoch, OnStep, Task, Validation
+from towers.training_parts import Batches, LossWatch, Progress, SavedProgress, Task, Validation, spoilt
 
+OnStep = Callable[[int, float], None]
+OnEpoch = Callable[[dict[str, float]], None]
 LOOK_STEPS = 50  # steps between two looks at the loss
 LOOK_BATCHES = 100  # of an epoch, that a task may look at when it has ended
 REMEDY = (
     "a smaller optimizer.learning_rate or a larger model.temperature helps, with --fresh: an unfinished run goes on "
     "with the settings that failed"
 )
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a finished run says of itself.
+
+    Attributes:
+        epochs: trained.
+        best_epoch: whose weights are kept; `epochs` where there was no validation.
+        metric: its name, "" without validation.
+        best_metric: its value at `best_epoch`, None without validation.
+        history: loss, metric and seconds of each epoch.
+    """
+
+    epochs: int
+    best_epoch: int
+    metric: str
+    best_metric: float | None
+    history: list[dict[str, float]]
 
 
 def _ignore(*_: Any) -> None:
@@ -149,9 +168,18 @@ class Trainer:
 
     def _look(self) -> None:
         """Reads the losses since the last look."""
-        found = self._watch.look(self.progress)
-        if found is not None:
-            raise self._diverged(found)
+        bad = self._watch.look(self.progress)
+        if bad is None:
+            return
+        epoch = self.progress.epoch
+        before = "" if bad.before is None else f", {bad.before:.4g} the step before"
+        above = bad.limit is not None and math.isfinite(bad.loss)
+        limit = f", above train.explode_factor's {bad.limit:.4g}" if above else ""
+        raise DivergedError(
+            f"the loss of step {bad.step + 1} of epoch {epoch + 1} is {bad.loss:.4g}{limit}{before}; its batch, "
+            f"batch(epoch={epoch}, step={bad.step}), is the same in every run of this recipe; "
+            f"{self._kept(epoch * self.examples.steps + bad.step)}; {REMEDY}"
+        )
 
     def _save(self) -> None:
         self._refuse_spoilt()
@@ -166,20 +194,6 @@ class Trainer:
                 f"{name} is no longer finite after step {progress.step} of epoch {progress.epoch + 1}, whose loss was; "
                 f"{self._kept(self.done)}; {REMEDY}"
             )
-
-    def _diverged(self, bad: BadLoss) -> DivergedError:
-        epoch = self.progress.epoch
-        before = "" if bad.before is None else f", {bad.before:.4g} the step before"
-        limit = (
-            ""
-            if bad.limit is None or not math.isfinite(bad.loss)
-            else f", above train.explode_factor's {bad.limit:.4g}"
-        )
-        return DivergedError(
-            f"the loss of step {bad.step + 1} of epoch {epoch + 1} is {bad.loss:.4g}{limit}{before}; its batch, "
-            f"batch(epoch={epoch}, step={bad.step}), is the same in every run of this recipe; "
-            f"{self._kept(epoch * self.examples.steps + bad.step)}; {REMEDY}"
-        )
 
     def _kept(self, step: int) -> str:
         """Drops the checkpoints of the state that went astray, after `step` steps, and tells which one is left."""

@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 
 from towers.blocks import blocks
 from towers.catalogue import counted
-from towers.events import Events, Int64s
+from towers.events import Events
 from towers.model import TwoTower
-from towers.tables import Array, HistoryTable, Tables, clock_rows
+from towers.tables import Array, Tables, clock_rows
 
 
 def silence_untrained(model: TwoTower, tables: Tables, events: Events) -> None:
     """Sets every embedding row that none of `events` reads to zero, in place; call it before the first step."""
     read: dict[str, NDArray[np.bool_]] = {}
     variables: dict[str, tf.Variable] = {}
-    sources = {"query": _query_rows(tables, events), "candidate": _candidate_rows(tables, events)}
+    sources = _read(tables, events)
     for side, tower in (("query", model.query_tower), ("candidate", model.candidate_tower)):
         for encoder in tower.encoders:
             spec = encoder.spec
@@ -35,36 +35,22 @@ def silence_untrained(model: TwoTower, tables: Tables, events: Events) -> None:
         table.assign(tf.where(read[name][:, np.newaxis], table, 0.0))
 
 
-def _candidate_rows(tables: Tables, events: Events) -> dict[str, Iterable[Array]]:
-    items, users = _items(events), _users(events)
-    read: dict[str, Iterable[Array]] = {name: [rows[items]] for name, rows in tables.items.items()}
-    read |= {name: [rows[users]] for name, rows in tables.audiences.items()}
-    return read | {name: [rows[items]] for name, rows in tables.companions.items()}
-
-
-def _query_rows(tables: Tables, events: Events) -> dict[str, Iterable[Array]]:
-    items, users = _items(events), _users(events)
-    return (
-        {name: [rows[users]] for name, rows in tables.users.items()}
-        | {name: (rows[block] for block in blocks(rows)) for name, rows in tables.context.items()}
-        | {name: [each.rows[items]] for name, each in _of_items(tables).items()}
-        | {name: _clock(kind, events, tables.ticks_per_second) for name, kind in tables.clocks.items()}
-    )
-
-
-def _items(events: Events) -> Int64s:
-    return np.flatnonzero(counted(events.item, int(events.item.max(initial=0)) + 1))
-
-
-def _users(events: Events) -> Int64s:
-    return np.flatnonzero(np.diff(events.offsets))
+def _read(tables: Tables, events: Events) -> dict[str, dict[str, Iterable[Array]]]:
+    """By side and feature the rows that examples read, in parts."""
+    items = np.flatnonzero(counted(events.item, int(events.item.max(initial=0)) + 1))
+    users = np.flatnonzero(np.diff(events.offsets))
+    of_items = {**tables.histories, **tables.neighbours, **tables.sequences}
+    query: dict[str, Iterable[Array]] = {name: [rows[users]] for name, rows in tables.users.items()}
+    query |= {name: (rows[block] for block in blocks(rows)) for name, rows in tables.context.items()}
+    query |= {name: [each.rows[items]] for name, each in of_items.items()}
+    query |= {name: _clock(kind, events, tables.ticks_per_second) for name, kind in tables.clocks.items()}
+    candidate: dict[str, Iterable[Array]] = {name: [rows[items]] for name, rows in tables.items.items()}
+    candidate |= {name: [rows[users]] for name, rows in tables.audiences.items()}
+    candidate |= {name: [rows[items]] for name, rows in tables.companions.items()}
+    return {"query": query, "candidate": candidate}
 
 
 def _clock(kind: str, events: Events, ticks_per_second: int) -> Iterator[Array]:
     for block in blocks(events.item):
         seconds = None if events.time is None else events.time[block] // ticks_per_second
         yield clock_rows(kind, seconds, block.stop - block.start)
-
-
-def _of_items(tables: Tables) -> dict[str, HistoryTable]:
-    return {**tables.histories, **tables.neighbours, **tables.sequences}

@@ -18,8 +18,8 @@ from pipelines.evaluation.rankers import BEST, EXACT, KNN, POPULARITY
 from pipelines.labels import HELD_OUT, TRAINING, Labels, questions
 from serving.index import ExactIndex, Floats
 from towers.events import Int32s, Int64s
-from towers.neighbours import found
 from towers.relations import ByClass, Relation, counts
+from towers.similarity import found
 
 CHANCE = "chance"
 GROUPS = {"training": TRAINING, "held_out": HELD_OUT}

@@ -11,9 +11,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from towers.losses.known import Known
-from towers.losses.masked import LOWEST
-from towers.losses.products import product
+from towers.losses.scores import LOWEST, Known, product
 
 SCORES = 1 << 22  # of one block: 16 MB, less than the last cache of a server; smaller blocks keep its cores waiting
 FEWEST = 64  # queries of a block

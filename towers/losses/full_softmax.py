@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from towers.losses.products import product
+from towers.losses.scores import product
 from towers.rows import added_rows, every_row
 from towers.unpublished import recorded
 
@@ -28,7 +28,6 @@ def full_softmax(
     count: int,
     scale: tf.Tensor | float,
     positive: tf.Tensor,
-    positive_mask: tf.Tensor | None = None,
     block: int = 8_192,
     label_smoothing: float = 0.0,
     half: bool = False,
@@ -43,10 +42,9 @@ def full_softmax(
         count: N.
         scale: scalar, 1 / temperature.
         positive: [B, K] scores of the positives, scaled; their gradient goes its own way.
-        positive_mask: bool [B, K]; False where a query has fewer than K. None: all are there.
         block: items scored at once.
         label_smoothing: share of the label that is spread evenly over all items.
-        half: multiply in bfloat16 (see `towers.losses.products`).
+        half: multiply in bfloat16 (see `towers.losses.scores.product`).
 
     Returns:
         [B] losses, float32 (float64 where the query is).
@@ -55,12 +53,7 @@ def full_softmax(
     blocks = _Blocks(encode, count, min(block, count), label_smoothing, half)
     scaled = tf.cast(query, exact) * tf.cast(scale, exact)
     log_sum, linear = recorded(partial(blocks.forward, scaled), [scaled], partial(blocks.backward, scaled))
-    positive = tf.cast(positive, exact)
-    if positive_mask is None:
-        positive_mask = tf.ones_like(positive, tf.bool)
-    present = tf.cast(positive_mask, exact)
-    total = tf.reduce_sum(tf.where(positive_mask, positive, 0), axis=1)
-    return log_sum - linear - (1 - label_smoothing) * total / tf.maximum(tf.reduce_sum(present, axis=1), 1)
+    return log_sum - linear - (1 - label_smoothing) * tf.reduce_mean(tf.cast(positive, exact), axis=1)
 
 
 @dataclass(frozen=True)

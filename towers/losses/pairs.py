@@ -1,12 +1,67 @@
-"""Losses of all pairs of an anchor's positives and negatives at once: the unified pair loss and circle.
+"""Losses that compare items in pairs: the triplet loss, the unified pair loss, circle, and the hinge of graded lists.
 
-In: `Scores` of unscaled similarities. Out: one loss for each query, all of whose K positives stand in one formula.
+In: `Scores` of unscaled similarities; of graded lists only the positives matter. Out: one loss for each query.
 """
+
+from typing import Literal
 
 import tensorflow as tf
 
-from towers.losses.masked import corrected, log_sum_exp
-from towers.losses.scores import Scores
+from towers.losses.scores import LOWEST, Scores, corrected, euclidean, log_sum_exp, mean, sqrt_1_minus_cos
+
+# Keeps 0 / 0 out of a list of one grade; no difference of two grades comes near it.
+EPSILON = 1e-12
+
+
+def triplet(
+    scores: Scores,
+    *,
+    on: Literal["similarity", "euclidean", "sqrt_1_minus_cos"],
+    mining: Literal["all", "semi_hard", "hardest"],
+    smooth: bool,
+    scale: float,
+    margin: float,
+) -> tf.Tensor:
+    """``[gap + m]+``, or smooth ``softplus(g (gap + m))``; gap is ``s_n - s_p`` or, on a distance, ``d_p - d_n``.
+
+    "all" is the mean over all (positive, negative) pairs. "hardest" takes each positive's largest gap. "semi_hard"
+    takes its largest gap among those below 0 and above -m: a negative further than the positive, but within the margin;
+    where there is none, the mean over all its gaps above -m. Both are means over the positives. 0 without a negative.
+
+    Args:
+        scores: cosines, or dot products where `on` is "similarity".
+        on: what is compared; both distances are those of vectors of length one.
+        mining: which triplets.
+        smooth: softplus instead of the hinge.
+        scale: g, of the smooth form.
+        margin: m, in the unit of `on`.
+
+    Returns:
+        [B]. It holds [B, K, M] tensors, but for "hardest".
+
+    Source: Schroff et al., FaceNet, CVPR 2015; all of a batch: Hermans et al., In defense of the triplet loss, 2017.
+    """
+    scores = scores.in_float32()
+    positive, negative = scores.positive, scores.negative
+    if on != "similarity":
+        distance = euclidean if on == "euclidean" else sqrt_1_minus_cos
+        positive, negative = -distance(positive), -distance(negative)
+
+    def penalty(gap: tf.Tensor) -> tf.Tensor:
+        return tf.nn.softplus(scale * (gap + margin)) if smooth else tf.nn.relu(gap + margin)
+
+    if mining == "hardest":
+        nearest = tf.reduce_max(tf.where(scores.negative_mask, negative, LOWEST), axis=1, keepdims=True)
+        return mean(penalty(nearest - positive), scores.positive_mask)
+    gaps = negative[:, tf.newaxis, :] - positive[:, :, tf.newaxis]
+    counts = tf.broadcast_to(scores.negative_mask[:, tf.newaxis, :], tf.shape(gaps))
+    if mining == "all":
+        return mean(mean(penalty(gaps), counts), scores.positive_mask)
+    counts &= gaps > -margin
+    semi_hard = counts & (gaps < 0.0)
+    chosen = tf.reduce_max(tf.where(semi_hard, gaps, LOWEST), axis=2)
+    found = tf.reduce_any(semi_hard, axis=2)
+    return mean(tf.where(found, penalty(chosen), mean(penalty(gaps), counts)), scores.positive_mask)
 
 
 def pair(scores: Scores, *, scale: float, margin: float, correction: float) -> tf.Tensor:
@@ -72,3 +127,37 @@ def circle(
     positive = -scale * tf.stop_gradient(pace_positive) * (scores.positive - shift_positive)
     negative = scale * tf.stop_gradient(pace_negative) * (scores.negative - shift_negative)
     return tf.nn.softplus(log_sum_exp(negative, scores.negative_mask) + log_sum_exp(positive, scores.positive_mask))
+
+
+def graded_hinge(scores: Scores, *, labels: tf.Tensor, margin: float, pairs: Literal["list", "batch"]) -> tf.Tensor:
+    """``sum_{a,b} [l_a - l_b]+ [s_b - s_a + m]+ / (sum_{a,b} [l_a - l_b]+ + eps)`` over all ordered pairs of one list.
+
+    "list": the list is a query's K items. "batch": all items of the batch make one list of B K. A query then gets B
+    times the part of the pairs whose higher item is its own, so that the mean over the batch is the formula, and an
+    example weight is that of those pairs. It holds [B K, B K] tensors.
+
+    Args:
+        scores: similarities of the list's items as its positives.
+        labels: [B, K] grades.
+        margin: m.
+        pairs: which list.
+
+    Returns:
+        [B]; 0 for a list of one grade.
+
+    Source: Herbrich et al., Large margin rank boundaries for ordinal regression, 2000, weighted by the grades'
+    difference.
+    """
+    scores = scores.in_float32()
+    values, grades, present = scores.positive, tf.cast(labels, tf.float32), scores.positive_mask
+    width = values.shape[1]
+    if pairs == "batch":
+        values, grades, present = (tf.reshape(tensor, [1, -1]) for tensor in (values, grades, present))
+    both = present[:, :, tf.newaxis] & present[:, tf.newaxis, :]
+    weight = tf.where(both, tf.nn.relu(grades[:, :, tf.newaxis] - grades[:, tf.newaxis, :]), 0.0)
+    hinge = tf.nn.relu(values[:, tf.newaxis, :] - values[:, :, tf.newaxis] + margin)
+    above, weights = tf.reduce_sum(weight * hinge, axis=2), tf.reduce_sum(weight, axis=2)
+    if pairs == "list":
+        return tf.reduce_sum(above, axis=1) / (tf.reduce_sum(weights, axis=1) + EPSILON)
+    of_query, weight_of_query = (tf.reduce_sum(tf.reshape(part, [-1, width]), axis=1) for part in (above, weights))
+    return of_query / (tf.reduce_mean(weight_of_query) + EPSILON)

@@ -9,33 +9,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from towers.losses.contrastive import bsl, ccl
-from towers.losses.graded import graded_hinge
-from towers.losses.margin import am_softmax, distance_softmax
-from towers.losses.noise import nce, neg
-from towers.losses.pairs import circle, pair
-from towers.losses.pointwise import bce
+from towers.losses.pairs import circle, graded_hinge, pair, triplet
 from towers.losses.section import Loss
-from towers.losses.softmax import sampled_softmax
-from towers.losses.triplet import triplet
+from towers.losses.softmax import am_softmax, distance_softmax, sampled_softmax
+from towers.losses.two_terms import bce, bsl, ccl, nce, neg
 
 LossFunction = Callable[..., tf.Tensor]
 
-# `full_softmax` is not among them: it takes vectors, not scores.
-FUNCTIONS: dict[str, LossFunction] = {
-    "sampled_softmax": sampled_softmax,
-    "nce": nce,
-    "neg": neg,
-    "bce": bce,
-    "am_softmax": am_softmax,
-    "distance_softmax": distance_softmax,
-    "triplet": triplet,
-    "pair": pair,
-    "circle": circle,
-    "graded_hinge": graded_hinge,
-    "ccl": ccl,
-    "bsl": bsl,
-}
+# Each is called as its loss is. `full_softmax` is not among them: it takes vectors, not scores.
+EVERY = (sampled_softmax, nce, neg, bce, am_softmax, distance_softmax, triplet, pair, circle, graded_hinge, ccl, bsl)
+FUNCTIONS: dict[str, LossFunction] = {function.__name__: function for function in EVERY}
 
 
 def arguments(loss: Loss) -> dict[str, Any]:

@@ -1,15 +1,22 @@
-"""Softmax cross-entropy of the positives among sampled candidates, and the form of it that margin losses share.
+"""Softmax cross-entropy of the positives among sampled candidates, plain and with a margin.
 
-In: `Scores`. Out: one loss for each query.
+In: `Scores`, for the margin losses of unscaled cosines. Out: one loss for each query. The margin may be a number, or as
+wide as the classes themselves, estimated anew as training goes: a variable that is saved with the weights.
 """
 
+from collections.abc import Iterable
 from typing import Literal
 
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
-from towers.losses.masked import corrected, count, log_sum_exp, mean, total
-from towers.losses.scores import Scores
+from towers.events import Floats, Int64s
+from towers.losses.scores import Scores, corrected, count, log_sum_exp, mean, sqrt_1_minus_cos, total
+from towers.losses.section import Loss
+from towers.losses.settings import DistanceSoftmax
 
+Distances = Iterable[tuple[Int64s, Floats]]
 # Largest q of a positive, the float32 below 1: a positive that is drawn each time leaves no other item to estimate.
 MOST = 1.0 - 2.0**-24
 
@@ -57,29 +64,6 @@ def sampled_softmax(
     return loss
 
 
-def each_against_negatives(
-    positives: tf.Tensor, present: tf.Tensor, negatives: tf.Tensor, mask: tf.Tensor, label_smoothing: float
-) -> tf.Tensor:
-    """Mean over a query's positives of the softmax cross-entropy of that one among itself and the negatives.
-
-    ``mean_i log(1 + sum_j exp(l_j - l_i))``, plus ``e (l_i - mean of l_i and all l_j)`` with label smoothing.
-
-    Args:
-        positives: logits [B, K].
-        present: bool [B, K].
-        negatives: logits [B, M].
-        mask: bool [B, M].
-        label_smoothing: e.
-
-    Returns:
-        [B].
-    """
-    losses = tf.nn.softplus(log_sum_exp(negatives, mask)[:, tf.newaxis] - positives)
-    if label_smoothing:
-        losses += label_smoothing * _above_mean(positives, negatives, mask)
-    return mean(losses, present)
-
-
 def _above_mean(positives: tf.Tensor, negatives: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """How far each positive's logit is above the mean of itself and the negatives: [B, K]."""
     others = count(mask)[:, tf.newaxis]
@@ -100,3 +84,111 @@ def _excluded(scores: Scores, correction: float, label_smoothing: float) -> tf.T
         shift = correction * log_rest * others / (1.0 + others)
         losses += label_smoothing * (_above_mean(scores.positive, logits, mask) - shift)
     return mean(losses, scores.positive_mask)
+
+
+def am_softmax(scores: Scores, *, scale: float, margin: float, correction: float, label_smoothing: float) -> tf.Tensor:
+    """Additive margin softmax, ``log(1 + sum_j exp(g [cos_j + m - cos_y]))``.
+
+    As a softmax its logits are ``g (cos_y - m) - c log Q_y`` and ``g cos_j - c log Q_j``.
+
+    Args:
+        scores: cosines.
+        scale: g.
+        margin: m.
+        correction: strength c.
+        label_smoothing: e, spread over the positive and the negatives.
+
+    Returns:
+        [B].
+
+    Source: Wang et al., Additive margin softmax for face verification, Signal Processing Letters 2018.
+    """
+    return _by_a_lead(scores.in_float32(), scale, scale * margin, correction, label_smoothing)
+
+
+def distance_softmax(
+    scores: Scores, *, scale: float, margin: float | tf.Tensor, correction: float, label_smoothing: float
+) -> tf.Tensor:
+    """Softmax over distances, ``log(1 + sum_j exp(g [d_y + m - d_j]))``, ``d = sqrt(1 - cos)``.
+
+    As a softmax its logits are ``-g (d_y + m) - c log Q_y`` and ``-g d_j - c log Q_j``. sqrt(1 - cos) obeys the
+    triangle inequality, which 1 - cos does not.
+
+    Args:
+        scores: cosines.
+        scale: g.
+        margin: m, a number or a scalar tensor.
+        correction: strength c.
+        label_smoothing: e, spread over the positive and the negatives.
+
+    Returns:
+        [B].
+
+    Source: after Wang et al., Signal Processing Letters 2018, on a metric.
+    """
+    scores = scores.in_float32()
+    near = scores._replace(positive=-sqrt_1_minus_cos(scores.positive), negative=-sqrt_1_minus_cos(scores.negative))
+    return _by_a_lead(near, scale, scale * tf.cast(margin, tf.float32), correction, label_smoothing)
+
+
+def _by_a_lead(
+    scores: Scores, scale: float, lead: float | tf.Tensor, correction: float, label_smoothing: float
+) -> tf.Tensor:
+    """Mean over a query's positives of the cross-entropy of that one, its logit less `lead`, and all the negatives.
+
+    ``mean_i log(1 + sum_j exp(l_j - l_i))``, plus ``e (l_i - mean of l_i and all l_j)`` with label smoothing.
+    """
+    positive, negative = corrected(scores, correction, scale)
+    positive -= lead
+    losses = tf.nn.softplus(log_sum_exp(negative, scores.negative_mask)[:, tf.newaxis] - positive)
+    if label_smoothing:
+        losses += label_smoothing * _above_mean(positive, negative, scores.negative_mask)
+    return mean(losses, scores.positive_mask)
+
+
+class AdaptiveMargin(tf.Module):
+    """Starts at 0; every `every` epochs becomes the mean diameter of the classes, at most `most`.
+
+    The diameter of a class is twice the mean distance of its samples to the centre. As ``d(a,b) <= d(a,c) + d(c,b)``,
+    a margin this wide keeps a sample closer to every other of its own class than to those of the next one.
+    """
+
+    def __init__(self, every: int, most: float) -> None:
+        super().__init__()
+        self.every, self.most = every, most
+        self.value = tf.Variable(0.0, trainable=False, name="margin")
+
+    def update(self, epoch: int, distances: Distances) -> dict[str, float]:
+        """Estimates m after `epoch` epochs, where one is due.
+
+        Args:
+            epoch: trained so far.
+            distances: blocks of classes [n] and the distance [n] of a sample of each to its centre.
+
+        Returns:
+            What the log shows: the margin, and the estimate it was made of.
+        """
+        if epoch % self.every:
+            return {"margin": float(self.value)}
+        estimate = mean_diameter(distances)
+        self.value.assign(min(estimate, self.most))
+        return {"margin": float(self.value), "margin_estimate": estimate, "margin_clamped": float(estimate > self.most)}
+
+
+def adaptive_margin(loss: Loss) -> AdaptiveMargin | None:
+    """The margin that a loss's settings ask to have estimated; None where it is a number, or there is none."""
+    if isinstance(loss, DistanceSoftmax) and loss.margin == "adaptive":
+        return AdaptiveMargin(loss.margin_every, loss.margin_max)
+    return None
+
+
+def mean_diameter(distances: Distances) -> float:
+    """Twice the mean over classes of the mean distance of a class's samples to its centre."""
+    total: NDArray[np.float64] = np.zeros(0)
+    count: NDArray[np.float64] = np.zeros(0)
+    for classes, distance in distances:
+        size = max(len(total), int(classes.max(initial=-1)) + 1)
+        more = (0, size - len(total))
+        total = np.pad(total, more) + np.bincount(classes, distance, size)
+        count = np.pad(count, more) + np.bincount(classes, minlength=size).astype(np.float64)
+    return float(2 * np.mean(total[count > 0] / count[count > 0])) if (count > 0).any() else 0.0

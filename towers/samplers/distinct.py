@@ -1,16 +1,24 @@
 """Drawing until k are distinct: the one implementation, for every noise.
 
-In: a noise and a `Plan` of how many draws that takes. Out: k distinct items in the order of their first draw, and T,
-the number of draws until then, with ``Q = 1 - (1 - q)^T``.
+In: the probabilities of all items. Out: the `Plan` of how many draws that takes; then of a noise and its plan k
+distinct items in the order of their first draw, and T, the number of draws until then, with ``Q = 1 - (1 - q)^T``.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from towers.samplers.copies import first_copies, places, running_count
-from towers.streams import bits, turn
+from towers.streams import turn, uniforms
+
+Doubles = NDArray[np.float64]
+# Items that are looked at one by one, and the growth of the groups of the others.
+_SINGLE, _GROWTH = 4_096, 1.01
+# A draw costs about what an item of the race does.
+_RACE_FROM = 2
 
 
 class Plan(NamedTuple):
@@ -41,7 +49,7 @@ def draw_distinct(noise: Any, count: int, plan: Plan, seed: tf.Tensor) -> tuple[
     The series is drawn in rounds, `plan.first` items and then `plan.more` at a time, each from its own stream.
 
     Args:
-        noise: `towers.samplers.noise.Noise`.
+        noise: `towers.samplers.noises.Noise`.
         count: k, at most N.
         plan: of the same k.
         seed: int64 [2].
@@ -56,7 +64,6 @@ def draw_distinct(noise: Any, count: int, plan: Plan, seed: tf.Tensor) -> tuple[
     def more(
         number: tf.Tensor, item: tf.Tensor, found: tf.Tensor, before: tf.Tensor, last: tf.Tensor
     ) -> tuple[tf.Tensor, ...]:
-        del last
         # What was found stands before what comes; the filling of its end is a copy of the first and does not count.
         series = tf.concat([item, noise.draw(plan.more, turn(seed, number))], axis=0)
         item, found, last = first_distinct(series, count, plan.size)
@@ -100,7 +107,7 @@ def race(noise: Any, count: int, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]
     the i-th to the next one are geometric with the probability of all items that are not among the first i.
 
     Args:
-        noise: `towers.samplers.noise.Noise`.
+        noise: `towers.samplers.noises.Noise`.
         count: k, at most N.
         seed: int64 [2].
 
@@ -122,5 +129,50 @@ def race(noise: Any, count: int, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]
 
 def _inner_uniforms(count: int, seed: tf.Tensor) -> tf.Tensor:
     """Uniform in (0, 1), without its ends: float64 [count], odd multiples of 2^-54."""
-    low = tf.bitwise.bitwise_and(bits(count, seed), tf.constant((1 << 53) - 1, tf.int64))
-    return (tf.cast(low, tf.float64) + 0.5) * 2.0**-53
+    return uniforms(count, seed) + 2.0**-54
+
+
+def plan(p: Doubles, count: int) -> Plan:
+    """How to draw `count` distinct items.
+
+    The first round is so long that it mostly finds them: the number of distinct items has a variance below
+    ``sum Q (1 - Q)``, and 4 standard deviations are allowed for.
+
+    Args:
+        p: [N] probabilities, falling.
+        count: k, at most N.
+    """
+    size = len(p)
+    group, weight = _groups(p)
+    needed = draws_until(group, weight, count - 0.5)
+    if needed > _RACE_FROM * size:
+        return Plan(size, 0, 0, race=True)
+    with np.errstate(divide="ignore"):
+        found = -np.expm1(needed * np.log1p(-group))
+    margin = 4 * math.sqrt(float(np.sum(weight * found * (1 - found))) + 1)
+    enough = draws_until(group, weight, min(count + margin, (count + size) / 2)) if count < size else 2 * needed
+    first = math.ceil(min(enough, 2 * needed))
+    return Plan(size, max(first, count), max(64, first // 4), race=False)
+
+
+def draws_until(p: Doubles, weight: Doubles, distinct: float) -> float:
+    """The T for which ``sum_c 1 - (1 - p_c)^T`` is `distinct`, which is below N."""
+    with np.errstate(divide="ignore"):
+        log_miss = np.log1p(-p)
+    low, high = 0.0, 64 * math.log(2)
+    for _ in range(60):
+        middle = (low + high) / 2
+        if float(np.sum(weight * -np.expm1(math.exp(middle) * log_miss))) < distinct:
+            low = middle
+        else:
+            high = middle
+    return math.exp(high)
+
+
+def _groups(p: Doubles) -> tuple[Doubles, Doubles]:
+    """Mean probability and size of groups of neighbours: ten million items take no longer than a few thousand."""
+    size = len(p)
+    steps = _SINGLE * _GROWTH ** np.arange(1, max(1, math.ceil(math.log(max(size / _SINGLE, 1), _GROWTH)) + 1))
+    edges = np.unique(np.concatenate([np.arange(min(size, _SINGLE)), steps[steps < size].astype(np.int64)]))
+    weight = np.diff(np.concatenate([edges, [size]])).astype(np.float64)
+    return np.add.reduceat(p, edges) / weight, weight

@@ -4,33 +4,17 @@ In: a section and the training counts. Out: a `NegativeSampler`.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from towers.errors import ConfigError
-from towers.samplers.drawn import NegativeSampler
-from towers.samplers.in_batch import InBatchSampler
-from towers.samplers.learned_unigram import LearnedUnigramNoise
-from towers.samplers.log_uniform import LogUniformNoise
-from towers.samplers.mixed import MixedSampler
-from towers.samplers.noise import Noise, NoiseSampler
-from towers.samplers.settings import (
-    Drawing,
-    InBatch,
-    LearnedUnigram,
-    LogUniform,
-    Mixed,
-    SamplerConfig,
-    Uniform,
-    Unigram,
-)
-from towers.samplers.tries import Doubles, plan
-from towers.samplers.uniform import UniformNoise
-from towers.samplers.unigram import UnigramNoise, power_probabilities
-
-Counts = NDArray[np.int64]
+from towers.events import Int64s
+from towers.samplers import noises, settings
+from towers.samplers.distinct import Doubles, plan
+from towers.samplers.sampler import InBatchSampler, MixedSampler, NegativeSampler, NoiseSampler
 
 
-def build_sampler(config: SamplerConfig, counts: Counts, batch_size: int, examples_seen: int) -> NegativeSampler:
+def build_sampler(
+    config: settings.SamplerConfig, counts: Int64s, batch_size: int, examples_seen: int
+) -> NegativeSampler:
     """The sampler of a recipe.
 
     Args:
@@ -45,47 +29,48 @@ def build_sampler(config: SamplerConfig, counts: Counts, batch_size: int, exampl
     """
     if not len(counts) or counts.min() < 1:
         raise ConfigError("sampler: every item that can be drawn needs a training example; got an item without one")
-    if not isinstance(config, Mixed):
-        return _part(config, "sampler", 0, counts, batch_size, examples_seen)
+    capacity = max(batch_size, examples_seen)
+    if not isinstance(config, settings.Mixed):
+        return _part(config, "sampler", 0, counts, capacity)
     keyed = [(f"sampler.parts[{number}]", part) for number, part in enumerate(config.parts)]
     # The batch's own items first, where the losses look for them. Where a part stands does not change what it draws.
-    keyed.sort(key=lambda pair: not isinstance(pair[1], InBatch))
-    parts = [_part(part, key, place, counts, batch_size, examples_seen) for place, (key, part) in enumerate(keyed)]
+    keyed.sort(key=lambda pair: not isinstance(pair[1], settings.InBatch))
+    parts = [_part(part, key, place, counts, capacity) for place, (key, part) in enumerate(keyed)]
     return MixedSampler(parts)
 
 
 def _part(
-    config: InBatch | Drawing, key: str, place: int, counts: Counts, batch_size: int, examples_seen: int
+    config: settings.InBatch | settings.Drawing, key: str, place: int, counts: Int64s, capacity: int
 ) -> NegativeSampler:
-    if isinstance(config, InBatch):
+    if isinstance(config, settings.InBatch):
         return InBatchSampler(counts, learned=config.frequencies == "learned", distinct=config.distinct)
     if config.distinct and config.negatives > len(counts):
         raise ConfigError(
             f"{key}.negatives = {config.negatives} with distinct = true: only {len(counts)} items have training "
             f"examples; at most {len(counts)} can be distinct"
         )
-    noise, expected = _noise(config, key, counts, max(batch_size, examples_seen))
+    noise, expected = _noise(config, key, counts, capacity)
     drawing = plan(expected, config.negatives) if config.distinct else None
     return NoiseSampler(noise, config.negatives, drawing, config.name, place)  # type: ignore[attr-defined]
 
 
-def _noise(config: Drawing, key: str, counts: Counts, capacity: int) -> tuple[Noise, Doubles]:
+def _noise(config: settings.Drawing, key: str, counts: Int64s, capacity: int) -> tuple[noises.Noise, Doubles]:
     """The noise of a section, and the probabilities by which distinct draws are planned."""
     size = len(counts)
-    if isinstance(config, LogUniform):
+    if isinstance(config, settings.LogUniform):
         if np.any(np.diff(counts) > 0):
             rank = int(np.argmax(np.diff(counts) > 0))
             raise ConfigError(
                 f'{key}.name = "log_uniform": items must be numbered by falling number of training examples; number '
                 f"{rank} has {counts[rank]} of them, number {rank + 1} has {counts[rank + 1]}"
             )
-        return LogUniformNoise(size), np.log1p(1 / (np.arange(size) + 1.0)) / np.log1p(size)
-    if isinstance(config, LearnedUnigram):
+        return noises.LogUniformNoise(size), np.log1p(1 / (np.arange(size) + 1.0)) / np.log1p(size)
+    if isinstance(config, settings.LearnedUnigram):
         # Towards the end of the run, when the rarest items are at their rarest.
         expected = 1 + counts * (capacity / counts.sum())
-        return LearnedUnigramNoise(size, capacity), -np.sort(-expected / expected.sum())
-    if isinstance(config, Unigram):
-        return UnigramNoise(counts, config.power), -np.sort(-power_probabilities(counts, config.power))
-    if isinstance(config, Uniform):
-        return UniformNoise(size), np.full(size, 1 / size)
+        return noises.LearnedUnigramNoise(size, capacity), -np.sort(-expected / expected.sum())
+    if isinstance(config, settings.Unigram):
+        return noises.UnigramNoise(counts, config.power), -np.sort(-noises.power_probabilities(counts, config.power))
+    if isinstance(config, settings.Uniform):
+        return noises.UniformNoise(size), np.full(size, 1 / size)
     raise TypeError(f"{type(config).__name__}: no noise of that section in towers/samplers/registry.py")

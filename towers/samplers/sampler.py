@@ -1,0 +1,199 @@
+"""What a sampler gives a training step, and every sampler: the batch's own items, draws from a noise, several together.
+
+In: the batch's positives and the step's seed. Out: `Drawn`: candidates with their log Q.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from towers.samplers.copies import first_copies
+from towers.samplers.distinct import Plan, distinct_count, draw_distinct
+from towers.samplers.noises import LearnedCounts, Noise
+from towers.streams import fold
+
+
+class Drawn(NamedTuple):
+    """The candidates of one batch.
+
+    Attributes:
+        item: int64 [M] items, by rank of training examples (0 is the most frequent).
+        log_q: float32 [M] log of the expected number of times each is among the M.
+        log_q_positive: float32 [B, K] the same of the positives.
+        mask: bool [M]; False where a candidate does not count.
+    """
+
+    item: tf.Tensor
+    log_q: tf.Tensor
+    log_q_positive: tf.Tensor
+    mask: tf.Tensor
+
+
+class Sample(NamedTuple):
+    """What one draw gives before its Q is asked for.
+
+    Attributes:
+        item: int64 [M].
+        mask: bool [M]; False where a candidate does not count.
+        tries: float32 scalar, the draws it took; of a mixture a tuple, one for each part.
+    """
+
+    item: tf.Tensor
+    mask: tf.Tensor
+    tries: Any
+
+
+class NegativeSampler(tf.Module):
+    """Draws the negatives of a batch.
+
+    Attributes:
+        own: leading candidates are the batch's own first positives, B of them, in the batch's order.
+    """
+
+    own = False
+
+    def draw(self, positives: tf.Tensor, seed: tf.Tensor) -> Drawn:
+        """Draws, then counts the batch's positives where the sampler learns from them.
+
+        Args:
+            positives: int64 [B, K] items; the first of each row is counted.
+            seed: int32 [2]; the same seed (and state) draws the same.
+        """
+        sample = self.sample(positives, tf.cast(seed, tf.int64))
+        drawn = Drawn(
+            sample.item,
+            tf.math.log(self.expected_count(sample.item, sample.tries)),
+            tf.math.log(self.expected_count(positives, sample.tries)),
+            sample.mask,
+        )
+        self.learn(positives[:, 0])
+        return drawn
+
+    @abstractmethod
+    def sample(self, positives: tf.Tensor, seed: tf.Tensor) -> Sample:
+        """The candidates.
+
+        Args:
+            positives: int64 [B, K].
+            seed: int64 [2].
+        """
+
+    @abstractmethod
+    def expected_count(self, item: tf.Tensor, tries: Any) -> tf.Tensor:
+        """Q of items of any shape: how often each was expected in the sample that took so many `tries`.
+
+        float32 from formulas without cancellation: log Q is within 1e-6 at any q down to 1e-37. (float64 log1p and
+        expm1 would take longer than the draw.)
+        """
+
+    def learn(self, item: tf.Tensor) -> None:
+        """Counts the positives `item` [B], where the sampler learns."""
+
+
+class InBatchSampler(NegativeSampler):
+    """Candidates are the queries' own first positives (Yi et al., RecSys 2019): ``Q = B q``.
+
+    Args:
+        counts: [N] training examples of each item, at least 1.
+        learned: count positives as they pass, from 1 each, instead of taking `counts`.
+        distinct: of an item's copies only the first counts: ``Q = 1 - (1 - q)^B``.
+    """
+
+    own = True
+
+    def __init__(self, counts: NDArray[np.int64], learned: bool = False, distinct: bool = False) -> None:
+        super().__init__(name="in_batch")
+        self._size, self._distinct = len(counts), distinct
+        self.learned = LearnedCounts(len(counts)) if learned else None
+        if not learned:
+            self._share = tf.constant(counts / counts.sum(), tf.float32)
+
+    def sample(self, positives: tf.Tensor, seed: tf.Tensor) -> Sample:
+        """The first positive of each query."""
+        item = positives[:, 0]
+        mask = first_copies(item, self._size) if self._distinct else tf.ones_like(item, tf.bool)
+        return Sample(item, mask, tf.cast(tf.size(item, tf.int64), tf.float32))
+
+    def expected_count(self, item: tf.Tensor, tries: tf.Tensor) -> tf.Tensor:
+        """Q of items of any shape."""
+        q = self.learned.probability(item) if self.learned else tf.gather(self._share, item)
+        return distinct_count(q, tries) if self._distinct else tries * q
+
+    def learn(self, item: tf.Tensor) -> None:
+        """Counts the positives where frequencies are learned."""
+        if self.learned:
+            self.learned.add(item)
+
+
+class NoiseSampler(NegativeSampler):
+    """Draws k negatives from `noise`, shared by the whole batch.
+
+    Q is ``k q`` with replacement, ``1 - (1 - q)^T`` for distinct draws, T their number until k were distinct.
+
+    Args:
+        noise: the distribution.
+        count: k.
+        plan: how distinct ones are drawn; None draws with replacement.
+        name: the sampler's; with `part`, its place in a mixture, it sets the random stream.
+        part: see name.
+    """
+
+    def __init__(self, noise: Noise, count: int, plan: Plan | None, name: str, part: int) -> None:
+        super().__init__(name=name)
+        self.noise = noise
+        self._count, self._plan, self._stream, self._part = count, plan, name, part
+
+    def sample(self, positives: tf.Tensor, seed: tf.Tensor) -> Sample:
+        """k items."""
+        own_seed = fold(seed, self._stream, self._part)
+        every = tf.ones([self._count], tf.bool)
+        if self._plan is None:
+            return Sample(self.noise.draw(self._count, own_seed), every, tf.constant(self._count, tf.float32))
+        item, tries = draw_distinct(self.noise, self._count, self._plan, own_seed)
+        return Sample(item, every, tries)
+
+    def expected_count(self, item: tf.Tensor, tries: tf.Tensor) -> tf.Tensor:
+        """Q of items of any shape."""
+        q = self.noise.probability(item)
+        return tries * q if self._plan is None else distinct_count(q, tries)
+
+    def learn(self, item: tf.Tensor) -> None:
+        """Counts the positives, where the distribution is learned."""
+        self.noise.learn(item)
+
+
+class MixedSampler(NegativeSampler):
+    """``Q_c = sum of the parts' Q_c`` for every candidate, whichever part drew it (Yang et al., WWW 2020).
+
+    An item that two parts can draw is expected as often as both together say.
+
+    Args:
+        parts: samplers; one that gives the batch's own items stands first.
+    """
+
+    def __init__(self, parts: Sequence[NegativeSampler]) -> None:
+        super().__init__(name="mixed")
+        self.parts = list(parts)
+        self.own = self.parts[0].own
+
+    def sample(self, positives: tf.Tensor, seed: tf.Tensor) -> Sample:
+        """The parts' candidates, one part after another."""
+        samples = [part.sample(positives, seed) for part in self.parts]
+        return Sample(
+            tf.concat([sample.item for sample in samples], axis=0),
+            tf.concat([sample.mask for sample in samples], axis=0),
+            tuple(sample.tries for sample in samples),
+        )
+
+    def expected_count(self, item: tf.Tensor, tries: tuple[tf.Tensor, ...]) -> tf.Tensor:
+        """Q of items of any shape."""
+        return sum(part.expected_count(item, own) for part, own in zip(self.parts, tries, strict=True))
+
+    def learn(self, item: tf.Tensor) -> None:
+        """Each part counts the positives, where it learns."""
+        for part in self.parts:
+            part.learn(item)
