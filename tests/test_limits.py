@@ -338,17 +338,17 @@ def asked(line: Line, count: int, seconds: float, every: float, at: float) -> tu
     return said, at
 
 
-def test_a_burst_fills_all_places_and_a_line_that_stands_a_quarter() -> None:
+def test_a_burst_fills_all_places_and_a_line_that_stands_an_eighth() -> None:
     line = Line(128)
-    assert [line.has_room(count, 1.0) for count in (0, 31, 32, 127, 128)] == [True, True, True, True, False]
-    said, at = asked(line, 32, 3.0, 0.01, 1.0)
+    assert [line.has_room(count, 1.0) for count in (0, 15, 16, 127, 128)] == [True, True, True, True, False]
+    said, at = asked(line, 16, 3.0, 0.01, 1.0)
     # All come through for as long as a burst may last, and none afterwards.
     first = round(BURST_S / 0.01)
     assert said[: first - 1] == [True] * (first - 1) and not any(said[first + 1 :])
-    assert line.has_room(31, at)
+    assert line.has_room(15, at)
     said, at = asked(line, 40, 1.0, 2 * GAP_S, at)
     assert not any(said)  # gaps do not end it
-    said, at = asked(line, 31, 2 * AFTER_S, 0.01, at)
+    said, at = asked(line, 15, 2 * AFTER_S, 0.01, at)
     assert all(said)
     assert line.has_room(100, at)  # now it is a burst again
 
