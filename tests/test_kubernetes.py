@@ -13,7 +13,7 @@ from serving.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parent.parent
 PATHS = sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml"))
-VERSIONS = ("1.31", "1.34")
+VERSIONS = ("1.31", "1.33")
 
 
 def documents() -> dict[str, dict[str, Any]]:

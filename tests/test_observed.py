@@ -90,7 +90,7 @@ def test_a_defect_is_logged_once_and_tells_the_caller_nothing(caplog: pytest.Log
 
 def test_half_an_answer_is_cut_off_and_counted_as_failed(caplog: pytest.LogCaptureFixture) -> None:
     before = Exposed(metrics.exposition()[0].decode())
-    with pytest.raises(KeyError):
+    with pytest.raises((KeyError, ExceptionGroup)):  # a group in Starlette before 0.40
         TestClient(client().app).get("/half")
     after = Exposed(metrics.exposition()[0].decode())
     name, labels = "towers_requests_total", {"route": "/half", "status": "500"}
