@@ -109,6 +109,16 @@ def test_a_movielens_100k_folder_brings_its_latin_1_movies_and_users(tmp_path: P
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("line", ["10|A|1995|1", "10|A|1995||http://x|" + "|".join("0" * 20)])
+def test_a_movie_with_too_few_or_too_many_values_is_refused(tmp_path: Path, line: str) -> None:
+    source = tmp_path / "ml"
+    source.mkdir()
+    u_data(source)
+    (source / "u.item").write_text(line + "\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"u\.item.*expected 24 values between '\|'"):
+        opened(tmp_path, source)
+
+
 def test_a_movielens_1m_folder_and_a_latest_folder_bring_their_movies(tmp_path: Path) -> None:
     old, new = tmp_path / "ml-1m", tmp_path / "ml-latest"
     old.mkdir()

@@ -43,16 +43,17 @@ def movielens_table(path: Path, *, skip: bool = False) -> Table:
     if path.name == "movies.csv":
         return csv_table(path, kinds={"title": "string", "genres": "list"}, separators={"genres": "|"}, skip=skip)
     if path.name == "u.item":
-        return _small_file(path, ("item_id", "title", "release_date", "genres"), "|", _movie_100k, {"genres": "list"})
+        movie = ("item_id", "title", "release_date", "genres")
+        return _small_file(path, movie, "|", {"genres": "list"}, 5 + len(GENRES), _movie_100k)
     if path.name == "movies.dat":
-        return _small_file(path, ("item_id", "title", "genres"), "::", list, {"genres": "list"})
+        return _small_file(path, ("item_id", "title", "genres"), "::", {"genres": "list"})
     if path.name == "u.user":
         kinds: dict[str, Kind] = {"age": "number", "zip_code": "string"}
-        return _small_file(path, ("user_id", "age", "gender", "occupation", "zip_code"), "|", list, kinds)
+        return _small_file(path, ("user_id", "age", "gender", "occupation", "zip_code"), "|", kinds)
     if path.name == "users.dat":
         # Age and occupation are codes of groups here, not amounts.
         columns = ("user_id", "gender", "age", "occupation", "zip_code")
-        return _small_file(path, columns, "::", list, dict.fromkeys(columns[1:], "string"))
+        return _small_file(path, columns, "::", dict.fromkeys(columns[1:], "string"))
     names = ", ".join((*EVENT_FILES, *ITEM_FILES, *USER_FILES))
     raise DataError(f"{path}: not a MovieLens file; known are {names}")
 
@@ -71,16 +72,19 @@ def _ratings(path: Path, lines: pl.DataFrame, rejects: Rejects) -> pl.DataFrame:
 
 def _movie_100k(fields: list[str]) -> list[str]:
     flags = [genre for genre, flag in zip(GENRES, fields[5:], strict=False) if flag == "1"]
-    return [*fields[:3], "|".join(flags)] if len(fields) == 5 + len(GENRES) else fields
+    return [*fields[:3], "|".join(flags)]
 
 
 def _small_file(
     path: Path,
     columns: tuple[str, ...],
     separator: str,
-    take: Callable[[list[str]], list[str]],
     kinds: dict[str, Kind],
+    width: int | None = None,
+    take: Callable[[list[str]], list[str]] = list,
 ) -> Table:
+    """Reads a file at once. A line has `width` values where they are not the columns: those `take` makes of them."""
+    width = width or len(columns)
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     raw = path.read_bytes()
@@ -90,12 +94,12 @@ def _small_file(
         lines = raw.decode("latin-1").splitlines()
 
     def read(rejects: Rejects) -> Iterator[pl.DataFrame]:
-        rows = [(row, take(line.split(separator))) for row, line in enumerate(lines, start=1) if line.strip()]
+        rows = [(row, line.split(separator)) for row, line in enumerate(lines, start=1) if line.strip()]
         for row, values in rows:
-            if len(values) != len(columns):
-                reason = f"expected {len(columns)} values between {separator!r}"
+            if len(values) != width:
+                reason = f"expected {width} values between {separator!r}"
                 rejects.add(path, "", reason, pl.Series([row]), pl.Series([separator.join(values)[:80]]))
-        good = [(row, values) for row, values in rows if len(values) == len(columns)]
+        good = [(row, take(values)) for row, values in rows if len(values) == width]
         data = {name: [values[place] or None for _, values in good] for place, name in enumerate(columns)}
         schema: dict[str, type[pl.DataType]] = {**dict.fromkeys(columns, pl.String), ROW: pl.UInt32}
         yield pl.DataFrame({**data, ROW: [row for row, _ in good]}, schema=schema)

@@ -128,7 +128,7 @@ def race(noise: Any, count: int, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]
 
 
 def _inner_uniforms(count: int, seed: tf.Tensor) -> tf.Tensor:
-    """Uniform in (0, 1), without its ends: float64 [count], odd multiples of 2^-54."""
+    """Uniform above 0: float64 [count], odd multiples of 2^-54, rounded; that is 1 once in 2^53, an infinite key."""
     return uniforms(count, seed) + 2.0**-54
 
 
