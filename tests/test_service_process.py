@@ -53,7 +53,7 @@ def test_a_real_process_answers_and_stops_on_sigterm(
     port = free_port()
     code = (
         "import sys; from pathlib import Path; from pipelines.serve import run;"
-        f"run(Path({str(bundle)!r}), '127.0.0.1', {port}, {workers})"
+        f"run(bundle=Path({str(bundle)!r}), host='127.0.0.1', port={port}, workers={workers})"
     )
     environment = {**os.environ, "TOWERS_MAX_K": "9"}
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, env=environment)
