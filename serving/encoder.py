@@ -4,6 +4,7 @@ In: features of B requests or items. Out: float32 [B, D].
 """
 
 import os
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -125,7 +126,11 @@ class Encoder:
 
 
 def _destroy(tables: list[Any]) -> None:
-    # The collector may come while a function is traced, which would take the operation into its graph.
+    # The collector may come while a function is traced, which would take the operation into its graph; or while a plain
+    # graph is built, as when a SavedModel is opened. There is no way out of that one but another thread.
     with tf.init_scope():
-        for table in tables:
-            tf.raw_ops.DestroyResourceOp(resource=table, ignore_lookup_error=True)
+        if tf.executing_eagerly():
+            for table in tables:
+                tf.raw_ops.DestroyResourceOp(resource=table, ignore_lookup_error=True)
+        else:
+            threading.Thread(target=_destroy, args=(tables,)).start()

@@ -1,6 +1,7 @@
 """A tower that answers no more gives its vocabularies back; TensorFlow itself keeps them while the process lives."""
 
 import gc
+import threading
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,26 @@ def test_a_tower_that_goes_while_a_function_is_traced_leaves_nothing_in_its_grap
 
     graph = traced.get_concrete_function().graph
     assert [operation.type for operation in graph.get_operations() if "Resource" in operation.type] == []
+    for handle in handles:
+        with pytest.raises(tf.errors.NotFoundError):
+            tf.raw_ops.LookupTableSizeV2(table_handle=handle)
+
+
+@pytest.mark.slow
+def test_a_tower_that_goes_while_a_plain_graph_is_built_gives_its_vocabularies_back(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    from serving.encoder import Encoder
+
+    held = [Encoder.of_queries(Bundle.open(write_whole_world(tmp_path)))]
+    handles = list(held[0].tables)
+    with tf.Graph().as_default() as graph:
+        held.clear()
+        gc.collect()
+    for thread in threading.enumerate():
+        if thread.name.endswith("(_destroy)"):
+            thread.join()
+    assert graph.get_operations() == []
     for handle in handles:
         with pytest.raises(tf.errors.NotFoundError):
             tf.raw_ops.LookupTableSizeV2(table_handle=handle)
