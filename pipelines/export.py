@@ -83,7 +83,7 @@ def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool 
     exponent = float(model.candidate_tower.norm_exponent)
     item_vectors = embed_all(model.candidate_tower.serve, tables.items)[items]
     prior = _prior(trained, deviation(query_vectors, item_vectors))
-    # Named by what it serves: the same vectors have the same version, whoever trained them.
+    # Named by what it serves: the same vectors have the same version.
     digest = hashlib.sha256(np.ascontiguousarray(item_vectors).data)
     digest.update(np.ascontiguousarray(query_vectors).data)
     if prior is not None:

@@ -1,7 +1,7 @@
 """Which features a model has, settled against a data set: given ones are checked, sides left out are derived.
 
 In: a `Config` and a `Dataset`. Out: a `Config` whose two feature sides are spelt out. A feature that the data cannot
-feed is a `ConfigError` that names the key, what came and what the data set has.
+feed is a `ConfigError` that names the key, its value and what the data set has.
 """
 
 import difflib

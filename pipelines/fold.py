@@ -1,7 +1,7 @@
 """`towers bundles fold`: a bundle and the live changes since, as one new bundle.
 
 In: BUNDLE, and the STATE directory of a service. Out: a bundle of the same model that holds the changed items in its
-own rows, without an index; its manifest says up to which change, so that a service replays only what came after.
+own rows, without an index; its manifest says up to which change, so that a service replays only later changes.
 """
 
 import shutil

@@ -1,9 +1,9 @@
 """Queries that are there at the same time answered together: one call of the tower and few searches for all of them.
 
 In: one query of each caller, in the event loop. Out: its answer, or its own error. There is no timer and nothing to set
-but the most that go together. Where nothing is running, a batch starts with what came in these turns of the event loop;
-whoever comes while one runs goes with the next. So an idle service answers at once, and under load batches grow by
-themselves until they keep up.
+but the most that go together. Where nothing is running, a batch starts with the queries of these turns of the event
+loop; those that arrive while one runs go with the next. So an idle service answers at once, and under load batches grow
+by themselves until they keep up.
 
 Plans and searches are made in the event loop itself, which is faster than any thread, and the tower is called in a
 thread, one batch after another.

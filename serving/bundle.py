@@ -99,7 +99,7 @@ class Bundle:
 
     @cached_property
     def item_ids(self) -> pl.Series:
-        """Row -> item id as a column, [N] strings: for whoever works with whole columns.
+        """Row -> item id as a column, [N] strings: for work on whole columns.
 
         Raises:
             BundleError: it is not that.

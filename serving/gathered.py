@@ -21,7 +21,7 @@ from prometheus_client import Counter, Histogram
 
 # Nobody calls `write` where there is no service, as in bulk recall: a list writes itself when it holds so many.
 MOST_GATHERED = 4_096
-# Held by whoever calls `write`.
+# Held while `write` runs.
 FLUSHING = threading.Lock()
 
 _unmeasured: set[int] = set()

@@ -182,7 +182,7 @@ class RowOf(Mapping[str, int]):
         return row
 
     def get(self, name: object, default: int | None = None) -> int | None:  # type: ignore[override]
-        """As of a dictionary."""
+        """The row of an id, `default` where there is none."""
         return default if (row := self.find(name)) < 0 else row
 
     def __contains__(self, name: object) -> bool:

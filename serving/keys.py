@@ -1,4 +1,4 @@
-"""API keys: a TOML file of names, roles and digests, read again when it changes; the keys themselves stand nowhere.
+"""API keys: a TOML file of names, roles and digests, read again when it changes. It holds no key itself.
 
 In: the file, what a caller sent. Out: the caller's role. A key is 32 random bytes, so one SHA-256 of it cannot be
 turned back by trying, as that of a password could.

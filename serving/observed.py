@@ -69,7 +69,7 @@ class Observed:
                 if self._drain.begun and CLOSE not in message["headers"]:
                     message["headers"].append(CLOSE)
             elif kind == "http.response.body" and status > 0 and not message.get("more_body", False):
-                # Before the end is sent: whoever has the answer finds it in the metrics of any worker.
+                # Before the end is sent: a caller who has the answer finds it in the metrics of any worker.
                 self._over(scope, status, time.perf_counter() - begun)
                 status = -1
             await send(message)

@@ -28,8 +28,8 @@ def load_libraries() -> None:
     TensorFlow is some 300,000 objects. They never go, and each look at them all would hold up every answer for 0.2 s;
     without them a look takes 2 ms.
     """
-    # Whoever waits for the interpreter gets it this soon: a bundle that opens must not hold an answer up for Python's
-    # 5 ms each time.
+    # A waiting thread gets the interpreter this soon: a bundle that opens must not delay an answer by Python's 5 ms
+    # each time.
     sys.setswitchinterval(SWITCH_S)
     if gc.get_freeze_count():
         return

@@ -1,4 +1,4 @@
-"""Long work beside answers: after each piece it rests, so that whoever was held up meanwhile catches up.
+"""Pauses long work in the background after each piece, so that requests are not delayed.
 
 In: a thread's work, in pieces. Out: the same work, over three times the time.
 """

@@ -119,6 +119,6 @@ def _answer(recaller: Recaller) -> None:
             raise BundleError(
                 f"must be {k} items with finite scores, were {len(set(answer.ids))} from {answer.source!r} for {by}"
             )
-    # One alone goes another way than several together; and whoever comes first finds both ways warm.
+    # One alone goes another way than several together, and the first caller should find both warm.
     for query in asked[:3]:
         recaller.recall(query)

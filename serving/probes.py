@@ -59,7 +59,7 @@ class Shared(Generic[T]):
     async def _run(self, work: Callable[[], T], held_s: float, before: "asyncio.Task[T] | None") -> T:
         if before is not None and not before.done():
             await asyncio.wait([before])
-        self._next = None  # Whoever comes from now on waits for the one after.
+        self._next = None  # Later callers wait for the next one.
         if time.monotonic() - self._made_at >= held_s:
             self._made = await anyio.to_thread.run_sync(work, limiter=_threads)
             self._made_at = time.monotonic()
