@@ -20,13 +20,13 @@ demo: $(VENV)/.runtime  ## the whole path on a synthetic world, in demo/
 	$(BIN)/towers demo --out demo
 
 test: lint  ## lint, types, import contracts and every test but the long ones
-	$(BIN)/pytest
+	$(PYTEST)
 
 long: $(VENV)/.dev  ## the tests marked long: many kills, many requests, whole searches
-	$(BIN)/pytest -m long
+	$(PYTEST) -m long
 
 fast: lint  ## as test, without the tests marked slow
-	$(BIN)/pytest -m "not slow and not long"
+	$(PYTEST) -m "not slow and not long"
 
 lint: $(VENV)/.dev  ## lint, types and import contracts
 	$(BIN)/ruff check
@@ -51,6 +51,9 @@ lowest: $(LOWEST)/.installed  ## the tests of serving with the lowest versions t
 
 clean:  ## remove the environment, the demo and every cache
 	rm -rf $(VENV) $(LOWEST) demo build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+
+# A process for each processor; a file's tests stay together, because they share what they train.
+PYTEST = $(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile
 
 LOCK = uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-annotate \
 	--python-version 3.11 --python-platform x86_64-manylinux_2_28

@@ -15,7 +15,7 @@ from pathlib import Path
 from serving.versions import Versions
 
 NAMES = ("a", "b", "c", "d")
-MEASURED = 5
+FEW = 4  # changes done before a kill, at most
 
 
 def operate(root: Path, out: int, seed: int) -> None:
@@ -35,11 +35,6 @@ def operate(root: Path, out: int, seed: int) -> None:
 def main(root: Path, rounds: int, seed: int) -> None:
     """Runs and kills one operator after the other."""
     chance = random.Random(seed)
-    start = time.monotonic()
-    for _ in range(MEASURED):
-        Versions(root).activate("a")
-    # Kills strike within one of the first few changes, however slow the disk is.
-    longest_s = 3 * (time.monotonic() - start) / MEASURED
     for number in range(rounds):
         reader, writer = os.pipe()
         operator = os.fork()
@@ -47,9 +42,11 @@ def main(root: Path, rounds: int, seed: int) -> None:
             os.close(reader)
             operate(root, writer, seed + number)
         os.close(writer)
-        # Its first line says that it runs.
-        said = os.read(reader, 1)
-        time.sleep(chance.uniform(0, longest_s))
+        # So many changes are done, and then the kill strikes within the next one, however slow the disk is.
+        said, done, begin = b"", chance.randrange(FEW), time.monotonic()
+        while said.count(b"begin") <= done:
+            said += os.read(reader, 65_536)
+        time.sleep(chance.random() * (time.monotonic() - begin) / (done + 1))
         os.kill(operator, signal.SIGKILL)
         while part := os.read(reader, 65_536):
             said += part

@@ -1,13 +1,14 @@
-"""Trains the group world for some steps in a process of its own: `python resumed_run.py DIRECTORY STEPS OUT SECTIONS`.
+"""Trains the group world for some steps in a process of its own: `python resumed_run.py RUNS`.
 
-Goes on from what is in DIRECTORY, stops after STEPS in all as Ctrl-C would, and writes weights, sampler state and the
-next draw to OUT (.npz).
+RUNS is a JSON list of [directory, steps, out, sections]. Each goes on from what is in its directory, stops after so
+many steps in all as Ctrl-C would, and writes weights, sampler state and the next draw to `out` (.npz).
 """
 
 import contextlib
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from training_world import trainer
@@ -15,11 +16,11 @@ from training_world import trainer
 from towers.training import as_tensors
 
 
-def main(directory: str, steps: str, out: str, sections: str) -> None:
-    built = trainer(Path(directory), validate=False, train={"epochs": 2}, **json.loads(sections))
+def run(directory: str, steps: int, out: str, sections: dict[str, Any]) -> None:
+    built = trainer(Path(directory), validate=False, train={"epochs": 2}, **sections)
 
     def stop(done: int, loss: float) -> None:
-        if done == int(steps):
+        if done == steps:
             raise KeyboardInterrupt
 
     with contextlib.suppress(KeyboardInterrupt):
@@ -37,4 +38,5 @@ def main(directory: str, steps: str, out: str, sections: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    for each in json.loads(sys.argv[1]):
+        run(*each)

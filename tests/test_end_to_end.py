@@ -37,11 +37,24 @@ metric = "recall@1"
 """
 
 
-def towers(*words: str | Path) -> str:
-    command = [sys.executable, "-m", "pipelines", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+# Each command line as `towers` gets it; one process imports TensorFlow for all of them.
+COMMANDS = """
+import json, sys
+from pipelines import cli
+for words in json.loads(sys.argv[1]):
+    sys.argv[1:] = words
+    try:
+        cli.main()
+    except SystemExit as ended:
+        if ended.code:
+            raise
+"""
+
+
+def towers(*lines: tuple[str | Path, ...]) -> None:
+    words = json.dumps([[str(word) for word in line] for line in lines])
+    done = subprocess.run([sys.executable, "-c", COMMANDS, words], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +73,15 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pl.DataFrame(teams).write_csv(folder / "users.csv")
     (folder / "recipe.toml").write_text('[data]\nsplit = "leave_last_out"\n' + RECIPE)
     data = ("--events", folder / "events.csv", "--users", folder / "users.csv")
-    towers("prepare", *data, "--config", folder / "recipe.toml", "--out", folder / "dataset")
-    towers("check", "--config", folder / "recipe.toml", "--dataset", folder / "dataset")
-    towers("train", "--dataset", folder / "dataset", "--config", folder / "recipe.toml", "--out", folder / "run")
-    towers("export", "--run", folder / "run", "--out", folder / "bundle")
-    towers("index", "--bundle", folder / "bundle")
-    towers("report", "--bundle", folder / "bundle", "--dataset", folder / "dataset", "--out", folder / "report")
+    recipe = ("--config", folder / "recipe.toml")
+    towers(
+        ("prepare", *data, *recipe, "--out", folder / "dataset"),
+        ("check", *recipe, "--dataset", folder / "dataset"),
+        ("train", "--dataset", folder / "dataset", *recipe, "--out", folder / "run"),
+        ("export", "--run", folder / "run", "--out", folder / "bundle"),
+        ("index", "--bundle", folder / "bundle"),
+        ("report", "--bundle", folder / "bundle", "--dataset", folder / "dataset", "--out", folder / "report"),
+    )
     return folder / "bundle"
 
 

@@ -89,6 +89,13 @@ def recipe(**sections: object) -> Config:
     return parse_config({**raw, **sections})
 
 
+def plain(**sections: object) -> Config:
+    """For what asks nothing of the features: a run in a second."""
+    ids = {"query": {"user_id": {"kind": "id"}}, "candidate": {"item_id": {"kind": "id"}}}
+    train = {"epochs": 2, "batch_size": 128, "metric": "recall@5"}
+    return parse_config({"features": ids, "model": {"dimension": 4}, "train": train, **sections})
+
+
 @pytest.fixture(scope="module")
 def exported(world: Path) -> Path:
     train.run(recipe(), world / "dataset", world / "run")
@@ -233,7 +240,7 @@ def test_features_are_derived_where_the_recipe_has_none(world: Path) -> None:
 def test_an_unfinished_run_goes_on_and_refit_trains_on_both_splits(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = recipe(data={"refit": True})
+    config = plain(data={"refit": True})
     real = stage._fit
 
     def stopped(name: str, *arguments: object, **keywords: object) -> object:
@@ -246,7 +253,7 @@ def test_an_unfinished_run_goes_on_and_refit_trains_on_both_splits(
         train.run(config, world / "dataset", world / "refit")
     assert not (world / "refit").exists()
     with pytest.raises(DataError, match="unfinished run of another recipe"):
-        train.run(recipe(), world / "dataset", world / "refit")
+        train.run(plain(), world / "dataset", world / "refit")
     stages: list[str] = []
 
     def watched(name: str, *arguments: object, **keywords: object) -> object:
@@ -322,10 +329,10 @@ def test_a_finished_stage_is_not_trained_again(world: Path, tmp_path: Path, monk
     """A kill between the final weights and the publishing rename."""
     monkeypatch.setattr(train, "publish", lambda *paths: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        train.run(recipe(), world / "dataset", tmp_path / "run")
+        train.run(plain(), world / "dataset", tmp_path / "run")
     monkeypatch.undo()
     monkeypatch.setattr(stage, "_fit", lambda *arguments: pytest.fail("trained again"))
-    summary = train.run(recipe(), world / "dataset", tmp_path / "run")
+    summary = train.run(plain(), world / "dataset", tmp_path / "run")
     assert summary["stages"][0]["epochs"] == 2
     assert (tmp_path / "run" / "checkpoints" / "final.index").exists()
 
@@ -389,11 +396,11 @@ def test_a_run_that_is_being_trained_is_left_alone(
     def second(*arguments: object) -> object:
         monkeypatch.setattr(stage, "_fit", real)
         with pytest.raises(DataError, match="another process is training this run"):
-            train.run(recipe(), world / "dataset", tmp_path / "run", resume=resume)
+            train.run(plain(), world / "dataset", tmp_path / "run", resume=resume)
         return real(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(stage, "_fit", second)
-    train.run(recipe(), world / "dataset", tmp_path / "run")
+    train.run(plain(), world / "dataset", tmp_path / "run")
     assert (tmp_path / "run" / "config.toml").is_file()
     assert not list(tmp_path.glob(".run*"))
 
@@ -402,15 +409,15 @@ def test_fresh_discards_unfinished_work(world: Path, tmp_path: Path) -> None:
     (tmp_path / ".run.unfinished" / "checkpoints").mkdir(parents=True)
     (tmp_path / ".run.unfinished" / "key").write_text("of another recipe")
     with pytest.raises(DataError, match="--fresh"):
-        train.run(recipe(), world / "dataset", tmp_path / "run")
-    train.run(recipe(), world / "dataset", tmp_path / "run", resume=False)
+        train.run(plain(), world / "dataset", tmp_path / "run")
+    train.run(plain(), world / "dataset", tmp_path / "run", resume=False)
     assert (tmp_path / "run" / "summary.json").is_file()
 
 
 def test_overwrite_replaces_only_its_like(world: Path, exported: Path) -> None:
     for overwritten in (world / "dataset", exported, world / "events.parquet", world):
         with pytest.raises(OutputExistsError, match=r"no directory with summary\.json"):
-            train.run(recipe(), world / "dataset", overwritten, overwrite=True)
+            train.run(plain(), world / "dataset", overwritten, overwrite=True)
     with pytest.raises(OutputExistsError, match=r"no directory with dataset\.json"):
         prepare.run(DataConfig(), world, world, overwrite=True)
     with pytest.raises(OutputExistsError, match=r"no directory with manifest\.json"):

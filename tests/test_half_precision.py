@@ -108,7 +108,7 @@ def test_a_gradient_that_half_precision_cannot_hold_arrives(jit: bool) -> None:
     np.testing.assert_allclose(dense, np.full((5, 2), 1e-9), rtol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.long)])
 def test_a_world_is_learnt_and_exported_in_half_precision(dtype: str, tmp_path: Path) -> None:
     built = trainer(tmp_path, model={"table_dtype": dtype}, train={"epochs": 12}, optimizer={"average": 0.5})
     summary = built.fit()

@@ -40,6 +40,7 @@ def best(group: int) -> dict[str, Any]:
     return {"features": {"country": f"g{group}"}, "k": 1}
 
 
+@pytest.mark.long
 def test_changes_are_seen_by_every_worker_and_outlive_a_kill(tmp_path: Path, towers: Path) -> None:
     write_world(tmp_path / "bundle", write_towers=copied_towers(towers))
     with RunningService(tmp_path / "bundle", tmp_path / "state", workers=2) as service:
@@ -129,6 +130,7 @@ def test_a_swap_under_load_fails_no_request(tmp_path: Path, towers: Path) -> Non
     assert len(statuses) > 50 and set(statuses) == {200}
 
 
+@pytest.mark.long
 def test_the_same_users_get_the_canary_in_every_worker(tmp_path: Path, towers: Path) -> None:
     root = tmp_path / "bundles"
     write_root(root, towers).set_canary("two", 0.5)

@@ -46,12 +46,12 @@ def write_events(path: Path, seed: int = 0) -> None:
     frame.write_parquet(path)
 
 
-def recipe(**model: object) -> Config:
+def recipe(epochs: int = 3, **model: object) -> Config:
     return parse_config(
         {
             "model": {"dimension": 8, "prior": "validation", "norm_exponent": "validation", **model},
             "optimizer": {"learning_rate": 0.02},
-            "train": {"epochs": 3, "batch_size": 256, "metric": "recall@10"},
+            "train": {"epochs": epochs, "batch_size": 256, "metric": "recall@10"},
         }
     )
 
@@ -71,6 +71,15 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     train.run(recipe(), folder / "dataset", folder / "run")
     export.run(folder / "run", folder / "bundle")
     return folder
+
+
+@pytest.fixture(scope="module")
+def without_prior(world: Path) -> Path:
+    """A bundle of the same data trained with no prior; its `run` beside it."""
+    folder = world / "without"
+    train.run(recipe(prior="off"), world / "dataset", folder / "run")
+    export.run(folder / "run", folder / "bundle")
+    return folder / "bundle"
 
 
 def stage(run: Path) -> dict[str, object]:
@@ -179,12 +188,10 @@ def test_strangers_get_what_is_in_fashion(world: Path) -> None:
     assert (np.diff(recalled.scores) <= 0).all()
 
 
-def test_the_prior_recalls_more_than_the_model_without_it(world: Path, tmp_path: Path) -> None:
-    train.run(recipe(prior="off"), world / "dataset", tmp_path / "run")
-    assert stage(tmp_path / "run")["prior"] is None
-    export.run(tmp_path / "run", tmp_path / "bundle")
-    assert Bundle.open(tmp_path / "bundle").manifest.prior is None
-    without = report.run(tmp_path / "bundle", world / "dataset", tmp_path / "without")["metrics"]["exact"]
+def test_the_prior_recalls_more_than_the_model_without_it(world: Path, without_prior: Path, tmp_path: Path) -> None:
+    assert stage(without_prior.with_name("run"))["prior"] is None
+    assert Bundle.open(without_prior).manifest.prior is None
+    without = report.run(without_prior, world / "dataset", tmp_path / "without")["metrics"]["exact"]
     with_it = report.run(world / "bundle", world / "dataset", tmp_path / "with")["metrics"]["exact"]
     assert with_it["recall@10"]["low"] > without["recall@10"]["value"]
 
@@ -220,7 +227,7 @@ def test_data_without_times_have_no_prior(world: Path, tmp_path: Path, refit: bo
     frame = pl.read_parquet(world / "events.parquet").drop("timestamp")
     frame.write_parquet(tmp_path / "events.parquet")
     prepare.run(DataConfig(), tmp_path / "events.parquet", tmp_path / "dataset")
-    config = recipe()
+    config = recipe(epochs=1)
     config = config.model_copy(update={"data": config.data.model_copy(update={"refit": refit})})
     train.run(config, tmp_path / "dataset", tmp_path / "run")
     assert stage(tmp_path / "run")["prior"] is None
@@ -231,7 +238,7 @@ def test_data_without_times_have_no_prior(world: Path, tmp_path: Path, refit: bo
 
 def test_weights_of_one_s_own_are_taken_as_they_are(world: Path, tmp_path: Path) -> None:
     given = {"days": 30, "now": 0.25, "past": 0.125}
-    train.run(recipe(prior=given), world / "dataset", tmp_path / "run")
+    train.run(recipe(epochs=1, prior=given), world / "dataset", tmp_path / "run")
     export.run(tmp_path / "run", tmp_path / "bundle")
     bundle = Bundle.open(tmp_path / "bundle")
     prior = bundle.manifest.prior
@@ -312,7 +319,7 @@ def test_a_renewal_that_fails_at_its_index_leaves_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle"]
 
 
-def test_what_cannot_renew_a_prior_is_said(world: Path, tmp_path: Path) -> None:
+def test_what_cannot_renew_a_prior_is_said(world: Path, without_prior: Path, tmp_path: Path) -> None:
     frame = pl.read_parquet(world / "events.parquet")
     frame.drop("timestamp").write_parquet(tmp_path / "untimed.parquet")
     with pytest.raises(DataError, match=r"untimed\.parquet: the events have no times"):
@@ -320,10 +327,8 @@ def test_what_cannot_renew_a_prior_is_said(world: Path, tmp_path: Path) -> None:
     frame.with_columns(item_id="x" + pl.col("item_id")).write_parquet(tmp_path / "foreign.parquet")
     with pytest.raises(DataError, match=r"foreign\.parquet: none of its \d,\d+ events is of an item of"):
         renew.run(world / "bundle", tmp_path / "foreign.parquet", tmp_path / "out")
-    train.run(recipe(prior="off"), world / "dataset", tmp_path / "run")
-    export.run(tmp_path / "run", tmp_path / "bundle")
     with pytest.raises(DataError, match=r"bundle: has no prior; model\.prior = 'validation' trains one"):
-        renew.run(tmp_path / "bundle", world / "events.parquet", tmp_path / "out")
+        renew.run(without_prior, world / "events.parquet", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

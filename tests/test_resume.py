@@ -30,20 +30,32 @@ RECIPES: dict[str, dict[str, Any]] = {
 }
 
 
-def run(directory: Path, steps: int, sections: dict[str, Any], out: Path) -> dict[str, np.ndarray]:
-    words = [sys.executable, str(HERE / "resumed_run.py"), str(directory), str(steps), str(out), json.dumps(sections)]
+def run(folder: Path, *runs: tuple[str, str, int, str]) -> None:
+    """Trains in one new process: the name of a recipe, the folder it goes on in, the steps in all, what to write."""
+    given = [
+        [str(folder / where / name), steps, str(folder / name / out), RECIPES[name]] for name, where, steps, out in runs
+    ]
+    words = [sys.executable, str(HERE / "resumed_run.py"), json.dumps(given)]
     done = subprocess.run(words, cwd=HERE.parent, capture_output=True, text=True, check=False, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr[-2000:]
-    with np.load(out) as kept:
-        return {name: kept[name] for name in kept.files}
+
+
+@pytest.fixture(scope="module")
+def states(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of each recipe, one folder: what a whole run, half of one and its other half in a new process came to."""
+    folder = tmp_path_factory.mktemp("resume")
+    for name in RECIPES:
+        (folder / name).mkdir()
+    whole = [(name, "whole", 10, "whole.npz") for name in RECIPES]
+    run(folder, *whole, *((name, "cut", 5, "half.npz") for name in RECIPES))
+    run(folder, *((name, "cut", 10, "resumed.npz") for name in RECIPES))
+    return folder
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sections", RECIPES.values(), ids=RECIPES.keys())
-def test_a_new_process_goes_on_bit_for_bit(sections: dict[str, Any], tmp_path: Path) -> None:
-    whole = run(tmp_path / "whole", 10, sections, tmp_path / "whole.npz")
-    half = run(tmp_path / "cut", 5, sections, tmp_path / "half.npz")
-    resumed = run(tmp_path / "cut", 10, sections, tmp_path / "resumed.npz")
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_new_process_goes_on_bit_for_bit(states: Path, name: str) -> None:
+    whole, half, resumed = (dict(np.load(states / name / f"{each}.npz")) for each in ("whole", "half", "resumed"))
     assert (int(half["steps"]), int(whole["steps"]), int(resumed["steps"])) == (5, 10, 10)
     assert whole.keys() == resumed.keys()
     for name, value in whole.items():

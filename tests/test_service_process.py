@@ -46,7 +46,7 @@ def wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_real_process_answers_and_stops_on_sigterm(
     bundle: Path, workers: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
