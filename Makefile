@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 LOWEST := .venv-lowest
 # What imports serving, and of the model nothing.
-SERVING_TESTS = $(shell grep -lE '^(from|import) serving' tests/test_*.py | xargs grep -LE '^(from|import) (towers|training_world)')
+SERVING_TESTS = $(shell grep -rlE '^(from|import) serving' tests --include='test_*.py' | xargs grep -LE '^(from|import) (towers|tests.support.worlds.training)')
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help

@@ -1,7 +1,59 @@
-"""The offline commands, one file each: synth, prepare, train, export, index, report, recall, serve, demo."""
+"""The offline commands: `from pipelines import prepare, train, export, index, report`; each has a `run`.
+
+A command is imported at first use, so `towers serve` loads no model.
+"""
 
 import os
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
 
-# Before any command imports TensorFlow: Keras 2 for TensorFlow Recommenders (see `towers`), and no start-up chatter.
+if TYPE_CHECKING:
+    from pipelines.bundles import build_index as index
+    from pipelines.bundles import bulk_recall as recall
+    from pipelines.bundles import export as export
+    from pipelines.bundles import fold as fold
+    from pipelines.bundles import renew as renew
+    from pipelines.evaluation import report as report
+    from pipelines.ingest import prepare as prepare
+    from pipelines.synthetic import synth as synth
+    from pipelines.training import check as check
+    from pipelines.training import train as train
+    from pipelines.tuning import tune as tune
+
+# Before any command imports TensorFlow: Keras 2 for TensorFlow Recommenders (see `towers`), and no start-up messages.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+_COMMANDS = {
+    "synth": "synthetic.synth",
+    "prepare": "ingest.prepare",
+    "check": "training.check",
+    "train": "training.train",
+    "tune": "tuning.tune",
+    "export": "bundles.export",
+    "renew": "bundles.renew",
+    "index": "bundles.build_index",
+    "fold": "bundles.fold",
+    "report": "evaluation.report",
+    "recall": "bundles.bulk_recall",
+}
+__all__ = [
+    "check",
+    "export",
+    "fold",
+    "index",
+    "prepare",
+    "recall",
+    "renew",
+    "report",
+    "synth",
+    "train",
+    "tune",
+]
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name not in _COMMANDS:
+        raise AttributeError(f"module 'pipelines' has no attribute {name!r}; there are {', '.join(_COMMANDS)}")
+    return import_module(f"pipelines.{_COMMANDS[name]}")

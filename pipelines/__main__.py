@@ -1,5 +1,5 @@
 """`python -m pipelines` is `towers`."""
 
-from pipelines.cli import main
+from pipelines.cli.app import main
 
 main()

@@ -1,4 +1,4 @@
-"""The exception of the offline commands that a user's own files or arguments cause."""
+"""The exception for errors in a user's own files or arguments."""
 
 
 class DataError(Exception):

@@ -1,7 +1,7 @@
-"""Every setting of the service, read once at the start: given by `towers serve`, the environment, or a TOML file.
+"""All settings of the service, read once at start from arguments, the environment or a TOML file.
 
-In: arguments, variables `TOWERS_…`, the file that `config` names; the first that knows a setting decides it.
-Out: `Settings`. docs/settings.md says more of each.
+The first source with a value wins: arguments of `towers serve`, variables `TOWERS_…`, the file named by `config`.
+docs/settings.md explains each setting.
 """
 
 import os
@@ -13,7 +13,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 PREFIX = "TOWERS_"
-# Settings of earlier versions, and what does their work.
+# Settings of earlier versions, and what replaces them.
 ENDED = {
     "max_slowdown": "a line that stands may fill an eighth of max_concurrent, and so much do its requests wait",
     "max_connections": "limit_conn and worker_connections of deploy/nginx.conf bound connections",
@@ -22,12 +22,12 @@ ENDED = {
 
 
 class Settings(BaseSettings):
-    """The service's settings; each can be set by the variable TOWERS_ and its name in capitals.
+    """The service's settings; each has an environment variable, TOWERS_ and its name in upper case.
 
     Raises:
-        ValidationError: a value is wrong, or the file holds a key that is no setting.
+        ValidationError: a value is invalid, or the file holds an unknown key.
         OSError: the file cannot be read.
-        ValueError: the file is no TOML.
+        ValueError: the file is not TOML.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
@@ -86,20 +86,20 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """What is given, then the environment, then the file."""
+        """Arguments first, then the environment, then the file."""
         config = init_settings().get("config") or os.environ.get(f"{PREFIX}CONFIG")
         if not config:
             return init_settings, env_settings
-        # Not the library's source of TOML files, which takes a file that is not there for an empty one.
+        # Not the library's own TOML source, which treats a missing file as an empty one.
         return init_settings, env_settings, InitSettingsSource(settings_cls, file_content(Path(config)))
 
 
 def file_content(config: Path) -> dict[str, Any]:
-    """What a settings file holds, by key.
+    """The content of a settings file, by key.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is no TOML, or names another settings file.
+        ValueError: it is not TOML, or names another settings file.
     """
     with config.open("rb") as file:
         content = tomllib.load(file)

@@ -44,12 +44,12 @@ def real_data() -> Callable[[str], Path]:
 @pytest.fixture
 def frequent_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that are late are found at once."""
-    monkeypatch.setattr("serving.exchange.LOOK_S", 0.02)
+    monkeypatch.setattr("serving.protocol.exchange.LOOK_S", 0.02)
 
 
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Why requests and connections were turned away, one reason for each."""
     reasons: list[str] = []
-    monkeypatch.setattr("serving.metrics.refused", reasons.append)
+    monkeypatch.setattr("serving.telemetry.metrics.refused", reasons.append)
     return reasons

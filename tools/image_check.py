@@ -21,7 +21,7 @@ from pathlib import Path
 import httpx
 import polars
 
-from pipelines.progress import say
+from pipelines.console import say
 
 SMALL = {"users": "500", "items": "1000", "events": "20000"}
 START_TIMEOUT_S = 120

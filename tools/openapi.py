@@ -6,7 +6,7 @@
 import json
 from pathlib import Path
 
-from serving.app import create_app
+from serving.http.app import create_app
 from serving.settings import Settings
 
 COMMITTED = Path(__file__).parent.parent / "docs" / "openapi.json"

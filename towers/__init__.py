@@ -1,10 +1,20 @@
-"""Two-tower recall models: features, towers, losses, samplers, optimizers, training. TensorFlow and arrays, no files.
+"""Two-tower recall models in TensorFlow: features, towers, losses, samplers, optimizers and training.
 
-TensorFlow Recommenders runs on Keras 2, which TensorFlow 2.16+ uses only when this variable is set before its import.
+TensorFlow Recommenders runs on Keras 2, which TensorFlow 2.16+ uses only if TF_USE_LEGACY_KERAS is set before
+its import.
 """
 
 import os
 import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from towers.config.recipe import Config as Config
+    from towers.config.recipe import load_config as load_config
+    from towers.config.recipe import parse_config as parse_config
+    from towers.config.sections import DataConfig as DataConfig
+    from towers.errors import ConfigError as ConfigError
 
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -13,3 +23,24 @@ if "keras" in sys.modules and "tf_keras" not in sys.modules and "tensorflow" in 
     raise ImportError(
         "tensorflow was imported with Keras 3 before towers; import towers first, or set TF_USE_LEGACY_KERAS=1"
     )
+
+_HOMES = {
+    "Config": "config.recipe",
+    "DataConfig": "config.recipe",
+    "load_config": "config.recipe",
+    "parse_config": "config.recipe",
+    "ConfigError": "errors",
+}
+__all__ = [
+    "Config",
+    "ConfigError",
+    "DataConfig",
+    "load_config",
+    "parse_config",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'towers' has no attribute {name!r}; there are {', '.join(_HOMES)}")
+    return getattr(import_module(f"towers.{_HOMES[name]}"), name)

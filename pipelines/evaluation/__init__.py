@@ -1,1 +1,1 @@
-"""How a report judges: rankers over held-out users in blocks, baselines, figures with intervals, the printed table."""
+"""Builds reports: rankers on held-out users, baselines, figures with intervals, the printed table."""

@@ -1,6 +1,6 @@
-"""The figures of a report out of an evaluation: means with intervals, paired differences, slices, new items.
+"""Computes a report's figures from an evaluation: means with intervals, paired differences, slices, new items.
 
-In: an `Evaluation`. Out: plain dictionaries for `report.json`; an estimate is ``{"value", "low", "high"}``.
+Returns plain dictionaries for `report.json`; an estimate is ``{"value", "low", "high"}``.
 """
 
 from typing import Any
@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.evaluation.blocks import NEW, Evaluation, column
-from pipelines.evaluation.intervals import Bootstrap, bootstrap
-from pipelines.evaluation.rankers import BEST, EXACT
-from towers import metrics
+from pipelines.rankers.bootstrap import Bootstrap, bootstrap
+from pipelines.rankers.evaluate import NEW, Evaluation, column
+from pipelines.rankers.ranker import BEST, EXACT
+from towers.evaluation import metrics
 
 Figures = dict[str, Any]
 
 
 def figures(evaluation: Evaluation) -> Figures:
-    """``metrics`` of each ranker, ``differences`` of exact search to the others, ``share_of_attainable``."""
+    """Returns each ranker's ``metrics``, exact search's ``differences`` to the others, and ``share_of_attainable``."""
     drawn = _bootstrap(evaluation, np.arange(len(evaluation.values)))
     content: Figures = {
         "metrics": {ranker: _estimates(drawn, evaluation, ranker) for ranker in evaluation.rankers},
@@ -39,12 +39,12 @@ def figures(evaluation: Evaluation) -> Figures:
 
 
 def slice_figures(evaluation: Evaluation, chosen: NDArray[np.bool_], targets: NDArray[np.int64]) -> Figures:
-    """The same metrics over some of the users.
+    """Computes the same metrics over some of the users.
 
     Args:
         evaluation: of all users.
-        chosen: [Q] which of them.
-        targets: [Q] number of targets of each.
+        chosen: [Q] which users.
+        targets: [Q] each user's number of targets.
     """
     content: Figures = {"users": int(chosen.sum()), "targets": int(targets[chosen].sum()), "metrics": {}}
     if chosen.any():
@@ -54,11 +54,11 @@ def slice_figures(evaluation: Evaluation, chosen: NDArray[np.bool_], targets: ND
 
 
 def new_item_figures(evaluation: Evaluation, new_targets: NDArray[np.int64], targets: int) -> Figures:
-    """Recall on the targets that had no training event, over the users who have such.
+    """Computes recall on the targets without a training event, over the users who have any.
 
     Args:
         evaluation: of all users.
-        new_targets: [Q] how many such targets each user has.
+        new_targets: [Q] each user's number of such targets.
         targets: number of all targets.
     """
     users = np.flatnonzero(new_targets)
@@ -74,11 +74,11 @@ def new_item_figures(evaluation: Evaluation, new_targets: NDArray[np.int64], tar
 
 
 def exposure_figures(evaluation: Evaluation, popularity: NDArray[np.int64]) -> Figures:
-    """``coverage``, the share of the catalogue recommended to anyone, and ``mean_popularity`` of what was recommended.
+    """``coverage``, the share of the catalogue recommended to anyone, and ``mean_popularity`` of the recommendations.
 
     Args:
         evaluation: of all users.
-        popularity: [N] events of each item before the test.
+        popularity: [N] each item's events before the test.
     """
     return {
         "coverage": {
@@ -94,7 +94,7 @@ def exposure_figures(evaluation: Evaluation, popularity: NDArray[np.int64]) -> F
 
 def _bootstrap(evaluation: Evaluation, users: NDArray[np.intp]) -> Bootstrap:
     # Recall on new items is NaN for users without such targets. Those columns are read only where every user has one;
-    # 0 keeps them out of the way elsewhere.
+    # elsewhere 0 makes them harmless.
     values = evaluation.values[users].astype(np.float64)
     return bootstrap(np.nan_to_num(values, copy=False, nan=0.0), evaluation.columns)
 

@@ -1,7 +1,4 @@
-"""Who is warm and what is new: users and items by what the training of the model saw of them.
-
-In: a data set and the splits that the model was trained on. Out: masks over the held-out users, and over the items.
-"""
+"""Defines warm users and new items by what the model's training saw of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.dataset import Dataset
-from pipelines.heldout import HeldOut, seen
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.heldout import HeldOut, seen
 
 WARM, COLD = "warm", "cold"
 COLD_WITH, COLD_WITHOUT = "cold_with_history", "cold_without_history"
@@ -28,8 +25,8 @@ class Trained:
     """What the model was trained on.
 
     Attributes:
-        users: [users] of whom it saw an event.
-        items: [N] of which it saw an event.
+        users: [users] whether training saw an event of each.
+        items: [N] whether training saw an event of each.
     """
 
     users: NDArray[np.bool_]
@@ -37,16 +34,16 @@ class Trained:
 
     @classmethod
     def of(cls, data: Dataset, splits: Sequence[str]) -> "Trained":
-        """By the events of these splits; an event of weight 0 is an impression and no event."""
+        """Counts the events of these splits; an event of weight 0 is an impression and does not count."""
         offsets, items = seen(data, splits)
         return cls(np.diff(offsets) > 0, np.bincount(items, minlength=data.manifest.items) > 0)
 
     @property
     def new_items(self) -> NDArray[np.bool_]:
-        """[N] of which it saw no event."""
+        """[N] items without a training event."""
         return ~self.items
 
     def slices(self, held: HeldOut) -> dict[str, NDArray[np.bool_]]:
-        """Name of a slice -> [Q] which of the held-out users are in it."""
+        """Returns slice name -> [Q] which held-out users are in it."""
         warm, known = self.users[held.users], np.diff(held.seen_offsets) > 0
         return {WARM: warm, COLD: ~warm, COLD_WITH: ~warm & known, COLD_WITHOUT: ~warm & ~known}

@@ -1,4 +1,4 @@
-"""From files of every accepted format to numbered, split, sorted event arrays: the inside of `towers prepare`.
+"""The inside of `towers prepare`: turns files of every accepted format into numbered, split, sorted event arrays.
 
-In: events, items and users as files. Out: the data set's files (docs/design.md). `pipelines.prepare` composes them.
+`pipelines.ingest.prepare` combines the parts; docs/design.md describes the files of a data set.
 """

@@ -1,7 +1,6 @@
-"""All events of a source as compact arrays: ids as codes, times as integers, one pass over the files.
+"""Reads all events of a source in one pass as compact arrays: ids as codes, times as integers.
 
-In: the tables of a `Source` and the codes of known items. Out: an `EventTable`: 4 to 8 bytes a value, so that 20
-million events need a few hundred megabytes, and the names behind the codes once.
+Values take 4 to 8 bytes and each id is stored once, so 20 million events need a few hundred megabytes.
 """
 
 from collections import defaultdict
@@ -12,19 +11,19 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from pipelines.console import progress
+from pipelines.dataset.arrays import SPLITS
 from pipelines.errors import DataError
-from pipelines.ingest.columns import Roles, event_roles
-from pipelines.ingest.context import ContextColumns
-from pipelines.ingest.event_table import Codes, EventTable
-from pipelines.ingest.formats import Source
-from pipelines.ingest.ids import IdColumn
-from pipelines.ingest.layout import SPLITS
-from pipelines.ingest.rejects import ROW, Rejects
-from pipelines.ingest.tables import Table
-from pipelines.ingest.times import TimeColumn
-from pipelines.progress import progress
-from towers.config import DataConfig
-from towers.events import Int32s
+from pipelines.ingest.columns.event_columns import ContextColumns
+from pipelines.ingest.columns.event_table import Codes, EventTable
+from pipelines.ingest.columns.ids import IdColumn
+from pipelines.ingest.columns.times import TimeColumn
+from pipelines.ingest.formats.column_names import Roles, event_roles
+from pipelines.ingest.formats.rejects import ROW, Rejects
+from pipelines.ingest.formats.source import Source
+from pipelines.ingest.formats.table import Table
+from towers.config.sections import DataConfig
+from towers.data.events import Int32s
 
 Array = NDArray[Any]
 
@@ -35,8 +34,8 @@ def read_events(source: Source, config: DataConfig, items: pl.Series | None, rej
     Args:
         source: the opened tables.
         config: the mapping, and which types and weights to keep.
-        items: the ids of the items file, or None; an event with another item is a bad row.
-        rejects: where bad rows go.
+        items: the ids of the items file, or None; an event with any other item is a bad row.
+        rejects: receives bad rows.
 
     Raises:
         DataError: bad rows that are not skipped, a missing column, or no event left.

@@ -1,23 +1,20 @@
-"""Repeated pairs and minimum counts: which events stay.
-
-In: an `EventTable` in the order of the files. Out: the same, narrowed, each rule's losses counted.
-"""
+"""Drops repeated user-item pairs and rare users and items, and counts the events each rule drops."""
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.dataset.arrays import SPLITS
 from pipelines.errors import DataError
-from pipelines.ingest.event_table import EventTable
-from pipelines.ingest.layout import SPLITS
-from pipelines.ingest.rejects import Rejects
-from towers.config import DataConfig
+from pipelines.ingest.columns.event_table import EventTable
+from pipelines.ingest.formats.rejects import Rejects
+from towers.config.sections import DataConfig
 
 
 def narrow(events: EventTable, config: DataConfig) -> None:
-    """Leaves out repeated user-item pairs and rare users and items, as the recipe says.
+    """Drops repeated user-item pairs and rare users and items, as the recipe says.
 
     Raises:
-        DataError: nothing is left.
+        DataError: no event is left.
     """
     if config.duplicates != "keep":
         events.keep(_one_of_each_pair(events, last=config.duplicates == "last"), "duplicates")
@@ -25,10 +22,10 @@ def narrow(events: EventTable, config: DataConfig) -> None:
 
 
 def drop_rare(events: EventTable, min_user: int, min_item: int) -> None:
-    """Leaves out users and items with too few events, again and again until none is left that has too few.
+    """Drops users and items with too few events, repeatedly until none is left.
 
     Raises:
-        DataError: nothing is left.
+        DataError: no event is left.
     """
     while min_user > 1 or min_item > 1:
         enough = np.bincount(events.user)[events.user] >= min_user
@@ -43,10 +40,10 @@ def drop_rare(events: EventTable, min_user: int, min_item: int) -> None:
 
 
 def refuse_single_events(events: EventTable, config: DataConfig, column: str, rejects: Rejects) -> None:
-    """Takes out users with one event as bad rows: leave-last-out would hold out all that is known of them.
+    """Rejects users with a single event: leave-last-out would hold out all that is known of them.
 
     Raises:
-        DataError: there is such a user and bad rows are not skipped, or nothing is left.
+        DataError: there is such a user and bad rows are not skipped, or no event is left.
     """
     single = np.bincount(events.user)[events.user] == 1
     if not single.any():
@@ -59,7 +56,7 @@ def refuse_single_events(events: EventTable, config: DataConfig, column: str, re
 
 
 def _one_of_each_pair(events: EventTable, *, last: bool) -> NDArray[np.bool_]:
-    """[E] True for the earliest (or latest) event of each user-item pair; a given split counts by itself."""
+    """[E] True for the earliest (or latest) event of each user-item pair, within each split if splits are given."""
     pair = events.user.astype(np.int64) * len(events.item_ids) + events.item
     if events.split is not None:
         pair = pair * len(SPLITS) + events.split

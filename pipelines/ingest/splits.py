@@ -1,39 +1,36 @@
-"""Which events train, which validate and which test, and whether that respects time.
+"""Splits the events into train, validation and test, and checks whether the split respects time.
 
-In: an `EventTable` and the recipe. Out: a `Split` with a label for each event.
-
-- ``global_time``: the latest events, counted over all users, are held out: test from one cut-off on, valid from an
-  earlier one.
-- ``leave_last_out``: each user's last event is the test, the one before it (of users with three or more) validation.
-- ``random``: each event is drawn by itself; time is ignored and not stored.
-- ``given``: as the files say; without a validation file a seeded share of train becomes one. With
-  ``data.validation = "last"`` the end of each user's events outside the test validates instead.
+- ``global_time``: holds out the latest events over all users: test from one cut-off on, validation from an earlier
+  one.
+- ``leave_last_out``: each user's last event is the test, the one before it (for users with three or more) validation.
+- ``random``: assigns each event independently; times are ignored and not stored.
+- ``given``: as in the files; without a validation file, a seeded share of train becomes validation. With
+  ``data.validation = "last"`` the last of each user's events outside the test validate instead.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.dataset.manifest import SplitKind
 from pipelines.errors import DataError
-from pipelines.ingest.event_table import EventTable
-from towers.config import DataConfig
-from towers.events import Int64s
+from pipelines.ingest.columns.event_table import EventTable
+from towers.config.sections import DataConfig
+from towers.data.events import Int64s
 
-SplitKind = Literal["global_time", "leave_last_out", "random", "given"]
 TRAIN, VALID, TEST = 0, 1, 2
 
 
 @dataclass(frozen=True)
 class Split:
-    """A decided split.
+    """A computed split.
 
     Attributes:
         kind: never "auto".
         label: [E] 0 train, 1 valid, 2 test.
-        timed: no event of a user comes before an event of an earlier split.
-        boundaries: the first time of ``valid`` and of ``test`` under global_time.
+        timed: no event of a user precedes one of theirs in an earlier split.
+        boundaries: with global_time, the first time of ``valid`` and of ``test``.
     """
 
     kind: SplitKind
@@ -43,10 +40,10 @@ class Split:
 
 
 def resolve(events: EventTable, config: DataConfig) -> SplitKind:
-    """The split that ``data.split = "auto"`` means: given, else by time, else by the order of the file, else random.
+    """Resolves ``data.split = "auto"``: given, else by time, else by the order of the file, else random.
 
     Raises:
-        DataError: the named split needs times or files that are not there.
+        DataError: the split needs times or files that do not exist.
     """
     kind = _resolved(events, config)
     if config.validation == "last" and kind != "given":
@@ -81,7 +78,7 @@ def assign(events: EventTable, kind: SplitKind, config: DataConfig) -> Split:
     """Labels every event.
 
     Raises:
-        DataError: no event is left to train on, or the times cannot tell the parts apart.
+        DataError: no event is left to train on, or the times cannot separate validation from test.
     """
     if kind == "global_time":
         split = _global_time(events, config)
@@ -109,7 +106,7 @@ def _global_time(events: EventTable, config: DataConfig) -> Split:
     inner = [end for end in set(ends) if end < total]
     ordered = np.partition(events.time, inner) if inner else events.time
     valid_from, test_from = (int(ordered[end]) if end < total else later for end in ends)
-    # Events of one moment stay together: a cut-off inside such a run moves to its start.
+    # Simultaneous events stay together: a cut-off among them moves to the first.
     label = np.zeros(total, np.uint8)
     label[events.time >= valid_from] = VALID
     label[events.time >= test_from] = TEST
@@ -129,7 +126,7 @@ def _leave_last_out(events: EventTable, config: DataConfig) -> NDArray[np.uint8]
     if config.test_share > 0:
         label[order[ends[counts >= 2] - 1]] = TEST
     if config.valid_share > 0:
-        # With two events one must stay to train on; without a test the last one validates.
+        # Users with two events keep one to train on; without a test the last one validates.
         needed, back = (3, 2) if config.test_share > 0 else (2, 1)
         label[order[ends[counts >= needed] - back]] = VALID
     return label
@@ -151,9 +148,9 @@ def _given(events: EventTable, config: DataConfig) -> NDArray[np.uint8]:
 
 
 def _spread(events: EventTable) -> Int64s:
-    """The order of events with those of a validation file spread evenly over their user's train events.
+    """Returns the order of events, those of a validation file spread evenly over their user's train events.
 
-    Such a file is a part of train that was drawn at random: it says nothing of where in time its events belong.
+    Such a file is a random part of train, so it does not tell when its events happened.
     """
     assert events.split is not None
     part = events.split.astype(np.int64)
@@ -170,7 +167,7 @@ def _spread(events: EventTable) -> Int64s:
 
 
 def _last(events: EventTable, some: NDArray[np.bool_], share: float) -> Int64s:
-    """Places of the last `share` of each user's events among `some`, by time; each user keeps one."""
+    """Returns the places of the last `share` of each user's events among `some`, by time; each user keeps one."""
     assert events.time is not None
     places = np.flatnonzero(some)
     user = events.user[places]
@@ -184,7 +181,7 @@ def _last(events: EventTable, some: NDArray[np.bool_], share: float) -> Int64s:
 
 
 def _respects_time(events: EventTable, label: NDArray[np.uint8]) -> bool:
-    """Whether no user has an event that is later than one of theirs in a later split."""
+    """Whether no event of a user is later than one of theirs in a later split."""
     if events.time is None:
         return False
     latest = np.full(len(events.user_ids), np.iinfo(np.int64).min)

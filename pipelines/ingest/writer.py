@@ -1,6 +1,6 @@
-"""Numbers users and items by falling training events, sorts each split and writes the data set's files.
+"""Numbers users and items by descending count of training events, sorts each split and writes the data set's files.
 
-In: an `EventTable`, its `Split`, the attributes. Out: all files of the data set but `dataset.json`.
+`dataset.json` is written elsewhere.
 """
 
 from pathlib import Path
@@ -9,12 +9,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from pipelines.console import progress
+from pipelines.dataset.arrays import CONTEXT, SPLITS, history_ends, new_array, offsets_of, write_events
 from pipelines.errors import DataError
-from pipelines.ingest.event_table import EventTable
-from pipelines.ingest.layout import CONTEXT, SPLITS, history_ends, new_array, offsets_of, write_events
+from pipelines.ingest.columns.event_table import EventTable
 from pipelines.ingest.splits import TRAIN, Split
-from pipelines.progress import progress
-from towers.events import Events, Int32s
+from towers.data.events import Events, Int32s
 
 COPY_ROWS = 1 << 18
 
@@ -22,17 +22,17 @@ COPY_ROWS = 1 << 18
 def number_entities(
     codes: Int32s, train: NDArray[np.bool_], ids: pl.Series, attributes: pl.DataFrame | None, name: str
 ) -> tuple[pl.DataFrame, Int32s]:
-    """Orders users or items by falling number of training events, then id.
+    """Orders users or items by descending number of training events, then id.
 
     Args:
         codes: [E] code of each event.
         train: [E] whether the event trains.
-        ids: the id of each code; those without events stay only if `attributes` has them.
+        ids: the id of each code; ids without events stay only if `attributes` has them.
         attributes: rows by id, or None.
         name: ``user_id`` or ``item_id``, the first column of `attributes`.
 
     Returns:
-        The rows in their final order (`name`, ``train_count``, the attributes) and the number of each code.
+        The rows in final order (`name`, ``train_count``, the attributes) and the number of each code.
     """
     size = len(ids)
     frame = pl.DataFrame(
@@ -94,15 +94,15 @@ def _write_split(
 
 
 def write_truth(directory: Path, source: Path, ids: dict[str, tuple[pl.Series, pl.DataFrame | None]]) -> None:
-    """Carries a synthetic world's truth over, its rows in the order of the data set.
+    """Copies a synthetic world's truth, its rows in the order of the data set.
 
     Args:
-        directory: where to write.
+        directory: the output directory.
         source: the world's `truth/` folder, its rows in the order of the world's users and items files.
-        ids: for ``query`` and ``item``, the ids in the data set's order and the attributes as the file had them.
+        ids: for ``query`` and ``item``, the ids in the data set's order and the attributes in file order.
 
     Raises:
-        DataError: the truth and the users or items files do not fit.
+        DataError: the truth does not fit the users or items files.
     """
     directory.mkdir()
     for side, (final, attributes) in ids.items():

@@ -1,1 +1,1 @@
-"""A world whose truth is known, and the words that name things in it: the inside of `towers synth`."""
+"""The inside of `towers synth`: a world whose truth is known, and the words that name its things."""

@@ -1,22 +1,21 @@
-"""Fashion: items rise, fade and come back, so that what is popular now is not what was popular over all the time.
+"""Fashion: items rise, fade and come back, so what is popular now is not what was popular over all time.
 
-In: a catalogue whose popularity is fixed, a strength, a seed. Out: the same catalogue with one law for each season.
-
-Fashion stands still within a season. Seasons are a twentieth of the time long, the last one two of them. The log weight
-of item i in topic z in season s, whose middle is t_s, is
+Turns a catalogue with fixed popularity into one with a law for each season. Popularity is constant within a season.
+Seasons last a twentieth of the time, the last one twice as long. The log weight of item i in topic z in season s, whose
+middle is t_s, is
 
     log w(z, i, s) = log phi(z, i) + strength (WALK x(i, s) + LIFE h((t_s - b_i) / l_i))
 
 - phi is the Zipf law of a world without fashion.
-- x is a mean-reverting walk: x(i, 0) ~ N(0, 1), x(i, s + 1) = MEMORY x(i, s) + sqrt(1 - MEMORY^2) N(0, 1). An item
-  that is away from its mean goes back to it and forgets half of the way in log(1/2) / log(MEMORY) seasons.
+- x is a mean-reverting walk: x(i, 0) ~ N(0, 1), x(i, s + 1) = MEMORY x(i, s) + sqrt(1 - MEMORY^2) N(0, 1). A
+  deviation from the mean halves in log(1/2) / log(MEMORY) seasons.
 - h(a) = a exp(1 - a) for a > 0, else 0, is the life of an item: it rises from 0, is 1 at a = 1 and fades slowly.
-- b_i is the birth of a late item; one that is there from the start is discovered at a moment drawn uniformly from twice
-  the world's length, the first half of it before the start. l_i, the time to its peak, is log-uniform in PEAK_DAYS.
+- b_i is the birth of a late item. Initial items are discovered at a moment drawn uniformly from twice the world's
+  length, the first half of it before the start. l_i, the time to the peak, is log-uniform in PEAK_DAYS.
 
 phi(z, i, s) = w(z, i, s) / sum_j w(z, j, s). An event of season s draws item i of topic z with phi(z, i, s) among the
-items born by then. The test part of a default split begins after the last birth, in the last season: the truth of its
-events is phi of that season, exactly.
+items born by then. The test part of a default split begins after the last birth, in the last season, so the truth of
+its events is exactly phi of that season.
 """
 
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.synthetic.world import LENGTH_S, Catalogue, Doubles, Ints
+from pipelines.synthetic.catalogue import LENGTH_S, Catalogue, Doubles, Ints
 
 SEASONS = 19
 LAST_SEASON = 0.9
@@ -42,20 +41,20 @@ class Fashion(Catalogue):
     """A catalogue with a law for each season; `share` and `entry_end` are those of the last one.
 
     Attributes:
-        season_end: [S, M] running sum of phi(z, i, s) over the entries, one row for each season.
+        season_end: [S, M] running sum of phi(z, i, s) over the entries, one row per season.
     """
 
     season_end: Doubles
 
     @classmethod
     def of(cls, catalogue: Catalogue, strength: float, rng: np.random.Generator, season_end: Doubles) -> "Fashion":
-        """Draws walks and lives.
+        """Draws the walks and lives.
 
         Args:
             catalogue: items, births and the law of a world without fashion.
             strength: 0 to `MOST`; 0 leaves that law in every season.
-            rng: the seed.
-            season_end: [SEASONS, M] to fill; a file, where memory is short.
+            rng: the random generator.
+            season_end: [SEASONS, M] to fill; a memory-mapped file if memory is short.
         """
         item, topic = catalogue.entry_item, catalogue.entry_key // (LENGTH_S + 1)
         slot = np.argmax(catalogue.topics[item] == topic[:, None], axis=1)
@@ -77,7 +76,7 @@ class Fashion(Catalogue):
         return cls(**vars(catalogue) | {"share": share, "entry_end": season_end[-1], "season_end": season_end})
 
     def draw(self, topic: Ints, time: Ints, u: Doubles) -> NDArray[np.int32]:
-        """An item of each topic by the law of each time's season, among those born by then; see `Catalogue.draw`."""
+        """Draws an item of each topic by the law of its time's season, among those born; see `Catalogue.draw`."""
         out = np.zeros(len(topic), np.int32)
         season = season_of(time)
         for each in np.unique(season):
@@ -87,16 +86,16 @@ class Fashion(Catalogue):
 
 
 def season_of(time: Ints) -> Ints:
-    """[E] the season of each time, in seconds after the start."""
+    """[E] the season of each time; times in seconds after the start."""
     return np.searchsorted(season_starts()[1:], time, side="right")
 
 
 def season_starts() -> Ints:
-    """[SEASONS] seconds after the start at which each season begins, rising from 0."""
+    """[SEASONS] the start of each season, in seconds after the world's start, ascending from 0."""
     return np.linspace(0, LAST_SEASON * LENGTH_S, SEASONS).astype(np.int64)
 
 
 def life(age: Doubles) -> Doubles:
-    """a exp(1 - a) of ages in units of the time to the peak; 0 before the item is discovered."""
+    """Computes a exp(1 - a) for ages in units of the time to the peak; 0 before the item is discovered."""
     age = np.maximum(age, 0.0)
     return np.asarray(age * np.exp(1.0 - age))

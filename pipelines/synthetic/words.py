@@ -1,4 +1,4 @@
-"""The words that name things in a synthetic world: topics with their tags, and the parts of made-up titles."""
+"""The words of a synthetic world: topics with their tags, and the parts of made-up titles."""
 
 TOPICS: dict[str, tuple[str, ...]] = {
     line.split(":")[0]: tuple(line.split(":")[1].split())

@@ -1,1 +1,1 @@
-"""What `towers tune` is made of: the space, one trial's training, what is tried next, the finals, the recipe's text."""
+"""The parts of `towers tune`: search space, trials, next steps, finals, the recipe's text."""

@@ -1,7 +1,7 @@
-"""The finals: the best trials trained for longer, with a falling rate, and with other seeds, until one is chosen.
+"""The finals: trains the best trials for longer, with a falling rate and with other seeds, until one is chosen.
 
-In: a finished search. Out: `Finalist`s, each with a run for every seed. A trial's share is too short to know how far a
-recipe comes, and the best of many trials on one sample of users is partly luck: other seeds tell how much of it.
+Returns `Finalist`s, each with one run per seed. A trial's share is too short to show how far a recipe gets, and the
+best of many trials on one sample of users is partly luck; other seeds show how much.
 """
 
 import math
@@ -10,29 +10,29 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
-from pipelines.prior import DECIMALS
-from pipelines.progress import say
+from pipelines.console import say
+from pipelines.training.prior import DECIMALS
 from pipelines.tuning.search import ROOM, Search
-from pipelines.tuning.space import Raw
 from pipelines.tuning.study import Tried
-from pipelines.tuning.training import Run, Share, train
-from serving.staging import remove
+from pipelines.tuning.traits import Raw
+from pipelines.tuning.trial import Run, Share, train
+from serving.files.staging import remove
 
-LONGER = ((2.5, 3), (5.0, 1))  # so many shares for so many of the best that had not converged
+LONGER = ((2.5, 3), (5.0, 1))  # (shares, how many of the best that had not converged)
 SURVIVORS = (4, 3, 2, 2)  # finalists of each round of seeds
-LUCK = 1.5  # times what it cost with the first seed
+LUCK = 1.5  # a converged trial may cost this many times as much with another seed
 WEIGHTS = ("now", "past", "length")  # of a prior
-LEAST_FALLING = 4  # epochs for which a falling rate makes sense
+LEAST_FALLING = 4  # fewest epochs for which a falling rate makes sense
 
 
 @dataclass(frozen=True)
 class Finalist:
-    """A trial, and the runs that tell how good it is.
+    """A trial and the runs that show how good it is.
 
     Attributes:
         tried: the trial.
-        falling: epochs over which its rate falls to zero; 0: the rate is constant.
-        runs: one for each seed, the search's own first.
+        falling: epochs over which its rate falls to zero; 0 for a constant rate.
+        runs: one per seed, the search's own first.
     """
 
     tried: Tried
@@ -41,55 +41,55 @@ class Finalist:
 
     @property
     def curve(self) -> list[float]:
-        """The metric after each epoch, mean over its seeds."""
+        """The metric after each epoch, averaged over the seeds."""
         length = min(len(run.epochs) for run in self.runs)
         return [fmean(run.epochs[place].metric for run in self.runs) for place in range(length)]
 
     @property
     def best_epoch(self) -> int:
-        """How many epochs it should train: a falling rate ends where it was to end."""
+        """How many epochs it should train: with a falling rate all of them."""
         curve = self.curve
         return len(curve) if self.falling else curve.index(max(curve)) + 1
 
     @property
     def value(self) -> float:
-        """The metric at that epoch."""
+        """The metric at the best epoch."""
         return self.curve[self.best_epoch - 1]
 
     def ahead(self, other: "Finalist") -> bool:
-        """Whether it is better by the mean over the seeds that both were trained with."""
+        """Whether it is better on average over the seeds that both have."""
         both = min(len(self.runs), len(other.runs))
         return replace(self, runs=self.runs[:both]).value > replace(other, runs=other.runs[:both]).value
 
     @property
     def rising(self) -> bool:
-        """Whether its best epoch was the last that it could train."""
+        """Whether its best epoch is the last one it could train."""
         ends = any(run.end != "converged" for run in self.runs)
         return not self.falling and ends and self.best_epoch == len(self.curve)
 
     @property
     def train_seconds(self) -> float:
-        """Of one epoch's steps."""
+        """Median seconds of an epoch's steps."""
         return median(each.train_seconds for run in self.runs for each in run.epochs)
 
     @property
     def seconds(self) -> float:
-        """Of one epoch with its validation."""
+        """Median seconds of an epoch with its validation."""
         return median(each.seconds for run in self.runs for each in run.epochs)
 
     @property
     def norm_exponent(self) -> float:
-        """At the best epoch, mean over its seeds."""
+        """The norm exponent at the best epoch, averaged over the seeds."""
         return round(fmean(run.epochs[self.best_epoch - 1].norm_exponent for run in self.runs), 2)
 
     @property
     def prior(self) -> dict[str, Any] | None:
-        """At the best epoch, its weights the mean over the seeds; None where the data have no times."""
+        """The prior at the best epoch, its weights averaged over the seeds; None if the data have no times."""
         priors = [run.epochs[self.best_epoch - 1].prior for run in self.runs]
         there = [each for each in priors if each is not None]
         if not there:
             return None
-        # Another sample of validation users may count another way: its weights are of something else.
+        # Another sample of validation users may choose another counting, whose weights are not comparable.
         there = [each for each in there if _counting(each) == _counting(there[0])]
         return there[0] | {key: round(fmean(each[key] for each in there), DECIMALS) for key in WEIGHTS}
 
@@ -102,7 +102,7 @@ class Finals:
     """The finals of a search.
 
     Args:
-        search: finished.
+        search: a finished search.
         growth: examples of the final training per example of a trial.
     """
 
@@ -110,11 +110,11 @@ class Finals:
         self.search, self.growth = search, growth
 
     def best(self) -> Finalist | None:
-        """The best so far, without any more training; None where no trial has finished."""
+        """The best so far, without further training; None if no trial has finished."""
         return best_of(self._all())
 
     def run(self) -> None:
-        """Trains as much of it as the budget has room for."""
+        """Trains as many of the finals as fit the budget."""
         for shares, count in LONGER:
             unfinished = [each for each in self._all() if not each.falling and each.runs[0].end == "share"]
             for each in sorted(unfinished, key=lambda each: -each.runs[0].value)[:count]:
@@ -123,14 +123,14 @@ class Finals:
         if best is not None and not best.falling and best.best_epoch >= LEAST_FALLING:
             self._train(replace(best, falling=best.best_epoch), seed=0)
         for seed, survivors in enumerate(SURVIVORS, start=1):
-            # Equal in seeds so far, the best of them get one more.
+            # Among those with equally many seeds so far, the best get one more.
             level = [each for each in self._all() if len(each.runs) >= seed]
             for each in sorted(level, key=lambda each: -fmean(run.value for run in each.runs[:seed]))[:survivors]:
                 if len(each.runs) == seed:
                     self._train(each, seed)
 
     def _all(self) -> list[Finalist]:
-        """The best trials and their variants, with the runs that are there."""
+        """The best trials and their variants, with their stored runs."""
         found = []
         for tried in self.search.trials.ranked()[: SURVIVORS[0] + 2]:
             first = self._kept(tried.number, 0, 0)
@@ -152,7 +152,7 @@ class Finals:
         return None if raw is None else Run.from_json(raw)
 
     def _longer(self, finalist: Finalist, shares: float) -> None:
-        """Goes on with a trial from where it was stopped."""
+        """Resumes a trial where it was stopped."""
         search, run = self.search, finalist.runs[0]
         most = min(shares * search.share, self.most_cost(finalist))
         if most <= run.cost or (search.clock.timed and most - run.cost > search.clock.left()):
@@ -162,7 +162,7 @@ class Finals:
         self._finish(finalist, 0, train(search.config(raw), search.data, directory, Share(most, search.clock)))
 
     def _train(self, finalist: Finalist, seed: int) -> None:
-        """Trains a finalist from the beginning, with another seed or a falling rate."""
+        """Trains a finalist from scratch, with another seed or a falling rate."""
         search = self.search
         most = max(run.cost for run in finalist.runs)
         if search.clock.timed and most > search.clock.left():
@@ -174,7 +174,7 @@ class Finals:
         config = search.config(raw)
         config = config.model_copy(update={"train": config.train.model_copy(update={"seed": config.train.seed + seed})})
         directory = search.work / "trials" / f"{finalist.tried.number:04}-{finalist.falling}-{seed}"
-        # A falling rate ends by itself; what had converged may with another seed take a little longer.
+        # A falling rate ends by itself; a converged trial may take a little longer with another seed.
         longest = math.inf if finalist.falling else most * (LUCK if finalist.runs[0].end == "converged" else 1.0)
         run = train(config, search.data, directory, Share(longest, search.clock))
         remove(directory)
@@ -191,19 +191,19 @@ class Finals:
         )
 
     def settings(self, finalist: Finalist) -> Raw:
-        """A finalist's sections of a recipe."""
+        """Returns a finalist's recipe sections."""
         raw = self.search.sections(finalist.tried.family, finalist.tried.point)
         if finalist.falling:
             raw["optimizer"] = raw["optimizer"] | {"schedule": "cosine"}
         return raw
 
     def epochs_that_fit(self, finalist: Finalist, *, chosen: bool, refit: bool) -> int:
-        """Epochs that the recipe may train.
+        """Returns how many epochs the recipe may train.
 
         Args:
-            finalist: its seconds for an epoch.
-            chosen: training chooses the epoch by validation.
-            refit: train on train + validation, after the choice where there is one.
+            finalist: provides the seconds per epoch.
+            chosen: training chooses the epoch on validation.
+            refit: training uses train + validation, after choosing the epoch if it does.
         """
         epoch_s = finalist.seconds if chosen else 0.0
         if refit or not chosen:
@@ -211,15 +211,15 @@ class Finals:
         return max(1, int(ROOM * self.search.asked.train_s / epoch_s))
 
     def most_cost(self, finalist: Finalist) -> float:
-        """Of a run that is no longer than the recipe's training."""
+        """The highest cost of a run that is no longer than the recipe's training."""
         fits = self.epochs_that_fit(finalist, chosen=self.growth == 1.0, refit=self.growth > 1.0)
         return fits * (finalist.seconds if self.search.clock.timed else 1.0)
 
 
 def best_of(finalists: Sequence[Finalist]) -> Finalist | None:
-    """The best, each compared on the seeds that both have: a better one may have had no time for as many."""
+    """Returns the best, comparing each pair on the seeds both have: a better one may have lacked time for more."""
     best = None
-    # Those with more seeds have been the best so far, and their mean has less luck in it.
+    # Those with more seeds come first: they were the best so far, and their mean owes less to luck.
     for each in sorted(finalists, key=lambda each: (-len(each.runs), -each.value)):
         if best is None or each.ahead(best):
             best = each

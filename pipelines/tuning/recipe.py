@@ -1,6 +1,6 @@
-"""The recipe that a search ends with: how long it trains, its text, and the comments that say how it was found.
+"""Writes the recipe that a search ends with: its epochs, its TOML text, and comments on how it was found.
 
-In: a finalist and its search. Out: TOML. Epochs are chosen for the seconds that the recipe may train.
+Epochs are chosen to fit the seconds that the recipe may train.
 """
 
 import json
@@ -9,23 +9,23 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from pipelines.check import check_recipe
+from pipelines.training.check import check_recipe
 from pipelines.tuning.finals import Finalist, Finals
 from pipelines.tuning.search import MOST_USERS, PATIENCE
-from pipelines.tuning.space import Raw
-from towers.config import parse_config
+from pipelines.tuning.traits import Raw
+from towers.config.recipe import parse_config
 
-WIDTH = 118  # of a line of comments
-MORE = 1.5  # epochs for those that a finalist had, where its metric was still growing
+WIDTH = 118  # of a comment line
+MORE = 1.5  # a recipe that chooses its epoch may train this many times the finalist's best epoch
 ORDER = ("data", "features", "model", "loss", "sampler", "optimizer", "train")
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def recipe(finals: Finals, finalist: Finalist) -> Raw:
-    """The sections of the recipe.
+    """Returns the sections of the recipe.
 
-    Where validation events train in the end and the search saw which epoch is the best, the recipe trains at once on
-    train + validation, for so many epochs. Elsewhere training chooses the epoch itself.
+    If the final training includes the validation events and the search has found the best epoch, the recipe trains on
+    train + validation at once, for that many epochs. Otherwise training chooses the epoch itself.
     """
     search, refit = finals.search, finals.growth > 1
     raw = finals.settings(finalist)
@@ -52,7 +52,7 @@ def recipe(finals: Finals, finalist: Finalist) -> Raw:
 
 
 def text(raw: Raw, comments: list[str]) -> str:
-    """A recipe as TOML: comments first, a feature a line."""
+    """Formats a recipe as TOML: comments first, one feature per line."""
     lines = [f"# {line}" for each in comments for line in textwrap.wrap(each, WIDTH)]
     for name in sorted(raw, key=ORDER.index):
         sections = {name: raw[name]}
@@ -64,7 +64,7 @@ def text(raw: Raw, comments: list[str]) -> str:
 
 
 def comments(finals: Finals, finalist: Finalist, raw: Raw, name: str) -> list[str]:
-    """How the recipe was found and how long it trains, a paragraph each."""
+    """Describes how the recipe was found and how long it trains, one paragraph each."""
     search, run = finals.search, finalist.runs[0]
     tried = search.trials.all()
     epochs, refit = raw["train"]["epochs"], raw["data"]["refit"]

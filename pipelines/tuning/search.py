@@ -1,7 +1,7 @@
-"""The search: trials of one share each, one after another, until what is left of the budget is for the finals.
+"""The search: runs trials of one share each, one after another, until the rest of the budget is for the finals.
 
-In: a space, a data set, a clock. Out: finished trials. First the starts, then steps from the best point in turn with
-Optuna's sampler, in the best family and now and then in the second best.
+It first runs the starts, then alternates steps from the best point with Optuna's sampler, in the best family and at
+times in the second best.
 """
 
 from collections.abc import Callable
@@ -10,47 +10,48 @@ from pathlib import Path
 
 from optuna.trial import Trial
 
-from pipelines.check import check_recipe
-from pipelines.dataset import Dataset
-from pipelines.progress import say
-from pipelines.tuning.clock import Clock
-from pipelines.tuning.fixed import Fixed
-from pipelines.tuning.space import Family, Point, Raw, Traits, families
+from pipelines.console import say
+from pipelines.dataset.dataset import Dataset
+from pipelines.training.check import check_recipe
+from pipelines.tuning.budget import Clock
+from pipelines.tuning.fixed_settings import Fixed
+from pipelines.tuning.space import Family, Point, families
 from pipelines.tuning.steps import steps
 from pipelines.tuning.study import Trials, Tried, canonical
-from pipelines.tuning.training import Run, Share, train
-from serving.staging import remove
-from towers.config import Config, parse_config
+from pipelines.tuning.traits import Raw, Traits
+from pipelines.tuning.trial import Run, Share, train
+from serving.files.staging import remove
+from towers.config.recipe import Config, parse_config
 from towers.errors import ConfigError
 
-SHARES = 28  # trials that use the whole of their share would use up the budget
-LARGEST_SHARE = 5  # one part in so many of the budget is the most that a trial may use
-LEAST_EPOCHS = 3  # that the first trial can train in a share, where the budget allows it
-SHARE_EPOCHS = 10.0  # a share where no clock runs
-ROOM = 0.8  # of the time that the recipe may train is planned for; machines are not always equally busy
-MOST_TRIALS = 300  # more find what suits this sample of users by luck, and not what suits the data
-FINALS = 12  # what the finals cost, in runs of the best trial
+SHARES = 28  # this many trials that use their whole share use up the budget
+LARGEST_SHARE = 5  # a trial uses at most the budget divided by this
+LEAST_EPOCHS = 3  # the share lets the first trial train at least this many, if the budget allows
+SHARE_EPOCHS = 10.0  # the share without a clock
+ROOM = 0.8  # planned part of the recipe's training time, because a machine's load varies
+MOST_TRIALS = 300  # beyond this, trials overfit this sample of users
+FINALS = 12  # cost of the finals, in runs of the best trial
 MOST_FINALS = 0.45  # of the budget
-STEPS_FIRST = 12  # trials of a family until samples begin
-STEP_EVERY = 4  # of the trials after that one is a step
-SECOND_BEST = 0.95  # a family whose best is this near to the best of all gets
-SECOND_EVERY = 3  # one of so many trials
-KEPT = 4  # trials whose checkpoints are kept, to be trained for longer
-MOST_REPEATS = 20  # samples in a row that were tried before: nothing is left
+STEPS_FIRST = 12  # trials of a family before sampling begins
+STEP_EVERY = 4  # after that, one trial in this many is a step
+SECOND_BEST = 0.95  # a family whose best value reaches this share of the overall best
+SECOND_EVERY = 3  # gets one trial in this many
+KEPT = 4  # trials whose checkpoints are kept for longer training
+MOST_REPEATS = 20  # this many repeated samples in a row mean that nothing new is left
 PATIENCE = 5
-MOST_EPOCHS = 10_000  # a share ends a training, not this
-MOST_SCORES = 1_000_000_000  # users x items of one validation
+MOST_EPOCHS = 10_000  # never reached: the share ends a training
+MOST_SCORES = 1_000_000_000  # users x items per validation
 MOST_USERS, LEAST_USERS = 10_000, 1_000
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What is searched for, and how far.
+    """What to search for, and how far.
 
     Attributes:
-        metric: what validation maximises.
-        seed: of trainings and sampler.
-        trials: at most so many; None: as many as the budget allows.
+        metric: the validation metric to maximise.
+        seed: of the training runs and the sampler.
+        trials: maximum number of trials; None for as many as the budget allows.
         train_s: seconds that the recipe may train.
     """
 
@@ -61,12 +62,12 @@ class Asked:
 
 
 class Search:
-    """The search in a working directory.
+    """A search in a working directory.
 
     Args:
         data: the data set.
         fixed: settings that are not searched.
-        asked: see there.
+        asked: what to search for.
         work: holds `study.db`, and `trials/` with the checkpoints of the best.
         clock: of the whole command.
     """
@@ -79,20 +80,20 @@ class Search:
 
     @staticmethod
     def check(data: Dataset, fixed: Fixed) -> list[Family]:
-        """Refuses a recipe that leaves nothing to search, or that the data set cannot feed.
+        """Refuses a recipe that leaves nothing to search or that the data set cannot feed.
 
         Returns:
-            What there is to search.
+            The families to search.
 
         Raises:
-            ConfigError: names the key.
+            ConfigError: names the wrong key.
         """
         check_recipe(fixed.config, data)
         return fixed.families(families(Traits.of(data)))
 
     @property
     def share(self) -> float:
-        """What a trial may cost; of the first one, which measures it, the most that any may."""
+        """The maximum cost of a trial; for the first trial, which measures it, the largest share allowed."""
         kept = self.trials.recall("share")
         if kept is not None:
             return float(kept)
@@ -100,29 +101,29 @@ class Search:
 
     @property
     def validation_users(self) -> int:
-        """So many that a validation takes no longer than the epochs between."""
+        """As many users as keep a validation no longer than the epochs in between."""
         return min(MOST_USERS, max(LEAST_USERS, MOST_SCORES // max(1, self.traits.items)))
 
     def directory(self, number: int) -> Path:
-        """Where a trial trains."""
+        """Returns a trial's directory."""
         return self.work / "trials" / f"{number:04}"
 
     def sections(self, family: str, point: Point) -> Raw:
-        """What a point says in a recipe."""
+        """Returns the recipe sections of a point."""
         return self.fixed.sections(family, point, self.traits)
 
     def config(self, raw: Raw) -> Config:
-        """The settled recipe of a training.
+        """Returns the resolved recipe of a training run.
 
         Raises:
-            ConfigError: the settings do not fit together, or not the data set.
+            ConfigError: the settings do not fit each other or the data set.
         """
         usual = {"epochs": MOST_EPOCHS, "patience": PATIENCE, "validation_users": self.validation_users}
         own = {"metric": self.asked.metric, "seed": self.asked.seed}
         return check_recipe(parse_config(raw | {"train": usual | raw["train"] | own}), self.data)
 
     def run(self) -> None:
-        """Tries until the search has had its part; see `docs/tuning.md`."""
+        """Runs trials until the search has used its part of the budget; see `docs/tuning.md`."""
         (self.work / "trials").mkdir(exist_ok=True)
         while asked := self.trials.cut_off():
             self._try(*asked)
@@ -130,13 +131,13 @@ class Search:
             if self.finished():
                 return
             self._try(*self.trials.ask(family, point, "start"))
-        # Where no start came to an end, all are too slow or diverge, and so would the rest.
+        # If no start finished, all are too slow or diverge, and so would the rest.
         repeats = 0 if self.trials.ranked() else MOST_REPEATS
         while not self.finished() and repeats < MOST_REPEATS:
             repeats = 0 if self._try(*self.trials.ask(*self._next())) else repeats + 1
 
     def finished(self) -> bool:
-        """Whether the finals begin."""
+        """Whether it is time for the finals."""
         most = MOST_TRIALS if self.asked.trials is None else self.asked.trials
         if len(self.trials.all()) >= most:
             return True
@@ -148,7 +149,7 @@ class Search:
         return min(MOST_FINALS * self.clock.budget_s, wanted)
 
     def _starts(self) -> list[tuple[str, Point]]:
-        """Every family's first start, then the second ones; without those that were tried."""
+        """Returns every family's first start, then the second ones, without those already tried."""
         rounds = max(len(each.starts) for each in self.families.values())
         wanted = [
             (name, each.starts[turn])
@@ -156,7 +157,7 @@ class Search:
             for name, each in self.families.items()
             if turn < len(each.starts)
         ]
-        # What the user's recipe fixes may make two of them one.
+        # The user's fixed settings may make two of them equal.
         known, new = self._known(), []
         for name, point in wanted:
             settings = canonical(self.sections(name, point))
@@ -166,7 +167,7 @@ class Search:
         return new
 
     def _next(self) -> tuple[str, Point | None, str]:
-        """Family, point (None: to be sampled) and origin of the next trial."""
+        """Returns family, point (None to sample one) and origin of the next trial."""
         tried, ranked = self.trials.all(), self.trials.ranked()
         best: dict[str, Tried] = {}
         for each in ranked:
@@ -191,7 +192,7 @@ class Search:
         return {canonical(self.sections(each.family, each.point)) for each in self.trials.all() if each.family}
 
     def _try(self, trial: Trial, family: str, point: Point) -> bool:
-        """One trial; whether it was a new one."""
+        """Runs one trial; returns whether it was new."""
         known, origin, raw = self._known(), trial.user_attrs["origin"], self.sections(family, point)
         if canonical(raw) in known:
             self.trials.tell(trial, Run(end="refused", reason="tried before"), self.share)
@@ -217,7 +218,7 @@ class Search:
         return train(config, self.data, directory, share)
 
     def _measure(self, run: Run, share: Share) -> bool:
-        """Settles the share after the first epoch of the first trial, which is of the cheapest family."""
+        """Fixes the share after the first epoch of the first trial, which is of the cheapest family."""
         if self.clock.timed and self.trials.recall("share") is None:
             least = LEAST_EPOCHS * run.cost / len(run.epochs)
             budget_s = self.clock.budget_s
@@ -227,7 +228,7 @@ class Search:
         return False
 
     def _clean(self) -> None:
-        """Keeps the checkpoints of the best trials that could be trained for longer, and no others."""
+        """Keeps only the checkpoints of the best trials that could train for longer."""
         longer = [each.number for each in self.trials.ranked() if each.run.end == "share"][:KEPT]
         kept = {self.directory(number) for number in longer}
         for each in (self.work / "trials").iterdir():

@@ -1,80 +1,26 @@
-"""The settings that `towers tune` searches: families of models, what can be set in each, and where the search starts.
+"""Defines the search space of `towers tune`: families of models, their parameters, and where the search starts.
 
-In: what a data set has. Out: families; a point of one becomes the sections of a recipe. The starts are the strong
-recipes of the literature, of docs/losses.md and of recipes/, each for data of another kind.
+A point of a family becomes the sections of a recipe. The starts are strong recipes from the literature, docs/losses.md
+and recipes/, each for a different kind of data.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from pipelines.dataset import Dataset
-from pipelines.derive import derive_candidate, derive_query
-from pipelines.popularity import has_windows
 from pipelines.tuning.parameters import Choice, Number, Parameter, Value
+from pipelines.tuning.traits import DENSE, SMALL_CATALOGUE, Raw, Traits
 
 Point = Mapping[str, Value]
-Raw = dict[str, Any]
-
-SMALL_CATALOGUE = 8_000  # items that full softmax scores in the time of a step
-DENSE = 100  # events an item, on average: popularity is well known there, and overfitting the greater danger
-OWN_KINDS = ("id", "history")  # features that the families name themselves
-
-
-@dataclass(frozen=True)
-class Traits:
-    """What the search must know of a data set.
-
-    Attributes:
-        timed: histories are the earlier events, in order.
-        clock: its times are moments, so that a window of days makes sense.
-        items: number of items.
-        density: training events an item.
-        query, candidate: derived features of attributes and context, as a recipe would hold them.
-    """
-
-    timed: bool
-    clock: bool
-    items: int
-    density: float
-    query: Raw
-    candidate: Raw
-
-    @classmethod
-    def of(cls, data: Dataset) -> "Traits":
-        """Reads the manifest and the attribute columns."""
-        manifest = data.manifest
-        sides = [
-            {
-                name: feature.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
-                for name, feature in derived.items()
-                if feature.kind not in OWN_KINDS
-            }
-            for derived in (derive_query(data), derive_candidate(data))
-        ]
-        return cls(
-            timed=manifest.timed,
-            clock=has_windows(data),
-            items=manifest.items,
-            density=manifest.events["train"] / max(1, manifest.items),
-            query=sides[0],
-            candidate=sides[1],
-        )
-
-    @property
-    def attributes(self) -> bool:
-        """Whether there is more to know of a user or an item than their ids."""
-        return bool(self.query or self.candidate)
 
 
 @dataclass(frozen=True)
 class Family:
-    """Models of one kind of user vector.
+    """Models with one kind of user vector.
 
     Attributes:
         name: "ids", "graph", "history" or "sequence".
-        parameters: what is searched, the most important first: the order of the steps from the best point.
-        starts: points to begin with; what a start leaves out is what the recipe fixes.
+        parameters: what is searched, the most important first; steps from the best point go in this order.
+        starts: points to begin with; they omit only settings that the recipe fixes.
     """
 
     name: str
@@ -83,13 +29,13 @@ class Family:
 
 
 def families(traits: Traits) -> list[Family]:
-    """The families that fit the data, the cheapest first."""
+    """Returns the families that fit the data, the cheapest first."""
     names = ["ids", "graph", "history", *(["sequence"] if traits.timed else [])]
     return [Family(name, _parameters(name, traits), tuple(_starts(name, traits))) for name in names]
 
 
 def sections(family: str, point: Point, traits: Traits) -> Raw:
-    """The recipe that a point stands for: features, model, loss, sampler, optimizer, train."""
+    """Returns the recipe of a point: features, model, loss, sampler, optimizer, train."""
     loss: Raw = {"name": point["loss"]}
     if point["loss"] != "full_softmax":
         loss["correction"] = point["correction"]
@@ -184,8 +130,8 @@ def _starts(family: str, traits: Traits) -> list[dict[str, Value]]:
     if traits.attributes:
         usual["attributes"] = True
     partial: dict[str, Value] = {"loss": "bsl", "correction": 0.4, "temperature": 0.1, "learning_rate": 0.001}
-    # Where users have liked a good part of the catalogue, many of a batch's items are their own, and the more a user
-    # has liked, the more examples say so.
+    # In dense data many of a batch's items are the user's own positives, and users with many positives have
+    # correspondingly many examples.
     dense: dict[str, Value] = {
         "temperature": 0.17,
         "learning_rate": 0.001,
@@ -259,7 +205,7 @@ def _features(family: str, point: Point, traits: Traits) -> Raw:
     if point.get("cooccurrence"):
         candidate["companions"] = {"kind": "cooccurrence", "weight": point["cooccurrence"]}
     if point.get("attributes"):
-        # A column may bear the name of a feature above; then that one stays.
+        # If a column has the name of a feature above, that feature wins.
         query = {**traits.query, **query}
         candidate = {**traits.candidate, **candidate}
     return {"query": query, "candidate": candidate}

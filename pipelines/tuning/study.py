@@ -1,7 +1,6 @@
-"""The trials, in an Optuna study on disk: asked for, reported, told, ranked.
+"""Stores the trials in an Optuna study: starts, reports, ends and ranks them.
 
-In: families and points. Out: `Tried`, one trial each. The study is a SQLite file, so that a search that was cut off
-knows every trial that it finished, and the one it was in.
+The study is a SQLite file, so an interrupted search still has every finished trial and the one it was running.
 """
 
 import json
@@ -15,25 +14,25 @@ import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from pipelines.tuning.space import Family, Point
-from pipelines.tuning.training import Run
+from pipelines.tuning.trial import Run
 
-RUNGS = 8  # places along a share where trials are compared
-PRUNE_FROM = 3  # the first rung at which one is pruned
-PRUNE_AFTER = 3  # trials to compare with
-ATTEMPTS = 3  # of a trial in which the process ended: it may be what ends it
-SPREAD = 100_003  # seeds of two searches do not meet
+RUNGS = 8  # points along a share where trials are compared
+PRUNE_FROM = 3  # the first rung at which trials are pruned
+PRUNE_AFTER = 3  # trials needed for a comparison
+ATTEMPTS = 3  # at a trial during which the process ended: the trial may be the cause
+SPREAD = 100_003  # keeps the sampler seeds of two searches apart
 
 
 @dataclass(frozen=True)
 class Tried:
-    """One trial that has ended.
+    """A trial that has ended.
 
     Attributes:
         number: counts from 0.
         family: of the model.
         point: its settings.
         origin: "start", the setting that a step changed, or "sampled".
-        run: its training.
+        run: its training run.
         finished: it was neither pruned nor failed.
     """
 
@@ -49,9 +48,9 @@ class Trials:
     """The study of one search.
 
     Args:
-        file: of the study; made where it is missing.
+        file: the study's file; created if missing.
         seed: of the sampler.
-        families: that may be asked for.
+        families: the families to search.
     """
 
     def __init__(self, file: Path, seed: int, families: Mapping[str, Family]) -> None:
@@ -67,15 +66,15 @@ class Trials:
         )
 
     def remember(self, key: str, value: Any) -> None:
-        """Keeps a JSON value with the study."""
+        """Stores a JSON value with the study."""
         self._study.set_user_attr(key, value)
 
     def recall(self, key: str) -> Any:
-        """What was kept, or None."""
+        """Returns a stored value, or None."""
         return self._study.user_attrs.get(key)
 
     def cut_off(self) -> tuple[Trial, str, Point] | None:
-        """The trial that an earlier process was in, to go on with; one in which it ended time and again has failed."""
+        """Returns a trial that an earlier process left running; fails one during which the process ended too often."""
         for frozen in self._study.get_trials(states=(TrialState.RUNNING,)):
             study_id = self._storage.get_study_id_from_name(self._study.study_name)
             number = self._storage.get_trial_id_from_study_id_trial_number(study_id, frozen.number)
@@ -86,11 +85,11 @@ class Trials:
                 return trial, frozen.user_attrs["family"], frozen.user_attrs["point"]
             trial.set_user_attr("run", Run(end="cut off", reason="the process ended in it").as_json())
             self._study.tell(frozen.number, state=TrialState.FAIL)
-        # Asked for and not begun.
+        # Enqueued but not begun.
         return self._asked() if self._study.get_trials(states=(TrialState.WAITING,)) else None
 
     def ask(self, family: str, point: Point | None, origin: str) -> tuple[Trial, str, Point]:
-        """A new trial; without a point TPE samples one of the family."""
+        """Starts a new trial; without a point, TPE samples one of the family."""
         parameters = self.families[family].parameters
         given = {} if point is None else {f"{family}.{name}": point[name] for name in parameters}
         self._study.enqueue_trial({"family": family, **given}, user_attrs={"origin": origin})
@@ -99,7 +98,7 @@ class Trials:
     def _asked(self) -> tuple[Trial, str, Point]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            # A sampler for each trial, so that a search that was cut off samples what it would have sampled.
+            # A new sampler per trial, so that an interrupted search samples what it would have sampled.
             seed = self._seed * SPREAD + len(self._study.get_trials(deepcopy=False))
             self._study.sampler = optuna.samplers.TPESampler(
                 seed=seed, n_startup_trials=1, multivariate=True, group=True
@@ -114,7 +113,7 @@ class Trials:
         return trial, family, point
 
     def behind(self, trial: Trial, run: Run, share: float) -> bool:
-        """Reports a run at the rungs it has reached; whether the median trial was better by then."""
+        """Reports a run at the rungs it has reached; returns whether the median trial was better there."""
         reached = min(RUNGS, int(RUNGS * run.cost / share))
         _report(trial, run, share, reached)
         return trial.should_prune() if reached else False
@@ -124,21 +123,21 @@ class Trials:
         finished = run.end in ("share", "converged", "budget") and bool(run.epochs)
         trial.set_user_attr("run", run.as_json())
         if finished and run.end != "budget":
-            # One that converged before its share was used up stays where it is at the rungs after that.
+            # A run that converged early keeps its best value at the remaining rungs.
             _report(trial, run, share, RUNGS)
         state = TrialState.COMPLETE if finished else TrialState.PRUNED
         self._study.tell(trial.number, run.value if finished else None, state=state)
         return _tried(self._study.trials[trial.number])
 
     def all(self) -> list[Tried]:
-        """Every trial that has ended."""
+        """Returns all trials that have ended."""
         ended = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
         return [
             _tried(each) for each in self._study.get_trials(deepcopy=False, states=ended) if "run" in each.user_attrs
         ]
 
     def ranked(self) -> list[Tried]:
-        """The finished ones, the best first."""
+        """Returns the finished trials, the best first."""
         return sorted((each for each in self.all() if each.finished), key=lambda each: (-each.run.value, each.number))
 
 
@@ -163,5 +162,5 @@ def _tried(frozen: FrozenTrial) -> Tried:
 
 
 def canonical(raw: Mapping[str, Any]) -> str:
-    """Settings as text: equal settings have equal text."""
+    """Formats settings as text; equal settings give equal text."""
     return json.dumps(raw, sort_keys=True)

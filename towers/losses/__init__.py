@@ -1,1 +1,1 @@
-"""Training objectives: scoring, negatives, loss and reduction are separate steps, plain functions each."""
+"""Training objectives: scoring, negatives, loss and reduction are separate steps, each a plain function."""

@@ -1,10 +1,9 @@
-"""Softmax over the whole catalogue, in blocks: neither the scores [B, N] nor the item vectors [N, D] are ever whole.
+"""Softmax over the whole catalogue in blocks: neither the scores [B, N] nor the item vectors [N, D] exist in full.
 
-In: queries, and a function that encodes items by number. Out: losses [B], with exact gradients for the queries, the
-scale and every variable that the encoding reads.
+The gradients are exact for the queries, the scale and every variable that the encoder reads.
 
-The value needs one pass over the items. The gradient needs a second one, which encodes and scores each block again
-instead of keeping it: it costs the time of one more forward pass, and the memory of one block.
+The value needs one pass over the items. The gradient needs a second pass, which encodes and scores each block again
+instead of storing it: that costs the time of another forward pass and the memory of one block.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,8 +14,8 @@ from typing import Any
 import tensorflow as tf
 
 from towers.losses.scores import product
-from towers.rows import added_rows, every_row
-from towers.unpublished import recorded
+from towers.ops.row_gradients import added_rows, every_row
+from towers.ops.unpublished import recorded
 
 Encode = Callable[[tf.Tensor], tf.Tensor]  # int64 [n] item numbers to vectors [n, D]
 
@@ -38,16 +37,16 @@ def full_softmax(
 
     Args:
         query: [B, D].
-        encode: item numbers int64 [n], each below `count`, to vectors [n, D]. Called while tracing only, on blocks.
+        encode: maps item numbers int64 [n], each below `count`, to vectors [n, D]. Only called in tracing, on blocks.
         count: N.
         scale: scalar, 1 / temperature.
-        positive: [B, K] scores of the positives, scaled; their gradient goes its own way.
+        positive: [B, K] scaled scores of the positives; their gradient flows as usual.
         block: items scored at once.
         label_smoothing: share of the label that is spread evenly over all items.
         half: multiply in bfloat16 (see `towers.losses.scores.product`).
 
     Returns:
-        [B] losses, float32 (float64 where the query is).
+        [B] losses, float32 (float64 for a float64 query).
     """
     exact = tf.float64 if query.dtype == tf.float64 else tf.float32
     blocks = _Blocks(encode, count, min(block, count), label_smoothing, half)
@@ -58,15 +57,15 @@ def full_softmax(
 
 @dataclass(frozen=True)
 class _Blocks:
-    """The items, a block at a time.
+    """The items, in blocks.
 
-    All blocks are of one size, so that every shape is static: the last one starts early enough to be full, and what it
-    shares with the one before it does not count again.
+    All blocks have one size, so every shape is static. The last block starts early enough to be full; the items that
+    it shares with the block before are masked.
 
     Attributes:
-        encode: item numbers to vectors.
+        encode: maps item numbers to vectors.
         count: N.
-        size: n, items of a block, at most N.
+        size: n, items per block, at most N.
         spread: the label of each item times N.
         half: multiply in bfloat16.
     """
@@ -78,7 +77,7 @@ class _Blocks:
     half: bool
 
     def forward(self, scaled: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Of queries [B, D], times the scale: [B] ``log sum_j exp s_j`` and [B] ``spread mean_j s_j``."""
+        """[B] ``log sum_j exp s_j`` and [B] ``spread mean_j s_j`` of scaled queries [B, D]."""
         nothing = tf.zeros_like(scaled[:, 0])
 
         def step(i: tf.Tensor, largest: tf.Tensor, total: tf.Tensor, linear: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -87,7 +86,7 @@ class _Blocks:
             scores = product(scaled, vectors, half=self.half, transpose_b=True)
             if self.spread:
                 linear += tf.matmul(scores, self._labels(counts, scaled.dtype), transpose_b=True)[:, 0]
-            # Added, not chosen by `tf.where`: that would need a second [B, n].
+            # Added, because `tf.where` on the scores would need a second [B, n].
             scores += tf.where(counts, tf.zeros([], scores.dtype), scores.dtype.min)
             higher = tf.maximum(largest, tf.reduce_max(scores, axis=1))
             new = tf.reduce_sum(tf.exp(scores - higher[:, tf.newaxis]), axis=1)
@@ -104,10 +103,10 @@ class _Blocks:
         upstream: Sequence[tf.Tensor],
         variables: Sequence[tf.Variable],
     ) -> list[Any]:
-        """Gradients of the scaled queries and of the variables, given those of the two results of `forward`.
+        """Gradients of the scaled queries and the variables, given the gradients of `forward`'s two results.
 
-        ``d s_j = (d log_sum) exp(s_j - log_sum) + (d linear) spread / N``. The gradients of a table's rows are added up
-        in one [rows, D], which goes on as slices of all rows (see `every_row`).
+        ``d s_j = (d log_sum) exp(s_j - log_sum) + (d linear) spread / N``. The gradients of a table's rows are summed
+        in one [rows, D], which is passed on as slices of all rows (see `every_row`).
         """
         log_sum, (of_log_sum, of_linear) = results[0], upstream
         kinds: list[type] = []
@@ -127,8 +126,8 @@ class _Blocks:
             kinds[:] = map(type, own)
             return i + 1, back + product(share, exact, half=self.half), *map(_added, sums, own)
 
-        # A zero that TensorFlow does not foresee: of `tf.zeros` it makes a constant as large as the table, keeps it for
-        # good, and copies it in each step.
+        # A zero that TensorFlow cannot fold: it would turn `tf.zeros` into a constant as large as the table, keep it
+        # for good, and copy it in each step.
         seen = tf.reduce_sum(log_sum)
         zero = tf.math.is_nan(seen) & tf.math.is_inf(seen)
         start = (
@@ -140,12 +139,12 @@ class _Blocks:
         return [back, *map(_as_kind, sums, kinds)]
 
     def _more(self, i: tf.Tensor, *_: tf.Tensor) -> tf.Tensor:
-        # This count, and where a block starts, are int32 on purpose: they stay in host memory, where loops and slices
-        # want them. Nothing in them comes from the data.
+        # The block index and a block's start are int32 on purpose: they stay in host memory, where loops and slices
+        # need them. Neither depends on the data.
         return i < -(-self.count // self.size)
 
     def _window(self, i: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The first item of block `i`, int32, and which of its items count, bool [1, n]."""
+        """The first item of block `i`, int32, and its mask, bool [1, n]; False for items of the block before."""
         first = tf.minimum(i * self.size, self.count - self.size)
         return first, self._items(first)[tf.newaxis, :] >= tf.cast(i * self.size, tf.int64)
 
@@ -153,7 +152,7 @@ class _Blocks:
         return tf.cast(first, tf.int64) + tf.range(self.size, dtype=tf.int64)
 
     def _labels(self, counts: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-        """[1, n]; 0 for an item that does not count."""
+        """[1, n]; 0 for a masked item."""
         return tf.cast(counts, dtype) * (self.spread / self.count)
 
 
@@ -164,7 +163,7 @@ def _added(total: tf.Tensor, gradient: Any) -> tf.Tensor:
 
 
 def _as_kind(total: tf.Tensor, kind: type) -> Any:
-    """The gradient of a variable in the form that TensorFlow gave it in one block; None where it took no part."""
+    """A variable's gradient in the form that TensorFlow gave it in one block; None for an unused variable."""
     if kind is type(None):
         return None
     return every_row(total) if kind is tf.IndexedSlices else total

@@ -1,7 +1,4 @@
-"""Which function a loss's name stands for: adding a loss is one settings class, one function and one line here.
-
-In: a settings section. Out: its function, and the options that the section sets on it.
-"""
+"""Maps a loss's name to its function: a new loss is one settings class, one function and one line here."""
 
 import inspect
 from collections.abc import Callable
@@ -9,23 +6,23 @@ from typing import Any
 
 import tensorflow as tf
 
-from towers.losses.pairs import circle, graded_hinge, pair, triplet
-from towers.losses.section import Loss
+from towers.config.loss_section import Loss
+from towers.losses.pairwise import circle, graded_hinge, pair, triplet
 from towers.losses.softmax import am_softmax, distance_softmax, sampled_softmax
 from towers.losses.two_terms import bce, bsl, ccl, nce, neg
 
 LossFunction = Callable[..., tf.Tensor]
 
-# Each is called as its loss is. `full_softmax` is not among them: it takes vectors, not scores.
+# Each function has its loss's name. `full_softmax` is missing because it takes vectors, not scores.
 EVERY = (sampled_softmax, nce, neg, bce, am_softmax, distance_softmax, triplet, pair, circle, graded_hinge, ccl, bsl)
 FUNCTIONS: dict[str, LossFunction] = {function.__name__: function for function in EVERY}
 
 
 def arguments(loss: Loss) -> dict[str, Any]:
-    """The keyword arguments that a section sets on its function.
+    """The keyword arguments that a section sets for its function.
 
-    Left out is what the model does around the loss (masks, hits, bottleneck) and what it supplies: `labels`,
-    `same_query`, `log_z`, and a `margin` that is adaptive.
+    Leaves out what the model does around the loss (masks, hits, bottleneck) and what it supplies: `labels`,
+    `same_query`, `log_z`, and an adaptive `margin`.
     """
     options = set(inspect.signature(FUNCTIONS[loss.name]).parameters) - {"log_z"}  # type: ignore[attr-defined]
     return {key: value for key, value in loss if key in options and (key, value) != ("margin", "adaptive")}

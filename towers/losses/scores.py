@@ -1,20 +1,20 @@
-"""What every loss of a query and its candidates takes: scores, masks, log Q. And the steps that losses are made of.
+"""The input of every loss on candidates (scores, masks, log Q) and the steps that losses are built from.
 
-In: scores of positives and candidates, as the towers and the sampler give them. Out: `Scores`; sums, means and the
-log-sum-exp over the entries that count; products of queries and candidates; distances; which candidates do not count.
+The steps are masked sums, means and log-sum-exps; products of queries and candidates; distances; and masks of
+candidates that are positives or known to the user.
 """
 
 from typing import NamedTuple
 
 import tensorflow as tf
 
-# Stands for -inf: no score comes near it, and it can still be scaled, added to and subtracted from in float32.
+# Stands for -inf: far below any score, yet float32 can still scale it, add to it and subtract from it.
 LOWEST = -1e30
-# Under the root, so that its slope stays finite: at cos = 1 the distance is 0.001 instead of 0 and the slope -500; at
-# d = 0.1 it is 0.000005 too long. In the angle t, where cos = cos t, the slope is at most 0.71 as without it.
+# Added under the root to keep its slope finite: at cos = 1 the distance is 0.001 instead of 0 and the slope -500; at
+# d = 0.1 it is 0.000005 too long. In the angle t, where cos = cos t, the slope is at most 0.71, as without it.
 # The triangle inequality survives: sqrt(a^2 + e) + sqrt(b^2 + e) >= sqrt((a + b)^2 + e).
 EPSILON = 1e-6
-# A table of all items answers three times as fast as a binary search, as long as it fits the processor's cache.
+# A table of all items is three times as fast as a binary search while it fits the processor's cache.
 MOST_IN_TABLE = 1 << 21
 NO_PLACE = -1
 
@@ -23,11 +23,11 @@ class Scores(NamedTuple):
     """Scores of one batch: logits for a loss with a temperature, unscaled similarities for one with its own scale.
 
     Attributes:
-        positive: [B, K] of each query's positives, the own one first.
+        positive: [B, K] of each query's positives, the example's own first.
         negative: [B, M].
-        positive_mask: bool [B, K]; False where a query has fewer than K positives. The first is always there.
-        negative_mask: bool [B, M]; False where a candidate does not count for that query: it gets probability 0.
-        log_q_positive: [B, K] log Q of the positives, Q the expected number of times an item is among the candidates.
+        positive_mask: bool [B, K]; False where a query has fewer than K positives. The first always exists.
+        negative_mask: bool [B, M]; False where a candidate is masked for a query: it gets probability 0.
+        log_q_positive: [B, K] log Q of the positives; Q is how often an item is expected among the candidates.
         log_q_negative: [M] or [B, M] log Q of the candidates.
     """
 
@@ -49,10 +49,10 @@ class Scores(NamedTuple):
 
 
 def without_hits(mask: tf.Tensor, positives: tf.Tensor, present: tf.Tensor, candidates: tf.Tensor) -> tf.Tensor:
-    """Takes the candidates that equal one of the query's positives out of the mask.
+    """Masks the candidates that equal one of the query's positives.
 
-    What is left is no exact sample of the other items: the sampled loss is biased by a share of about Q of the
-    positive, which vanishes as the catalogue grows.
+    The remaining candidates are not an exact sample of the other items: the sampled loss gets a relative bias of about
+    the positive's Q, which vanishes as the catalogue grows.
 
     Args:
         mask: bool [B, M] or [1, M].
@@ -63,21 +63,21 @@ def without_hits(mask: tf.Tensor, positives: tf.Tensor, present: tf.Tensor, cand
     Returns:
         bool [B, M].
     """
-    for k in range(positives.shape[1]):  # K is small; [B, K, M] would not be
+    for k in range(positives.shape[1]):  # K is small; a [B, K, M] tensor would not be
         same = (positives[:, k : k + 1] == candidates[tf.newaxis, :]) & present[:, k : k + 1]
         mask = mask & ~same
     return mask
 
 
 def hardest(scores: Scores, count: int, strength: float) -> Scores:
-    """Keeps each query's `count` negatives of the highest corrected score.
+    """Keeps each query's `count` negatives with the highest corrected scores.
 
     Args:
         scores: of all candidates.
         count: at most M.
         strength: c / g, the correction in the unit of the scores.
     """
-    # In float32: a half-precision difference would round distinct candidates to one rank.
+    # In float32: in half precision, distinct candidates would round to the same score.
     _, negative = corrected(scores.in_float32(), strength)
     ranked = tf.where(scores.negative_mask, negative, negative.dtype.min)
     _, column = tf.math.top_k(tf.stop_gradient(ranked), count)
@@ -91,32 +91,32 @@ def hardest(scores: Scores, count: int, strength: float) -> Scores:
 
 
 def total(values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Sum over the last axis of the entries that count; 0 where none does."""
+    """Sum of the unmasked entries over the last axis; 0 if there is none."""
     return tf.reduce_sum(tf.where(mask, values, 0.0), axis=-1)
 
 
 def count(mask: tf.Tensor) -> tf.Tensor:
-    """How many entries of the last axis count: float32."""
+    """Number of unmasked entries along the last axis, float32."""
     return tf.reduce_sum(tf.cast(mask, tf.float32), axis=-1)
 
 
 def mean(values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Mean over the last axis of the entries that count; 0 where none does."""
+    """Mean of the unmasked entries over the last axis; 0 if there is none."""
     return total(values, mask) / tf.maximum(count(mask), 1.0)
 
 
 def log_sum_exp(values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Log of the sum over the last axis of the exponentials of the entries that count; `LOWEST` where none does."""
+    """Log-sum-exp of the unmasked entries over the last axis; `LOWEST` if there is none."""
     return tf.reduce_logsumexp(tf.where(mask, values, LOWEST), axis=-1)
 
 
 def corrected(scores: Scores, correction: float, scale: float = 1.0) -> tuple[tf.Tensor, tf.Tensor]:
-    """Logits less the correction, ``g s - c log Q``.
+    """Logits minus the correction, ``g s - c log Q``.
 
     Args:
         scores: float32.
         correction: c.
-        scale: g, that makes logits of the scores.
+        scale: g, which turns scores into logits.
 
     Returns:
         Logits [B, K] of the positives, and [B, M] of the candidates.
@@ -131,9 +131,9 @@ def corrected(scores: Scores, correction: float, scale: float = 1.0) -> tuple[tf
 def product(
     left: tf.Tensor, right: tf.Tensor, *, half: bool, transpose_a: bool = False, transpose_b: bool = False
 ) -> tf.Tensor:
-    """``left right``, with `half` from bfloat16 copies: 8 bits of each factor, the sum of their products in float32.
+    """``left right``, with `half` from bfloat16 copies: 8 bits of each factor, their products summed in float32.
 
-    What comes out is rounded to bfloat16, too, a relative error of at most 2^-8. The gradients of it are such products.
+    The result is rounded to bfloat16 too, a relative error of at most 2^-8. The gradients are products of this kind.
 
     Args:
         left, right: matrices, not yet transposed.
@@ -146,9 +146,9 @@ def product(
 
 
 def sqrt_1_minus_cos(cosine: tf.Tensor) -> tf.Tensor:
-    """``sqrt(1 - cos)``, of any shape; half the square of the Euclidean distance is what stands under the root.
+    """``sqrt(1 - cos)``, of any shape; 1 - cos is half the squared Euclidean distance.
 
-    Rounding can bring a cosine above 1: the distance is that of 1, its gradient 0.
+    A cosine that rounding brings above 1 has the distance of 1 and gradient 0.
     """
     return tf.sqrt(tf.maximum(1.0 - cosine, 0.0) + EPSILON)
 
@@ -162,7 +162,7 @@ class Known(NamedTuple):
     """Known items as places among the candidates; equal candidates share one place.
 
     Attributes:
-        place: int64 [B, L]; `NO_PLACE` where an item is no candidate.
+        place: int64 [B, L]; `NO_PLACE` for an item that is no candidate.
         of: int64 [M], each candidate's place.
     """
 
@@ -170,25 +170,25 @@ class Known(NamedTuple):
     of: tf.Tensor
 
     def rows(self, first: tf.Tensor, count: int) -> "Known":
-        """The queries from `first` on, so many."""
+        """The `count` queries from `first` on."""
         return self._replace(place=tf.slice(self.place, tf.stack([first, 0]), [count, self.place.shape[1]]))
 
     def hits(self) -> tf.Tensor:
-        """Whether a candidate is known: bool [B, M]."""
+        """Whether each candidate is known: bool [B, M]."""
         batch, size = tf.shape(self.place, out_type=tf.int64)[0], tf.size(self.of, out_type=tf.int64)
-        # A column for each query: what is then looked up are whole rows, five times as fast as single numbers.
+        # One column per query: the lookup then reads whole rows, five times as fast as single numbers.
         mark = self.place * batch + tf.range(batch)[:, tf.newaxis]
-        # Sums leave out what is negative, as all of `NO_PLACE` is; they take a third of the time of a scatter.
+        # Sums skip negative indices, which `NO_PLACE` always gives; they take a third of the time of a scatter.
         marks = tf.math.unsorted_segment_sum(tf.ones_like(mark, tf.float32), mark, size * batch)
         return tf.transpose(tf.gather(tf.reshape(marks, tf.stack([size, batch])) > 0, self.of))
 
 
 def known(items: tf.Tensor, candidates: tf.Tensor, count: int) -> Known:
-    """Looks the known items up among the candidates.
+    """Looks up the known items among the candidates.
 
     Args:
-        items: int64 [B, L], below `count`; -1 is none.
-        candidates: int64 [M], from 0 and below `count`.
+        items: int64 [B, L], below `count`; -1 for none.
+        candidates: int64 [M], at least 0 and below `count`.
         count: items of the catalogue.
     """
     found = _in_table(items, candidates, count) if count <= MOST_IN_TABLE else _searched(items, candidates)
@@ -197,10 +197,10 @@ def known(items: tf.Tensor, candidates: tf.Tensor, count: int) -> Known:
 
 def _in_table(items: tf.Tensor, candidates: tf.Tensor, count: int) -> Known:
     size = tf.size(candidates, out_type=tf.int64)
-    # Minima of int64 have no kernel for a GPU, what is done with int32 beside them none that stays there.
+    # GPUs have no kernel for int64 minima, and run the other int32 operations here on the host: hence the casts.
     first = tf.math.unsorted_segment_min(tf.cast(tf.range(size), tf.int32), candidates, count)
     found = tf.cast(tf.gather(first, tf.maximum(items, 0)), tf.int64)
-    hit = (items >= 0) & (found < size)  # the least of nothing is the largest int32
+    hit = (items >= 0) & (found < size)  # an empty minimum is the largest int32
     return Known(tf.where(hit, found, NO_PLACE), tf.cast(tf.gather(first, candidates), tf.int64))
 
 

@@ -1,7 +1,7 @@
 """Softmax cross-entropy of the positives among sampled candidates, plain and with a margin.
 
-In: `Scores`, for the margin losses of unscaled cosines. Out: one loss for each query. The margin may be a number, or as
-wide as the classes themselves, estimated anew as training goes: a variable that is saved with the weights.
+The margin losses take `Scores` of unscaled cosines. The margin is a number, or adapts to the width of the classes: it
+is then re-estimated during training and kept in a variable that is saved with the weights.
 """
 
 from collections.abc import Iterable
@@ -11,13 +11,13 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from towers.events import Floats, Int64s
+from towers.config.loss_section import Loss
+from towers.config.losses import DistanceSoftmax
+from towers.data.events import Floats, Int64s
 from towers.losses.scores import Scores, corrected, count, log_sum_exp, mean, sqrt_1_minus_cos, total
-from towers.losses.section import Loss
-from towers.losses.settings import DistanceSoftmax
 
 Distances = Iterable[tuple[Int64s, Floats]]
-# Largest q of a positive, the float32 below 1: a positive that is drawn each time leaves no other item to estimate.
+# Largest q of a positive, the float32 below 1: a positive that takes every draw leaves no other item to estimate.
 MOST = 1.0 - 2.0**-24
 
 
@@ -26,21 +26,21 @@ def sampled_softmax(
 ) -> tf.Tensor:
     """Sampled softmax.
 
-    "included", with l_j = s_j - c log Q_j and K positives:
-    ``-mean_i l_i + log sum_{j in positives + samples} exp l_j``, TensorFlow's num_true = K, whose labels are 1/K each.
+    "included", with l_j = s_j - c log Q_j and K positives with label 1/K each, as TensorFlow's num_true = K:
+    ``-mean_i l_i + log sum_{j in positives + samples} exp l_j``.
 
     "excluded", for independent draws: ``-w [s_y - log sum_{j != y} exp(s_j - c log Q'_j)]``,
     ``Q'_j = n q_j / (1 - q_y)``, n the negatives left, q_j = Q_j / M with all M columns; ``w = stop_gradient(1 - P)``,
     ``P = exp s_y / (exp s_y + sum_{j != y} exp(s_j - c log Q'_j))``. The mean over K positives; 0 without a negative.
-    Its value can be negative; with c = 1 its gradient is an estimate of the full softmax's.
+    The value can be negative; with c = 1 its gradient estimates that of the full softmax.
 
-    Both: label smoothing e adds ``e (mean of the positives' logits - mean of all logits)``, which in the first is the
-    cross-entropy against 1 - e on the positives and e spread evenly over all.
+    In both, label smoothing e adds ``e (mean of the positives' logits - mean of all logits)``. With "included" that is
+    the cross-entropy against 1 - e on the positives and e spread evenly over all.
 
     Args:
         scores: logits.
         correction: strength c.
-        positive: is it among the candidates?
+        positive: whether the positive is among the candidates.
         label_smoothing: e.
 
     Returns:
@@ -65,7 +65,7 @@ def sampled_softmax(
 
 
 def _above_mean(positives: tf.Tensor, negatives: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """How far each positive's logit is above the mean of itself and the negatives: [B, K]."""
+    """Each positive's logit minus the mean of itself and the negatives: [B, K]."""
     others = count(mask)[:, tf.newaxis]
     return (others * positives - total(negatives, mask)[:, tf.newaxis]) / (1.0 + others)
 
@@ -79,7 +79,7 @@ def _excluded(scores: Scores, correction: float, label_smoothing: float) -> tf.T
     rest = log_sum_exp(logits, mask)[:, tf.newaxis] + correction * log_rest
     losses = tf.stop_gradient(tf.sigmoid(rest - scores.positive)) * (rest - scores.positive)
     if label_smoothing:
-        # log(1 - q_y) is the same for all negatives, so their mean takes n / (1 + n) of it.
+        # log(1 - q_y) is the same for all negatives, so the mean holds n / (1 + n) of it.
         others = count(mask)[:, tf.newaxis]
         shift = correction * log_rest * others / (1.0 + others)
         losses += label_smoothing * (_above_mean(scores.positive, logits, mask) - shift)
@@ -89,7 +89,7 @@ def _excluded(scores: Scores, correction: float, label_smoothing: float) -> tf.T
 def am_softmax(scores: Scores, *, scale: float, margin: float, correction: float, label_smoothing: float) -> tf.Tensor:
     """Additive margin softmax, ``log(1 + sum_j exp(g [cos_j + m - cos_y]))``.
 
-    As a softmax its logits are ``g (cos_y - m) - c log Q_y`` and ``g cos_j - c log Q_j``.
+    As a softmax, its logits are ``g (cos_y - m) - c log Q_y`` and ``g cos_j - c log Q_j``.
 
     Args:
         scores: cosines.
@@ -111,8 +111,8 @@ def distance_softmax(
 ) -> tf.Tensor:
     """Softmax over distances, ``log(1 + sum_j exp(g [d_y + m - d_j]))``, ``d = sqrt(1 - cos)``.
 
-    As a softmax its logits are ``-g (d_y + m) - c log Q_y`` and ``-g d_j - c log Q_j``. sqrt(1 - cos) obeys the
-    triangle inequality, which 1 - cos does not.
+    As a softmax, its logits are ``-g (d_y + m) - c log Q_y`` and ``-g d_j - c log Q_j``. sqrt(1 - cos) obeys the
+    triangle inequality; 1 - cos does not.
 
     Args:
         scores: cosines.
@@ -134,7 +134,7 @@ def distance_softmax(
 def _by_a_lead(
     scores: Scores, scale: float, lead: float | tf.Tensor, correction: float, label_smoothing: float
 ) -> tf.Tensor:
-    """Mean over a query's positives of the cross-entropy of that one, its logit less `lead`, and all the negatives.
+    """Mean over a query's positives of the cross-entropy of one positive, its logit minus `lead`, and all negatives.
 
     ``mean_i log(1 + sum_j exp(l_j - l_i))``, plus ``e (l_i - mean of l_i and all l_j)`` with label smoothing.
     """
@@ -147,10 +147,10 @@ def _by_a_lead(
 
 
 class AdaptiveMargin(tf.Module):
-    """Starts at 0; every `every` epochs becomes the mean diameter of the classes, at most `most`.
+    """A margin that starts at 0 and every `every` epochs becomes the mean diameter of the classes, at most `most`.
 
     The diameter of a class is twice the mean distance of its samples to the centre. As ``d(a,b) <= d(a,c) + d(c,b)``,
-    a margin this wide keeps a sample closer to every other of its own class than to those of the next one.
+    a margin this wide keeps a sample closer to all others of its class than to those of the next class.
     """
 
     def __init__(self, every: int, most: float) -> None:
@@ -159,14 +159,14 @@ class AdaptiveMargin(tf.Module):
         self.value = tf.Variable(0.0, trainable=False, name="margin")
 
     def update(self, epoch: int, distances: Distances) -> dict[str, float]:
-        """Estimates m after `epoch` epochs, where one is due.
+        """Re-estimates m after `epoch` epochs, if it is due.
 
         Args:
-            epoch: trained so far.
-            distances: blocks of classes [n] and the distance [n] of a sample of each to its centre.
+            epoch: number of epochs trained.
+            distances: blocks of classes [n] and the distances [n] of one sample of each to the class's centre.
 
         Returns:
-            What the log shows: the margin, and the estimate it was made of.
+            Values for the log: the margin, and where it was re-estimated the estimate and whether it was clamped.
         """
         if epoch % self.every:
             return {"margin": float(self.value)}
@@ -176,14 +176,14 @@ class AdaptiveMargin(tf.Module):
 
 
 def adaptive_margin(loss: Loss) -> AdaptiveMargin | None:
-    """The margin that a loss's settings ask to have estimated; None where it is a number, or there is none."""
+    """A new margin for a loss whose settings make it adaptive; None for any other loss."""
     if isinstance(loss, DistanceSoftmax) and loss.margin == "adaptive":
         return AdaptiveMargin(loss.margin_every, loss.margin_max)
     return None
 
 
 def mean_diameter(distances: Distances) -> float:
-    """Twice the mean over classes of the mean distance of a class's samples to its centre."""
+    """Twice the mean over classes of the mean distance between a class's samples and its centre."""
     total: NDArray[np.float64] = np.zeros(0)
     count: NDArray[np.float64] = np.zeros(0)
     for classes, distance in distances:

@@ -1,7 +1,7 @@
-"""Losses of two terms, one of the positives and one of the negatives: NCE, negative sampling, cross-entropy, CCL, BSL.
+"""Losses with one term for positives and one for negatives: NCE, negative sampling, cross-entropy, CCL, BSL.
 
-In: `Scores`; for labelled impressions, of which only the positives matter, labels. Out: one loss for each query; of NCE
-and negative sampling a sum over its candidates, not a mean.
+Each returns one loss per query; NCE and negative sampling sum over its candidates instead of averaging. Cross-entropy
+takes labelled impressions: the labels, and `Scores` of which only the positives matter.
 """
 
 import math
@@ -20,16 +20,16 @@ def logistic(logits: tf.Tensor, labels: tf.Tensor | float) -> tf.Tensor:
 def nce(scores: Scores, *, log_z: float | tf.Tensor, label_smoothing: float) -> tf.Tensor:
     """Noise-contrastive estimation.
 
-    With x = s - log Z - log Q and K positives of label t = 1/K each, TensorFlow's num_true = K:
+    With x = s - log Z - log Q and K positives with label t = 1/K each, as TensorFlow's num_true = K:
     ``sum_i [-t log sig(x_i) - (1 - t) log sig(-x_i)] - sum_j log sig(-x_j)``, which for one positive is
     ``-log sig(x_y) - sum_j log sig(-x_j)``.
 
-    Label smoothing e turns every label t, 1/K of a positive and 0 of noise, into ``t (1 - e) + e / 2``, as Keras does.
-    The sum over k noise samples then holds k e / 2 of positive label: with much noise keep e far below 2 / k.
+    Label smoothing e turns every label t, 1/K for a positive and 0 for noise, into ``t (1 - e) + e / 2``, as in Keras.
+    The sum over k noise samples then holds k e / 2 of positive label: with much noise, keep e far below 2 / k.
 
     Args:
         scores: logits.
-        log_z: log of the normaliser: a number, a scalar, or [B].
+        log_z: log of the normaliser: a number, a scalar tensor, or [B].
         label_smoothing: e.
 
     Returns:
@@ -70,12 +70,12 @@ def _logistic(scores: Scores, positive: tf.Tensor, negative: tf.Tensor, label_sm
 
 
 def bce(scores: Scores, *, labels: tf.Tensor, label_smoothing: float) -> tf.Tensor:
-    """Sigmoid cross-entropy, ``-l log sig(s) - (1 - l) log sig(-s)``, the mean over a query's items.
+    """Sigmoid cross-entropy, ``-l log sig(s) - (1 - l) log sig(-s)``, averaged over a query's items.
 
     Label smoothing e turns l into ``l (1 - e) + e / 2``, as in Keras.
 
     Args:
-        scores: logits of the shown items as its positives.
+        scores: logits of the shown items, passed as positives.
         labels: [B, K] in [0, 1].
         label_smoothing: e.
 
@@ -90,11 +90,11 @@ def bce(scores: Scores, *, labels: tf.Tensor, label_smoothing: float) -> tf.Tens
 
 
 class LogZ(tf.Module):
-    """log Z: fixed (Mnih & Teh 2012 fix it to 0), one trained scalar, or linear in the query's vector.
+    """log Z: fixed (to 0 in Mnih & Teh 2012), one trained scalar, or linear in the query vector.
 
     Args:
-        setting: the recipe's.
-        count: N. What is trained starts at log N, the log Z of scores that are all 0; those of new towers nearly are.
+        setting: the recipe's value.
+        count: N. A trained log Z starts at log N, which is exact for scores of 0 and close for untrained towers.
     """
 
     def __init__(self, setting: str | float, count: int) -> None:
@@ -115,15 +115,15 @@ class LogZ(tf.Module):
 
 
 def ccl(scores: Scores, *, margin: float, negative_weight: float) -> tf.Tensor:
-    """Cosine contrastive loss, ``[1 - cos_y]+ + w mean_j [cos_j - m]+``; the mean over the positives.
+    """Cosine contrastive loss, ``[1 - cos_y]+ + w mean_j [cos_j - m]+``, averaged over the positives.
 
     Args:
         scores: cosines.
-        margin: m, below which a negative is left alone.
+        margin: m; a negative below it adds no loss.
         negative_weight: w.
 
     Returns:
-        [B]; the first term alone without a negative.
+        [B]; only the first term without a negative.
 
     Source: Mao et al., SimpleX, CIKM 2021.
     """
@@ -143,24 +143,24 @@ def bsl(
 ) -> tf.Tensor:
     """Bilateral softmax, on logits l = s - c log Q.
 
-    "own": ``-mean_i l_i + t2 log mean_j exp l_j``, i over the query's positives, j over its negatives, never y.
+    "own": ``-mean_i l_i + t2 log mean_j exp l_j``, i over the query's positives, j over its negatives without y.
     "batch": ``-log mean_i exp l_i + t2 log mean_j exp l_j``, i over its positives and the columns of the same user,
-    which are no negatives then.
+    which are then not negatives.
 
-    Label smoothing e lowers the first term's share: ``-(1 - e) (first term) - e (mean logit of all i and j)``.
+    Label smoothing e shrinks the first term: ``-(1 - e) (first term) - e (mean logit of all i and j)``.
 
     Args:
         scores: logits.
-        positive_group: what i runs over.
+        positive_group: the range of i.
         negative_scale: t2.
         correction: strength c.
         label_smoothing: e.
         same_query: bool [B, M], for "batch": the columns that are positives of the same user, whatever `negative_mask`
-            says of them. The first B columns are the batch's own items, in its order: the diagonal is the query's first
-            positive once more, and is not counted again. None: no column is.
+            says. The first B columns are the batch's own items, in order: the diagonal repeats the query's first
+            positive, and is not counted again. None: no such column.
 
     Returns:
-        [B]; 0 without a negative, as a positive alone would grow for ever.
+        [B]; 0 without a negative, since a positive alone would grow without bound.
 
     Source: Wu et al., BSL: understanding and improving softmax loss for recommendation, 2023.
     """

@@ -1,1 +1,1 @@
-"""Where negatives come from, and how often each item is expected among them. The library owns Q: nobody types it in."""
+"""Where negatives come from, and how often each item is expected among them. The library computes Q itself."""

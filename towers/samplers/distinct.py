@@ -1,7 +1,7 @@
-"""Drawing until k are distinct: the one implementation, for every noise.
+"""Draws until k items are distinct: the one implementation for every noise.
 
-In: the probabilities of all items. Out: the `Plan` of how many draws that takes; then of a noise and its plan k
-distinct items in the order of their first draw, and T, the number of draws until then, with ``Q = 1 - (1 - q)^T``.
+`plan` decides from the probabilities of all items how many draws to make. `draw_distinct` returns k distinct items in
+the order of their first draw, and T, the number of draws until then, with ``Q = 1 - (1 - q)^T``.
 """
 
 import math
@@ -11,24 +11,24 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from towers.samplers.copies import first_copies, places, running_count
-from towers.streams import turn, uniforms
+from towers.ops.stateless_random import turn, uniforms
+from towers.samplers.duplicates import first_copies, places, running_count
 
 Doubles = NDArray[np.float64]
-# Items that are looked at one by one, and the growth of the groups of the others.
+# Number of items handled one by one, and the growth of the groups of the rest.
 _SINGLE, _GROWTH = 4_096, 1.01
-# A draw costs about what an item of the race does.
+# One draw costs about as much as one item of the race.
 _RACE_FROM = 2
 
 
 class Plan(NamedTuple):
-    """How distinct items are drawn.
+    """How to draw distinct items.
 
     Attributes:
         size: N.
-        first: draws made at once; mostly enough.
-        more: draws made at once for each further round.
-        race: take `race` instead, because far more than N draws would be needed.
+        first: draws in the first round; usually enough.
+        more: draws in each further round.
+        race: use `race`, because far more than N draws would be needed.
     """
 
     size: int
@@ -39,19 +39,19 @@ class Plan(NamedTuple):
 
 def distinct_count(q: tf.Tensor, tries: tf.Tensor) -> tf.Tensor:
     """``1 - (1 - q)^T`` without cancellation: float32's relative error at q = 1e-9 and below as at q = 1."""
-    # Rounding may leave the only item with more than 1.
+    # Rounding may give the only item more than 1.
     return -tf.math.expm1(tries * tf.math.log1p(-tf.minimum(q, 1.0)))
 
 
 def draw_distinct(noise: Any, count: int, plan: Plan, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The first k distinct items of an endless series of draws.
+    """The first k distinct items of an infinite series of draws.
 
     The series is drawn in rounds, `plan.first` items and then `plan.more` at a time, each from its own stream.
 
     Args:
         noise: `towers.samplers.noises.Noise`.
         count: k, at most N.
-        plan: of the same k.
+        plan: made for the same k.
         seed: int64 [2].
 
     Returns:
@@ -64,7 +64,7 @@ def draw_distinct(noise: Any, count: int, plan: Plan, seed: tf.Tensor) -> tuple[
     def more(
         number: tf.Tensor, item: tf.Tensor, found: tf.Tensor, before: tf.Tensor, last: tf.Tensor
     ) -> tuple[tf.Tensor, ...]:
-        # What was found stands before what comes; the filling of its end is a copy of the first and does not count.
+        # The items found so far come before the new draws. Padding at their end repeats the first item: no effect.
         series = tf.concat([item, noise.draw(plan.more, turn(seed, number))], axis=0)
         item, found, last = first_distinct(series, count, plan.size)
         return number + 1, item, found, before + plan.more, before + last - count
@@ -87,12 +87,12 @@ def first_distinct(series: tf.Tensor, count: int, size: int) -> tuple[tf.Tensor,
         size: N.
 
     Returns:
-        int64 [k] items in order, filled up with the first one; their number (int64, k at most counts, it may be more);
-        int64 place of the k-th in the series, counted from 1, meaningless where there are fewer.
+        int64 [k] items in order, padded with the first; int64 number of distinct items in the series, which may exceed
+        k; int64 position of the k-th in the series, counted from 1, meaningless if there are fewer.
     """
     length = series.shape[0]
     ordinal = running_count(first_copies(series, size))
-    # The first place that has the ordinal j is that of the j-th distinct item. Segments 0 and k + 1 take the rest.
+    # The first position with ordinal j is that of the j-th distinct item. Segments 0 and k + 1 take the rest.
     segment = tf.cast(tf.minimum(ordinal, count + 1), tf.int64)
     place = tf.math.unsorted_segment_min(places(length), segment, count + 2)[1 : count + 1]
     inside = tf.cast(tf.where(place < length, place, tf.zeros_like(place)), tf.int64)
@@ -102,9 +102,9 @@ def first_distinct(series: tf.Tensor, count: int, size: int) -> tuple[tf.Tensor,
 def race(noise: Any, count: int, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """The same distribution of items, order and T as `draw_distinct`, in O(N) however rare the last items are.
 
-    Draws that arrive as a Poisson process arrive for each item as one of rate q: item c comes first at time E_c / q_c,
-    E_c a standard exponential. The k earliest are the first k distinct ones in their order. Given those, the draws from
-    the i-th to the next one are geometric with the probability of all items that are not among the first i.
+    If draws arrive as a Poisson process of rate 1, those of item c arrive at rate q_c: first at time E_c / q_c, E_c a
+    standard exponential. The k earliest are the first k distinct items, in order. Given those, the number of draws from
+    the i-th to the next one is geometric, with the probability of all items that are not among the first i.
 
     Args:
         noise: `towers.samplers.noises.Noise`.
@@ -128,18 +128,18 @@ def race(noise: Any, count: int, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]
 
 
 def _inner_uniforms(count: int, seed: tf.Tensor) -> tf.Tensor:
-    """Uniform above 0: float64 [count], odd multiples of 2^-54, rounded; that is 1 once in 2^53, an infinite key."""
+    """Uniforms above 0: float64 [count], odd multiples of 2^-54, rounded; once in 2^53 that is 1, an infinite key."""
     return uniforms(count, seed) + 2.0**-54
 
 
 def plan(p: Doubles, count: int) -> Plan:
-    """How to draw `count` distinct items.
+    """Plans how to draw `count` distinct items.
 
-    The first round is so long that it mostly finds them: the number of distinct items has a variance below
-    ``sum Q (1 - Q)``, and 4 standard deviations are allowed for.
+    The first round usually finds them all: the number of distinct items has a variance below ``sum Q (1 - Q)``, and the
+    round allows for 4 standard deviations.
 
     Args:
-        p: [N] probabilities, falling.
+        p: [N] probabilities, in falling order.
         count: k, at most N.
     """
     size = len(p)
@@ -156,7 +156,7 @@ def plan(p: Doubles, count: int) -> Plan:
 
 
 def draws_until(p: Doubles, weight: Doubles, distinct: float) -> float:
-    """The T for which ``sum_c 1 - (1 - p_c)^T`` is `distinct`, which is below N."""
+    """The T at which ``sum_c 1 - (1 - p_c)^T`` reaches `distinct`, which is below N."""
     with np.errstate(divide="ignore"):
         log_miss = np.log1p(-p)
     low, high = 0.0, 64 * math.log(2)
@@ -170,7 +170,7 @@ def draws_until(p: Doubles, weight: Doubles, distinct: float) -> float:
 
 
 def _groups(p: Doubles) -> tuple[Doubles, Doubles]:
-    """Mean probability and size of groups of neighbours: ten million items take no longer than a few thousand."""
+    """Mean probability and size of groups of adjacent items: ten million items take no longer than a few thousand."""
     size = len(p)
     steps = _SINGLE * _GROWTH ** np.arange(1, max(1, math.ceil(math.log(max(size / _SINGLE, 1), _GROWTH)) + 1))
     edges = np.unique(np.concatenate([np.arange(min(size, _SINGLE)), steps[steps < size].astype(np.int64)]))

@@ -1,7 +1,4 @@
-"""Distributions over items: uniform, log-uniform by rank, by training counts, and by counts learned on the way.
-
-In: the number of items, or their training counts. Out: a `Noise`.
-"""
+"""Distributions over items: uniform, log-uniform by rank, by training counts, and by counts learned in training."""
 
 import math
 from abc import abstractmethod
@@ -10,13 +7,13 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from towers.streams import uniforms
+from towers.ops.stateless_random import uniforms
 
 Doubles = NDArray[np.float64]
 
 
 class Noise(tf.Module):
-    """A distribution, P over the items 0..N-1.
+    """A distribution P over the items 0..N-1.
 
     Attributes:
         size: N.
@@ -26,14 +23,14 @@ class Noise(tf.Module):
 
     @abstractmethod
     def draw(self, count: int, seed: tf.Tensor) -> tf.Tensor:
-        """Independent items: int64 [count]. `seed` is int64 [2]."""
+        """Draws independent items: int64 [count]. `seed` is int64 [2]."""
 
     @abstractmethod
     def probability(self, item: tf.Tensor) -> tf.Tensor:
         """P of items of any shape: float32."""
 
     def learn(self, item: tf.Tensor) -> None:
-        """Counts the positives `item` [B], where the distribution is learned."""
+        """Counts the positives `item` [B] if the distribution is learned."""
 
 
 class UniformNoise(Noise):
@@ -59,8 +56,8 @@ class UniformNoise(Noise):
 class LogUniformNoise(Noise):
     """``P(c) = (log(c+2) - log(c+1)) / log(N+1)``, as TensorFlow's log_uniform_candidate_sampler.
 
-    float64 uniforms: float32 ones have 2^24 values, so that most of ten million items could never be drawn. And log1p:
-    in float32 ``log(c+2) - log(c+1)`` is 0 for most of them.
+    The uniforms are float64: float32 has 2^24 of them, so most of ten million items could never be drawn. log1p gives
+    the probability, because in float32 ``log(c+2) - log(c+1)`` is 0 for most items.
 
     Args:
         size: N.
@@ -73,11 +70,11 @@ class LogUniformNoise(Noise):
 
     def draw(self, count: int, seed: tf.Tensor) -> tf.Tensor:
         """The inverse of ``P(<= c) = log(c+2) / log(N+1)``: floor(exp(u log(N+1))) - 1."""
-        # A trifle less than log(N+1): rounding in exp must not reach N + 1 where u is next to 1.
+        # Slightly below log(N+1): rounding in exp must not reach N + 1 when u is close to 1.
         return tf.cast(tf.exp(uniforms(count, seed, self._log_size * (1 - 1e-14))), tf.int64) - 1
 
     def probability(self, item: tf.Tensor) -> tf.Tensor:
-        """log1p(1 / (c+1)) / log(N+1): the difference of two logarithms without their cancellation."""
+        """log1p(1 / (c+1)) / log(N+1): the difference of two logarithms without cancellation."""
         return tf.math.log1p(1.0 / (tf.cast(item, tf.float32) + 1.0)) / self._log_size
 
 
@@ -86,7 +83,7 @@ class UnigramNoise(Noise):
 
     Args:
         counts: [N] training examples of each item, at least 1.
-        power: 1 is the frequency itself, 0 is uniform.
+        power: 1 gives the frequencies, 0 a uniform distribution.
     """
 
     def __init__(self, counts: NDArray[np.int64], power: float) -> None:
@@ -98,8 +95,10 @@ class UnigramNoise(Noise):
         self._probability = tf.constant(p, tf.float32)
 
     def draw(self, count: int, seed: tf.Tensor) -> tf.Tensor:
-        """A column of the table, then the column's own item or its alias. Two uniforms: one would leave
-        the second choice only the bits that the first has not used."""
+        """Draws a column of the table, then the column's own item or its alias.
+
+        Uses two uniforms: one would leave the second choice only the bits that the first has not used.
+        """
         u = uniforms(2 * count, seed)
         column = tf.cast(u[:count] * self.size, tf.int64)
         own = u[count:] < tf.gather(self._keep, column)
@@ -117,13 +116,13 @@ def power_probabilities(counts: NDArray[np.int64], power: float) -> Doubles:
 
 
 def alias_table(p: Doubles) -> tuple[Doubles, NDArray[np.int64]]:
-    """The alias table of a distribution (Walker 1977; Vose 1991), in whole-array steps.
+    """The alias table of a distribution (Walker 1977; Vose 1991), built with array operations.
 
-    Column c keeps its item with probability keep_c and gives alias_c otherwise. With w = N p, the light items (w < 1)
-    are filled up in order by the heavy ones in order. With D_i the light items' summed gaps 1 - w and E_j the heavy
-    ones' summed excesses w - 1, item i takes its gap from the first heavy j with E_j >= D_{i-1}; and j, once the gaps
-    pass E_j at the first i with D_i > E_j, keeps 1 + E_j - D_i itself and has the rest filled by j + 1 (the sweep of
-    Hübschle-Schneider & Sanders, 2019, in prefix sums).
+    Column c keeps its item with probability keep_c and gives alias_c otherwise. With w = N p, the heavy items (w >= 1)
+    fill up the light ones (w < 1), both in order. Let D_i be the running sum of the light items' gaps 1 - w, and E_j
+    that of the heavy items' excesses w - 1. The first heavy j with E_j >= D_{i-1} fills item i. Once the gaps pass E_j,
+    at the first i with D_i > E_j, item j keeps 1 + E_j - D_i and j + 1 fills the rest (the sweep of Hübschle-Schneider
+    & Sanders, 2019, as prefix sums).
 
     Args:
         p: [N], sums to 1.
@@ -135,11 +134,11 @@ def alias_table(p: Doubles) -> tuple[Doubles, NDArray[np.int64]]:
     w = p * size
     keep, alias = np.ones(size), np.arange(size, dtype=np.int64)
     light, heavy = np.flatnonzero(w < 1), np.flatnonzero(w >= 1)
-    if not len(light) or not len(heavy):  # all alike: rounding may put each of them just below 1
+    if not len(light) or not len(heavy):  # all equal: rounding may put each just below 1
         return keep, alias
     gaps, excess = np.cumsum(1 - w[light]), np.cumsum(w[heavy] - 1)
     giver = np.searchsorted(excess, np.concatenate([[0.0], gaps[:-1]]), side="left")
-    # Rounding may leave the last gaps without a giver.
+    # Rounding may leave no heavy item for the last gaps.
     keep[light], alias[light] = w[light], heavy[np.minimum(giver, len(heavy) - 1)]
     passed = np.searchsorted(gaps, excess, side="right")
     used_up = (passed < len(gaps)) & (np.arange(len(heavy)) < len(heavy) - 1)
@@ -150,9 +149,9 @@ def alias_table(p: Doubles) -> tuple[Doubles, NDArray[np.int64]]:
 
 
 class LearnedCounts(tf.Module):
-    """``count_c / (N + T)``: counts start at 1 and grow by 1 for each of the T positives seen.
+    """``count_c / (N + T)``: counts start at 1, and each of the T positives seen adds 1.
 
-    int64: a float32 count would stop at 2^24.
+    int64, because a float32 count would stop at 2^24.
 
     Args:
         size: N.
@@ -169,12 +168,12 @@ class LearnedCounts(tf.Module):
         return tf.cast(tf.gather(self.counts, item), tf.float32) / tf.cast(self.total, tf.float32)
 
     def add(self, item: tf.Tensor) -> None:
-        """Counts each of `item` [B] once more."""
+        """Adds 1 to the count of each of `item` [B]."""
         self.counts.scatter_add(tf.IndexedSlices(tf.ones_like(item), item))
         self.total.assign_add(tf.size(item, tf.int64))
 
     def replace(self, item: tf.Tensor, old: tf.Tensor, was_there: tf.Tensor) -> None:
-        """Counts each of `item` [B] once more, and each of `old` [B] once less where it `was_there` (bool [B])."""
+        """Adds 1 for each of `item` [B] and subtracts 1 for each of `old` [B] where `was_there` (bool [B])."""
         less = -tf.cast(was_there, tf.int64)
         change = tf.concat([tf.ones_like(item), less], axis=0)
         self.counts.scatter_add(tf.IndexedSlices(change, tf.concat([item, old], axis=0)))
@@ -184,12 +183,12 @@ class LearnedCounts(tf.Module):
 class LearnedUnigramNoise(Noise):
     """Draws by `LearnedCounts` exactly, in O(1): r uniform below N + T is item r, or the (r - N)-th positive seen.
 
-    The distribution is that of TensorFlow's learned_unigram_candidate_sampler. Its list of positives holds `capacity`
-    of them; where more come it wraps round, the oldest leave list and counts, and P is that of the last `capacity`.
+    The distribution is that of TensorFlow's learned_unigram_candidate_sampler. The list of positives holds `capacity`;
+    then it wraps round, the oldest leave the list and the counts, and P is that of the last `capacity`.
 
     Args:
         size: N, below 2^32.
-        capacity: positives the list holds; at least a batch.
+        capacity: positives that the list holds; at least a batch.
     """
 
     def __init__(self, size: int, capacity: int) -> None:
@@ -201,7 +200,7 @@ class LearnedUnigramNoise(Noise):
         self.position = tf.Variable(0, trainable=False, dtype=tf.int64, name="position")
 
     def draw(self, count: int, seed: tf.Tensor) -> tf.Tensor:
-        """N of the N + T numbers are the items' own first count, the others the positives seen."""
+        """Of the N + T numbers, N are the items' initial counts and the rest are the positives seen."""
         number = tf.cast(uniforms(count, seed) * tf.cast(self.learned.total, tf.float64), tf.int64)
         place = tf.maximum(number - self.size, 0)
         return tf.where(number < self.size, number, tf.cast(tf.gather(self.seen, place), tf.int64))
@@ -211,11 +210,11 @@ class LearnedUnigramNoise(Noise):
         return self.learned.probability(item)
 
     def learn(self, item: tf.Tensor) -> None:
-        """Appends the positives `item` [B] to the list, in place of the oldest ones where it is full."""
+        """Appends the positives `item` [B] to the list; in a full list they replace the oldest."""
         if item.shape[0] is not None and item.shape[0] > self.capacity:
             raise ValueError(f"a batch of {item.shape[0]} positives does not fit a list of {self.capacity}")
         number = self.position + tf.range(tf.size(item, tf.int64))
-        # One modulo, not B of them: a batch passes the list's end once at most.
+        # One modulo instead of B: a batch passes the end of the list at most once.
         place = number - self.position // self.capacity * self.capacity
         place = tf.where(place < self.capacity, place, place - self.capacity)
         self.learned.replace(item, tf.cast(tf.gather(self.seen, place), tf.int64), number >= self.capacity)

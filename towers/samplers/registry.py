@@ -1,48 +1,46 @@
-"""Which sampler a recipe's section stands for.
-
-In: a section and the training counts. Out: a `NegativeSampler`.
-"""
+"""Builds the sampler that a recipe's section names."""
 
 import numpy as np
 
+from towers.config import samplers
+from towers.data.events import Int64s
 from towers.errors import ConfigError
-from towers.events import Int64s
-from towers.samplers import noises, settings
+from towers.samplers import noises
 from towers.samplers.distinct import Doubles, plan
 from towers.samplers.sampler import InBatchSampler, MixedSampler, NegativeSampler, NoiseSampler
 
 
 def build_sampler(
-    config: settings.SamplerConfig, counts: Int64s, batch_size: int, examples_seen: int
+    config: samplers.SamplerConfig, counts: Int64s, batch_size: int, examples_seen: int
 ) -> NegativeSampler:
-    """The sampler of a recipe.
+    """Builds the sampler of a recipe.
 
     Args:
-        config: its section.
+        config: the recipe's sampler section.
         counts: int64 [N] training examples of the items by rank, at least 1 each.
         batch_size: B.
         examples_seen: positives that the whole run will count.
 
     Raises:
-        ConfigError: log_uniform where `counts` do not fall, an item without an example, or more distinct negatives than
+        ConfigError: `counts` rise with log_uniform, an item has no example, or there are more distinct negatives than
             items.
     """
     if not len(counts) or counts.min() < 1:
         raise ConfigError("sampler: every item that can be drawn needs a training example; got an item without one")
     capacity = max(batch_size, examples_seen)
-    if not isinstance(config, settings.Mixed):
+    if not isinstance(config, samplers.Mixed):
         return _part(config, "sampler", 0, counts, capacity)
     keyed = [(f"sampler.parts[{number}]", part) for number, part in enumerate(config.parts)]
-    # The batch's own items first, where the losses look for them. Where a part stands does not change what it draws.
-    keyed.sort(key=lambda pair: not isinstance(pair[1], settings.InBatch))
+    # The losses expect the batch's own items first. Sorted before numbering, so their place does not change the draws.
+    keyed.sort(key=lambda pair: not isinstance(pair[1], samplers.InBatch))
     parts = [_part(part, key, place, counts, capacity) for place, (key, part) in enumerate(keyed)]
     return MixedSampler(parts)
 
 
 def _part(
-    config: settings.InBatch | settings.Drawing, key: str, place: int, counts: Int64s, capacity: int
+    config: samplers.InBatch | samplers.Drawing, key: str, place: int, counts: Int64s, capacity: int
 ) -> NegativeSampler:
-    if isinstance(config, settings.InBatch):
+    if isinstance(config, samplers.InBatch):
         return InBatchSampler(counts, learned=config.frequencies == "learned", distinct=config.distinct)
     if config.distinct and config.negatives > len(counts):
         raise ConfigError(
@@ -54,10 +52,10 @@ def _part(
     return NoiseSampler(noise, config.negatives, drawing, config.name, place)  # type: ignore[attr-defined]
 
 
-def _noise(config: settings.Drawing, key: str, counts: Int64s, capacity: int) -> tuple[noises.Noise, Doubles]:
-    """The noise of a section, and the probabilities by which distinct draws are planned."""
+def _noise(config: samplers.Drawing, key: str, counts: Int64s, capacity: int) -> tuple[noises.Noise, Doubles]:
+    """The noise of a section, and the probabilities for planning its distinct draws."""
     size = len(counts)
-    if isinstance(config, settings.LogUniform):
+    if isinstance(config, samplers.LogUniform):
         if np.any(np.diff(counts) > 0):
             rank = int(np.argmax(np.diff(counts) > 0))
             raise ConfigError(
@@ -65,12 +63,12 @@ def _noise(config: settings.Drawing, key: str, counts: Int64s, capacity: int) ->
                 f"{rank} has {counts[rank]} of them, number {rank + 1} has {counts[rank + 1]}"
             )
         return noises.LogUniformNoise(size), np.log1p(1 / (np.arange(size) + 1.0)) / np.log1p(size)
-    if isinstance(config, settings.LearnedUnigram):
-        # Towards the end of the run, when the rarest items are at their rarest.
+    if isinstance(config, samplers.LearnedUnigram):
+        # As of the end of the run, when the rarest items are at their rarest.
         expected = 1 + counts * (capacity / counts.sum())
         return noises.LearnedUnigramNoise(size, capacity), -np.sort(-expected / expected.sum())
-    if isinstance(config, settings.Unigram):
+    if isinstance(config, samplers.Unigram):
         return noises.UnigramNoise(counts, config.power), -np.sort(-noises.power_probabilities(counts, config.power))
-    if isinstance(config, settings.Uniform):
+    if isinstance(config, samplers.Uniform):
         return noises.UniformNoise(size), np.full(size, 1 / size)
     raise TypeError(f"{type(config).__name__}: no noise of that section in towers/samplers/registry.py")

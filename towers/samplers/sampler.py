@@ -1,7 +1,4 @@
-"""What a sampler gives a training step, and every sampler: the batch's own items, draws from a noise, several together.
-
-In: the batch's positives and the step's seed. Out: `Drawn`: candidates with their log Q.
-"""
+"""The negative samplers: the batch's own items, draws from a noise, and mixtures."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -11,10 +8,10 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from towers.samplers.copies import first_copies
+from towers.ops.stateless_random import fold
 from towers.samplers.distinct import Plan, distinct_count, draw_distinct
+from towers.samplers.duplicates import first_copies
 from towers.samplers.noises import LearnedCounts, Noise
-from towers.streams import fold
 
 
 class Drawn(NamedTuple):
@@ -22,9 +19,9 @@ class Drawn(NamedTuple):
 
     Attributes:
         item: int64 [M] items, by rank of training examples (0 is the most frequent).
-        log_q: float32 [M] log of the expected number of times each is among the M.
-        log_q_positive: float32 [B, K] the same of the positives.
-        mask: bool [M]; False where a candidate does not count.
+        log_q: float32 [M] log of how often each is expected among the M.
+        log_q_positive: float32 [B, K] the same for the positives.
+        mask: bool [M]; False for a masked candidate.
     """
 
     item: tf.Tensor
@@ -34,12 +31,12 @@ class Drawn(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What one draw gives before its Q is asked for.
+    """One draw, before its Q is computed.
 
     Attributes:
         item: int64 [M].
-        mask: bool [M]; False where a candidate does not count.
-        tries: float32 scalar, the draws it took; of a mixture a tuple, one for each part.
+        mask: bool [M]; False for a masked candidate.
+        tries: float32 scalar, the number of draws it took; for a mixture a tuple, one for each part.
     """
 
     item: tf.Tensor
@@ -51,17 +48,17 @@ class NegativeSampler(tf.Module):
     """Draws the negatives of a batch.
 
     Attributes:
-        own: leading candidates are the batch's own first positives, B of them, in the batch's order.
+        own: whether the first B candidates are the batch's own first positives, in order.
     """
 
     own = False
 
     def draw(self, positives: tf.Tensor, seed: tf.Tensor) -> Drawn:
-        """Draws, then counts the batch's positives where the sampler learns from them.
+        """Draws, then counts the batch's positives if the sampler learns from them.
 
         Args:
             positives: int64 [B, K] items; the first of each row is counted.
-            seed: int32 [2]; the same seed (and state) draws the same.
+            seed: int32 [2]; the same seed and state give the same draw.
         """
         sample = self.sample(positives, tf.cast(seed, tf.int64))
         drawn = Drawn(
@@ -75,7 +72,7 @@ class NegativeSampler(tf.Module):
 
     @abstractmethod
     def sample(self, positives: tf.Tensor, seed: tf.Tensor) -> Sample:
-        """The candidates.
+        """Draws the candidates.
 
         Args:
             positives: int64 [B, K].
@@ -84,14 +81,14 @@ class NegativeSampler(tf.Module):
 
     @abstractmethod
     def expected_count(self, item: tf.Tensor, tries: Any) -> tf.Tensor:
-        """Q of items of any shape: how often each was expected in the sample that took so many `tries`.
+        """Q of items of any shape: how often each was expected in the sample that took `tries` draws.
 
-        float32 from formulas without cancellation: log Q is within 1e-6 at any q down to 1e-37. (float64 log1p and
-        expm1 would take longer than the draw.)
+        Uses float32 and formulas without cancellation: log Q is within 1e-6 for any q down to 1e-37. (In float64, log1p
+        and expm1 would take longer than the draw.)
         """
 
     def learn(self, item: tf.Tensor) -> None:
-        """Counts the positives `item` [B], where the sampler learns."""
+        """Counts the positives `item` [B] if the sampler learns."""
 
 
 class InBatchSampler(NegativeSampler):
@@ -99,8 +96,8 @@ class InBatchSampler(NegativeSampler):
 
     Args:
         counts: [N] training examples of each item, at least 1.
-        learned: count positives as they pass, from 1 each, instead of taking `counts`.
-        distinct: of an item's copies only the first counts: ``Q = 1 - (1 - q)^B``.
+        learned: count positives as they pass, from 1 each, instead of using `counts`.
+        distinct: mask all but the first copy of an item: ``Q = 1 - (1 - q)^B``.
     """
 
     own = True
@@ -124,7 +121,7 @@ class InBatchSampler(NegativeSampler):
         return distinct_count(q, tries) if self._distinct else tries * q
 
     def learn(self, item: tf.Tensor) -> None:
-        """Counts the positives where frequencies are learned."""
+        """Counts the positives if frequencies are learned."""
         if self.learned:
             self.learned.add(item)
 
@@ -132,14 +129,14 @@ class InBatchSampler(NegativeSampler):
 class NoiseSampler(NegativeSampler):
     """Draws k negatives from `noise`, shared by the whole batch.
 
-    Q is ``k q`` with replacement, ``1 - (1 - q)^T`` for distinct draws, T their number until k were distinct.
+    Q is ``k q`` with replacement and ``1 - (1 - q)^T`` for distinct draws, T the number of draws for k distinct items.
 
     Args:
         noise: the distribution.
         count: k.
-        plan: how distinct ones are drawn; None draws with replacement.
-        name: the sampler's; with `part`, its place in a mixture, it sets the random stream.
-        part: see name.
+        plan: how to draw distinct items; None draws with replacement.
+        name: the sampler's name; with `part`, it selects the random stream.
+        part: index in the mixture.
     """
 
     def __init__(self, noise: Noise, count: int, plan: Plan | None, name: str, part: int) -> None:
@@ -148,7 +145,7 @@ class NoiseSampler(NegativeSampler):
         self._count, self._plan, self._stream, self._part = count, plan, name, part
 
     def sample(self, positives: tf.Tensor, seed: tf.Tensor) -> Sample:
-        """k items."""
+        """Draws k items."""
         own_seed = fold(seed, self._stream, self._part)
         every = tf.ones([self._count], tf.bool)
         if self._plan is None:
@@ -162,17 +159,17 @@ class NoiseSampler(NegativeSampler):
         return tries * q if self._plan is None else distinct_count(q, tries)
 
     def learn(self, item: tf.Tensor) -> None:
-        """Counts the positives, where the distribution is learned."""
+        """Counts the positives if the distribution is learned."""
         self.noise.learn(item)
 
 
 class MixedSampler(NegativeSampler):
-    """``Q_c = sum of the parts' Q_c`` for every candidate, whichever part drew it (Yang et al., WWW 2020).
+    """Joins samplers: ``Q_c = sum of the parts' Q_c`` for every candidate, whichever part drew it.
 
-    An item that two parts can draw is expected as often as both together say.
+    An item that two parts can draw is expected as often as both together expect it. Source: Yang et al., WWW 2020.
 
     Args:
-        parts: samplers; one that gives the batch's own items stands first.
+        parts: samplers; one that gives the batch's own items comes first.
     """
 
     def __init__(self, parts: Sequence[NegativeSampler]) -> None:
@@ -181,7 +178,7 @@ class MixedSampler(NegativeSampler):
         self.own = self.parts[0].own
 
     def sample(self, positives: tf.Tensor, seed: tf.Tensor) -> Sample:
-        """The parts' candidates, one part after another."""
+        """The candidates of all parts, in order."""
         samples = [part.sample(positives, seed) for part in self.parts]
         return Sample(
             tf.concat([sample.item for sample in samples], axis=0),
@@ -194,6 +191,6 @@ class MixedSampler(NegativeSampler):
         return sum(part.expected_count(item, own) for part, own in zip(self.parts, tries, strict=True))
 
     def learn(self, item: tf.Tensor) -> None:
-        """Each part counts the positives, where it learns."""
+        """Lets each part that learns count the positives."""
         for part in self.parts:
             part.learn(item)

@@ -1,0 +1,93 @@
+"""What a benchmark ran on: machine, library versions, commit, date; and writing its result beside them.
+
+In: a benchmark's figures. Out: `results/NAME.json` in the folder of the benchmark.
+"""
+
+import json
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+LIBRARIES = (
+    "numpy",
+    "polars",
+    "scipy",
+    "scann",
+    "tensorflow",
+    "tf-keras",
+    "tensorflow-recommenders",
+    "fastapi",
+    "uvicorn",
+)
+
+
+def record() -> dict[str, Any]:
+    """The machine, the versions, the commit (`dirty` where files differ from it) and the time."""
+    commit = _git("rev-parse", "HEAD")
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit,
+        "dirty": bool(_git("status", "--porcelain", "--", ".", ":!benchmarks/*/results")) if commit else None,
+        "machine": {
+            "cpu": _cpu(),
+            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+            "system": platform.platform(),
+        },
+        "python": platform.python_version(),
+        "libraries": {name: version for name in LIBRARIES if (version := _version(name))},
+    }
+
+
+def told(claims: dict[str, bool]) -> dict[str, dict[str, bool]]:
+    """What a result says of its claims: `claims` those that hold, `goals` those that were not reached."""
+    return {
+        "claims": {name: True for name, holds in claims.items() if holds},
+        "goals": {name: False for name, holds in claims.items() if not holds},
+    }
+
+
+def results() -> dict[str, Path]:
+    """The committed results by name."""
+    return {path.stem: path for path in sorted(BENCHMARKS.glob("*/results/*.json"))}
+
+
+def load(name: str) -> dict[str, Any]:
+    """A committed result."""
+    content: dict[str, Any] = json.loads(results()[name].read_text(encoding="utf-8"))
+    return content
+
+
+def write(script: str, name: str, result: dict[str, Any]) -> Path:
+    """Writes `result` with the record of the machine, in the folder `results` beside the benchmark's `script`."""
+    path = Path(script).parent / "results" / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"benchmark": name, **record(), **result}, indent=2) + "\n", encoding="utf-8")
+    return path
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _git(*words: str) -> str | None:
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,290 @@
+"""Do features earn their place? MovieLens-100k at five rolling cut-offs in time: ids, then history, then attributes.
+
+In: the folder with the data, a working directory. Out: benchmarks/quality/results/ml_100k_rolling.json; 1 where a claim
+    fails.
+
+At each cut-off the data set holds the events up to a tenth of all events after it: those are the test, the tenth
+before it is validation, and `towers train` refits on both for the epochs that validation chose. What is measured are
+the vectors of the exported bundle, by dot product, the user's earlier items masked; a user without a vector is
+answered with popular items, as the service does. A question is one user at one cut-off; intervals are of a bootstrap
+over users, each with all of their questions, the same draws for every variant (paired).
+
+The validation of one cut-off is the test of the one before it. So all settings were chosen on the events before the
+first cut-off: trained on the first 10, 20, 30 and 40 % of all events, validated on the tenth after each.
+"""
+
+import argparse
+import copy
+import os
+import shutil
+import sys
+import tempfile
+import tomllib
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from benchmarks.harness.machine import ROOT, write
+from benchmarks.harness.pool import INTERVAL, estimates
+from benchmarks.harness.resumable import Store
+from pipelines.bundles import export
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.heldout import HeldOut, heldout, seen
+from pipelines.ingest import prepare
+from pipelines.rankers.baselines import baselines_of
+from pipelines.rankers.evaluate import NEW, Ranker, column, evaluate
+from pipelines.rankers.popular import popular_lists
+from pipelines.rankers.ranker import EXACT, KNN, KNOWN, POPULARITY, Served
+from pipelines.training import train
+from serving.bundle.reader import Bundle
+from serving.search.exact import ExactIndex
+from towers.config.recipe import parse_config
+
+RECIPE = ROOT / "recipes" / "ml-100k.toml"
+CUTS = (0.5, 0.6, 0.7, 0.8, 0.9)  # shares of the events, by time
+SHARE = 0.1  # of all events, for the test after a cut-off and for the validation before it
+KS = (10, 50)
+ITEMS = "item features"
+# The features each has (none named: all), and the settings in which it differs from the recipe, at its own best.
+VARIANTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "ids": (
+        ("user_id", "item_id"),
+        {"train.balance": 0.0, "model.temperature": 0.2, "model.norm_exponent": 1.0},
+    ),
+    "history": (("user_id", "history", "item_id", "audience"), {"train.balance": 0.0}),
+    "user features": ((), {}),
+    ITEMS: (  # an item must be recalled without its id and its graph
+        ("user_id", "gender", "item_id", "release_year", "genres"),
+        {
+            "features.candidate.item_id.mask_share": 0.8,
+            "features.candidate.release_year": {"kind": "categorical"},
+            "features.candidate.genres": {"kind": "multi", "column": "class"},
+            "model.norm_exponent": 1.0,
+            "loss": {"name": "bsl", "correction": 0.7},
+            "train.balance": 1.0,
+            "train.epochs": 8,
+            "train.choose_epoch": False,
+        },
+    ),
+}
+STEPS = (("ids", "history"), ("history", "user features"), ("ids", "user features"), ("user features", ITEMS))
+BALANCED = "balanced popularity"
+BASELINES = (POPULARITY, BALANCED, KNN)
+METRICS = ("recall", NEW)
+# What is studied are features: nothing but them tells what is in fashion.
+ALONE = {"prior": "off", "norm_exponent": 0.0}
+Columns = dict[str, NDArray[np.float64]]
+
+
+def main(data: Path, work: Path) -> int:
+    """Runs what is not in `work` yet, and writes the result."""
+    recipe = tomllib.loads(RECIPE.read_text(encoding="utf-8"))
+    store = Store(work / "runs")
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in VARIANTS}
+    for cut in CUTS:
+        dataset = prepared(data, cut, work)
+        for name in VARIANTS:
+            config = variant(recipe, name)
+            config["data"] |= split_at(cut)
+            settings = {"dataset": dataset.manifest.fingerprint, "recipe": config}
+            runs[name].append(store.run(settings, partial(questions, config, dataset, work)))
+    figures = figures_of(*pooled(runs))
+    claims = claims_of(figures)
+    result = {
+        "claims": claims,
+        "figures": figures,
+        "trained": {
+            f"{cut:g}": {name: {key: runs[name][place][key] for key in ("epochs", "candidates")} for name in VARIANTS}
+            for place, cut in enumerate(CUTS)
+        },
+        "interval": INTERVAL,
+        "recipe": RECIPE.read_text(encoding="utf-8"),
+        "settings": {name: {"features": kept or "all"} | own for name, (kept, own) in VARIANTS.items()},
+    }
+    print(write(__file__, "ml_100k_rolling", result))
+    for claim, holds in claims.items():
+        print(f"{'yes' if holds else 'NO '} {claim}")
+    return 0 if all(claims.values()) else 1
+
+
+def split_at(cut: float) -> dict[str, Any]:
+    """The `data` section: of the events up to `cut` + SHARE the last are the test, those before it validation."""
+    share = round(SHARE / (cut + SHARE), 6)
+    return {"split": "global_time", "valid_share": share, "test_share": share}
+
+
+def prepared(data: Path, cut: float, work: Path) -> Dataset:
+    """The data set of one cut-off, prepared where it is not there yet."""
+    out = work / "datasets" / f"cut_{cut:g}"
+    if not out.exists():
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=work) as folder:
+            header, *lines = (data / "ml-100k.inter").read_text(encoding="utf-8").splitlines()
+            times = np.array([int(line.split("\t")[3]) for line in lines])
+            count = round((cut + SHARE) * len(times))
+            # Events of one moment stay together.
+            end = np.sort(times)[count] if count < len(times) else times.max() + 1
+            kept = [line for line, time in zip(lines, times, strict=True) if time < end]
+            (Path(folder) / "ml-100k.inter").write_text("\n".join([header, *kept]) + "\n", encoding="utf-8")
+            for side in ("item", "user"):
+                shutil.copyfile(data / f"ml-100k.{side}", Path(folder) / f"ml-100k.{side}")
+            prepare.run(parse_config({"data": split_at(cut)}).data, Path(folder), out, format="recbole")
+    return Dataset.open(out)
+
+
+def variant(recipe: dict[str, Any], name: str) -> dict[str, Any]:
+    """The recipe with the features and settings of one variant, everything else the same."""
+    kept, settings = VARIANTS[name]
+    out = copy.deepcopy(recipe)
+    out["model"] |= ALONE
+    for key, value in settings.items():
+        *path, last = key.split(".")
+        section = out
+        for part in path:
+            section = section.setdefault(part, {})
+        section[last] = copy.deepcopy(value)
+    for side, features in out["features"].items():
+        out["features"][side] = {key: value for key, value in features.items() if not kept or key in kept}
+    return out
+
+
+def questions(recipe: dict[str, Any], data: Dataset, work: Path) -> dict[str, Any]:
+    """Trains, exports and asks: one entry per test user in each list.
+
+    Returns:
+        Lists: ``user`` ids, ``warm``: known by earlier events, ``new``: targets without any, ``chance`` to recall
+        those, and ``RANKER METRIC@K`` of the exported vectors and the baselines. Numbers: ``epochs``, ``candidates``.
+    """
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        run, bundle = Path(folder) / "run", Path(folder) / "bundle"
+        summary = train.run(parse_config(recipe), data.path, run)
+        export.run(run, bundle)
+        opened = Bundle.open(bundle)
+        served = Served.match(opened, ExactIndex(opened.recall_vectors), data)
+        held = heldout(data, "test")
+        known = seen(data, KNOWN)
+        new = np.bincount(known[1], minlength=data.manifest.items) == 0
+        baselines = baselines_of(data, KNOWN, max(KS)).rankers
+        rankers = {EXACT: served.exact(max(KS))} | {name: baselines[name] for name in (POPULARITY, KNN)}
+        rankers[BALANCED] = balanced(known, len(new), max(KS))
+        measured = evaluate(rankers, held, new, KS)
+    tf.keras.backend.clear_session()
+    fresh_before = np.concatenate([[0], np.cumsum(new[held.target_items])])
+    return {
+        "user": data.users["user_id"].gather(held.users).to_list(),
+        "warm": (np.diff(held.seen_offsets) > 0).tolist(),
+        "new": np.diff(fresh_before[held.target_offsets]).tolist(),
+        "chance": chance(held, new, served.item_rows, max(KS)).tolist(),
+        **{
+            f"{ranker} {metric}@{k}": np.nan_to_num(measured.of(column(ranker, metric, k))).tolist()
+            for ranker in rankers
+            for metric in METRICS
+            for k in KS
+        },
+        "epochs": summary["stages"][-1]["epochs"],
+        "candidates": int((served.item_rows >= 0).sum()),
+    }
+
+
+def balanced(known: tuple[NDArray[np.int64], NDArray[np.int32]], items: int, k: int) -> Ranker:
+    """Popularity by the sum of 1 / n over an item's users, n a user's events: every user counts alike."""
+    counts = np.diff(known[0])
+    share = np.repeat(1.0 / np.maximum(counts, 1), counts)
+    order = np.argsort(-np.bincount(known[1], weights=share, minlength=items), kind="stable").astype(np.int32)
+    return lambda held: popular_lists(order, held.seen_offsets, held.seen_items, k)
+
+
+def chance(held: HeldOut, new: NDArray[np.bool_], item_rows: NDArray[np.int64], k: int) -> NDArray[np.float64]:
+    """What a random order of the same candidates recalls of each user's new targets at k, in expectation: [Q].
+
+    The candidates are the items with a vector that the user has not seen, M of them; each of them is among the first k
+    with probability ``min(1, k / M)``, and a new target without a vector is never. 0 where a user has no new target.
+    """
+    out = np.zeros(len(held.users))
+    for place in range(len(held.users)):
+        targets = held.target_items[held.target_offsets[place] : held.target_offsets[place + 1]]
+        targets = targets[new[targets]]
+        known = np.unique(held.seen_items[held.seen_offsets[place] : held.seen_offsets[place + 1]])
+        candidates = int((item_rows >= 0).sum() - (item_rows[known] >= 0).sum())
+        if len(targets):
+            out[place] = (item_rows[targets] >= 0).mean() * min(1.0, k / candidates)
+    return out
+
+
+def pooled(runs: dict[str, list[dict[str, Any]]]) -> tuple[list[str], Columns]:
+    """The questions of all cut-offs, one after another: the user of each, and columns of what is known of them.
+
+    The columns of figures are ``VARIANT METRIC@K`` and ``BASELINE METRIC@K``.
+    """
+    first = runs["ids"]  # of every variant the same, but for `chance`, which is that of its candidates
+
+    def joined(cuts: list[dict[str, Any]], key: str) -> NDArray[np.float64]:
+        return np.concatenate([np.asarray(cut[key], np.float64) for cut in cuts])
+
+    columns = {key: joined(first, key) for key in ("warm", "new")}
+    columns["chance"] = joined(runs[ITEMS], "chance")
+    for figure in (f"{metric}@{k}" for metric in METRICS for k in KS):
+        columns |= {f"{name} {figure}": joined(cuts, f"{EXACT} {figure}") for name, cuts in runs.items()}
+        columns |= {f"{baseline} {figure}": joined(first, f"{baseline} {figure}") for baseline in BASELINES}
+    return [user for cut in first for user in cut["user"]], columns
+
+
+def compared(users: list[str], columns: Columns, chosen: NDArray[np.bool_], figure: str) -> dict[str, Any]:
+    """Means over the chosen questions, and differences."""
+    names = [*BASELINES, *VARIANTS]
+    values = {name: columns[f"{name} {figure}"][chosen] for name in names}
+    steps = [*STEPS, *((baseline, name) for baseline in BASELINES for name in VARIANTS)]
+    values |= {f"{name} minus {other}": values[name] - values[other] for other, name in steps}
+    values |= {"chance": columns["chance"][chosen]} if figure.startswith(NEW) else {}
+    return estimates(np.asarray(users)[chosen], values)
+
+
+def figures_of(users: list[str], columns: Columns) -> dict[str, dict[str, Any]]:
+    """By slice and figure; ``new_recall`` over the questions that have a new target."""
+    warm = columns["warm"] > 0
+    slices = {"all": warm | ~warm, "warm": warm, "cold": ~warm}
+    figures: dict[str, dict[str, Any]] = {
+        part: {f"recall@{k}": compared(users, columns, chosen, f"recall@{k}") for k in KS}
+        for part, chosen in slices.items()
+    }
+    asked = columns["new"] > 0
+    name = f"{NEW}@{max(KS)}"
+    figures["new items"] = {"targets": int(columns["new"].sum()), name: compared(users, columns, asked, name)}
+    return figures
+
+
+def claims_of(figures: dict[str, dict[str, Any]]) -> dict[str, bool]:
+    """What the figures must show; `above` means by the whole interval."""
+    deepest = f"recall@{max(KS)}"
+    new = figures["new items"][f"{NEW}@{max(KS)}"]
+
+    def above(part: str, difference: str) -> bool:
+        return bool(figures[part][deepest][difference]["low"] > 0)
+
+    return {
+        f"{deepest}, warm users: history above ids": above("warm", "history minus ids"),
+        f"{deepest}, cold users: user features above history": above("cold", "user features minus history"),
+        f"{deepest}, all users: user features above history": above("all", "user features minus history"),
+        f"{deepest}, cold users: user features above {BALANCED}": above("cold", f"user features minus {BALANCED}"),
+        f"{deepest}, new items: item features above chance": new[ITEMS]["low"] > new["chance"]["high"],
+    }
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality.rolling", description=__doc__)
+    parser.add_argument("--data", type=Path, default=os.environ.get("TOWERS_DATA"), help="folder that holds ml-100k/")
+    parser.add_argument("--work", type=Path, help="keep finished runs here, and go on from those that are there")
+    given = parser.parse_args()
+    if given.data is None or not (Path(given.data) / "ml-100k").is_dir():
+        parser.error("name the folder that holds ml-100k/ by --data or TOWERS_DATA")
+    return given
+
+
+if __name__ == "__main__":
+    words = _arguments()
+    with tempfile.TemporaryDirectory() as thrown_away:
+        sys.exit(main(Path(words.data) / "ml-100k", words.work or Path(thrown_away)))

@@ -1,0 +1,34 @@
+"""The plot of the README: recall beside published figures, requests per second beside other servers."""
+
+from pathlib import Path
+
+from benchmarks.harness.machine import load
+from benchmarks.harness.plots import COLOURS, PLOTS, figure
+
+SETS = {"quality_gowalla": "Gowalla", "quality_ml_1m_split": "MovieLens-1M"}
+
+
+def draw(folder: Path = PLOTS) -> None:
+    """Writes `folder`/measured.svg."""
+    figures = {}
+    for name, shown in SETS.items():
+        result = load(name)
+        own = result["figures"]["validation"]["recall@20"]["mean"]
+        knn = result["runs"]["validation"][0]["metrics"]["item_knn"]["recall@20"]["value"]
+        figures[shown] = {"towers": own, "best published": result["published"]["recall@20"], "item-kNN": knn}
+    serving = load("serving")
+    rates = {
+        "towers": serving["per_s"]["known"]["median"],
+        "empty FastAPI route": serving["per_s"]["empty"]["median"],
+        "server of the tutorials": max(each["known"] for each in serving["tutorial_per_s"].values()),
+    }
+    with figure("measured", 2, folder) as (recall, speed):
+        for place, name in enumerate(("towers", "best published", "item-kNN")):
+            at = [number + 0.26 * (place - 1) for number in range(len(figures))]
+            recall.bar(at, [each[name] for each in figures.values()], 0.24, color=COLOURS[place], label=name)
+        recall.set(xticks=range(len(figures)), xticklabels=list(figures), title="recall@20", ylim=(0, 0.4))
+        recall.grid(axis="x", visible=False)
+        recall.legend(ncols=3, loc="upper left", handlelength=1)
+        speed.barh(list(rates)[::-1], list(rates.values())[::-1], color=COLOURS[0])
+        speed.set(title="requests/s of one worker on one core, k = 100")
+        speed.grid(axis="y", visible=False)

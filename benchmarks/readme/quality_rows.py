@@ -1,0 +1,198 @@
+"""The rows of the measured table that are about recall on data."""
+
+from collections.abc import Callable
+from functools import partial
+
+from benchmarks.readme.figures import Result, Rows, estimate, repeated, several
+
+DEMO_BASELINES = {
+    "item_knn": "item-kNN",
+    "popularity": "popularity",
+    "popularity_recent": "recent popularity",
+    "ease": "EASE",
+}
+TIMED_RANKERS = ("model", "strongest baseline")
+TIMED_SETS = {
+    "ml-100k": "MovieLens-100k, five cut-offs in time",
+    "world": "Two synthetic worlds with fashion",
+}
+
+
+def demo(result: Result) -> Rows:
+    metrics, share = result["metrics"], result["share_of_attainable"]
+    names = ("recall@10", "recall@50", "recall@100")
+
+    def three(ranker: str) -> str:
+        return " / ".join(f"{metrics[ranker][name]['value']:.3f}" for name in names)
+
+    attained = " / ".join(f"{share[name]['value']:.0%}" for name in names)
+    baselines = ", ".join(f"{told} {three(ranker)}" for ranker, told in DEMO_BASELINES.items() if ranker in metrics)
+    return [
+        (
+            "`towers demo`, first run / repeated",
+            f"{result['seconds']['first']:.0f} s / {result['seconds']['repeated']:.0f} s",
+            "quality.demo",
+        ),
+        (
+            "… recall@10 / 50 / 100 of its model",
+            f"{three('exact')}, {attained} of the best attainable; {baselines}",
+            "quality.demo",
+        ),
+    ]
+
+
+def quality(result: Result, what: str, name: str) -> Rows:
+    """Both ways of choosing the epoch, beside what is published; and the service."""
+    published, first = result["published"], result["runs"]["validation"][0]
+    metrics, service, seeds = first["metrics"], first["service"], len(result["runs"]["validation"])
+    command = repeated(f"quality.public_splits {name}", seeds)
+
+    def both(figures: Result) -> str:
+        return " / ".join(
+            f"{each['mean']:.4f}" + (f" ± {each['deviation']:.4f}" if len(each["seeds"]) > 1 else "")
+            for each in figures.values()
+        )
+
+    rows = [
+        (
+            f"{what}, d = 64: recall@20 / NDCG@20, all chosen on validation",
+            f"{both(result['figures']['validation'])}; best published of servable models, ids only, "
+            f"{published['recall@20']:.4f} / {published['ndcg@20']:.4f}; item-kNN "
+            f"{metrics['item_knn']['recall@20']['value']:.4f} / {metrics['item_knn']['ndcg@20']['value']:.4f}",
+            command,
+        )
+    ]
+    if "test" in result["figures"]:
+        rows.append(
+            (
+                "… epoch and norm exponent chosen on the test, as the published figures choose",
+                both(result["figures"]["test"]),
+                command,
+            )
+        )
+    reached = {
+        least: minutes for least, minutes in result["minutes_to_recall@20"].items() if minutes and None not in minutes
+    }
+    if reached:
+        told = ", ".join(f"{least} in {max(minutes):.1f} min" for least, minutes in reached.items())
+        rows.append(("… time of training until recall@20 on the test is first reached", told, command))
+    rows.append(
+        (
+            f"… recall@20 of {service['users']:,} users from `POST /recall`, and of exact search",
+            f"{service['recall@20']:.4f}, {service['exact_recall@20']:.4f}",
+            command,
+        )
+    )
+    return rows
+
+
+def beauty(result: Result) -> Rows:
+    figures, published, seeds = result["figures"].values(), result["published"].values(), len(result["runs"])
+    told = several([each["mean"] for each in figures], ".4f")
+    if seeds > 1:
+        told += f", mean of {seeds} seeds, {several([each['spread'] for each in figures], '.4f')} from least to most"
+    return [
+        (
+            "Beauty, next item, leave one out, self-attention: HitRate@10 / NDCG@10",
+            f"{told}; published SASRec {several([*published], '.4f')}",
+            repeated("quality.beauty", seeds),
+        )
+    ]
+
+
+def ml_100k(result: Result) -> Rows:
+    metrics, differences, strongest = result["metrics"], result["differences"], result["strongest"]
+    rows = []
+    for name in ("recall@10", "recall@50", "ndcg@20"):
+        reached = metrics[strongest["ranker"]][name]["value"]
+        other = f"{strongest['title']}, the strongest baseline on validation, {reached:.4f}"
+        ahead = estimate(differences[f"exact_minus_{strongest['ranker']}"][name])
+        rows.append(
+            (
+                f"MovieLens-100k, global time split, ids, graph, gender, prior: {name.replace('ndcg', 'NDCG')}",
+                f"{estimate(metrics['exact'][name])}; {other}; model less baseline {ahead}",
+                "quality.ml_100k",
+            )
+        )
+    return rows
+
+
+def ml_100k_rolling(result: Result) -> Rows:
+    """What each step adds where it can: history to known users, user features to new ones, item features to items."""
+    figures, rows = result["figures"], []
+    for part, name, more, less in (
+        ("warm", "known users", "history", "ids"),
+        ("cold", "new users", "user features", "history"),
+        ("all", "all users", "user features", "ids"),
+    ):
+        found = figures[part]["recall@50"]
+        rows.append(
+            (
+                f"… five cut-offs in time, {name}: recall@50 with {more} / {less}",
+                f"{found[more]['value']:.4f} / {found[less]['value']:.4f}; ahead by "
+                + estimate(found[f"{more} minus {less}"])
+                + (
+                    f"; popularity that counts users alike {found['balanced popularity']['value']:.4f}"
+                    if part == "cold"
+                    else ""
+                ),
+                "quality.rolling",
+            )
+        )
+    new = figures["new items"]["new_recall@50"]
+    figure = f"{estimate(new['item features'])}; chance {new['chance']['value']:.4f}"
+    return [*rows, ("… five cut-offs in time, items without an event: recall@50", figure, "quality.rolling")]
+
+
+def timed(result: Result) -> Rows:
+    """A row for each data set and model: the model beside the baseline that validation found strongest."""
+    models = {"default": "the default recipe", "tune": f"`towers tune` in {result['budget_minutes']:g} min"}
+    rows = []
+    for name, by_model in result["figures"].items():
+        for model, figures in by_model.items():
+            pair = [figures["recall@20"], figures["ndcg@20"]]
+            means = {ranker: several([each[ranker]["value"] for each in pair], ".4f") for ranker in TIMED_RANKERS}
+            ahead = " and ".join(estimate(each["model minus strongest baseline"]) for each in pair)
+            figure = f"{means['model']}; strongest cheap baseline {means['strongest baseline']}; ahead by {ahead}"
+            rows.append(
+                (f"{TIMED_SETS[name]}, {models[model]}: recall@20 / NDCG@20", figure, "quality.timed --work DIR")
+            )
+    return rows
+
+
+def tune(result: Result) -> Rows:
+    told = [
+        f"{name} {found['share']:.3f} in {found['budget_minutes']:g} min ({found['metric']} "
+        f"{found['found']['test']:.4f}, hand-made {found['made']['test']:.4f})"
+        for name, found in result["sets"].items()
+    ]
+    what = "`towers tune` from nothing: what its recipe reaches on the test, as a share of the hand-made recipe"
+    return [(what, ", ".join(told), "quality.tune --work DIR")]
+
+
+def similarity(result: Result) -> Rows:
+    held_out = {name: metrics["precision@10"] for name, metrics in result["metrics"]["held_out"].items()}
+    figure = (
+        f"{estimate(held_out['exact'])}; chance {held_out['chance']['value']:.4f}, item-kNN, which reads their "
+        f"ratings, {held_out['item_knn']['value']:.4f}"
+    )
+    return [
+        (
+            'MovieLens-100k, genres, `task = "similarity"`: precision@10 of held-out films',
+            figure,
+            "quality.item_to_item",
+        )
+    ]
+
+
+ROWS: dict[str, Callable[[Result], Rows]] = {
+    "demo": demo,
+    "quality_gowalla": partial(quality, what="Gowalla, ids and their order", name="gowalla"),
+    "quality_ml_1m_split": partial(quality, what="MovieLens-1M, ids only", name="ml-1m-split"),
+    "beauty": beauty,
+    "ml_100k": ml_100k,
+    "ml_100k_rolling": ml_100k_rolling,
+    "timed": timed,
+    "tune": tune,
+    "similarity": similarity,
+}

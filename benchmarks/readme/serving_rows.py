@@ -1,0 +1,136 @@
+"""The rows of the measured table that are about search and the running service."""
+
+from collections.abc import Callable
+
+from benchmarks.readme.figures import Result, Rows, several
+
+
+def serving(result: Result) -> Rows:
+    """Rates beside the peers, half load, a swap."""
+    per_s, ratios, half, swap = result["per_s"], result["ratios"], result["half_load"], result["swap"]
+    tutorial = {kind: max(each[kind] for each in result["tutorial_per_s"].values()) for kind in ("known", "history")}
+    known, history, batch, empty = (per_s[name]["median"] for name in ("known", "history", "batch", "empty"))
+    command = "serving.throughput --bundle BUNDLE"
+    return [
+        (
+            f"One worker on one core, {result['sizes']['items']:,} items, k = {result['sizes']['k']}: requests/s for "
+            "known users without their seen items",
+            f"{known:,.0f}; the server of the tutorials {tutorial['known']:,.0f} ({ratios['known to tutorial']:.1f}x), "
+            f"an empty FastAPI route {empty:,.0f} ({ratios['known to empty']:.2f} of it)",
+            command,
+        ),
+        (
+            "… histories, through the query tower",
+            f"{history:,.0f}; the server of the tutorials {tutorial['history']:,.0f} "
+            f"({ratios['history to tutorial']:.1f}x); alone a query waits {result['idle_ms']['wait_ms']:.2g} ms for "
+            "others",
+            command,
+        ),
+        (
+            f"… queries/s in batches of {result['sizes']['batch']}",
+            f"{batch:,.0f}, {batch / known:.1f}x of single ones",
+            command,
+        ),
+        (
+            "… p99 in open loop at half of saturation, and of the empty route at half of its own",
+            f"{half['p99_ms']['known']:.1f} ms, {half['p99_ms']['empty']:.1f} ms",
+            command,
+        ),
+        (
+            "… the active bundle is exchanged in that load: requests that fail, slowest answer",
+            f"{swap['others']}, {swap['max_ms']:.0f} ms",
+            command,
+        ),
+    ]
+
+
+def calm(result: Result) -> Rows:
+    """p99 of what is accepted under overload."""
+    rows, result = [], result["overload"]
+    normal = result["normal"]["latency_ms"]["200"]["p99"]
+    for name, what in (("twice_saturation", "twice the saturation"), ("connections_512", "512 hammering connections")):
+        run = result[name]
+        figure = (
+            f"{run['latency_ms']['200']['p99']:.1f} ms ({normal:.1f} ms at half of saturation); "
+            f"{run['rate']['200']:,.0f} answers/s, {run['rate'].get('429', 0):,.0f} refusals/s"
+        )
+        rows.append((f"Overload, {what}: p99 of what is accepted", figure, "serving.overload --bundle BUNDLE"))
+    return rows
+
+
+def soak(result: Result) -> Rows:
+    """Memory at the end against that before."""
+    written, memory = result["written"], result["memory"]
+    what = (
+        f"{result['minutes']:g} minutes with {written['swaps']} swaps, {written['upserts']:,} changed items and "
+        "recalls: memory of the last quarter against the second"
+    )
+    return [(what, f"{memory['rss_last_over_second']:.3f}", "serving.soak --bundle BUNDLE")]
+
+
+def index(result: Result) -> Rows:
+    """Queries a second of ours and the best of each library."""
+    ours, *others = result["finals"]
+    best = {
+        library: max(each["single"] for each in others if each["library"] == library)
+        for library in dict.fromkeys(each["library"] for each in others)
+    }
+    batch = {
+        library: max(each["batch"] for each in others if each["library"] == library)
+        for library in dict.fromkeys(each["library"] for each in others)
+    }
+    theirs = ", ".join(f"{name} {best[name]:,.0f} / {batch[name]:,.0f}" for name in best)
+    return [
+        (
+            f"Index of {result['sizes']['items']:,} items x {result['sizes']['dimension']}, recall@100 at least 0.95, "
+            "one thread: queries/s one by one / in batches",
+            f"{ours['single']:,.0f} / {ours['batch']:,.0f}; the fastest settings of {theirs}",
+            "search.approximate --work DIR",
+        )
+    ]
+
+
+def bulk_recall(result: Result) -> Rows:
+    """`towers recall` against the bare search."""
+    figures = ", ".join(f"{name} {each['ratio']:.2f}" for name, each in result["bundles"].items())
+    return [("`towers recall`, as a share of the rate of ScaNN's bare `search_batched`", figures, "search.bulk_recall")]
+
+
+def worker_memory(result: Result) -> Rows:
+    """What one more worker adds."""
+    sizes = result["sizes"]
+    return [
+        (
+            f"One more worker of the service at {sizes['items']:,} items x {sizes['dimension']}: memory it adds",
+            f"{result['one_more_worker_adds_bytes'] / 1e6:,.0f} MB; vectors and ids are shared",
+            "scale.worker_memory --bundle BUNDLE",
+        )
+    ]
+
+
+def filters(result: Result) -> Rows:
+    """The worst of the three ways in which a filter may know the query, at each selectivity."""
+    shares = list(dict.fromkeys(name.partition(", ")[2] for name in result["filters"]))
+    of_share = [[run for name, run in result["filters"].items() if name.endswith(f", {share}")] for share in shares]
+    recall = several([min(run["recall"] for run in runs) for runs in of_share], ".3f")
+    ms = several([max(run["p50_ms"] for run in runs) for runs in of_share], ".1f")
+    return [
+        (
+            f"Filters that {' / '.join(shares)} of {result['sizes']['items']:,} items pass: share of the exact "
+            f"filtered top {result['sizes']['k']}, median of a query (the worst of three kinds)",
+            f"{recall}, {ms} ms; without a filter {result['no_filter']['recall']:.3f}, "
+            f"{result['no_filter']['p50_ms']:.1f} ms",
+            "search.filters",
+        )
+    ]
+
+
+ROWS: dict[str, Callable[[Result], Rows]] = {
+    "filters": filters,
+    "serving": serving,
+    "calm": calm,
+    "soak": soak,
+    "index": index,
+    "bulk_recall": bulk_recall,
+    "worker_memory": worker_memory,
+}

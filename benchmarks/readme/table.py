@@ -1,0 +1,82 @@
+"""docs/measured.md, the highlights and the plot of the README, out of the committed results.
+
+`python -m benchmarks.readme.table` writes them. A figure whose code has changed since it was measured gets a dagger.
+"""
+
+import subprocess
+from importlib import import_module
+
+from benchmarks.harness.machine import ROOT, load, results
+from benchmarks.readme import quality_rows, serving_rows, training_rows
+from benchmarks.readme.figures import Result
+
+README, PAGE = ROOT / "README.md", ROOT / "docs" / "measured.md"
+OLD = "† "
+# The rows of the README, by how they begin.
+HIGHLIGHTS = (
+    "Gowalla",
+    "MovieLens-1M",
+    "Beauty",
+    "MovieLens-100k, five cut-offs in time, the default recipe",
+    "`towers tune`",
+    "Filters",
+    "One worker on one core",
+    "Overload, twice",
+    "Index of",
+    "`towers prepare`",
+)
+
+
+def measured(*, marks: bool = True) -> str:
+    """Every row, as Markdown; without `marks` no figure is said to be old."""
+    lines = ["| measured | result | command |", "|---|---|---|"]
+    lines += [
+        f"| {old}{what} | {figure} | `python -m benchmarks.{command}` |" for old, what, figure, command in _rows(marks)
+    ]
+    machine = load("quality_gowalla")["machine"]
+    where = f"On {machine['cores']} cores of an {machine['cpu']}, {machine['memory_gib']:.0f} GiB"
+    note = f"{where}; raw results in `benchmarks/*/results/`. In brackets: 95 % bootstrap intervals over users."
+    return "\n".join([*lines, "", note])
+
+
+def highlights() -> str:
+    """Ten rows and the plot."""
+    rows = [f"- {what}: {figure}" for _, what, figure, _ in _rows(marks=False) if what.startswith(HIGHLIGHTS)]
+    return "\n".join([*rows, "", "![Recall and speed beside others](docs/plots/measured.svg)"])
+
+
+def with_block(text: str, name: str, block: str) -> str:
+    """The text of a page with `block` between the marks of its name."""
+    begin, end = f"<!-- {name}: python -m benchmarks.readme.table -->\n", f"<!-- /{name} -->"
+    before, rest = text.split(begin)
+    return f"{before}{begin}{block}\n{end}{rest.split(end)[1]}"
+
+
+def changed_since(result: Result, folders: tuple[str, ...]) -> bool:
+    """Whether the code in these folders is another than that which a result measured."""
+    command = ["git", "diff", "--quiet", str(result["commit"]), "--", *folders]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode != 0
+
+
+def _rows(marks: bool) -> list[tuple[str, str, str, str]]:
+    rows = []
+    for name, rows_of in (quality_rows.ROWS | serving_rows.ROWS | training_rows.ROWS).items():
+        if name in results():
+            area = import_module(f"benchmarks.{results()[name].parents[1].name}")
+            old = OLD if marks and changed_since(load(name), area.MEASURES) else ""
+            rows += [(old, *row) for row in rows_of(load(name))]
+    return rows
+
+
+def write() -> None:
+    """Writes both pages and the plot."""
+    # Only now: drawing needs matplotlib, and the test of the pages does not.
+    from benchmarks.readme.plot import draw
+
+    PAGE.write_text(with_block(PAGE.read_text(encoding="utf-8"), "measured", measured()), encoding="utf-8")
+    README.write_text(with_block(README.read_text(encoding="utf-8"), "highlights", highlights()), encoding="utf-8")
+    draw()
+
+
+if __name__ == "__main__":
+    write()

@@ -1,0 +1,119 @@
+"""The rows of the measured table that are about training, evaluation and preparing data."""
+
+from collections.abc import Callable
+
+from benchmarks.readme.figures import Result, Rows, several
+
+
+def samplers(result: Result) -> Rows:
+    learned, drawn = result["learned_unigram_ms"], f"{result['sizes']['negatives']:,} draws"
+    rows = [
+        (
+            f"Learned unigram, {drawn} and counting, among 10k / 10M items",
+            f"{learned['ours, N = 10000']:.2f} / {learned['ours, N = 10000000']:.2f} ms; TensorFlow's op "
+            f"{learned['TensorFlow, N = 10000']:.2f} / {learned['TensorFlow, N = 10000000']:.2f} ms",
+            "training.samplers",
+        )
+    ]
+    for size, name in (("N = 1000000", "1M"), ("N = 10000000", "10M")):
+        ms = result["log_uniform_ms"][size]
+        rows.append(
+            (
+                f"Log-uniform, {drawn} among {name} items: with replacement / distinct / distinct by XLA",
+                f"{ms['ours']:.2f} / {ms['ours, distinct']:.2f} / {ms['ours, distinct, compiled']:.2f} ms; "
+                f"TensorFlow's op {ms['TensorFlow']:.2f} / {ms['TensorFlow, distinct']:.2f} ms",
+                "training.samplers",
+            )
+        )
+    return rows
+
+
+def optimizers(result: Result) -> Rows:
+    growth, sizes = result["growth"], result["sizes"]
+    rows = [
+        (
+            f"A train step, batch {sizes['large_batch']:,}, Adam, among {several(growth['items'], ',')} items",
+            f"{several(growth['median_ms'], '.1f')} ms; "
+            f"{result['switches']['step_to_bare_products']:.1f} times its bare matrix products",
+            "training.optimizers",
+        )
+    ]
+    effect = ", ".join(f"{name} {ratio:.2f}" for name, ratio in result["switches"]["ratio_to_step"].items())
+    rows.append(("… its time with switches of `[train]`, as a share of that without", effect, "training.optimizers"))
+    for batch, runs in result["against_peer"].items():
+        told = ", ".join(f"{run['optimizer']} at {run['items']:,} items {run['ratio']:.2f}" for run in runs)
+        what = f"… how many times as fast as TFRS's retrieval task with Keras's optimizer, batch {int(batch):,}"
+        rows.append((what, told, "training.optimizers"))
+    return rows
+
+
+def evaluation(result: Result) -> Rows:
+    worlds = result["worlds"].values()
+    seconds = several([world["seconds"]["top_k"] for world in worlds], ".2f")
+    product = several([world["times_bare_product"]["top_k"] for world in worlds], ".2f")
+    faster = several([world["times_faster_than_factorized_top_k"] for world in worlds], ".1f")
+    return [
+        (
+            f"Exact top {result['sizes']['k']} of {result['sizes']['users']:,} users, seen items masked, on vectors "
+            f"{' / '.join(result['worlds'])}",
+            f"{seconds} s; {product} times the bare matrix product, {faster} times as fast as TFRS's FactorizedTopK",
+            "training.full_evaluation",
+        )
+    ]
+
+
+def train_step(result: Result) -> Rows:
+    ratio, sizes = result["ratio_to_in_batch"], result["sizes"]
+    return [
+        (
+            f"A train step with {sizes['negatives']:,} sampled negatives among {sizes['items']:,} items, beside the "
+            "in-batch step with as many candidates",
+            ", ".join(f"{name} {value:.2f}x" for name, value in ratio.items()),
+            "training.train_step",
+        )
+    ]
+
+
+def full_softmax(result: Result) -> Rows:
+    run = result["items"]["1000000"]
+    return [
+        (
+            "Full softmax over 1,000,000 items, batch 1,024: a step, and memory beside tables, gradients and moments",
+            f"{run['step_s']:.1f} s, {run['beside_bytes'] / 1e6:.0f} MB",
+            "training.full_softmax",
+        )
+    ]
+
+
+def prepare(result: Result) -> Rows:
+    formats = result["formats"]
+    figures = ", ".join(
+        f"{name} {f['seconds']:.0f} s and {f['peak_bytes'] / 1e9:.1f} GB" for name, f in formats.items()
+    )
+    return [("`towers prepare` of 20 million events: time and peak memory", figures, "scale.prepare_20m")]
+
+
+def input_pipeline(result: Result) -> Rows:
+    runs = result["events"].values()
+    times = several([run["times_training"] for run in runs], ".0f")
+    memory = several([run["peak_anonymous_bytes"] / 1e6 for run in runs], ".0f")
+    events = " / ".join(f"{int(events) / 1e6:g}" for events in result["events"])
+    return [
+        (
+            f"Batches with features and histories, from files of {events} million events: times as fast as training "
+            "uses them; peak memory that no file backs",
+            f"{times}; {memory} MB",
+            "training.input_pipeline",
+        )
+    ]
+
+
+ROWS: dict[str, Callable[[Result], Rows]] = {
+    "samplers": samplers,
+    "optimizers": optimizers,
+    "evaluation": evaluation,
+    "train_step": train_step,
+    "full_softmax": full_softmax,
+    "prepare": prepare,
+    "input": input_pipeline,
+}

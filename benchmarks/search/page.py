@@ -1,0 +1,86 @@
+"""The tables of docs/index.md, out of the results of `index`, `bulk_recall` and `worker_memory`.
+
+In: `results/` of the search and scale benchmarks. Out: the page with each table between its marks; a result that is not
+    there leaves its table.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.machine import ROOT, load, results
+
+PAGE = ROOT / "docs" / "index.md"
+END = "<!-- /table -->"
+
+
+def write_page(page: Path = PAGE) -> None:
+    text = page.read_text(encoding="utf-8")
+    for name, table in {"index": index, "bulk_recall": bulk, "worker_memory": memory}.items():
+        if name in results():
+            begin = f"<!-- table: {name} -->\n"
+            before, rest = text.split(begin)
+            result = load(name)
+            text = f"{before}{begin}{table(result)}\n\n{machine(result)}\n{END}{rest.split(END, 1)[1]}"
+    page.write_text(text, encoding="utf-8")
+
+
+def machine(result: dict[str, Any]) -> str:
+    it = result["machine"]
+    return (
+        f"{it['cores']} cores of an {it['cpu']}, {it['memory_gib']} GiB; raw result in "
+        f"`{results()[result['benchmark']].relative_to(ROOT)}`."
+    )
+
+
+def index(result: dict[str, Any]) -> str:
+    """Ours and the fastest of each library, for each form of asking."""
+    rows = [result["finals"][0]]
+    for library in ("faiss", "hnswlib"):
+        for form in ("single", "batch"):
+            best = max((each for each in result["finals"] if each["library"] == library), key=lambda each: each[form])
+            rows += [] if best in rows else [best]
+    lines = [
+        "| index | recall@100 | queries/s, one by one | in batches | build | bytes an item |",
+        "|---|---|---|---|---|---|",
+    ]
+    for each in rows:
+        ours = each["library"] == "ours"
+        built = result["builds"]["ours" if ours else f"{each['library']} {each['name']}"]
+        settings = result["index"]["parameters"] if ours else each["settings"]
+        searched = ("leaves_searched", "rescored") if ours else settings
+        shown = ", ".join(f"{name} {settings[name]}" for name in searched)
+        what = "`towers index`" if ours else f"{each['library']} {each['name']}"
+        size = f"{built['bytes_an_item']:g}" + (" + the shared vectors" if ours else "")
+        lines.append(
+            f"| {what}: {shown} | {each['recall']:.4f} | {each['single']:,.0f} | {each['batch']:,.0f} | "
+            f"{built['build_s']:,.0f} s ({built['build_processor_s']:,.0f} s of processors) | {size} |"
+        )
+    return "\n".join(lines)
+
+
+def bulk(result: dict[str, Any]) -> str:
+    """Users per second of `towers recall` and of the bare search."""
+    lines = [
+        "| bundle | users | k | `towers recall`, users/s | `search_batched` | ratio | `…_parallel` | ratio |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, each in result["bundles"].items():
+        lines.append(
+            f"| {name} | {each['users']:,} | {each['k']} | {each['users_per_s']:,.0f} | "
+            f"{each['bare_users_per_s']:,.0f} | {each['ratio']:.2f} | {each['parallel_users_per_s']:,.0f} | "
+            f"{each['ratio_to_parallel']:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def memory(result: dict[str, Any]) -> str:
+    """What a process holds alone, and what it shares."""
+    lines = ["| process | private | shared with others | all of it |", "|---|---|---|---|"]
+    for name, each in result["rows"].items():
+        parts = (f"{each[part] / 1e6:,.0f} MB" for part in ("private", "shared", "rss"))
+        lines.append("| " + " | ".join([name, *parts]) + " |")
+    sizes, added = result["sizes"], result["one_more_worker_adds_bytes"]
+    return "\n".join(lines) + (
+        f"\n\n{sizes['items']:,} items x {sizes['dimension']}, {sizes['users']:,} users. One more worker adds "
+        f"{added / 1e6:,.0f} MB: what only it holds, of three workers."
+    )

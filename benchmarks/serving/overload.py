@@ -1,0 +1,155 @@
+"""Calm under load: far more requests than can be answered, slow clients, a killed worker.
+
+In: a bundle of about Gowalla's size with seen items and an index. Out: `benchmarks/serving/results/calm.json`; code 1
+    where a claim fails.
+
+The service runs with all its defaults, one worker on one core, the load generator on another. Known users, their seen
+items excluded, k = 100. Normal is open loop at half of the saturation that is found first. The generator does not obey
+Retry-After: who was refused sends the next request at once.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import machine
+from benchmarks.serving.load import generator
+from benchmarks.serving.overload_phases import Asked, overload, saturation
+from benchmarks.serving.request_bodies import answers_alone, known_users
+from benchmarks.serving.servers import Server, processor_s, service
+from benchmarks.serving.slow_loris import dripping
+from serving.bundle.manifest import read_manifest
+
+BODIES = 2_000
+SLOW_CONNECTIONS = 400
+SLOW_TIMES = 1.5
+KILL_RATE = 0.25  # of saturation: what one worker on one core answers easily
+LEAST_SHARE = 0.05  # of the work, of one of two workers: whoever wakes up first takes a new connection
+LOST_S = 0.1
+BACK_S = 60.0
+
+
+def main() -> None:
+    """Runs all parts, writes the result, and ends with code 1 where a claim fails."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bundle", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=60, help="of each of the two overloads")
+    given = parser.parse_args()
+    generator.pin(1)
+    bodies = known_users(given.bundle, BODIES)
+    figures: dict[str, Any] = {}
+    claims: dict[str, bool] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        with service(given.bundle, log=Path(folder) / "log") as server:
+            asked = _asked(server, bodies)
+            asked.closed(8, 2)  # warm
+            figures["saturation"] = found = saturation(asked, 4)
+            per_s = float(found["per_s"])
+            figures["overload"], its_claims = overload(server, asked, per_s, given.seconds)
+            claims |= its_claims
+            figures["slow_loris"], its_claims = slow_loris(asked, per_s)
+            claims |= its_claims
+        with service(given.bundle, core=None, workers=2, log=Path(folder) / "log") as server:
+            figures["worker_killed"], its_claims = worker_killed(server, _asked(server, bodies), per_s)
+            claims |= its_claims
+    path = machine.write(__file__, "calm", {"bundle": _described(given.bundle), **machine.told(claims), **figures})
+    print(f"{path}: {sum(claims.values())} of {len(claims)} claims hold")
+    for claim in (name for name, holds in claims.items() if not holds):
+        print(f"does not hold: {claim}", file=sys.stderr)
+    sys.exit(0 if all(claims.values()) else 1)
+
+
+def slow_loris(asked: Asked, per_s: float) -> tuple[dict[str, Any], dict[str, bool]]:
+    """Half of saturation, without and with hundreds of connections that send a body by bytes, three times in turn."""
+    seconds, drips = 12.0, []
+    alone, beside = [], []
+    for turn in range(3):
+        alone.append(asked.open_loop(per_s / 2, seconds, seed=10 + turn))
+        found: dict[str, Any] = {}
+        with dripping(asked.url, SLOW_CONNECTIONS, seconds + 5, found):
+            time.sleep(0.5)  # all are open
+            beside.append(asked.open_loop(per_s / 2, seconds, seed=10 + turn))
+        drips.append(found)
+    p99 = [sorted(each.percentile(99) for each in runs)[1] for runs in (alone, beside)]
+    figures = {
+        "p99_ms": {"alone": round(p99[0], 3), "beside": round(p99[1], 3)},
+        "alone": [each.summary() for each in alone],
+        "beside": [each.summary() for each in beside],
+        "slow": drips,
+    }
+    return figures, {
+        "slow loris: every request of the others gets its 200, with the right items": all(
+            set(each.statuses) == {200} and not each.errors and not each.wrong for each in beside
+        ),
+        f"slow loris: p99 of the others at most {SLOW_TIMES:g} times": p99[1] <= SLOW_TIMES * p99[0],
+        "slow loris: every slow connection is answered 408 and closed": all(
+            each["closed"] == each["connections"] and each["statuses"] == {"408": each["connections"]} for each in drips
+        ),
+    }
+
+
+def worker_killed(server: Server, asked: Asked, per_s: float) -> tuple[dict[str, Any], dict[str, bool]]:
+    """kill -9 of one of two workers in the middle of an open loop."""
+    rate, seconds, after = KILL_RATE * per_s, 20.0, 5.0
+    before = set(server.workers())
+    victim = min(before)
+    killer = os.fork()
+    if killer == 0:  # not a thread: it would stop the generator
+        time.sleep(after)
+        os.kill(victim, signal.SIGKILL)
+        os._exit(0)
+    result = asked.open_loop(rate, seconds, seed=20)
+    os.waitpid(killer, 0)
+    now = _idle_workers(server, len(before))
+    spent = {pid: processor_s(pid) for pid in now}
+    again = asked.open_loop(rate, 5.0, seed=21)
+    shares = [processor_s(pid) - spent[pid] for pid in now]
+    lost = sum(result.errors.values())
+    figures = {
+        "workers": len(before),
+        "killed_after_s": after,
+        "while_killed": result.summary(),
+        "p99_ms_of_each_second": [round(result.percentile(99, 200, s, s + 1), 3) for s in range(int(seconds))],
+        "afterwards": again.summary(),
+        "processor_s_of_each_worker_afterwards": [round(share, 2) for share in shares],
+    }
+    return figures, {
+        # Until the kernel has taken its memory back, its connections stay open, and nobody reads them.
+        f"worker killed: fewer requests are lost than come in {LOST_S * 1000:g} ms": lost < rate * LOST_S,
+        "worker killed: the others get 200 with the right items": set(result.statuses) == {200} and not result.wrong,
+        "worker killed: it comes back and takes its share": (
+            len(now) == len(before) and victim not in now and min(shares) >= LEAST_SHARE * sum(shares)
+        ),
+        "worker killed: afterwards all is well": set(again.statuses) == {200} and not again.errors and not again.wrong,
+    }
+
+
+def _idle_workers(server: Server, count: int) -> set[int]:
+    """The workers, when there are so many again and none is starting any more."""
+    deadline = time.monotonic() + BACK_S
+    while time.monotonic() < deadline:
+        found = server.workers()
+        spent = sum(map(processor_s, found))
+        time.sleep(1)
+        if len(found) == count and set(server.workers()) == set(found) and sum(map(processor_s, found)) - spent < 0.2:
+            break
+    return set(server.workers())
+
+
+def _asked(server: Server, bodies: list[bytes]) -> Asked:
+    url = f"{server.url}/recall"
+    return Asked(url, bodies, answers_alone(url, bodies))
+
+
+def _described(bundle: Path) -> dict[str, Any]:
+    manifest = read_manifest(bundle)
+    return {"items": manifest.items, "users": manifest.queries, "dimension": manifest.dimension}
+
+
+if __name__ == "__main__":
+    main()

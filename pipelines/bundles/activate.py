@@ -1,0 +1,101 @@
+"""`towers bundles`: lists the bundles of a root and chooses which of them answers.
+
+Changes the root's `active.json` (`serving.bundle.versions`), which running services follow, and prints the new state in
+one line on stderr. Before a bundle is named there, it is opened, verified and probed with real searches.
+"""
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from pipelines.console import say
+from serving.bundle.active import Active
+from serving.bundle.versions import Versions
+from serving.recall.self_test import open_probed
+
+
+def show(root: Path) -> None:
+    """Prints the bundles of a root as a table, newest first.
+
+    Raises:
+        BundleError: the root does not exist, or its `active.json` is damaged.
+    """
+    versions = Versions(root)
+    infos = versions.list()
+    table = Table("bundle", "state", "model", "created", Column("items", justify="right"), "problem")
+    for info in infos:
+        created = "" if info.created_at is None else info.created_at.strftime("%Y-%m-%d %H:%M:%S %Z")
+        items = "" if info.items is None else f"{info.items:,}"
+        # A bad name may hold bytes that are not text.
+        name = info.name.encode(errors="backslashreplace").decode()
+        cells = (name, info.state, info.model_version or "", created, items, info.problem or "")
+        table.add_row(*(Text(cell) for cell in cells))
+    Console().print(table)
+    if not any(info.state == "active" for info in infos):
+        say(f"none of them is active; name one: towers bundles activate NAME --root {root}")
+
+
+def activate(root: Path, name: str) -> Active:
+    """Makes the services of a root answer from another bundle.
+
+    Raises:
+        BundleError: the bundle does not exist, is damaged, or fails a real search.
+    """
+    versions = Versions(root)
+    told = _checked(versions, name)
+    active = versions.activate(name)
+    before = f", after {active.previous[0]}" if active.previous else ""
+    say(f"active: {told}{before}")
+    return active
+
+
+def rollback(root: Path) -> str:
+    """Makes the services of a root answer from the previously active bundle again.
+
+    Raises:
+        BundleError: there is no previous bundle, or it is damaged or fails a real search.
+    """
+    versions = Versions(root)
+    now = versions.read()
+    name = versions.before(now)
+    told = _checked(versions, name)
+    versions.rollback(expected=name)
+    say(f"active: {told}, back from {now.active}")
+    return name
+
+
+def canary(root: Path, name: str, share: float) -> Active:
+    """Makes the services of a root answer a share of the users from another bundle.
+
+    Args:
+        root: the directory of bundles.
+        name: of the other bundle.
+        share: of the users, in (0, 1].
+
+    Raises:
+        BundleError: as `activate`, or the share is wrong, or the bundle is already active.
+    """
+    versions = Versions(root)
+    told = _checked(versions, name)
+    active = versions.set_canary(name, share)
+    say(f"canary: {told} for {share:.2%} of the users, beside {active.active}")
+    return active
+
+
+def clear_canary(root: Path) -> Active:
+    """Makes the services of a root answer every user from the active bundle.
+
+    Raises:
+        BundleError: no bundle is active.
+    """
+    active = Versions(root).clear_canary()
+    say(f"no canary: {active.active} answers every user")
+    return active
+
+
+def _checked(versions: Versions, name: str) -> str:
+    """Opens a bundle with its tower, verifies and probes it; returns a short description."""
+    manifest = open_probed(versions.path(name)).bundle.manifest
+    return f"{name} (model {manifest.model_version}, {manifest.items:,} items)"

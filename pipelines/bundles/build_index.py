@@ -1,0 +1,120 @@
+"""`towers index`: builds the index a bundle's catalogue needs and tunes it until its measured recall is enough.
+
+The target is recall@100 against exact search. The bundle gets `index/<digest>/`, and its manifest records the
+build, the search settings and the measurements.
+"""
+
+import os
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from pipelines.bundles.tune_index import nearly_as, single_query_s, tune
+from pipelines.console import say
+from pipelines.errors import DataError
+from serving.bundle.manifest import MANIFEST, IndexInfo
+from serving.bundle.reader import Bundle
+from serving.bundle.writer import replace_index
+from serving.files.staging import refuse_existing, remove
+from serving.search.exact import ExactIndex
+from serving.search.index import Floats, Index
+from serving.search.scann import SAMPLE_PER_LEAF, SMALL_SAMPLE_PER_LEAF, ScannIndex
+from serving.search.scann_parameters import EXACT_BELOW, TUNED_K, ScannParameters
+
+SAMPLE = 2_000
+TARGET_RECALL = 0.98
+
+
+def run(
+    bundle: Path,
+    *,
+    target_recall: float = TARGET_RECALL,
+    kind: Literal["auto", "exact", "scann"] = "auto",
+    seed: int = 0,
+    like: IndexInfo | None = None,
+) -> IndexInfo:
+    """Builds, tunes, measures and publishes a bundle's index, replacing any existing one.
+
+    Args:
+        bundle: the bundle directory.
+        target_recall: recall@100 against exact search that the index must reach, in (0, 1].
+        kind: "auto" uses exact search below 20,000 items.
+        seed: picks the queries to measure with.
+        like: the index of the bundle from which this one was just made, with nearly the same vectors; its settings are
+            reused if they still reach the target.
+
+    Returns:
+        The manifest's new entry about the index.
+
+    Raises:
+        DataError: an argument is wrong, or the target cannot be reached.
+        BundleError: the bundle is damaged, or ScaNN is not installed on this platform.
+        OSError: the bundle's directory is not writable.
+    """
+    if not 0 < target_recall <= 1:
+        raise DataError(f"--target-recall must lie in (0, 1], got {target_recall:g}")
+    # With `like`, the bundle was verified when it was written a moment ago.
+    opened = Bundle.open(bundle, verify=like is None)
+    refuse_existing(bundle / MANIFEST, overwrite=True)
+    if kind == "auto":
+        kind = "exact" if opened.manifest.items < EXACT_BELOW else "scann"
+    queries = opened.sample_queries(SAMPLE, seed)
+    if kind == "exact":
+        info = IndexInfo(kind="exact", measured=_measure(ExactIndex(opened.recall_vectors), queries, 1.0, 0.0, 0))
+        replace_index(bundle, info)
+    else:
+        info = _build_scann(opened, queries, target_recall, like)
+    say(_summary(info))
+    return info
+
+
+def _build_scann(bundle: Bundle, queries: Floats, target: float, like: IndexInfo | None) -> IndexInfo:
+    k = min(TUNED_K, bundle.manifest.items)
+    truth, _ = ExactIndex(bundle.recall_vectors).search(queries, k)
+    say(f"build: ScaNN over {bundle.manifest.items:,} x {bundle.manifest.dimension}")
+    start = time.perf_counter()
+    kept = None if like is None or like.kind != "scann" else ScannParameters(**like.parameters)
+    sample = SAMPLE_PER_LEAF if kept is None else SMALL_SAMPLE_PER_LEAF
+    built = ScannIndex.build(bundle.recall_vectors, kept, sample_per_leaf=sample)
+    build_s = time.perf_counter() - start
+    found = None if kept is None else nearly_as(built, queries, truth, target)
+    index, recall = found or tune(built, queries, truth, target)
+    # Inside the bundle, so that moving the index into place is a rename on one file system.
+    staging = bundle.path / f".index.{os.getpid()}.partial"
+    for unfinished in bundle.path.glob(".index.*.partial"):
+        remove(unfinished)
+    try:
+        index.save(staging)
+        size = sum(path.stat().st_size for path in staging.iterdir())
+        measured = _measure(index, queries, recall, build_s, size) | {"target_recall": target}
+        info = IndexInfo(kind="scann", path="index", parameters=asdict(index.parameters), measured=measured)
+        replaced = replace_index(bundle.path, info, staging).index
+    finally:
+        remove(staging)
+    return replaced or info
+
+
+def _measure(index: Index, queries: Floats, recall: float, build_s: float, size: int) -> dict[str, Any]:
+    single_s = single_query_s(index, queries, TUNED_K)
+    start = time.perf_counter()
+    index.search(queries, TUNED_K)
+    batched_s = time.perf_counter() - start
+    return {
+        f"recall_at_{TUNED_K}": round(recall, 5),
+        "queries": len(queries),
+        "single_query_ms": round(1000 * single_s, 4),
+        "batched_queries_per_s": round(len(queries) / batched_s, 1),
+        "build_s": round(build_s, 3),
+        "bytes": size,
+        "processors": os.cpu_count(),
+    }
+
+
+def _summary(info: IndexInfo) -> str:
+    measured = info.measured
+    return (
+        f"index: {info.kind}, recall@{TUNED_K} {measured[f'recall_at_{TUNED_K}']:.4f} against exact search, "
+        f"{measured['single_query_ms']:.2f} ms a query, {measured['batched_queries_per_s']:,.0f} queries/s in a batch, "
+        f"{measured['bytes'] / 1e6:,.1f} MB, built in {measured['build_s']:.1f} s"
+    )

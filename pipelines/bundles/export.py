@@ -1,0 +1,228 @@
+"""`towers export`: writes a bundle from a run.
+
+The bundle holds both towers, the vectors of all items and known users, seen items, attributes and lineage.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from pipelines.bundles.popular_segments import popular_segments
+from pipelines.bundles.prior import BundlePrior
+from pipelines.console import progress
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.feature_lookup import build_tables
+from pipelines.dataset.heldout import seen, seen_times
+from pipelines.dataset.lists import select_lists
+from pipelines.dataset.vocabulary import load_features
+from pipelines.errors import DataError
+from serving.bundle.manifest import MANIFEST, Manifest
+from serving.bundle.manifest import FeatureSpec as RequestFeature
+from serving.bundle.writer import write_bundle
+from serving.files.staging import refuse_existing
+from towers.config.recipe import Config, load_config
+from towers.config.sections import PriorConfig
+from towers.data.events import Floats, Int32s, Int64s
+from towers.data.feature_tables import Tables
+from towers.evaluation.validation import embed_all, informed
+from towers.features.encoder import FeatureSpec
+from towers.model.graphs import connect_graphs
+from towers.model.prior import deviation
+from towers.model.two_tower import TwoTower, save_tower
+
+LIBRARIES = ("tensorflow", "tf-keras", "tensorflow-recommenders", "numpy", "polars")
+KNOWN_SPLITS = ("train", "valid")  # what a service may know; the test events are for the report only
+USERS = 65_536  # users encoded at once
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run, read back: its recipe, data set, model with trained weights, and looked-up tables."""
+
+    config: Config
+    summary: dict[str, Any]
+    dataset: Dataset
+    model: TwoTower
+    tables: Tables
+
+
+def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool = False) -> Manifest:
+    """Exports a run.
+
+    Args:
+        run: what `towers train` wrote; it names the data set it was trained on.
+        out: BUNDLE.
+        popular_by: a string column of the users; the bundle gets the popular items of each of its values.
+        overwrite: replace an existing bundle.
+
+    Raises:
+        DataError: RUN is incomplete, or its data set has moved or changed.
+        OutputExistsError: BUNDLE exists.
+        BundleError: the written bundle cannot be read back.
+    """
+    refuse_existing(out, overwrite=overwrite, marker=MANIFEST)
+    trained = load_run(run)
+    model, tables, dataset = trained.model, trained.tables, trained.dataset
+    items = informed(model.candidate_tower, tables.items)
+    if not items.any():
+        raise DataError(f"{run}: no item has a trained feature; nothing to recall")
+    row_of = np.where(items, np.cumsum(items) - 1, -1)
+    offsets, seen_items = seen(dataset, KNOWN_SPLITS)
+    users, query_vectors = _query_vectors(model, tables, offsets, seen_items, seen_times(dataset, KNOWN_SPLITS))
+    popularity = np.bincount(seen_items, minlength=dataset.manifest.items)
+    segments = None if popular_by is None else popular_segments(dataset, popular_by, offsets, row_of[seen_items])
+    offsets, seen_items = select_lists(users, offsets, row_of[seen_items].astype(np.int32))
+    exponent = float(model.candidate_tower.norm_exponent)
+    item_vectors = embed_all(model.candidate_tower.serve, tables.items)[items]
+    prior = _prior(trained, deviation(query_vectors, item_vectors))
+    # Named by its content: the same vectors have the same version.
+    digest = hashlib.sha256(np.ascontiguousarray(item_vectors).data)
+    digest.update(np.ascontiguousarray(query_vectors).data)
+    if prior is not None:
+        digest.update(prior.shares[items].tobytes())
+        digest.update(prior.info.model_dump_json().encode())
+    version_of_vectors = digest.hexdigest()
+    return write_bundle(
+        out,
+        model_version=f"{dataset.manifest.fingerprint[:8]}-{version_of_vectors[:8]}",
+        metric="cosine" if trained.config.model.similarity == "cosine" and exponent == 1 else "dot",
+        query_features=_query_features(trained),
+        candidate_features=[request_feature(encoder.spec) for encoder in model.candidate_tower.encoders],
+        item_ids=dataset.items["item_id"].filter(pl.Series(items)),
+        item_vectors=item_vectors,
+        item_attributes=dataset.items.filter(pl.Series(items)).drop("train_count"),
+        popularity=popularity[items],
+        query_ids=dataset.users["user_id"].gather(users),
+        query_vectors=query_vectors,
+        seen_offsets=offsets,
+        seen_items=seen_items,
+        write_towers=lambda directory: _save_towers(trained, directory),
+        libraries={name: version(name) for name in LIBRARIES},
+        lineage={
+            "dataset": dataset.manifest.fingerprint,
+            "vectors": version_of_vectors,
+            "config": trained.config.model_dump(mode="json", exclude_none=True),
+            "items_without_trained_features": int((~items).sum()),
+        },
+        training=trained.summary,
+        segmented_by=popular_by,
+        popular_segments=segments,
+        **({} if prior is None else prior.writer_arguments(items)),
+        overwrite=overwrite,
+    )
+
+
+def load_run(run: Path) -> Trained:
+    """Reads a finished run and the data set it names.
+
+    Raises:
+        DataError: a part is missing, or the data set is not the one it was trained on.
+    """
+    if not (run / "summary.json").is_file():
+        raise DataError(f"{run}: not a finished run (no summary.json); `towers train --out {run}` makes one")
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    # Relative to the run, so both may move together.
+    dataset = Dataset.open((run / summary["dataset_path"]).resolve())
+    if dataset.manifest.fingerprint != summary["dataset"]:
+        raise DataError(
+            f"{dataset.path}: fingerprint {dataset.manifest.fingerprint[:12]}, but {run} was trained on "
+            f"{summary['dataset'][:12]}; the data set was prepared again since"
+        )
+    config = load_config(run / "config.toml")
+    learnt = load_features(run)
+    model = TwoTower(learnt.query, learnt.candidate, config)
+    tables = build_tables(model, dataset, None)
+    connect_graphs(model, tables, [dataset.events(split) for split in _trained_splits(config)])
+    # A forward pass creates the weights of the hidden layers, which the checkpoint then fills.
+    if model.query_tower.encoders:
+        first = np.zeros(1, np.int32), np.zeros(2, np.int64), np.zeros(0, np.int32)
+        model.query_tower(_constants(tables.of_users(*first)))
+    model.candidate_tower(_constants({name: rows[:1] for name, rows in tables.items.items()}))
+    tf.train.Checkpoint(model=model).read(str(run / "checkpoints" / "final")).assert_existing_objects_matched()
+    return Trained(config, summary, dataset, model, tables)
+
+
+def _prior(trained: Trained, unit: float) -> BundlePrior | None:
+    """Returns the prior that the run ended with, in served units; None if the recipe or the data have none."""
+    given = trained.summary["stages"][-1].get("prior")
+    if given is None:
+        return None
+    splits = _trained_splits(trained.config)
+    return BundlePrior.of_dataset(trained.dataset, KNOWN_SPLITS, splits, PriorConfig(**given), unit)
+
+
+def _trained_splits(config: Config) -> tuple[str, ...]:
+    return KNOWN_SPLITS if config.data.refit else KNOWN_SPLITS[:1]
+
+
+def request_feature(spec: FeatureSpec) -> RequestFeature:
+    """Describes a feature as requests and the bundle's manifest do."""
+    return RequestFeature(name=spec.name, kind=spec.config.kind, dtype=spec.dtype.name, length=spec.length)
+
+
+def _query_inputs(spec: FeatureSpec) -> list[RequestFeature]:
+    """Describes a query feature as requests do: neighbours and sequences arrive as a history of items."""
+    feature = request_feature(spec)
+    if feature.kind in ("neighbours", "sequence"):
+        feature = feature.model_copy(update={"kind": "history"})
+    if spec.times is None:
+        return [feature]
+    return [feature, RequestFeature(name=spec.times, kind="history_times", dtype="int64", length=spec.length)]
+
+
+def _query_features(trained: Trained) -> list[RequestFeature]:
+    """Returns what a request may send. With task = "similarity" it sends an item, so the id is not a user's."""
+    if trained.config.task == "retrieval":
+        return [each for encoder in trained.model.query_tower.encoders for each in _query_inputs(encoder.spec)]
+    features = [request_feature(encoder.spec) for encoder in trained.model.candidate_tower.encoders]
+    return [each.model_copy(update={"kind": "item"}) if each.kind == "id" else each for each in features]
+
+
+def _query_vectors(
+    model: TwoTower, tables: Tables, offsets: Int64s, items: Int32s, times: Int64s | None
+) -> tuple[Int32s, Floats]:
+    """Returns numbers and vectors of the users about whom anything is known, even if only their seen items."""
+    users, vectors = [], []
+    count = len(offsets) - 1
+    with progress("encode users", total=count, unit="users") as advance:
+        for begin in range(0, count, USERS):
+            block = np.arange(begin, min(begin + USERS, count), dtype=np.int32)
+            lists = offsets[begin : begin + len(block) + 1]
+            known, embedded = _users_known(model, tables.of_users(block, lists, items, times), len(block))
+            # A zero vector means "popular items except the seen ones"; users without seen items are left out.
+            embedded[~known] = 0
+            kept = known | (np.diff(lists) > 0)
+            users.append(block[kept])
+            vectors.append(embedded[kept])
+            advance(len(block))
+    dimension = model.settings.dimension
+    return np.concatenate(users), np.concatenate([block.reshape(-1, dimension) for block in vectors])
+
+
+def _users_known(model: TwoTower, features: dict[str, NDArray[Any]], count: int) -> tuple[NDArray[np.bool_], Floats]:
+    """Returns which users training learnt about, and all vectors; task = "similarity" learns about none."""
+    if not model.query_tower.encoders:
+        return np.zeros(count, np.bool_), np.zeros((count, model.settings.dimension), np.float32)
+    return informed(model.query_tower, features), embed_all(model.query_tower.serve, features)
+
+
+def _save_towers(trained: Trained, directory: Path) -> None:
+    model = trained.model
+    # Queries are items here, so both sides are the item tower.
+    query = model.candidate_tower if trained.config.task == "similarity" else model.query_tower
+    with progress("save towers", total=2, unit="towers") as advance:
+        for name, tower in (("query_tower", query), ("candidate_tower", model.candidate_tower)):
+            save_tower(tower, directory / name)
+            advance(1)
+
+
+def _constants(features: dict[str, Any]) -> dict[str, tf.Tensor]:
+    return {name: tf.constant(values) for name, values in features.items()}

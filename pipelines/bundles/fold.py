@@ -1,0 +1,152 @@
+"""`towers bundles fold`: merges a bundle and the live changes since into a new bundle.
+
+The new bundle is of the same model and has no index. Its manifest records the last change it holds, so a service
+replays only later ones.
+"""
+
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from pipelines.errors import DataError
+from serving.bundle.arrays import CANDIDATE_TOWER, QUERY_TOWER
+from serving.bundle.encoder import Encoder
+from serving.bundle.manifest import MANIFEST, LiveInfo, Manifest
+from serving.bundle.prior import count_of, log_share
+from serving.bundle.reader import Bundle
+from serving.bundle.writer import write_bundle
+from serving.catalogue.journal import Journal
+from serving.catalogue.journal_file import FILE, JournalError
+from serving.catalogue.overlay import View
+from serving.catalogue.updates import Live
+from serving.files.staging import refuse_existing
+from serving.recall.recaller import Recaller
+from serving.search.exact import ExactIndex
+from serving.search.index import Rows
+
+
+def run(bundle: Path, state: Path, out: Path, *, overwrite: bool = False) -> Manifest:
+    """Merges a service's live items into a bundle.
+
+    Args:
+        bundle: the bundle, of any model whose candidate tower takes the live items' features.
+        state: the service's directory of live changes.
+        out: the new bundle.
+        overwrite: replace an existing bundle.
+
+    Raises:
+        DataError: there is no journal.
+        OutputExistsError: `out` exists.
+        BundleError: the bundle is damaged.
+    """
+    refuse_existing(out, overwrite=overwrite, marker=MANIFEST)
+    if not (state / FILE).is_file():
+        raise DataError(f"--state {state}: no {FILE} in it; it is the directory that a service was given by --state")
+    opened = Bundle.open(bundle)
+    try:
+        journal = Journal.open(state)
+        live = Live(journal, Encoder.of_items)
+        recaller = Recaller(opened, ExactIndex(opened.recall_vectors))
+        # Before the changes are read: those added meanwhile are simply replayed again.
+        last = max((change.seq for change in journal.items_since(0)), default=0)
+        live.attach(recaller.catalogue)
+        before, prior = opened.manifest.live, opened.manifest.prior
+        counted = before.events if before is not None and before.journal == journal.identity else 0
+        events = journal.events_since(counted)
+    except JournalError as error:
+        raise DataError(f"--state {state}: {error}") from None
+    held = LiveInfo(journal=journal.identity, items=last, events=events[-1][0] if events else counted)
+    journal.close()
+    # Events that the prior already counted in its own data must not count twice.
+    until = -1 if prior is None or prior.until is None else prior.until
+    taken = Counter(event.item_id for _, event in events if event.time > until)
+    return _write(opened, recaller.catalogue.live.view, taken, held, out, overwrite=overwrite)
+
+
+def _write(
+    bundle: Bundle, view: View, taken: Mapping[str, int], live: LiveInfo, out: Path, *, overwrite: bool
+) -> Manifest:
+    """Writes the bundle's rows in order: changed ones in place, new ones at the end, without the deleted ones."""
+    names, base = bundle.item_names, view.base
+    source = np.arange(base)
+    for item_id, row in view.rows.items():
+        if item_id in bundle.item_rows:
+            source[bundle.item_rows[item_id]] = row
+    new = [row for item_id, row in view.rows.items() if row >= 0 and item_id not in bundle.item_rows]
+    source = np.concatenate([source, np.array(new, np.int64)])
+    kept = source >= 0
+    row_of = np.where(kept, np.cumsum(kept) - 1, -1)
+    ids = pl.Series("item_id", [*names, *(view.ids[row - base] for row in new)], pl.String).filter(pl.Series(kept))
+    vectors = np.concatenate([bundle.item_vectors, view.vectors])[source[kept]]
+    attributes = pl.concat([bundle.item_attributes, view.attributes])[source[kept]]
+    popularity = np.concatenate([bundle.popularity, np.zeros(len(new), np.int64)])[kept]
+    queries = range(bundle.manifest.queries)
+    seen = [row_of[rows][kept[rows]] for rows in map(bundle.seen, queries)]
+    manifest = bundle.manifest
+    if not kept.any():
+        raise DataError(f"{bundle.path}: every item of it was deleted; a bundle holds at least one")
+    return write_bundle(
+        out,
+        model_version=manifest.model_version,
+        metric=manifest.metric,
+        query_features=manifest.query_features,
+        candidate_features=manifest.candidate_features,
+        item_ids=ids,
+        item_vectors=vectors,
+        item_attributes=attributes,
+        popularity=popularity,
+        query_ids=bundle.query_ids,
+        query_vectors=bundle.query_vectors,
+        seen_offsets=np.cumsum([0, *map(len, seen)]),
+        seen_items=np.concatenate([np.empty(0, np.int64), *seen]),
+        write_towers=lambda directory: _copy_towers(bundle, directory),
+        libraries=manifest.libraries,
+        lineage=manifest.lineage | {"folded": {"from": bundle.path.name, "items": len(view.living)}},
+        training=manifest.training,
+        live=live,
+        **_prior_with_events(bundle, ids, taken),
+        segmented_by=manifest.segmented_by,
+        popular_segments=_segments(bundle, row_of),
+        overwrite=overwrite,
+    )
+
+
+def _prior_with_events(bundle: Bundle, ids: pl.Series, taken: Mapping[str, int]) -> dict[str, Any]:
+    """Adds later events to the prior and the popular counts; each counts as much as the window's mean event.
+
+    Args:
+        bundle: the old bundle.
+        ids: [N] ids of the new bundle.
+        taken: how often each item was taken since.
+    """
+    prior = bundle.manifest.prior
+    if prior is None or bundle.item_prior is None:
+        return {}
+    known = np.array([bundle.item_rows.get(item_id, -1) for item_id in ids], np.int64)
+    there = known >= 0
+    more = prior.event_weight * np.array([taken.get(item_id, 0) for item_id in ids], np.float64)
+    shares = np.where(there[:, np.newaxis], bundle.item_prior[known], np.array(prior.new_item, np.float32))
+    counts = count_of(shares[:, 0], prior.mean_count) + more
+    shares[:, 0] = np.where(more > 0, log_share(counts, prior.mean_count), shares[:, 0])
+    popular = np.where(there, bundle.popular_counts[known], 0) + more
+    return {"prior": prior, "item_prior": shares, "popular_counts": popular}
+
+
+def _segments(bundle: Bundle, row_of: Rows) -> pl.DataFrame | None:
+    """Returns the popular items of each segment by their new rows."""
+    if bundle.manifest.segmented_by is None:
+        return None
+    renumbered = [(segment, row_of[rows], counts) for segment, (rows, counts) in bundle.segments.items()]
+    lists = [(segment, rows[rows >= 0].tolist(), counts[rows >= 0].tolist()) for segment, rows, counts in renumbered]
+    schema: dict[str, Any] = {"segment": pl.String, "rows": pl.List(pl.Int64), "counts": pl.List(pl.Int64)}
+    return pl.DataFrame(lists, schema=schema, orient="row")
+
+
+def _copy_towers(bundle: Bundle, directory: Path) -> None:
+    for name in (QUERY_TOWER, CANDIDATE_TOWER):
+        shutil.copytree(bundle.path / name, directory / name)

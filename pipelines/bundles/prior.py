@@ -1,0 +1,121 @@
+"""Builds what a bundle stores of its popularity prior: its items' log shares and popular counts, and the weights.
+
+It provides the prior's arguments of `serving.bundle.writer.write_bundle`. The prior is data, not trained weights, so
+new counts renew it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.popularity import DAY_S, TICKS_PER_S, Counting, Doubles, last_time
+from pipelines.training.prior import counts_of
+from serving.bundle.manifest import PriorInfo
+from towers.config.sections import PriorConfig
+from towers.data.events import Events, Floats
+from towers.model.prior import log_share
+
+# An item is new if its first event lies in the last NEW_DAYS days.
+NEW_DAYS = 30
+
+
+@dataclass(frozen=True)
+class BundlePrior:
+    """The prior of N items.
+
+    Attributes:
+        info: the weights and the source of the counts.
+        shares: float32 [N, 2], log shares now and in training.
+        counts: [N], the current counts.
+    """
+
+    info: PriorInfo
+    shares: Floats
+    counts: Doubles
+
+    @classmethod
+    def make(
+        cls,
+        given: PriorConfig,
+        *,
+        counts: Doubles,
+        past: Floats,
+        new: NDArray[np.bool_],
+        until: int | None,
+        events: int,
+        unit: float = 1.0,
+    ) -> "BundlePrior":
+        """Builds a prior from counts.
+
+        Args:
+            given: the weights.
+            counts: [N] events of each item in the window.
+            past: [N] log shares in training.
+            new: [N] which items are new.
+            until: time of the latest event, in seconds since 1970.
+            events: number of events counted.
+            unit: the unit of the weights.
+        """
+        mean = float(counts.mean())
+        shares = np.stack([log_share(counts, mean), past], axis=1)
+        nothing = float(log_share(np.zeros(1), mean)[0])
+        middle = np.median(shares[new], axis=0) if new.any() else np.full(2, nothing)
+        info = PriorInfo(
+            days=given.days,
+            users_alike=given.users_alike,
+            now=given.now * unit,
+            past=given.past * unit,
+            length=given.length * unit,
+            until=until,
+            mean_count=mean,
+            event_weight=float(counts.sum()) / max(events, 1),
+            new_item=(float(middle[0]), float(middle[1])),
+        )
+        return cls(info, shares, counts)
+
+    @classmethod
+    def of_dataset(
+        cls, data: Dataset, known: Sequence[str], trained: Sequence[str], given: PriorConfig, unit: float
+    ) -> "BundlePrior":
+        """Builds the prior of a data set's items: now from the known splits, past from the trained ones.
+
+        Args:
+            data: the data set.
+            known, trained: names of splits.
+            given: the weights.
+            unit: the standard deviation of the scores, which is the unit of the weights.
+        """
+        counting = Counting(given.days, given.users_alike)
+        parts = [data.events(split).taken() for split in known]
+        end, counts = last_time(parts), counts_of(data, known, counting)
+        alone = counts if not given.users_alike else counts_of(data, known, Counting(given.days))
+        return cls.make(
+            given,
+            counts=counts,
+            past=log_share(counts_of(data, trained, Counting())),
+            new=new_items(parts, data.manifest.items, data.manifest.time_unit),
+            until=None if end is None else end // TICKS_PER_S[data.manifest.time_unit or "s"],
+            events=int(alone.sum()),
+            unit=unit,
+        )
+
+    def writer_arguments(self, items: NDArray[np.bool_]) -> dict[str, Any]:
+        """Returns the arguments of `write_bundle` for the items that the bundle holds."""
+        return {"popular_counts": self.counts[items], "prior": self.info, "item_prior": self.shares[items]}
+
+
+def new_items(parts: Sequence[Events], items: int, time_unit: str | None) -> NDArray[np.bool_]:
+    """[items] which items were first taken in the last 30 days of the events."""
+    first = np.full(items, np.iinfo(np.int64).max)
+    end = last_time(parts)
+    for part in parts:
+        if part.time is not None:
+            np.minimum.at(first, np.asarray(part.item), np.asarray(part.time))
+    if end is None or time_unit not in TICKS_PER_S:
+        return np.zeros(items, np.bool_)
+    new: NDArray[np.bool_] = (first <= end) & (first > end - NEW_DAYS * DAY_S * TICKS_PER_S[time_unit])
+    return new

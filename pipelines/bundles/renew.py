@@ -1,0 +1,105 @@
+"""`towers export --prior-from`: renews a bundle's prior from newer events, without training.
+
+The new bundle keeps the towers, vectors and weights; its prior, popular items and index are those of EVENTS, which are
+read as `towers prepare` reads them.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pipelines.bundles import build_index
+from pipelines.bundles.prior import BundlePrior
+from pipelines.console import say
+from pipelines.dataset.popularity import TICKS_PER_S, Counting, Doubles, item_counts
+from pipelines.errors import DataError
+from pipelines.ingest.events import read_events
+from pipelines.ingest.filters import narrow
+from pipelines.ingest.formats.rejects import Rejects
+from pipelines.ingest.formats.source import open_source
+from serving.bundle.manifest import MANIFEST, Manifest, read_manifest
+from serving.bundle.reader import Bundle
+from serving.bundle.writer import replace_prior
+from serving.files.staging import refuse_existing, staged
+from towers.config.recipe import parse_config
+from towers.config.sections import PriorConfig
+from towers.data.events import Events
+
+FIELDS = ("days", "users_alike", "now", "past", "length")
+
+
+def run(bundle: Path, events: Path, out: Path, *, format: str = "auto", overwrite: bool = False) -> Manifest:
+    """Renews the prior of a bundle.
+
+    Args:
+        bundle: BUNDLE.
+        events: EVENTS: a file, or a folder of a public format; must reach back as far as the prior's window.
+        out: the new bundle.
+        format: format of the files; auto detects it.
+        overwrite: replace an existing bundle.
+
+    Raises:
+        BundleError: BUNDLE is damaged.
+        DataError: it has no prior, or EVENTS cannot be read, have no times, or hold none of its items.
+        OutputExistsError: `out` exists.
+    """
+    refuse_existing(out, overwrite=overwrite, marker=MANIFEST)
+    opened = Bundle.open(bundle)
+    old = opened.manifest.prior
+    if old is None or opened.item_prior is None:
+        raise DataError(f"{bundle}: has no prior; model.prior = 'validation' trains one, on data with times")
+    given = PriorConfig(**{name: getattr(old, name) for name in FIELDS})
+    counted = _counted(opened, events, format, Counting(given.days, given.users_alike))
+    made = BundlePrior.make(
+        given,
+        counts=counted.counts,
+        past=opened.item_prior[:, 1],
+        new=np.zeros(opened.manifest.items, np.bool_),
+        until=counted.until,
+        events=counted.events,
+    )
+    # The events alone do not tell which items are new, so a new item's share relative to the mean stays.
+    info = made.info.model_copy(update={"new_item": old.new_item})
+    # The index is built before publishing, so the bundle is complete or absent.
+    with staged(out, overwrite=overwrite, marker=MANIFEST) as directory:
+        replace_prior(opened, directory, info, made.shares, made.counts)
+        before = opened.manifest.index
+        if before is not None:
+            target = before.measured.get("target_recall", build_index.TARGET_RECALL)
+            build_index.run(directory, target_recall=target, kind=before.kind, like=before)
+    say(f"{out}: the prior counts {counted.events:,} events; {counted.of_others:,} more are of items not in {bundle}")
+    return read_manifest(out)
+
+
+@dataclass(frozen=True)
+class _Counted:
+    counts: Doubles
+    until: int
+    events: int
+    of_others: int
+
+
+def _counted(bundle: Bundle, path: Path, format: str, counting: Counting) -> _Counted:
+    """Counts the bundle's items in a file of events; `events` are those of the window."""
+    raw = bundle.manifest.lineage.get("config", {}).get("data", {})
+    config = parse_config({"data": raw}, origin=f"{bundle.path}: lineage").data
+    rejects = Rejects(hint="mend the file, or leave the rows out")
+    table = read_events(open_source(path, None, None, format, config, skip=False), config, None, rejects)
+    # Repeated pairs are treated as in training; minimum counts do not apply here.
+    narrow(table, config.model_copy(update={"min_user_events": 1, "min_item_events": 1}))
+    if table.time is None or table.time_unit not in TICKS_PER_S:
+        raise DataError(f"{path}: the events have no times; a prior counts those of its window")
+    row = np.array([*map(bundle.item_rows.find, table.item_ids.to_list())], np.int64)[table.item]
+    known = row >= 0 if table.weight is None else (row >= 0) & (table.weight > 0)
+    if not known.any():
+        raise DataError(f"{path}: none of its {len(table):,} events is of an item of {bundle.path}")
+    until = int(table.time[known].max())
+    # In file order, which does not matter for counting.
+    part = Events(
+        table.user[known], row[known].astype(np.int32), np.array([0, np.count_nonzero(known)]), table.time[known]
+    )
+    items, unit = bundle.manifest.items, table.time_unit
+    counts = item_counts([part], items, counting, time_unit=unit, until=until)
+    events = int(item_counts([part], items, Counting(counting.days), time_unit=unit, until=until).sum())
+    return _Counted(counts, until // TICKS_PER_S[unit], events, int(np.count_nonzero(row < 0)))

@@ -1,0 +1,240 @@
+"""The command line `towers`: arguments and options only; each command's work is in the module of its name.
+
+Each command calls a `run` of `pipelines` and ends with an exit code (see `pipelines.cli.exit_codes`). It imports its
+module only when called, so `towers --help` is quick and `towers serve` loads neither `towers` nor TFRS.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from pipelines.cli import bundles, keys
+from pipelines.cli.exit_codes import KEPT, exit_code
+from pipelines.cli.export import export
+from pipelines.cli.options import Bundle, Dataset, Overrides, Overwrite, Recipe, example
+from pipelines.cli.serve import serve
+from pipelines.cli.tune import tune
+from pipelines.console import say
+
+Format = Literal["auto", "csv", "parquet", "jsonl", "movielens", "recbole", "lightgcn", "pairs"]
+
+app = typer.Typer(
+    help="Two-tower recall, end to end: prepare, train, export, index, report, serve.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.add_typer(bundles.app, name="bundles")
+app.add_typer(keys.app, name="keys")
+
+
+@app.command(epilog=example("towers synth --out world --users 10000 --items 20000"))
+def synth(
+    out: Annotated[Path, typer.Option(help="The directory to write: events, items and users as Parquet, the truth.")],
+    users: Annotated[int, typer.Option(min=1, help="Number of users.")] = 6_000,
+    items: Annotated[int, typer.Option(min=1, help="Number of items, 1,000 to 10,000,000.")] = 21_000,
+    events: Annotated[int, typer.Option(min=1, help="Number of events, about.")] = 480_000,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed writes the same world.")] = 0,
+    fashion: Annotated[float, typer.Option(min=0, max=5, help="How much items come and go; 0: not at all.")] = 0.0,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write a synthetic world whose best attainable recall is known."""
+    from pipelines.synthetic import synth as command
+
+    command.run(out, users=users, items=items, events=events, seed=seed, fashion=fashion, overwrite=overwrite)
+
+
+@app.command(epilog=example("towers check --config recipes/default.toml --dataset dataset"))
+def check(
+    config: Recipe,
+    dataset: Annotated[Path | None, typer.Option(help="Check the recipe against this data set, too.")] = None,
+    overrides: Overrides = [],  # noqa: B006 - Typer copies it
+) -> None:
+    """Find everything that can be wrong with a recipe before a long run."""
+    from pipelines.training import check as command
+    from towers.config.recipe import load_config
+
+    typer.echo(command.describe(command.run(load_config(config, overrides), dataset), dataset))
+
+
+@app.command(epilog=example("towers losses"))
+def losses() -> None:
+    """List every loss with its formula, options and paper."""
+    from pipelines.cli import losses as command
+
+    typer.echo(command.run())
+
+
+@app.command(epilog=example("towers samplers"))
+def samplers() -> None:
+    """List every sampler with its formula, options and paper."""
+    from pipelines.cli import samplers as command
+
+    typer.echo(command.run())
+
+
+@app.command(epilog=example("towers prepare --events u.data --format movielens --out dataset"))
+def prepare(
+    events: Annotated[Path, typer.Option(help="The events: a file, or a folder of a public format.")],
+    out: Annotated[Path, typer.Option(help="The data set to write.")],
+    items: Annotated[Path | None, typer.Option(help="Attributes of the items: a file.")] = None,
+    users: Annotated[Path | None, typer.Option(help="Attributes of the users: a file.")] = None,
+    format: Annotated[Format, typer.Option(help="How the files are written; auto looks at them.")] = "auto",
+    config: Annotated[Path | None, typer.Option(help="A recipe; its data section maps columns and splits.")] = None,
+    overrides: Overrides = [],  # noqa: B006
+    on_bad_rows: Annotated[
+        Literal["error", "skip"], typer.Option(help="Stop at a bad row, or leave it out and count it in 'rejects'.")
+    ] = "error",
+    overwrite: Overwrite = False,
+) -> None:
+    """Turn raw events, items and users into a data set with its splits."""
+    from pipelines.ingest import prepare as command
+    from towers.config.recipe import Config, load_config
+
+    if overrides and config is None:
+        raise typer.BadParameter("needs the recipe that it overrides; add --config RECIPE.toml", param_hint="--set")
+    data = (load_config(config, overrides) if config else Config()).data
+    command.run(
+        data, events, out, items=items, users=users, format=format, on_bad_rows=on_bad_rows, overwrite=overwrite
+    )
+
+
+@app.command(
+    epilog=example(
+        "towers train --dataset dataset --config recipes/default.toml --out run",
+        "towers train --dataset dataset --config my.toml --set train.epochs=3 --out r",
+    )
+)
+def train(
+    dataset: Dataset,
+    config: Recipe,
+    out: Annotated[Path, typer.Option(help="The run to write: settings, checkpoints, summary.")],
+    overrides: Overrides = [],  # noqa: B006
+    fresh: Annotated[bool, typer.Option("--fresh", help="Discard the unfinished work of an interrupted run.")] = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Train the two towers; an interrupted run goes on where it stopped."""
+    from pipelines.training import train as command
+    from towers.config.recipe import load_config
+
+    command.run(load_config(config, overrides), dataset, out, resume=not fresh, overwrite=overwrite)
+    say(command.verdict(out, dataset))
+
+
+app.command(
+    epilog=example(
+        "towers tune --dataset dataset --budget-minutes 60 --out tuned.toml",
+        "towers tune --dataset dataset --config my.toml --trials 20 --out tuned.toml",
+    )
+)(tune)
+
+
+app.command(
+    epilog=example(
+        "towers export --run run --out bundle",
+        "towers export --bundle bundle --prior-from events.csv --out renewed",
+    )
+)(export)
+
+
+@app.command(epilog=example("towers index --bundle bundle --target-recall 0.98"))
+def index(
+    bundle: Bundle,
+    target_recall: Annotated[
+        float, typer.Option(min=0.01, max=1.0, help="Recall@100 against exact search to tune for.")
+    ] = 0.98,
+    kind: Annotated[
+        Literal["auto", "exact", "scann"], typer.Option(help="The index; auto takes exact search for small catalogues.")
+    ] = "auto",
+) -> None:
+    """Build the bundle's index, tuned until its measured recall reaches the target."""
+    from pipelines.bundles import build_index as command
+
+    command.run(bundle, target_recall=target_recall, kind=kind)
+
+
+@app.command(epilog=example("towers report --bundle bundle --dataset dataset --out report"))
+def report(
+    bundle: Bundle,
+    dataset: Dataset,
+    out: Annotated[
+        Path, typer.Option(help="The directory to write: report.json, per_user.parquet or per_item.parquet.")
+    ],
+    overwrite: Overwrite = False,
+) -> None:
+    """Measure a bundle on the data set's test events, beside its baselines."""
+    from pipelines.evaluation import report as command
+
+    command.run(bundle, dataset, out, overwrite=overwrite)
+
+
+@app.command(epilog=example("towers recall --bundle bundle --k 100 --out recall.parquet"))
+def recall(
+    bundle: Bundle,
+    k: Annotated[int, typer.Option("--k", min=1, help="Items for each user.")],
+    out: Annotated[Path, typer.Option(help="The Parquet file to write.")],
+    users: Annotated[Path | None, typer.Option(help="Only these users: a file with a column user_id.")] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Recall for every user at once, resumable and in bounded memory."""
+    from pipelines.bundles import bulk_recall as command
+
+    command.run(bundle, k, out, users=users, overwrite=overwrite)
+
+
+app.command(
+    epilog=example(
+        "towers serve --bundle bundle --port 8000",
+        "towers serve --bundle bundles --state state --workers 4 --keys keys.toml",
+        "towers serve --config serve.toml",
+    )
+)(serve)
+
+
+@app.command(
+    epilog=example("towers query --bundle bundle --user 42", "towers query --url http://127.0.0.1:8000 --user 42")
+)
+def query(
+    user: Annotated[str, typer.Option(help="The user's id.")],
+    bundle: Annotated[Path | None, typer.Option(help="Ask this bundle; beside --url it gives only the titles.")] = None,
+    url: Annotated[str | None, typer.Option(help="Ask the service at this address.")] = None,
+    k: Annotated[int, typer.Option("--k", min=1, help="Number of items; of a bundle at most 1,000.")] = 10,
+) -> None:
+    """Show what one user is recommended, from a bundle or a running service.
+
+    A service that asks for keys gets the one in the variable TOWERS_API_KEY.
+    """
+    from pipelines.service import query as command
+
+    if bundle is None and url is None:
+        raise typer.BadParameter("give one of them", param_hint="--bundle / --url")
+    command.run(user, bundle=bundle, url=url, k=k)
+
+
+@app.command(epilog=example("towers demo"))
+def demo(
+    out: Annotated[Path, typer.Option(help="The directory to work in.")] = Path("demo"),
+) -> None:
+    """Run the whole path on a synthetic world and show what comes out."""
+    from pipelines.cli import demo as command
+
+    command.run(out)
+
+
+@app.command(epilog=example("towers doctor"))
+def doctor() -> int:
+    """Say what this machine has of what the commands need, and what to do where something lacks; exit code 1 then."""
+    from pipelines.cli import doctor as command
+
+    return 1 if command.run() else 0
+
+
+def main() -> None:
+    """The entry point: turns every way a command can end into an exit code and at most one line."""
+    words = sys.argv[1:] or ["--help"]
+    kept = KEPT.get(words[0], "no unfinished output is left")
+    # Typer parses arguments with pydantic, which may be what is broken.
+    command = doctor if words == ["doctor"] else lambda: app(words, prog_name="towers", standalone_mode=False)
+    sys.exit(exit_code(command, kept=kept))

@@ -1,0 +1,74 @@
+"""The options of `towers bundles`: list, activate, rollback, canary; the work is in `pipelines.bundles.activate`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipelines.cli.options import example
+
+Root = Annotated[Path, typer.Option(help="The directory of bundles; each is a directory that 'towers export' wrote.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The bundle: the name of its directory in the root.")]
+
+app = typer.Typer(help="Show the bundles of a directory, and choose which one answers.")
+
+
+@app.command("list", epilog=example("towers bundles list --root bundles"))
+def show(root: Root) -> None:
+    """List the bundles: which one answers, which did before, which are broken."""
+    from pipelines.bundles import activate as command
+
+    command.show(root)
+
+
+@app.command(epilog=example("towers bundles activate 2024-06-01 --root bundles"))
+def activate(name: Name, root: Root) -> None:
+    """Answer from another bundle, once it is verified and real searches work."""
+    from pipelines.bundles import activate as command
+
+    command.activate(root, name)
+
+
+@app.command(epilog=example("towers bundles fold --bundle bundle --state state --out bundles/2024-06-01"))
+def fold(
+    bundle: Annotated[Path, typer.Option(help="A bundle, written by 'towers export'.")],
+    state: Annotated[Path, typer.Option(help="The directory in which a service keeps live changes.")],
+    out: Annotated[Path, typer.Option(help="The bundle to write; 'towers index' builds its index.")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a bundle that is already there.")] = False,
+) -> None:
+    """Write a bundle that holds the items which changed while a service ran."""
+    from pipelines.bundles import fold as command
+
+    command.run(bundle, state, out, overwrite=overwrite)
+
+
+@app.command(epilog=example("towers bundles rollback --root bundles"))
+def rollback(root: Root) -> None:
+    """Answer from the bundle before the active one again."""
+    from pipelines.bundles import activate as command
+
+    command.rollback(root)
+
+
+@app.command(epilog=example("towers bundles canary 2024-06-01 --share 0.05 --root bundles"))
+def canary(
+    root: Root,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="The bundle; none with --clear.", show_default=False)
+    ] = None,
+    share: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Of the users, above 0 and at most 1.", show_default=False)
+    ] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Answer every user from the active bundle again.")] = False,
+) -> None:
+    """Answer a share of the users from another bundle, the same users each time."""
+    from pipelines.bundles import activate as command
+
+    if clear:
+        if name is not None or share is not None:
+            raise typer.BadParameter("goes with neither a name nor --share", param_hint="--clear")
+        command.clear_canary(root)
+        return
+    if name is None or share is None:
+        raise typer.BadParameter("give NAME and --share, or --clear", param_hint="NAME / --share")
+    command.canary(root, name, share)

@@ -1,0 +1,112 @@
+"""`towers demo`: runs every step on a synthetic world and queries the resulting service over HTTP.
+
+Rewrites `world`, `dataset`, `run`, `bundle` and `report` in its directory and prints tables. Each step is the command
+of that name; `pipelines.cli.demo_service` sends the requests, `pipelines.cli.demo_view` prints the tables.
+"""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipelines.bundles import build_index, export
+from pipelines.cli import demo_view
+from pipelines.cli.demo_service import Asked, ask, running
+from pipelines.console import say
+from pipelines.dataset.dataset import Dataset
+from pipelines.evaluation import report
+from pipelines.ingest import prepare
+from pipelines.synthetic import synth
+from pipelines.training import check, train
+from serving.bundle.reader import Bundle
+from towers.config.recipe import load_config
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "default.toml"
+# Large enough for a ScaNN index and a measured recall, small enough for a few minutes on two cores.
+USERS, ITEMS, EVENTS, EPOCHS = 4_000, 21_000, 300_000, 3
+# Popularity changes as in a shop: what is popular now matters more than what was popular overall.
+FASHION = 1.0
+SHOWN = 10
+HISTORY_LENGTH = 8
+
+
+def run(
+    out: Path, *, users: int = USERS, items: int = ITEMS, events: int = EVENTS, epochs: int = EPOCHS
+) -> list[Asked]:
+    """Runs every step and shows the result.
+
+    Args:
+        out: the directory to work in; an earlier demo's output is replaced, other files are kept.
+        users: number of users of the synthetic world.
+        items: number of its items.
+        events: approximate number of its events.
+        epochs: maximum number of training epochs.
+
+    Returns:
+        The requests to the service and its answers.
+    """
+    started = time.monotonic()
+    world, dataset, trained, bundle, judged = (out / name for name in ("world", "dataset", "run", "bundle", "report"))
+    config = load_config(RECIPE, [f"train.epochs={epochs}"])
+    _step(1, f"synth: {users:,} users, {items:,} items that come into fashion and go, {events:,} events, truth known")
+    synth.run(world, users=users, items=items, events=events, seed=0, fashion=FASHION, overwrite=True)
+    _step(2, "prepare: events, items and users to a data set")
+    prepare.run(config.data, world, dataset, overwrite=True)
+    _step(3, "check: recipe and data set fit, and nothing of the future leaks into a history")
+    check.run(config, dataset)
+    _step(4, "train: two towers")
+    train.run(config, dataset, trained, resume=False, overwrite=True)
+    _step(5, "export: towers and vectors to a bundle")
+    export.run(trained, bundle, overwrite=True)
+    _step(6, "index: built, and tuned until its measured recall reaches the target")
+    build_index.run(bundle)
+    _step(7, "report: recall on events that the model has not seen")
+    content = report.run(bundle, dataset, judged, overwrite=True)
+    _step(8, "serve: the service, asked over HTTP")
+    opened, data = Bundle.open(bundle, verify=False), Dataset.open(dataset)
+    user = _choose_user(opened, data)
+    with running(bundle, out / "service.log") as url:
+        answers = ask(url, _questions(opened, data, user))
+    demo_view.show(opened, _later(data, user), user, answers, content, out, seconds=time.monotonic() - started)
+    return answers
+
+
+def _step(number: int, what: str) -> None:
+    say(f"[{number}/8] {what}")
+
+
+def _choose_user(bundle: Bundle, data: Dataset) -> str:
+    """Returns the test user whose history length fits the table best; the choice ignores the result."""
+    tests = np.diff(data.events("test").offsets)
+    numbers = {name: number for number, name in enumerate(data.users["user_id"].to_list())}
+    lengths: dict[str, int] = {
+        name: len(bundle.seen(row)) for row, name in enumerate(bundle.query_ids) if tests[numbers[name]] > 0
+    }
+    return min(lengths, key=lambda name: abs(lengths[name] - HISTORY_LENGTH))
+
+
+def _questions(bundle: Bundle, data: Dataset, user: str) -> list[tuple[str, dict[str, Any]]]:
+    """Returns one request of each kind: known user, features, history, unknown user."""
+    row = data.users["user_id"].to_list().index(user)
+    known = data.users.row(row, named=True)
+    features = {
+        spec.name: known[spec.name]
+        for spec in bundle.manifest.query_features
+        if spec.name in known and spec.kind != "id" and known[spec.name] is not None
+    }
+    history = bundle.item_ids.gather(bundle.seen(bundle.query_rows[user])).to_list()
+    return [
+        ("a known user", {"user_id": user, "k": SHOWN}),
+        ("a new user with these features", {"features": features, "k": SHOWN}),
+        ("a new user with this history", {"history": history, "k": SHOWN}),
+        ("an unknown user", {"user_id": "nobody-knows-me", "k": SHOWN}),
+    ]
+
+
+def _later(data: Dataset, user: str) -> set[str]:
+    """Returns the ids of the items that the user took in the test period."""
+    number = data.users["user_id"].to_list().index(user)
+    test = data.events("test")
+    taken = test.item[test.offsets[number] : test.offsets[number + 1]]
+    return set(data.items["item_id"].gather(taken).to_list())

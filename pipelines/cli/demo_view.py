@@ -1,0 +1,133 @@
+"""Shows the result of `towers demo`: one user's recommendations, the measured recall, and where the outputs are."""
+
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+
+from pipelines.cli.demo_service import Asked
+from pipelines.service.query import title_column
+from serving.bundle.reader import Bundle
+
+KS = (10, 50, 100)
+LONGEST_BODY = 40
+TITLES = {"exact": "this model", "index": "through its index", "item_knn": "item-kNN"}
+
+
+def show(
+    bundle: Bundle,
+    later: set[str],
+    user: str,
+    answers: Sequence[Asked],
+    report: dict[str, Any],
+    out: Path,
+    *,
+    seconds: float,
+) -> None:
+    """Prints everything.
+
+    Args:
+        bundle: the opened bundle.
+        later: ids of the items that the user took after the training period.
+        user: the queried user; `answers[0]` is the service's answer for them.
+        answers: all requests and answers.
+        report: the content of `report.json`.
+        out: the directory of the demo.
+        seconds: duration of the demo.
+    """
+    console = Console()
+    console.print()
+    console.print(_user_table(bundle, later, user, answers[0]))
+    console.print()
+    console.print(_asked_table(answers, _titles(bundle)))
+    console.print()
+    console.print(recall_table(report))
+    if "verdict" in report:
+        console.print(escape(report["verdict"]["text"]), highlight=False)
+    console.print()
+    for what, where in (
+        ("report", out / "report" / "report.json"),
+        ("bundle", out / "bundle"),
+        ("start the service again", f"{_command()} serve --bundle {out / 'bundle'}"),
+        ("ask it", f"{_command()} query --url http://127.0.0.1:8000 --user {user}"),
+    ):
+        # Not wrapped, so these lines can be copied.
+        console.print(f"[bold]{what}[/bold]: {where}", soft_wrap=True, highlight=False)
+    console.print(f"done in {seconds:.0f} s", highlight=False)
+
+
+def _titles(bundle: Bundle) -> dict[str, str]:
+    """Maps item id to title, escaped for rich; empty if the bundle has no title column."""
+    titles = title_column(bundle.item_attributes)
+    if titles is None:
+        return {}
+    pairs = zip(bundle.item_ids, titles.to_list(), strict=True)
+    return {item: escape(title) for item, title in pairs if title is not None}
+
+
+def _user_table(bundle: Bundle, later: set[str], user: str, asked: Asked) -> Table:
+    titles = _titles(bundle)
+    items = asked.answer["items"]
+    seen = bundle.item_ids.gather(bundle.seen(bundle.query_rows[user])).to_list()[::-1]
+    hits = len(later & {item["id"] for item in items})
+    shown = Table(
+        Column("their history, newest first", style="dim"),
+        "recalled",
+        Column("score", justify="right"),
+        Column("✓", style="green"),
+        title=f"User {user}",
+        caption=f"✓ = taken in the test period, which the model never saw: {hits} of {len(later)}",
+        title_style="bold",
+    )
+    for new, old in zip(items, chain(seen, repeat("")), strict=False):
+        mark = "✓" if new["id"] in later else ""
+        shown.add_row(titles.get(old, old), titles.get(new["id"], new["id"]), f"{new['score']:.3f}", mark)
+    return shown
+
+
+def _asked_table(answers: Sequence[Asked], titles: dict[str, str]) -> Table:
+    ms = Column("ms", justify="right")
+    shown = Table("asked by", "source", "first item", ms, title="POST /recall", title_style="bold")
+    for asked in answers:
+        body = json.dumps({key: value for key, value in asked.body.items() if key != "k"}, ensure_ascii=False)
+        body = body if len(body) <= LONGEST_BODY else body[: LONGEST_BODY - 1] + "…"
+        first = asked.answer["items"][0]["id"] if asked.answer["items"] else ""
+        who = f"{asked.who}\n[dim]{escape(body)}[/dim]"
+        shown.add_row(who, asked.answer["source"], titles.get(first, first), f"{asked.milliseconds:.1f}")
+    return shown
+
+
+def recall_table(report: dict[str, Any]) -> Table:
+    """Builds a row for each ranker of the report, in its order; marks the strongest baseline if it is named."""
+    strongest = report.get("strongest", {}).get("ranker")
+    users = report["counts"]["users"]
+    columns = [Column(f"recall@{k}", justify="right") for k in KS]
+    shown = Table("", *columns, title=f"Recall of what {users:,} test users took next", title_style="bold")
+    for ranker, figures in report["metrics"].items():
+        title = _ranker_title(ranker, report) + (" (strongest)" if ranker == strongest else "")
+        shown.add_row(title, *(f"{figures[f'recall@{k}']['value']:.3f}" for k in KS))
+    if "share_of_attainable" in report:
+        shares = (report["share_of_attainable"][f"recall@{k}"]["value"] for k in KS)
+        shown.add_row("share of the attainable", *(f"{share:.0%}" for share in shares), style="bold")
+    return shown
+
+
+def _ranker_title(ranker: str, report: dict[str, Any]) -> str:
+    """Returns the report's title of a baseline, else a readable form of the ranker's name."""
+    told = report["baselines"].get(ranker, {}).get("title")
+    return escape(told or TITLES.get(ranker) or ranker.replace("_", " "))
+
+
+def _command() -> str:
+    """Returns how to call `towers` in this shell: by name if on PATH, else by its path beside this interpreter."""
+    if shutil.which("towers"):
+        return "towers"
+    beside = Path(sys.executable).with_name("towers")
+    return str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)

@@ -1,0 +1,38 @@
+"""The options of `towers export`, which exports a run or renews the prior of a bundle."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipelines.cli.options import Overwrite
+
+
+def export(
+    out: Annotated[Path, typer.Option(help="The bundle to write.")],
+    run: Annotated[Path | None, typer.Option(help="A run, written by 'towers train'.", show_default=False)] = None,
+    popular_by: Annotated[
+        str | None, typer.Option(help="A user column: strangers of each of its values get their own popular items.")
+    ] = None,
+    bundle: Annotated[
+        Path | None, typer.Option(help="With --prior-from: the bundle whose prior is renewed.", show_default=False)
+    ] = None,
+    prior_from: Annotated[
+        Path | None,
+        typer.Option(help="Events, as for prepare: renew the prior and the index of --bundle, without training."),
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write the bundle that serves a run: both towers, all vectors, a manifest."""
+    if (run is None) == (bundle is None) or (bundle is None) != (prior_from is None):
+        raise typer.BadParameter("give --run RUN, or both --bundle BUNDLE and --prior-from EVENTS", param_hint="--run")
+    if run is not None:
+        from pipelines.bundles import export as command
+
+        command.run(run, out, popular_by=popular_by, overwrite=overwrite)
+    elif bundle is not None and prior_from is not None:
+        from pipelines.bundles import renew
+
+        if popular_by is not None:
+            raise typer.BadParameter("is of a run; the popular items of --bundle stay", param_hint="--popular-by")
+        renew.run(bundle, prior_from, out, overwrite=overwrite)

@@ -1,0 +1,21 @@
+"""Options shared by several commands of `towers`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Recipe = Annotated[Path, typer.Option("--config", help="The recipe, a TOML file.")]
+Overrides = Annotated[
+    list[str],
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one setting; repeatable.", show_default=False),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output that is already there.")]
+Dataset = Annotated[Path, typer.Option(help="A data set, written by 'towers prepare'.")]
+Bundle = Annotated[Path, typer.Option(help="A bundle, written by 'towers export'.")]
+
+
+def example(*lines: str) -> str:
+    """Formats the end of a command's help: example shell commands."""
+    # Two line breaks, because the help formatter joins single ones.
+    return "\n\n".join(["Example:", *(f"$ {line}" for line in lines)])

@@ -1,0 +1,123 @@
+"""Defines the arrays of a split on disk: names, types, writing, and which events make a history.
+
+docs/design.md lists the files.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towers.data.events import Events, Int64s
+
+SPLITS = ("train", "valid", "test")
+DTYPES: Mapping[str, type[np.generic]] = {
+    "user": np.int32,
+    "item": np.int32,
+    "offsets": np.int64,
+    "time": np.int64,
+    "history_end": np.int64,
+    "weight": np.float32,
+}
+CONTEXT = "context.parquet"
+PIECE_BYTES = 1 << 16
+
+
+def history_ends(offsets: Int64s, time: Int64s) -> Int64s:
+    """Returns where each event's history, the strictly earlier events of its user, ends.
+
+    Args:
+        offsets: [users + 1].
+        time: [E], ascending within each user.
+
+    Returns:
+        [E]; the history of event e of user u is ``offsets[u]:history_end[e]``.
+    """
+    starts = np.zeros(len(time), bool)
+    starts[offsets[:-1][offsets[:-1] < offsets[1:]]] = True
+    starts[1:] |= time[1:] != time[:-1]
+    # A user's simultaneous events all share the place of the first.
+    ends = np.where(starts, np.arange(len(time)), 0)
+    return np.maximum.accumulate(ends, out=ends)
+
+
+def offsets_of(user: NDArray[np.integer[Any]], users: int) -> Int64s:
+    """[users + 1] where each user's events begin; `user` [E] are user numbers in any order."""
+    offsets = np.zeros(users + 1, np.int64)
+    np.cumsum(np.bincount(user, minlength=users), out=offsets[1:])
+    return offsets
+
+
+def sum_of_offsets(parts: Sequence[Events]) -> Int64s:
+    """[users + 1] where each user's events begin when all parts are joined."""
+    total: Int64s = np.sum([part.offsets for part in parts], axis=0, dtype=np.int64)
+    return total
+
+
+def write_events(directory: Path, events: Events) -> None:
+    """Writes the existing arrays of a split."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, dtype in DTYPES.items():
+        values = getattr(events, name)
+        if values is not None:
+            with ArrayWriter(directory / f"{name}.npy", values.shape, dtype) as file:
+                file.append(values)
+
+
+def map_events(directory: Path) -> Events:
+    """Memory-maps the arrays of a split; missing ones are None."""
+    files = {name: directory / f"{name}.npy" for name in DTYPES}
+    arrays: dict[str, Any] = {name: map_array(file) for name, file in files.items() if file.is_file()}
+    return Events(**arrays)
+
+
+class ArrayWriter:
+    """Writes a `.npy` file from start to end, as `numpy.save` does, but in small pieces.
+
+    Linux caches a file in the pieces in which it was written, and an access maps a whole piece, up to 2 MB. So small
+    pieces keep the memory of a process with random access small.
+    """
+
+    def __init__(self, path: Path, shape: tuple[int, ...], dtype: Any) -> None:
+        self.dtype = np.dtype(dtype)
+        header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": shape}
+        self._file = path.open("wb", buffering=PIECE_BYTES)
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+    def append(self, values: NDArray[Any]) -> None:
+        """Writes the next rows.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        raw = np.ascontiguousarray(values, self.dtype).reshape(-1).view(np.uint8).data
+        for begin in range(0, len(raw), PIECE_BYTES):
+            self._file.write(raw[begin : begin + PIECE_BYTES])
+
+    def __enter__(self) -> "ArrayWriter":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+
+def new_array(path: Path, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Creates a memory-mapped `.npy` file of zeros, with its disk space allocated.
+
+    Raises:
+        OSError: the disk is full. If a page found no space later, the process would die without a message.
+    """
+    array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+    if hasattr(os, "posix_fallocate"):  # macOS has none
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return array
+
+
+def map_array(path: Path) -> NDArray[Any]:
+    """Memory-maps a `.npy` file, read-only."""
+    plain: NDArray[Any] = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    return plain  # the same mapping; indexing `np.memmap` itself is slow

@@ -1,0 +1,74 @@
+"""Describes what became of each column and why, one line each, for `prepare` and `check` to print."""
+
+from collections.abc import Iterator
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.derive_features import NO_VALUE, Choice, choices
+from pipelines.dataset.manifest import DatasetManifest
+from pipelines.dataset.resolve_features import READS, column_of
+from towers.config.features import Feature
+from towers.config.recipe import Config
+
+FILES = ("events", "users", "items")
+UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+
+
+def column_lines(dataset: Dataset, config: Config | None = None) -> list[str]:
+    """Describes every column of events, users and items.
+
+    Args:
+        dataset: the data set.
+        config: the recipe with its features spelt out; None describes what a recipe without features would derive.
+
+    Returns:
+        A heading, then an aligned ``file  column  what it became`` for each column.
+    """
+    rows = sorted(_rows(dataset, config), key=lambda row: FILES.index(row[0]))
+    wide = [max((len(row[place]) for row in rows), default=0) for place in (0, 1)]
+    heading = "columns:" if config is not None else "columns, and the features of a recipe that names none:"
+    return [heading, *(f"  {file:<{wide[0]}}  {column:<{wide[1]}}  {told}" for file, column, told in rows)]
+
+
+def _rows(dataset: Dataset, config: Config | None) -> Iterator[tuple[str, str, str]]:
+    manifest = dataset.manifest
+    for role, column in manifest.roles.items():
+        yield "events", column, _of_role(role, manifest)
+    similarity = config is not None and config.task == "similarity"
+    for side in ("query", "candidate"):
+        spelt = None if config is None else getattr(config.features, side) or {}
+        for column, choice in choices(dataset, side).items():
+            file = "items" if side == "candidate" else "users" if column in manifest.user_columns else "events"
+            if similarity and side == "query":
+                yield file, column, "left out: task = 'similarity' trains the item tower alone"
+            elif similarity and config is not None and column == config.similarity.column:
+                yield file, column, "the labels of similarity.column"
+            else:
+                yield file, column, _of_choice(choice, side, column, spelt)
+
+
+def _of_role(role: str, manifest: DatasetManifest) -> str:
+    match role:
+        case "time":
+            unit = UNITS.get(manifest.time_unit or "")
+            return f"time, in {unit}" if unit else f"time, not kept: split {manifest.split.kind!r} has no order"
+        case "type":
+            return "type of the event: only data.event_types reads it"
+        case "weight":
+            return "weight of the event"
+        case _:
+            return f"{role} ids"
+
+
+def _of_choice(choice: Choice, side: str, column: str, features: dict[str, Feature] | None) -> str:
+    derived = f"{choice.kind}: {choice.reason}"
+    if features is not None:
+        kinds = {
+            name: each.kind for name, each in features.items() if each.kind in READS and column_of(name, each) == column
+        }
+        if kinds and kinds != {choice.name: choice.kind}:
+            return "; ".join(f"{kind}: feature {name!r} of the recipe" for name, kind in kinds.items())
+        if not kinds and choice.kind is not None:
+            return f"left out: the recipe does not name it (else {derived})"
+    if choice.kind is None and choice.reason != NO_VALUE:
+        return f"left out: {choice.reason}; --set features.{side}.{choice.name}.kind=hashed takes it in"
+    return f"left out: {choice.reason}" if choice.kind is None else derived

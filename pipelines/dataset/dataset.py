@@ -1,0 +1,85 @@
+"""Opens a data set: its manifest, and memory-mapped arrays for training, report and export."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import polars as pl
+from pydantic import ValidationError
+
+from pipelines.dataset.arrays import CONTEXT, map_array, map_events
+from pipelines.dataset.manifest import MANIFEST, SCHEMA_VERSION, DatasetManifest
+from pipelines.errors import DataError
+from towers.data.events import Events, Floats
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set; arrays are memory-mapped, frames are read once, at first use."""
+
+    path: Path
+    manifest: DatasetManifest
+
+    @classmethod
+    def open(cls, path: Path) -> "Dataset":
+        """Reads the manifest and checks that every file exists with its full size.
+
+        Raises:
+            DataError: it is not a data set, has another schema version, or a file is missing or truncated.
+        """
+        file = path / MANIFEST
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            raise DataError(f"{path}: not a data set (no {MANIFEST}); towers prepare makes one") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{file}: cannot be read: {error}") from None
+        try:
+            manifest = DatasetManifest.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(map(str, first["loc"])) or "the whole file"
+            if key == "schema_version":
+                raise DataError(
+                    f"{file}: schema version {first['input']!r}, this program reads {SCHEMA_VERSION}; prepare it again"
+                ) from None
+            raise DataError(f"{file}: {key}: {first['msg']}") from None
+        for name, info in manifest.files.items():
+            part = path / name
+            if not part.is_file():
+                raise DataError(f"{path}: {name} is missing; prepare the data set again")
+            if (size := part.stat().st_size) != info.bytes:
+                raise DataError(
+                    f"{path}: {name} has {size:,} bytes, the manifest says {info.bytes:,}: truncated or altered"
+                )
+        return cls(path, manifest)
+
+    @cached_property
+    def users(self) -> pl.DataFrame:
+        """Row = user number: `user_id`, then the attributes."""
+        return pl.read_parquet(self.path / "users.parquet")
+
+    @cached_property
+    def items(self) -> pl.DataFrame:
+        """Row = item number: `item_id`, `train_count`, then the attributes."""
+        return pl.read_parquet(self.path / "items.parquet")
+
+    def events(self, split: str) -> Events:
+        """The events of ``train``, ``valid`` or ``test``, memory-mapped."""
+        return map_events(self.path / split)
+
+    def context(self, split: str) -> pl.DataFrame | None:
+        """The events' own columns, rows as in `events`; None if there are none."""
+        if not self.manifest.event_columns:
+            return None
+        return pl.read_parquet(self.path / split / CONTEXT)
+
+    def truth(self) -> tuple[Floats, Floats] | None:
+        """User and item vectors of a synthetic world, memory-mapped, rows as in `users` and `items`; else None.
+
+        Their dot product is the true probability that the user takes the item next.
+        """
+        folder = self.path / "truth"
+        if not folder.is_dir():
+            return None
+        return map_array(folder / "query_vectors.npy"), map_array(folder / "item_vectors.npy")

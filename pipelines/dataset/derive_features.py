@@ -1,0 +1,141 @@
+"""Derives features for a side that the recipe leaves out: ids, history, and attributes by the type of their column."""
+
+import keyword
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from pipelines.dataset.arrays import CONTEXT
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.list_text import separator_of
+from towers.config.features import Feature
+from towers.config.recipe import parse_config
+
+DISTINCT_SHARE = 0.5  # a string column with more distinct values than this share of its rows is free text or a key
+# Whole numbers are category codes if they are small, few and each frequent; years and amounts are not.
+LARGEST_CODE, MOST_CODES, ROWS_A_CODE = 999, 50, 20
+NO_VALUE = "it has no value"
+LOOKED_AT = 100_000  # rows inspected to see whether strings look like lists
+# Known users' stored vectors and requests without context lack it, so half the examples train without it.
+CONTEXT_MASK_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What derivation makes of a column.
+
+    Attributes:
+        name: the feature's name.
+        kind: the feature's kind; None if the column is left out.
+        reason: why.
+        settings: the feature's settings other than its kind.
+    """
+
+    name: str
+    kind: str | None
+    reason: str
+    settings: Mapping[str, Any]
+
+
+def derive_query(dataset: Dataset) -> dict[str, Feature]:
+    """Derives the query features: user id, history, user attributes, event context."""
+    features = {"user_id": {"kind": "id"}, "history": {"kind": "history"}, **_sections(dataset, "query")}
+    return parse_config({"features": {"query": features}}).features.query or {}
+
+
+def derive_candidate(dataset: Dataset) -> dict[str, Feature]:
+    """Derives the candidate features: item id and item attributes."""
+    features = {"item_id": {"kind": "id"}, **_sections(dataset, "candidate")}
+    return parse_config({"features": {"candidate": features}}).features.candidate or {}
+
+
+def choices(dataset: Dataset, side: str) -> dict[str, Choice]:
+    """Returns what each column of a side becomes, by column.
+
+    Args:
+        dataset: the data set.
+        side: ``query`` (users and events) or ``candidate`` (items).
+    """
+    found: dict[str, tuple[str | None, str, dict[str, Any]]] = {}
+
+    def add(frame: pl.LazyFrame, columns: Mapping[str, str], **settings: float) -> None:
+        for column, kind in columns.items():
+            found[column] = (*_kind(frame.select(column), pl.col(column), kind), {"column": column, **settings})
+
+    manifest = dataset.manifest
+    taken = ["item_id"] if side == "candidate" else ["user_id", "history"]
+    if side == "candidate":
+        add(pl.scan_parquet(dataset.path / "items.parquet"), manifest.item_columns)
+    else:
+        users = manifest.user_columns
+        add(pl.scan_parquet(dataset.path / "users.parquet"), users)
+        # A column in both files is the user's: a feature reads a column by a single name.
+        own = {column: kind for column, kind in manifest.event_columns.items() if column not in users}
+        if own:
+            add(pl.scan_parquet(dataset.path / "train" / CONTEXT), own, mask_share=CONTEXT_MASK_SHARE)
+    made: dict[str, Choice] = {}
+    # Left-out columns take the names that remain free.
+    for column, (kind, reason, settings) in sorted(found.items(), key=lambda each: each[1][0] is None):
+        made[column] = Choice(_free_name(input_name(column), taken), kind, reason, settings)
+        taken.append(made[column].name)
+    return {column: made[column] for column in found}
+
+
+def input_name(column: str) -> str:
+    """Returns a valid SavedModel input name, close to the column's own."""
+    name = re.sub(r"\W", "_", column, flags=re.ASCII)
+    return name if name.isidentifier() and not keyword.iskeyword(name) else f"f_{name}"
+
+
+def _sections(dataset: Dataset, side: str) -> dict[str, dict[str, Any]]:
+    found = choices(dataset, side).values()
+    return {each.name: {"kind": each.kind, **each.settings} for each in found if each.kind is not None}
+
+
+def _kind(frame: pl.LazyFrame, values: pl.Expr, kind: str) -> tuple[str | None, str]:
+    """Returns the kind of a column's feature, or None, and why."""
+
+    def found(what: pl.Expr) -> int:
+        # Streamed in pieces: event columns have as many rows as there are events.
+        return int(frame.select(what).collect(engine="streaming").item() or 0)
+
+    rows = found(pl.len())
+    if found(values.is_not_null().sum()) == 0:
+        return None, NO_VALUE
+    if kind == "list":
+        return "multi", "lists"
+    if kind == "number":
+        return _kind_of_numbers(found, values)
+    distinct = found(values.n_unique())
+    separator = separator_of(frame.head(LOOKED_AT).collect().to_series())
+    list_like = "" if separator is None else f"; they look like lists separated by {separator!r} (see data.lists)"
+    if distinct <= max(2, DISTINCT_SHARE * rows):
+        return "categorical", f"{distinct:,} different texts in {rows:,} rows{list_like}"
+    if found(values.str.contains(" ", literal=True).sum()) > DISTINCT_SHARE * rows:
+        return "text", f"{distinct:,} different texts in {rows:,} rows, most of several words"
+    # Distinct values without spaces are a key, which a model would only memorise.
+    return None, f"{distinct:,} different words in {rows:,} rows: a key{list_like}"
+
+
+def _kind_of_numbers(found: Callable[[pl.Expr], int], values: pl.Expr) -> tuple[str, str]:
+    rows = found(values.is_not_null().sum())
+    if found((values != values.floor()).sum()):
+        return "numeric", "numbers with fractions"
+    if found(((values < -1) | (values > LARGEST_CODE)).sum()):
+        return "numeric", f"whole numbers, not all of them from -1 to {LARGEST_CODE}"
+    distinct = found(values.drop_nulls().n_unique())
+    counted = f"{distinct:,} different whole numbers in {rows:,} rows"
+    if distinct <= MOST_CODES and distinct * ROWS_A_CODE <= rows:
+        return "categorical", f"{counted}: codes"
+    return "numeric", f"{counted}: too many for codes, or too rare"
+
+
+def _free_name(name: str, taken: Collection[str]) -> str:
+    number = 2
+    free = name
+    while free in taken:
+        free, number = f"{name}_{number}", number + 1
+    return free

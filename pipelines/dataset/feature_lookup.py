@@ -1,0 +1,107 @@
+"""Runs a data set's raw columns through the towers' look-ups once, for training and export to gather from."""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from pipelines.dataset.arrays import CONTEXT, ArrayWriter, map_array
+from pipelines.dataset.context import Context
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.popularity import TICKS_PER_S
+from pipelines.dataset.resolve_features import column_of
+from pipelines.dataset.vocabulary import as_strings
+from towers.data.feature_tables import HistoryTable, SequenceTable, Tables
+from towers.features.encoder import FeatureEncoder
+from towers.model.two_tower import TwoTower
+
+ROWS = 100_000  # rows per look-up
+
+
+def build_tables(model: TwoTower, dataset: Dataset, context: Context | None, work: Path | None = None) -> Tables:
+    """Looks up all users, all items and the context of all training events.
+
+    Args:
+        model: the model whose features are looked up.
+        dataset: provides users and items.
+        context: rows in the order of the training events; None outside training, or if there are none.
+        work: a folder for arrays with one row per event; required with `context`.
+    """
+    manifest = dataset.manifest
+    # The arguments of `Tables`, each a dictionary by feature.
+    found: defaultdict[str, dict[str, Any]] = defaultdict(dict, users={}, items={})
+    for encoder in model.query_tower.encoders:
+        name, feature = encoder.spec.name, encoder.spec.config
+        column = column_of(name, feature)
+        if feature.kind == "history":
+            rows = ids_as_rows(encoder, dataset.items["item_id"])
+            found["histories"][name] = HistoryTable(rows, feature.max_length, others=feature.window == "others")
+        elif feature.kind == "neighbours":
+            rows = ids_as_rows(encoder, dataset.items["item_id"])
+            found["neighbours"][name] = HistoryTable(rows, feature.max_length)
+        elif feature.kind == "sequence":
+            rows = ids_as_rows(encoder, dataset.items["item_id"])
+            found["sequences"][name] = SequenceTable(rows, feature.max_length, feature.time_gaps)
+        elif feature.kind in ("hour", "weekday"):
+            found["clocks"][name] = feature.kind
+        elif feature.kind == "id":
+            found["users"][name] = looked_up(encoder, dataset.users["user_id"])
+        elif column in manifest.user_columns:
+            found["users"][name] = looked_up(encoder, dataset.users[column])
+        else:
+            empty = pl.Series([None], dtype=pl.read_parquet_schema(dataset.path / "train" / CONTEXT)[column])
+            missing = looked_up(encoder, empty)[0]
+            found["missing"][name] = missing
+            if context is not None and work is not None:
+                file = work / f"{name}.npy"
+                with ArrayWriter(file, (context.rows, *missing.shape), missing.dtype) as values:
+                    for block in context.blocks(column):
+                        values.append(looked_up(encoder, block))
+                found["context"][name] = map_array(file)
+    for encoder in model.candidate_tower.encoders:
+        name, feature = encoder.spec.name, encoder.spec.config
+        if feature.kind == "neighbours":
+            found["items"][name] = np.arange(manifest.items, dtype=np.int32)
+            found["audiences"][name] = ids_as_rows(encoder, dataset.users["user_id"])
+        elif feature.kind == "cooccurrence":
+            found["items"][name] = np.arange(manifest.items, dtype=np.int32)
+            found["companions"][name] = ids_as_rows(encoder, dataset.items["item_id"])
+        else:
+            column = "item_id" if feature.kind == "id" else column_of(name, feature)
+            found["items"][name] = looked_up(encoder, dataset.items[column])
+    return Tables(**found, ticks_per_second=TICKS_PER_S.get(manifest.time_unit or "s", 1))
+
+
+def ids_as_rows(encoder: FeatureEncoder, ids: pl.Series) -> NDArray[np.int32]:
+    """Returns each id's row in the table of a feature that takes lists of ids, int32 [N]."""
+    return looked_up(encoder, ids, as_list=True)[:, 0]
+
+
+def looked_up(encoder: FeatureEncoder, column: pl.Series, *, as_list: bool = False) -> NDArray[Any]:
+    """Runs a whole column through one encoder's look-up, in blocks."""
+    lookup = tf.function(encoder.lookup, autograph=False).get_concrete_function(encoder.spec.signature())
+    blocks = []
+    for begin in range(0, max(1, len(column)), ROWS):
+        raw = raw_values(encoder, column.slice(begin, ROWS))
+        blocks.append(lookup(tf.constant(raw[:, None] if as_list else raw)).numpy())
+    return np.concatenate(blocks)
+
+
+def raw_values(encoder: FeatureEncoder, column: pl.Series) -> NDArray[Any]:
+    """Converts a column to the raw input of its feature: missing is NaN or "", lists are padded with ""."""
+    spec = encoder.spec
+    if spec.config.kind == "numeric":
+        return column.cast(pl.Float32).fill_null(float("nan")).to_numpy()
+    if column.dtype != pl.List:
+        return as_strings(column).fill_null("").to_numpy().astype(object)
+    if spec.length is None:  # text of a list column
+        return column.list.join(" ").fill_null("").to_numpy().astype(object)
+    out = np.full((len(column), spec.length), "", dtype=object)
+    for row, values in enumerate(column.to_list()):
+        kept = [value or "" for value in (values or [])[: spec.length]]
+        out[row, : len(kept)] = kept
+    return out

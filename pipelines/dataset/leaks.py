@@ -1,0 +1,207 @@
+"""Refuses a data set that leaks into training: later events, held-out events, counts of the future.
+
+The `DataError` names the file and the row (from 0, as in arrays). Runs before every training, reads the arrays in
+blocks, and relies on nothing that `towers prepare` should have ensured.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.dataset.arrays import SPLITS
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.heldout import user_blocks
+from pipelines.errors import DataError
+from towers.data.blocks import blocks
+from towers.data.events import Events
+
+Bad = NDArray[np.bool_]
+
+
+def refuse_leaks(dataset: Dataset) -> None:
+    """Checks a data set before training.
+
+    Raises:
+        DataError: sizes or order are wrong, a history or a split holds later events, a held-out pair is also in
+            train, or the counts are not those of the training events.
+    """
+    splits = {name: dataset.events(name) for name in SPLITS}
+    checks = _Checks(dataset, splits)
+    for name in SPLITS:
+        checks.sizes(name)
+    checks.counts()
+    for name in SPLITS:
+        checks.rows(name)
+    if dataset.manifest.timed:
+        checks.histories()
+        checks.cut_offs()
+        checks.order_of_splits()
+    if dataset.manifest.split.kind != "given" and dataset.manifest.config.duplicates != "keep":
+        checks.repeated_pairs()
+
+
+class _Checks:
+    def __init__(self, dataset: Dataset, splits: dict[str, Events]) -> None:
+        self.dataset, self.splits = dataset, splits
+        self.manifest = dataset.manifest
+
+    def sizes(self, name: str) -> None:
+        """Arrays have equal lengths, offsets rise from 0 to that length, and times exist exactly if timed."""
+        events, manifest = self.splits[name], self.manifest
+        size = manifest.events[name]
+        timed_arrays = {"time": True, "history_end": name == "train"}
+        for array in ("user", "item", "weight", *timed_arrays):
+            values = getattr(events, array)
+            needed = timed_arrays[array] and manifest.timed if array in timed_arrays else True
+            if array == "weight":
+                needed = manifest.weighted
+            if (values is not None) != needed:
+                state = "is missing" if values is None else "must not be there"
+                self._fail(f"{name}/{array}.npy {state} (timed = {manifest.timed}, split {manifest.split.kind})")
+            if values is not None and len(values) != size:
+                self._fail(f"{name}/{array}.npy has {len(values):,} rows, the manifest says {size:,}")
+        if manifest.timed and manifest.split.kind == "random":
+            self._fail("a random split cannot be timed")
+        offsets = events.offsets
+        if len(offsets) != manifest.users + 1 or offsets[0] != 0 or offsets[-1] != size:
+            self._fail(f"{name}/offsets.npy must go from 0 to {size:,} in {manifest.users + 1:,} steps")
+        falling = np.flatnonzero(np.diff(offsets) < 0)
+        if len(falling):
+            self._fail(f"{name}/offsets.npy, row {falling[0] + 1}: falls")
+
+    def counts(self) -> None:
+        """`train_count` counts exactly the training events; items and users are stored by descending count."""
+        train, items = self.splits["train"], self.dataset.items["train_count"].to_numpy()
+        if len(items) != self.manifest.items or self.dataset.users.height != self.manifest.users:
+            self._fail("items.parquet or users.parquet has another number of rows than the manifest says")
+        counted = np.zeros(len(items), np.int64)
+        for block in blocks(train.item):
+            item = train.item[block]
+            self._rows("train", block.start, (item < 0) | (item >= len(items)), "item.npy: no such item number")
+            counted += np.bincount(item, minlength=len(items))
+        wrong = np.flatnonzero(counted != items)
+        if len(wrong):
+            row = int(wrong[0])
+            self._fail(
+                f"items.parquet, row {row} ({self.dataset.items['item_id'][row]!r}): train_count is {items[row]}, but "
+                f"{counted[row]} training events hold it; counts must hold training events only"
+            )
+        for file, values in (("items.parquet", counted), ("users.parquet", np.diff(train.offsets))):
+            rising = np.flatnonzero(np.diff(values) > 0)
+            if len(rising):
+                self._fail(
+                    f"{file}, row {rising[0] + 1}: more training events than the row before; stored by falling count"
+                )
+
+    def rows(self, name: str) -> None:
+        """Each event lies within its user's offsets, its item exists, and a user's times never fall."""
+        events = self.splits[name]
+        for block in blocks(events.item):
+            item, user = events.item[block], events.user[block]
+            self._rows(name, block.start, (item < 0) | (item >= self.manifest.items), "item.npy: no such item number")
+            self._rows(name, block.start, (user < 0) | (user >= self.manifest.users), "user.npy: no such user number")
+            place = np.arange(block.start, block.start + len(user))
+            outside = (place < events.offsets[user]) | (place >= events.offsets[user.astype(np.int64) + 1])
+            self._rows(name, block.start, outside, "user.npy: the event lies outside its user's offsets")
+            if events.time is not None:
+                start = max(block.start - 1, 0)
+                time, owner = events.time[start : block.stop], events.user[start : block.stop]
+                falls = (np.diff(time) < 0) & (owner[1:] == owner[:-1])
+                self._rows(name, start + 1, falls, "time.npy: earlier than the event before, of the same user")
+
+    def histories(self) -> None:
+        """A training event's history ends before it, and the history's last event is strictly earlier."""
+        train = self.splits["train"]
+        if train.history_end is None or train.time is None:
+            return
+        for block in blocks(train.item):
+            end, user = train.history_end[block], train.user[block]
+            place = np.arange(block.start, block.start + len(user))
+            begin = train.offsets[user]
+            reason = "history_end.npy: the history holds events of another user"
+            self._rows("train", block.start, end < begin, reason)
+            reason = "history_end.npy: the history holds the event itself or later ones"
+            self._rows("train", block.start, end > place, reason)
+            # Times ascend within a user, so the last event of a history is its latest.
+            latest = train.time[np.maximum(end - 1, 0)]
+            late = (end > begin) & (latest >= train.time[block])
+            reason = "history_end.npy: the history holds an event that is not strictly earlier"
+            self._rows("train", block.start, late, reason)
+
+    def cut_offs(self) -> None:
+        """With global_time each split stays on its side of the cut-offs."""
+        if self.manifest.split.kind != "global_time":
+            return
+        valid_from, test_from = (self.manifest.split.boundaries.get(name) for name in ("valid", "test"))
+        if valid_from is None or test_from is None or valid_from > test_from:
+            self._fail("dataset.json: split.boundaries must hold valid and test, valid not after test")
+            return
+        limits = {"train": (None, valid_from), "valid": (valid_from, test_from), "test": (test_from, None)}
+        for name, (low, high) in limits.items():
+            time = self.splits[name].time
+            if time is None:
+                continue
+            for block in blocks(time):
+                values = time[block]
+                if high is not None:
+                    self._rows(name, block.start, values >= high, f"time.npy: at or after the cut-off {high}")
+                if low is not None:
+                    self._rows(name, block.start, values < low, f"time.npy: before the cut-off {low}")
+
+    def order_of_splits(self) -> None:
+        """No event is later than one of its user in a later split; leave_last_out holds out at most one per split."""
+        latest = np.full(self.manifest.users, np.iinfo(np.int64).min)
+        before = ""
+        for name in SPLITS:
+            events = self.splits[name]
+            counts = np.diff(events.offsets)
+            if self.manifest.split.kind == "leave_last_out" and name != "train" and (counts > 1).any():
+                row = int(events.offsets[np.flatnonzero(counts > 1)[0]])
+                self._fail(f"{name}, row {row}: leave_last_out holds out one event of a user, here are several")
+            some = np.flatnonzero(counts)
+            if events.time is None or not len(some):
+                continue
+            for low, high in user_blocks([events]):
+                users = some[np.searchsorted(some, low) : np.searchsorted(some, high)]
+                first, last = events.offsets[users], events.offsets[users + 1] - 1
+                early = events.time[first] < latest[users]
+                if early.any():
+                    row = int(first[np.flatnonzero(early)[0]])
+                    user = self._user(int(events.user[row]))
+                    self._fail(f"{name}, row {row} (user {user}): earlier than the user's last event in {before}")
+                latest[users] = events.time[last]
+            before = f"{before} or {name}" if before else name
+
+    def repeated_pairs(self) -> None:
+        """No held-out user-item pair is also in an earlier split."""
+        items = max(self.manifest.items, 1)
+        for low, high in user_blocks(list(self.splits.values())):
+            pairs, names, rows = [], [], []
+            for number, events in enumerate(self.splits.values()):
+                span = slice(int(events.offsets[low]), int(events.offsets[high]))
+                pairs.append(events.user[span].astype(np.int64) * items + events.item[span])
+                names.append(np.full(len(pairs[-1]), number))
+                rows.append(np.arange(span.start, span.stop))
+            pair, name, row = np.concatenate(pairs), np.concatenate(names), np.concatenate(rows)
+            order = np.argsort(pair, kind="stable")
+            again = np.flatnonzero(pair[order][1:] == pair[order][:-1])
+            if len(again):
+                first, second = order[again[0]], order[again[0] + 1]
+                user, item = divmod(int(pair[first]), items)
+                self._fail(
+                    f"{SPLITS[name[second]]}, row {row[second]} (user {self._user(user)}, item "
+                    f"{self.dataset.items['item_id'][item]!r}): the same pair is also {SPLITS[name[first]]}, row "
+                    f"{row[first]}"
+                )
+
+    def _rows(self, name: str, start: int, bad: Bad, reason: str) -> None:
+        if bad.any():
+            row = start + int(np.argmax(bad))
+            user = int(self.splits[name].user[row])
+            whose = f" (user {self._user(user)})" if 0 <= user < self.manifest.users else ""
+            self._fail(f"{name}, row {row}{whose}: {reason}")
+
+    def _user(self, number: int) -> str:
+        return repr(self.dataset.users["user_id"][number])
+
+    def _fail(self, reason: str) -> None:
+        raise DataError(f"{self.dataset.path}: refused: {reason}")

@@ -1,0 +1,97 @@
+"""`dataset.json`: the description of a data set, and the digests of its files."""
+
+import hashlib
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from towers.config.sections import DataConfig
+
+Kind = Literal["string", "number", "list"]
+SplitKind = Literal["global_time", "leave_last_out", "random", "given"]
+SCHEMA_VERSION = 1
+MANIFEST = "dataset.json"
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SplitInfo(_Model):
+    """How the events were split: never "auto"; with global_time the first time of ``valid`` and of ``test``."""
+
+    kind: SplitKind
+    boundaries: dict[str, int]
+
+
+class SourceInfo(_Model):
+    """The data's origin: the format, and file names without folders."""
+
+    format: str
+    files: tuple[str, ...]
+
+
+class FileInfo(_Model):
+    """Size in bytes and SHA-256 of one file."""
+
+    bytes: int
+    sha256: str
+
+
+class DatasetManifest(_Model):
+    """The content of `dataset.json`.
+
+    Attributes:
+        schema_version: version of the layout.
+        fingerprint: one SHA-256 over all files' digests; equal data sets have equal fingerprints.
+        users: number of users.
+        items: number of items.
+        events: number of events of each split.
+        split: how the events were split.
+        timed: the split respects time, so histories are the strictly earlier events.
+        time_unit: unit of the stored times, None without times.
+        user_columns: kinds of the users' attributes.
+        item_columns: kinds of the items' attributes.
+        event_columns: kinds of the events' own columns.
+        roles: event columns by role: user, item, time, type, weight.
+        weighted: events have weights.
+        config: the recipe section the data set was prepared with.
+        source: the data's origin.
+        rejected: number of bad rows, which are in `rejects.csv`.
+        dropped: number of events dropped by each rule of the recipe.
+        files: the files by path inside the directory.
+    """
+
+    schema_version: Literal[1] = 1
+    fingerprint: str
+    users: int
+    items: int
+    events: dict[str, int]
+    split: SplitInfo
+    timed: bool
+    time_unit: Literal["s", "ms", "us", "ns", "order"] | None
+    user_columns: dict[str, Kind]
+    item_columns: dict[str, Kind]
+    event_columns: dict[str, Kind]
+    roles: dict[str, str] = {}
+    weighted: bool
+    config: DataConfig
+    source: SourceInfo
+    rejected: int
+    dropped: dict[str, int]
+    files: dict[str, FileInfo]
+
+
+def digest_files(directory: Path) -> tuple[dict[str, FileInfo], str]:
+    """Returns size and SHA-256 of every file below `directory` except the manifest, and one digest over all of them."""
+    files = {}
+    for path in sorted(directory.rglob("*")):
+        if path.is_file() and path.name != MANIFEST:
+            with path.open("rb") as handle:
+                digest = hashlib.file_digest(handle, "sha256").hexdigest()
+            files[path.relative_to(directory).as_posix()] = FileInfo(bytes=path.stat().st_size, sha256=digest)
+    together = hashlib.sha256()
+    for name, info in files.items():
+        together.update(f"{name} {info.sha256}\n".encode())
+    return files, together.hexdigest()

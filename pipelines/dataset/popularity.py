@@ -1,0 +1,89 @@
+"""Counts the popularity of items: over all events or a recent window, weighting events or users equally.
+
+The report's baselines, a model's prior and its renewal all count here, so a baseline and the prior that must beat it
+see the same events.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.dataset.dataset import Dataset
+from towers.data.events import Events
+
+WINDOWS_DAYS = (7, 14, 30, 60, 90, None)
+DAY_S = 86_400
+TICKS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+Doubles = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Counting:
+    """A way to count.
+
+    Attributes:
+        days: count only events of this many days before the end; None counts all.
+        users_alike: an event counts 1 / n, n the number of its user's counted events; otherwise 1.
+    """
+
+    days: int | None = None
+    users_alike: bool = False
+
+    def __str__(self) -> str:
+        window = "popularity" if self.days is None else f"popularity of {self.days} days"
+        return f"{window}, users alike" if self.users_alike else window
+
+
+def has_windows(data: Dataset) -> bool:
+    """Whether windows of days make sense: the events have times in a unit, and the split respects them."""
+    return data.manifest.timed and data.manifest.time_unit in TICKS_PER_S
+
+
+def countings(*, windows: bool) -> list[Counting]:
+    """Returns every way to count; windows of days only if `windows`, see `has_windows`."""
+    lengths = WINDOWS_DAYS if windows else (None,)
+    return [Counting(days, alike) for days, alike in product(lengths, (False, True))]
+
+
+def last_time(parts: Sequence[Events]) -> int | None:
+    """Returns the time of the latest event, in ticks, where a window ends; None without times or events."""
+    times = [int(part.time.max()) for part in parts if part.time is not None and len(part)]
+    return max(times, default=None)
+
+
+def item_counts(
+    parts: Sequence[Events], items: int, counting: Counting, *, time_unit: str | None, until: int | None = None
+) -> Doubles:
+    """Counts the events of each item; events of weight 0 are impressions without an action and do not count.
+
+    Args:
+        parts: events of some splits, of the same users and items.
+        items: size of the catalogue.
+        counting: which events count, and how much.
+        time_unit: unit of the events' times, as in the data set's manifest.
+        until: end of the window, in ticks, inclusive; by default the latest event.
+
+    Returns:
+        [items] counts.
+
+    Raises:
+        ValueError: the counting has a window, but the events have no times in a unit.
+    """
+    taken = [part.taken() for part in parts]
+    kept = [np.ones(len(part), np.bool_) for part in taken]
+    end = last_time(taken) if until is None else until
+    if counting.days is not None and (time_unit not in TICKS_PER_S or any(part.time is None for part in taken)):
+        raise ValueError(f"a window of {counting.days} days needs times in a unit, got {time_unit!r}")
+    if counting.days is not None and end is not None and time_unit is not None:
+        begin = end - counting.days * DAY_S * TICKS_PER_S[time_unit]
+        kept = [(part.time > begin) & (part.time <= end) for part in taken if part.time is not None]
+    item = np.concatenate([np.asarray(part.item)[keep] for part, keep in zip(taken, kept, strict=True)])
+    if not counting.users_alike:
+        return np.bincount(item, minlength=items).astype(np.float64)
+    user = np.concatenate([np.asarray(part.user)[keep] for part, keep in zip(taken, kept, strict=True)])
+    share = 1.0 / np.maximum(np.bincount(user), 1)
+    return np.bincount(item, weights=share[user], minlength=items).astype(np.float64)

@@ -1,0 +1,154 @@
+"""Resolves a model's features against a data set: checks the given ones and derives the sides left out.
+
+A feature that the data cannot feed is a `ConfigError` that names the key, its value and what the data set has.
+"""
+
+import difflib
+from collections.abc import Mapping
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.derive_features import choices, derive_candidate, derive_query, input_name
+from towers.config.features import Feature, Features
+from towers.config.recipe import Config, parse_config
+from towers.errors import ConfigError
+
+# The column types each kind can read; id, history, hour and weekday read the event itself.
+READS = {
+    "categorical": ("string", "number"),
+    "hashed": ("string", "number"),
+    "numeric": ("number",),
+    "multi": ("list",),
+    "text": ("string", "list"),
+}
+ID_MASK_SHARE = 0.5
+
+
+def settle_features(config: Config, dataset: Dataset) -> Config:
+    """Returns `config` with both feature sides spelt out and every feature checked against `dataset`.
+
+    Raises:
+        ConfigError: a feature's column is missing or of a type its kind cannot read, or a side has no feature.
+    """
+    query = config.features.query
+    candidate = config.features.candidate
+    similarity = config.task == "similarity"
+    sides = Features(
+        query=derive_query(dataset) if query is None and not similarity else query,
+        candidate=_derived_candidate(config, dataset) if candidate is None else candidate,
+    )
+    if config.features.changes:
+        config = _with_changes(config, sides, dataset)
+        sides = config.features
+    # task = "similarity" has no query tower.
+    named = [("query", sides.query or {}), ("candidate", sides.candidate or {})]
+    for side, features in named[1:] if similarity else named:
+        if not features:
+            raise ConfigError(f"features.{side}: needs at least one feature; leave the section out to derive them")
+        ids = [name for name, feature in features.items() if feature.kind == "id"]
+        if len(ids) > 1:
+            raise ConfigError(f"features.{side}: one feature of kind 'id' at most, got {', '.join(ids)}")
+        for name, feature in features.items():
+            _check(f"features.{side}.{name}", name, feature, side, dataset)
+    if similarity:
+        _check_unlabelled(config, sides.candidate or {})
+    return config.model_copy(update={"features": sides})
+
+
+def _with_changes(config: Config, sides: Features, dataset: Dataset) -> Config:
+    """Applies the recipe's changes to its derived sides and validates the whole recipe again."""
+    raw = sides.model_dump(exclude_unset=True, exclude_none=True)
+    for side, wanted in (config.features.changes or {}).items():
+        features = raw[side]
+        # Settings for columns that no derived feature reads, so a change needs only the kind.
+        left_out = {each.name: each.settings for each in choices(dataset, side).values() if each.kind is None}
+        for name, change in wanted.items():
+            if name not in features and not (change and "kind" in change):
+                near = difflib.get_close_matches(name, features, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ConfigError(
+                    f"features.{side}.{name}: no derived feature has this name; there are {', '.join(features)}{hint}; "
+                    "a new one needs its kind"
+                )
+            if change is False:
+                del features[name]
+            else:
+                features[name] = {**features.get(name, left_out.get(name, {})), **change}
+    return parse_config({**config.model_dump(exclude_unset=True, exclude={"features"}), "features": raw})
+
+
+def column_of(name: str, feature: Feature) -> str:
+    """Returns the column that a feature reads."""
+    return feature.column or name
+
+
+def _derived_candidate(config: Config, dataset: Dataset) -> dict[str, Feature]:
+    """Derives the candidate features; task = "similarity" excludes the labels.
+
+    Items without a label have no row for their id, so half the examples train without theirs.
+    """
+    derived = derive_candidate(dataset)
+    if config.task == "retrieval":
+        return derived
+    kept = {name: each for name, each in derived.items() if column_of(name, each) != config.similarity.column}
+    masked = {"mask_share": ID_MASK_SHARE} if len(kept) > 1 else {}
+    return {name: each.model_copy(update=masked) if each.kind == "id" else each for name, each in kept.items()}
+
+
+def _check_unlabelled(config: Config, features: Mapping[str, Feature]) -> None:
+    """Ensures that the item tower sees neither the labels nor anything that only training items have."""
+    for name, feature in features.items():
+        if feature.kind in READS and column_of(name, feature) == config.similarity.column:
+            raise ConfigError(
+                f"features.candidate.{name}: reads {config.similarity.column!r}, the labels of similarity.column: the "
+                "item tower would see the answer; leave the feature out"
+            )
+        if feature.kind == "id" and feature.min_count > 1:
+            raise ConfigError(
+                f"features.candidate.{name}.min_count: task = 'similarity' counts labelled items, and each of them "
+                f"once; leave it out; got {feature.min_count}"
+            )
+    if config.similarity.holdout_share and all(feature.kind == "id" for feature in features.values()):
+        raise ConfigError(
+            "features.candidate: held-out items have no row for their id, and there is no other feature to know them "
+            "by; add one, or set similarity.holdout_share = 0"
+        )
+
+
+def _check(key: str, name: str, feature: Feature, side: str, dataset: Dataset) -> None:
+    if input_name(name) != name:
+        raise ConfigError(
+            f"{key}: a feature's name is an input of the SavedModel: letters, digits and _ only, no Python keyword; "
+            f"call it {input_name(name)!r} and add column = {name!r}"
+        )
+    if feature.kind not in READS:
+        if feature.column is not None:
+            raise ConfigError(f"{key}.column: kind {feature.kind!r} reads the event itself and takes no column")
+        if side == "query" and feature.kind == "cooccurrence":
+            raise ConfigError(f"{key}.kind: 'cooccurrence' describes a candidate; take 'neighbours' or 'history'")
+        if side == "candidate" and feature.kind not in ("id", "neighbours", "cooccurrence"):
+            raise ConfigError(f"{key}.kind: {feature.kind!r} describes a query; a candidate feature cannot be one")
+        if feature.kind in ("sequence", "cooccurrence") and not dataset.manifest.timed:
+            instead = "take 'history'" if feature.kind == "sequence" else "leave it out"
+            raise ConfigError(
+                f"{key}.kind: {feature.kind!r} needs the order of the events, and this data set's split does not "
+                f"respect it; {instead}, or prepare it with data.split = 'global_time' or 'leave_last_out', or a given "
+                "one with data.ordered = true"
+            )
+        if feature.kind == "sequence" and feature.time_gaps and dataset.manifest.time_unit == "order":
+            raise ConfigError(f"{key}.time_gaps: needs event times, and this data set has none; leave it out")
+        if feature.kind in ("hour", "weekday") and dataset.manifest.time_unit in (None, "order"):
+            raise ConfigError(f"{key}.kind: {feature.kind!r} needs event times, and this data set has none")
+        return
+    manifest = dataset.manifest
+    columns = manifest.item_columns if side == "candidate" else {**manifest.event_columns, **manifest.user_columns}
+    column = column_of(name, feature)
+    if column not in columns:
+        near = difflib.get_close_matches(column, columns, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"{key}: the data set has no column {column!r}; it has {', '.join(columns) or 'none'}{hint}")
+    if columns[column] not in READS[feature.kind]:
+        fits = ", ".join(kind for kind, types in READS.items() if columns[column] in types)
+        raise ConfigError(
+            f"{key}.kind: {feature.kind!r} reads {' or '.join(READS[feature.kind])} columns, and {column!r} is a "
+            f"{columns[column]} column; kinds that fit: {fits}"
+        )

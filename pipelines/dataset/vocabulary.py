@@ -1,0 +1,183 @@
+"""Learns what features need before any gradient step: vocabularies, means and deviations, stored with the run."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from pydantic import TypeAdapter
+
+from pipelines.dataset.context import Context
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.resolve_features import column_of
+from towers.config.features import Feature, side_of_ids
+from towers.config.recipe import Config
+from towers.data.events import Events, Int32s
+from towers.data.item_ranks import counted
+from towers.features.encoder import WORD_BREAKS, FeatureSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class LearntFeatures:
+    """The learnt features of both sides."""
+
+    query: list[FeatureSpec]
+    candidate: list[FeatureSpec]
+
+
+def learn_features(
+    config: Config, dataset: Dataset, events: Events, context: Context | None, directory: Path
+) -> LearntFeatures:
+    """Learns every feature of a resolved `config` and writes the vocabularies below `directory`.
+
+    Args:
+        config: names the features.
+        dataset: provides users and items.
+        events: the training events.
+        context: the events' own columns, in the same order.
+        directory: the run's directory.
+    """
+    learner = _Learner(dataset, events, context, directory)
+    (directory / "vocabulary").mkdir(parents=True, exist_ok=True)
+    candidate = [
+        learner.learn("candidate", name, feature) for name, feature in (config.features.candidate or {}).items()
+    ]
+    query = [learner.learn("query", name, feature) for name, feature in (config.features.query or {}).items()]
+    learnt = _sharing(query, candidate)
+    save_features(learnt, directory)
+    return learnt
+
+
+def _sharing(query: list[FeatureSpec], candidate: list[FeatureSpec]) -> LearntFeatures:
+    """Gives features made of users or items the table of their ids."""
+    sides = {"query": query, "candidate": candidate}
+    ids = {side: next((spec for spec in specs if spec.config.kind == "id"), None) for side, specs in sides.items()}
+
+    def shared(side: str, spec: FeatureSpec) -> FeatureSpec:
+        source = side_of_ids(side, spec.config)
+        its = None if source is None else ids[source]
+        if its is None:
+            return spec
+        return dataclasses.replace(spec, vocabulary=its.vocabulary, size=its.size, table=its.table)
+
+    return LearntFeatures(**{side: [shared(side, spec) for spec in specs] for side, specs in sides.items()})
+
+
+def save_features(learnt: LearntFeatures, directory: Path) -> None:
+    """Writes `features.json`; vocabulary files are named relative to it."""
+    sides = {
+        side: [
+            {
+                **vars(spec),
+                "config": spec.config.model_dump(),
+                "vocabulary": str(Path(spec.vocabulary).relative_to(directory)) if spec.vocabulary else "",
+            }
+            for spec in specs
+        ]
+        for side, specs in (("query", learnt.query), ("candidate", learnt.candidate))
+    }
+    (directory / "features.json").write_text(json.dumps(sides, indent=2) + "\n", encoding="utf-8")
+
+
+def load_features(directory: Path) -> LearntFeatures:
+    """Reads what `save_features` wrote."""
+    sides = json.loads((directory / "features.json").read_text(encoding="utf-8"))
+    return LearntFeatures(**{side: [_spec(entry, directory) for entry in entries] for side, entries in sides.items()})
+
+
+def _spec(entry: dict[str, Any], directory: Path) -> FeatureSpec:
+    vocabulary = str(directory / entry["vocabulary"]) if entry["vocabulary"] else ""
+    # Validated alone: how features fit together was checked when the run was made.
+    config = TypeAdapter(Feature).validate_python(entry["config"])
+    return FeatureSpec(**{**entry, "config": config, "vocabulary": vocabulary})
+
+
+@dataclasses.dataclass(frozen=True)
+class _Learner:
+    dataset: Dataset
+    events: Events
+    context: Context | None
+    directory: Path
+
+    def learn(self, side: str, name: str, feature: Feature) -> FeatureSpec:
+        spec = FeatureSpec(name=name, config=feature, table=f"{side}.{name}")
+        match feature.kind:
+            case "id" if side == "query":
+                ids = by_falling_count(self.dataset.users["user_id"], self.events.user, feature.min_count)
+            case "id":
+                ids = by_falling_count(self.dataset.items["item_id"], self.events.item, feature.min_count)
+            case "neighbours" if side == "candidate":
+                ids = by_falling_count(self.dataset.users["user_id"], self.events.user, 1)
+            case "history" | "neighbours" | "cooccurrence" | "sequence":
+                ids = by_falling_count(self.dataset.items["item_id"], self.events.item, 1)
+            case "categorical" | "multi" | "text":
+                ids = _values(self._blocks(side, name, feature), feature.kind, feature.max_values)
+            case "numeric":
+                return self._numeric(spec, self._blocks(side, name, feature), log=feature.log)
+            case _:
+                return spec
+        if not len(ids):  # TensorFlow rejects empty vocabularies; every value is missing or in a bucket
+            return spec
+        path = self.directory / "vocabulary" / f"{side}.{name}.txt"
+        pl.DataFrame({"value": ids}).write_csv(path, include_header=False, quote_style="never")
+        return dataclasses.replace(spec, vocabulary=str(path), size=len(ids))
+
+    def _blocks(self, side: str, name: str, feature: Feature) -> Iterable[pl.Series]:
+        """Returns the values of a column, in blocks if it is an event column."""
+        column = column_of(name, feature)
+        manifest = self.dataset.manifest
+        if side == "candidate":
+            return [self.dataset.items[column]]
+        if column in manifest.user_columns:
+            return [self.dataset.users[column]]
+        if self.context is None:
+            raise KeyError(column)
+        return self.context.blocks(column)
+
+    def _numeric(self, spec: FeatureSpec, blocks: Iterable[pl.Series], *, log: bool) -> FeatureSpec:
+        """Computes mean and deviation block by block: Chan, Golub & LeVeque, COMPSTAT 1982."""
+        count, mean, squares = 0, 0.0, 0.0
+        for block in blocks:
+            values = block.cast(pl.Float64).drop_nulls().drop_nans().to_numpy()
+            values = np.sign(values) * np.log1p(np.abs(values)) if log else values
+            if not len(values):
+                continue
+            together, step = count + len(values), float(values.mean()) - mean
+            squares += float(values.var()) * len(values) + step**2 * count * len(values) / together
+            mean, count = mean + step * len(values) / together, together
+        if not count:
+            return spec
+        deviation = math.sqrt(squares / count)
+        return dataclasses.replace(spec, mean=mean, deviation=deviation if deviation > 0 else 1.0)
+
+
+def by_falling_count(ids: pl.Series, numbers: Int32s, min_count: int) -> pl.Series:
+    """Returns the ids with at least `min_count` events, most frequent first, ties in the data set's order."""
+    counts = counted(numbers, len(ids))
+    order = np.argsort(-counts, kind="stable")
+    return ids.gather(order[: int((counts >= min_count).sum())])
+
+
+def as_strings(column: pl.Series) -> pl.Series:
+    """Converts a column to the strings sent in requests; whole floats lose their decimal point, value by value."""
+    text = column.cast(pl.String)
+    return text.str.strip_suffix(".0") if column.dtype.is_float() else text
+
+
+def _values(blocks: Iterable[pl.Series], kind: str, most: int) -> pl.Series:
+    """Returns a column's values, most frequent first, except those with a line break, which a text file cannot hold."""
+    values = pl.DataFrame(schema={"value": pl.String, "count": pl.UInt32})
+    for column in blocks:
+        if kind == "text":
+            text = column.list.join(" ") if column.dtype == pl.List else column
+            column = text.str.to_lowercase().str.replace_all(WORD_BREAKS, " ").str.split(" ").explode()
+        elif kind == "multi":
+            column = column.explode()
+        found = as_strings(column).rename("value").drop_nulls().value_counts()
+        values = pl.concat([values, found]).group_by("value").sum()
+    kept = values.filter((pl.col("value") != "") & ~pl.col("value").str.contains("[\r\n]"))
+    return kept.sort(["count", "value"], descending=[True, False])["value"].head(most)

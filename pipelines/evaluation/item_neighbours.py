@@ -1,0 +1,158 @@
+"""Evaluates item neighbours for a report of `task = "similarity"`: do they share a class, or are they known partners?
+
+Returns one row per queried item, one column per ranker and k, and how often a similar item is nearer than a dissimilar
+one. Only labelled items are ranked, since no other item can be evaluated.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.stats
+from numpy.typing import NDArray
+
+from pipelines.rankers.item_knn import ItemKnn, too_large
+from pipelines.rankers.popular import popular_lists
+from pipelines.rankers.ranker import BEST, EXACT, KNN, POPULARITY
+from pipelines.training.similarity_labels import HELD_OUT, TRAINING, Labels, questions
+from serving.search.exact import ExactIndex
+from serving.search.index import Floats
+from towers.data.events import Int32s, Int64s
+from towers.data.item_relations import ByClass, Relation, counts
+from towers.tasks.similarity import found
+
+CHANCE = "chance"
+GROUPS = {"training": TRAINING, "held_out": HELD_OUT}
+QUERIES, ANCHORS, SEED = 10_000, 2_000, 0  # most items of each group; larger groups are sampled with the seed
+BLOCK = 64  # anchors whose distances to all items are sorted at once
+DIGITS = 6  # of a similarity: rounding errors must not separate equal vectors
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The figures of one group of items.
+
+    Attributes:
+        places: [Q] the queried items, by place among the labelled ones.
+        likes: [Q] how many other items each is similar to.
+        columns: ``<ranker>_<metric>@<k>`` -> [Q].
+        nearer: [Q] share of (similar, dissimilar) pairs whose similar item is nearer, ties count half; NaN if the
+            item has no vector, all or none are similar to it, or it is not in the sample.
+        triples: number of (item, similar, dissimilar) triples behind those shares.
+    """
+
+    places: Int64s
+    likes: Int64s
+    columns: Mapping[str, Values]
+    nearer: Values
+    triples: int
+
+
+class Ranked:
+    """The labelled items of a bundle and their rankers.
+
+    Args:
+        labels: the labelled items.
+        vectors: [n, D], arbitrary for items without one.
+        has_vector: [n].
+        known: offsets [U + 1] and items of every user's events before the test, for the baselines.
+    """
+
+    def __init__(
+        self, labels: Labels, vectors: Floats, has_vector: NDArray[np.bool_], known: tuple[Int64s, Int32s]
+    ) -> None:
+        self.labels, self.vectors, self.has_vector = labels, vectors, has_vector
+        self.stored = np.flatnonzero(has_vector)
+        self.index = ExactIndex(np.ascontiguousarray(vectors[self.stored]))
+        place_of = np.full(max(int(known[1].max(initial=0)), int(labels.items.max())) + 1, -1, np.int64)
+        place_of[labels.items] = np.arange(len(labels.items))
+        users = np.repeat(np.arange(len(known[0]) - 1), np.diff(known[0]))
+        place = place_of[known[1]]
+        users, place = users[place >= 0], place[place >= 0]
+        popularity = np.bincount(place, minlength=len(labels.items))
+        self.order = np.argsort(-popularity, kind="stable").astype(np.int32)
+        self.left_out = too_large(np.bincount(users), len(labels.items)) if len(users) else "left out: no events"
+        shape = (len(known[0]) - 1, len(labels.items))
+        self.knn = ItemKnn.fit(users, place, shape) if self.left_out is None else None
+
+    def lists(self, query: Int64s, k: int) -> dict[str, NDArray[np.integer[Any]]]:
+        """Returns each ranker's k nearest of `query` [Q], without the query itself: places [Q, k], padded with -1."""
+        own = np.arange(len(query) + 1)
+        popular = popular_lists(self.order, own, query, k)
+        nearest: NDArray[np.integer[Any]] = popular.copy()  # the answer for queries without a vector
+        asked = np.flatnonzero(self.has_vector[query])
+        itself = np.searchsorted(self.stored, query[asked])
+        rows, _ = self.index.search(self.vectors[query[asked]], k, [row[np.newaxis] for row in itself])
+        nearest[asked] = np.where(rows >= 0, self.stored[rows], -1)
+        lists = {EXACT: nearest, POPULARITY: popular}
+        return lists if self.knn is None else lists | {KNN: self.knn.lists(own, query, k)}
+
+
+def metric_of(labels: Labels) -> str:
+    """Returns precision for classes, and recall for pairs, because an item has few."""
+    return "precision" if isinstance(labels.relation, ByClass) else "recall"
+
+
+def neighbours(ranked: Ranked, part: int, ks: Sequence[int]) -> Neighbours:
+    """Evaluates the items of one part.
+
+    Args:
+        ranked: the labelled items.
+        part: `TRAINING` or `HELD_OUT`.
+        ks: list lengths to evaluate, each below the number of labelled items.
+    """
+    generator = np.random.default_rng(SEED)
+    candidates, asked = questions(ranked.labels, part)
+    asked = np.sort(generator.choice(asked, min(QUERIES, len(asked)), replace=False))
+    relation, metric = ranked.labels.relation, metric_of(ranked.labels)
+    likes, others = counts(relation, asked, candidates), len(candidates) - 1
+    columns: dict[str, Values] = {}
+    for ranker, lists in ranked.lists(asked, max(ks)).items():
+        hits = found(relation, asked, lists)
+        for k in ks:
+            columns[f"{ranker}_{metric}@{k}"] = hits[:, :k].sum(axis=1) / (k if metric == "precision" else likes)
+    for k in ks:
+        # A random order: each of its k places holds a similar item with probability likes / others.
+        chance = likes / others if metric == "precision" else np.full(len(likes), k / others)
+        columns[f"{CHANCE}_{metric}@{k}"] = chance
+        columns[f"{BEST}_{metric}@{k}"] = np.minimum(k, likes) / (k if metric == "precision" else likes)
+    nearer, triples = np.full(len(asked), np.nan), 0
+    with_vector = np.flatnonzero(ranked.has_vector[asked])
+    sample = np.sort(generator.choice(with_vector, min(ANCHORS, len(with_vector)), replace=False))
+    for begin in range(0, len(sample), BLOCK):
+        block = sample[begin : begin + BLOCK]
+        nearer[block], count = like_is_nearer(ranked.vectors, ranked.stored, relation, asked[block])
+        triples += count
+    return Neighbours(asked, likes, columns, nearer, triples)
+
+
+def like_is_nearer(vectors: Floats, places: Int64s, relation: Relation, anchors: Int64s) -> tuple[Values, int]:
+    """How often d(within) < d(between): the exact share over all pairs of one similar and one dissimilar item.
+
+    ``(sum of the similar items' ranks - m (m + 1) / 2) / (m l)`` with ranks by ascending similarity, m similar and l
+    dissimilar items: the Mann-Whitney U over its greatest value.
+
+    Args:
+        vectors: [n, D].
+        places: of the items that have a vector, ascending.
+        relation: which of all n items are similar.
+        anchors: [A] places, each one of `places`.
+
+    Returns:
+        The shares [A], NaN where m or l is 0, and the number of pairs.
+
+    Source: Mann & Whitney, Annals of Mathematical Statistics 18(1), 1947.
+    """
+    itself = anchors[:, np.newaxis] == places[np.newaxis, :]
+    similar = np.round(vectors[anchors].astype(np.float64) @ vectors[places].astype(np.float64).T, DIGITS)
+    like = relation.between(anchors, places) & ~itself
+    # The anchor itself has rank 1; subtracting 1 removes it from the others' ranks.
+    ranks = scipy.stats.rankdata(np.where(itself, -np.inf, similar), axis=1) - 1
+    m = like.sum(axis=1)
+    pairs = m * (len(places) - 1 - m)
+    wins = np.where(like, ranks, 0).sum(axis=1) - m * (m + 1) / 2
+    share: Values = np.divide(wins, pairs, out=np.full(len(anchors), np.nan), where=pairs > 0)
+    return share, int(pairs.sum())

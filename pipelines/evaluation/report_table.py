@@ -1,0 +1,84 @@
+"""Formats what `towers report` prints: each ranker's recall and the uncertainty of the differences."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Column, Table
+
+K = 20
+DEFINITIONS = "docs/report.md"
+TITLES = {
+    "exact": "model, exact",
+    "index": "model, by index",
+    "popularity": "popularity",
+    "popularity_users": "popularity, users alike",
+    "popularity_recent": "recent popularity",
+    "item_knn": "item-kNN",
+    "ease": "EASE",
+    "best_attainable": "best attainable",
+}
+
+
+def figures_table(
+    title: str, names: Sequence[str], metrics: Mapping[str, Mapping[str, Any]], titles: Mapping[str, str]
+) -> Table:
+    """Builds one line per ranker with the figures of `names`; `titles` holds the rankers' display names."""
+    columns = [Column("", no_wrap=True), *(Column(name, justify="right", no_wrap=True) for name in names)]
+    shown = Table(*columns, title=title, box=box.SIMPLE, collapse_padding=True, pad_edge=False)
+    for ranker, figures in metrics.items():
+        shown.add_row(titles[ranker], *(f"{figures[name]['value']:.4f}" for name in names))
+    return shown
+
+
+def table(content: dict[str, Any]) -> Table:
+    """Builds a table of at most 80 columns: one line per ranker, one column per figure."""
+    counts, names = content["counts"], [f"recall@{k}" for k in content["ks"]]
+    names.append(f"ndcg@{headline(content['ks'])}")
+    title = f"{counts['users']:,} test users, {counts['targets']:,} targets, {counts['items']:,} items"
+    shown = figures_table(title, names, content["metrics"], TITLES)
+    if "share_of_attainable" in content:
+        shares = [content["share_of_attainable"].get(name) for name in names]
+        shown.add_row("share of attainable", *("" if share is None else f"{share['value']:.1%}" for share in shares))
+    return shown
+
+
+def head(content: dict[str, Any], dataset: Path) -> list[str]:
+    """Returns the verdict and, if the model is below the strongest baseline, what to do about it."""
+    verdict = content["verdict"]
+    shown = [verdict["text"]]
+    if verdict["difference"]["value"] < 0:
+        shown.append(
+            f"towers tune --dataset {shlex.quote(str(dataset))} --budget-minutes 20 --out tuned.toml searches for a "
+            "recipe that does better; docs/recipes.md says what each setting does"
+        )
+    return shown
+
+
+def lines(content: dict[str, Any]) -> list[str]:
+    """Returns the model's headline figure and differences with intervals, the user slices, and the docs path."""
+    name, baselines = f"recall@{headline(content['ks'])}", content["baselines"]
+    shown = [f"{name} {interval(content['metrics']['exact'][name])}"]
+    for pair, differences in content["differences"].items():
+        other = pair.removeprefix("exact_minus_")
+        title = baselines[other]["title"] if other in baselines else TITLES[other]
+        shown.append(f"  minus {title}: {interval(differences[name], sign='+')}")
+    shown.append(f"({content['interval']})")
+    for part, figures in content["slices"].items():
+        shown.append(f"{part}: {figures['users']:,} users, {figures['targets']:,} targets: {figures['definition']}")
+    new = content["new_items"]
+    shown.append(f"new items: {new['targets']:,} targets of {new['users']:,} users: {new['definition']}")
+    return [*shown, f"definitions: {DEFINITIONS}"]
+
+
+def headline(ks: Sequence[int]) -> int:
+    """Returns the k used where one figure stands for all: 20, or the second k if 20 is not among them."""
+    return K if K in ks else ks[min(1, len(ks) - 1)]
+
+
+def interval(estimate: dict[str, float], sign: str = "") -> str:
+    """Formats an estimate; each number gets its sign if `sign` is ``+``."""
+    low, value, high = (format(estimate[name], f"{sign}.4f") for name in ("low", "value", "high"))
+    return f"{value} ({low} to {high})"

@@ -1,0 +1,1 @@
+"""Converts tables of text to typed columns."""

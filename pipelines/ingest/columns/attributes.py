@@ -1,0 +1,93 @@
+"""Reads items and users as typed columns: strings, numbers and lists of strings, one row per id."""
+
+import polars as pl
+
+from pipelines.console import progress
+from pipelines.dataset.list_text import split_text
+from pipelines.dataset.manifest import Kind
+from pipelines.errors import DataError
+from pipelines.ingest.columns.ids import IdColumn
+from pipelines.ingest.columns.lists import kind_of_texts
+from pipelines.ingest.columns.numbers import numbers
+from pipelines.ingest.formats.rejects import Rejects
+from pipelines.ingest.formats.table import Table
+
+RESERVED = ("user_id", "item_id", "train_count")
+
+
+def read_attributes(table: Table, column: str, name: str, rejects: Rejects) -> tuple[pl.DataFrame, dict[str, Kind]]:
+    """Reads an items or users file.
+
+    Args:
+        table: the file.
+        column: its id column.
+        name: the new name of the id column, ``item_id`` or ``user_id``.
+        rejects: receives bad rows.
+
+    Returns:
+        The frame (`name` as String, then the attributes, rows in file order) and the kinds of the attributes.
+
+    Raises:
+        DataError: bad rows that are not skipped, no rows at all, a reserved name or an unsupported type.
+    """
+    attributes = [other for other in table.columns if other != column]
+    if reserved := [other for other in attributes if other in RESERVED]:
+        raise DataError(f"{table.path}: the column name {reserved[0]!r} is reserved; rename that column")
+    ids = IdColumn(table.path, column, rejects)
+    parts = []
+    with progress(f"read {table.path.name}", total=table.rows, unit="rows") as advance:
+        for batch in table.read(rejects):
+            if table.typed:
+                batch = typed_columns(batch, attributes, str(table.path))
+            parts.append(ids.clean(batch))
+            advance(batch.height)
+    frame = pl.concat(parts, how="vertical_relaxed") if parts else pl.DataFrame()
+    if frame.is_empty():
+        raise DataError(f"{table.path}: no row to read")
+    first = pl.col(column).is_first_distinct()
+    frame = rejects.split_off(frame, ~first, table.path, column, f"a duplicate row of this {name.removesuffix('_id')}")
+    for attribute in attributes:
+        if frame.schema[attribute] == pl.Null:
+            frame = frame.with_columns(pl.col(attribute).cast(pl.String))
+        frame = convert(frame, attribute, table, rejects)
+    kinds = {attribute: kind_of(frame.schema[attribute]) for attribute in attributes}
+    return frame.select(pl.col(column).alias(name), *attributes), kinds
+
+
+def convert(frame: pl.DataFrame, column: str, table: Table, rejects: Rejects) -> pl.DataFrame:
+    """Converts a text column to its kind, and rejects rows of a number column without a proper number."""
+    dtype = frame.schema[column]
+    kind, separator = kind_of_texts(frame[column], table, column) if dtype == pl.String else (None, "")
+    if kind == "list":
+        return frame.with_columns(split_text(pl.col(column), separator))
+    return numbers(frame, column, table.path, rejects) if kind == "number" or dtype.is_float() else frame
+
+
+def typed_columns(frame: pl.DataFrame, columns: list[str], where: str) -> pl.DataFrame:
+    """Reduces typed columns to the three kinds: booleans become text, dates become seconds since 1970.
+
+    Raises:
+        DataError: a column has an unsupported type.
+    """
+    expressions = []
+    for column in columns:
+        dtype, value = frame.schema[column], pl.col(column)
+        if dtype == pl.Boolean or dtype in (pl.Categorical, pl.Enum):
+            value = value.cast(pl.String)
+        elif dtype in (pl.Datetime, pl.Date):
+            value = value.cast(pl.Datetime("us")).dt.epoch("s")
+        elif isinstance(dtype, pl.List) and not dtype.inner.is_nested():
+            value = value.cast(pl.List(pl.String)).list.drop_nulls()
+        elif isinstance(dtype, pl.Decimal):
+            value = value.cast(pl.Float64)
+        elif not (dtype in (pl.String, pl.Null) or dtype.is_numeric()):
+            raise DataError(
+                f"{where}, column {column!r}: a column of type {dtype} is not supported; drop or convert it"
+            )
+        expressions.append(value)
+    return frame.with_columns(expressions)
+
+
+def kind_of(dtype: pl.DataType) -> Kind:
+    """The kind of a converted column."""
+    return "list" if isinstance(dtype, pl.List) else "number" if dtype.is_numeric() else "string"

@@ -1,0 +1,86 @@
+"""Collects the other columns of the events (device, place, …), with strings as categories to save memory."""
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from pipelines.dataset.list_text import split_text
+from pipelines.dataset.manifest import Kind
+from pipelines.errors import DataError
+from pipelines.ingest.columns.attributes import kind_of, typed_columns
+from pipelines.ingest.columns.event_table import EventTable
+from pipelines.ingest.columns.lists import kind_of_texts
+from pipelines.ingest.columns.numbers import LARGEST, NOT_A_NUMBER, TOO_LARGE, numbers
+from pipelines.ingest.formats.rejects import Rejects
+from pipelines.ingest.formats.table import Table
+
+
+class ContextColumns:
+    """Collects the context columns of all tables.
+
+    Args:
+        table: the first table; its kinds and separators apply to all.
+        rejects: receives rows with NaN.
+    """
+
+    def __init__(self, table: Table, rejects: Rejects) -> None:
+        self.table, self.rejects = table, rejects
+        self._parts: list[pl.DataFrame] = []
+        self._texts: dict[str, pl.Categories] = {}
+
+    def check(self, frame: pl.DataFrame, table: Table, columns: Sequence[str]) -> pl.DataFrame:
+        """Reduces a batch's typed columns to the three kinds and rejects rows with NaN or too large numbers."""
+        if not table.typed:
+            return frame
+        frame = typed_columns(frame, list(columns), str(table.path))
+        for column in columns:
+            if frame.schema[column].is_float():
+                frame = numbers(frame, column, table.path, self.rejects)
+        return frame
+
+    def append(self, frame: pl.DataFrame) -> None:
+        """Adds a batch; strings become categories, so that each distinct string is stored once per column."""
+        texts = [column for column, dtype in frame.schema.items() if dtype == pl.String]
+        for column in texts:
+            self._texts.setdefault(column, pl.Categories.random())
+        self._parts.append(frame.with_columns(pl.col(c).cast(pl.Categorical(self._texts[c])) for c in texts))
+
+    def joined(self) -> pl.DataFrame | None:
+        """Returns all batches as one frame, or None if there are none.
+
+        Raises:
+            DataError: a column's type differs between files.
+        """
+        if not self._parts:
+            return None
+        try:
+            frame = pl.concat(self._parts, how="vertical_relaxed")
+        except pl.exceptions.PolarsError as error:
+            reason = str(error).splitlines()[0]
+            raise DataError(f"{self.table.path}: a column has another type in another file: {reason}") from None
+        self._parts.clear()
+        return frame
+
+    def settle(self, events: EventTable) -> None:
+        """Determines the kinds of text columns, now that all values are known, and fills `context_kinds`."""
+        for column in [] if events.context is None else events.context.columns:
+            events.context_kinds[column] = self._settled(events, column)
+
+    def _settled(self, events: EventTable, column: str) -> Kind:
+        assert events.context is not None
+        values = events.context[column]
+        categories = self._texts.get(column)
+        if categories is None and values.dtype != pl.Null:
+            return kind_of(values.dtype)
+        texts = values.cast(pl.String)
+        kind, separator = kind_of_texts(texts if categories is None else categories.to_series(), self.table, column)
+        if kind == "list":
+            events.context = events.context.with_columns(split_text(pl.col(column).cast(pl.String), separator))
+        elif kind == "number":
+            number = texts.str.strip_chars().cast(pl.Float64, strict=False)
+            broken = texts.str.contains(NOT_A_NUMBER).fill_null(False) | (number.is_null() & texts.is_not_null())
+            events.context = events.context.with_columns(number)
+            events.reject(broken.to_numpy(), column, "NaN, infinite or not a number", texts, self.rejects)
+            large = (events.context[column].abs() > LARGEST).fill_null(False)
+            events.reject(large.to_numpy(), column, TOO_LARGE, texts.filter(~broken), self.rejects)
+        return kind

@@ -1,0 +1,52 @@
+"""Decides which text columns are lists, and checks `data.lists` against the columns read."""
+
+import polars as pl
+
+from pipelines.dataset.list_text import SEPARATORS, separator_of
+from pipelines.dataset.manifest import Kind
+from pipelines.errors import DataError
+from pipelines.ingest.columns.numbers import text_kind
+from pipelines.ingest.formats.table import Table
+
+
+def kind_of_texts(texts: pl.Series, table: Table, column: str) -> tuple[Kind, str]:
+    """Returns the kind of a text column, and the separator of its parts if the kind is ``list``.
+
+    `data.lists` comes first, then what the format declares. Then, in a file without types, texts that all parse as
+    numbers make a column of numbers. Last, texts that look like lists by ``|``, see `separator_of`, are lists.
+
+    Args:
+        texts: [N] its values; distinct ones are enough.
+        table: the file.
+        column: its name.
+    """
+    separator, declared = table.separators.get(column), table.kinds.get(column)
+    if separator or (declared == "list" and separator is None):
+        return "list", separator or " "
+    if declared is not None and declared != "list":
+        return declared, ""
+    if not table.typed and text_kind(texts) == "number":
+        return "number", ""
+    if separator is None and separator_of(texts, SEPARATORS[:1]):
+        return "list", SEPARATORS[0]
+    return "string", ""
+
+
+def refuse_unknown_lists(lists: dict[str, str], kinds: dict[str, Kind]) -> None:
+    """Checks `data.lists` against the columns read.
+
+    Args:
+        lists: separators by column.
+        kinds: kinds of the attributes and context columns of all files.
+
+    Raises:
+        DataError: a column does not exist, or holds numbers.
+    """
+    for column, separator in lists.items():
+        if column not in kinds:
+            there = ", ".join(kinds) or "none"
+            raise DataError(
+                f"data.lists.{column}: no column of that name beside ids, time and weight; there are {there}"
+            )
+        if separator and kinds[column] != "list":
+            raise DataError(f"data.lists.{column}: a list is made of text, and {column!r} holds {kinds[column]}s")

@@ -1,0 +1,50 @@
+"""Parses columns of numbers and rejects rows whose value is not a number or too large to train on."""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from pipelines.dataset.manifest import Kind
+from pipelines.ingest.formats.rejects import Rejects
+
+# A leading zero (a zip code, a phone number) marks text, not a number.
+NUMBER = r"^[+-]?(0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?$"
+NOT_A_NUMBER = r"^(?i)[+-]?(nan|inf|infinity)$"
+# Training and serving use float32, where larger numbers would be infinite.
+LARGEST = float(np.finfo(np.float32).max)
+TOO_LARGE = "beyond ±3.4e38, the range of 32-bit floats"
+
+
+def text_kind(values: pl.Series) -> Kind:
+    """Returns the kind of a text column: number if every value parses as one, else string."""
+    numeric = values.str.contains(NUMBER)
+    return "number" if numeric.any() and (numeric | values.str.contains(NOT_A_NUMBER)).all() else "string"
+
+
+def numbers(frame: pl.DataFrame, column: str, path: Path, rejects: Rejects) -> pl.DataFrame:
+    """Parses a text or float column as numbers and rejects rows whose value does not fit a 32-bit float.
+
+    Args:
+        frame: a batch with `column`, empty cells null, and `ROW`.
+        column: a column of texts or floats.
+        path: the file, for messages.
+        rejects: receives bad rows.
+
+    Raises:
+        DataError: a bad row that is not skipped.
+    """
+    value, number = pl.col(column), pl.col("__number__")
+    infinite = number.is_infinite()
+    if frame.schema[column] == pl.String:
+        text = value.str.strip_chars()
+        frame = frame.with_columns(text.cast(pl.Float64, strict=False).alias("__number__"))
+        frame = rejects.split_off(frame, number.is_null() & value.is_not_null(), path, column, "not a number")
+        # The text 1e400 also parses as infinite, but is rejected as too large.
+        infinite = infinite & text.str.contains(NOT_A_NUMBER)
+    else:
+        frame = frame.with_columns(value.alias("__number__"))
+    reason = "NaN or infinite; leave the cell empty where there is no number"
+    frame = rejects.split_off(frame, number.is_nan() | infinite, path, column, reason)
+    frame = rejects.split_off(frame, number.abs() > LARGEST, path, column, TOO_LARGE)
+    return frame.with_columns(number.alias(column)).drop("__number__")

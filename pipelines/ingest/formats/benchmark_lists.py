@@ -1,0 +1,74 @@
+"""Reads plain lists: LightGCN folders (`user item item …` lines, a file per split) and `user item` pairs in time order.
+
+The tables have the columns `user_id` and `item_id`.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+
+from pipelines.errors import DataError
+from pipelines.ingest.formats.rejects import ROW, Rejects
+from pipelines.ingest.formats.table import Table, lines_table
+
+WORD = r"\S+"
+PAIR = r"^\s*(?P<user_id>\S+)\s+(?P<item_id>\S+)\s*$"
+
+
+def pairs_table(path: Path, *, skip: bool = False) -> Table:
+    """Opens a file of `user item` lines."""
+
+    def parse(lines: pl.DataFrame, rejects: Rejects) -> pl.DataFrame:
+        pair = pl.col("line").str.extract_groups(PAIR)
+        frame = lines.with_columns(pair.alias("pair"))
+        bad = pl.col("pair").struct.field("item_id").is_null()
+        frame = rejects.split_off(frame, bad, path, "line", "expected two ids, 'user item'")
+        return frame.select(pl.col("pair").struct.unnest(), ROW)
+
+    return _not_empty(lines_table(path, ("user_id", "item_id"), parse, skip=skip))
+
+
+def lightgcn_table(path: Path, *, skip: bool = False) -> Table:
+    """Opens a file of `user item item …` lines; a line may hold a user without items."""
+
+    def parse(lines: pl.DataFrame, rejects: Rejects) -> pl.DataFrame:
+        frame = lines.select(pl.col("line").str.extract_all(WORD).alias("words"), ROW)
+        frame = frame.select(
+            pl.col("words").list.first().alias("user_id"), pl.col("words").list.slice(1).alias("item_id"), ROW
+        )
+        return frame.filter(pl.col("item_id").list.len() > 0).explode("item_id")
+
+    # A line holds many events, so the number of lines says nothing about progress.
+    return replace(_not_empty(lines_table(path, ("user_id", "item_id"), parse, skip=skip)), rows=None)
+
+
+def _not_empty(table: Table) -> Table:
+    """Makes a table raise at its end if no line gave an event because the separator is not a blank.
+
+    Lines of single words are users without items, which may occur in a given split.
+    """
+
+    def read(rejects: Rejects) -> Iterator[pl.DataFrame]:
+        found = False
+        for batch in table.read(rejects):
+            found = found or not batch.is_empty()
+            yield batch
+        if found:
+            return
+        with table.path.open(encoding="utf-8-sig", errors="replace") as handle:
+            line = handle.readline(80).strip()
+        if re.search(r"[,;|]", line):
+            reason = "no line holds a user and an item with blanks between them"
+            raise DataError(f"{table.path}, row 1: {reason}, got {line!r}")
+
+    return replace(table, read=read)
+
+
+def looks_like_pairs(path: Path) -> bool:
+    """Whether each of the first 100 lines holds two words."""
+    with path.open(encoding="utf-8", errors="replace") as handle:
+        lines = [line.split() for line, _ in zip(handle, range(100), strict=False) if line.strip()]
+    return bool(lines) and all(len(words) == 2 for words in lines)

@@ -1,0 +1,129 @@
+"""Finds the column of each role: by the recipe's mapping, else by common names.
+
+A column that cannot be found is an error with the file's columns and the nearest name.
+"""
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines.errors import DataError
+from towers.config.sections import Columns
+
+# Lower case, letters and digits only, so that user_id, userId and USER-ID are equal. Earlier names win.
+USUAL: dict[str, tuple[str, ...]] = {
+    "user": ("userid", "user", "uid", "customerid", "visitorid", "memberid", "reviewerid", "sessionid", "queryid"),
+    "item": ("itemid", "item", "iid", "productid", "movieid", "articleid", "trackid", "bookid", "asin", "parentasin"),
+    "time": ("timestamp", "time", "ts", "datetime", "eventtime", "unixreviewtime", "createdat", "date"),
+    "type": ("eventtype", "event", "type", "action", "behavior", "behaviour"),
+    "weight": ("weight", "rating", "score", "stars"),
+}
+
+NEAR = 0.75  # difflib's default of 0.6 matches unrelated short names
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The columns of an events table by role; `context` holds all others."""
+
+    user: str
+    item: str
+    time: str | None
+    type: str | None
+    weight: str | None
+    context: tuple[str, ...]
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns found, by role."""
+        return {role: column for role in USUAL if (column := getattr(self, role)) is not None}
+
+
+def event_roles(path: Path, columns: Sequence[str], wanted: Columns) -> Roles:
+    """Finds the columns of an events table.
+
+    Raises:
+        DataError: a named column is missing, no user or item column is found, or one column has two roles.
+    """
+    found = {role: find(path, columns, role, getattr(wanted, role)) for role in USUAL}
+    for role in ("user", "item"):
+        if found[role] is None:
+            raise DataError(_not_found(path, columns, role))
+    by_column: dict[str, str] = {}
+    for role, column in found.items():
+        if column is not None and by_column.setdefault(column, role) != role:
+            raise DataError(f"{path}: column {column!r} cannot be both data.columns.{by_column[column]} and .{role}")
+    context = tuple(column for column in columns if column not in by_column)
+    user, item = found["user"], found["item"]
+    return Roles(str(user), str(item), found["time"], found["type"], found["weight"], context)
+
+
+def id_column(path: Path, columns: Sequence[str], role: str, wanted: str | None) -> str:
+    """Finds the id column of an items or users table: the name it has in the events, a common name, or ``id``.
+
+    Raises:
+        DataError: there is no such column.
+    """
+    if wanted in columns:
+        return str(wanted)
+    name = find(path, columns, role, None) or next((column for column in columns if column.lower() == "id"), None)
+    if name is None:
+        raise DataError(_not_found(path, columns, role))
+    return name
+
+
+def may_hold_ids(wanted: Columns, column: str) -> bool:
+    """Whether a column is the user or item column of `wanted`, or has a common name of one."""
+    return column in (wanted.user, wanted.item) or _plain(column) in (*USUAL["user"], *USUAL["item"], "id")
+
+
+def find(path: Path, columns: Sequence[str], role: str, wanted: str | None) -> str | None:
+    """Returns the column of a role: the wanted one, else the one with the most common name, else None.
+
+    Raises:
+        DataError: the wanted column does not exist.
+    """
+    if wanted is not None:
+        if wanted in columns:
+            return wanted
+        free = _free(columns, role)
+        near = difflib.get_close_matches(wanted, free, n=1) or _near(free, role)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise DataError(f"{path}: no column {wanted!r} (data.columns.{role}); it has {', '.join(columns)}{hint}")
+    plain = {_plain(column): column for column in reversed(columns)}
+    return next((plain[name] for name in USUAL[role] if name in plain), None)
+
+
+def _not_found(path: Path, columns: Sequence[str], role: str) -> str:
+    near = _near(_free(columns, role), role)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return (
+        f"{path}: no column of {role} ids; it has {', '.join(columns)}{hint}; name it: --set "
+        f'data.columns.{role}=NAME, or {role} = "NAME" under [data.columns] of the recipe that --config names'
+    )
+
+
+def _free(columns: Sequence[str], role: str) -> list[str]:
+    """The columns without the name of another role or a word for time or weight: an item's rating is not its id."""
+    others = {name for other, names in USUAL.items() if other != role for name in names}
+    amounts = {name for other in ("time", "weight") if other != role for name in USUAL[other]}
+    return [each for each in columns if _plain(each) not in others and amounts.isdisjoint(_words(each))]
+
+
+def _near(columns: Sequence[str], role: str) -> list[str]:
+    plain = {_plain(column): column for column in columns}
+    for name in USUAL[role]:
+        if near := difflib.get_close_matches(name, plain, n=1, cutoff=NEAR):
+            return [plain[near[0]]]
+    return [column for column in columns if role in column.lower()][:1]
+
+
+def _words(name: str) -> list[str]:
+    """Splits a name into words at punctuation and capitals."""
+    return re.findall(r"[a-z]+", re.sub(r"([A-Z])", r" \1", name).lower()) + re.findall(r"[a-z]+", name.lower())
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -1,0 +1,233 @@
+"""Reads delimited text (CSV and the like) as a `Table`: fast with polars and, where that fails, with Python.
+
+`ROW` is the number of the record. Quoted line breaks make it differ from the line, which is looked up for bad rows.
+"""
+
+import csv
+import re
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from pipelines.dataset.manifest import Kind
+from pipelines.errors import DataError
+from pipelines.ingest.formats.rejects import ROW, Rejects
+from pipelines.ingest.formats.table import BATCH_ROWS, Table
+from pipelines.ingest.formats.text import TextFile, text_file
+
+if TYPE_CHECKING:
+    from _csv import Reader as Records
+
+OTHER_SEPARATORS = (";", "\t", "|")
+
+
+def csv_table(
+    path: Path,
+    *,
+    separator: str = ",",
+    quote: str | None = '"',
+    header: Sequence[str] | None = None,
+    rename: Callable[[str], str] = str,
+    kinds: Mapping[str, Kind] | None = None,
+    separators: Mapping[str, str] | None = None,
+    skip: bool = False,
+) -> Table:
+    """Opens a file of delimited text.
+
+    Args:
+        path: the file.
+        separator: between values; if a comma finds a single name in the header line, one of `OTHER_SEPARATORS` may be
+            detected instead.
+        quote: around values that contain a separator; None for no quoting.
+        header: the column names if the file has no header line.
+        rename: maps a name in the header line to the column's name.
+        kinds: as in `Table`.
+        separators: as in `Table`.
+        skip: treat lines that are not UTF-8 as bad rows instead of raising here.
+
+    Raises:
+        DataError: the file is missing, empty, or not UTF-8.
+    """
+    text = text_file(path, skip=skip)
+    if header is None and separator == ",":
+        separator = _separator(path, quote)
+    names = tuple(header) if header is not None else tuple(map(rename, _header(path, separator, quote)))
+    if len(set(names)) < len(names):
+        raise DataError(f"{path}, row 1: a column name comes twice in: {', '.join(names)}")
+    first = 1 if header is not None else 2
+    layout = _Layout(path, separator, quote, names, first, text)
+
+    def read(rejects: Rejects) -> Iterator[pl.DataFrame]:
+        if text.quotes and quote is not None:
+            rejects.number_by(path, layout.lines)
+        done = 0
+        if text.valid:
+            try:
+                for batch in _polars_csv(layout):
+                    done += batch.height
+                    yield layout.without_blanks(batch)
+                return
+            except pl.exceptions.PolarsError:
+                # Too many fields, or an unclosed quote: polars does not say where, the slow reader does.
+                pass
+        yield from _python_csv(layout, rejects, done)
+
+    return Table(path, names, max(text.lines - first + 1, 0), read, kinds=kinds or {}, separators=separators or {})
+
+
+@dataclass(frozen=True)
+class _Layout:
+    path: Path
+    separator: str
+    quote: str | None
+    names: tuple[str, ...]
+    first_row: int
+    text: TextFile
+
+    def without_blanks(self, batch: pl.DataFrame) -> pl.DataFrame:
+        """Drops blank lines, which polars reads as rows of nulls, but keeps rows of empty cells."""
+        if not self.text.blanks:
+            return batch
+        empty = pl.all_horizontal(pl.col(self.names).is_null())
+        if not batch.select(empty.any()).item():
+            return batch
+        return batch.filter(~(empty & pl.col(ROW).is_in(self._blanks.implode())))
+
+    def lines(self, records: pl.Series) -> pl.Series:
+        """Returns the line on which each record begins."""
+        broken, shifts = self._shifts
+        numbers = records.to_numpy().astype(np.int64)
+        return pl.Series(numbers + shifts[np.searchsorted(broken, numbers, side="left")])
+
+    @cached_property
+    def _blanks(self) -> pl.Series:
+        if self.text.quotes and self.quote is not None:
+            numbers = array("I", (record for record, _, values in self._records() if not values))
+            return pl.Series(np.array(numbers, np.uint32))
+        # Without quotes records are lines.
+        scan = pl.scan_lines(self.path, name="line", row_index_name=ROW, row_index_offset=1, glob=False)
+        blank = pl.col("line").str.strip_chars("\r") == ""
+        return scan.filter(blank).select(pl.col(ROW).cast(pl.UInt32)).collect().to_series()
+
+    @cached_property
+    def _shifts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns the records that span several lines, and how far lines run ahead of records after each."""
+        records, shifts = array("q"), array("q", [0])
+        for record, lines, _ in self._records():
+            if lines > 1:
+                records.append(record)
+                shifts.append(shifts[-1] + lines - 1)
+        return np.array(records, np.int64), np.array(shifts, np.int64)
+
+    def _records(self) -> Iterator[tuple[int, int, list[str]]]:
+        """Yields each record's number from 1 (including any header), its number of lines and its values."""
+        with self.path.open(encoding="utf-8-sig", errors="replace", newline="") as handle:
+            reader = _reader(handle, self.separator, self.quote, strict=False)
+            line = 0
+            try:
+                for record, values in enumerate(reader, start=1):
+                    yield record, reader.line_num - line, values
+                    line = reader.line_num
+            except csv.Error:
+                # A value too long for Python: from here on, rows are numbered by record.
+                return
+
+
+def _separator(path: Path, quote: str | None) -> str:
+    """Returns the comma, unless it finds a single column name in the header line and another separator finds more."""
+    widths = {each: len(_header(path, each, quote, strict=False)) for each in (",", *OTHER_SEPARATORS)}
+    return "," if widths[","] > 1 else max(widths, key=lambda separator: widths[separator])
+
+
+def _header(path: Path, separator: str, quote: str | None, *, strict: bool = True) -> list[str]:
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as handle:
+        try:
+            names = next(_reader(handle, separator, quote, strict=strict), [])
+        except csv.Error as error:
+            raise DataError(f"{path}, row 1: not valid CSV: {error}") from None
+    if not any(name.strip() for name in names):
+        raise DataError(f"{path}, row 1: no column names")
+    return names
+
+
+def _reader(handle: TextIO, separator: str, quote: str | None, *, strict: bool = True) -> "Records":
+    if quote is None:
+        return csv.reader(handle, delimiter=separator, quoting=csv.QUOTE_NONE)
+    return csv.reader(handle, delimiter=separator, quotechar=quote, strict=strict)
+
+
+def _polars_csv(layout: _Layout) -> Iterator[pl.DataFrame]:
+    frame = pl.scan_csv(
+        layout.path,
+        has_header=layout.first_row == 2,
+        separator=layout.separator,
+        quote_char=layout.quote,
+        schema=dict.fromkeys(layout.names, pl.String),
+        row_index_name=ROW,
+        row_index_offset=layout.first_row,
+        glob=False,
+    )
+    yield from frame.collect_batches(chunk_size=BATCH_ROWS, maintain_order=True)
+
+
+def _python_csv(layout: _Layout, rejects: Rejects, done: int) -> Iterator[pl.DataFrame]:
+    """Reads the same rows slowly from record `done` on, to find the lines that polars cannot read."""
+    width = len(layout.names)
+    rows: list[list[str | None]] = []
+    numbers: list[int] = []
+    ended = 0  # the line on which the previous record ends
+    with layout.path.open(encoding="utf-8-sig", errors="replace", newline="") as handle:
+        reader = _reader(handle, layout.separator, layout.quote)
+        try:
+            for record, values in enumerate(reader, start=1):
+                ended = reader.line_num
+                if record < layout.first_row + done or not values:
+                    continue
+                wrong = None
+                if len(values) > width:
+                    wrong = f"{len(values)} values, the header has {width}"
+                elif not layout.text.valid and any("\ufffd" in value for value in values):
+                    wrong = "not UTF-8"
+                if wrong:
+                    rejects.add(layout.path, "", wrong, pl.Series([record]))
+                    continue
+                rows.append([value or None for value in values] + [None] * (width - len(values)))
+                numbers.append(record)
+                if len(rows) == BATCH_ROWS:
+                    yield _frame(layout.names, rows, numbers)
+                    rows, numbers = [], []
+        except csv.Error as error:
+            raise _broken(layout, ended, reader.line_num, str(error)) from None
+    yield _frame(layout.names, rows, numbers)
+
+
+def _broken(layout: _Layout, ended: int, last: int, reason: str) -> DataError:
+    """Names the line of the opening quote that a record, on the lines after `ended` up to `last`, does not close.
+
+    An unclosed quote swallows line after line, until the reader notices it at the next quote or the end of the file.
+    """
+    with layout.path.open(encoding="utf-8-sig", errors="replace", newline="") as handle:
+        text = "".join(islice(handle, ended, last))
+    quote, separator = re.escape(layout.quote or '"'), re.escape(layout.separator)
+    whole = re.compile(rf"{quote}[^{quote}]*(?:{quote}{quote}[^{quote}]*)*{quote}(?=[{separator}\r\n]|\Z)")
+    bare = re.compile(rf"(?!{quote})[^{separator}]*")
+    place = 0
+    while place < len(text) and (value := whole.match(text, place) or bare.match(text, place)):
+        place = value.end() + 1
+    opened = ended + 1 + text.count("\n", 0, place)
+    open_there = f"the quote that opens here is not closed: {reason}" if opened < last else reason
+    return DataError(f"{layout.path}, row {opened}: not valid CSV: {open_there}")
+
+
+def _frame(names: Sequence[str], rows: list[list[str | None]], numbers: list[int]) -> pl.DataFrame:
+    schema = dict.fromkeys(names, pl.String)
+    frame = pl.DataFrame(rows, schema=schema, orient="row") if rows else pl.DataFrame(schema=schema)
+    return frame.with_columns(pl.Series(ROW, numbers, dtype=pl.UInt32))

@@ -1,0 +1,159 @@
+"""Reads JSON Lines as batches of typed columns; the first value of a column sets its type.
+
+A line that is not a JSON object, or a value of another type, is a bad row.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import polars as pl
+
+from pipelines.errors import DataError
+from pipelines.ingest.formats.rejects import ROW, Rejects
+from pipelines.ingest.formats.table import Table
+from pipelines.ingest.formats.text import text_file
+
+BLOCK_BYTES = 16 << 20
+HEADER_LINES = 1_000
+# Whole numbers are stored as signed 64-bit integers.
+LIMIT = 2**63
+
+_DTYPES: dict[type, pl.DataType] = {
+    bool: pl.Boolean(),
+    int: pl.Int64(),
+    float: pl.Float64(),
+    str: pl.String(),
+    list: pl.List(pl.String()),
+}
+_NAMES = {bool: "a boolean", int: "a whole number", float: "a number", str: "a string", list: "a list"}
+
+
+def jsonl_table(path: Path, holds_ids: Callable[[str], bool], *, skip: bool = False) -> Table:
+    """Opens a file with one JSON object per line; its columns are the keys of the first 1,000 lines.
+
+    Args:
+        path: the file.
+        holds_ids: whether a column holds ids, where 1, 1.0 and "1" differ in type; elsewhere all numbers are one type.
+        skip: treat lines that are not UTF-8 as bad rows instead of raising here.
+
+    Raises:
+        DataError: the file is missing, empty, not UTF-8, or its first 1,000 lines hold no object.
+    """
+    text = text_file(path, skip=skip)
+    names: dict[str, None] = {}
+    first = next(_blocks(path, lines=HEADER_LINES))
+    for _, line in first:
+        value = _loads(line)
+        if isinstance(value, dict):
+            names.update(dict.fromkeys(value))
+    if not names:
+        raise DataError(f"{path}, row {first[0][0] if first else 1}: not a JSON object with at least one key")
+
+    def read(rejects: Rejects) -> Iterator[pl.DataFrame]:
+        columns = _Columns(path, tuple(names), frozenset(filter(holds_ids, names)), rejects)
+        for block in _blocks(path):
+            yield columns.frame(block)
+
+    return Table(path, tuple(names), text.lines, read, typed=True)
+
+
+def _blocks(path: Path, lines: int | None = None) -> Iterator[list[tuple[int, bytes]]]:
+    row = 1
+    with path.open("rb") as handle:
+        while block := handle.readlines(BLOCK_BYTES):
+            if row == 1:
+                block[0] = block[0].removeprefix(b"\xef\xbb\xbf")
+            numbered = [(number, line) for number, line in enumerate(block, start=row) if not line.isspace()]
+            row += len(block)
+            yield numbered[:lines]
+
+
+def _loads(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+
+
+class _Columns:
+    """Converts objects to columns and remembers each column's first type."""
+
+    def __init__(self, path: Path, names: tuple[str, ...], ids: frozenset[str], rejects: Rejects) -> None:
+        self.path, self.names, self.ids, self.rejects = path, names, ids, rejects
+        self.types: dict[str, type] = {}
+
+    def frame(self, block: list[tuple[int, bytes]]) -> pl.DataFrame:
+        values = [_loads(line) for _, line in block]
+        wrong = [place for place, value in enumerate(values) if not isinstance(value, dict)]
+        if wrong:
+            rows = pl.Series([block[place][0] for place in wrong])
+            texts = pl.Series([block[place][1][:80].decode("utf-8", "replace").rstrip() for place in wrong])
+            self.rejects.add(self.path, "", "not a JSON object", rows, texts)
+            block = [line for line, value in zip(block, values, strict=True) if isinstance(value, dict)]
+            values = [value for value in values if isinstance(value, dict)]
+        columns = {name: [value.get(name) for value in values] for name in self.names}
+        bad: set[int] = set()
+        for name, column in columns.items():
+            bad |= self._refused(name, column, block)
+        if bad:
+            keep = [place for place in range(len(block)) if place not in bad]
+            columns = {name: [column[place] for place in keep] for name, column in columns.items()}
+            block = [block[place] for place in keep]
+        series = [self._series(name, column) for name, column in columns.items()]
+        return pl.DataFrame([*series, pl.Series(ROW, [row for row, _ in block], dtype=pl.UInt32)])
+
+    def _refused(self, name: str, column: list[Any], block: list[tuple[int, bytes]]) -> set[int]:
+        """Rejects the values that do not fit the column's first type and returns their places."""
+        found = set(map(type, column)) - {type(None)}
+        if name not in self.types and found:
+            self.types[name] = next(type(value) for value in column if value is not None)
+        expected = self.types.get(name)
+        if expected is None:
+            return set()
+        amounts = expected in (int, float) and name not in self.ids
+        allowed = {int, float} if amounts else {expected} - {dict}
+        reasons: dict[str, list[int]] = {}
+        if amounts and expected is int:
+            large = [place for place, v in enumerate(column) if type(v) in (int, float) and not -LIMIT <= v < LIMIT]
+            reasons[f"wrong type: beyond 64 bits, where the column began with {_NAMES[int]}"] = large
+        if not found <= allowed:
+            reason = "wrong type: an object; allowed are strings, numbers, booleans and lists"
+            if expected is not dict:
+                reason = f"wrong type: the column began with {_NAMES[expected]}"
+            if expected is not dict and name in self.ids:
+                reason += "; ids that differ only by type would be one id"
+            reasons[reason] = [
+                place for place, value in enumerate(column) if value is not None and type(value) not in allowed
+            ]
+        for reason, bad in reasons.items():
+            texts = pl.Series([_written(block[place][1], name, column[place]) for place in bad])
+            self.rejects.add(self.path, name, reason, pl.Series([block[place][0] for place in bad]), texts)
+        return {place for bad in reasons.values() for place in bad}
+
+    def _series(self, name: str, column: list[Any]) -> pl.Series:
+        expected = self.types.get(name)
+        if expected is None or expected is dict:
+            return pl.Series(name, [None] * len(column), dtype=pl.Null)
+        if name in self.ids and expected is int:
+            # As text, so that ids beyond 64 bits stay exact.
+            return pl.Series(name, [None if value is None else str(value) for value in column], dtype=pl.String)
+        if expected is list:
+            column = [
+                None if value is None else [_text(each) for each in value if each is not None] for value in column
+            ]
+        dtype = pl.Float64() if expected is int and float in set(map(type, column)) else _DTYPES[expected]
+        return pl.Series(name, column, dtype=dtype, strict=False)
+
+
+def _written(line: bytes, name: str, value: Any) -> str:
+    """Returns a value as written in the line; numbers keep all their digits."""
+    if type(value) in (int, float):
+        return str(json.loads(line, parse_int=str, parse_float=str)[name])
+    return orjson.dumps(value).decode()
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()

@@ -1,0 +1,88 @@
+"""Handles bad rows: raises a `DataError` that names file, row, column and value, or collects them in `rejects.csv`."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import polars as pl
+
+from pipelines.errors import DataError
+
+ROW = "__row__"
+"""The column every reader adds: the 1-based line of a text file, record of a CSV file or row of a Parquet file."""
+
+SCHEMA: Mapping[str, type[pl.DataType]] = {
+    "file": pl.String,
+    "row": pl.Int64,
+    "column": pl.String,
+    "reason": pl.String,
+    "value": pl.String,
+}
+
+
+class Rejects:
+    """Collects bad rows, or raises at the first.
+
+    Args:
+        skip: collect; otherwise the first bad row raises.
+        hint: ends the error's message.
+    """
+
+    def __init__(self, *, skip: bool = False, hint: str = "; --on-bad-rows skip leaves such rows out") -> None:
+        self.skip = skip
+        self.hint = hint
+        self._lines: dict[Path, Callable[[pl.Series], pl.Series]] = {}
+        self.count = 0
+        self._parts: list[pl.DataFrame] = []
+
+    def number_by(self, path: Path, lines: Callable[[pl.Series], pl.Series]) -> None:
+        """Maps the `ROW` of a file to line numbers by `lines`, so readers need lines only for bad rows."""
+        self._lines[path] = lines
+
+    def add(self, path: Path, column: str, reason: str, rows: pl.Series, values: pl.Series | None = None) -> None:
+        """Adds bad rows of one file and column that share a reason.
+
+        Args:
+            path: the file.
+            column: the column at fault, empty for the whole row.
+            reason: what is wrong and, if helpful, what is allowed.
+            rows: row numbers, as in `ROW`.
+            values: the bad values, one per row.
+
+        Raises:
+            DataError: bad rows are not skipped; names the first.
+        """
+        if rows.is_empty():
+            return
+        if path in self._lines:
+            rows = self._lines[path](rows)
+        texts = pl.Series("value", [None] * len(rows), dtype=pl.String) if values is None else _texts(values)
+        if not self.skip:
+            first = int(rows.arg_min() or 0)
+            where = f", column {column!r}" if column else ""
+            got = f", got {texts[first]!r}" if values is not None else ""
+            more = f" (and {len(rows) - 1:,} more such rows nearby)" if len(rows) > 1 else ""
+            raise DataError(f"{path}, row {rows[first]}{where}: {reason}{got}{more}{self.hint}")
+        self.count += len(rows)
+        part = pl.DataFrame({"row": rows.cast(pl.Int64), "value": texts})
+        constants = (pl.lit(path.name).alias("file"), pl.lit(column).alias("column"), pl.lit(reason).alias("reason"))
+        self._parts.append(part.with_columns(*constants).select(*SCHEMA))
+
+    def split_off(self, frame: pl.DataFrame, bad: pl.Expr, path: Path, column: str, reason: str) -> pl.DataFrame:
+        """Rejects the rows of `frame` where `bad` holds and returns the others; `frame` has `ROW`."""
+        mask = frame.select(bad.fill_null(False)).to_series()
+        if not mask.any():
+            return frame
+        wrong = frame.filter(mask)
+        self.add(path, column, reason, wrong[ROW], wrong[column] if column in wrong.columns else None)
+        return frame.filter(~mask)
+
+    def write(self, path: Path) -> None:
+        """Writes the collected rows as CSV, in the order found; nothing if there are none."""
+        if self._parts:
+            pl.concat(self._parts).write_csv(path)
+
+
+def _texts(values: pl.Series) -> pl.Series:
+    if values.dtype.is_nested():
+        return pl.Series("value", [None if value is None else str(value) for value in values.to_list()], pl.String)
+    return values.cast(pl.String).alias("value")

@@ -1,0 +1,118 @@
+"""Reads an input file as batches of rows with row numbers: Parquet and plain lines, lazily with polars.
+
+Text stays text; types come later.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+
+from pipelines.dataset.manifest import Kind
+from pipelines.errors import DataError
+from pipelines.ingest.formats.rejects import ROW, Rejects
+from pipelines.ingest.formats.text import python_lines, text_file
+
+Reader = Callable[[Rejects], Iterator[pl.DataFrame]]
+
+BATCH_ROWS = 500_000
+# Columns that reading adds internally.
+INTERNAL = frozenset({ROW, "__weight__", "__time__", "__broken__", "__unknown__", "__number__"})
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file of rows.
+
+    Attributes:
+        path: for messages.
+        columns: the names of its columns.
+        rows: approximate number of rows, or None; for progress only.
+        read: yields batches of the columns and `ROW`; bad rows go to the given `Rejects`.
+        typed: values have types; otherwise all are text and kinds are inferred.
+        kinds: the kinds that the format declares.
+        separators: columns whose text is a list, and the separator of its elements.
+    """
+
+    path: Path
+    columns: tuple[str, ...]
+    rows: int | None
+    read: Reader
+    typed: bool = False
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    separators: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuses columns with the name of an `INTERNAL` one.
+
+        Raises:
+            DataError: the file has such a column.
+        """
+        if clash := sorted(INTERNAL & set(self.columns)):
+            raise DataError(f"{self.path}: the column name {clash[0]!r} is reserved; rename that column")
+
+
+def parquet_table(path: Path) -> Table:
+    """Opens a Parquet file.
+
+    Raises:
+        DataError: the file is missing, empty, truncated or not Parquet.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    if path.stat().st_size == 0:
+        raise DataError(f"{path}: the file is empty")
+    bare = pl.scan_parquet(path, glob=False)
+    try:
+        names = bare.collect_schema().names()
+        rows = int(bare.select(pl.len()).collect().item())
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise _unreadable(path, error) from None
+
+    def read(rejects: Rejects) -> Iterator[pl.DataFrame]:
+        frame = pl.scan_parquet(path, row_index_name=ROW, row_index_offset=1, glob=False)
+        try:
+            yield from frame.collect_batches(chunk_size=BATCH_ROWS, maintain_order=True)
+        except (pl.exceptions.PolarsError, OSError) as error:
+            raise _unreadable(path, error) from None
+
+    return Table(path, tuple(names), rows, read, typed=True)
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    reason = str(error).strip().splitlines()[0]
+    return DataError(f"{path}: not a whole Parquet file (truncated, altered or of another format): {reason}")
+
+
+def lines_table(
+    path: Path,
+    columns: Sequence[str],
+    parse: Callable[[pl.DataFrame, Rejects], pl.DataFrame],
+    *,
+    skip: bool = False,
+) -> Table:
+    """Opens a text file whose lines a function parses.
+
+    Args:
+        path: the file.
+        columns: the columns that `parse` returns.
+        parse: converts a frame of ``line`` (never blank) and `ROW` to one of `columns` and `ROW`.
+        skip: treat lines that are not UTF-8 as bad rows instead of raising here.
+
+    Raises:
+        DataError: the file is missing, empty, or not UTF-8.
+    """
+    text = text_file(path, skip=skip)
+
+    def read(rejects: Rejects) -> Iterator[pl.DataFrame]:
+        if text.valid:
+            scan = pl.scan_lines(path, name="line", row_index_name=ROW, row_index_offset=1, glob=False)
+            batches: Iterator[pl.DataFrame] = iter(scan.collect_batches(chunk_size=BATCH_ROWS, maintain_order=True))
+        else:
+            batches = python_lines(path, rejects, BATCH_ROWS)
+        for batch in batches:
+            lines = batch.with_columns(pl.col("line").str.strip_prefix("\ufeff"))
+            yield parse(lines.filter(pl.col("line").str.strip_chars() != ""), rejects)
+
+    return Table(path, tuple(columns), text.lines, read)

@@ -1,0 +1,81 @@
+"""Reads files of ids: `--users` of bulk recall, and the columns that `pipelines.training.similar_pairs` needs.
+
+Accepts csv, tsv, parquet and jsonl files with columns of ids; for users also txt files with one id per line.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from pipelines.errors import DataError
+from pipelines.ingest.formats.delimited import csv_table
+from pipelines.ingest.formats.jsonl import jsonl_table
+from pipelines.ingest.formats.rejects import ROW, Rejects
+from pipelines.ingest.formats.table import Table, lines_table, parquet_table
+
+COLUMN = "user_id"
+SUFFIXES = (".csv", ".tsv", ".parquet", ".jsonl")
+TEXT = ".txt"
+
+
+def read_users(path: Path) -> pl.Series:
+    """Reads user ids as strings, without duplicates.
+
+    Raises:
+        DataError: the file is missing, of an unknown kind, lacks the column, or has a bad row (an empty id, text that
+            is not UTF-8, too many values); names the row.
+    """
+    if path.suffix.lower() == TEXT and path.is_file() and path.stat().st_size == 0:
+        return pl.Series(COLUMN, dtype=pl.String)
+    return read_ids(path, (COLUMN,), Rejects(hint=""), (*SUFFIXES, TEXT))[COLUMN].unique(maintain_order=True)
+
+
+def read_ids(path: Path, columns: Sequence[str], rejects: Rejects, suffixes: Sequence[str] = SUFFIXES) -> pl.DataFrame:
+    """Reads id columns as strings.
+
+    Args:
+        path: the file.
+        columns: the columns to read; a txt file has only the first.
+        rejects: receives rows without an id.
+        suffixes: the allowed kinds of files.
+
+    Returns:
+        `columns` and `ROW`, rows in file order.
+
+    Raises:
+        DataError: the file is missing, of an unknown kind, lacks a column, a column holds no ids, or `rejects` refuses
+            a bad row.
+    """
+    if path.suffix.lower() not in suffixes:
+        raise DataError(f"{path}: unknown kind of file {path.suffix!r}; allowed are {', '.join(suffixes)}")
+    table = _opened(path, columns)
+    for column in columns:
+        if column not in table.columns:
+            raise DataError(f"{path}: no column {column!r}; it has {', '.join(table.columns)}")
+    parts = [pl.DataFrame(schema={**dict.fromkeys(columns, pl.String), ROW: pl.Int64})]
+    for batch in table.read(rejects):
+        for column in columns:
+            dtype = batch.schema[column]
+            if not (dtype == pl.String or dtype.is_integer() or dtype == pl.Null):
+                raise DataError(f"{path}: column {column!r} must hold strings or whole numbers, holds {dtype}")
+        ids = batch.select(*(pl.col(column).cast(pl.String) for column in columns), pl.col(ROW).cast(pl.Int64))
+        for column in columns:
+            ids = rejects.split_off(ids, pl.col(column).is_null() | (pl.col(column) == ""), path, column, "no id")
+        parts.append(ids)
+    return pl.concat(parts)
+
+
+def _opened(path: Path, columns: Sequence[str]) -> Table:
+    # Text columns stay text: an id like 007 must not become 7.
+    match path.suffix.lower():
+        case ".csv":
+            return csv_table(path)
+        case ".tsv":
+            return csv_table(path, separator="\t")
+        case ".parquet":
+            return parquet_table(path)
+        case ".jsonl":
+            return jsonl_table(path, lambda name: name in columns)
+        case _:
+            return lines_table(path, columns[:1], lambda lines, _: lines.rename({"line": columns[0]}))

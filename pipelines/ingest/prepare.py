@@ -1,0 +1,134 @@
+"""`towers prepare`: writes a data set from raw events, items and users.
+
+The data set directory of docs/design.md is written whole or not at all.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+import polars as pl
+
+from pipelines.console import say
+from pipelines.dataset.column_lines import column_lines
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.manifest import MANIFEST, DatasetManifest, Kind, SourceInfo, SplitInfo, digest_files
+from pipelines.ingest.columns.attributes import read_attributes
+from pipelines.ingest.columns.lists import refuse_unknown_lists
+from pipelines.ingest.events import read_events
+from pipelines.ingest.filters import narrow, refuse_single_events
+from pipelines.ingest.formats.column_names import event_roles, id_column
+from pipelines.ingest.formats.rejects import Rejects
+from pipelines.ingest.formats.source import Source, open_source
+from pipelines.ingest.formats.table import Table
+from pipelines.ingest.splits import TRAIN, assign, resolve
+from pipelines.ingest.writer import number_entities, write_splits, write_truth
+from serving.files.staging import staged
+from towers.config.sections import DataConfig
+
+
+def run(
+    config: DataConfig,
+    events: Path,
+    out: Path,
+    *,
+    items: Path | None = None,
+    users: Path | None = None,
+    format: str = "auto",
+    on_bad_rows: Literal["error", "skip"] = "error",
+    overwrite: bool = False,
+) -> DatasetManifest:
+    """Prepares a data set.
+
+    Args:
+        config: how to read and split.
+        events: a file or a folder.
+        out: the data set's directory.
+        items: attributes of items; by default those in the events' folder.
+        users: attributes of users; likewise.
+        format: of the events; "auto" detects it by file names.
+        on_bad_rows: "error" stops at the first bad row; "skip" counts them and writes `rejects.csv`.
+        overwrite: replace an existing `out`.
+
+    Raises:
+        DataError: the input is wrong; names file, column and row.
+        OutputExistsError: `out` exists and may not be replaced.
+    """
+    with staged(out, overwrite=overwrite, marker=MANIFEST) as staging:
+        rejects = Rejects(skip=on_bad_rows == "skip")
+        source = open_source(events, items, users, format, config, skip=rejects.skip)
+        manifest = _write(staging, source, config, rejects)
+        (staging / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    say("\n".join(column_lines(Dataset.open(out))))
+    say(_summary(manifest, out))
+    return manifest
+
+
+def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) -> DatasetManifest:
+    items, item_columns = _attributes(source.items, "item", config, rejects)
+    users, user_columns = _attributes(source.users, "user", config, rejects)
+    table = read_events(source, config, None if items is None else items["item_id"], rejects)
+    refuse_unknown_lists(config.lists, {**item_columns, **user_columns, **table.context_kinds})
+    narrow(table, config)
+    kind = resolve(table, config)
+    first = source.events[0][1]
+    roles = event_roles(first.path, first.columns, config.columns)
+    if kind == "leave_last_out" and config.valid_share + config.test_share > 0:
+        refuse_single_events(table, config, roles.user, rejects)
+    split = assign(table, kind, config)
+
+    train = split.label == TRAIN
+    item_rows, number = number_entities(table.item, train, table.item_ids, items, "item_id")
+    table.item = number[table.item]
+    user_rows, number = number_entities(table.user, train, table.user_ids, users, "user_id")
+    table.user = number[table.user]
+    del train, number
+    staging.mkdir()
+    item_rows.write_parquet(staging / "items.parquet")
+    user_rows.drop("train_count").write_parquet(staging / "users.parquet")
+    counts = write_splits(staging, table, split, user_rows.height)
+    if source.truth is not None:
+        ids = {"query": (user_rows["user_id"], users), "item": (item_rows["item_id"], items)}
+        write_truth(staging / "truth", source.truth, ids)
+    rejects.write(staging / "rejects.csv")
+    files, fingerprint = digest_files(staging)
+    return DatasetManifest(
+        fingerprint=fingerprint,
+        users=user_rows.height,
+        items=item_rows.height,
+        events=counts,
+        split=SplitInfo(kind=split.kind, boundaries=split.boundaries),
+        timed=split.timed,
+        time_unit=table.time_unit if split.timed else None,
+        user_columns=user_columns,
+        item_columns=item_columns,
+        event_columns=table.context_kinds,
+        roles=roles.columns,
+        weighted=table.weight is not None,
+        config=config,
+        source=SourceInfo(format=source.format, files=_names(source)),
+        rejected=rejects.count,
+        dropped={rule: count for rule, count in table.dropped.items() if count},
+        files=files,
+    )
+
+
+def _attributes(
+    table: Table | None, side: str, config: DataConfig, rejects: Rejects
+) -> tuple[pl.DataFrame | None, dict[str, Kind]]:
+    if table is None:
+        return None, {}
+    column = id_column(table.path, table.columns, side, getattr(config.columns, side))
+    return read_attributes(table, column, f"{side}_id", rejects)
+
+
+def _names(source: Source) -> tuple[str, ...]:
+    tables = [table for _, table in source.events] + [t for t in (source.items, source.users) if t is not None]
+    return tuple(table.path.name for table in tables)
+
+
+def _summary(manifest: DatasetManifest, out: Path) -> str:
+    counts = ", ".join(f"{count:,} {name}" for name, count in manifest.events.items())
+    lost = "".join(f"; {count:,} dropped by {rule}" for rule, count in manifest.dropped.items())
+    bad = f"; {manifest.rejected:,} bad rows in {out / 'rejects.csv'}" if manifest.rejected else ""
+    sizes = f"{manifest.users:,} users, {manifest.items:,} items"
+    return f"{out}: {sizes}; {counts} events by {manifest.split.kind}{lost}{bad}"

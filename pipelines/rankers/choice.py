@@ -1,0 +1,189 @@
+"""Chooses the baselines' settings: fits on the training events, evaluates on the validation events.
+
+The `Choice` depends only on the data set and is kept in its cache. Test events are never read.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from pipelines.console import progress
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.heldout import HeldOut, heldout, heldout_users
+from pipelines.dataset.popularity import Counting, has_windows
+from pipelines.rankers import ease
+from pipelines.rankers import item_knn as knn
+from pipelines.rankers.cache import Cache
+from pipelines.rankers.countings import counting_values
+from pipelines.rankers.evaluate import per_user
+from pipelines.rankers.fits import EaseSettings, Fits, KnnSettings, Settings, ranker_of
+from pipelines.rankers.ranker import EASE, KNN, POPULARITY, RECENT, USERS_ALIKE
+
+METRIC, K = "recall", 20
+CHOSEN_BY = f"{METRIC}@{K}"
+USERS, SEED = 2_000, 0  # of the validation sample
+FITTED_ON = ("train",)
+VERSION = 2  # of the search: a new version makes every data set be searched again
+# Used without validation events; the strongest is then the first name below that was not left out.
+DEFAULT_DAYS = 60
+DEFAULT_ORDER = (EASE, KNN, RECENT, POPULARITY)
+
+# The values of each item-kNN setting, in order. The search starts at the defaults and moves one setting at a time, as
+# long as the result improves. Only shrinkage and days need a new count of co-occurrence.
+KNN_NEIGHBOURS = (20, 50, 100, 200, 500)
+KNN_LADDERS: Mapping[str, Sequence[Any]] = {
+    "shrinkage": (0.0, 10.0, 30.0, 100.0, 300.0, 1_000.0),
+    "neighbours": KNN_NEIGHBOURS,
+    "half_life": (None, 20, 5, 2),
+    "days": (None, 90, 30),
+}
+EASE_LADDER = (10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0)
+# Neighbours of all items in total, so that the search holds at most 400 MB per count.
+MOST_NEIGHBOURS = 50_000_000
+
+Climbed = TypeVar("Climbed", KnnSettings, EaseSettings)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The chosen settings.
+
+    Attributes:
+        recent: how recent popularity counts; None if left out, as for the next two.
+        item_knn: settings of item-kNN.
+        ease: settings of EASE.
+        validation: ranker -> its validation score; empty without validation events.
+        users: size of the validation sample.
+        left_out: ranker -> why it is left out.
+        fixed: ranker -> why its settings are fixed although there are validation events.
+    """
+
+    recent: Counting | None
+    item_knn: KnnSettings | None
+    ease: EaseSettings | None
+    validation: dict[str, float]
+    users: int
+    left_out: dict[str, str]
+    fixed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def strongest(self) -> str:
+        """The ranker with the best validation score."""
+        if self.validation:
+            return max(self.validation, key=self.validation.__getitem__)
+        return next(name for name in DEFAULT_ORDER if name not in self.left_out)
+
+    @property
+    def chosen_on(self) -> str:
+        """What the strongest was chosen on."""
+        if self.validation:
+            return f"validation {CHOSEN_BY}"
+        return "nothing: the data set has no validation events, so fixed settings are taken"
+
+
+CHOICE = TypeAdapter(Choice)
+
+
+def choose(data: Dataset) -> Choice:
+    """Returns the settings of every baseline the data allow, from the data set's cache or by a search that fills it."""
+    limits = f"{knn.MAX_ITEMS} {knn.MAX_PAIRS} {knn.MAX_SEARCH_PAIRS} {ease.MAX_ITEMS}"
+    cache, key = Cache.beside(data.path), f"{VERSION} {data.manifest.fingerprint} {limits}"
+    kept = cache.read("choice", key)
+    if kept is not None:
+        try:
+            return CHOICE.validate_json(str(kept["choice"]))
+        except (KeyError, ValidationError):
+            pass
+    chosen = _search(data)
+    cache.write("choice", key, {"choice": np.asarray(CHOICE.dump_json(chosen).decode())})
+    return chosen
+
+
+def _search(data: Dataset) -> Choice:
+    lengths = [length for length in KNN_NEIGHBOURS if length * data.manifest.items <= MOST_NEIGHBOURS]
+    fits, held = Fits(data, FITTED_ON, neighbours=max(lengths, default=0)), _sample(data)
+    left_out = _left_out(fits, data.manifest.items, windows=has_windows(data))
+    fixed: dict[str, str] = {}
+    if not len(held.users):
+        return Choice(
+            recent=None if RECENT in left_out else Counting(DEFAULT_DAYS),
+            item_knn=None if KNN in left_out else KnnSettings(),
+            ease=None if EASE in left_out else EaseSettings(),
+            validation={},
+            users=0,
+            left_out=left_out,
+        )
+    with progress("choice of baselines", total=None, unit="settings") as advance:
+
+        def judged(settings: Settings) -> float:
+            advance(1)
+            return float(per_user(ranker_of(fits.of(settings), K), held, METRIC, K).mean())
+
+        popular = counting_values(data, held, METRIC, K, fits.of, advance=advance)
+        best = max(popular, key=popular.__getitem__)
+        validation = {POPULARITY: popular[Counting()], USERS_ALIKE: popular[Counting(users_alike=True)]}
+        recent, item_knn, ease_settings = None, None, None
+        if RECENT not in left_out:
+            recent = max((each for each in popular if each.days), key=popular.__getitem__)
+            validation[RECENT] = popular[recent]
+        if KNN not in left_out and (reason := knn.too_large_to_search(fits.user_events)) is not None:
+            item_knn, fixed[KNN] = KnnSettings(fallback=best), reason
+            validation[KNN] = judged(item_knn)
+        elif KNN not in left_out:
+            ladders = {"fallback": tuple(dict.fromkeys((Counting(), best))), **KNN_LADDERS, "neighbours": lengths}
+            if RECENT in left_out:
+                del ladders["days"]
+            item_knn, validation[KNN] = climb(KnnSettings(fallback=best), ladders, judged)
+        if EASE not in left_out:
+            start = EaseSettings(fallback=best)
+            ease_settings, validation[EASE] = climb(start, {"penalty": EASE_LADDER}, judged)
+    return Choice(recent, item_knn, ease_settings, validation, len(held.users), left_out, fixed)
+
+
+def _left_out(fits: Fits, items: int, *, windows: bool) -> dict[str, str]:
+    """Returns ranker -> why the data do not allow it."""
+    reasons = {
+        RECENT: None if windows else "left out: the events have no times in a unit, so there are no windows",
+        KNN: knn.too_large(fits.user_events, items),
+        EASE: ease.too_many(items),
+    }
+    return {name: reason for name, reason in reasons.items() if reason is not None}
+
+
+def _sample(data: Dataset) -> HeldOut:
+    """Returns the validation data of at most `USERS` users."""
+    users = heldout_users(data, "valid")
+    if len(users) > USERS:
+        users = np.sort(np.random.default_rng(SEED).choice(users, USERS, replace=False))
+    return heldout(data, "valid", users)
+
+
+def climb(
+    start: Climbed, ladders: Mapping[str, Sequence[Any]], value: Callable[[Climbed], float]
+) -> tuple[Climbed, float]:
+    """Coordinate search: moves one setting at a time up or down its ladder as long as the value improves.
+
+    Args:
+        start: the starting settings; each is on its ladder.
+        ladders: setting -> its values in order.
+        value: the function to maximise.
+
+    Returns:
+        The best settings and their value.
+    """
+    best, most = start, value(start)
+    for name, values in ladders.items():
+        begin = values.index(getattr(best, name))
+        for step in (1, -1):
+            place = begin + step
+            while 0 <= place < len(values):
+                tried = replace(best, **{name: values[place]})
+                if (reached := value(tried)) <= most:
+                    break
+                best, most, place = tried, reached, place + step
+            if getattr(best, name) != values[begin]:
+                break
+    return best, most

@@ -1,0 +1,82 @@
+"""EASE: a closed-form linear item-item model, a strong baseline for small catalogues."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from pipelines.rankers.item_knn import history
+from pipelines.rankers.popular import Integers, Lists, popular_lists
+
+PENALTY = 300.0
+MAX_ITEMS = 10_000  # the inverse takes half a minute and 2 GB
+BLOCK = 1_024  # queries scored at once
+
+
+@dataclass(frozen=True)
+class Ease:
+    """The weights that predict each item of a user from the user's other items with the least squared error.
+
+    ``B = I - P / diag(P)`` by columns with ``P = (X'X + penalty I)^-1``, X [users, N] 1 where the user took the item;
+    the score of item j is the sum of B_ij over the items i of the history. Source: Steck, WWW 2019.
+
+    Attributes:
+        weights: float32 [N, N], B; its diagonal is 0.
+        order: [N] item numbers, most popular first, for users without history.
+    """
+
+    weights: NDArray[np.float32]
+    order: Lists
+
+    def lists(self, seen_offsets: Integers, seen_items: Integers, k: int) -> Lists:
+        """The k unseen items with the highest scores; arguments and result as in `ItemKnn.lists`."""
+        items, queries = len(self.order), len(seen_offsets) - 1
+        taken = history(seen_offsets, seen_items, items)
+        found: Lists = popular_lists(self.order, seen_offsets, seen_items, k)
+        for start in range(0, queries, BLOCK):
+            part = taken[start : start + BLOCK]
+            asked = np.flatnonzero(np.diff(part.indptr))
+            scores = np.asarray(part[asked] @ self.weights)
+            row, column = part[asked].nonzero()
+            scores[row, column] = -np.inf
+            deep = min(k, items)
+            best = np.argpartition(-scores, deep - 1, axis=1)[:, :deep] if deep < items else np.argsort(-scores, axis=1)
+            value = np.take_along_axis(scores, best, axis=1)
+            place = np.argsort(-value, axis=1, kind="stable")
+            value = np.take_along_axis(value, place, axis=1)
+            found[start + asked, :deep] = np.where(np.isinf(value), -1, np.take_along_axis(best, place, axis=1))
+        return found
+
+
+def ease_weights(users: Integers, items: Integers, shape: tuple[int, int], penalty: float) -> NDArray[np.float32]:
+    """B of `Ease`.
+
+    Args:
+        users: [E] user numbers.
+        items: [E] item numbers; an item that a user took twice counts once.
+        shape: number of users and of items, N.
+        penalty: on the squares of the weights, above 0.
+
+    Returns:
+        float32 [N, N].
+    """
+    taken = sp.csr_array((np.ones(len(items)), (users, items)), shape=shape)
+    taken.sum_duplicates()
+    taken.data[:] = 1
+    gram = sp.csr_array(taken.T @ taken).toarray()
+    gram[np.diag_indices_from(gram)] += penalty
+    # Cholesky takes half the work of a general inverse. The matrix is symmetric, so row- or column-major is the same.
+    factor, _ = scipy.linalg.lapack.dpotrf(gram.T, lower=1, overwrite_a=1)
+    inverse, _ = scipy.linalg.lapack.dpotri(factor, lower=1, overwrite_c=1)
+    inverse = np.tril(inverse)
+    inverse += np.tril(inverse, -1).T
+    weights: NDArray[np.float32] = (-inverse / np.diag(inverse)).astype(np.float32)
+    weights[np.diag_indices_from(weights)] = 0
+    return weights
+
+
+def too_many(items: int) -> str | None:
+    """Returns why EASE is left out for a catalogue of this size, or None if it is not."""
+    return f"left out: {items:,} items, more than {MAX_ITEMS:,}" if items > MAX_ITEMS else None

@@ -1,0 +1,87 @@
+"""Lists the most popular items without those a user has seen, and fills short lists."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towers.evaluation.metrics import hits
+
+Integers = NDArray[np.integer[Any]]
+Lists = NDArray[np.int32]
+
+QUERIES = 64
+
+
+def by_popularity(counts: NDArray[Any]) -> Lists:
+    """Returns all item numbers by descending count, ties by ascending number."""
+    return np.argsort(-counts.astype(np.float64), kind="stable").astype(np.int32)
+
+
+def popular_lists(order: Integers, seen_offsets: Integers, seen_items: Integers, k: int) -> Lists:
+    """Returns the first k items of `order` that each query has not seen.
+
+    Args:
+        order: [N] item numbers, most popular first.
+        seen_offsets: [Q + 1].
+        seen_items: [S] item numbers.
+        k: length of the lists.
+
+    Returns:
+        [Q, k], -1 where the catalogue ends.
+    """
+    queries = len(seen_offsets) - 1
+    out: Lists = np.full((queries, k), -1, np.int32)
+    # A few queries at a time: each block is as wide as its longest list of seen items needs.
+    for first in range(0, queries, QUERIES):
+        offsets = seen_offsets[first : first + QUERIES + 1]
+        wide = min(k + int(np.diff(offsets).max()), len(order))
+        top = np.broadcast_to(order[:wide], (len(offsets) - 1, wide))
+        masked = hits(top, offsets - offsets[0], seen_items[offsets[0] : offsets[-1]])
+        out[first : first + len(offsets) - 1] = _first_unmasked(top, masked, k)
+    return out
+
+
+@dataclass(frozen=True)
+class Popular:
+    """Gives every user the most popular items.
+
+    Attributes:
+        order: [N] item numbers, most popular first.
+    """
+
+    order: Lists
+
+    def lists(self, seen_offsets: Integers, seen_items: Integers, k: int) -> Lists:
+        """As `popular_lists`."""
+        return popular_lists(self.order, seen_offsets, seen_items, k)
+
+
+def fill(lists: Lists, filler: Lists) -> Lists:
+    """Replaces each row's padding by the entries of `filler` that the row does not hold yet.
+
+    Args:
+        lists: [Q, K], changed in place.
+        filler: [Q, K].
+
+    Returns:
+        `lists`.
+    """
+    short = np.flatnonzero((lists < 0).any(axis=1))
+    held = lists[short]
+    lengths = (held >= 0).sum(axis=1)
+    repeated = hits(filler[short], np.concatenate([[0], np.cumsum(lengths)]), held[held >= 0])
+    both = np.concatenate([held, filler[short]], axis=1)
+    masked = np.concatenate([held < 0, repeated | (filler[short] < 0)], axis=1)
+    lists[short] = _first_unmasked(both, masked, lists.shape[1])
+    return lists
+
+
+def _first_unmasked(lists: Integers, masked: NDArray[np.bool_], k: int) -> Lists:
+    """Returns each row's first k unmasked entries, in order, padded with -1."""
+    places = np.argsort(masked, axis=1, kind="stable")[:, :k]
+    chosen = np.where(np.take_along_axis(masked, places, axis=1), -1, np.take_along_axis(lists, places, axis=1))
+    padded = np.full((len(lists), k), -1, dtype=np.int32)
+    padded[:, : chosen.shape[1]] = chosen
+    return padded

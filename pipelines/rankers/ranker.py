@@ -1,0 +1,136 @@
+"""The rankers of a report: the served vectors, searched exactly and through the index, the baselines, the known truth.
+
+A ranker maps held-out users to lists ``[Q, K]`` of the data set's item numbers, best first, without the items the users
+have seen, padded with -1.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.heldout import HeldOut
+from pipelines.dataset.lists import select_lists
+from pipelines.rankers.evaluate import Lists, Ranker
+from pipelines.rankers.popular import popular_lists
+from serving.bundle.reader import Bundle
+from serving.search.exact import ExactIndex
+from serving.search.filtered import search_filtered
+from serving.search.index import Floats, Index, Rows
+
+EXACT, INDEX, POPULARITY, KNN, BEST = "exact", "index", "popularity", "item_knn", "best_attainable"
+USERS_ALIKE, RECENT, EASE = "popularity_users", "popularity_recent", "ease"
+KNOWN = ("train", "valid")  # the splits that make history and mask at the test
+Search = Callable[[Floats, list[Rows]], Rows]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A bundle's vectors as the service uses them, in the data set's numbers.
+
+    Attributes:
+        bundle: the bundle.
+        index: its index.
+        item_numbers: [rows] the data set's number of each item row.
+        item_rows: [N] the item row of each number, -1 if the bundle holds no vector.
+        query_rows: [U] the query row of each user number, -1 if the bundle holds no vector.
+    """
+
+    bundle: Bundle
+    index: Index
+    item_numbers: NDArray[np.int32]
+    item_rows: NDArray[np.int64]
+    query_rows: NDArray[np.int64]
+
+    @classmethod
+    def match(cls, bundle: Bundle, index: Index, dataset: Dataset) -> "Served":
+        """Finds the bundle's items and users in the data set, which must have all its items."""
+        number_of = {name: number for number, name in enumerate(dataset.items["item_id"].to_list())}
+        numbers = np.array([number_of[name] for name in bundle.item_ids], dtype=np.int32)
+        rows = np.full(len(number_of), -1, dtype=np.int64)
+        rows[numbers] = np.arange(len(numbers))
+        known = bundle.query_rows
+        queries = np.array([known.get(name, -1) for name in dataset.users["user_id"].to_list()], dtype=np.int64)
+        stored = np.flatnonzero(queries >= 0)
+        queries[stored[~bundle.has_vector(queries[stored])]] = -1
+        return cls(bundle, index, numbers, rows, queries)
+
+    def exact(self, k: int) -> Ranker:
+        """Returns exact search over the stored vectors."""
+        return lambda held: self._rank(held, k, lambda queries, masked: self._exact.search(queries, k, masked)[0])
+
+    def through_index(self, k: int) -> Ranker:
+        """Returns search through the bundle's own index, filtered as the service filters."""
+        return lambda held: self._rank(held, k, lambda queries, masked: self._search_index(queries, masked, k))
+
+    @cached_property
+    def _exact(self) -> ExactIndex:
+        return self.index if isinstance(self.index, ExactIndex) else ExactIndex(self.bundle.recall_vectors)
+
+    def _search_index(self, queries: Floats, masked: list[Rows], k: int) -> Rows:
+        # An index searches for k plus the number of masked items, and deeper for a larger sum. Users with the same
+        # number share a search, so nobody is ranked better here than by a request of their own.
+        counts = np.array([len(rows) for rows in masked], dtype=np.int64)
+        found = np.empty((len(queries), k), dtype=np.int64)
+        for count in np.unique(counts):
+            same = np.flatnonzero(counts == count)
+            part = [masked[place] for place in same]
+            found[same] = search_filtered(self.index, self._exact, queries[same], k, part)[0]
+        return found
+
+    def _rank(self, held: HeldOut, k: int, search: Search) -> Lists:
+        # Users without a stored vector get popularity, as from the service.
+        order = self.item_numbers[self.bundle.popular_rows]
+        rows = self.query_rows[held.users]
+        stored, others = np.flatnonzero(rows >= 0), np.flatnonzero(rows < 0)
+        lists: Lists = np.full((len(rows), k), -1, np.int32)
+        if len(others):
+            seen_offsets, seen_items = select_lists(others, held.seen_offsets, held.seen_items)
+            lists[others] = popular_lists(order, seen_offsets, seen_items, k)
+        if len(stored):
+            masked = [
+                self._known_rows(held.seen_items[held.seen_offsets[place] : held.seen_offsets[place + 1]])
+                for place in stored
+            ]
+            vectors, lengths = self.bundle.query_vectors[rows[stored]], self.bundle.seen_counts(rows[stored])
+            found = search(self.bundle.recall_queries(vectors, lengths), masked)
+            lists[stored] = np.where(found >= 0, self.item_numbers[found], -1)
+        return lists
+
+    def _known_rows(self, numbers: NDArray[np.integer[Any]]) -> Rows:
+        rows = np.unique(self.item_rows[numbers])
+        return rows[rows >= 0]
+
+
+def rankers_of(served: Served, dataset: Dataset, baselines: Mapping[str, Ranker], k: int) -> dict[str, Ranker]:
+    """Returns all rankers of a report by name.
+
+    Args:
+        served: the bundle.
+        dataset: the data set it was trained on.
+        baselines: the baselines by name.
+        k: length of the lists.
+    """
+    best = _attainable(dataset, k)
+    return {EXACT: served.exact(k), INDEX: served.through_index(k), **baselines} | (
+        {} if best is None else {BEST: best}
+    )
+
+
+def _attainable(dataset: Dataset, k: int) -> Ranker | None:
+    """Ranks by the true probabilities of a synthetic world, the best attainable ranking; None for other data."""
+    truth = dataset.truth()
+    if truth is None:
+        return None
+    queries, items = truth
+    index = ExactIndex(items)
+
+    def rank(held: HeldOut) -> Lists:
+        masked = np.split(held.seen_items, held.seen_offsets[1:-1])
+        return index.search(np.asarray(queries[held.users]), k, masked)[0]
+
+    return rank

@@ -1,0 +1,129 @@
+"""States whether the model beats the strongest baseline, in one sentence with the paired interval of the difference."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.heldout import heldout
+from pipelines.rankers.baselines import baselines_of
+from pipelines.rankers.bootstrap import Estimate, bootstrap
+from pipelines.rankers.evaluate import per_user
+from pipelines.rankers.ranker import EXACT
+from towers.data.events import Int32s
+
+BETTER, MAYBE_BETTER, MAYBE_WORSE, WORSE = "proven better", "not proven better", "not proven worse", "worse"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The model compared with the strongest baseline.
+
+    Attributes:
+        metric: for example ``"recall@20"``.
+        value: the model's value.
+        baseline: name of the strongest baseline.
+        baseline_title: its display name.
+        baseline_value: its value.
+        difference: the model minus the baseline, paired by user.
+    """
+
+    metric: str
+    value: float
+    baseline: str
+    baseline_title: str
+    baseline_value: float
+    difference: Estimate
+
+    @property
+    def below(self) -> bool:
+        """Whether the model is below the baseline."""
+        return self.difference["value"] < 0
+
+    @property
+    def conclusion(self) -> str:
+        """Whether the interval lies above 0, below 0, or contains 0."""
+        if self.difference["low"] > 0:
+            return BETTER
+        if self.difference["high"] < 0:
+            return WORSE
+        return MAYBE_WORSE if self.below else MAYBE_BETTER
+
+    @property
+    def text(self) -> str:
+        """One readable line; a negative difference is given as how far the model is below."""
+        value, low, high = (self.difference[name] for name in ("value", "low", "high"))
+        if self.below:
+            value, low, high = -value, -high, -low
+        # Avoids "-0.0000".
+        value, low, high = (round(each, 4) + 0.0 for each in (value, low, high))
+        side = "below" if self.below else "above"
+        return (
+            f"{self.metric} {self.value:.4f}: {side} the strongest baseline ({self.baseline_title}: "
+            f"{self.baseline_value:.4f}) by {value:.4f} ({low:.4f} to {high:.4f}): {self.conclusion}"
+        )
+
+    def content(self) -> dict[str, Any]:
+        """The `verdict` section of `report.json`."""
+        return asdict(self) | {"conclusion": self.conclusion, "text": self.text}
+
+
+def report_verdict(content: dict[str, Any], metric: str, strongest: str) -> Verdict:
+    """Builds the verdict of a report.
+
+    Args:
+        content: the report's `metrics`, `differences` and `baselines`.
+        metric: for example ``"recall@20"``.
+        strongest: name of the strongest baseline.
+    """
+    metrics = content["metrics"]
+    return Verdict(
+        metric=metric,
+        value=metrics[EXACT][metric]["value"],
+        baseline=strongest,
+        baseline_title=content["baselines"][strongest]["title"],
+        baseline_value=metrics[strongest][metric]["value"],
+        difference=content["differences"][f"{EXACT}_minus_{strongest}"][metric],
+    )
+
+
+def validation_verdict(data: Dataset, users: Int32s, model_values: NDArray[np.floating[Any]], metric: str) -> str:
+    """Compares the model with the strongest baseline on validation, in a sentence for the end of a training.
+
+    The baselines are fitted on the training events, but their settings and the strongest of them are chosen on these
+    same validation events, so the comparison favours the baseline slightly.
+
+    Args:
+        data: the data set.
+        users: numbers of the users evaluated.
+        model_values: [Q] the model's value for each, in the order of ``heldout(data, "valid", users)``.
+        metric: ``recall@k``, ``ndcg@k``, ``precision@k``, ``hit_rate@k`` or ``mrr@k``.
+
+    Raises:
+        ValueError: the metric is unknown, no user has a validation target, or there is not one value for each
+            user with one.
+    """
+    name, _, depth = metric.partition("@")
+    if not depth.isdecimal() or not int(depth):
+        raise ValueError(f"metric: {metric!r}; expected NAME@K, for example 'recall@20'")
+    held = heldout(data, "valid", users)
+    if not len(held.users) or len(model_values) != len(held.users):
+        raise ValueError(
+            f"model_values: {len(model_values)} values for {len(held.users)} users with validation targets"
+        )
+    baselines = baselines_of(data, ("train",), int(depth))
+    values = {EXACT: np.asarray(model_values, np.float64)} | {
+        ranker: per_user(rank, held, name, int(depth)) for ranker, rank in baselines.rankers.items()
+    }
+    strongest = max(baselines.rankers, key=lambda ranker: values[ranker].mean())
+    drawn = bootstrap(np.stack([values[EXACT], values[strongest]], axis=1), (EXACT, strongest))
+    return Verdict(
+        metric=metric,
+        value=float(values[EXACT].mean()),
+        baseline=strongest,
+        baseline_title=str(baselines.settings[strongest]),
+        baseline_value=float(values[strongest].mean()),
+        difference=drawn.difference(EXACT, strongest),
+    ).text

@@ -1,0 +1,1 @@
+"""`towers serve`, `keys` and `query`; imports nothing of `towers`."""

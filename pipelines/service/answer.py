@@ -1,0 +1,142 @@
+"""Asks a running service for `towers query`; a failure becomes one line that says why and what to do.
+
+The key, if any, comes from TOWERS_API_KEY.
+"""
+
+import os
+import socket
+import ssl
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from pipelines.errors import DataError
+
+TITLES = ("title", "name", "movie_title", "item_title")
+TIMEOUT_S = 30.0
+KEY = "TOWERS_API_KEY"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A user's items.
+
+    Attributes:
+        items: (id, score), best first.
+        source: how they were found.
+        titles: each item's title, None for items without one; None as a whole if the bundle has no titles.
+    """
+
+    items: list[tuple[str, float]]
+    source: str
+    titles: list[Any] | None = None
+
+
+def title_name(columns: Iterable[str]) -> str | None:
+    """Returns the name of the item column with readable titles, or None if there is none."""
+    there = set(columns)
+    return next((name for name in TITLES if name in there), None)
+
+
+def ask(url: str, user: str, k: int, *, titled: bool = True) -> Answer:
+    """Asks a service for a user's items.
+
+    Args:
+        url: the service's address, with or without `/recall`.
+        user: the user's id.
+        k: number of items.
+        titled: also request the items' titles, if the service's bundle has a column of them.
+
+    Raises:
+        DataError: there is no valid answer; names the address and the reason.
+    """
+    base = url.rstrip("/").removesuffix("/recall")
+    address = f"{base}/recall"
+    headers = {"authorization": f"Bearer {key}"} if (key := os.environ.get(KEY)) else {}
+    body = {"user_id": user, "k": k}
+    try:
+        with httpx.Client(headers=headers, timeout=TIMEOUT_S) as client:
+            column = _title_column(client, base) if titled else None
+            response = client.post(address, json=body if column is None else {**body, "attributes": [column]})
+            if column is not None and _error(response).get("field") == "attributes":
+                # A canary bundle may answer this user and lack the column that the OpenAPI document names.
+                column, response = None, client.post(address, json=body)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise DataError(f"{address}: {_reason(error, address)}") from None
+    if not response.is_success:
+        raise DataError(_refusal(address, response))
+    try:
+        found = response.json()
+        items = [(str(item["id"]), float(item["score"])) for item in found["items"]]
+        titles = None if column is None else [item["attributes"][column] for item in found["items"]]
+        return Answer(items, found["source"], titles)
+    except (ValueError, KeyError, TypeError):
+        raise DataError(_stranger(address, response)) from None
+
+
+def _title_column(client: httpx.Client, base: str) -> str | None:
+    """Returns the title column that the service's OpenAPI document names; None without a column or a document."""
+    response = client.get(f"{base}/openapi.json")
+    try:
+        body = response.json()["components"]["schemas"]["RecallRequest"]["properties"]
+        return title_name(body["attributes"]["items"]["enum"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _error(response: httpx.Response) -> dict[str, Any]:
+    """Returns the error in this service's response; empty for a success and for other programs' responses."""
+    try:
+        error = response.json()["error"]
+        return error if isinstance(error["message"], str) else {}
+    except (ValueError, KeyError, TypeError):
+        return {}
+
+
+def _refusal(address: str, response: httpx.Response) -> str:
+    error = _error(response)
+    if not error:
+        return _stranger(address, response)
+    message = str(error["message"])
+    if error.get("field") == "k":
+        return f"--k {message.removeprefix('k: ')}: the limit of the service at {address}"
+    if response.status_code == 401:
+        return f"{address}: {message}; the variable {KEY} gives the key to `towers query`"
+    return f"{address}: {message}"
+
+
+def _stranger(address: str, response: httpx.Response) -> str:
+    return (
+        f"{address}: what answers there (status {response.status_code}) is not `towers serve`; "
+        "give --url the address that it listens on"
+    )
+
+
+def _reason(error: httpx.HTTPError | httpx.InvalidURL, address: str) -> str:
+    """Explains why there is no answer, and what to do about it."""
+    causes = list(_causes(error))
+    if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
+        return "not the address of a service; --url takes one like http://127.0.0.1:8000"
+    if isinstance(error, httpx.TimeoutException):
+        return f"no answer within {TIMEOUT_S:g} s; is the host right, and the service not overloaded?"
+    if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
+        port = httpx.URL(address).port or 80
+        start = f"start the service with `towers serve --bundle BUNDLE --port {port}`"
+        return f"nothing answers there (connection refused); {start}, or give --url its address"
+    if any(isinstance(cause, socket.gaierror) for cause in causes):
+        return f"no host of the name {httpx.URL(address).host!r} is known; check --url"
+    if any(isinstance(cause, ssl.SSLError) for cause in causes):
+        return f"no HTTPS there ({error}); `towers serve` itself speaks plain HTTP: give --url an address with http://"
+    if isinstance(error, httpx.RemoteProtocolError):
+        return f"what answers there speaks no HTTP, or broke off ({error}); check the port in --url"
+    system = next((cause for cause in causes if isinstance(cause, OSError) and cause.strerror), None)
+    return f"no answer: {error if system is None else system.strerror}"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    at: BaseException | None = error
+    while at is not None:
+        yield at
+        at = at.__cause__ or at.__context__

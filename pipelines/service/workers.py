@@ -1,0 +1,208 @@
+"""The processes of `towers serve --workers N`: starts, watches, restarts and stops them together.
+
+If the parent is killed, the workers notice and stop as after SIGTERM. A worker whose event loop hangs is killed,
+because it holds connections that get no answer.
+"""
+
+import logging
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import get_context, parent_process
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from prometheus_client.multiprocess import mark_process_dead
+
+from pipelines.errors import DataError
+
+log = logging.getLogger("uvicorn.error.serving")
+
+METRICS = "PROMETHEUS_MULTIPROC_DIR"
+LOOK_S = 0.2
+HUNG_S = 30.0  # swapping bundles blocks an event loop for well below a second
+# Between two starts of a worker that never began to answer: the cause may need a person.
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 30.0
+SPAWN = get_context("spawn")
+
+
+class Worker:
+    """A slot among the workers, and the process that fills it.
+
+    Attributes:
+        process: the current or last process.
+        answers: whether its event loop has run since it began to answer.
+        start_at: when to start the next process; None while one runs.
+
+    Args:
+        config: of its server.
+        sockets: the sockets to listen on.
+    """
+
+    def __init__(self, config: uvicorn.Config, sockets: Sequence[socket.socket]) -> None:
+        self._config, self._sockets = config, sockets
+        self._pause_s = FIRST_PAUSE_S
+        # Counts checks without progress, not seconds: the parent itself may have been suspended, with all workers.
+        self._most_still = (HUNG_S + (config.timeout_graceful_shutdown or 0)) / LOOK_S
+        self.start()
+
+    def start(self) -> None:
+        """Starts a process in the slot."""
+        self.start_at: float | None = None
+        self._turns: Any = SPAWN.RawValue("Q", 0)
+        self._seen = self._still = 0
+        self.process = SPAWN.Process(target=_serve, args=(self._config, self._sockets, self._turns))
+        self.process.start()
+
+    @property
+    def answers(self) -> bool:
+        """Whether the process has begun to answer."""
+        return bool(self._turns.value)
+
+    def send(self, number: int) -> None:
+        """Sends a signal if the process runs."""
+        if self.process.pid is not None and self.process.is_alive():
+            os.kill(self.process.pid, number)
+
+    def look(self, metrics: Path) -> None:
+        """Starts the next process, cleans up after a dead one, or kills a hung one."""
+        if self.start_at is not None:
+            if time.monotonic() >= self.start_at:
+                self.start()
+        elif not self.process.is_alive():
+            self._bury(metrics)
+        else:
+            self._still = self._still + 1 if self.answers and self._seen == self._turns.value else 0
+            self._seen = self._turns.value
+            if self._still > self._most_still:
+                log.error("worker %s: its event loop has stood still for %g s", self.process.pid, HUNG_S)
+                self._still = 0
+                self.send(signal.SIGKILL)
+
+    def _bury(self, metrics: Path) -> None:
+        mark_process_dead(self.process.pid, str(metrics))  # type: ignore[no-untyped-call]
+        pause_s = 0.0
+        if self.answers:
+            self._pause_s = FIRST_PAUSE_S
+        else:
+            pause_s, self._pause_s = self._pause_s, min(LONGEST_PAUSE_S, 2 * self._pause_s)
+        log.error(
+            "worker %s ended with %s; another one starts in %g s", self.process.pid, self.process.exitcode, pause_s
+        )
+        self.start_at = time.monotonic() + pause_s
+
+
+class Workers:
+    """The supervisor. SIGHUP makes each worker check for another bundle; SIGTTIN adds a worker, SIGTTOU removes one.
+
+    Args:
+        config: of the servers.
+        sockets: the sockets to listen on.
+        metrics: the directory of their shared metrics.
+    """
+
+    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket], metrics: Path) -> None:
+        self._config, self._sockets, self._metrics = config, sockets, metrics
+        self._signals: deque[int] = deque()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU):
+            signal.signal(number, lambda number, _: self._signals.append(number))
+        self._workers: list[Worker] = []
+
+    def run(self) -> None:
+        """Runs until stopped.
+
+        Raises:
+            DataError: no worker could start.
+        """
+        self._workers = [Worker(self._config, self._sockets) for _ in range(self._config.workers)]
+        stopping = any_answered = failed = False
+        while not (stopping or failed):
+            time.sleep(LOOK_S)
+            while self._signals and not stopping:
+                stopping = self._handle(self._signals.popleft())
+            if not stopping:
+                any_answered = any_answered or any(worker.answers for worker in self._workers)
+                for worker in self._workers:
+                    worker.look(self._metrics)
+                failed = not any_answered and all(worker.start_at is not None for worker in self._workers)
+        for worker in self._workers:
+            worker.send(signal.SIGTERM)
+        # Each worker closes its sockets when its linger is over. If the parent held them open, the system would go on
+        # accepting connections that nobody answers.
+        for each in self._sockets:
+            each.close()
+        for worker in self._workers:
+            worker.process.join()
+        if failed:
+            raise DataError("no worker could start; the log above says why")
+
+    def _handle(self, number: int) -> bool:
+        """Handles a signal; returns whether it means stop."""
+        if number == signal.SIGHUP:
+            for worker in self._workers:
+                if worker.answers:  # A starting worker has no handler yet, and finds the bundle by itself.
+                    worker.send(number)
+        elif number == signal.SIGTTIN:
+            self._workers.append(Worker(self._config, self._sockets))
+        elif number == signal.SIGTTOU and len(self._workers) > 1:
+            worker = self._workers.pop()
+            worker.send(signal.SIGTERM)
+            worker.process.join()
+        return number in (signal.SIGINT, signal.SIGTERM)
+
+
+class _Server(uvicorn.Server):
+    """Counts the iterations of its event loop in memory shared with the parent."""
+
+    def __init__(self, config: uvicorn.Config, turns: Any) -> None:
+        super().__init__(config)
+        self.turns = turns
+
+    async def on_tick(self, counter: int) -> bool:
+        self.turns.value += 1
+        return await super().on_tick(counter)
+
+
+def _serve(config: uvicorn.Config, sockets: list[socket.socket], turns: Any) -> None:
+    """Serves in the worker's process, which stops when its parent is gone: it would hold the port."""
+    config.configure_logging()
+    threading.Thread(target=_stop_without_parent, name="parent", daemon=True).start()
+    with suppress(KeyboardInterrupt):
+        _Server(config, turns).run(sockets)
+
+
+def _stop_without_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()  # waits on a pipe whose other end only the parent holds
+    log.error("the parent process is gone; its workers stop")
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextmanager
+def shared_metrics() -> Iterator[Path]:
+    """Sets PROMETHEUS_MULTIPROC_DIR to a directory for the workers' metrics and removes it at the end.
+
+    If the variable is already set, its directory is emptied, used and kept.
+    """
+    own = os.environ.get(METRICS) or None
+    directory = Path(own or tempfile.mkdtemp(prefix="towers-metrics-"))
+    directory.mkdir(parents=True, exist_ok=True)
+    for old in directory.glob("*.db"):
+        old.unlink()
+    os.environ[METRICS] = str(directory)
+    try:
+        yield directory
+    finally:
+        if own is None:
+            del os.environ[METRICS]
+            shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""`towers train` and `towers check`: a run from a data set and a recipe."""

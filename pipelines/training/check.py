@@ -1,0 +1,192 @@
+"""`towers check`: finds everything wrong with a recipe, alone or against a data set, before a long run."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipelines.dataset.column_lines import column_lines
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.heldout import heldout_users
+from pipelines.dataset.leaks import refuse_leaks
+from pipelines.dataset.popularity import has_windows
+from pipelines.dataset.resolve_features import settle_features
+from pipelines.training.similarity_labels import DEFAULT_METRIC, read_labels
+from towers.config.compatibility import parts
+from towers.config.features import NeighboursFeature
+from towers.config.losses import Bce
+from towers.config.recipe import Config
+from towers.config.samplers import Drawing, Mixed
+from towers.config.sections import DataConfig, PriorConfig
+from towers.errors import ConfigError
+
+# Keys of [data] that `prepare` has already applied.
+PREPARED = tuple(key for key in DataConfig.model_fields if key not in ("split", "refit"))
+
+
+def run(config: Config, dataset: Path | None = None) -> Config:
+    """Checks a recipe, and that a data set is intact, free of leaks and able to feed it.
+
+    Returns:
+        The recipe, with its features spelt out if a data set was given.
+
+    Raises:
+        ConfigError: the recipe is wrong, or does not fit the data set.
+        DataError: the data set is damaged or leaks.
+    """
+    if dataset is None:
+        return config
+    data = Dataset.open(dataset)
+    settled = check_recipe(config, data)
+    refuse_leaks(data)
+    return settled
+
+
+def describe(config: Config, dataset: Path | None = None) -> str:
+    """Writes the resolved features as a recipe would spell them, without defaults, for the user to copy and change.
+
+    Args:
+        config: what `run` returned.
+        dataset: adds a comment for each column that says what it became and why.
+    """
+    told = [] if dataset is None else column_lines(Dataset.open(dataset), config)
+    lines = [f"# {line}" for line in told]
+    changes = config.features.changes or {}
+    for side, features in (("query", config.features.query), ("candidate", config.features.candidate)):
+        if side == "query" and config.task == "similarity":
+            lines.append("# features.query: none; task = 'similarity' trains the item tower alone")
+            continue
+        if features is None:
+            changed = ", then changed as the recipe says" if side in changes else ""
+            lines.append(f"# features.{side}: derived from the data set{changed}; --dataset DATASET shows them")
+            continue
+        lines.append(f"[features.{side}]")
+        for name, feature in features.items():
+            kept = feature.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+            values = ", ".join(f"{key} = {json.dumps(value)}" for key, value in kept.items())
+            lines.append(f"{name} = {{ {values} }}")
+    return "\n".join([*lines, "# nothing wrong found"])
+
+
+def check_recipe(config: Config, data: Dataset) -> Config:
+    """Resolves the features and checks the recipe against the settings `data` was prepared with.
+
+    Raises:
+        ConfigError: names the wrong key.
+    """
+    prepared = data.manifest.config
+    for key in config.data.model_fields_set & set(PREPARED):
+        wanted, had = getattr(config.data, key), getattr(prepared, key)
+        if wanted != had:
+            raise ConfigError(
+                f"data.{key}: the recipe says {wanted!r}, but the data set was prepared with {had!r}; "
+                "prepare it again with --config, or change the recipe"
+            )
+    split = data.manifest.split.kind
+    if config.data.split not in ("auto", split):
+        raise ConfigError(f"data.split: the recipe says {config.data.split!r}, but the data set was split by {split!r}")
+    if data.manifest.events["train"] < 2:
+        raise ConfigError(f"{data.path}: {data.manifest.events['train']} training events; training needs at least 2")
+    config = _settle_timed(config, data)
+    if config.data.refit and not (data.manifest.events["valid"] and len(heldout_users(data, "valid"))):
+        raise ConfigError("data.refit: the data set has no validation targets to choose the epochs on; set it to false")
+    if config.model.norm_exponent == "validation" and not data.manifest.events["valid"]:
+        raise ConfigError("model.norm_exponent: the data set has no validation events to choose it on; give a number")
+    if isinstance(config.model.prior, PriorConfig) and not has_windows(data):
+        raise ConfigError(
+            "model.prior: counts events by their times, and this data set has none that its split respects; set it to "
+            "'off', or prepare it with a time column and data.split = 'global_time' or 'leave_last_out'"
+        )
+    config = _settle_labels(config, data)
+    _refuse_draws(config, data)
+    # The settings the data set was prepared with; the recipe may leave them at their defaults.
+    settled = prepared.model_copy(update={"refit": config.data.refit})
+    config = settle_features(config.model_copy(update={"data": settled}), data)
+    for key, value, none in _of_order(config):
+        if value != none and not data.manifest.timed:
+            raise ConfigError(
+                f"{key}: needs the order of the events, and this data set's split does not respect it; set it to "
+                f"{none}, or prepare it with data.split = 'global_time' or 'leave_last_out', or a given one with "
+                "data.ordered = true"
+            )
+    return _settle_similarity(config, data) if config.task == "similarity" else config
+
+
+def _settle_timed(config: Config, data: Dataset) -> Config:
+    """Resolves the settings that apply only if events have times: `refit = "timed"`, `prior = "validation"`."""
+    if config.data.refit == "timed":
+        refit = has_windows(data) and config.train.choose_epoch and len(heldout_users(data, "valid")) > 0
+        config = config.model_copy(update={"data": config.data.model_copy(update={"refit": refit})})
+    if config.model.prior == "validation" and not has_windows(data):
+        config = config.model_copy(update={"model": config.model.model_copy(update={"prior": "off"})})
+    return config
+
+
+def _of_order(config: Config) -> Iterator[tuple[str, float, int]]:
+    """Yields each setting that may depend on the order of events, its value, and the value that does not."""
+    yield "train.recency", config.train.recency, 1
+    for name, feature in (config.features.query or {}).items():
+        if isinstance(feature, NeighboursFeature):
+            yield f"features.query.{name}.recency", feature.recency, 1
+            yield f"features.query.{name}.cooccurrence", feature.cooccurrence, 0
+
+
+def _settle_similarity(config: Config, data: Dataset) -> Config:
+    """Applies the task's default metric if the recipe names none, and reads the labels once to validate them."""
+    if "metric" not in config.train.model_fields_set and config.similarity.pairs is None:
+        config = config.model_copy(update={"train": config.train.model_copy(update={"metric": DEFAULT_METRIC})})
+    read_labels(config, data)
+    return config
+
+
+def _settle_labels(config: Config, data: Dataset) -> Config:
+    """Checks the event weights if the recipe learns from them, and fills in `loss.max_label`.
+
+    Raises:
+        ConfigError: there are no weights, or nothing to learn from them.
+    """
+    if config.task == "similarity":
+        return config
+    loss = config.loss
+    weights = [data.events(split).weight for split in (("train", "valid") if config.data.refit else ("train",))]
+    there = [weight for weight in weights if weight is not None and len(weight)]
+    low, high = min((float(w.min()) for w in there), default=1.0), max((float(w.max()) for w in there), default=1.0)
+    if high <= 0:
+        raise ConfigError(f"{data.path}: no training event has a weight above 0; there is nothing to learn from")
+    reader = _reader_of_weights(config)
+    if reader is None:
+        return config
+    if len(there) < len(weights):
+        raise ConfigError(f"{reader}: the data set has no weights; prepare it with data.columns.weight")
+    if low < 0:
+        raise ConfigError(f"{reader}: weights must not be negative; the data set's smallest is {low:g}")
+    if loss.graded and low == high:
+        raise ConfigError(f"{reader}: every weight of the training events is {low:g}; equal labels teach nothing")
+    if not isinstance(loss, Bce):
+        return config
+    if loss.max_label is not None and loss.max_label < high:
+        raise ConfigError(
+            f"loss.max_label: labels are divided by it and must not exceed 1, but the largest is {high:g}; "
+            f"got {loss.max_label:g}"
+        )
+    return config.model_copy(update={"loss": loss.model_copy(update={"max_label": loss.max_label or high})})
+
+
+def _reader_of_weights(config: Config) -> str | None:
+    """Returns the setting that makes training learn from event weights, or None."""
+    if config.loss.graded:
+        return f"loss.name = '{config.loss.name}'"
+    if getattr(config.loss, "label_shares", "equal") == "weight":
+        return "loss.label_shares = 'weight'"
+    return "train.weighted" if config.train.weighted else None
+
+
+def _refuse_draws(config: Config, data: Dataset) -> None:
+    """Refuses a recipe that asks for more distinct negatives than there are trained items."""
+    trained = int((data.items["train_count"] > 0).sum())
+    for number, part in enumerate(parts(config.negatives) if config.negatives is not None else ()):
+        if isinstance(part, Drawing) and part.distinct and part.negatives > trained:
+            key = f"sampler.parts.{number}" if isinstance(config.negatives, Mixed) else "sampler"
+            raise ConfigError(
+                f"{key}.negatives: {part.negatives} distinct items, but only {trained:,} were trained on; "
+                "ask for fewer, or set distinct to false"
+            )

@@ -1,0 +1,81 @@
+"""Builds the training of `task = "similarity"`: towers, task, batches and validation."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.feature_lookup import build_tables
+from pipelines.dataset.popularity import Counting
+from pipelines.dataset.vocabulary import learn_features
+from pipelines.training.similarity_labels import VALIDATION, Labels, questions, read_labels
+from towers.config.recipe import Config
+from towers.data.events import Events, Int32s
+from towers.data.feature_tables import Tables
+from towers.data.item_ranks import Catalogue, ItemFeatures
+from towers.data.item_relations import ByClass, counts
+from towers.data.similarity_examples import batches
+from towers.model.two_tower import TwoTower
+from towers.model.untrained_rows import silence_untrained
+from towers.tasks.similarity import NeighbourValidation, Similarity
+from towers.training.protocols import Batches, Task, Validation
+
+
+class Training(NamedTuple):
+    """What `pipelines.training.stage` trains, for either task.
+
+    Attributes:
+        task: the towers with their loss.
+        batches: the batches of each epoch.
+        validation: chooses the epoch; None trains all epochs.
+        examples: number of examples.
+        counting: the popularity that the prior counts; None without a prior.
+        users: numbers of the held-out users of `validation`; None if it evaluates items.
+    """
+
+    task: Task
+    batches: Batches
+    validation: Validation | None
+    examples: int
+    counting: Counting | None = None
+    users: Int32s | None = None
+
+
+def similarity_training(config: Config, data: Dataset, directory: Path) -> Training:
+    """Builds the training of a resolved recipe; writes what the features learnt to `directory`.
+
+    Raises:
+        ConfigError, DataError: as `pipelines.training.similarity_labels.read_labels`.
+    """
+    labels = read_labels(config, data)
+    items, relation = labels.training()
+    # For the features each example is an event: ids that never train get no row, and rows that none reads stay silent.
+    events = Events(np.zeros(len(items), np.int32), items, np.array([0, len(items)], np.int64))
+    learnt = learn_features(config, data, events, None, directory)
+    model = TwoTower(learnt.query, learnt.candidate, config)
+    tables = build_tables(model, data, None)
+    silence_untrained(model, tables, events)
+    features = ItemFeatures(tables.items, Catalogue.of(items, data.manifest.items))
+    against = config.similarity.against
+    centres = int(relation.labels.shape[1]) if against == "centres" and isinstance(relation, ByClass) else 0
+    task = Similarity(model, config, features, centres)
+    order = batches(relation, against, config.train.batch_size, config.train.seed)
+    return Training(task, order, _validation(config, labels, tables), relation.examples())
+
+
+def _validation(config: Config, labels: Labels, tables: Tables) -> NeighbourValidation | None:
+    """Ranks a seeded sample of validation items against training and validation items; None without held-out items."""
+    if not config.similarity.holdout_share:
+        return None
+    candidates, asked = questions(labels, VALIDATION)
+    most = min(config.train.validation_users, len(asked))
+    asked = np.sort(np.random.default_rng(config.train.seed).choice(asked, most, replace=False))
+    numbers = labels.items[candidates]
+    return NeighbourValidation(
+        {name: rows[numbers] for name, rows in tables.items.items()},
+        np.searchsorted(candidates, asked).astype(np.int64),
+        labels.relation.only(candidates),
+        counts(labels.relation, asked, candidates),
+        config.train.metric,
+    )

@@ -1,0 +1,226 @@
+"""Trains one model: learns the features, looks up the tables, runs the training loop, writes the final weights.
+
+Writes `checkpoints/final`, the vocabularies and `stage.json` to a directory. `towers train` runs one stage, or two with
+`data.refit`.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import tensorflow as tf
+
+from pipelines.console import progress, say
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.feature_lookup import build_tables
+from pipelines.dataset.heldout import heldout, heldout_users
+from pipelines.dataset.popularity import Counting
+from pipelines.dataset.vocabulary import learn_features
+from pipelines.errors import DataError
+from pipelines.training.events import training_events
+from pipelines.training.prior import choose_counting, has_prior, prior_config, shares_of
+from pipelines.training.similarity import Training, similarity_training
+from serving.files.staging import flush_to_disk, remove, staged
+from towers.config.recipe import Config
+from towers.config.sections import PriorConfig
+from towers.data.events import Events, Int32s
+from towers.data.examples import Examples
+from towers.data.feature_tables import Tables
+from towers.data.item_ranks import Catalogue, ItemFeatures
+from towers.data.sequence_examples import SequenceExamples
+from towers.evaluation.validation import Validation
+from towers.model.graphs import connect_graphs
+from towers.model.two_tower import TwoTower
+from towers.model.untrained_rows import silence_untrained
+from towers.samplers.registry import build_sampler
+from towers.tasks.retrieval import Retrieval
+from towers.training.trainer import Summary, Trainer
+
+EVENT_FILES = "event_files"  # arrays with one row per event, for training only
+CHECKPOINTS, FINAL = "checkpoints", "final"
+VALIDATION = "validation.parquet"  # the metric of each held-out user
+
+
+def run_stage(
+    name: str, config: Config, data: Dataset, splits: tuple[str, ...], directory: Path, work: Path, *, validated: bool
+) -> dict[str, Any]:
+    """Trains one model to the end, resuming where an earlier process stopped.
+
+    Args:
+        name: shown by the progress bar.
+        config: a resolved recipe; `train.epochs` is an upper bound with validation, exact without.
+        data: the data set.
+        splits: the splits whose events train, in time order.
+        directory: gets the vocabulary, checkpoints/final and stage.json; the last marks the stage as done.
+        work: gets the files that are not part of a stage's result.
+        validated: choose the epoch on the validation split.
+
+    Returns:
+        The content of stage.json.
+    """
+    marker = directory / "stage.json"
+    if not marker.exists():
+        directory.mkdir(exist_ok=True)
+        result = _train(name, config, data, splits, directory, work, validated=validated)
+        with staged(marker) as half:
+            half.write_text(json.dumps(result, allow_nan=False), encoding="utf-8")
+    # After the marker, and again on every resume: a kill in between loses neither the training nor the clean-up.
+    for each in (directory / CHECKPOINTS).iterdir():
+        if not each.name.startswith(f"{FINAL}."):
+            remove(each)
+    remove(work / EVENT_FILES)
+    done: dict[str, Any] = json.loads(marker.read_text(encoding="utf-8"))
+    return done
+
+
+def _train(
+    name: str, config: Config, data: Dataset, splits: tuple[str, ...], directory: Path, work: Path, *, validated: bool
+) -> dict[str, Any]:
+    """Trains to the end and writes the final weights; see `run_stage`."""
+    training = build_training(config, data, splits, directory, work, validated=validated)
+    summary = _fit(
+        name,
+        Trainer(training.task, training.batches, config.optimizer, config.train, directory, training.validation),
+    )
+    if isinstance(training.validation, Validation) and training.users is not None:
+        values = training.validation.values(training.task.towers)
+        frame = pl.DataFrame({"user": training.users, config.train.metric: values})
+        frame.write_parquet(work / VALIDATION)
+    tf.train.Checkpoint(model=training.task.towers).write(str(directory / CHECKPOINTS / FINAL))
+    flush_to_disk(directory / CHECKPOINTS)
+    return {
+        "stage": name,
+        "examples": training.examples,
+        "batch_size": config.train.batch_size,
+        "norm_exponent": round(float(training.task.towers.candidate_tower.norm_exponent), 6),
+        "prior": _prior(config, data, training),
+        **dataclasses.asdict(summary),
+    }
+
+
+def _prior(config: Config, data: Dataset, training: Training) -> dict[str, Any] | None:
+    """Returns what an export needs of the prior: the counting and the weights."""
+    if training.counting is not None:
+        chosen = prior_config(training.task.towers, training.counting)
+    elif isinstance(config.model.prior, PriorConfig) and has_prior(config, data):
+        chosen = config.model.prior
+    else:
+        return None
+    return chosen.model_dump()
+
+
+def build_training(
+    config: Config, data: Dataset, splits: tuple[str, ...], directory: Path, work: Path, *, validated: bool
+) -> Training:
+    """Builds what a `Trainer` trains; writes what the features learnt to `directory`. Arguments as in `run_stage`."""
+    if config.task == "similarity":
+        return similarity_training(config, data, directory)
+    return _retrieval(config, data, splits, directory, work, validated=validated)
+
+
+def _retrieval(
+    config: Config, data: Dataset, splits: tuple[str, ...], directory: Path, work: Path, *, validated: bool
+) -> Training:
+    """Builds the training of `task = "retrieval"`."""
+    files = work / EVENT_FILES
+    remove(files)
+    # Separate folders, because a feature may have the name of an event array.
+    of_events, of_features = files / "events", files / "features"
+    of_events.mkdir(parents=True)
+    of_features.mkdir()
+    events, context = training_events(data, splits, of_events, impressions=config.loss.graded)
+    learnt = learn_features(config, data, events, context, directory)
+    model = TwoTower(learnt.query, learnt.candidate, config)
+    tables = build_tables(model, data, context, of_features)
+    silence_untrained(model, tables, events)
+    connect_graphs(model, tables, [events])
+    catalogue = Catalogue.of(events.item, data.manifest.items)
+    examples = _examples(config, events, tables, catalogue)
+    size = min(config.train.batch_size, len(examples))
+    seen = config.train.epochs * examples.steps * size
+    sampler = build_sampler(config.negatives, catalogue.counts, size, seen) if config.negatives is not None else None
+    task = Retrieval(model, config, ItemFeatures(tables.items, catalogue), len(catalogue), sampler)
+    check, counting, users = validation(config, data, tables, splits) if validated else (None, None, None)
+    return Training(task, examples, check, len(examples), counting, users)
+
+
+def _examples(config: Config, events: Events, tables: Tables, catalogue: Catalogue) -> Examples:
+    """Returns the batches; whole histories if a feature reads them in order."""
+    kind: Callable[..., Examples] = Examples
+    if tables.sequences:
+        alone = all(each.kind in ("history", "sequence") for each in (config.features.query or {}).values())
+        kind = partial(SequenceExamples, alone=alone)
+    examples = kind(
+        events,
+        tables,
+        catalogue,
+        config.train.batch_size,
+        config.train.seed,
+        weighted=config.train.weighted,
+        recency=config.train.recency,
+        balance=config.train.balance,
+        positives=config.loss.positives,
+        known=getattr(config.loss, "known_positives", 0),
+    )
+    if not len(examples):
+        raise DataError("no training event has an earlier one of its user, and nothing else describes a query")
+    return examples
+
+
+def validation(
+    config: Config, data: Dataset, tables: Tables, splits: tuple[str, ...] = ("train",)
+) -> tuple[Validation | None, Counting | None, Int32s | None]:
+    """Builds the validation on the held-out users, or on a seeded sample if there are more than the recipe allows.
+
+    Returns it with the counting of the prior, None without a prior, and the users' numbers. All three are None if no
+    user has a target, because every validation event repeats a training event.
+    """
+    users = heldout_users(data, "valid")
+    if not len(users):
+        return None, None, None
+    most = min(config.train.validation_users, len(users))
+    rows = np.sort(np.random.default_rng(config.train.seed).choice(len(users), most, replace=False))
+    held = heldout(data, "valid", users[rows])
+    query = tables.of_users(held.users, held.seen_offsets, held.seen_items, held.seen_times)
+    counting = choose_counting(config, data, held, splits) if has_prior(config, data) else None
+    check = Validation(
+        query,
+        tables.items,
+        held.seen_offsets,
+        held.seen_items,
+        held.target_offsets,
+        held.target_items,
+        config.train.metric,
+        None if counting is None else shares_of(data, splits, splits, counting),
+    )
+    return check, counting, held.users
+
+
+def _fit(name: str, trainer: Trainer) -> Summary:
+    config = trainer.config
+    steps = trainer.examples.steps * config.epochs
+    # A resumed run counts only the steps left, so the rate shown is this process's own.
+    before = trainer.done
+    with progress(name, total=(steps - before) * config.batch_size, unit="examples") as advance:
+        reached = before
+
+        def on_step(done: int, loss: float) -> None:
+            nonlocal reached
+            advance((done - reached) * config.batch_size, note="" if math.isnan(loss) else f"loss {loss:.4f}")
+            reached = done
+
+        def on_epoch(record: dict[str, float]) -> None:
+            shown = f", {config.metric} {record[config.metric]:.4f}" if config.metric in record else ""
+            if "margin" in record:
+                shown += f", margin {record['margin']:.3f}"
+            if record.get("margin_clamped"):
+                shown += f" (its bound; the classes are {record['margin_estimate']:.3f} wide)"
+            say(f"epoch {record['epoch']:.0f}: loss {record['loss']:.4f}{shown}, {record['train_seconds']:.1f} s")
+
+        return trainer.fit(on_step, on_epoch)

@@ -1,0 +1,158 @@
+"""`towers train`: trains a run from a data set and a recipe.
+
+Writes RUN with the resolved recipe, what the features learnt, the weights and a summary. Works in a hidden sibling of
+RUN; an interrupted run stays there, and the same command resumes it.
+"""
+
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import tensorflow as tf
+import tomli_w
+
+from pipelines.console import say
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.leaks import refuse_leaks
+from pipelines.errors import DataError
+from pipelines.lock import alone
+from pipelines.rankers.verdict import validation_verdict
+from pipelines.training.check import check_recipe
+from pipelines.training.similar_pairs import pairs_digest
+from pipelines.training.stage import VALIDATION, run_stage
+from serving.files.disk_full import telling_full_disk
+from serving.files.staging import publish, refuse_existing, remove, staged
+from towers.config.recipe import Config
+from towers.config.sections import PriorConfig
+
+SUMMARY = "summary.json"
+CHOOSE = "choose"  # in an unfinished run, the directory of the stage that chooses the epochs
+
+
+def run(config: Config, dataset: Path, out: Path, *, resume: bool = True, overwrite: bool = False) -> dict[str, Any]:
+    """Trains a model.
+
+    Args:
+        config: the recipe; feature sides it leaves out are derived from the data set.
+        dataset: what `towers prepare` wrote.
+        out: RUN.
+        resume: resume an unfinished run of the same recipe and data; False discards it.
+        overwrite: replace a finished RUN.
+
+    Returns:
+        The content of `summary.json`.
+
+    Raises:
+        ConfigError: the recipe does not fit the data set.
+        DataError: the data set is damaged or leaks, or an unfinished run of other settings is in the way.
+        OutputExistsError: RUN exists.
+        DivergedError: the loss or a weight became NaN or infinite, or the loss exploded.
+        DiskFullError: the disk is full; training up to the last checkpoint is kept.
+    """
+    refuse_existing(out, overwrite=overwrite, marker=SUMMARY)
+    data = Dataset.open(dataset)
+    config = check_recipe(config, data)
+    refuse_leaks(data)
+    work = out.absolute().parent / f".{out.name}.unfinished"
+    busy = f"{out}: another process is training this run; wait for it, or name another --out"
+    with telling_full_disk(out), alone(work, busy):
+        refuse_existing(out, overwrite=overwrite, marker=SUMMARY)  # another process may just have finished it
+        _open_work(work, out, config, data, resume=resume)
+        if not (work / SUMMARY).exists():
+            _train(config, data, work, os.path.relpath(dataset.resolve(), out.resolve()))
+        summary: dict[str, Any] = json.loads((work / SUMMARY).read_text(encoding="utf-8"))
+        # Not earlier: until the summary exists, its `stage.json` is the only record that this stage is done.
+        remove(work / CHOOSE)
+        refuse_existing(out, overwrite=overwrite, marker=SUMMARY)
+        publish(work, out.absolute())
+    _say_summary(summary, out)
+    return summary
+
+
+def verdict(run: Path, dataset: Path) -> str:
+    """Compares a finished run with the strongest baseline on its validation users, in one line.
+
+    Args:
+        run: RUN.
+        dataset: the data set that it was trained on.
+    """
+    file = run / VALIDATION
+    if not file.is_file():
+        return "not compared with baselines: no user validates this training; `towers report` compares it on the test"
+    values = pl.read_parquet(file)
+    metric = values.columns[1]
+    users = values["user"].to_numpy().astype(np.int32)
+    return "on validation: " + validation_verdict(Dataset.open(dataset), users, values[metric].to_numpy(), metric)
+
+
+def _train(config: Config, data: Dataset, work: Path, dataset_path: str) -> None:
+    """Trains all stages and writes the summary; `dataset_path` is relative, so run and data set may move together."""
+    started = time.time()
+    summary = {
+        "dataset": data.manifest.fingerprint,
+        "dataset_path": dataset_path,
+        "refit": config.data.refit,
+        **({"pairs": pairs_digest(Path(config.similarity.pairs))} if config.similarity.pairs is not None else {}),
+        "stages": _train_stages(config, data, work),
+        "tensorflow": tf.__version__,
+    }
+    summary["seconds"] = round(time.time() - started, 1)
+    with staged(work / SUMMARY) as half:
+        half.write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _open_work(work: Path, out: Path, config: Config, data: Dataset, *, resume: bool) -> None:
+    """Resumes an unfinished run of the same recipe and data, or starts a new one."""
+    recipe = tomli_w.dumps(config.model_dump(exclude_none=True, mode="json"))
+    pairs = config.similarity.pairs
+    learnt_from = data.manifest.fingerprint + (pairs_digest(Path(pairs)) if pairs is not None else "")
+    key = hashlib.sha256((recipe + learnt_from).encode()).hexdigest()
+    if resume and (work / "key").exists():
+        if (work / "key").read_text() != key:
+            raise DataError(
+                f"{out}: an unfinished run of another recipe or data set is in the way; finish it with its own "
+                "command, or discard it with --fresh"
+            )
+        say(f"going on with the unfinished run of {out}")
+        return
+    # Delete the key first and write it last: a kill in between must not leave it beside half a run.
+    for each in [work / "key", *work.iterdir()]:
+        remove(each)
+    (work / "config.toml").write_text(recipe, encoding="utf-8")
+    with staged(work / "key") as half:
+        half.write_text(key)
+
+
+def _train_stages(config: Config, data: Dataset, work: Path) -> list[dict[str, Any]]:
+    """Trains on the training events; with `data.refit` again on training + validation, for the chosen epochs."""
+    if config.data.refit and not config.train.choose_epoch:
+        return [run_stage("refit", config, data, ("train", "valid"), work, work, validated=False)]
+    if not config.data.refit:
+        validated = config.train.choose_epoch and data.manifest.events["valid"] > 0
+        return [run_stage("train", config, data, ("train",), work, work, validated=validated)]
+    choose = work / CHOOSE
+    chosen = run_stage("train", config, data, ("train",), choose, work, validated=True)
+    if (choose / "tensorboard").exists():
+        (choose / "tensorboard").replace(work / "tensorboard_choose")
+    best = config.model_copy(update={"train": config.train.model_copy(update={"epochs": chosen["best_epoch"]})})
+    if config.model.norm_exponent == "validation":
+        model = config.model.model_copy(update={"norm_exponent": chosen["norm_exponent"]})
+        best = best.model_copy(update={"model": model})
+    if config.model.prior == "validation":
+        given = "off" if chosen["prior"] is None else PriorConfig(**chosen["prior"])
+        best = best.model_copy(update={"model": best.model.model_copy(update={"prior": given})})
+    return [chosen, run_stage("refit", best, data, ("train", "valid"), work, work, validated=False)]
+
+
+def _say_summary(summary: dict[str, Any], out: Path) -> None:
+    last = summary["stages"][-1]
+    first = summary["stages"][0]
+    chosen = (
+        f"; best {first['metric']} {first['best_metric']:.4f} at epoch {first['best_epoch']}" if first["metric"] else ""
+    )
+    say(f"{out}: {last['epochs']} epochs of {last['examples']:,} examples in {summary['seconds']:.0f} s{chosen}")

@@ -1,0 +1,60 @@
+"""What a data set is like, as far as the search space depends on it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.derive_features import derive_candidate, derive_query
+from pipelines.dataset.popularity import has_windows
+
+Raw = dict[str, Any]
+
+SMALL_CATALOGUE = 8_000  # most items that full softmax scores within the time of a step
+DENSE = 100  # mean events per item above which popularity is well known and overfitting the greater risk
+OWN_KINDS = ("id", "history")  # features that the families define themselves
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What the search needs to know about a data set.
+
+    Attributes:
+        timed: histories are the earlier events, in order.
+        clock: times are points in time, not ranks, so windows of days make sense.
+        items: number of items.
+        density: training events per item.
+        query, candidate: derived attribute and context features, as in a recipe.
+    """
+
+    timed: bool
+    clock: bool
+    items: int
+    density: float
+    query: Raw
+    candidate: Raw
+
+    @classmethod
+    def of(cls, data: Dataset) -> "Traits":
+        """Reads the manifest and the attribute columns."""
+        manifest = data.manifest
+        sides = [
+            {
+                name: feature.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+                for name, feature in derived.items()
+                if feature.kind not in OWN_KINDS
+            }
+            for derived in (derive_query(data), derive_candidate(data))
+        ]
+        return cls(
+            timed=manifest.timed,
+            clock=has_windows(data),
+            items=manifest.items,
+            density=manifest.events["train"] / max(1, manifest.items),
+            query=sides[0],
+            candidate=sides[1],
+        )
+
+    @property
+    def attributes(self) -> bool:
+        """Whether users or items have features beyond their ids."""
+        return bool(self.query or self.candidate)

@@ -1,0 +1,215 @@
+"""`towers tune`: searches a recipe for a data set within a budget, on its validation events alone.
+
+Writes RECIPE.toml and RECIPE.trials.csv. Works in a hidden sibling of RECIPE; an interrupted search stays there, and
+the same command resumes it.
+"""
+
+import dataclasses
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from pipelines.console import say
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.heldout import heldout_users
+from pipelines.dataset.leaks import refuse_leaks
+from pipelines.errors import DataError
+from pipelines.lock import alone
+from pipelines.tuning.budget import Clock
+from pipelines.tuning.finals import Finals
+from pipelines.tuning.fixed_settings import Fixed
+from pipelines.tuning.recipe import comments, recipe, text
+from pipelines.tuning.search import Asked, Search
+from pipelines.tuning.space import Family
+from serving.files.staging import refuse_existing, remove, staged
+from towers.config.recipe import Config, parse_config
+
+Row = dict[str, Any]
+
+# Of a trial's stored data: an unfinished search of another version starts anew.
+VERSION = 2
+DEFAULT_MINUTES = 60.0
+DEFAULT_METRIC = "recall@20"
+KEY, USED, WRITTEN = "key", "seconds_used", "written"
+SHOWN = 10  # trials in the table at the end
+NEVER_TARGETS = "leave_last_out"  # in this protocol validation events are input at the test, never targets
+
+
+def run(
+    dataset: Path,
+    out: Path,
+    *,
+    config: Config | None = None,
+    budget_minutes: float | None = None,
+    trials: int | None = None,
+    train_minutes: float = 15.0,
+    metric: str | None = None,
+    seed: int = 0,
+    resume: bool = True,
+    overwrite: bool = False,
+) -> list[Row]:
+    """Searches for a recipe.
+
+    Args:
+        dataset: what `towers prepare` wrote; only the leak check reads its test events.
+        out: the recipe to write.
+        config: a recipe whose settings stay fixed; the rest is searched.
+        budget_minutes: for the whole command, including interrupted processes; 60 if `trials` is None.
+        trials: maximum number of trials. Without a budget, the same seed then gives the same recipe.
+        train_minutes: minutes that the recipe may train.
+        metric: the validation metric to maximise; by default the recipe's, else recall@20.
+        seed: of the sampler and the training runs.
+        resume: resume an unfinished search; False discards it.
+        overwrite: replace an existing recipe.
+
+    Returns:
+        Every trial, the best first, as in RECIPE.trials.csv.
+
+    Raises:
+        ConfigError: the recipe does not fit the data set, or fixes everything.
+        DataError: the data set is damaged or leaks, or has no validation targets; no trial finished; or an unfinished
+            search of other settings is in the way.
+        OutputExistsError: RECIPE exists.
+    """
+    begun = time.monotonic()
+    if budget_minutes is None and trials is None:
+        budget_minutes = DEFAULT_MINUTES
+    data, fixed = Dataset.open(dataset), Fixed(config)
+    given = fixed.config.train.metric if "metric" in fixed.raw.get("train", {}) else DEFAULT_METRIC
+    asked = Asked(metric or given, seed, trials, 60.0 * train_minutes)
+    parse_config({"train": {"metric": asked.metric, "seed": seed}}, origin="--metric, --seed")
+    space = Search.check(data, fixed)
+    refuse_leaks(data)
+    if not (data.manifest.events["valid"] and len(heldout_users(data, "valid"))):
+        raise DataError(f"{dataset}: it has no validation targets, so no setting can be told from another")
+    work = out.absolute().parent / f".{out.name}.unfinished"
+    overwrite = overwrite or (resume and _is_ours(out, work))
+    _refuse_taken(out, overwrite=overwrite)
+    with alone(work, f"{out}: another process is searching for this recipe; wait for it, or name another --out"):
+        _open_work(work, out, _key_of(fixed, data, asked, budget_minutes, space), resume=resume)
+        clock = Clock(None if budget_minutes is None else 60.0 * budget_minutes, work / USED, begun)
+        search = Search(data, fixed, asked, work, clock)
+        finals = Finals(search, _growth(data, fixed))
+        try:
+            search.run()
+            finals.run()
+        except KeyboardInterrupt:
+            clock.save(now=True)
+            if _write(finals, out, dataset.name):
+                (work / WRITTEN).write_text(_digest(out), encoding="utf-8")
+            raise
+        _refuse_taken(out, overwrite=overwrite)  # another process may have written it in the meantime
+        rows = _write(finals, out, dataset.name)
+        reason = "" if rows else _nothing(search)
+        remove(work)
+    if reason:
+        raise DataError(reason)
+    return rows
+
+
+def describe(rows: list[Row]) -> str:
+    """Formats the best trials as a table."""
+    lines = [f"{'trial':>5}  {'family':9}  {'origin':16}  {'metric':>7}  {'epochs':>6}  {'seconds':>7}  end"]
+    for row in rows[:SHOWN]:
+        lines.append(
+            f"{row['trial']:>5}  {row['family']:9}  {row['origin']:16}  {row['metric']:7.4f}  {row['epochs']:>6}  "
+            f"{row['seconds']:>7}  {row['end']}"
+        )
+    return "\n".join(lines)
+
+
+def _write(finals: Finals, out: Path, name: str) -> list[Row]:
+    """Writes the best recipe so far and the table of trials; returns no rows if no trial has finished."""
+    best = finals.best()
+    if best is None:
+        return []
+    raw = recipe(finals, best)
+    rows = _rows(finals.search)
+    with staged(_table(out), overwrite=True) as half:
+        pl.DataFrame(rows).write_csv(half)
+    with staged(out, overwrite=True) as half:
+        half.write_text(text(raw, comments(finals, best, raw, name)), encoding="utf-8")
+    say(f"{out}: {finals.search.asked.metric} {best.value:.4f}, trial {best.tried.number} of {len(rows)}")
+    return rows
+
+
+def _rows(search: Search) -> list[Row]:
+    return [
+        {
+            "trial": each.number,
+            "family": each.family,
+            "origin": each.origin,
+            "metric": each.run.value,
+            "best_epoch": each.run.best_epoch,
+            "epochs": len(each.run.epochs),
+            "seconds": round(sum(epoch.seconds for epoch in each.run.epochs), 1),
+            "end": each.run.end,
+            "reason": each.run.reason,
+            "settings": json.dumps(each.point),
+        }
+        for each in sorted(search.trials.all(), key=lambda each: (-each.run.value, each.number))
+    ]
+
+
+def _nothing(search: Search) -> str:
+    reasons = sorted({f"{each.run.end} ({each.run.reason})" for each in search.trials.all()})
+    told = f": {'; '.join(reasons)}" if reasons else ""
+    remedy = "; give a larger --budget-minutes" if search.clock.timed else ""
+    return f"no trial came to an end{told}{remedy}"
+
+
+def _growth(data: Dataset, fixed: Fixed) -> float:
+    """Examples of the final training per training example; 1 if it does not train on the validation events."""
+    events = data.manifest.events
+    refit = data.manifest.split.kind != NEVER_TARGETS
+    if isinstance(fixed.raw.get("data", {}).get("refit"), bool):
+        refit = fixed.config.data.refit is True
+    return 1.0 + events["valid"] / events["train"] if refit else 1.0
+
+
+def _refuse_taken(out: Path, *, overwrite: bool) -> None:
+    for each in (out, _table(out)):
+        refuse_existing(each, overwrite=overwrite)
+
+
+def _is_ours(out: Path, work: Path) -> bool:
+    """Whether the interrupted search that is being resumed wrote what is at `out`."""
+    written = work / WRITTEN
+    return out.is_file() and written.exists() and written.read_text(encoding="utf-8") == _digest(out)
+
+
+def _open_work(work: Path, out: Path, key: str, *, resume: bool) -> None:
+    """Resumes an unfinished search of the same settings, or starts a new one."""
+    if resume and (work / KEY).exists():
+        if (work / KEY).read_text(encoding="utf-8") != key:
+            raise DataError(
+                f"{out}: an unfinished search of another data set or other settings is in the way; finish it with its "
+                "own command, or discard it with --fresh"
+            )
+        say(f"going on with the unfinished search for {out}")
+        return
+    # Delete the key first and write it last: a kill in between must not leave it beside half of another search.
+    for each in [work / KEY, *work.iterdir()]:
+        remove(each)
+    with staged(work / KEY) as half:
+        half.write_text(key, encoding="utf-8")
+
+
+def _key_of(fixed: Fixed, data: Dataset, asked: Asked, budget_minutes: float | None, space: Sequence[Family]) -> str:
+    # Includes the searched settings: another version of this command may search others.
+    searched = [repr(family) for family in space]
+    settled = [VERSION, fixed.raw, data.manifest.fingerprint, dataclasses.asdict(asked), budget_minutes, searched]
+    return hashlib.sha256(json.dumps(settled, sort_keys=True).encode()).hexdigest()
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _table(out: Path) -> Path:
+    return out.with_suffix(".trials.csv")

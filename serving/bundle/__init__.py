@@ -1,0 +1,1 @@
+"""The bundle on disk: writing, opening, versions."""

@@ -1,0 +1,77 @@
+"""`active.json` of a root of bundles: the active bundle, the previous ones, the canary."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+ACTIVE = "active.json"
+REMEMBERED = 20
+# The limit of file systems, in bytes.
+LONGEST_NAME = 255
+State = Literal["active", "previous", "canary", ""]
+
+
+def checked_name(name: str) -> str:
+    """Returns the name of a bundle if it is valid.
+
+    Raises:
+        ValueError: it is not the plain name of a directory, or starts with a dot, like unfinished output.
+    """
+    plain = name.isprintable() and not set(name) & {"/", "\\"} and len(name.encode(errors="replace")) <= LONGEST_NAME
+    if not name or name.startswith(".") or not plain:
+        raise ValueError(
+            f"{name[:LONGEST_NAME]!r} cannot name a bundle: that is the plain name of a directory in the root, "
+            "no path, without a dot in front"
+        )
+    return name
+
+
+Name = Annotated[str, AfterValidator(checked_name)]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Canary(_Record):
+    """A second bundle beside the active one, for a share of the users in (0, 1]."""
+
+    bundle: Name
+    share: float = Field(gt=0, le=1)
+
+
+class Active(_Record):
+    """Content of `active.json`: the active bundle, the ones before it (newest first), and the canary."""
+
+    active: Name
+    previous: tuple[Name, ...] = Field((), max_length=REMEMBERED)
+    canary: Canary | None = None
+
+    @model_validator(mode="after")
+    def _canary_is_another(self) -> "Active":
+        if self.canary is not None and self.canary.bundle == self.active:
+            raise ValueError(f"{self.active} is the active bundle; a canary is another one")
+        return self
+
+
+@dataclass(frozen=True)
+class VersionInfo:
+    """One bundle of a root.
+
+    Attributes:
+        name: name of its directory.
+        model_version: from its manifest; None if that cannot be read, like the next two.
+        created_at: when it was exported.
+        items: number of items in its catalogue.
+        state: its state in `active.json`.
+        problem: why its manifest cannot be read, or None.
+    """
+
+    name: str
+    model_version: str | None
+    created_at: datetime | None
+    items: int | None
+    state: State
+    problem: str | None

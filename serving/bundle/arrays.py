@@ -1,0 +1,180 @@
+"""The files of a bundle: names, digests, and readers that refuse anything but plain data.
+
+Every fault is a `BundleError` with path and reason.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from serving.background import Rest, at_once
+from serving.bundle.manifest import MANIFEST, FileInfo, Manifest
+from serving.errors import BundleError
+
+QUERY_TOWER, CANDIDATE_TOWER, INDEX = "query_tower", "candidate_tower", "index"
+ITEM_IDS, ITEM_VECTORS = "item_ids.parquet", "item_vectors.npy"
+ITEM_ATTRIBUTES, POPULARITY = "item_attributes.parquet", "popularity.npy"
+QUERY_IDS, QUERY_VECTORS = "query_ids.parquet", "query_vectors.npy"
+ITEM_PRIOR, RECALL_VECTORS, POPULAR_COUNTS = "item_prior.npy", "recall_vectors.npy", "popular_counts.npy"
+POPULAR_SEGMENTS = "popular_segments.parquet"
+SEEN_OFFSETS, SEEN_ITEMS = "seen_offsets.npy", "seen_items.npy"
+BLOCK_ROWS = 65_536  # rows of vectors read or written at a time
+
+Number = TypeVar("Number", bound=np.generic)
+
+_PICKLE_SUFFIXES = {".pkl", ".pickle", ".joblib", ".dill"}
+
+
+def digest(path: Path) -> FileInfo:
+    """Size and SHA-256 of a file."""
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    return FileInfo(bytes=path.stat().st_size, sha256=sha256)
+
+
+def digests(root: Path, paths: Iterable[Path]) -> dict[str, FileInfo]:
+    """Digests of files, keyed by their path relative to `root`."""
+    return {path.relative_to(root).as_posix(): digest(path) for path in sorted(paths)}
+
+
+def files_under(directory: Path) -> list[Path]:
+    """All files below a directory, sorted."""
+    return sorted(path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir())
+
+
+def verify_files(bundle: Path, manifest: Manifest, *, content: bool, rest: Rest = at_once) -> None:
+    """Compares the directory with the manifest.
+
+    Args:
+        bundle: the directory.
+        manifest: its manifest.
+        content: also compare every SHA-256, which reads every byte.
+        rest: called after each file.
+
+    Raises:
+        BundleError: a file is missing, of another size or content, a link, a pickle, or not in the manifest although
+            it is in a directory that is loaded as a whole.
+    """
+    for name, info in manifest.files.items():
+        path = bundle / name
+        if not path.is_file():
+            raise BundleError(f"{path}: missing")
+        size = path.stat().st_size
+        if size != info.bytes:
+            reason = "truncated" if size < info.bytes else "altered"
+            raise BundleError(f"{path}: {reason}: {size} bytes, the manifest says {info.bytes}")
+        if content and digest(path).sha256 != info.sha256:
+            raise BundleError(f"{path}: altered: its SHA-256 is not the manifest's")
+        rest()
+    loaded_whole = [QUERY_TOWER, CANDIDATE_TOWER]
+    if manifest.index is not None and manifest.index.path is not None:
+        loaded_whole.append(manifest.index.path)
+    for path in files_under(bundle):
+        name = path.relative_to(bundle).as_posix()
+        if path.is_symlink():
+            raise BundleError(f"{path}: a link; a bundle holds plain files")
+        if _is_pickle(path):
+            raise BundleError(f"{path}: a pickle; a bundle never holds one, for loading it would run its code")
+        if name not in manifest.files and name.startswith(tuple(f"{each}/" for each in loaded_whole)):
+            raise BundleError(f"{path}: not in the manifest")
+
+
+def open_array(bundle: Path, name: str, dtype: type[Number], shape: tuple[int | None, ...]) -> NDArray[Number]:
+    """Memory-maps a `.npy` file.
+
+    Args:
+        bundle: the directory.
+        name: the file's name.
+        dtype: the element type it must have.
+        shape: the shape it must have, None for any length.
+
+    Raises:
+        BundleError: it is missing, truncated, a pickle, or of another type or shape.
+    """
+    path = bundle / name
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise BundleError(f"{path}: missing") from None
+    except (ValueError, OSError, EOFError) as error:
+        raise BundleError(f"{path}: truncated or altered: {error}") from None
+    if array.dtype != dtype:
+        raise BundleError(f"{path}: must hold {np.dtype(dtype)}, holds {array.dtype}")
+    if len(shape) != array.ndim or any(want not in (None, have) for want, have in zip(shape, array.shape, strict=True)):
+        wanted = ", ".join("any" if length is None else str(length) for length in shape)
+        raise BundleError(f"{path}: must be [{wanted}], is {list(array.shape)}")
+    plain: NDArray[Number] = np.asarray(array)  # The same mapping; np.memmap itself is slow to slice.
+    return plain
+
+
+def refuse_not_finite(path: Path, vectors: NDArray[np.float32]) -> None:
+    """Raises BundleError if a vector holds NaN or infinity."""
+    for start in range(0, len(vectors), BLOCK_ROWS):
+        finite = np.isfinite(vectors[start : start + BLOCK_ROWS]).all(axis=1)
+        if not finite.all():
+            raise BundleError(f"{path}: row {start + int(np.argmin(finite))} holds NaN or infinity")
+
+
+def open_ids(bundle: Path, name: str, column: str, count: int) -> pl.Series:
+    """Reads a column of ids: strings, none missing, no duplicates.
+
+    Raises:
+        BundleError: the column is anything else, or does not hold `count` ids.
+    """
+    path = bundle / name
+    try:
+        ids = pl.read_parquet(path, columns=[column], use_statistics=False, glob=False)[column]
+    except FileNotFoundError:
+        raise BundleError(f"{path}: missing") from None
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise BundleError(f"{path}: cannot be read as Parquet with a column {column!r}: {error}") from None
+    if ids.dtype != pl.String:
+        raise BundleError(f"{path}: column {column!r} must hold strings, holds {ids.dtype}")
+    if len(ids) != count:
+        raise BundleError(f"{path}: {len(ids)} ids, the manifest says {count}")
+    if ids.null_count():
+        raise BundleError(f"{path}: row {ids.is_null().arg_max()} has no id")
+    if ids.n_unique() != count:
+        twice = ids.filter(ids.is_duplicated())[0]
+        raise BundleError(f"{path}: id {twice!r} stands there twice")
+    return ids
+
+
+def _is_pickle(path: Path) -> bool:
+    if path.suffix.lower() in _PICKLE_SUFFIXES:
+        return True
+    if path.name == MANIFEST or path.suffix in {".npy", ".parquet"}:
+        return False  # Their readers check: `open_array` allows no pickled objects.
+    with path.open("rb") as file:
+        head = file.read(2)
+        if len(head) < 2 or head[0] != 0x80 or not 2 <= head[1] <= 5:
+            return False
+        file.seek(-1, 2)
+        return file.read(1) == b"."
+
+
+def open_segments(bundle: Path, items: int) -> dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Reads the popular items of each user segment.
+
+    Raises:
+        BundleError: a column, a length or an item row is invalid.
+    """
+    path = bundle / POPULAR_SEGMENTS
+    try:
+        frame = pl.read_parquet(path, glob=False).cast(
+            {"segment": pl.String, "rows": pl.List(pl.Int64), "counts": pl.List(pl.Int64)}
+        )
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise BundleError(f"{path}: cannot be read as Parquet: {error}") from None
+    segments = {}
+    for segment, rows, counts in frame.select("segment", "rows", "counts").iter_rows():
+        own, number = np.array(rows, np.int64), np.array(counts, np.int64)
+        if len(own) != len(number) or (len(own) and (own.min() < 0 or own.max() >= items)):
+            raise BundleError(f"{path}: segment {segment!r}: a count for each row, and rows must lie in 0..{items - 1}")
+        segments[segment] = own, number
+    return segments

@@ -1,0 +1,218 @@
+"""Selects the active bundle of a root: `active.json`, written atomically by one operator at a time.
+
+A root holds bundles (`ROOT/NAME/manifest.json`), and `ROOT/active.json` names the active one, the ones before it and a
+canary. Bundles are only named here; `serving.service.active_bundles` opens them.
+"""
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from serving.bundle.active import ACTIVE, REMEMBERED, Active, Canary, State, VersionInfo, checked_name
+from serving.bundle.manifest import MANIFEST, not_a_bundle, read_manifest
+from serving.errors import BundleError
+from serving.files.staging import staged
+
+LOCK = ".lock"
+
+
+class Versions:
+    """The bundles of one root.
+
+    Args:
+        root: the directory of bundles.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def file(self) -> Path:
+        """The path of `active.json`, which may not exist yet."""
+        return self.root / ACTIVE
+
+    def list(self) -> list[VersionInfo]:
+        """All bundles, newest first, then those with an unreadable manifest and those named but missing.
+
+        Raises:
+            BundleError: the root does not exist, or its `active.json` is damaged.
+        """
+        if not self.root.is_dir():
+            raise BundleError(f"{self.root}: no such directory")
+        active = self._read()
+        names = {path.parent.name for path in self.root.glob(f"*/{MANIFEST}") if path.parent.name[0] != "."}
+        states: dict[str, State] = {}
+        if active is not None:
+            states = dict.fromkeys(active.previous, "previous")
+            states |= {active.canary.bundle: "canary"} if active.canary else {}
+            states |= {active.active: "active"}
+        infos = [self._info(name, states.get(name, "")) for name in sorted({*names, *states})]
+        return sorted(infos, key=lambda info: info.created_at.timestamp() if info.created_at else 0.0, reverse=True)
+
+    def read(self) -> Active:
+        """Reads `active.json`.
+
+        Raises:
+            BundleError: no bundle is active, or the file is damaged.
+        """
+        active = self._read()
+        if active is None:
+            if not self.root.is_dir():
+                raise BundleError(f"{self.root}: no such directory")
+            raise BundleError(
+                f"{self.root}: none of its bundles is active; name one: towers bundles activate NAME --root {self.root}"
+            )
+        return active
+
+    def path(self, name: str) -> Path:
+        """The directory of a bundle; its content is not checked here.
+
+        Raises:
+            BundleError: the name is not valid, or it leads out of the root.
+        """
+        try:
+            path = self.root / checked_name(name)
+        except ValueError as error:
+            raise BundleError(f"{self.root}: {error}") from None
+        if path.is_symlink():
+            raise BundleError(f"{path}: a link; the bundles of a root are plain directories")
+        return path
+
+    def activate(self, name: str) -> Active:
+        """Makes a bundle the active one; the one before it is kept for `rollback`.
+
+        Activating the active one again changes nothing, but makes the service retry it if it was refused.
+
+        Raises:
+            BundleError: there is no such bundle, or its manifest cannot be read.
+        """
+        read_manifest(self.path(name))
+        with self._alone() as before:
+            if before is None:
+                return self._write(Active(active=name))
+            earlier = [each for each in (before.active, *before.previous) if each != name]
+            previous = tuple(earlier[:REMEMBERED])
+            return self._write(Active(active=name, previous=previous, canary=_other(before.canary, name)))
+
+    def rollback(self, expected: str | None = None) -> str:
+        """Makes the bundle before the active one active again; the one it replaces is forgotten.
+
+        Args:
+            expected: the name it must have; another operator may have changed it since the lookup.
+
+        Returns:
+            Its name.
+
+        Raises:
+            BundleError: there is none, it is not the expected one, or its manifest cannot be read.
+        """
+        with self._alone():
+            before = self.read()
+            name = self.before(before)
+            if expected not in (None, name):
+                raise BundleError(f"{self.root}: by now {name}, and not {expected}, is what was active before")
+            read_manifest(self.path(name))
+            self._write(Active(active=name, previous=before.previous[1:], canary=_other(before.canary, name)))
+            return name
+
+    def before(self, active: Active) -> str:
+        """The name of the bundle that was active before.
+
+        Raises:
+            BundleError: none was.
+        """
+        if not active.previous:
+            raise BundleError(f"{self.root}: no bundle was active before {active.active}; activate one by its name")
+        return active.previous[0]
+
+    def set_canary(self, name: str, share: float) -> Active:
+        """Sends a share of the users to another bundle.
+
+        Args:
+            name: the bundle.
+            share: share of the users, in (0, 1].
+
+        Raises:
+            BundleError: the share is invalid, no bundle is active, this one is, or its manifest cannot be read.
+        """
+        if not 0 < share <= 1:
+            raise BundleError(f"{self.root}: the canary's share of the users must lie in (0, 1], got {share:g}")
+        read_manifest(self.path(name))
+        with self._alone():
+            before = self.read()
+            if before.active == name:
+                raise BundleError(f"{self.root}: {name} is the active bundle; a canary is another one")
+            return self._write(before.model_copy(update={"canary": Canary(bundle=name, share=share)}))
+
+    def clear_canary(self) -> Active:
+        """Sends all users to the active bundle again.
+
+        Raises:
+            BundleError: no bundle is active, or `active.json` is damaged.
+        """
+        with self._alone():
+            return self._write(self.read().model_copy(update={"canary": None}))
+
+    def _read(self) -> Active | None:
+        try:
+            return Active.model_validate_json(self.file.read_bytes())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise BundleError(f"{self.file}: cannot be read: {error.strerror}") from None
+        except ValidationError as error:
+            detail = error.errors(include_input=False)[0]
+            where = ".".join(str(part) for part in detail["loc"])
+            raise BundleError(
+                f"{self.file}: damaged: {f'{where}: ' if where else ''}{detail['msg']}; remove it and activate a bundle"
+            ) from None
+
+    def _write(self, active: Active) -> Active:
+        with staged(self.file, overwrite=True) as staging:
+            staging.write_text(json.dumps(active.model_dump(), indent=2) + "\n", encoding="utf-8")
+        return active
+
+    def _info(self, name: str, state: State) -> VersionInfo:
+        try:
+            manifest = read_manifest(self.path(name))
+        except BundleError as error:
+            return VersionInfo(name, None, None, None, state, str(error))
+        return VersionInfo(name, manifest.model_version, manifest.created_at, manifest.items, state, None)
+
+    @contextmanager
+    def _alone(self) -> Iterator[Active | None]:
+        """Holds the lock for changes and yields what is active; the lock ends with the process."""
+        try:
+            lock = (self.root / LOCK).open("ab")
+        except (FileNotFoundError, NotADirectoryError):
+            raise BundleError(f"{self.root}: no such directory") from None
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield self._read()
+
+
+def bundle_root(path: Path) -> Versions | None:
+    """Tells whether a path is one bundle or a root of bundles.
+
+    Returns:
+        None for a bundle, the `Versions` of a root.
+
+    Raises:
+        BundleError: it is neither, or none of the root's bundles is active.
+    """
+    if (path / MANIFEST).exists():
+        return None
+    versions = Versions(path)
+    if not versions.file.exists() and not any(path.glob(f"*/{MANIFEST}")):
+        raise not_a_bundle(path)
+    versions.read()
+    return versions
+
+
+def _other(canary: Canary | None, active: str) -> Canary | None:
+    """The canary, unless it has just become the active bundle."""
+    return None if canary is not None and canary.bundle == active else canary

@@ -1,0 +1,237 @@
+"""One catalogue of rows: the bundle's items and the live items.
+
+Rows below N are the bundle's, searched by its index; rows from N on are live items, searched exactly (see
+`serving.catalogue.overlay`). A search returns exactly k rows if k are eligible.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from serving.bundle.reader import Bundle
+from serving.catalogue.overlay import LiveItems, View
+from serving.catalogue.popular import by_popularity
+from serving.search.conditions import Condition, kinds
+from serving.search.diversity import holding
+from serving.search.exact import ExactIndex
+from serving.search.filter_masks import Masks, mask
+from serving.search.filtered import Mask, search_filtered, search_rows
+from serving.search.index import Floats, Index, Rows, best_first, is_in
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which items an answer may hold, apart from the exclusions of a single query.
+
+    Attributes:
+        allow: only these item ids, or None for all.
+        filter: only items whose columns match, or None for all.
+    """
+
+    allow: tuple[str, ...] | None = None
+    filter: Condition | None = None
+
+
+class Catalogue:
+    """The items of one bundle and the live ones.
+
+    Args:
+        bundle: an opened bundle.
+        index: searches the bundle's `recall_vectors`.
+        item_counts: events per item since the bundle was made.
+    """
+
+    def __init__(self, bundle: Bundle, index: Index, item_counts: Mapping[str, int] | None = None) -> None:
+        self.bundle, self.index = bundle, index
+        self.exact = index if isinstance(index, ExactIndex) else ExactIndex(bundle.recall_vectors)
+        self.live = LiveItems(bundle, {} if item_counts is None else item_counts)
+        self.kinds = kinds(bundle.attribute_schema)
+        self.plain_ids = bundle.item_names.plain()
+
+    def snapshot(self) -> "Snapshot":
+        """The catalogue at this moment; one answer works with one snapshot."""
+        return Snapshot(self, self.live.view)
+
+    @cached_property
+    def masks(self) -> Masks:
+        """Masks of the bundle's items by filter; the item columns are read on first use."""
+        return Masks(self.bundle.item_attributes)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """An immutable view of a catalogue."""
+
+    catalogue: Catalogue
+    view: View
+
+    @property
+    def total(self) -> int:
+        """Number of rows, including those that must not be returned."""
+        return self.view.base + len(self.view.ids)
+
+    def row_of(self, item_id: str) -> int | None:
+        """The row of an item that may be recalled, or None."""
+        row = self.view.rows.get(item_id)
+        if row is None:
+            return self.catalogue.bundle.item_rows.get(item_id)
+        return row if row >= 0 else None
+
+    def rows_of(self, item_ids: Sequence[str]) -> list[int]:
+        """The rows of the known items, in order."""
+        if self.view.rows:
+            return [row for row in map(self.row_of, item_ids) if row is not None]
+        return self.catalogue.bundle.item_rows.known(item_ids)
+
+    def current(self, rows: Rows) -> Rows:
+        """Bundle rows, with changed items replaced by their live rows and deleted items removed."""
+        if not len(self.view.buried):
+            return rows
+        gone = is_in(rows, self.view.buried)
+        moved = self._moved(rows[gone])
+        return np.concatenate([rows[~gone], moved[moved >= 0]])
+
+    def names(self, rows: Rows) -> list[str]:
+        """The item ids of rows."""
+        names, base = self.catalogue.bundle.item_names, self.view.base
+        if not self.view.ids:
+            return names.at(rows)
+        return [names[row] if row < base else self.view.ids[row - base] for row in rows.tolist()]
+
+    def plain_names(self, rows: Rows) -> list[bytes] | None:
+        """The item ids of rows as JSON strings without quotes; None if a row is live or `Ids.plain` is None."""
+        if self.view.ids and (rows >= self.view.base).any():
+            return None
+        plain = self.catalogue.plain_ids
+        return None if plain is None else plain.take(rows).tolist()
+
+    def vectors(self, rows: Sequence[int]) -> Floats:
+        """The vectors [R, D] of rows."""
+        chosen = np.array(rows, np.int64)
+        out = np.empty((len(chosen), self.view.vectors.shape[1]), np.float32)
+        live = chosen >= self.view.base
+        out[~live] = self.catalogue.bundle.item_vectors[chosen[~live]]
+        out[live] = self.view.vectors[chosen[live] - self.view.base]
+        return out
+
+    def values(self, column: str, rows: Rows) -> list[object]:
+        """The values of an item column at rows; None where missing."""
+        live = rows >= self.view.base
+        base = iter(self.catalogue.bundle.item_attributes[column].gather(rows[~live]).to_list())
+        own = iter(self.view.attributes[column].gather(rows[live] - self.view.base).to_list())
+        return [next(own) if is_live else next(base) for is_live in live.tolist()]
+
+    def holding(self, column: str, values: Collection[Any]) -> Mask:
+        """[total] which rows hold one of the values in a column."""
+        frames = self.catalogue.bundle.item_attributes, self.view.attributes
+        return np.concatenate([holding(frame[column], values) for frame in frames])
+
+    def search(
+        self, queries: Floats, k: int, excluded: Sequence[Rows], wanted: Wanted, hidden: Mask | None = None
+    ) -> tuple[Rows, Floats]:
+        """The k best items of each query that are wanted and not excluded for it.
+
+        Args:
+            queries: [B, D + 2] with a prior, else [B, D]; see `Bundle.recall_queries`.
+            k: how many, at least 1.
+            excluded: distinct rows per query.
+            wanted: which items at all.
+            hidden: [total], True for rows that must not be returned for any query; None for none.
+
+        Returns:
+            Rows [B, k] and scores [B, k], best first; row -1 with score -inf where fewer are eligible.
+        """
+        base, bundle = self.view.base, self.catalogue.bundle
+        own = self._own(wanted, hidden)
+        kept = _both(self._fits(wanted, hidden), self.view.kept)
+        if wanted.allow is not None:
+            some = self._known(wanted.allow)
+            some = some if kept is None else some[kept[some]]
+            longest = self.catalogue.exact.longest
+            rows, scores = search_rows(bundle.recall_vectors, queries, some, k, excluded, longest=longest)
+        else:
+            inside = [rows[rows < base] for rows in excluded] if len(self.view.ids) else excluded
+            rows, scores = search_filtered(self.catalogue.index, self.catalogue.exact, queries, k, inside, kept)
+        if not len(own):
+            return rows, scores
+        found, found_scores = self._search_own(own, queries, k, [rows[rows >= base] - base for rows in excluded])
+        return best_first(np.concatenate([rows, found], axis=1), np.concatenate([scores, found_scores], axis=1), k)
+
+    def _search_own(self, own: Rows, queries: Floats, k: int, excluded: Sequence[Rows]) -> tuple[Rows, Floats]:
+        """Searches the overlay positions `own` except the excluded ones; returns rows of the catalogue."""
+        view = self.view
+        if len(own) < len(view.living):
+            found, scores = search_rows(view.recall_vectors, queries, own, k, excluded, longest=view.index.longest)
+        else:
+            hidden = [own.searchsorted(rows[is_in(rows, own)]) for rows in excluded]
+            places, scores = view.index.search(queries, k, hidden)
+            found = np.where(places >= 0, own[places], -1)
+        return np.where(found >= 0, found + view.base, -1), scores
+
+    def popular(
+        self, k: int, excluded: Rows, wanted: Wanted, segment: str | None = None, hidden: Mask | None = None
+    ) -> tuple[Rows, Floats]:
+        """The k most popular items that are wanted and not excluded, with their popular counts as scores.
+
+        With a user segment, its popular items come first, with their counts there, then the others with 0. A live item
+        unknown to the bundle has a count of 0; a changed one keeps its count. Scans only as many items as it takes to
+        find k. For `hidden` see `search`.
+        """
+        view, fits, own = self.view, self._fits(wanted, hidden), self._own(wanted, hidden)
+        found, found_counts, left = [], [], k
+        allowed = None if wanted.allow is None else self._known(wanted.allow)
+        for rows, counts in by_popularity(self.catalogue.bundle, k + len(excluded), allowed, segment):
+            kept = np.ones(len(rows), np.bool_) if fits is None else fits[rows]
+            gone = is_in(rows, view.buried)
+            rows = rows.copy()
+            rows[gone] = self._moved(rows[gone])
+            kept[gone] = is_in(rows[gone] - view.base, own)
+            kept &= ~np.isin(rows, excluded)
+            found.append(rows[kept][:left])
+            found_counts.append(counts[kept][:left])
+            left -= len(found[-1])
+            if not left:
+                break
+        if left:
+            names, known = self.view.ids, self.catalogue.bundle.item_rows
+            fresh = np.array([place for place in own.tolist() if names[place] not in known], np.int64) + view.base
+            found.append(fresh[~np.isin(fresh, excluded)][:left])
+            found_counts.append(np.zeros(len(found[-1]), np.int64))
+        return np.concatenate(found), np.concatenate(found_counts).astype(np.float32)
+
+    def _moved(self, buried: Rows) -> Rows:
+        """The current rows of changed bundle items; -1 for deleted ones."""
+        names = self.catalogue.bundle.item_names
+        return np.array([self.view.rows[names[row]] for row in buried.tolist()], np.int64)
+
+    def _known(self, item_ids: Sequence[str]) -> Rows:
+        """The bundle's rows of the ids it knows, including deleted and changed items, ascending."""
+        known = self.catalogue.bundle.item_rows
+        return np.unique(np.array([known[item_id] for item_id in item_ids if item_id in known], np.int64))
+
+    def _own(self, wanted: Wanted, hidden: Mask | None) -> Rows:
+        """Overlay positions that are alive, wanted and not hidden, ascending."""
+        view, own = self.view, self.view.living
+        if not len(own):
+            return own
+        if wanted.allow is not None:
+            rows = (view.rows.get(item_id, -1) for item_id in wanted.allow)
+            own = np.unique(np.array([row - view.base for row in rows if row >= 0], np.int64))
+        if wanted.filter is not None:
+            own = own[mask(wanted.filter, view.attributes)[own]]
+        return own if hidden is None else own[~hidden[own + view.base]]
+
+    def _fits(self, wanted: Wanted, hidden: Mask | None) -> Mask | None:
+        """[N] which of the bundle's rows pass the filter and are not hidden; None if all do."""
+        fits = None if wanted.filter is None else self.catalogue.masks.of(wanted.filter)
+        return fits if hidden is None else _both(fits, ~hidden[: self.view.base])
+
+
+def _both(one: Mask | None, other: Mask | None) -> Mask | None:
+    """Element-wise `and`; None stands for all True."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other

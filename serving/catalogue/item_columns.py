@@ -1,0 +1,69 @@
+"""Validates the columns of a live item against those of a bundle."""
+
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import polars as pl
+
+from serving.bundle.request_features import shown
+from serving.errors import RequestError
+
+
+def checked_attributes(attributes: Mapping[str, Any], schema: Mapping[str, pl.DataType]) -> dict[str, Any]:
+    """The columns of one item in stored form; null counts as missing.
+
+    Raises:
+        RequestError: an unknown column, or a value that does not have the column's type.
+    """
+    columns = {name: dtype for name, dtype in schema.items() if name != "item_id"}
+    checked = {}
+    for name, value in attributes.items():
+        dtype = columns.get(name)
+        if dtype is None:
+            known = ", ".join(columns) or "none"
+            raise RequestError.at(f"attributes.{name}", f"no such column; there are {known}")
+        right, expected = (True, "") if value is None else _fits(value, dtype)
+        if not right:
+            raise RequestError.at(f"attributes.{name}", f"must be {expected}, got {shown(value)}")
+        # JSON has one number type: 10.0 is an integer.
+        checked[name] = int(value) if value is not None and dtype.is_integer() else value
+    return checked
+
+
+def fitting_attributes(attributes: Mapping[str, Any], schema: Mapping[str, pl.DataType]) -> dict[str, Any]:
+    """An item's columns that exist in the bundle with a matching type; the others are left out."""
+    fitting: dict[str, Any] = {}
+    for name, value in attributes.items():
+        with suppress(RequestError):
+            fitting |= checked_attributes({name: value}, schema)
+    return fitting
+
+
+def _fits(value: Any, dtype: pl.DataType) -> tuple[bool, str]:
+    if isinstance(dtype, pl.List):
+        return isinstance(value, list) and all(isinstance(each, str) for each in value), "a list of strings"
+    if dtype.is_integer():
+        whole = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
+        low, high = _bounds(dtype)
+        return whole and low <= value <= high, f"a whole number from {low} to {high}"
+    if dtype.is_numeric():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and math.isfinite(float(value) if abs(value) < 2**1000 else math.inf), "a finite number"
+    return isinstance(value, str), "a string"
+
+
+def attribute_json_schema(dtype: pl.DataType) -> dict[str, Any]:
+    """JSON Schema of what `checked_attributes` accepts for a column of this type."""
+    if isinstance(dtype, pl.List):
+        return {"type": "array", "items": {"type": "string"}}
+    if dtype.is_integer():
+        low, high = _bounds(dtype)
+        return {"type": "integer", "minimum": low, "maximum": high}
+    return {"type": "number" if dtype.is_numeric() else "string"}
+
+
+def _bounds(dtype: pl.DataType) -> tuple[int, int]:
+    some = pl.Series([0]).cast(dtype)
+    return int(some.lower_bound()[0]), int(some.upper_bound()[0])

@@ -1,0 +1,174 @@
+"""The journal of live changes: puts and deletes of items, and users' events, stored before they are acknowledged.
+
+Any thread of any process can add changes and read those after a sequence number. One SQLite file in WAL mode, flushed
+to disk with every commit. It must be on a local disk: WAL and file locks need shared memory.
+"""
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from serving.catalogue.journal_file import FILE, LOCK, connect, create, locked, telling_errors
+
+LAST_ITEM = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'items'"
+
+
+@dataclass(frozen=True)
+class ItemChange:
+    """The latest state of one item; a deleted one has neither features nor attributes."""
+
+    seq: int
+    item_id: str
+    deleted: bool
+    features: dict[str, Any]
+    attributes: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class UserEvent:
+    """One user's interaction with one item; `time` in whole seconds since 1970, UTC."""
+
+    event_id: str
+    user_id: str
+    item_id: str
+    time: int
+
+
+class Journal:
+    """An open journal. Thread-safe; another process, also a fork, must open its own."""
+
+    identity: str  # random, written at creation: sequence numbers are valid only within one identity
+
+    def __init__(self, path: Path, lock: IO[bytes]) -> None:
+        """Use `Journal.open`."""
+        self.path = path
+        self._lock = lock
+        # Two connections: readers must not wait for a commit, which waits for the disk.
+        self._writer, self._writing = connect(path), threading.Lock()
+        self._reader, self._reading = connect(path), threading.Lock()
+
+    @classmethod
+    def open(cls, directory: Path) -> "Journal":
+        """Opens the journal in a directory; creates both if missing.
+
+        Raises:
+            JournalError: the file is not a journal of this version, or cannot be written.
+        """
+        path = directory / FILE
+        with telling_errors(path):
+            directory.mkdir(parents=True, exist_ok=True)
+            lock = (directory / LOCK).open("ab")
+            try:
+                with locked(lock):
+                    create(path)
+                journal = cls(path, lock)
+            except BaseException:
+                lock.close()
+                raise
+            (journal.identity,) = journal._reader.execute("SELECT identity FROM journal").fetchone()
+        return journal
+
+    def put_items(self, items: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]]) -> int:
+        """Puts items, all or none, in order. They are on disk when it returns.
+
+        Args:
+            items: (item id, features, attributes) each; values must be valid JSON.
+
+        Returns:
+            The sequence number of the last item change.
+
+        Raises:
+            JournalError: nothing was put.
+        """
+        return self._change([(_key(item), 0, json.dumps(features), json.dumps(rest)) for item, features, rest in items])
+
+    def delete_items(self, item_ids: Sequence[str]) -> int:
+        """Deletes items, including ones unknown to the journal; otherwise like `put_items`."""
+        return self._change([(_key(item), 1, "{}", "{}") for item in item_ids])
+
+    def add_events(self, events: Sequence[UserEvent]) -> int:
+        """Adds events, all or none, in order; skips every event id that was ever added before.
+
+        Returns:
+            How many were new.
+
+        Raises:
+            JournalError: nothing was added.
+        """
+        rows = [(_key(each.event_id), _key(each.user_id), _key(each.item_id), each.time) for each in events]
+        with self._transaction() as connection:
+            return connection.executemany(
+                "INSERT INTO events (event_id, user_id, item_id, time) VALUES (?, ?, ?, ?)"
+                " ON CONFLICT (event_id) DO NOTHING",
+                rows,
+            ).rowcount
+
+    def items_since(self, seq: int) -> list[ItemChange]:
+        """The latest state of every item whose last change has a number above `seq`, in order of change."""
+        with self._reads("SELECT * FROM items WHERE seq > ? ORDER BY seq", seq) as rows:
+            return [
+                ItemChange(number, _text(item), bool(deleted), json.loads(features), json.loads(attributes))
+                for number, item, deleted, features, attributes in rows
+            ]
+
+    def events_since(self, seq: int) -> list[tuple[int, UserEvent]]:
+        """Every event with a number above `seq`, in order of adding; items have their own numbers."""
+        with self._reads("SELECT * FROM events WHERE seq > ? ORDER BY seq", seq) as rows:
+            return [
+                (number, UserEvent(_text(event), _text(user), _text(item), at))
+                for number, event, user, item, at in rows
+            ]
+
+    def version(self) -> int:
+        """A number that grows with every change of items or events by any process, and is the same in all of them."""
+        with self._reads("SELECT coalesce(sum(seq), 0) FROM sqlite_sequence WHERE seq > ?", 0) as ((total,),):
+            return int(total)
+
+    def close(self) -> None:
+        """Closes the file; a second call does nothing."""
+        with self._writing, self._reading:
+            self._reader.close()
+            self._writer.close()
+            self._lock.close()
+
+    def _change(self, rows: Sequence[tuple[bytes, int, str, str]]) -> int:
+        with self._transaction() as connection:
+            # REPLACE removes the item's old row, so that the new one gets the next number.
+            connection.executemany(
+                "INSERT OR REPLACE INTO items (item_id, deleted, features, attributes) VALUES (?, ?, ?, ?)", rows
+            )
+            ((last,),) = connection.execute(LAST_ITEM).fetchall()
+        return int(last)
+
+    @contextmanager
+    def _reads(self, statement: str, seq: int) -> Iterator[list[Any]]:
+        with telling_errors(self.path):
+            with self._reading:
+                rows = self._reader.execute(statement, (seq,)).fetchall()
+            yield rows
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Commits at the end, or rolls back on any exception."""
+        with telling_errors(self.path), self._writing, locked(self._lock):
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._writer
+                self._writer.execute("COMMIT")
+            except BaseException:
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
+                raise
+
+
+def _key(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _text(key: bytes) -> str:
+    return key.decode("utf-8", "surrogatepass")

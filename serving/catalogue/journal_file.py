@@ -1,0 +1,110 @@
+"""The journal on disk: an SQLite file, its schema and the lock around its creation."""
+
+import fcntl
+import secrets
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import IO
+
+from serving.files.staging import flush
+
+FILE = "journal.sqlite"
+LOCK = "journal.lock"
+# "twr1" tells this file from other SQLite databases; the version is that of the tables below.
+APPLICATION = 0x74777231
+SCHEMA_VERSION = 1
+# AUTOINCREMENT: a number is never reused, not even after its row was replaced. Ids are bytes: SQLite's
+# functions end a text at a NUL, and text cannot hold a lone surrogate.
+SCHEMA = (
+    "CREATE TABLE journal (identity TEXT NOT NULL)",
+    "CREATE TABLE items (seq INTEGER PRIMARY KEY AUTOINCREMENT, item_id BLOB NOT NULL UNIQUE,"
+    " deleted INTEGER NOT NULL, features TEXT NOT NULL, attributes TEXT NOT NULL)",
+    "CREATE TABLE events (seq INTEGER PRIMARY KEY AUTOINCREMENT, event_id BLOB NOT NULL UNIQUE,"
+    " user_id BLOB NOT NULL, item_id BLOB NOT NULL, time INTEGER NOT NULL)",
+    f"PRAGMA application_id = {APPLICATION}",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+LONGEST_WAIT_S = 10.0
+POLL_S = 0.001
+
+
+class JournalError(Exception):
+    """The journal cannot be opened, read or written; a failed write left nothing. Names path and reason."""
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Opens the file; any thread may use the connection."""
+    connection = sqlite3.connect(path, LONGEST_WAIT_S, isolation_level=None, check_same_thread=False)
+    try:
+        # Both are per connection, not per file. The second makes macOS flush the disk's own cache, too.
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA fullfsync = ON")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def create(path: Path) -> None:
+    """Creates the tables if the file is new or empty; refuses anything but a journal. The caller holds the lock."""
+    new = not path.exists()
+    with closing(connect(path)) as connection:
+        ((application,),) = connection.execute("PRAGMA application_id").fetchall()
+        ((version,),) = connection.execute("PRAGMA user_version").fetchall()
+        ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
+        if (application, version, tables) != (0, 0, 0):
+            if application != APPLICATION:
+                raise JournalError(f"{path}: an SQLite database, but no journal; name another directory")
+            if version != SCHEMA_VERSION:
+                raise JournalError(f"{path}: a journal of version {version}; this program reads {SCHEMA_VERSION}")
+        ((mode,),) = connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        if mode != "wal":
+            raise JournalError(f"{path}: SQLite cannot keep a write-ahead log here (journal mode {mode})")
+        if tables == 0:
+            connection.execute("BEGIN IMMEDIATE")
+            for statement in SCHEMA:
+                connection.execute(statement)
+            connection.execute("INSERT INTO journal VALUES (?)", (secrets.token_hex(16),))
+            connection.execute("COMMIT")
+    if new:
+        # The directory entries must be as durable as the contents.
+        flush(path.parent)
+        flush(path.parent.absolute().parent)
+
+
+@contextmanager
+def locked(lock: IO[bytes]) -> Iterator[None]:
+    """Holds the lock file exclusively. A killed process releases it.
+
+    SQLite's own lock lets a checkpoint run beside a commit of another process; up to version 3.51.2 that can, very
+    rarely, corrupt the file (https://sqlite.org/wal.html#walresetbug). Here every commit runs alone, with the
+    checkpoint that may end it. Two processes that create the same journal at once need the lock, too.
+    """
+    until = time.monotonic() + LONGEST_WAIT_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise OSError(f"another process has been writing for {LONGEST_WAIT_S:.0f} s") from None
+            time.sleep(POLL_S)
+    try:
+        yield
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)
+
+
+@contextmanager
+def telling_errors(path: Path) -> Iterator[None]:
+    """Turns errors of SQLite or the system, and unreadable rows, into a `JournalError`."""
+    try:
+        yield
+    except (sqlite3.Error, OSError, ValueError) as error:
+        # SQLite's messages are vague: "disk I/O error" has many causes, its error name only one.
+        name = getattr(error, "sqlite_errorname", None)
+        reason = getattr(error, "strerror", None) or str(error)
+        raise JournalError(f"{path}: {reason}" + (f" ({name})" if name else "")) from error

@@ -1,0 +1,225 @@
+"""Validates live changes, writes them to the journal, and applies the journal to every opened bundle.
+
+Changes come from callers and, through the journal, from other workers. The next refresh makes them visible as live
+items in each bundle's catalogue and as live events of users.
+"""
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from serving.bundle.reader import Bundle
+from serving.bundle.request_features import check_features
+from serving.catalogue.catalogue import Catalogue
+from serving.catalogue.item_columns import checked_attributes, fitting_attributes
+from serving.catalogue.journal import ItemChange, Journal, UserEvent
+from serving.catalogue.journal_file import JournalError
+from serving.catalogue.overlay import Change
+from serving.catalogue.user_events import LiveUsers
+from serving.errors import RequestError
+from serving.search.index import Floats
+
+log = logging.getLogger("uvicorn.error.serving")
+
+BATCH = 1_024  # items per call of the tower
+
+
+class ItemEncoder(Protocol):
+    """The candidate tower: `serving.bundle.encoder.Encoder`, or a wrapped function in a test."""
+
+    def encode(self, requests: Sequence[Mapping[str, Any]]) -> Floats:
+        """The vectors [B, D] of B items; zero if training learnt nothing about an item's features."""
+        ...
+
+
+class Live:
+    """Applies the journal's changes to every bundle that serves.
+
+    Args:
+        journal: where changes are stored; without one nothing can be changed.
+        item_encoder: loads the candidate tower of a bundle; called once per bundle, on first use.
+    """
+
+    def __init__(self, journal: Journal | None, item_encoder: Callable[[Bundle], ItemEncoder]) -> None:
+        self.journal, self._item_encoder = journal, item_encoder
+        self.users = LiveUsers()
+        self._lock = threading.Lock()
+        self._version = -1
+        self._events = 0
+        # Weak: these must not keep a retired bundle alive.
+        self._applied: weakref.WeakKeyDictionary[Catalogue, int] = weakref.WeakKeyDictionary()
+        self._encoders: weakref.WeakKeyDictionary[Bundle, ItemEncoder] = weakref.WeakKeyDictionary()
+
+    def attach(self, catalogue: Catalogue) -> None:
+        """Brings a newly opened bundle up to date before it serves, and keeps it so."""
+        if self.journal is None:
+            return
+        held = catalogue.bundle.manifest.live
+        same = held is not None and held.journal == self.journal.identity
+        # Outside the lock: encoding a long journal must not block changes or the other bundles.
+        applied = self._catch_up(catalogue, held.items if held is not None and same else 0)
+        with self._lock:
+            # If reading fails here, the next refresh must not consider itself up to date.
+            self._version = -1
+            self._applied[catalogue] = applied
+            self._applied[catalogue] = self._catch_up(catalogue, applied)
+            # Another thread may have read events since the first catch-up.
+            catalogue.live.recount(catalogue.live.view.ids)
+            self._read_events()
+
+    def refresh(self) -> bool:
+        """Applies what changed since the last call; returns whether anything did. Thread-safe."""
+        if self.journal is None or self.journal.version() == self._version:
+            return False
+        with self._lock:
+            version = self.journal.version()
+            for catalogue in list(self._applied):
+                try:
+                    self._applied[catalogue] = self._catch_up(catalogue, self._applied[catalogue])
+                except JournalError:
+                    raise
+                except Exception:
+                    # One bundle must not block the others.
+                    log.exception("%s: live items cannot be taken in", catalogue.bundle.path)
+            self._read_events()
+            # Read before the changes, so that the next call finds what is added meanwhile.
+            self._version = version
+        return True
+
+    def put(
+        self,
+        catalogue: Catalogue,
+        items: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]],
+        path: str = "items.{}.",
+    ) -> int:
+        """Adds or replaces items, all or none. They are on disk, and visible in this process, when it returns.
+
+        Args:
+            catalogue: the catalogue of the bundle whose towers and columns the items must fit.
+            items: (item id, features of the candidate tower, item columns) each.
+            path: how errors name an item's fields; ``{}`` stands for its position.
+
+        Returns:
+            The sequence number of the last change.
+
+        Raises:
+            RequestError: an item does not fit, or training learnt nothing about it; names its field.
+            JournalError: the journal cannot be written.
+        """
+        journal = self._journal()
+        checked = []
+        for place, (item_id, features, attributes) in enumerate(items):
+            try:
+                if not item_id:
+                    raise RequestError.at("id", "must not be empty")
+                check_features(catalogue.bundle.manifest.candidate_features, features)
+                checked.append((item_id, features, checked_attributes(attributes, catalogue.bundle.attribute_schema)))
+            except RequestError as error:
+                error.inside(path.format(place))
+                raise
+        vectors = self._encode(catalogue.bundle, [(item_id, features) for item_id, features, _ in items])
+        for place in np.flatnonzero(~vectors.any(axis=1)).tolist():
+            known = ", ".join(spec.name for spec in catalogue.bundle.manifest.candidate_features) or "none"
+            raise RequestError.at(
+                f"{path.format(place)}features",
+                "training learnt nothing of these values, so that the item could not be recalled; "
+                f"the features are {known}",
+                code="not_recallable",
+            )
+        seq = journal.put_items(checked)
+        self._show()
+        return seq
+
+    def delete(self, item_ids: Sequence[str]) -> int:
+        """Deletes items; unknown ids are not an error. On disk, and visible in this process, when it returns.
+
+        Raises:
+            RequestError: there is no journal.
+            JournalError: the journal cannot be written.
+        """
+        seq = self._journal().delete_items(item_ids)
+        self._show()
+        return seq
+
+    def add_events(self, events: Sequence[UserEvent]) -> int:
+        """Adds events; returns how many were new. On disk, and visible in this process, when it returns.
+
+        Raises:
+            RequestError: there is no journal.
+            JournalError: the journal cannot be written.
+        """
+        added = self._journal().add_events(events)
+        self._show()
+        return added
+
+    def _show(self) -> None:
+        """Makes a stored change visible; a failure here does not undo it."""
+        try:
+            self.refresh()
+        except JournalError as error:
+            log.error("live changes cannot be read: %s", error)
+
+    def _journal(self) -> Journal:
+        if self.journal is None:
+            raise RequestError("this service keeps no live changes; start it with --state DIR", code="no_state")
+        return self.journal
+
+    def _read_events(self) -> None:
+        news = self.journal.events_since(self._events) if self.journal is not None else []
+        self.users.apply((seq, each.user_id, each.item_id, each.time) for seq, each in news)
+        if news:
+            self._events = news[-1][0]
+            taken = {each.item_id for _, each in news}
+            for catalogue in self._applied:
+                catalogue.live.recount(taken)
+
+    def _catch_up(self, catalogue: Catalogue, seq: int) -> int:
+        """Applies the changes after `seq`; returns the number of the last one."""
+        assert self.journal is not None
+        news = self.journal.items_since(seq)
+        if not news:
+            return seq
+        catalogue.live.apply(self._changes(catalogue.bundle, news))
+        return news[-1].seq
+
+    def _changes(self, bundle: Bundle, news: Sequence[ItemChange]) -> list[Change]:
+        """The journal's changes for this bundle; an item that it cannot encode stays as the bundle has it."""
+        changes = {}
+        encoded = []
+        for each in news:
+            try:
+                check_features(bundle.manifest.candidate_features, each.features)
+            except RequestError as error:
+                log.warning("%s: a live item is left out: %s", bundle.path, error.message)
+                continue
+            attributes = fitting_attributes(each.attributes, bundle.attribute_schema)
+            changes[each.item_id] = Change(each.item_id, None, attributes)
+            if not each.deleted:
+                encoded.append((each.item_id, each.features))
+        for (item_id, _), vector in zip(encoded, self._encode(bundle, encoded), strict=True):
+            if vector.any():
+                changes[item_id] = Change(item_id, vector, changes[item_id].attributes)
+            else:
+                log.warning("%s: a live item is left out: training learnt nothing of its features", bundle.path)
+                del changes[item_id]
+        return list(changes.values())
+
+    def encoder(self, bundle: Bundle) -> ItemEncoder:
+        """The candidate tower of a bundle, loaded once."""
+        if bundle not in self._encoders:
+            self._encoders[bundle] = self._item_encoder(bundle)
+        return self._encoders[bundle]
+
+    def _encode(self, bundle: Bundle, items: Sequence[tuple[str, Mapping[str, Any]]]) -> Floats:
+        if not items:
+            return np.empty((0, bundle.manifest.dimension), np.float32)
+        encoder = self.encoder(bundle)
+        named = next((spec.name for spec in bundle.manifest.candidate_features if spec.kind == "id"), None)
+        requests = [dict(features) if named is None else {named: item_id, **features} for item_id, features in items]
+        return np.concatenate(
+            [encoder.encode(requests[begin : begin + BATCH]) for begin in range(0, len(requests), BATCH)]
+        )

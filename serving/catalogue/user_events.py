@@ -1,0 +1,41 @@
+"""Users' events since the bundle was made: their newest seen items, which also end their history.
+
+Takes events in any order, returns item ids per user in time order. The journal ensures that each event id counts once.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Iterable
+
+
+class LiveUsers:
+    """Events by user. Readers need no lock: a user's tuple is replaced, never changed.
+
+    Attributes:
+        count: number of events.
+        item_counts: number of events per item.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.item_counts: Counter[str] = Counter()
+        self._taken: dict[str, tuple[tuple[int, int, str], ...]] = {}
+        self._lock = threading.Lock()
+
+    def apply(self, events: Iterable[tuple[int, str, str, int]]) -> None:
+        """Adds new events: (sequence number, user id, item id, time) each."""
+        new: dict[str, list[tuple[int, int, str]]] = {}
+        counts: Counter[str] = Counter()
+        for seq, user_id, item_id, time in events:
+            new.setdefault(user_id, []).append((time, seq, item_id))
+            counts[item_id] += 1
+        with self._lock:
+            for user_id, taken in new.items():
+                # Events of the same second stay in the order in which they were acknowledged.
+                self._taken[user_id] = tuple(sorted([*self._taken.get(user_id, ()), *taken]))
+                self.count += len(taken)
+            self.item_counts.update(counts)
+
+    def items(self, user_id: str | None) -> list[str]:
+        """The item ids of a user, newest last; empty for an unknown user."""
+        return [item_id for _, _, item_id in self._taken.get(user_id or "", ())]

@@ -1,0 +1,218 @@
+"""A typed client of the service, blocking (`Client`) or for asyncio (`AsyncClient`).
+
+Calls return plain records or raise a `ServiceError`. Loads neither TensorFlow nor the server. Every call has one
+deadline over all its tries. Lost requests are retried: every call of the service is idempotent.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, TypeVar, Unpack
+
+import httpx
+
+from serving.client import calls as calls
+from serving.client.calls import (
+    Diversity,
+    EmbedAnswer,
+    EmbedQuery,
+    Event,
+    Item,
+    RecallAnswer,
+    RecallOptions,
+    RecallQuery,
+    ServiceError,
+    Wanted,
+)
+from serving.client.retries import TRY_AGAIN, Answer, Service, Trial, not_ready
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Diversity",
+    "EmbedAnswer",
+    "EmbedQuery",
+    "Event",
+    "Item",
+    "RecallAnswer",
+    "RecallQuery",
+    "ServiceError",
+]
+
+DEADLINE_S = 10.0
+TRIES = 5
+
+T = TypeVar("T")
+
+
+class Client:
+    """A blocking client. Threads may share one; close it, or use it in a `with`.
+
+    Args:
+        url: the service's address, for example "http://127.0.0.1:8000".
+        deadline_s: seconds for one call, over all its tries and the pauses between them.
+        tries: the most times that one call is sent.
+        api_key: for a service that requires one.
+
+    Raises:
+        ValueError: an argument is invalid.
+    """
+
+    def __init__(
+        self, url: str, *, deadline_s: float = DEADLINE_S, tries: int = TRIES, api_key: str | None = None
+    ) -> None:
+        self._service = Service(url, deadline_s, tries, api_key)
+        self._http = httpx.Client()
+
+    def recall(self, user_id: str | None = None, **options: Unpack[RecallOptions]) -> RecallAnswer:
+        """The k best items for a user, features, a history, a vector, or a combination of them."""
+        return self._send(calls.recall(user_id, options))
+
+    def recall_batch(self, queries: Sequence[RecallQuery]) -> list[RecallAnswer]:
+        """As `recall` for each query, in order."""
+        return self._send(calls.recall_batch(queries))
+
+    def similar(self, items: Sequence[str], **options: Unpack[Wanted]) -> RecallAnswer:
+        """The k items most similar to these, which are not returned themselves."""
+        return self._send(calls.similar(items, options))
+
+    def embed(self, queries: Sequence[EmbedQuery]) -> EmbedAnswer:
+        """The vectors that `recall` would search with."""
+        return self._send(calls.embed(queries))
+
+    def put_item(self, item_id: str, features: Mapping[str, Any], attributes: Mapping[str, Any]) -> int:
+        """Adds or replaces an item; returns the number of the change, which is on disk."""
+        return self._send(calls.put_item(item_id, features, attributes))
+
+    def put_items(self, items: Sequence[Item]) -> int:
+        """Adds or replaces items, all or none; returns the number of the last change."""
+        return self._send(calls.put_items(items))
+
+    def delete_item(self, item_id: str) -> int:
+        """Deletes an item; returns the number of the change."""
+        return self._send(calls.delete_item(item_id))
+
+    def add_events(self, events: Sequence[Event]) -> int:
+        """Adds events, all or none; returns how many were new in the try that was answered.
+
+        An earlier try may have succeeded unnoticed: a smaller number does not mean that the rest were known before.
+        """
+        return self._send(calls.add_events(events))
+
+    def ready(self) -> bool:
+        """Whether the service answers queries now; does not retry.
+
+        Raises:
+            ServiceError: the service is broken, or the answer is not from this service.
+        """
+        try:
+            return self._send(calls.ready())
+        except ServiceError as error:
+            return not_ready(error)
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _send(self, call: calls.Call[T]) -> T:
+        trial = Trial(self._service, call)
+        while True:
+            came = self._once(trial)
+            if isinstance(came, Answer) and came.status not in TRY_AGAIN:
+                return trial.read(came)
+            time.sleep(trial.pause_s(came))
+
+    def _once(self, trial: Trial[Any]) -> Answer | httpx.RequestError:
+        try:
+            with self._http.stream(**trial.request()) as response:
+                content = bytearray()
+                for piece in response.iter_bytes():
+                    content += piece
+                    trial.check_time()
+                return Answer(response.status_code, response.headers.get("retry-after"), bytes(content))
+        except httpx.RequestError as error:
+            return error
+
+
+class AsyncClient:
+    """A client for asyncio; the same calls as `Client`, awaited. Use it in an `async with`."""
+
+    def __init__(
+        self, url: str, *, deadline_s: float = DEADLINE_S, tries: int = TRIES, api_key: str | None = None
+    ) -> None:
+        self._service = Service(url, deadline_s, tries, api_key)
+        self._http = httpx.AsyncClient()
+
+    async def recall(self, user_id: str | None = None, **options: Unpack[RecallOptions]) -> RecallAnswer:
+        """As `Client.recall`."""
+        return await self._send(calls.recall(user_id, options))
+
+    async def recall_batch(self, queries: Sequence[RecallQuery]) -> list[RecallAnswer]:
+        """As `Client.recall_batch`."""
+        return await self._send(calls.recall_batch(queries))
+
+    async def similar(self, items: Sequence[str], **options: Unpack[Wanted]) -> RecallAnswer:
+        """As `Client.similar`."""
+        return await self._send(calls.similar(items, options))
+
+    async def embed(self, queries: Sequence[EmbedQuery]) -> EmbedAnswer:
+        """As `Client.embed`."""
+        return await self._send(calls.embed(queries))
+
+    async def put_item(self, item_id: str, features: Mapping[str, Any], attributes: Mapping[str, Any]) -> int:
+        """As `Client.put_item`."""
+        return await self._send(calls.put_item(item_id, features, attributes))
+
+    async def put_items(self, items: Sequence[Item]) -> int:
+        """As `Client.put_items`."""
+        return await self._send(calls.put_items(items))
+
+    async def delete_item(self, item_id: str) -> int:
+        """As `Client.delete_item`."""
+        return await self._send(calls.delete_item(item_id))
+
+    async def add_events(self, events: Sequence[Event]) -> int:
+        """As `Client.add_events`."""
+        return await self._send(calls.add_events(events))
+
+    async def ready(self) -> bool:
+        """As `Client.ready`."""
+        try:
+            return await self._send(calls.ready())
+        except ServiceError as error:
+            return not_ready(error)
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _send(self, call: calls.Call[T]) -> T:
+        trial = Trial(self._service, call)
+        while True:
+            came = await self._once(trial)
+            if isinstance(came, Answer) and came.status not in TRY_AGAIN:
+                return trial.read(came)
+            await asyncio.sleep(trial.pause_s(came))
+
+    async def _once(self, trial: Trial[Any]) -> Answer | httpx.RequestError:
+        try:
+            async with self._http.stream(**trial.request()) as response:
+                content = bytearray()
+                async for piece in response.aiter_bytes():
+                    content += piece
+                    trial.check_time()
+                return Answer(response.status_code, response.headers.get("retry-after"), bytes(content))
+        except httpx.RequestError as error:
+            return error

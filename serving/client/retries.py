@@ -1,0 +1,185 @@
+"""The retry rules of both clients: what to send, how long to pause, when to give up. Sends nothing itself."""
+
+import json
+import random
+import re
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import httpx
+import orjson
+
+from serving.client.calls import Call, ServiceError
+
+# The pause before try n + 1 is random, up to FIRST_PAUSE_S * 2^(n - 1) ("full jitter"): callers that failed together
+# spread out. Brooker, "Exponential backoff and jitter", AWS Architecture Blog 2015.
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 2.0
+# Busy, starting, stopping, or a proxy could not reach it. Any other error would only repeat.
+TRY_AGAIN = frozenset({429, 502, 503, 504})
+LOST = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ProxyError)
+KEY = re.compile(r"[!-~]+")
+LEAST_WAIT_S = 0.001  # a socket takes 0 as "do not wait", and fails with an error other than a timeout
+
+T = TypeVar("T")
+
+
+class Answer(NamedTuple):
+    """A complete HTTP answer."""
+
+    status: int
+    retry_after: str | None
+    content: bytes
+
+
+@dataclass(frozen=True)
+class Service:
+    """Where the service is, and how long a call may take.
+
+    Args:
+        url: its address, for example "http://127.0.0.1:8000".
+        deadline_s: seconds for one call, over all its tries and the pauses between them.
+        tries: the most times that one call is sent.
+        api_key: the caller's key; None sends none.
+
+    Raises:
+        ValueError: the address or the key is invalid, or a limit allows no try.
+    """
+
+    url: str
+    deadline_s: float
+    tries: int
+    api_key: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        try:
+            parsed = httpx.URL(self.url)
+        except httpx.InvalidURL as error:
+            raise ValueError(f"url: {self.url!r}: {error}") from None
+        if parsed.scheme not in ("http", "https") or not parsed.host:
+            raise ValueError(f"url: must be like http://127.0.0.1:8000, got {self.url!r}")
+        if not self.deadline_s > 0:
+            raise ValueError(f"deadline_s: must be above 0, got {self.deadline_s}")
+        if self.tries < 1:
+            raise ValueError(f"tries: must be at least 1, got {self.tries}")
+        if self.api_key is not None and not KEY.fullmatch(self.api_key):
+            raise ValueError("api_key: must be printable ASCII without spaces")
+
+
+class Trial(Generic[T]):
+    """One call, from the first try to the result; its deadline starts here."""
+
+    def __init__(self, service: Service, call: Call[T]) -> None:
+        self._service, self._call = service, call
+        self._until = time.monotonic() + service.deadline_s
+        self._sent, self._tries = 0, 1 if call.once else service.tries
+        # No NaN, which is not JSON.
+        body = None if call.body is None else json.dumps(call.body, ensure_ascii=False, allow_nan=False).encode()
+        self._request = {
+            "method": call.method,
+            "url": service.url.rstrip("/") + call.path,
+            "content": body,
+            "headers": ({} if body is None else {"content-type": "application/json"})
+            | ({} if service.api_key is None else {"authorization": f"Bearer {service.api_key}"}),
+            "extensions": {"timeout": _Left(self)},
+        }
+
+    def left_s(self) -> float:
+        """Seconds until the deadline."""
+        return self._until - time.monotonic()
+
+    def request(self) -> dict[str, Any]:
+        """The arguments of httpx's `stream` for the next try."""
+        self._sent += 1
+        return self._request
+
+    def check_time(self) -> None:
+        """Stops an answer that arrives in slow pieces, each within its own timeout.
+
+        Raises:
+            httpx.ReadTimeout: the deadline has passed.
+        """
+        if self.left_s() <= 0:
+            raise httpx.ReadTimeout("the answer was still coming")
+
+    def pause_s(self, came: Answer | httpx.RequestError) -> float:
+        """Seconds until the next try, after a status in `TRY_AGAIN` or no answer.
+
+        Raises:
+            ServiceError: there is no next try.
+        """
+        if isinstance(came, Answer):
+            error, asked_s = _refused(came), _seconds(came.retry_after)
+        else:
+            error, asked_s = self._no_answer(came), 0.0
+            if not isinstance(came, LOST):
+                raise error from came
+        jitter_s = random.uniform(0, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (self._sent - 1)))
+        if self._sent >= self._tries or asked_s + jitter_s >= self.left_s():
+            raise error from (None if isinstance(came, Answer) else came)
+        return asked_s + jitter_s
+
+    def read(self, answer: Answer) -> T:
+        """The result.
+
+        Raises:
+            ServiceError: the service rejected the call, or the answer is not from this service.
+        """
+        if not 200 <= answer.status < 300:
+            raise _refused(answer)
+        try:
+            return self._call.read(orjson.loads(answer.content))
+        except (KeyError, TypeError, ValueError) as error:
+            where = f"{self._call.method} {self._service.url}"
+            raise ServiceError(answer.status, "bad_answer", f"{where}: not an answer of this service") from error
+
+    def _no_answer(self, error: httpx.RequestError) -> ServiceError:
+        where = f"{self._call.method} {self._service.url}"
+        if isinstance(error, httpx.TimeoutException):
+            return ServiceError(None, "deadline", f"{where}: no answer within {self._service.deadline_s:g} s")
+        tried = f" (try {self._sent} of {self._tries})"
+        return ServiceError(None, "no_connection", f"{where}: {error or type(error).__name__}{tried}")
+
+
+class _Left(dict[str, float]):
+    """The timeouts of a request: connecting, sending and reading each get the time left at that moment.
+
+    With fixed timeouts each would get the time left at the start, so that together they could take several times that.
+    """
+
+    def __init__(self, trial: Trial[Any]) -> None:
+        super().__init__()
+        self._trial = trial
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return max(LEAST_WAIT_S, self._trial.left_s())
+
+
+def not_ready(error: ServiceError) -> bool:
+    """Returns False if an error only means that nothing answers queries now; raises any other."""
+    if error.status is None or error.status in TRY_AGAIN:
+        return False
+    raise error
+
+
+def _refused(answer: Answer) -> ServiceError:
+    try:
+        told = orjson.loads(answer.content)["error"]
+        return ServiceError(answer.status, str(told["code"]), str(told["message"]), told["field"])
+    except (KeyError, TypeError, ValueError):
+        return ServiceError(answer.status, "http_error", "the answer is not an error of this service")
+
+
+def _seconds(retry_after: str | None) -> float:
+    """The seconds of a Retry-After header, a number or a date (RFC 9110, 10.2.3); 0 if it is neither."""
+    if retry_after is None:
+        return 0.0
+    if retry_after.strip().isdecimal():
+        return float(retry_after)
+    try:
+        return max(0.0, (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds())
+    except (TypeError, ValueError):
+        return 0.0

@@ -1,0 +1,1 @@
+"""Atomic output, and errors of full disks."""

@@ -1,0 +1,158 @@
+"""Complete output or none: writes to a hidden sibling and renames it to the final path.
+
+The sibling is removed on failure. Its name carries machine and process: `.OUT.MACHINE.PROCESS.partial`, and `.old` for
+content that is being replaced. The next attempt removes what a killed process left.
+"""
+
+import errno
+import hashlib
+import os
+import platform
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from serving.files.disk_full import telling_full_disk
+
+
+class OutputExistsError(Exception):
+    """The output path exists and may not be replaced."""
+
+
+@contextmanager
+def staged(out: Path, *, overwrite: bool = False, marker: str | None = None) -> Iterator[Path]:
+    """Yields the path to write to (a file or a directory that does not exist yet); publishes it at the end.
+
+    Args:
+        out: the final path, file or directory.
+        overwrite: replace what is there; the old content stays in place until the new one is complete.
+        marker: see `refuse_existing`.
+
+    Raises:
+        OutputExistsError: `out` exists and may not be replaced.
+        OSError: the parent of `out` is not a directory, or not writable.
+        DiskFullError: there is no space for it; what was written is removed.
+    """
+    refuse_existing(out, overwrite=overwrite, marker=marker)
+    asked, out = out, out.absolute()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    remove_left_overs(out)
+    staging = sibling(out, "partial")
+    remove(staging)
+    try:
+        with telling_full_disk(asked):
+            yield staging
+            publish(staging, out)
+    except BaseException:
+        remove(staging)
+        raise
+
+
+def publish(staging: Path, out: Path) -> None:
+    """Renames `staging` to `out`, replacing what is there; both are in one directory.
+
+    A directory cannot be replaced in one rename, so an old one is moved aside first and removed last.
+    """
+    flush_to_disk(staging)
+    old = sibling(out, "old")
+    if out.is_dir():
+        remove(old)
+        out.rename(old)
+    try:
+        staging.replace(out)
+    except BaseException:
+        if old.exists():
+            old.rename(out)
+        raise
+    flush(out.parent)
+    remove(old)
+    remove_left_overs(out)
+
+
+def sibling(out: Path, kind: str) -> Path:
+    """This process's hidden path beside `out`; kind "partial" or "old"."""
+    return out.parent / f".{out.name}.{_machine()}.{os.getpid()}.{kind}"
+
+
+def remove_left_overs(out: Path) -> None:
+    """Removes what dead processes of this machine left beside `out`.
+
+    Old content stays if `out` does not exist: after a kill between the two renames it is the only copy.
+    """
+    pattern = re.compile(rf"\.{re.escape(out.name)}\.{_machine()}\.(\d{{1,9}})\.(partial|old)")
+    for path in list(out.parent.iterdir()):
+        match = pattern.fullmatch(path.name)
+        if match and not _lives(int(match[1])) and (match[2] == "partial" or out.exists()):
+            # Another process may be removing it, too; what cannot be removed does no harm.
+            with suppress(OSError):
+                remove(path)
+
+
+def refuse_existing(out: Path, *, overwrite: bool = False, marker: str | None = None) -> None:
+    """Refuses an output path that exists or cannot be written; call it before the long work.
+
+    Args:
+        out: the output path.
+        overwrite: it may be replaced, but only by the same kind: a mistyped path must not destroy the inputs.
+        marker: the file that every directory of this kind holds; None if the output is a file.
+
+    Raises:
+        OutputExistsError: it exists and may not be replaced.
+        OSError: its parent is not a directory, or not writable.
+    """
+    if out.exists():
+        if not overwrite:
+            raise OutputExistsError(f"{out} already exists; remove it, name another --out, or give --overwrite")
+        empty = out.is_dir() and not any(out.iterdir())
+        if not (empty or (out.is_file() if marker is None else (out / marker).is_file())):
+            kind = "a directory" if marker is None else f"no directory with {marker}"
+            raise OutputExistsError(
+                f"{out} is {kind}: --overwrite replaces only what this command writes; name another --out"
+            )
+    # The nearest existing parent: `out`, or its missing parents, are created there.
+    place = next(each for each in out.absolute().parents if each.exists())
+    if not place.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, f"cannot be written: {place} is not a directory", str(out))
+    # Writing beside `out` is what counts, even if `out` exists: the new content is renamed into its place.
+    if not os.access(place, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise PermissionError(errno.EACCES, f"cannot be written: no permission to write in {place}", str(out))
+
+
+def flush_to_disk(path: Path) -> None:
+    """Flushes a file or a whole directory to disk: a rename must not overtake its data."""
+    for each in [path, *path.rglob("*")] if path.is_dir() else [path]:
+        flush(each)
+
+
+def remove(path: Path) -> None:
+    """Removes a file or a directory tree, if it exists."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def flush(path: Path) -> None:
+    """Flushes one file; of a directory only its entries, not their contents."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _machine() -> str:
+    # Process ids of another machine or container that shares the folder say nothing about processes here.
+    return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # Signal 0 only checks.
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # of another user
+        pass
+    return True

@@ -1,0 +1,1 @@
+"""Routes, their models, API keys and the OpenAPI document."""

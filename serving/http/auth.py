@@ -1,0 +1,64 @@
+"""Authenticates and authorises requests by API key, in a middleware between the log and the limits.
+
+Rejected requests get 401 or 403 and a closed connection; their bodies are not read.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serving.http.api_keys import KeyRing
+from serving.protocol.asgi import CLOSE, answer
+from serving.protocol.json_errors import error_bytes
+from serving.telemetry import metrics
+
+OPEN = frozenset({"/healthz", "/readyz"})
+READ = frozenset({"/recall", "/recall/batch", "/similar", "/embed"})
+SCHEME = b"bearer "
+
+_CHALLENGE = (b"www-authenticate", b'Bearer realm="towers"')
+NO_KEY = error_bytes("no_key", "send a key: Authorization: Bearer KEY")
+WRONG_KEY = error_bytes("wrong_key", "this key is not known")
+READ_ONLY = error_bytes("read_only", "this key may read; for changes and administration another one is needed")
+
+
+class Access:
+    """Pure ASGI middleware.
+
+    Args:
+        app: the inner ASGI app.
+        keys: the key file.
+
+    Raises:
+        KeysError: the file cannot be used.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Path) -> None:
+        self.app, self._keys = app, KeyRing(keys)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request on or rejects it."""
+        if scope["type"] == "http" and scope["path"] not in OPEN:
+            refused = _refused(self._keys, scope)
+            if refused is not None:
+                metrics.refused("key")
+                await answer(send, *refused, CLOSE)
+                return
+        await self.app(scope, receive, send)
+
+
+def _refused(keys: KeyRing, scope: Scope) -> tuple[Any, ...] | None:
+    """The arguments of `answer` that reject a request, or None."""
+    sent = [value for name, value in scope["headers"] if name == b"authorization"]
+    if len(sent) != 1 or not sent[0].lower().startswith(SCHEME):
+        return 401, NO_KEY, _CHALLENGE
+    role = keys.role(sent[0][len(SCHEME) :].strip())
+    if role is None:
+        return 401, WRONG_KEY, (_CHALLENGE[0], _CHALLENGE[1] + b', error="invalid_token"')
+    return None if role == "admin" or reads(scope["method"], scope["path"]) else (403, READ_ONLY)
+
+
+def reads(method: str, path: str) -> bool:
+    """Whether a request only reads. Anything not listed needs the admin role, future routes included."""
+    return (method == "POST" and path in READ) or (method == "GET" and not path.startswith("/admin"))

@@ -1,0 +1,246 @@
+"""Builds the OpenAPI document: examples for every route and error, and the features of the served bundle."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from serving.bundle.manifest import FeatureSpec
+from serving.bundle.reader import Bundle
+from serving.bundle.request_features import GREATEST, GREATEST_FLOAT32, GREATEST_INT64, HISTORY_KINDS
+from serving.catalogue.item_columns import attribute_json_schema
+from serving.http.auth import OPEN, reads
+from serving.http.requests import (
+    DEFAULT_K,
+    EmbedQuery,
+    EmbedRequest,
+    EventsRequest,
+    ItemRequest,
+    ItemsRequest,
+    RecallBatchRequest,
+    RecallRequest,
+    SimilarRequest,
+)
+from serving.http.responses import ErrorResponse
+from serving.recall.planner import GREATEST_NUMBER
+from serving.search.condition_limits import GREATEST_DEPTH, GREATEST_NODES, GREATEST_VALUES
+from serving.search.conditions import OPERATORS_OF, Kind, kinds
+from serving.settings import Settings
+
+COMPONENTS = "#/components/schemas/"
+SEVERAL = {"in", "not_in"}  # operators whose value is a list
+FORMS = ("And", "Or", "Not")  # models; in the document each depth of a filter has its own schemas
+
+BODIES: dict[tuple[str, str], type[BaseModel]] = {
+    ("/recall", "post"): RecallRequest,
+    ("/recall/batch", "post"): RecallBatchRequest,
+    ("/similar", "post"): SimilarRequest,
+    ("/embed", "post"): EmbedRequest,
+    ("/items/{item_id}", "put"): ItemRequest,
+    ("/items", "put"): ItemsRequest,
+    ("/events", "post"): EventsRequest,
+}
+
+# By status: its description, and the code and message of an example.
+ERROR_EXAMPLES = {
+    400: ("The body is not JSON", "invalid_json", "the body is not valid JSON: EOF"),
+    401: ("No key, or one that is not known", "no_key", "send a key: Authorization: Bearer KEY"),
+    403: (
+        "A key that may only read",
+        "read_only",
+        "this key may read; for changes and administration another one is needed",
+    ),
+    404: ("No such path", "not_found", "no such path"),
+    405: ("Another method", "method_not_allowed", "GET is not allowed here"),
+    408: ("The body came too slowly", "too_slow", "the body of the request did not arrive in time"),
+    409: (
+        "The service keeps no live changes",
+        "no_state",
+        "this service keeps no live changes; start it with --state DIR",
+    ),
+    413: ("The body is too large", "too_large", "the body is larger than 1048576 bytes"),
+    415: ("Not sent as JSON", "unsupported_media_type", "send Content-Type: application/json"),
+    422: (
+        "A field is wrong",
+        "invalid_request",
+        "user_id: must be a string, got 7; ids are strings, whatever they look like",
+    ),
+    429: (
+        "More requests than the service takes; Retry-After says when to come again",
+        "too_many_requests",
+        "as many requests as the service takes are being answered; try again",
+    ),
+    500: ("A defect of the service", "internal", "internal error; see the log"),
+    503: ("No bundle is loaded yet", "not_ready", "no bundle is loaded yet"),
+}
+
+ANSWER_EXAMPLE = {
+    "items": [{"id": "318", "score": 0.8125}, {"id": "64", "score": 0.75}],
+    "model_version": "20250101-120000-1a2b3c4d",
+    "source": "user",
+}
+
+VECTORS_EXAMPLE = {"vectors": [[0.6, -0.8]], "sources": ["user"], "model_version": ANSWER_EXAMPLE["model_version"]}
+METRICS_EXAMPLE = 'towers_requests_total{method="POST",route="/recall",status="200"} 318.0\n'
+RELOADED_EXAMPLE: dict[str, Any] = {"active": "2026-11-20", "canary": None, "refused": {}}
+
+
+def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route for these error statuses, with examples."""
+    answers: dict[int | str, dict[str, Any]] = {}
+    for status in statuses:
+        description, code, message = ERROR_EXAMPLES[status]
+        example = {"code": code, "message": message, "field": "user_id" if status == 422 else None}
+        content = {"application/json": {"example": {"error": example}}}
+        answers[status] = {"model": ErrorResponse, "description": description, "content": content}
+    return answers
+
+
+def document(app: FastAPI, bundle: Bundle | None, settings: Settings) -> dict[str, Any]:
+    """Builds the document; with a bundle it lists the bundle's features and shows ids that exist."""
+    schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    _, definitions = models_json_schema(
+        [(model, "validation") for model in BODIES.values()], ref_template=COMPONENTS + "{model}"
+    )
+    bodies = definitions["$defs"]
+    for name in ("RecallRequest", "SimilarRequest"):
+        bodies[name]["properties"]["k"] |= {"maximum": settings.max_k, "default": min(DEFAULT_K, settings.max_k)}
+    for name, field, most in (
+        ("RecallBatchRequest", "queries", settings.max_batch),
+        ("EmbedRequest", "queries", settings.max_batch),
+        ("ItemsRequest", "items", settings.max_items),
+        ("EventsRequest", "events", settings.max_events),
+    ):
+        bodies[name]["properties"][field]["maxItems"] = most
+    for asked in (RecallRequest, SimilarRequest, EmbedQuery):
+        for field in asked.limited:
+            value = bodies[asked.__name__]["properties"][field]
+            value.get("anyOf", [value])[0]["maxItems"] = settings.max_list
+    if bundle is not None:
+        _name_features(bodies, ("RecallRequest", "EmbedQuery"), bundle.manifest.query_features)
+        _name_features(bodies, ("ItemRequest", "NamedItem"), bundle.manifest.candidate_features)
+        _name_columns(bodies, bundle)
+    schema["components"]["schemas"] |= bodies
+    examples = _examples(bundle)
+    for (path, method), model in BODIES.items():
+        content = {"schema": {"$ref": f"{COMPONENTS}{model.__name__}"}}
+        if model is RecallRequest:
+            content["examples"] = examples
+        schema["paths"][path][method]["requestBody"] = {"required": True, "content": {"application/json": content}}
+    if settings.keys is not None:
+        _ask_for_keys(schema)
+    return schema
+
+
+def _ask_for_keys(schema: dict[str, Any]) -> None:
+    """Adds which routes need a key, and the errors without a valid one."""
+    schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    for path, operations in schema["paths"].items():
+        for method, operation in operations.items():
+            if path not in OPEN:
+                operation["security"] = [{"key": []}]
+                for status in (401,) if reads(method.upper(), path) else (401, 403):
+                    # FastAPI has already replaced models by references: do the same here.
+                    response = errors(status)[status]
+                    response["content"]["application/json"]["schema"] = {"$ref": f"{COMPONENTS}ErrorResponse"}
+                    del response["model"]
+                    operation["responses"][str(status)] = response
+
+
+def _examples(bundle: Bundle | None) -> dict[str, Any]:
+    """Working bodies for `POST /recall`."""
+    examples: dict[str, Any] = {"popular": {"value": {"features": {}}}}
+    if bundle is not None:
+        item_ids = bundle.item_names[:3]
+        examples["history"] = {"value": {"history": item_ids, "k": 10}}
+        if len(bundle.query_names):
+            examples["user"] = {"value": {"user_id": bundle.query_names[0], "k": 10, "exclude": item_ids[:1]}}
+    return examples
+
+
+def _name_features(bodies: dict[str, Any], models: Sequence[str], specs: Sequence[FeatureSpec]) -> None:
+    """Spells out the features in the schemas of these models."""
+    features = {
+        "type": "object",
+        "properties": {spec.name: _feature_schema(spec) for spec in specs},
+        "additionalProperties": False,
+    }
+    for name in models:
+        field = bodies[name]["properties"]["features"]
+        if "anyOf" in field:
+            field["anyOf"] = [features, {"type": "null"}]
+        else:
+            field |= features
+
+
+def _name_columns(bodies: dict[str, Any], bundle: Bundle) -> None:
+    """Spells out the item columns, the filters on each, and the dimension of a vector."""
+    columns = kinds(bundle.attribute_schema)
+    bodies["DiversityRequest"]["properties"]["column"]["enum"] = sorted(columns)
+    for name in FORMS:
+        del bodies[name]
+    bodies |= _condition_schemas(columns)
+    for name in ("RecallRequest", "SimilarRequest"):
+        bodies[name]["properties"]["filter"]["anyOf"] = [{"$ref": f"{COMPONENTS}Condition1"}, {"type": "null"}]
+        bodies[name]["properties"]["attributes"]["items"]["enum"] = sorted(columns)
+    for name in ("ItemRequest", "NamedItem"):
+        bodies[name]["properties"]["attributes"] |= {
+            "properties": {
+                column: {"anyOf": [attribute_json_schema(dtype), {"type": "null"}]}
+                for column, dtype in bundle.attribute_schema.items()
+                if column != "item_id"
+            },
+            "additionalProperties": False,
+        }
+    vector, dimension = bodies["RecallRequest"]["properties"]["vector"]["anyOf"][0], bundle.manifest.dimension
+    vector |= {"minItems": dimension, "maxItems": dimension}
+    vector["items"] |= {"minimum": -GREATEST_NUMBER, "maximum": GREATEST_NUMBER}
+
+
+def _condition_schemas(columns: Mapping[str, Kind]) -> dict[str, Any]:
+    """`Condition1` is a whole filter, `Condition2` is nested in one, and so on; each ends in a `Comparison`."""
+    comparisons = [form for kind in dict.fromkeys(columns.values()) for form in _comparisons(kind, columns)]
+    # Without columns there is nothing to compare.
+    schemas: dict[str, Any] = {"Comparison": {"anyOf": comparisons} if comparisons else {"not": {}}}
+    for depth in range(1, GREATEST_DEPTH + 1):
+        forms = [{"$ref": f"{COMPONENTS}Comparison"}]
+        if depth < GREATEST_DEPTH:
+            inner = {"$ref": f"{COMPONENTS}Condition{depth + 1}"}
+            several = {"type": "array", "items": inner, "minItems": 1, "maxItems": GREATEST_NODES - 1}
+            forms += [_object({"and": several}), _object({"or": several}), _object({"not": inner})]
+        schemas[f"Condition{depth}"] = {"anyOf": forms}
+    return schemas
+
+
+def _comparisons(kind: Kind, columns: Mapping[str, Kind]) -> list[dict[str, Any]]:
+    """The comparisons for columns of one kind: with a list of values, and with one value."""
+    value = {"type": "number" if kind == "number" else "string"}
+    several = {"type": "array", "items": value, "maxItems": GREATEST_VALUES}
+    names = [name for name, each in columns.items() if each == kind]
+    forms = []
+    for asked, what in ((SEVERAL, several), (set(OPERATORS_OF[kind]) - SEVERAL, value)):
+        if operators := [name for name in OPERATORS_OF[kind] if name in asked]:
+            forms.append(_object({"column": {"enum": names}, "op": {"enum": operators}, "value": what}))
+    return forms
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    required = list(properties)
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _feature_schema(spec: FeatureSpec) -> dict[str, Any]:
+    schemas: dict[str, dict[str, Any]] = {
+        "string": {"type": "string"},
+        "float32": {"type": "number", "minimum": -GREATEST_FLOAT32, "maximum": GREATEST_FLOAT32},
+        "int64": {"type": "integer", "minimum": 0, "maximum": GREATEST.get(spec.kind, GREATEST_INT64)},
+    }
+    value = schemas[spec.dtype]
+    if spec.length is not None:
+        value = {"type": "array", "items": value}
+        if spec.kind not in HISTORY_KINDS:
+            value["maxItems"] = spec.length
+    return {"anyOf": [value, {"type": "null"}], "description": f"{spec.kind}; null counts as missing"}

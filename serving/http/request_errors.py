@@ -1,0 +1,64 @@
+"""Turns what pydantic finds wrong with a request into a `RequestError` that a caller understands."""
+
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from serving.bundle.request_features import shown
+from serving.errors import RequestError
+
+# The rule by Pydantic's error type; names in braces come from the error's context.
+_RULES = {
+    "string_type": "must be a string",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+    "missing": "is missing",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "string_too_short": "must not be empty",
+    "string_pattern_mismatch": "must hold no line break",
+    "string_too_long": "must have at most {max_length} characters",
+    "too_short": "must hold at least {min_length}",
+}
+
+
+def explained(detail: dict[str, Any], model: type[BaseModel] | None = None) -> RequestError:
+    """Pydantic's error in this service's words; `model` is the body's model, used to list its keys."""
+    if detail["type"] == "json_invalid":
+        return RequestError(f"the body is not valid JSON: {detail['ctx']['error']}", code="invalid_json")
+    field = ".".join(str(part) for part in detail["loc"]) or None
+    where = field or "the body"
+    if detail["type"] == "extra_forbidden":
+        keys = model.model_fields if model is not None and len(detail["loc"]) == 1 else ()
+        allowed = f"; allowed are {', '.join(keys)}" if keys else ""
+        return RequestError(f"{where}: no such key{allowed}", field=field)
+    if detail["type"] == "list_type":
+        rule = f"must be a list of {_lists_of(model, field)}"
+    else:
+        rule = _RULES[detail["type"]].format(**detail.get("ctx", {})) if detail["type"] in _RULES else detail["msg"]
+    if detail["type"] == "missing":
+        return RequestError(f"{where}: {rule}", field=field)
+    hint = "; ids are strings, whatever they look like" if rule == "must be a string" else ""
+    return RequestError(f"{where}: {rule}, got {_shown(detail['input'])}{hint}", field=field)
+
+
+def _lists_of(model: type[BaseModel] | None, field: str | None) -> str:
+    """What the lists of this field hold."""
+    if field == "vector":
+        return "numbers"
+    annotation = model.model_fields[field].annotation if model is not None and field in model.model_fields else None
+    objects = any(isinstance(each, type) and issubclass(each, BaseModel) for each in get_args(annotation))
+    return "objects" if objects else "strings"
+
+
+def _shown(came: Any) -> str:
+    """The invalid input, in short; bytes are a whole body."""
+    if isinstance(came, list):
+        return f"a list of {len(came)}"
+    return "no object" if isinstance(came, bytes) else shown(came)

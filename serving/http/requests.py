@@ -1,0 +1,230 @@
+"""Request bodies as strict models, and error messages for invalid ones.
+
+An invalid body is a `RequestError` that names the field. Ids are strings on the wire.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from serving.catalogue.catalogue import Wanted
+from serving.errors import RequestError
+from serving.http.request_errors import explained
+from serving.recall.query import EVERYTHING, Diversity, RecallQuery
+from serving.search.conditions import Condition
+from serving.settings import Settings
+
+DEFAULT_K = 100
+LONGEST_ID = 1_000
+SECONDS = 2**40  # the latest time of an event, some 35,000 years from 1970: larger values are milliseconds
+
+# JSON has one number type: 10.0 is an integer, also in JSON Schema.
+Whole = Annotated[int, BeforeValidator(lambda n: int(n) if isinstance(n, float) and n.is_integer() else n)]
+ONE_LINE = r"^[^\n]+$"  # ids are lines of a vocabulary, and no path of a URL holds a line break
+Id = Annotated[str, Field(min_length=1, max_length=LONGEST_ID, pattern=ONE_LINE)]
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class DiversityRequest(_Body):
+    """At most so many items of one value of an item column; still k items where they exist."""
+
+    column: str = Field(description="an item column of the bundle; of a list, each of its values counts")
+    most: Whole = Field(ge=1, description="items of one value")
+
+
+class _Wanted(_Body):
+    """Which items may come back.
+
+    Attributes:
+        limited: the fields whose length is limited.
+    """
+
+    limited: ClassVar[tuple[str, ...]] = ("exclude", "allow", "attributes")
+
+    k: Whole = Field(DEFAULT_K, ge=1, description="how many items")
+    # A factory: Pydantic copies a plain default for each request.
+    exclude: list[str] = Field(
+        default_factory=list,
+        description="item ids that must not come back; unknown ones are ignored",
+        json_schema_extra={"default": []},
+    )
+    allow: list[str] | None = Field(None, description="only these item ids may come back; unknown ones are ignored")
+    filter: Condition | None = Field(None, description="only items whose columns fit may come back")
+    diversity: DiversityRequest | None = Field(None, description="how many items of one kind may come back")
+    attributes: list[str] = Field(
+        default_factory=list,
+        description="item columns to send along with each item, as its `attributes`",
+        json_schema_extra={"default": []},
+    )
+
+    def query(self, **more: Any) -> RecallQuery:
+        """What is asked, with what a subclass knows beside it."""
+        everything = self.allow is None and self.filter is None
+        wanted = EVERYTHING if everything else Wanted(None if self.allow is None else tuple(self.allow), self.filter)
+        diversity = None if self.diversity is None else Diversity(self.diversity.column, self.diversity.most)
+        return RecallQuery(
+            k=self.k, exclude=self.exclude, wanted=wanted, diversity=diversity, attributes=self.attributes, **more
+        )
+
+
+class EmbedQuery(_Body):
+    """Who asks. All keys are optional."""
+
+    limited: ClassVar[tuple[str, ...]] = ("history",)
+
+    user_id: str | None = Field(None, description="a user; one known to the bundle is answered from the stored vector")
+    features: dict[str, Any] | None = Field(None, description="raw features of the query tower by name")
+    history: list[str] | None = Field(None, description="item ids, newest last; unknown ones are ignored")
+
+
+class RecallRequest(_Wanted, EmbedQuery):
+    """The body of `POST /recall`. All keys are optional; with none of them the answer is the popular items."""
+
+    limited = (*_Wanted.limited, *EmbedQuery.limited)
+
+    vector: list[float] | None = Field(None, description="a query vector of your own; goes before features and history")
+    exclude_seen: bool = Field(True, description="also leave out the user's seen items and the given history")
+    segment: str | None = Field(
+        None,
+        description="where nothing is known of the user: whose popular items come first; an unknown one is ignored",
+    )
+
+    def query(self, **more: Any) -> RecallQuery:
+        """What is asked."""
+        return super().query(
+            user_id=self.user_id,
+            features=self.features,
+            history=self.history,
+            vector=self.vector,
+            exclude_seen=self.exclude_seen,
+            segment=self.segment,
+            **more,
+        )
+
+
+class RecallBatchRequest(_Body):
+    """The body of `POST /recall/batch`."""
+
+    queries: list[RecallRequest] = Field(min_length=1, description="each as the body of POST /recall")
+
+
+class SimilarRequest(_Wanted):
+    """The body of `POST /similar`: items like these, which do not come back themselves."""
+
+    limited = (*_Wanted.limited, "items")
+
+    items: list[str] = Field(min_length=1, description="item ids; unknown ones are ignored")
+
+    def query(self, **more: Any) -> RecallQuery:
+        """What is asked."""
+        return super().query(similar_to=self.items, **more)
+
+
+class EmbedRequest(_Body):
+    """The body of `POST /embed`."""
+
+    queries: list[EmbedQuery] = Field(min_length=1)
+
+
+class ItemRequest(_Body):
+    """The body of `PUT /items/{id}`: the whole item, as it is from now on."""
+
+    features: dict[str, Any] = Field(
+        {}, description="raw features of the candidate tower by name; its id goes by itself"
+    )
+    attributes: dict[str, Any] = Field({}, description="item columns by name, for filters; those left out are missing")
+
+
+class NamedItem(ItemRequest):
+    """One item of `PUT /items`."""
+
+    id: Id
+
+
+class ItemsRequest(_Body):
+    """The body of `PUT /items`: all of them, or none."""
+
+    items: list[NamedItem] = Field(min_length=1)
+
+
+class Event(_Body):
+    """One user took one item."""
+
+    id: Id = Field(description="of the event itself; what comes again under the same id counts once")
+    user_id: Id
+    item_id: Id
+    time: Whole = Field(ge=0, le=SECONDS, description="seconds since 1970, UTC")
+
+
+class EventsRequest(_Body):
+    """The body of `POST /events`: all of them, or none."""
+
+    events: list[Event] = Field(min_length=1)
+
+
+def parse(model: type[Body], body: bytes) -> Body:
+    """Reads a request body.
+
+    Raises:
+        RequestError: code "invalid_json" if it is not JSON, otherwise "invalid_request" with the field.
+    """
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise explained(dict(error.errors(include_url=False)[0]), model) from None
+
+
+def limited(request: _Wanted, settings: Settings, path: str = "") -> RecallQuery:
+    """The query of a request, after checking its k, lists and answer size.
+
+    Raises:
+        RequestError: one exceeds its limit.
+    """
+    if "k" not in request.model_fields_set:
+        request.k = min(DEFAULT_K, settings.max_k)
+    if request.k > settings.max_k:
+        raise RequestError.at(f"{path}k", f"must be at most {settings.max_k}, got {request.k}")
+    _refuse_long(request, settings.max_list, path)
+    query: RecallQuery = request.query(path=path)
+    refuse_large([query], settings, f"{path}k")
+    return query
+
+
+def refuse_large(queries: Sequence[RecallQuery], settings: Settings, field: str = "queries") -> None:
+    """Rejects queries whose answer would be too large: per item, one value for id and score, and one per attribute.
+
+    Args:
+        queries: the queries of one request.
+        settings: the limit.
+        field: the field at fault.
+
+    Raises:
+        RequestError: names the field.
+    """
+    count, most = sum(query.k * (1 + len(query.attributes)) for query in queries), settings.max_answer_values
+    if count > most:
+        what = "the sum over all queries of k" if field == "queries" else "k"
+        raise RequestError.at(field, f"{what} x (1 + attributes) must be at most {most}, got {count}")
+
+
+def described(request: EmbedQuery, settings: Settings, path: str) -> RecallQuery:
+    """The query of an embed request, after checking its lists.
+
+    Raises:
+        RequestError: a list is too long.
+    """
+    _refuse_long(request, settings.max_list, path)
+    return RecallQuery(user_id=request.user_id, features=request.features, history=request.history, path=path)
+
+
+def _refuse_long(request: _Wanted | EmbedQuery, most: int, path: str) -> None:
+    for name in request.limited:
+        values = getattr(request, name)
+        if values and len(values) > most:
+            raise RequestError.at(f"{path}{name}", f"must hold at most {most}, got {len(values)}")

@@ -1,0 +1,246 @@
+"""The routes: `serving.recall.recaller` answers queries, `serving.catalogue.updates` applies changes.
+
+They return JSON or raise a `RequestError`, which `serving.http.app` turns into an HTTP error.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import perf_counter
+from typing import Annotated, Any, TypeVar
+
+import anyio.to_thread
+from fastapi import Path, Request, Response
+from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
+
+from serving.catalogue.journal import UserEvent
+from serving.catalogue.journal_file import JournalError
+from serving.errors import RequestError, refuse_unknown_column
+from serving.http.fast_routes import Json
+from serving.http.requests import (
+    LONGEST_ID,
+    ONE_LINE,
+    EmbedRequest,
+    EventsRequest,
+    ItemRequest,
+    ItemsRequest,
+    RecallBatchRequest,
+    RecallRequest,
+    SimilarRequest,
+    described,
+    limited,
+    parse,
+    refuse_large,
+)
+from serving.http.responses import Added, Reloaded, Written, answer_bytes, answers_bytes, vectors_bytes
+from serving.recall.query import EVERYTHING, Recalled, RecallQuery
+from serving.recall.recaller import Recaller
+from serving.search.exact import ExactIndex
+from serving.search.filtered import OVERFETCH_LIMIT
+from serving.service.service import Service
+from serving.telemetry import metrics
+
+JSON = "application/json"
+JSON_BYTES = JSON.encode()
+ItemId = Annotated[
+    str, Path(min_length=1, max_length=LONGEST_ID, pattern=ONE_LINE, description="the item's id, URL-encoded")
+]
+# An exact scan of more numbers than this takes longer than a thread switch.
+INLINE_NUMBERS = 4_000_000
+
+T = TypeVar("T")
+Body = TypeVar("Body", bound=BaseModel)
+
+
+async def recall(request: Request) -> Response:
+    """Answers with the k best items; unknown users, and requests that name nothing known, get the popular ones."""
+    service = service_of(request)
+    query = limited(await _body(request, RecallRequest), service.settings)
+    if query.user_id is not None:
+        request.scope.setdefault("state", {})["user_id"] = query.user_id
+    recaller = _pick(service, query)
+    if _is_fast(recaller, query):
+        recalled = await service.batcher.answer(recaller, query)
+    else:
+        recalled = await run_in_threadpool(recaller.recall, query)
+    return await _answered(recalled, query)
+
+
+async def recall_batch(request: Request) -> Response:
+    """Answers several queries, each as `POST /recall` would; one wrong query refuses them all."""
+    service = service_of(request)
+    body = await _body(request, RecallBatchRequest)
+    _at_most(body.queries, service.settings.max_batch, "queries")
+    queries = [limited(each, service.settings, f"queries.{place}.") for place, each in enumerate(body.queries)]
+    refuse_large(queries, service.settings)
+    recallers = [_pick(service, query) for query in queries]
+
+    def answer() -> bytes:
+        answers: dict[int, Recalled] = {}
+        for recaller in dict.fromkeys(recallers):
+            places = [place for place, each in enumerate(recallers) if each is recaller]
+            metrics.batch(len(places))
+            answers |= zip(places, recaller.recall_many([queries[place] for place in places]), strict=True)
+        serialise = partial(answers_bytes, columns=[query.attributes for query in queries])
+        return _serialised(serialise, [answers[place] for place in sorted(answers)])
+
+    return Json(await run_in_threadpool(answer))
+
+
+async def similar(request: Request) -> Response:
+    """Answers with the items nearest to the given ones, which do not come back themselves."""
+    service = service_of(request)
+    query = limited(await _body(request, SimilarRequest), service.settings)
+    return await _answered(await run_in_threadpool(_pick(service, query).recall, query), query)
+
+
+async def embed(request: Request) -> Response:
+    """Answers with the vectors that `POST /recall` would search with, of the active bundle."""
+    service = service_of(request)
+    body = await _body(request, EmbedRequest)
+    _at_most(body.queries, service.settings.max_batch, "queries")
+    queries = [described(each, service.settings, f"queries.{place}.") for place, each in enumerate(body.queries)]
+    recaller = service.pick(None)
+    embedded = await run_in_threadpool(recaller.embed, queries)
+    return Json(vectors_bytes(embedded, recaller.bundle.manifest.model_version))
+
+
+async def put_item(request: Request, item_id: ItemId) -> Response:
+    """Adds an item, or replaces all that is known of it. It is on the disk when the answer comes."""
+    item = await _body(request, ItemRequest)
+    return await _put(request, [(item_id, item.features, item.attributes)], "")
+
+
+async def put_items(request: Request) -> Response:
+    """Adds or replaces items: all of them, or none. They are on the disk when the answer comes."""
+    body = await _body(request, ItemsRequest)
+    return await _put(request, [(each.id, each.features, each.attributes) for each in body.items])
+
+
+async def delete_item(request: Request, item_id: ItemId) -> Response:
+    """Takes an item out of every answer; an unknown one stays unknown. It is on the disk when the answer comes."""
+    service = service_of(request)
+    seq = await _writing(service, lambda: service.live.delete([item_id]))
+    return Json(Written(seq=seq).model_dump_json().encode())
+
+
+async def add_events(request: Request) -> Response:
+    """Tells what users took: their seen items and histories follow. All are on the disk when the answer comes."""
+    service = service_of(request)
+    body = await _body(request, EventsRequest)
+    _at_most(body.events, service.settings.max_events, "events")
+    events = [UserEvent(each.id, each.user_id, each.item_id, each.time) for each in body.events]
+    added = await _writing(service, lambda: service.live.add_events(events))
+    return Json(Added(added=added).model_dump_json().encode())
+
+
+async def reload(request: Request) -> Response:
+    """Looks for another active bundle or canary now; a bad one is refused, and what answered goes on.
+
+    The other workers look by themselves, within a second.
+    """
+    service = service_of(request)
+    refused = await asyncio.wrap_future(service.reload())
+    generations = service.generations
+    canary = generations.canary
+    told = Reloaded(
+        active=generations.active.name, canary=None if canary is None else canary.name, refused=dict(refused)
+    )
+    return Json(told.model_dump_json().encode(), 409 if refused else 200)
+
+
+# Routes where microseconds count; see `serving.http.fast_routes`.
+FAST = {"/recall": recall, "/recall/batch": recall_batch}
+
+
+def service_of(request: Request) -> Service:
+    """The service behind a request.
+
+    Raises:
+        RequestError: no bundle is loaded.
+    """
+    service: Service | None = request.app.state.service
+    if service is None:
+        raise RequestError("no bundle is loaded yet", code="not_ready")
+    return service
+
+
+async def _body(request: Request, model: type[Body]) -> Body:
+    media_type = next((value for name, value in request.scope["headers"] if name == b"content-type"), b"")
+    if media_type != JSON_BYTES and media_type.partition(b";")[0].strip().lower() != JSON_BYTES:
+        raise RequestError(f"send Content-Type: {JSON}", code="unsupported_media_type")
+    body: bytes = (await request.receive())["body"]  # whole: `serving.protocol.limits` has waited for it
+    started = perf_counter()
+    parsed = parse(model, body)
+    metrics.stage("parse", perf_counter() - started)
+    return parsed
+
+
+def _serialised(serialise: Callable[[T], bytes], answer: T) -> bytes:
+    started = perf_counter()
+    content = serialise(answer)
+    metrics.stage("serialise", perf_counter() - started)
+    return content
+
+
+async def _answered(recalled: Recalled, query: RecallQuery) -> Response:
+    if not query.attributes:
+        return Json(_serialised(answer_bytes, recalled))
+    # In a thread: the first request for an item column waits until all of them are read.
+    return Json(await run_in_threadpool(_serialised, partial(answer_bytes, columns=query.attributes), recalled))
+
+
+async def _put(
+    request: Request, items: Sequence[tuple[str, dict[str, Any], dict[str, Any]]], path: str = "items.{}."
+) -> Response:
+    service = service_of(request)
+    _at_most(items, service.settings.max_items, "items")
+    seq = await _writing(service, lambda: service.live.put(service.pick(None).catalogue, items, path))
+    return Json(Written(seq=seq).model_dump_json().encode())
+
+
+async def _writing(service: Service, write: Callable[[], T]) -> T:
+    try:
+        return await anyio.to_thread.run_sync(write, limiter=service.writers)
+    except JournalError as error:
+        # Callers must not see the path; they learn that nothing was stored.
+        raise RequestError("the change could not be kept; nothing was changed", code="not_written") from error
+
+
+def _at_most(values: Sequence[object], most: int, field: str) -> None:
+    if len(values) > most:
+        raise RequestError.at(field, f"must hold at most {most}, got {len(values)}")
+
+
+def _pick(service: Service, query: RecallQuery) -> Recaller:
+    """The recaller for a query. A caller's vector comes from `POST /embed`, and so from the active bundle's towers.
+
+    Raises:
+        RequestError: a requested item column does not exist.
+    """
+    recaller = service.pick(None if query.vector is not None else query.user_id)
+    for name in query.attributes:
+        refuse_unknown_column(name, recaller.catalogue.kinds, f"{query.path}attributes")
+    return recaller
+
+
+def _is_fast(recaller: Recaller, query: RecallQuery) -> bool:
+    """Whether the event loop answers a query in a micro-batch; other queries run in a thread of the pool.
+
+    The search must be cheaper than a thread switch. The tower has its own thread and encodes many queries at a time.
+    """
+    if query.diversity or query.segment or query.attributes or query.wanted is not EVERYTHING:
+        return False
+    view = recaller.catalogue.live.view
+    # Buried rows turn a search into a filtered one, and change the order of the popular items.
+    if len(view.buried) or (view.ids and view.vectors.shape[1] * len(view.living) > INLINE_NUMBERS):
+        return False
+    bundle = recaller.bundle
+    if bundle.item_vectors.size <= INLINE_NUMBERS:
+        return True
+    if isinstance(recaller.index, ExactIndex):
+        return False
+    row = None if query.user_id is None else bundle.query_rows.get(query.user_id)
+    excluded = len(query.exclude) + len(query.history or ()) + (0 if row is None else len(bundle.seen(row)))
+    return excluded <= OVERFETCH_LIMIT

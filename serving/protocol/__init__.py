@@ -1,0 +1,1 @@
+"""Below the routes: limits, deadlines and graceful shutdown."""

@@ -1,0 +1,152 @@
+"""Limits the size, time and concurrency of a worker's requests.
+
+Complete requests within the limits reach the app; the others get 400, 413 or 429 at once. Waiting for a caller takes no
+slot: neither a partial body nor an unread response blocks other requests.
+"""
+
+import asyncio
+import math
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serving.protocol.asgi import CLOSE, answer
+from serving.protocol.exchange import Exchange, Exchanges
+from serving.protocol.json_errors import error_bytes
+from serving.settings import Settings
+from serving.telemetry import metrics
+
+ALWAYS = frozenset({"/healthz", "/readyz", "/metrics"})  # A full service must not look dead.
+LIGHT = "/recall"
+UNTIMED = frozenset({"/admin/reload"})  # takes as long as opening a bundle
+AGAIN = (b"retry-after", b"1")
+NO_UPGRADE = error_bytes("invalid_http", "send HTTP/1.1 without Upgrade: no other protocol is spoken here")
+# Demand beyond the short limit for BURST_S, without a gap of GAP_S, is a standing queue; AFTER_S without it ends that.
+BURST_S, GAP_S, AFTER_S, LEAST = 0.25, 0.05, 0.5, 8
+MANY = "too_many_requests"
+FULL = {
+    "wait": error_bytes(MANY, "more requests come than can be answered soon; try again"),
+    "concurrency": error_bytes(MANY, "as many requests as the service takes are being answered; try again"),
+    "heavy": error_bytes(MANY, "as many batches, vectors and changes as the service takes are worked on; try again"),
+}
+
+
+class Line:
+    """Limits the single recalls in the queue: a burst may fill it, a standing queue only an eighth of it.
+
+    Args:
+        most: places in the queue.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._short = most, max(LEAST, most // 8)
+        self._since = self._asked_at = -math.inf
+        self._stands = False
+
+    def has_room(self, count: int, now: float) -> bool:
+        """Whether one more may join `count` recalls at time `now`, in seconds."""
+        if count < self._short:
+            return True
+        if now - self._asked_at > (AFTER_S if self._stands else GAP_S):
+            self._since = now
+        self._asked_at, self._stands = now, now - self._since > BURST_S
+        return not self._stands and count < self._most
+
+
+class Limits:
+    """Pure ASGI middleware inside `Access`: callers without a valid key use no resources here.
+
+    Attributes:
+        in_flight: requests being processed.
+        heavy: those of them that are not `POST /recall`. They hold threads and CPU for long, so their limit is low; the
+            remaining threads serve single recalls.
+
+    Args:
+        app: the inner ASGI app.
+        settings: the limits.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self.app, self._settings = app, settings
+        self.in_flight = self.heavy = 0
+        self._line = Line(settings.max_concurrent)
+        self._exchanges = Exchanges(settings.max_waiting_bytes)
+        self._too_large = error_bytes("too_large", f"the body is larger than {settings.max_body_bytes} bytes")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Rejects a request or passes it on."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        length, closing, path = 0, [], scope["path"]
+        for name, value in scope["headers"]:
+            if name == b"upgrade":
+                # httptools drops the body of such a request or parses it as the next request: read nothing more.
+                metrics.refused("upgrade")
+                await answer(send, 400, NO_UPGRADE, CLOSE)
+                return
+            if name == b"content-length":
+                length = int(value)
+            elif name == b"expect":
+                closing = [CLOSE]  # A rejected caller may or may not still send the body.
+        if path in ALWAYS:
+            await self.app(scope, receive, send)
+        elif length > self._settings.max_body_bytes:
+            await answer(send, 413, self._too_large, *closing)
+        elif full := self._full(path):
+            metrics.refused(full)
+            await answer(send, 429, FULL[full], AGAIN, *closing)
+        else:
+            await self._exchange(scope, receive, send)
+
+    async def _exchange(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(self._exchanges, receive, send, self._settings.body_timeout_s)
+        self._exchanges.add(exchange)
+        try:
+            arrived = await exchange.arrives(self._settings.max_body_bytes)
+            if arrived is None:
+                await answer(exchange.send, 413, self._too_large)
+            elif arrived:
+                if full := self._full(scope["path"]):
+                    metrics.refused(full)
+                    await answer(exchange.send, 429, FULL[full], AGAIN)
+                else:
+                    await self._work(scope, exchange)
+        except asyncio.CancelledError:
+            if not exchange.given_up:
+                raise
+        finally:
+            self._exchanges.remove(exchange)
+            if exchange.answering is not None:
+                await exchange.answering  # or the server finds no response and sends its own
+
+    async def _work(self, scope: Scope, exchange: Exchange) -> None:
+        """Holds a slot for a request until its response begins, or its work ends without one."""
+        path, heavy, inside = scope["path"], scope["path"] != LIGHT, True
+
+        def leave() -> None:
+            nonlocal inside
+            if inside:
+                inside = False
+                self.in_flight -= 1
+                self.heavy -= heavy
+
+        async def noting(message: Message) -> None:
+            if not exchange.given_up:
+                leave()
+            await exchange.send(message)
+
+        self.in_flight += 1
+        self.heavy += heavy
+        exchange.work(math.inf if path in UNTIMED else self._settings.request_timeout_s)
+        try:
+            await self.app(scope, exchange.receive, noting)
+        finally:
+            leave()
+
+    def _full(self, path: str) -> str | None:
+        """The limit that rejects a request, or None."""
+        if self.in_flight >= self._settings.max_concurrent:
+            return "concurrency"
+        if path != LIGHT:
+            return "heavy" if self.heavy >= self._settings.max_heavy else None
+        return None if self._line.has_room(self.in_flight - self.heavy, asyncio.get_running_loop().time()) else "wait"

@@ -1,0 +1,1 @@
+"""Answers queries: plan, encode, search."""

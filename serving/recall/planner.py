@@ -1,0 +1,247 @@
+"""Plans answers: what a query is answered from, and which items are excluded. No search.
+
+Turns a `RecallQuery` into a `Plan`, given the catalogue and users' live events. The rules, in order:
+
+1. the caller's own vector -> that vector, source "vector"; features beside it are only validated;
+2. items to be similar to -> the mean of those items' normalised vectors, source "similar";
+3. informative features -> the query tower, source "features";
+4. a history with known items -> the query tower if it has a history feature, source "history"; otherwise the mean of
+   those items' normalised vectors, source "similar". The history is the caller's; without one, that of a user with
+   events since the bundle was made;
+5. a known user -> the stored vector, source "user";
+6. otherwise the most popular items with their popular counts as scores, source "popular"; also if the vector of the
+   rules above is zero, which means that training learnt nothing about the input.
+
+Features are informative unless they hold only missing values, an unknown user id, or a history without a known item.
+With features or a history, the tower also gets the user id and, for a known user who sends no history, the stored one
+plus later events. A user id or history in `features` takes precedence over the one beside them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from serving.bundle.reader import Bundle
+from serving.bundle.request_features import check_features, history_of, is_missing
+from serving.catalogue.catalogue import Snapshot
+from serving.catalogue.user_events import LiveUsers
+from serving.errors import RequestError, refuse_unknown_column
+from serving.recall.plan import NO_FEATURES, NO_ROWS, Plan
+from serving.recall.query import RecallQuery, Source
+from serving.search.conditions import check, kinds
+from serving.search.filtered import distinct
+from serving.search.index import Floats, Rows
+
+FEW = 16  # queries
+GREATEST_NUMBER = 1e18  # in a caller's vector, so that its products stay finite in float32
+
+
+class Planner:
+    """Plans queries.
+
+    Args:
+        bundle: an opened bundle.
+        users: users' events since it was made.
+        encodes: whether a query tower is loaded.
+    """
+
+    def __init__(self, bundle: Bundle, users: LiveUsers, *, encodes: bool) -> None:
+        self.bundle, self.users, self.encodes = bundle, users, encodes
+        self.kinds = kinds(bundle.attribute_schema)
+        self._history_feature = bundle.manifest.query_feature("history")
+        # Feature names by kind; "" if the tower has no such feature.
+        kinds_read = ("id", "item", "history", "history_times")
+        features = [bundle.manifest.query_feature(kind) for kind in kinds_read]
+        self._id, self._item, self._history, self._times = ["" if each is None else each.name for each in features]
+
+    def stored(self, queries: Sequence[RecallQuery], items: Snapshot) -> dict[int, Plan]:
+        """Plans, by position, of queries that only name a known user: the same as `plan`, but faster in bulk."""
+        if len(queries) < FEW or len(items.view.buried):
+            return {}
+        find, known = self.bundle.query_rows.find, {}
+        for place, query in enumerate(queries):
+            plain = query.exclude_seen and not query.exclude and query.diversity is None and query.wanted.filter is None
+            if plain and query.k > 0 and self._names_a_user_only(query) and (row := find(query.user_id)) >= 0:
+                known[place] = row
+        rows = np.array([*known.values()], np.int64)
+        vectors, seen = self.bundle.query_vectors[rows], self.bundle.seen_sets(rows)
+        lengths = self.bundle.seen_counts(rows).tolist()
+        return {
+            place: Plan(queries[place], "user", excluded, vector, history=length)
+            for place, excluded, vector, length in zip(known, seen, vectors, lengths, strict=True)
+        }
+
+    def plan(self, query: RecallQuery, items: Snapshot) -> Plan:
+        """Plans one query.
+
+        Raises:
+            RequestError: names the invalid field.
+        """
+        try:
+            return self._plan(query, items)
+        except RequestError as error:
+            error.inside(query.path)
+            raise
+
+    def _plan(self, query: RecallQuery, items: Snapshot) -> Plan:
+        self._check(query)
+        if self._names_a_user_only(query):
+            user_row = self.bundle.query_rows.get(query.user_id or "")
+            excluded = self._excluded(query, NO_FEATURES, user_row, [], (), items)
+            if user_row is None:
+                return Plan(query, "popular", excluded)
+            vector, seen = self.bundle.query_vectors[user_row], self.bundle.seen(user_row)
+            return Plan(query, "user", excluded, vector, history=len(seen))
+        features = query.features or {}
+        check_features(self.bundle.manifest.query_features, features)
+        features = {name: value for name, value in features.items() if not is_missing(value)}
+        user_id = self._user_id(query, features)
+        user_row = self.bundle.query_rows.get(user_id or "")
+        live = self._live(user_id, user_row)
+        history = items.rows_of(query.history or ())
+        excluded = self._excluded(query, features, user_row, history, live, items)
+
+        def planned(source: Source, vector: Floats | None = None) -> Plan:
+            return Plan(query, source, excluded, vector)
+
+        def tower(source: Source) -> Plan:
+            # All were found and no item has changed: the bundle has them all, without a second lookup.
+            known = len(history) == len(query.history or ()) and not items.view.rows
+            sent = list(query.history or ()) if known else self._trained(query.history)
+            complete = self._tower_features(query, features, sent, user_row, live)
+            length = self._history_length(features, sent, user_row, live)
+            return Plan(query, source, excluded, features=complete, history=length)
+
+        if query.vector is not None:
+            return planned("vector", np.array(query.vector, np.float32))
+        if query.similar_to is not None:
+            similar = items.rows_of(query.similar_to)
+            return planned("similar", _mean_vector(items, similar)) if similar else planned("popular")
+        if self._informative(features, items):
+            return tower("features")
+        recent = [] if query.history else items.rows_of(live)
+        if (history or recent) and self._history_feature is not None and (history or self.encodes):
+            return tower("history")
+        if history or (recent and user_row is None):
+            return planned("similar", _mean_vector(items, history or recent))
+        if user_row is not None:
+            length = len(self.bundle.seen(user_row)) + len(live)
+            return Plan(query, "user", excluded, self.bundle.query_vectors[user_row], history=length)
+        return planned("popular")
+
+    def _names_a_user_only(self, query: RecallQuery) -> bool:
+        """Whether only rules 5 and 6 can apply: the most common query, which skips the other steps."""
+        if query.features or query.history or query.vector is not None or query.similar_to is not None:
+            return False
+        return not self.users.items(query.user_id)
+
+    def _check(self, query: RecallQuery) -> None:
+        if query.k < 1:
+            raise RequestError.at("k", f"must be at least 1, got {query.k}")
+        if query.wanted.filter is not None:
+            check(query.wanted.filter, self.kinds)
+        if query.diversity is not None:
+            refuse_unknown_column(query.diversity.column, self.kinds, "diversity.column")
+        if query.vector is None:
+            return
+        dimension = self.bundle.manifest.dimension
+        if len(query.vector) != dimension:
+            raise RequestError.at("vector", f"must hold {dimension} numbers, got {len(query.vector)}")
+        if not all(abs(number) <= GREATEST_NUMBER for number in query.vector):
+            raise RequestError.at("vector", f"its numbers must lie within +-{GREATEST_NUMBER:g}")
+
+    def _user_id(self, query: RecallQuery, features: Mapping[str, Any]) -> str | None:
+        """The user of a query; a known one in the features takes precedence over the one beside them."""
+        named = features.get(self._id)
+        known = named in self.bundle.query_rows or len(self.users.items(named)) > 0
+        return named if named is not None and known else query.user_id
+
+    def _informative(self, features: Mapping[str, Any], items: Snapshot) -> bool:
+        for name, value in features.items():
+            if name == self._id:
+                if value in self.bundle.query_rows:
+                    return True
+            elif name == self._history:
+                if items.rows_of(value):
+                    return True
+            elif name != self._times:
+                return True
+        return False
+
+    def _tower_features(
+        self,
+        query: RecallQuery,
+        features: Mapping[str, Any],
+        history: list[str],
+        user_row: int | None,
+        live: Sequence[str],
+    ) -> dict[str, Any]:
+        """The features as sent, plus user id and history if the tower takes them."""
+        complete = dict(features)
+        if self._id and query.user_id is not None:
+            complete.setdefault(self._id, query.user_id)
+        if self._history_feature is not None:
+            sent = self._trained(features.get(self._history)) or history
+            # Unknown items would only push known ones out of the last `length`.
+            complete[self._history] = sent or self._stored(user_row, live)[-(self._history_feature.length or 0) :]
+        if self._times in complete:
+            timed, times = features.get(history_of(self._times)) or (), complete.pop(self._times)
+            known = [time for item, time in zip(timed, times, strict=False) if item in self.bundle.item_rows]
+            complete |= {self._times: known} if known else {}
+        return complete
+
+    def _history_length(
+        self, features: Mapping[str, Any], history: Sequence[str], user_row: int | None, live: Sequence[str]
+    ) -> int:
+        """Length of the user's known history: the one sent, else the stored one plus later events."""
+        if sent := len(self._trained(features.get(self._history))) or len(history):
+            return sent
+        return len(live) + (0 if user_row is None else len(self.bundle.seen(user_row)))
+
+    def _live(self, user_id: str | None, user_row: int | None) -> list[str]:
+        """A user's items since the bundle was made, newest last, without those in the user's stored history."""
+        live = self.users.items(user_id)
+        if not live or user_row is None:
+            return live
+        held = set(self.bundle.seen(user_row).tolist())
+        return [item_id for item_id in live if self.bundle.item_rows.get(item_id) not in held]
+
+    def _stored(self, user_row: int | None, live: Sequence[str]) -> list[str]:
+        """A user's known history, newest last: the stored items, then later ones."""
+        names = self.bundle.item_names
+        before = [] if user_row is None else names.at(self.bundle.seen(user_row))
+        return before + self._trained(live)
+
+    def _trained(self, item_ids: Sequence[str] | None) -> list[str]:
+        """The items that the tower knows; those added after training mean nothing to it."""
+        return [item_id for item_id in item_ids or () if item_id in self.bundle.item_rows]
+
+    def _excluded(
+        self,
+        query: RecallQuery,
+        features: Mapping[str, Any],
+        user_row: int | None,
+        history: list[int],
+        live: Sequence[str],
+        items: Snapshot,
+    ) -> Rows:
+        seen = NO_ROWS
+        if query.exclude_seen and user_row is not None:
+            seen = items.current(self.bundle.seen(user_row).astype(np.int64))
+        ids = [*query.exclude]
+        if query.exclude_seen and (features or live or query.similar_to):
+            ids += [*(query.similar_to or ()), *live, *features.get(self._history, ())]
+            if self._item in features:
+                ids.append(features[self._item])
+        rows = (items.rows_of(ids) if ids else []) + (history if query.exclude_seen else [])
+        if rows:
+            seen = np.concatenate([np.array(rows, np.int64), seen])
+        return distinct(seen)
+
+
+def _mean_vector(items: Snapshot, rows: Sequence[int]) -> Floats:
+    vectors = items.vectors(rows)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    mean: Floats = (vectors / np.where(lengths > 0, lengths, 1)).mean(axis=0)
+    return mean

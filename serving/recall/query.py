@@ -1,0 +1,85 @@
+"""Queries and their answers as plain records: no web code, no search."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from serving.catalogue.catalogue import Snapshot, Wanted
+from serving.search.index import Floats, Rows
+
+EVERYTHING = Wanted()
+
+Source = Literal["user", "vector", "features", "history", "similar", "popular"]
+
+
+@dataclass(frozen=True)
+class Diversity:
+    """At most `most` items per value of an item column; items without a value are not limited."""
+
+    column: str
+    most: int
+
+
+class RecallQuery(NamedTuple):
+    """One caller's query; a tuple, since a frozen dataclass with this many fields takes four times as long to create.
+
+    Attributes:
+        user_id: a known user is answered from the stored vector.
+        features: raw features of the query tower, by name.
+        history: item ids, newest last.
+        vector: the caller's own query vector [D]; takes precedence over everything else, features included.
+        similar_to: item ids; asks for items like these, whoever the user is.
+        k: how many items.
+        exclude: item ids that must not be returned; unknown ones are ignored.
+        exclude_seen: also exclude a known user's seen items, the given history, and the items of the query itself.
+        wanted: which items may be returned at all.
+        diversity: how many items of one kind may be returned.
+        segment: whose popular items come first if nothing else is known.
+        attributes: item columns to return with each item.
+        path: its position in the request, for error messages: "" or "queries.3.".
+    """
+
+    user_id: str | None = None
+    features: Mapping[str, Any] | None = None
+    history: Sequence[str] | None = None
+    vector: Sequence[float] | None = None
+    similar_to: Sequence[str] | None = None
+    k: int = 100
+    exclude: Sequence[str] = ()
+    exclude_seen: bool = True
+    wanted: Wanted = EVERYTHING
+    diversity: Diversity | None = None
+    segment: str | None = None
+    attributes: Sequence[str] = ()
+    path: str = ""
+
+
+class Recalled(NamedTuple):
+    """The answer: at most k items, best first, fewer only where fewer are eligible.
+
+    Attributes:
+        items: the catalogue that the rows refer to.
+        rows: item rows, [n].
+        scores: dot products plus prior, [n]; popular counts if the source is "popular".
+        model_version: the bundle's model version.
+        source: what answered.
+    """
+
+    items: Snapshot
+    rows: Rows
+    scores: Floats
+    model_version: str
+    source: Source
+
+    @property
+    def ids(self) -> list[str]:
+        """Item ids, n of them."""
+        return self.items.names(self.rows)
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A query's vector [D] and its source; zeros, with the source "popular", if nothing is known."""
+
+    vector: Floats
+    source: Source

@@ -1,0 +1,1 @@
+"""Top-k search: exact, by ScaNN, filtered, diverse."""

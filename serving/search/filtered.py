@@ -1,0 +1,190 @@
+"""Search among the eligible items: exactly k of them if k are eligible, whatever the index returns."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.search.exact import BLOCK_ITEMS, ExactIndex
+from serving.search.index import Floats, Index, Rows, best_first, is_in
+from serving.telemetry import metrics
+
+Mask = NDArray[np.bool_]
+
+# Up to this many excluded items are fetched on top of k and dropped; beyond, one masked exact scan is cheaper.
+OVERFETCH_LIMIT = 2_048
+# With a filter, the index is asked for this many times the number of extra items that it loses on average.
+MARGIN = 3.0
+# This share of the items expected to pass beyond k must have passed. If a query scores the items that pass lower than
+# others, the k come from the end of the list, where an approximate index has gaps: among a million items, of which
+# every tenth cluster passed, asking the index for more until k passed found 0.92 of the right ones.
+RESERVE = 0.65
+# A smaller k is searched like this one: with few items, how many pass varies too much to detect such a filter.
+SMALLEST_K = 100
+# Gathering and scanning this many eligible vectors takes as long as fetching one more item from the index;
+ROWS_PER_FETCHED = 4
+# beyond this share of all items it takes longer than scanning all, in order, behind a mask. A gathered block serves all
+# queries: for 100 of them the share is ten times as large.
+GATHERED_SHARE = 0.08
+# Queries times items fetched at a time: a few arrays of this many numbers.
+BLOCK_FETCHED = 4_194_304
+
+
+def search_filtered(
+    index: Index,
+    exact: ExactIndex,
+    queries: Floats,
+    k: int,
+    excluded: Sequence[Rows] | None,
+    eligible: Mask | None = None,
+) -> tuple[Rows, Floats]:
+    """Finds k items of each query that are eligible and not excluded for it.
+
+    An approximate index is asked for k items plus the number excluded, and for several times what the filter removes on
+    average. If so few items pass that this would take longer, or hardly more than k passed, which means that the filter
+    correlates with the query, an exact scan of the eligible items answers. What is fetched for a query does not depend
+    on the others in its batch.
+
+    Args:
+        index: the bundle's index.
+        exact: exact search over the same vectors; may be `index` itself.
+        queries: [B, D].
+        k: how many, at least 1.
+        excluded: one array of distinct item rows per query, ascending, or None.
+        eligible: [N], False for items that must not be returned; None if all may.
+
+    Returns:
+        Rows [B, k] and scores [B, k], best first; row -1 with score -inf where fewer are eligible.
+    """
+    if index is exact and eligible is None:
+        return exact.search(queries, k, excluded)
+    excluded = excluded if excluded is not None else [np.empty(0, np.int64)] * len(queries)
+    if eligible is None:
+        return _search_all(index, exact, queries, k, excluded)
+    excluded = [rows[eligible[rows]] for rows in excluded]
+    items = len(exact.item_vectors)
+    passing = int(np.count_nonzero(eligible))
+    lengths = np.array([len(rows) for rows in excluded], np.int64)
+    rows = np.full((len(queries), k), -1, np.int64)
+    scores = np.full((len(queries), k), -np.inf, np.float32)
+    missing = lengths < passing
+    # Rounded up to powers of two, so that what a query fetches does not depend on the others in its batch.
+    extra = np.where(lengths > 0, 2 ** np.ceil(np.log2(np.maximum(lengths, 1))), 0).astype(np.int64)
+    least = max(k, SMALLEST_K)
+    enough = math.floor(least * (1 + RESERVE * (MARGIN - 1) * (1 - passing / items)))
+    for its_extra in sorted(set(extra[missing & (lengths <= OVERFETCH_LIMIT)].tolist())) if index is not exact else []:
+        fetched = _fetched(items, passing, least + its_extra)
+        if min(passing, GATHERED_SHARE * items) <= ROWS_PER_FETCHED * fetched:
+            continue
+        alike = np.flatnonzero(missing & (lengths <= OVERFETCH_LIMIT) & (extra == its_extra)).tolist()
+        for query, its_rows, its_scores in _search(index, queries, alike, fetched):
+            metrics.fetched([fetched - k])
+            keep = _kept(its_rows, eligible, excluded[query])
+            left = passing - len(excluded[query])
+            if np.count_nonzero(keep) >= min(enough, left):
+                count = min(k, left)
+                rows[query, :count], scores[query, :count] = its_rows[keep][:count], its_scores[keep][:count]
+                missing[query] = False
+    short = np.flatnonzero(missing)
+    if len(short):
+        _tell_exact(index, exact, len(short))
+        left_out = [excluded[query] for query in short.tolist()]
+        if passing > GATHERED_SHARE * items * len(short) ** 0.5:
+            rows[short], scores[short] = exact.search(queries[short], k, left_out, eligible)
+        else:
+            among = np.flatnonzero(eligible)
+            found = search_rows(exact.item_vectors, queries[short], among, k, left_out, longest=exact.longest)
+            rows[short], scores[short] = found
+    return rows, scores
+
+
+def _search_all(
+    index: Index, exact: ExactIndex, queries: Floats, k: int, excluded: Sequence[Rows]
+) -> tuple[Rows, Floats]:
+    """`search_filtered` without a filter, with an approximate index."""
+    lengths = [len(rows) for rows in excluded]
+    if max(lengths, default=0) > OVERFETCH_LIMIT:
+        left_out = [rows if len(rows) <= OVERFETCH_LIMIT else rows[:0] for rows in excluded]
+        rows, scores = index.search(queries, k, left_out)
+    else:
+        rows, scores = index.search(queries, k, excluded)
+    short = [query for query, length in enumerate(lengths) if length > OVERFETCH_LIMIT]
+    for query in np.flatnonzero(rows[:, -1] < 0).tolist() if len(rows) and rows[:, -1].min() < 0 else ():
+        if query not in short and np.count_nonzero(rows[query] >= 0) < min(k, len(exact.item_vectors) - lengths[query]):
+            short.append(query)
+    metrics.fetched(lengths)
+    if short:
+        _tell_exact(index, exact, len(short))
+        rows[short], scores[short] = exact.search(queries[short], k, [excluded[query] for query in short])
+    return rows, scores
+
+
+def _tell_exact(index: Index, exact: ExactIndex, queries: int) -> None:
+    if index is not exact:
+        for _ in range(queries):
+            metrics.fell_back("exact")
+
+
+def _fetched(items: int, passing: int, k: int) -> int:
+    """How many of `items` to ask the index for, if `passing` pass and k of those are wanted."""
+    lost = math.ceil(k * MARGIN * (items / passing - 1))
+    # The few items that do not pass, such as deleted ones, may all be among the first: allow for up to k of them.
+    return min(items, k + max(lost, min(k, items - passing)))
+
+
+def _search(index: Index, queries: Floats, some: Sequence[int], fetched: int) -> Iterator[tuple[int, Rows, Floats]]:
+    """Yields some queries, by number, with what the index finds for each; searches a bounded number at a time."""
+    step = max(1, BLOCK_FETCHED // fetched)
+    for start in range(0, len(some), step):
+        part = some[start : start + step]
+        yield from zip(part, *index.search(queries[part], fetched), strict=True)
+
+
+def _kept(rows: Rows, eligible: Mask, excluded: Rows) -> Mask:
+    keep = (rows >= 0) & eligible[rows]
+    return keep & ~is_in(rows, excluded) if len(excluded) else keep
+
+
+def search_rows(
+    item_vectors: Floats,
+    queries: Floats,
+    rows: Rows,
+    k: int,
+    excluded: Sequence[Rows] | None = None,
+    *,
+    longest: float | None = None,
+) -> tuple[Rows, Floats]:
+    """Exact search among given rows; memory is bounded by a block of their vectors, not by their number.
+
+    Args:
+        item_vectors: [N, D], may be memory-mapped.
+        queries: [B, D].
+        rows: the items to search, in any order, repeats allowed.
+        k: how many, at least 1.
+        excluded: one array of item rows per query, or None.
+        longest: see `ExactIndex`.
+
+    Returns:
+        As `search_filtered`.
+    """
+    rows = np.unique(rows)
+    found = np.full((len(queries), k), -1, np.int64)
+    scores = np.full((len(queries), k), -np.inf, np.float32)
+    for start in range(0, len(rows), BLOCK_ITEMS):
+        some = rows[start : start + BLOCK_ITEMS]
+        left_out = None if excluded is None else [some.searchsorted(each[is_in(each, some)]) for each in excluded]
+        places, its_scores = ExactIndex(item_vectors[some], longest=longest).search(queries, k, left_out)
+        its_rows = np.where(places >= 0, some[places], -1)
+        if len(rows) <= BLOCK_ITEMS:
+            return its_rows, its_scores
+        found, scores = best_first(
+            np.concatenate([found, its_rows], axis=1), np.concatenate([scores, its_scores], axis=1), k
+        )
+    return found, scores
+
+
+def distinct(rows: Rows) -> Rows:
+    """Distinct rows, ascending: `np.unique`, but several times faster for a few that are distinct already."""
+    rising = np.sort(rows)
+    return rising if np.count_nonzero(rising[1:] > rising[:-1]) == len(rising) - 1 else np.unique(rising)

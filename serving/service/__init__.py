@@ -1,0 +1,1 @@
+"""One process: which bundles serve, and how well."""

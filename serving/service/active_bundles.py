@@ -1,0 +1,244 @@
+"""Holds the active bundle and the canary: opens new ones beside the old, swaps them in and frees the old.
+
+Takes a bundle or a root of bundles (`serving.bundle.versions`) and a callable that opens one: it verifies, probes,
+raises BundleError. Picks the `Generation` for a user. A bundle that cannot be opened is refused, and the old one stays.
+"""
+
+import ctypes
+import gc
+import hashlib
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from serving.bundle.active import ACTIVE
+from serving.bundle.manifest import MANIFEST
+from serving.bundle.versions import Versions, bundle_root
+from serving.errors import BundleError
+
+T = TypeVar("T")
+# Inode, mtime and size of a file: they change with every write.
+Stamp = tuple[int, int, int] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Generation(Generic[T]):
+    """One opened bundle. A request keeps the one it picked until it is answered.
+
+    Attributes:
+        name: name of the bundle's directory.
+        opened: what `open` returned.
+        stamp: the manifest's stamp when the bundle was opened.
+    """
+
+    name: str
+    opened: T
+    stamp: Stamp
+
+
+@dataclass(frozen=True)
+class _Roles(Generic[T]):
+    """The active bundle and the canary: the paths requested, or the generations that serve."""
+
+    active: T
+    canary: T | None = None
+    share: float = 0.0
+
+    @property
+    def by_name(self) -> dict[str, T]:
+        """Bundles by role."""
+        return {"active": self.active} if self.canary is None else {"active": self.active, "canary": self.canary}
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """Why a bundle was refused, also in short for callers, and the stamps of `active.json` and its manifest then."""
+
+    reason: str
+    short: str
+    stamps: tuple[Stamp, Stamp]
+
+
+class Generations(Generic[T]):
+    """Holds the bundles that serve. Every method is thread-safe.
+
+    Args:
+        path: a bundle, or a root of bundles.
+        open: opens, verifies and probes the bundle at a path; its result must be in no reference cycle, so that it is
+            freed with the last request. Its BundleErrors end in the text of their `__cause__`, if they have one.
+    """
+
+    def __init__(self, path: Path, open: Callable[[Path], T]) -> None:
+        self.path, self._open = path, open
+        self._versions: Versions | None = None
+        self._checking = threading.Lock()
+        self._now: _Roles[Generation[T]] | None = None
+        self._refused: dict[str, _Refusal] = {}
+        self._retired: list[weakref.ref[T]] = []
+
+    @property
+    def active(self) -> Generation[T]:
+        """Serves all users outside the canary's share."""
+        return self._roles().active
+
+    @property
+    def canary(self) -> Generation[T] | None:
+        """Serves the canary's share of the users, or None."""
+        return self._roles().canary
+
+    @property
+    def answering(self) -> dict[str, Generation[T]]:
+        """The serving generations by role: "active", and "canary" if there is one."""
+        return self._roles().by_name
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Why each refused bundle does not serve, by name; under `active.json` if that cannot be read."""
+        return {name: refusal.reason for name, refusal in self._refused.items()}
+
+    @property
+    def refused_in_short(self) -> dict[str, str]:
+        """Like `refused`, with only the type of an unexpected exception, whose text may hold anything."""
+        return {name: refusal.short for name, refusal in self._refused.items()}
+
+    def open_first(self) -> None:
+        """Opens the active bundle and the canary; a refused canary does not prevent the start.
+
+        Raises:
+            BundleError: there is no active bundle, or it is refused.
+        """
+        with self._checking:
+            self._versions = bundle_root(self.path)
+            wanted = self._wanted()
+            active = self._generation(wanted.active)
+            if active is None:
+                raise BundleError(self._refused[wanted.active.name].reason)
+            self._flip(wanted, active)
+
+    def check(self) -> str | None:
+        """Checks for newly activated or rewritten bundles, opens them and swaps them in.
+
+        A refused bundle is not retried until `active.json` or its manifest is rewritten. A refused canary gets no
+        users. One thread runs at a time; the others wait.
+
+        Returns:
+            What changed, as one log line, or None.
+        """
+        with self._checking:
+            told = self._check()
+            self._give_back()
+            return told
+
+    def pick(self, user_id: str | None) -> Generation[T]:
+        """Picks the generation for a user: stable per canary, and users stay in it when its share grows.
+
+        Args:
+            user_id: None or "" gets the active bundle.
+        """
+        now = self._roles()
+        if now.canary is None or not user_id or _place(user_id, now.canary.name) >= now.share:
+            return now.active
+        return now.canary
+
+    def _roles(self) -> _Roles[Generation[T]]:
+        if self._now is None:
+            raise RuntimeError("open_first() comes before everything else")
+        return self._now
+
+    def _check(self) -> str | None:
+        before, refused = self._roles(), self._refused
+        try:
+            wanted = self._wanted()
+        except BundleError as error:
+            self._refused = {ACTIVE: _Refusal(str(error), str(error), (None, None))}
+        else:
+            self._flip(wanted, self._generation(wanted.active) or before.active)
+        now = self._roles()
+        told = [] if now.active is before.active else [f"{now.active.name} answers now, after {before.active.name}"]
+        if (now.canary, now.share) != (before.canary, before.share):
+            told.append(f"canary {now.canary.name} for {now.share:.2%} of the users" if now.canary else "no canary")
+        told += [f"refused: {each.reason}" for name, each in self._refused.items() if refused.get(name) != each]
+        return "; ".join(told) or None
+
+    def _flip(self, wanted: _Roles[Path], active: Generation[T]) -> None:
+        canary = None if wanted.canary is None else self._generation(wanted.canary)
+        names = {path.name for path in wanted.by_name.values()}
+        self._refused = {name: refusal for name, refusal in self._refused.items() if name in names}
+        before = self._held()
+        self._now = _Roles(active, canary, 0.0 if canary is None else wanted.share)
+        # Of `opened`, not of the generation: a request holds only the former.
+        self._retired += [weakref.ref(each.opened) for each in before if each not in (active, canary)]
+
+    def _held(self) -> list[Generation[T]]:
+        return [] if self._now is None else list(self._now.by_name.values())
+
+    def _generation(self, path: Path) -> Generation[T] | None:
+        """The bundle at a path: one that already serves, or a newly opened one; None if it is refused."""
+        # Taken before opening, so that the next check sees what is written meanwhile.
+        stamp = _stamp(path / MANIFEST)
+        stamps = (_stamp(self.path / ACTIVE), stamp)
+        for each in self._held():
+            if (each.name, each.stamp) == (path.name, stamp):
+                self._note(path.name, None)
+                return each
+        refusal = self._refused.get(path.name)
+        if refusal is not None and refusal.stamps == stamps:
+            return None
+        try:
+            opened = self._open(path)
+        except BundleError as error:
+            reason, unforeseen = str(error), error.__cause__
+        except Exception as error:  # noqa: BLE001 - whatever a library raises on a damaged bundle, the old one stays
+            reason, unforeseen = f"{path}: cannot be opened: {type(error).__name__}: {error}", error
+        else:
+            self._note(path.name, None)
+            return Generation(path.name, opened, stamp)
+        short = reason if unforeseen is None else reason.removesuffix(f": {unforeseen}")
+        self._note(path.name, _Refusal(reason, short, stamps))
+        return None
+
+    def _wanted(self) -> _Roles[Path]:
+        if self._versions is None:
+            return _Roles(self.path)
+        active = self._versions.read()
+        path, canary = self._versions.path(active.active), active.canary
+        return _Roles(path) if canary is None else _Roles(path, self._versions.path(canary.bundle), canary.share)
+
+    def _note(self, name: str, refusal: _Refusal | None) -> None:
+        # A new mapping each time: other threads may be reading the old one.
+        others = {each: why for each, why in self._refused.items() if each != name}
+        self._refused = others if refusal is None else others | {name: refusal}
+
+    def _give_back(self) -> None:
+        """Frees the memory of retired bundles whose last request is answered."""
+        alive = [retired for retired in self._retired if retired() is not None]
+        if len(alive) < len(self._retired):
+            self._retired = alive
+            # A SavedModel is full of cycles, which only the collector frees; the C library keeps freed memory.
+            gc.collect()
+            _trim()
+
+
+def _place(user_id: str, bundle: str) -> float:
+    """A user's position in [0, 1), in a different order for each bundle."""
+    digest = hashlib.blake2b(f"{bundle}\0{user_id}".encode(errors="surrogatepass"), digest_size=8).digest()
+    # The upper 53 bits, which a float holds exactly: the quotient stays below 1.
+    return (int.from_bytes(digest) >> 11) / 2**53
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _trim() -> None:
+    """Returns free memory to the system if the C library can."""
+    with suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)

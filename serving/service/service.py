@@ -1,0 +1,187 @@
+"""The service of one process: its bundles, their live changes, and the periodic checks for both.
+
+Every request gets its bundle from `Service.pick`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from anyio import CapacityLimiter
+
+from serving.background import at_once, beside_answers
+from serving.catalogue.journal import Journal
+from serving.catalogue.journal_file import JournalError
+from serving.catalogue.updates import Live
+from serving.recall.loading import load_libraries, missing_index, open_recaller
+from serving.recall.microbatching import Batcher
+from serving.recall.recaller import Recaller
+from serving.recall.self_test import open_item_encoder, probe
+from serving.search.exact import ExactIndex
+from serving.service.active_bundles import Generations
+from serving.service.recall_monitor import Watched, found
+from serving.settings import Settings
+from serving.telemetry import metrics
+from serving.telemetry.logs import SERVER
+from serving.telemetry.metric_buffers import unmeasured
+
+log = logging.getLogger(f"{SERVER}.serving")
+
+LOOK_S = 0.2  # changes by other workers and operators are visible within a second
+TELL_S = 1  # one log line per second and reason for all rejected requests
+WRITERS = 4  # concurrent writes; the journal serialises them anyway
+
+
+class Service:
+    """What the routes call.
+
+    Attributes:
+        batcher: answers recalls in micro-batches.
+        writers: limits concurrent writes, so that they cannot use up the threads that recalls need.
+
+    Args:
+        settings: paths of the bundles and the journal, and all limits.
+        verified: a bundle whose checksums this process has just compared; they are not compared again.
+
+    Raises:
+        JournalError: the journal cannot be opened.
+    """
+
+    def __init__(self, settings: Settings, *, verified: Path | None = None) -> None:
+        self.settings, self._verified = settings, verified
+        self.journal = None if settings.state is None else Journal.open(settings.state)
+        self.live = Live(self.journal, open_item_encoder)
+        self.generations: Generations[Recaller] = Generations(settings.bundle, self._open)
+        self.batcher = Batcher(settings.max_microbatch)
+        self.writers = CapacityLimiter(WRITERS)
+        self._started = False
+        # A thread of its own: reloads that wait for an opening bundle must not occupy shared threads.
+        self._reloads = ThreadPoolExecutor(1, "reload")
+        self._samples = ThreadPoolExecutor(1, "index-recall")
+
+    def start(self) -> None:
+        """Opens the bundles.
+
+        Raises:
+            BundleError: the active bundle is refused.
+        """
+        load_libraries()
+        self.generations.open_first()
+        self._verified, self._started = None, True
+        bundle = self.generations.active.opened.bundle
+        told = bundle.manifest
+        log.info("%s: model %s, %d items, %d users", bundle.path, told.model_version, told.items, told.queries)
+        metrics.started()
+        self._measure()
+
+    def stop(self) -> None:
+        """Waits for running work, then closes the journal."""
+        self.batcher.close()
+        self._reloads.shutdown(cancel_futures=True)
+        self._samples.shutdown(cancel_futures=True)
+        metrics.stopped()
+        if self.journal is not None:
+            self.journal.close()
+
+    def pick(self, user_id: str | None) -> Recaller:
+        """Picks the recaller for a user: the active bundle's, or the canary's for its share."""
+        return self.generations.pick(user_id).opened
+
+    def reload(self) -> Future[Mapping[str, str]]:
+        """Checks for another active bundle or canary and swaps it in; queued after earlier calls.
+
+        Returns:
+            Why each refused bundle does not serve, for callers: without local paths, and with only the type of an
+            unexpected exception. The log has the full reason.
+        """
+        return self._reloads.submit(self._reload)
+
+    async def watch(self) -> None:
+        """Picks up the changes of other workers and operators until cancelled."""
+        # Separate: opening a bundle takes seconds, and other workers' changes must be visible within one.
+        async with asyncio.TaskGroup() as looks:
+            looks.create_task(_repeat(lambda: asyncio.to_thread(self.live.refresh)))
+            looks.create_task(_repeat(lambda: asyncio.wrap_future(self.reload())))
+            # These two are short and run in the event loop: waiting for a thread would take longer.
+            looks.create_task(_repeat(self._measure))
+            looks.create_task(_repeat(_tell_refusals, TELL_S))
+            if every := self.settings.index_sample_s:
+                sampling = asyncio.get_running_loop().run_in_executor
+                looks.create_task(_repeat(lambda: sampling(self._samples, self._sample_index), every))
+
+    def _measure(self) -> None:
+        """Writes the buffered metrics, and which bundles serve now."""
+        metrics.answering(
+            [
+                metrics.Answering(role, each.name, each.opened.bundle.manifest.model_version)
+                for role, each in self.generations.answering.items()
+            ]
+        )
+        metrics.bundles_refused(len(self.generations.refused))
+        view = self.generations.active.opened.catalogue.live.view
+        metrics.live(len(view.living), len(view.buried), self.live.users.count)
+        metrics.flush()
+
+    def _sample_index(self) -> None:
+        for generation in self.generations.answering.values():
+            recaller = generation.opened
+            if isinstance(recaller.index, Watched) and (sample := recaller.index.take()) is not None:
+                wanted, right = found(sample, recaller.exact)
+                metrics.index_sampled(recaller.bundle.manifest.model_version, wanted, right)
+
+    def _reload(self) -> Mapping[str, str]:
+        if told := self.generations.check():
+            log.info("%s", told)
+        refused = self.generations.refused_in_short
+        return {name: _without_place(reason, self.settings.bundle) for name, reason in refused.items()}
+
+    def _open(self, path: Path) -> Recaller:
+        # At the start there are no requests to delay.
+        rest = beside_answers() if self._started else at_once
+        verify = self.settings.verify and path != self._verified
+        recaller = open_recaller(path, verify=verify, users=self.live.users, rest=rest)
+        if self.journal is not None:
+            self.live.encoder(recaller.bundle)
+            rest()
+        with unmeasured():
+            probe(recaller, rest)
+        if warning := missing_index(recaller.bundle):
+            log.warning("%s", warning)
+        if self.settings.index_sample_s and not isinstance(recaller.index, ExactIndex):
+            recaller.catalogue.index = Watched(recaller.index)
+        try:
+            self.live.attach(recaller.catalogue)
+        except JournalError as error:
+            # Not the bundle's fault: it serves without them until the next check succeeds.
+            log.error("live changes cannot be read: %s", error)
+        return recaller
+
+
+async def _repeat(look: Callable[[], Awaitable[object] | None], every_s: float = LOOK_S) -> None:
+    """Calls `look` at intervals and awaits its result, if awaitable; logs errors and goes on until cancelled."""
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            if (looking := look()) is not None:
+                await looking
+        except JournalError as error:
+            log.error("live changes cannot be read: %s", error)
+        except Exception:
+            log.exception("a look at the bundles or the journal failed")
+
+
+def _tell_refusals() -> None:
+    for reason, count in metrics.refusals().items():
+        log.warning("turned away %d: %s", count, reason, extra={"fields": {"reason": reason, "count": count}})
+
+
+def _without_place(reason: str, bundle: Path) -> str:
+    """A reason without the directories of the bundles, which callers must not see."""
+    for path in dict.fromkeys((bundle.absolute(), bundle.resolve())):
+        reason = reason.replace(f"{path}/", "").replace(str(path), path.name)
+    for parent in (bundle.absolute().parent, bundle.resolve().parent):
+        if parent.name:  # "/" would match everywhere
+            reason = reason.replace(f"{parent}/", "")
+    return reason

@@ -1,0 +1,1 @@
+"""Metrics and log lines."""

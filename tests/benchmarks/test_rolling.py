@@ -1,0 +1,105 @@
+"""The rolling study on MovieLens-100k: what chance is, what a cut-off holds, how questions are pooled."""
+
+import itertools
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.quality import rolling as study
+from pipelines.dataset.heldout import HeldOut
+from towers.config.recipe import parse_config
+
+
+def test_chance_is_the_mean_over_every_order_of_the_candidates() -> None:
+    # Item 5 of six has no vector. User 0 has seen item 0 and wants 1, 2 and 5; user 1 wants 0, which is not new.
+    held = HeldOut(
+        users=np.arange(3, dtype=np.int32),
+        target_offsets=np.array([0, 3, 4, 5]),
+        target_items=np.array([1, 2, 5, 0, 3], np.int32),
+        seen_offsets=np.array([0, 2, 2, 3]),
+        seen_items=np.array([0, 0, 5], np.int32),
+        dropped_targets=0,
+    )
+    new = np.array([False, True, True, True, False, True])
+    rows = np.array([0, 1, 2, 3, 4, -1])
+    k = 2
+
+    def recalled(wanted: set[int], candidates: set[int]) -> float:
+        orders = list(itertools.permutations(sorted(candidates)))
+        return float(np.mean([len(wanted & set(order[:k])) / len(wanted) for order in orders]))
+
+    expected = [recalled({1, 2, 5}, {1, 2, 3, 4}), 0.0, recalled({3}, {0, 1, 2, 3, 4})]
+    np.testing.assert_allclose(study.chance(held, new, rows, k), expected, rtol=1e-12)
+    assert study.chance(held, new, rows, 50)[2] == 1
+
+
+def test_a_mean_is_over_questions_and_a_difference_is_paired() -> None:
+    users = ["a", "a", "b", "c"]
+    rng = np.random.default_rng(0)
+    names = (*study.BASELINES, *study.VARIANTS)
+    columns = {f"{name} recall@50": rng.random(4) for name in names}
+    chosen = np.array([True, True, True, False])
+    got = study.compared(users, columns, chosen, "recall@50")
+    assert (got["questions"], got["users"]) == (3, 2)
+    for name in names:
+        assert got[name]["value"] == pytest.approx(columns[f"{name} recall@50"][:3].mean())
+    # Of two users a resample is one of them twice, or both: the interval spans the users' own means.
+    difference = (columns["history recall@50"] - columns["ids recall@50"])[:3]
+    alone = sorted([difference[:2].mean(), difference[2]])
+    assert got["history minus ids"]["low"] == pytest.approx(alone[0])
+    assert got["history minus ids"]["high"] == pytest.approx(alone[1])
+
+
+def test_a_variant_has_its_features_its_own_settings_and_everything_else_of_the_recipe() -> None:
+    recipe = tomllib.loads(study.RECIPE.read_text(encoding="utf-8"))
+    named = {name: study.variant(recipe, name) for name in study.VARIANTS}
+    # Nothing but the features says what is in fashion.
+    alone = {**recipe, "model": recipe["model"] | {"prior": "off", "norm_exponent": 0.0}}
+    assert named["user features"] == alone
+    assert {side: list(features) for side, features in named["history"]["features"].items()} == {
+        "query": ["user_id", "history"],
+        "candidate": ["item_id", "audience"],
+    }
+    assert named["ids"]["model"] == alone["model"] | {"temperature": 0.2, "norm_exponent": 1.0}
+    assert named["ids"]["train"] == recipe["train"] | {"balance": 0.0}
+    assert named["ids"]["optimizer"] == recipe["optimizer"]
+    assert list(named["item features"]["features"]["candidate"]) == ["item_id", "release_year", "genres"]
+    for config in named.values():
+        parse_config(config)
+
+
+def test_balanced_popularity_counts_users_alike() -> None:
+    # User 0 took items 0 and 1, user 1 took 1, 2, 3 and 4, user 2 took 2: 1/2, 1/2 + 1/4, 1/4 + 1, 1/4, 1/4.
+    offsets, items = np.array([0, 2, 6, 7]), np.array([0, 1, 1, 2, 3, 4, 2], np.int32)
+    held = HeldOut(
+        users=np.arange(2, dtype=np.int32),
+        target_offsets=np.array([0, 1, 2]),
+        target_items=np.array([3, 3], np.int32),
+        seen_offsets=np.array([0, 0, 1]),
+        seen_items=np.array([2], np.int32),
+        dropped_targets=0,
+    )
+    lists = study.balanced((offsets, items), 6, 4)(held)
+    assert lists.tolist() == [[2, 1, 0, 3], [1, 0, 3, 4]]
+
+
+def test_a_cut_off_holds_a_tenth_of_the_events_after_it_and_nothing_later(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    rng = np.random.default_rng(1)
+    times = rng.permutation(1000)
+    pairs = rng.permutation(1200)[:1000]
+    lines = [f"{pair // 40}\t{pair % 40}\t3\t{time}" for pair, time in zip(pairs, times, strict=True)]
+    (data / "ml-100k.inter").write_text(
+        "user_id:token\titem_id:token\trating:float\ttimestamp:float\n" + "\n".join(lines) + "\n"
+    )
+    (data / "ml-100k.item").write_text("item_id:token\tclass:token_seq\n" + "".join(f"{i}\ta b\n" for i in range(40)))
+    (data / "ml-100k.user").write_text("user_id:token\tage:token\n" + "".join(f"{u}\t{u}\n" for u in range(30)))
+    dataset = study.prepared(data, 0.5, tmp_path)
+    boundaries = dataset.manifest.split.boundaries
+    assert (boundaries["valid"], boundaries["test"]) == (400, 500)
+    time = dataset.events("test").time
+    assert time is not None
+    assert int(np.max(time)) <= 599

@@ -1,0 +1,150 @@
+"""`towers bundles`: its words, what each says and changes, and that nothing becomes active that does not answer."""
+
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import pipelines.bundles
+from pipelines.cli import app, bundles
+from serving.bundle.active import Active, Canary
+from serving.bundle.versions import Versions
+from tests.support.worlds.serving import write_whole_world, write_world
+
+VERBS = ["activate", "canary", "fold", "list", "rollback"]
+
+
+def towers(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["towers", "bundles", *words])
+    with pytest.raises(SystemExit) as ended:
+        app.main()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def put_double(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Replaces the modules behind the words; gives the list that fills with their calls."""
+    calls: list[Any] = []
+    modules = {"activate": ("show", "activate", "rollback", "canary", "clear_canary"), "fold": ("run",)}
+    for module, functions in modules.items():
+        double = ModuleType(f"pipelines.bundles.{module}")
+        for name in functions:
+            setattr(double, name, lambda *args, name=name, **options: calls.append((name, *args, *options.values())))
+        monkeypatch.setitem(sys.modules, f"pipelines.bundles.{module}", double)
+        monkeypatch.setattr(pipelines.bundles, module, double, raising=False)
+    return calls
+
+
+def test_the_words_are_those_that_others_script() -> None:
+    commands = bundles.app.registered_commands
+    assert sorted(command.name or command.callback.__name__ for command in commands if command.callback) == VERBS
+
+
+def test_every_word_reaches_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Path("r")
+    cases: dict[str, tuple[Any, ...]] = {
+        "list --root r": ("show", root),
+        "activate v2 --root r": ("activate", root, "v2"),
+        "rollback --root r": ("rollback", root),
+        "canary v2 --share 0.05 --root r": ("canary", root, "v2", 0.05),
+        "canary --clear --root r": ("clear_canary", root),
+        "fold --bundle b --state s --out o": ("run", Path("b"), Path("s"), Path("o"), False),
+        "fold --bundle b --state s --out o --overwrite": ("run", Path("b"), Path("s"), Path("o"), True),
+    }
+    for line, call in cases.items():
+        calls = put_double(monkeypatch)
+        assert towers(monkeypatch, *line.split()) == 0, line
+        assert calls == [call], line
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_shows_an_example_that_parses(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert towers(monkeypatch, verb, "--help") == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert "Example:" in lines
+    (words,) = [line.removeprefix("$ towers bundles ").split() for line in lines if line.startswith("$ ")]
+    calls = put_double(monkeypatch)
+    assert towers(monkeypatch, *words) == 0 and words[0] == verb
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ("", ["Missing command", "towers bundles --help"]),
+        ("activate --root r", ["Missing argument 'NAME'"]),
+        ("activate v2", ["Missing option '--root'"]),
+        ("canary --root r", ["NAME / --share", "--clear"]),
+        ("canary v2 --root r", ["NAME / --share", "--clear"]),
+        ("canary v2 --share 1.5 --root r", ["'--share'", "less than or equal to 1"]),
+        ("canary v2 --clear --root r", ["--clear", "neither a name nor --share"]),
+        ("list --root nowhere", ["nowhere: no such directory"]),
+        ("rollback --root nowhere", ["nowhere: no such directory"]),
+        ("activate v2 --root nowhere", ["nowhere/v2: not a bundle: no such directory"]),
+        ("activate ../v2 --root nowhere", ["'../v2' cannot name a bundle"]),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_2(
+    words: str, parts: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert towers(monkeypatch, *words.split()) == 2
+    streams = capsys.readouterr()
+    assert streams.out == "" and streams.err.startswith("error: ") and streams.err.count("\n") == 1
+    assert [part for part in parts if part not in streams.err] == []
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_whole_world(tmp_path_factory.mktemp("bundles"))
+
+
+@pytest.mark.slow
+def test_an_operators_day(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "root"
+    for name in ("v1", "v2"):
+        shutil.copytree(whole, root / name)
+    write_world(root / "v3", model_version="world-3")  # Whole by its digests, but its towers are no models.
+    shutil.copytree(root / "v3", root / "v\udcff")
+    monkeypatch.setenv("COLUMNS", "200")
+    versions = Versions(root)
+
+    def said(*words: str, code: int = 0) -> str:
+        assert towers(monkeypatch, *words, "--root", str(root)) == code
+        streams = capsys.readouterr()
+        return streams.out + streams.err
+
+    assert f"none of them is active; name one: towers bundles activate NAME --root {root}" in said("list")
+    assert said("activate", "v1") == "active: v1 (model world-1, 60 items)\n"
+    assert said("activate", "v2") == "active: v2 (model world-1, 60 items), after v1\n"
+    for words in (["activate", "v3"], ["canary", "v3", "--share", "0.5"]):
+        assert f"error: {root}/v3/query_tower: TensorFlow cannot load it" in said(*words, code=2)
+    assert "share of the users must lie in (0, 1], got 0" in said("canary", "v1", "--share", "0", code=2)
+    assert "v2 is the active bundle" in said("canary", "v2", "--share", "0.5", code=2)
+    assert versions.read() == Active(active="v2", previous=("v1",))
+    told = said("canary", "v1", "--share", "0.05")
+    assert told == "canary: v1 (model world-1, 60 items) for 5.00% of the users, beside v2\n"
+    assert versions.read().canary == Canary(bundle="v1", share=0.05)
+    shown = [line.split("│")[1:-1] for line in said("list").splitlines() if line.startswith("│ v")]
+    assert {row[0].strip(): row[1].strip() for row in shown} == {
+        "v1": "canary",
+        "v2": "active",
+        "v3": "",
+        "v\\udcff": "",
+    }
+    newest = [cell.strip() for cell in shown[0]]
+    assert (newest[0], newest[2], newest[4]) == ("v3", "world-3", "60")
+    assert said("canary", "--clear") == "no canary: v2 answers every user\n"
+    (root / "v1" / "popularity.npy").write_bytes(b"")
+    assert f"error: {root}/v1/popularity.npy: truncated" in said("rollback", code=2)
+    shutil.copy(whole / "popularity.npy", root / "v1" / "popularity.npy")
+    assert said("rollback") == "active: v1 (model world-1, 60 items), back from v2\n"
+    assert "no bundle was active before v1" in said("rollback", code=2)
+    assert versions.read() == Active(active="v1")

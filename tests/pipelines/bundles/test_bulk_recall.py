@@ -1,0 +1,245 @@
+"""Bulk recall: what each user gets alone, in order, resumable after a kill, complete or not there at all."""
+
+import fcntl
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from pipelines.bundles import bulk_recall as command
+from pipelines.errors import DataError
+from serving.files.staging import OutputExistsError
+from serving.recall.recaller import Recaller
+from tests.support.worlds.serving import GROUPS, ITEMS, USERS, seen_rows, write_world
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    write_world(tmp_path / "bundle")
+    return tmp_path / "bundle"
+
+
+def expected(user: str, k: int) -> list[tuple[str, int, str, float, str]]:
+    """Worked out by hand: the unseen items of the user's group by row, then the others by row; see `write_world`."""
+    if user not in {f"u{n}" for n in range(USERS)}:
+        return [(user, rank + 1, f"i{rank}", 10.0 * (ITEMS - rank), "popular") for rank in range(min(k, ITEMS))]
+    number = int(user[1:])
+    unseen = [row for row in range(ITEMS) if row not in seen_rows(number)]
+    best = sorted(unseen, key=lambda row: (row % GROUPS != number % GROUPS, row))[:k]
+    scores = [(row % GROUPS == number % GROUPS) + 1 - row / ITEMS for row in best]
+    return [
+        (user, rank, f"i{row}", score, "user") for rank, (row, score) in enumerate(zip(best, scores, strict=True), 1)
+    ]
+
+
+def check(out: Path, users: list[str], k: int) -> None:
+    frame = pl.read_parquet(out, glob=False)
+    assert frame.schema == {
+        "user_id": pl.String,
+        "rank": pl.UInt32,
+        "item_id": pl.String,
+        "score": pl.Float32,
+        "source": pl.String,
+    }
+    wanted = [row for user in users for row in expected(user, k)]
+    assert frame.drop("score").rows() == [(*row[:3], row[4]) for row in wanted]
+    assert frame["score"].to_list() == pytest.approx([row[3] for row in wanted], rel=1e-6)
+
+
+ALL = [f"u{n}" for n in range(USERS)]
+
+
+@pytest.mark.parametrize("k", [1, 7, ITEMS + 10])
+def test_every_user_of_the_bundle_gets_their_items(bundle: Path, tmp_path: Path, k: int) -> None:
+    assert command.run(bundle, k, tmp_path / "out.parquet") == USERS
+    check(tmp_path / "out.parquet", ALL, k)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "out.parquet"]
+
+
+def test_parts_and_batches_change_nothing(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "PART_ROWS", 15)
+    monkeypatch.setattr(command, "SEARCH_USERS", 2)
+    command.run(bundle, 3, tmp_path / "out.parquet")
+    check(tmp_path / "out.parquet", ALL, 3)
+
+
+def test_listed_users_in_their_order_with_unknown_ones(bundle: Path, tmp_path: Path) -> None:
+    users = ["u7", "nobody", "u0", "007"]
+    (tmp_path / "users.txt").write_text("u7\nnobody\r\n\nu0\nu7\n007\n")
+    assert command.run(bundle, 4, tmp_path / "out.parquet", users=tmp_path / "users.txt") == 4
+    check(tmp_path / "out.parquet", users, 4)
+
+
+def test_no_users_make_an_empty_table(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "users.txt").write_text("")
+    assert command.run(bundle, 4, tmp_path / "out.parquet", users=tmp_path / "users.txt") == 0
+    check(tmp_path / "out.parquet", [], 4)
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, searches: int) -> list[int]:
+    """Lets so many searches pass and then interrupts; gives the list of users searched."""
+    done: list[int] = []
+    original = Recaller.recall_users
+
+    def recall_users(self: Recaller, query_rows, k, **options):  # type: ignore[no-untyped-def]
+        if len(done) >= searches:
+            raise KeyboardInterrupt
+        done.extend(query_rows.tolist())
+        return original(self, query_rows, k, **options)
+
+    monkeypatch.setattr(Recaller, "recall_users", recall_users)
+    return done
+
+
+def test_a_killed_run_goes_on_where_it_was(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "PART_ROWS", 9)  # three users a part
+    out = tmp_path / "out.parquet"
+    with monkeypatch.context() as patch:
+        stop_after(patch, searches=6)
+        with pytest.raises(KeyboardInterrupt):
+            command.run(bundle, 3, out)
+    assert not out.exists()
+    with monkeypatch.context() as patch:
+        done = stop_after(patch, searches=1_000)
+        command.run(bundle, 3, out)
+    assert done == [6, 7, 8, 9, 10, 11]
+    check(out, ALL, 3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "out.parquet"]
+
+
+def other_k(bundle: Path, out: Path, users: Path) -> None:
+    command.run(bundle, 2, out, users=users)
+    check(out, ALL, 2)
+
+
+def other_users(bundle: Path, out: Path, users: Path) -> None:
+    users.write_text("\n".join(reversed(ALL)))
+    command.run(bundle, 3, out, users=users)
+    check(out, ALL[::-1], 3)
+
+
+def other_bundle(bundle: Path, out: Path, users: Path) -> None:
+    write_world(bundle, overwrite=True, model_version="world-2", item_ids=[f"j{row}" for row in range(ITEMS)])
+    command.run(bundle, 3, out, users=users)
+    assert pl.read_parquet(out)["item_id"].str.starts_with("j").all()
+    assert pl.read_parquet(out)["user_id"].unique(maintain_order=True).to_list() == ALL
+
+
+@pytest.mark.parametrize("change", [other_k, other_users, other_bundle])
+def test_parts_of_other_inputs_are_never_used(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path, Path, Path], None]
+) -> None:
+    monkeypatch.setattr(command, "PART_ROWS", 9)
+    users, out = tmp_path / "users.txt", tmp_path / "out.parquet"
+    users.write_text("\n".join(ALL))
+    with monkeypatch.context() as patch:
+        stop_after(patch, searches=3)
+        with pytest.raises(KeyboardInterrupt):
+            command.run(bundle, 3, out, users=users)
+    change(bundle, out, users)
+    assert not list(tmp_path.glob(".*"))
+
+
+SECOND = """
+import sys
+from pathlib import Path
+from pipelines import recall as command
+from pipelines.errors import DataError
+command.PART_ROWS = 9
+try:
+    command.run(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+except DataError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("k", [3, 2])
+def test_two_processes_never_work_on_one_output(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k: int
+) -> None:
+    """Of the same inputs (k = 3) or of others: the second is refused and takes nothing from the first."""
+    monkeypatch.setattr(command, "PART_ROWS", 9)
+    out = tmp_path / "out[1]*.parquet"
+    said: list[str] = []
+    original = Recaller.recall_users
+
+    def recall_users(self: Recaller, query_rows, chosen, **options):  # type: ignore[no-untyped-def]
+        if query_rows[0] == 6:  # in the midst: two parts are done, the third is begun
+            before = sorted(tmp_path.rglob("*"))
+            second = [sys.executable, "-c", SECOND, str(bundle), str(k), str(out)]
+            said.append(subprocess.run(second, capture_output=True, text=True, timeout=60, check=True).stdout)
+            assert sorted(tmp_path.rglob("*")) == before
+        return original(self, query_rows, chosen, **options)
+
+    monkeypatch.setattr(Recaller, "recall_users", recall_users)
+    command.run(bundle, 3, out)
+    assert said == [f"{out}: another process is working on it; wait for it, or name another --out\n"]
+    check(out, ALL, 3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", out.name]
+
+
+def test_a_lock_that_its_holder_removed_meanwhile_is_taken_anew(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other process ends between this one's opening of the lock and its locking: two could then hold one each."""
+    hidden, original, seen = tmp_path / ".out.parquet.parts", fcntl.flock, []
+
+    def flock(handle: int, operation: int) -> None:
+        if not seen:
+            shutil.rmtree(hidden)
+        original(handle, operation)
+        seen.append(hidden.exists())
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    command.run(bundle, 3, tmp_path / "out.parquet")
+    assert seen == [False, True]
+    check(tmp_path / "out.parquet", ALL, 3)
+
+
+def test_parts_of_another_output_are_left_alone(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "PART_ROWS", 9)
+    with monkeypatch.context() as patch:
+        stop_after(patch, searches=6)
+        with pytest.raises(KeyboardInterrupt):
+            command.run(bundle, 3, tmp_path / "out1.parquet")
+    before = sorted(tmp_path.rglob("*"))
+    command.run(bundle, 2, tmp_path / "out[1].parquet")
+    assert sorted(tmp_path.rglob("*")) == sorted([*before, tmp_path / "out[1].parquet"])
+
+
+def test_a_half_part_of_a_killed_process_goes_away(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out.parquet"
+    with monkeypatch.context() as patch:
+        stop_after(patch, searches=0)
+        with pytest.raises(KeyboardInterrupt):
+            command.run(bundle, 3, out)
+    (parts,) = tmp_path.glob(".out.parquet.parts/*/")
+    (parts / ".000007.parquet.1.partial").write_text("half")
+    with monkeypatch.context() as patch:
+        stop_after(patch, searches=0)
+        with pytest.raises(KeyboardInterrupt):
+            command.run(bundle, 3, out)
+    assert not list(parts.glob("*.partial"))
+    command.run(bundle, 3, out)
+    check(out, ALL, 3)
+
+
+def test_a_taken_output_is_refused_before_any_work(bundle: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.parquet"
+    out.write_text("precious")
+    with pytest.raises(OutputExistsError):
+        command.run(bundle, 3, out)
+    assert out.read_text() == "precious"
+    command.run(bundle, 3, out, overwrite=True)
+    check(out, ALL, 3)
+
+
+def test_k_must_be_positive(bundle: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="--k must be at least 1, got 0"):
+        command.run(bundle, 0, tmp_path / "out.parquet")

@@ -1,0 +1,442 @@
+"""A small path through the commands: features of every kind, a run, a bundle whose towers need only TensorFlow."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from pipelines.bundles import bulk_recall, export
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.vocabulary import as_strings
+from pipelines.errors import DataError
+from pipelines.ingest import prepare
+from pipelines.training import check, stage, train
+from serving.bundle.reader import Bundle
+from serving.files.staging import OutputExistsError
+from serving.recall.loading import open_recaller
+from serving.recall.query import RecallQuery
+from towers.config.recipe import Config, parse_config
+from towers.config.sections import Columns, DataConfig
+from towers.errors import ConfigError
+
+FEATURES = {
+    "query": {
+        "user_id": {"kind": "id"},
+        "history": {"kind": "history", "max_length": 5, "pooling": "attention"},
+        "age": {"kind": "numeric"},
+        "city": {"kind": "categorical"},
+        "device": {"kind": "categorical", "mask_share": 0.5},
+        "hour": {"kind": "hour", "mask_share": 0.5},
+    },
+    "candidate": {
+        "item_id": {"kind": "id", "dimension": 6},
+        "genres": {"kind": "multi", "max_length": 3, "dimension": 3},
+        "title": {"kind": "text"},
+        "maker": {"kind": "hashed", "buckets": 7},
+        "price": {"kind": "numeric", "log": True},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 users, 20 items, attributes of every type with gaps in them; prepared as `dataset`."""
+    folder = tmp_path_factory.mktemp("world")
+    rng = np.random.default_rng(0)
+    users, items = 40, 20
+    pl.DataFrame(
+        {
+            "user_id": [f"u{u}" for u in range(users)],
+            "age": [None if u == 3 else float(20 + u) for u in range(users)],
+            "city": [None if u == 4 else ["Köln", "Oslo"][u % 2] for u in range(users)],
+        }
+    ).write_parquet(folder / "users.parquet")
+    pl.DataFrame(
+        {
+            "item_id": [f"i{i}" for i in range(items)],
+            "genres": [["a", "b"][: i % 3] for i in range(items)],
+            "title": [f"Story {i % 5} of item" for i in range(items)],
+            "maker": [None if i == 2 else f"m{i % 4}" for i in range(items)],
+            "price": [None if i == 1 else float(i) for i in range(items)],
+        }
+    ).write_parquet(folder / "items.parquet")
+    taken = [(u, i) for u in range(users) for i in rng.choice(items - 1, 8, replace=False)]  # nobody takes i19
+    pl.DataFrame(
+        {
+            "user_id": [f"u{u}" for u, _ in taken],
+            "item_id": [f"i{i}" for _, i in taken],
+            "timestamp": rng.permutation(len(taken)) * 1000 + 1_600_000_000,
+            "device": rng.choice(["phone", "desk"], len(taken)),
+        }
+    ).write_parquet(folder / "events.parquet")
+    prepare.run(
+        DataConfig(split="global_time"),
+        folder / "events.parquet",
+        folder / "dataset",
+        items=folder / "items.parquet",
+        users=folder / "users.parquet",
+    )
+    return folder
+
+
+def recipe(**sections: object) -> Config:
+    model = {"dimension": 8, "combine": "concat", "query_layers": [16], "cross_layers": 1, "query_dropout": 0.1}
+    raw = {"features": FEATURES, "model": model, "train": {"epochs": 2, "batch_size": 32, "metric": "recall@5"}}
+    return parse_config({**raw, **sections})
+
+
+def plain(**sections: object) -> Config:
+    """For what asks nothing of the features: a run in a second."""
+    ids = {"query": {"user_id": {"kind": "id"}}, "candidate": {"item_id": {"kind": "id"}}}
+    train = {"epochs": 2, "batch_size": 128, "metric": "recall@5"}
+    return parse_config({"features": ids, "model": {"dimension": 4}, "train": train, **sections})
+
+
+@pytest.fixture(scope="module")
+def exported(world: Path) -> Path:
+    train.run(recipe(), world / "dataset", world / "run")
+    export.run(world / "run", world / "bundle")
+    return world / "bundle"
+
+
+def test_saved_towers_need_only_tensorflow_and_equal_training(world: Path, exported: Path) -> None:
+    """Raw features of every item and user, through a process that knows nothing of this project."""
+    trained = export.load_run(world / "run")
+    data = trained.dataset
+    raw = {
+        "candidate": {
+            "item_id": data.items["item_id"].to_list(),
+            "genres": [(list(g or []) + [""] * 3)[:3] for g in data.items["genres"].to_list()],
+            "title": data.items["title"].to_list(),
+            "maker": data.items["maker"].fill_null("").to_list(),
+            "price": data.items["price"].fill_null(float("nan")).to_list(),
+        }
+    }
+    offsets, seen = export.seen(data, ("train", "valid"))
+    names = data.items["item_id"].to_list()
+    histories = [[names[i] for i in seen[a:b]][-5:] for a, b in itertools.pairwise(offsets)]
+    raw["query"] = {
+        "user_id": data.users["user_id"].to_list(),
+        "history": [line + [""] * (5 - len(line)) for line in histories],
+        "age": data.users["age"].fill_null(float("nan")).to_list(),
+        "city": data.users["city"].fill_null("").to_list(),
+        "device": [""] * len(histories),
+        "hour": [-1] * len(histories),
+    }
+    (world / "raw.json").write_text(json.dumps(raw))
+    program = """
+import json, sys
+import numpy as np, tensorflow as tf
+raw = json.load(open(sys.argv[1]))
+types = {"age": tf.float32, "price": tf.float32, "hour": tf.int64}
+for side, columns in raw.items():
+    tower = tf.saved_model.load(f"{sys.argv[2]}/{side}_tower").signatures["serving_default"]
+    out = tower(**{name: tf.constant(values, types.get(name, tf.string)) for name, values in columns.items()})
+    np.save(f"{sys.argv[3]}/{side}.npy", out["embeddings"].numpy())
+assert not {"towers", "pipelines", "serving", "tensorflow_recommenders", "tf_keras"} & set(sys.modules)
+"""
+    arguments = [str(world / "raw.json"), str(exported), str(world)]
+    # -I: no working directory on the path, so the project itself cannot be imported by accident.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+    done = subprocess.run([sys.executable, "-I", "-c", program, *arguments], capture_output=True, env=environment)
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    bundle = Bundle.open(exported)
+    items = np.load(world / "candidate.npy")
+    wanted = np.asarray(bundle.item_vectors)
+    rows = [names.index(item) for item in bundle.item_ids]
+    np.testing.assert_allclose(items[rows], wanted, atol=1e-5 * np.linalg.norm(wanted, axis=1).max())
+    queries = np.load(world / "query.npy")
+    wanted = np.asarray(bundle.query_vectors)
+    known = [data.users["user_id"].to_list().index(query) for query in bundle.query_ids]
+    np.testing.assert_allclose(queries[known], wanted, atol=1e-5 * np.linalg.norm(wanted, axis=1).max())
+    # The vectors do depend on what went in.
+    assert len(np.unique(wanted.round(4), axis=0)) > 30
+
+
+def test_the_bundle_holds_what_a_service_may_know(world: Path, exported: Path) -> None:
+    bundle, data = Bundle.open(exported), Dataset.open(world / "dataset")
+    known = {name: set() for name in bundle.query_ids}
+    ids, names = data.users["user_id"].to_list(), data.items["item_id"].to_list()
+    for split in ("train", "valid"):
+        events = data.events(split)
+        for user, item in zip(events.user, events.item, strict=True):
+            known[ids[user]].add(names[item])
+    for row, name in enumerate(bundle.query_ids):
+        assert {bundle.item_ids[int(i)] for i in bundle.seen(row)} == known[name]
+    # i19 has no event, but features: it is recalled through them.
+    assert "i19" in list(bundle.item_ids)
+
+
+def test_a_run_that_lost_its_data_set_says_so(world: Path, exported: Path, tmp_path: Path) -> None:
+    summary = json.loads((world / "run" / "summary.json").read_text())
+    moved = tmp_path / "run"
+    moved.mkdir()
+    (moved / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(DataError, match="not a data set"):
+        export.run(moved, tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+    with pytest.raises(DataError, match=r"no summary\.json"):
+        export.run(tmp_path / "nothing", tmp_path / "bundle")
+    with pytest.raises(OutputExistsError):
+        export.run(world / "run", exported)
+
+
+MISFITS = [
+    (
+        {"query": {"aeg": {"kind": "numeric"}}},
+        r"features\.query\.aeg: the data set has no column 'aeg'.*did you mean 'age'",
+    ),
+    ({"query": {"city": {"kind": "numeric"}}}, r"features\.query\.city\.kind: 'numeric' reads number.*string column"),
+    ({"candidate": {"genres": {"kind": "categorical"}}}, r"features\.candidate\.genres\.kind.*kinds that fit: multi"),
+    ({"candidate": {"h": {"kind": "history"}}}, r"features\.candidate\.h\.kind: 'history' describes a query"),
+    ({"query": {"a": {"kind": "id"}, "b": {"kind": "id"}}}, r"features\.query: one feature of kind 'id' at most"),
+    ({"query": {"class": {"kind": "categorical", "column": "city"}}}, r"features\.query\.class: .*call it 'f_class'"),
+    ({"query": {}}, r"features\.query: needs at least one feature"),
+    ({"query": {"u": {"kind": "id", "column": "age"}}}, r"features\.query\.u\.column"),
+]
+
+
+@pytest.mark.parametrize(("features", "message"), MISFITS)
+def test_features_that_the_data_cannot_feed_are_refused(world: Path, features: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check.run(parse_config({"features": features}), world / "dataset")
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"data": {"split": "random"}}, r"data\.split: the recipe says 'random'"),
+        ({"data": {"min_user_events": 9}}, r"data\.min_user_events: the recipe says 9"),
+        ({"train": {"weighted": True}}, r"train\.weighted: the data set has no weights"),
+    ],
+)
+def test_a_recipe_at_odds_with_the_data_set_is_refused(world: Path, sections: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check.run(parse_config(sections), world / "dataset")
+
+
+def test_features_are_derived_where_the_recipe_has_none(world: Path) -> None:
+    settled = check.run(Config(), world / "dataset").features
+    assert {name: f.kind for name, f in (settled.query or {}).items()} == {
+        "user_id": "id",
+        "history": "history",
+        "age": "numeric",
+        "city": "categorical",
+        "device": "categorical",
+    }
+    assert {name: f.kind for name, f in (settled.candidate or {}).items()} == {
+        "item_id": "id",
+        "genres": "multi",
+        "title": "categorical",
+        "maker": "categorical",
+        "price": "numeric",
+    }
+
+
+def test_an_unfinished_run_goes_on_and_refit_trains_on_both_splits(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = plain(data={"refit": True})
+    real = stage._fit
+
+    def stopped(name: str, *arguments: object, **keywords: object) -> object:
+        if name == "refit":
+            raise KeyboardInterrupt
+        return real(name, *arguments, **keywords)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(stage, "_fit", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        train.run(config, world / "dataset", world / "refit")
+    assert not (world / "refit").exists()
+    with pytest.raises(DataError, match="unfinished run of another recipe"):
+        train.run(plain(), world / "dataset", world / "refit")
+    stages: list[str] = []
+
+    def watched(name: str, *arguments: object, **keywords: object) -> object:
+        stages.append(name)
+        return real(name, *arguments, **keywords)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(stage, "_fit", watched)
+    summary = train.run(config, world / "dataset", world / "refit")
+    assert stages == ["refit"]  # the choice of the epoch was not made twice
+    data = Dataset.open(world / "dataset").manifest
+    assert [s["examples"] for s in summary["stages"]] == [
+        data.events["train"],
+        data.events["train"] + data.events["valid"],
+    ]
+    assert summary["stages"][1]["epochs"] == summary["stages"][0]["best_epoch"]
+    assert not list(world.glob(".refit*"))
+
+
+def test_the_same_seed_gives_the_same_weights(world: Path, exported: Path, tmp_path: Path) -> None:
+    (tmp_path / "dataset").symlink_to(world / "dataset")
+    train.run(recipe(), tmp_path / "dataset", tmp_path / "run")
+    export.run(tmp_path / "run", tmp_path / "bundle")
+    first, second = Bundle.open(exported), Bundle.open(tmp_path / "bundle")
+    np.testing.assert_array_equal(first.item_vectors, second.item_vectors)
+    assert first.manifest.model_version == second.manifest.model_version
+
+
+def test_check_shows_features_that_can_be_pasted_into_a_recipe(world: Path) -> None:
+    settled = check.run(Config(), world / "dataset")
+    pasted = parse_config(tomllib.loads(check.describe(settled)))
+    assert pasted.features == settled.features
+    assert "derived from the data set" in check.describe(Config())
+
+
+def test_numbers_as_categories_are_written_each_by_itself() -> None:
+    column = pl.Series([1995.0, 1998.5, None, -3.0, 1e20])
+    assert as_strings(column).to_list() == ["1995", "1998.5", None, "-3", "1e+20"]
+    assert as_strings(pl.Series([7, None])).to_list() == ["7", None]
+
+
+def test_what_training_never_saw_is_not_served_as_if_learnt(world: Path, tmp_path: Path) -> None:
+    """An item with one feature, which no training item has; a user of a city nobody else lives in."""
+    items = pl.read_parquet(world / "items.parquet").select("item_id", "title")
+    strange = pl.DataFrame({"item_id": ["i-new"], "title": ["Unheard"]})
+    pl.concat([items, strange]).write_parquet(tmp_path / "items.parquet")
+    users = pl.read_parquet(world / "users.parquet").select("user_id", "city")
+    nobody = pl.DataFrame({"user_id": ["u-new"], "city": ["Atlantis"]})
+    pl.concat([users, nobody]).write_parquet(tmp_path / "users.parquet")
+    prepare.run(
+        DataConfig(),
+        world / "events.parquet",
+        tmp_path / "dataset",
+        items=tmp_path / "items.parquet",
+        users=tmp_path / "users.parquet",
+    )
+    features = {
+        "query": {"user_id": {"kind": "id"}, "city": {"kind": "categorical"}},
+        "candidate": {"item_id": {"kind": "id"}, "title": {"kind": "categorical"}},
+    }
+    config = parse_config({"features": features, "train": {"epochs": 1, "batch_size": 32}})
+    train.run(config, tmp_path / "dataset", tmp_path / "run")
+    export.run(tmp_path / "run", tmp_path / "bundle")
+    bundle = Bundle.open(tmp_path / "bundle")
+    assert "i-new" not in list(bundle.item_ids)
+    assert "i19" in list(bundle.item_ids)  # without events, but its title is known from others
+    assert "u-new" not in list(bundle.query_ids)
+    recaller = open_recaller(tmp_path / "bundle")
+    assert recaller.recall(RecallQuery(features={"city": "Atlantis"}, k=3)).source == "popular"
+    assert recaller.recall(RecallQuery(features={"city": "Oslo"}, k=3)).source == "features"
+
+
+def test_a_finished_stage_is_not_trained_again(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill between the final weights and the publishing rename."""
+    monkeypatch.setattr(train, "publish", lambda *paths: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        train.run(plain(), world / "dataset", tmp_path / "run")
+    monkeypatch.undo()
+    monkeypatch.setattr(stage, "_fit", lambda *arguments: pytest.fail("trained again"))
+    summary = train.run(plain(), world / "dataset", tmp_path / "run")
+    assert summary["stages"][0]["epochs"] == 2
+    assert (tmp_path / "run" / "checkpoints" / "final.index").exists()
+
+
+def test_the_run_records_what_the_data_set_was_prepared_with(world: Path, tmp_path: Path) -> None:
+    prepare.run(DataConfig(min_user_events=2, split="random"), world / "events.parquet", tmp_path / "dataset")
+    settled = check.run(Config(), tmp_path / "dataset")
+    assert settled.data.min_user_events == 2
+    assert check.run(settled, tmp_path / "dataset") == settled
+
+
+def test_derived_features_of_equal_names_are_told_apart(world: Path, tmp_path: Path) -> None:
+    events = pl.read_parquet(world / "events.parquet").rename({"user_id": "uid"})
+    events = events.with_columns(history=pl.col("device"), user_id=pl.col("device"))
+    events.write_parquet(tmp_path / "events.parquet")
+    items = pl.read_parquet(world / "items.parquet").select("item_id", pl.col("price").alias("a b"))
+    items.with_columns(pl.col("a b").alias("a-b")).write_parquet(tmp_path / "items.parquet")
+    columns = Columns(user="uid", item="item_id")
+    files = {"items": tmp_path / "items.parquet"}
+    prepare.run(DataConfig(columns=columns), tmp_path / "events.parquet", tmp_path / "dataset", **files)
+    settled = check.run(Config(), tmp_path / "dataset").features
+    query, candidate = settled.query or {}, settled.candidate or {}
+    assert {name: (f.kind, f.column) for name, f in query.items()} == {
+        "user_id": ("id", None),
+        "history": ("history", None),
+        "device": ("categorical", "device"),
+        "history_2": ("categorical", "history"),
+        "user_id_2": ("categorical", "user_id"),
+    }
+    assert {name: f.column for name, f in candidate.items()} == {"item_id": None, "a_b": "a b", "a_b_2": "a-b"}
+
+
+@pytest.mark.parametrize("model", [{}, {"combine": "concat", "query_layers": [4]}], ids=["sum", "layers"])
+def test_a_request_of_unlearnt_values_is_answered_by_popularity(
+    world: Path, tmp_path: Path, model: dict[str, object]
+) -> None:
+    """Though "missing" is learnt, by masks and by gaps in a number, and layers have biases: it is no information."""
+    query = {
+        "user_id": {"kind": "id", "mask_share": 0.5},
+        "city": {"kind": "categorical", "mask_share": 0.5},
+        "age": {"kind": "numeric"},
+        "device": {"kind": "categorical", "mask_share": 0.5},
+    }
+    features = {"query": query, "candidate": {"item_id": {"kind": "id"}}}
+    config = parse_config({"features": features, "model": model, "train": {"epochs": 1, "batch_size": 32}})
+    train.run(config, world / "dataset", tmp_path / "run")
+    export.run(tmp_path / "run", tmp_path / "bundle")
+    recaller = open_recaller(tmp_path / "bundle")
+    for features_sent in ({"city": "Atlantis"}, {"city": "Atlantis", "device": "toaster"}):
+        assert recaller.recall(RecallQuery(user_id="nobody", features=features_sent, k=3)).source == "popular"
+    for features_sent in ({"city": "Oslo"}, {"age": 30.0}, {"city": "Atlantis", "device": "phone"}):
+        assert recaller.recall(RecallQuery(features=features_sent, k=3)).source == "features"
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_run_that_is_being_trained_is_left_alone(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: bool
+) -> None:
+    real = stage._fit
+
+    def second(*arguments: object) -> object:
+        monkeypatch.setattr(stage, "_fit", real)
+        with pytest.raises(DataError, match="another process is training this run"):
+            train.run(plain(), world / "dataset", tmp_path / "run", resume=resume)
+        return real(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(stage, "_fit", second)
+    train.run(plain(), world / "dataset", tmp_path / "run")
+    assert (tmp_path / "run" / "config.toml").is_file()
+    assert not list(tmp_path.glob(".run*"))
+
+
+def test_fresh_discards_unfinished_work(world: Path, tmp_path: Path) -> None:
+    (tmp_path / ".run.unfinished" / "checkpoints").mkdir(parents=True)
+    (tmp_path / ".run.unfinished" / "key").write_text("of another recipe")
+    with pytest.raises(DataError, match="--fresh"):
+        train.run(plain(), world / "dataset", tmp_path / "run")
+    train.run(plain(), world / "dataset", tmp_path / "run", resume=False)
+    assert (tmp_path / "run" / "summary.json").is_file()
+
+
+def test_overwrite_replaces_only_its_like(world: Path, exported: Path) -> None:
+    for overwritten in (world / "dataset", exported, world / "events.parquet", world):
+        with pytest.raises(OutputExistsError, match=r"no directory with summary\.json"):
+            train.run(plain(), world / "dataset", overwritten, overwrite=True)
+    with pytest.raises(OutputExistsError, match=r"no directory with dataset\.json"):
+        prepare.run(DataConfig(), world, world, overwrite=True)
+    with pytest.raises(OutputExistsError, match=r"no directory with manifest\.json"):
+        export.run(world / "run", world / "run", overwrite=True)
+    with pytest.raises(OutputExistsError, match="is a directory"):
+        bulk_recall.run(exported, 2, exported, overwrite=True)
+    assert Bundle.open(exported).manifest.items > 0
+    assert Dataset.open(world / "dataset").manifest.items == 20
+
+
+def test_validation_events_that_all_repeat_training_choose_no_epoch(tmp_path: Path) -> None:
+    rounds = [(f"u{u}", f"i{u % 3}", 1_600_000_000 + 100 * turn + u) for turn in range(10) for u in range(6)]
+    pl.DataFrame(rounds, schema=["user_id", "item_id", "timestamp"], orient="row").write_csv(tmp_path / "events.csv")
+    prepare.run(DataConfig(duplicates="keep"), tmp_path / "events.csv", tmp_path / "dataset")
+    sections = {"train": {"epochs": 2, "batch_size": 8}, "model": {"dimension": 4}}
+    (only,) = train.run(parse_config(sections), tmp_path / "dataset", tmp_path / "run")["stages"]
+    assert (only["epochs"], only["metric"], only["best_metric"]) == (2, "", None)
+    with pytest.raises(ConfigError, match=r"data\.refit: the data set has no validation targets"):
+        check.run(parse_config({**sections, "data": {"refit": True}}), tmp_path / "dataset")

@@ -1,0 +1,78 @@
+"""Folding: the new bundle answers as the old one did with its live changes, and replays only what came after."""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from pipelines.bundles import fold
+from pipelines.errors import DataError
+from serving.bundle.encoder import Encoder
+from serving.bundle.reader import Bundle
+from serving.catalogue.journal import Journal
+from serving.catalogue.updates import Live
+from serving.recall.query import RecallQuery
+from serving.recall.recaller import Recaller
+from serving.search.exact import ExactIndex
+from tests.support.worlds.serving import ITEMS, copied_towers, save_towers, write_world
+
+
+def opened(path: Path, live: Live) -> Recaller:
+    bundle = Bundle.open(path)
+    recaller = Recaller(bundle, ExactIndex(bundle.item_vectors), Encoder.of_queries(bundle), live.users)
+    live.attach(recaller.catalogue)
+    return recaller
+
+
+def test_a_folded_bundle_answers_as_the_old_one_with_its_changes(tmp_path: Path) -> None:
+    save_towers(tmp_path / "towers")
+    attributes = pl.DataFrame({"item_id": [f"i{row}" for row in range(ITEMS)], "year": list(range(ITEMS))})
+    segments = pl.DataFrame({"segment": ["no"], "rows": [[9, 5, 40]], "counts": [[7, 6, 5]]})
+    write_world(
+        tmp_path / "old",
+        item_attributes=attributes,
+        write_towers=copied_towers(tmp_path / "towers"),
+        segmented_by="country",
+        popular_segments=segments,
+    )
+    live = Live(Journal.open(tmp_path / "state"), Encoder.of_items)
+    old = opened(tmp_path / "old", live)
+    live.put(
+        old.catalogue, [("new", {"group": "g1", "place": 0.9}, {"year": 7}), ("i5", {"group": "g2", "place": 2.0}, {})]
+    )
+    live.delete(["i9", "i1", "never there"])
+    manifest = fold.run(tmp_path / "old", tmp_path / "state", tmp_path / "folded")
+    assert manifest.items == ITEMS + 1 - 2 and manifest.live is not None
+    live.put(old.catalogue, [("later", {"group": "g1", "place": 3.0}, {})])
+    folded = opened(tmp_path / "folded", live)
+    assert len(folded.catalogue.live.view.living) == 1, "only what came later is replayed"
+    queries = [
+        *(RecallQuery(user_id=f"u{n}", k=70) for n in range(13)),
+        RecallQuery(features={"country": "g1"}, k=70),
+        RecallQuery(k=70),
+        RecallQuery(segment="no", k=70),
+    ]
+    for query in queries:
+        before, after = old.recall(query), folded.recall(query)
+        assert sorted(before.ids) == sorted(after.ids)
+        np.testing.assert_array_equal(before.scores, after.scores)
+    year = folded.bundle.item_attributes.filter(pl.col("item_id") == "new")["year"]
+    assert year.to_list() == [7]
+    for user in range(12):
+        names = [folded.bundle.item_names[row] for row in folded.bundle.seen(user).tolist()]
+        assert names == [f"i{row}" for row in old.bundle.seen(user).tolist() if row not in (1, 9)]
+
+
+def test_without_a_journal_there_is_nothing_to_fold(tmp_path: Path) -> None:
+    write_world(tmp_path / "old")
+    with pytest.raises(DataError, match=r"no journal\.sqlite in it"):
+        fold.run(tmp_path / "old", tmp_path / "nothing", tmp_path / "new")
+
+
+def test_a_bundle_without_items_is_none(tmp_path: Path) -> None:
+    write_world(tmp_path / "old")
+    live = Live(Journal.open(tmp_path / "state"), Encoder.of_items)
+    live.delete([f"i{row}" for row in range(ITEMS)])
+    with pytest.raises(DataError, match="every item of it was deleted"):
+        fold.run(tmp_path / "old", tmp_path / "state", tmp_path / "new")

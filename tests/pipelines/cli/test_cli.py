@@ -1,0 +1,333 @@
+"""The command line: its words, its exit codes, its one line on a mistake, and what it leaves unimported."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import typer
+
+from pipelines.cli import app, exit_codes
+from pipelines.errors import DataError
+from serving.errors import BundleError, RequestError
+from serving.files.staging import OutputExistsError
+from towers.config.recipe import Config
+from towers.errors import ConfigError
+
+# The module that does the work of each verb.
+VERBS = {
+    "synth": "pipelines.synthetic.synth",
+    "losses": "pipelines.cli.losses",
+    "samplers": "pipelines.cli.samplers",
+    "check": "pipelines.training.check",
+    "prepare": "pipelines.ingest.prepare",
+    "train": "pipelines.training.train",
+    "tune": "pipelines.tuning.tune",
+    "export": "pipelines.bundles.export",
+    "index": "pipelines.bundles.build_index",
+    "report": "pipelines.evaluation.report",
+    "recall": "pipelines.bundles.bulk_recall",
+    "serve": "pipelines.service.serve",
+    "query": "pipelines.service.query",
+    "demo": "pipelines.cli.demo",
+    "doctor": "pipelines.cli.doctor",
+}
+
+
+def towers(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    """Runs `towers words…` in this process; gives its exit code."""
+    monkeypatch.setattr(sys, "argv", ["towers", *words])
+    with pytest.raises(SystemExit) as ended:
+        app.main()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def module_of(words: list[str]) -> str:
+    """Which module does the work of some words."""
+    return "pipelines.bundles.renew" if "--prior-from" in words else VERBS[words[0]]
+
+
+def put_double(monkeypatch: pytest.MonkeyPatch, module: str, raises: BaseException | None = None) -> list[Any]:
+    """Replaces a module; gives the list that fills with its calls."""
+    calls: list[Any] = []
+
+    def run(*args: Any, **kwargs: Any) -> None:
+        calls.append((args, kwargs))
+        if raises is not None:
+            raise raises
+
+    double = ModuleType(module)
+    double.run = run  # type: ignore[attr-defined]
+    double.verdict = lambda *run: str(run)  # type: ignore[attr-defined]  # what `train` ends with
+    double.describe = lambda *result: str(result)  # type: ignore[attr-defined]  # what `check` prints of its result
+    package, _, name = module.rpartition(".")
+    monkeypatch.setitem(sys.modules, module, double)
+    monkeypatch.setattr(importlib.import_module(package), name, double, raising=False)
+    return calls
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "recipe.toml"
+    path.write_text("[data]\nmin_user_events = 3\n[train]\nepochs = 7\n")
+    return path
+
+
+def test_the_verbs_are_those_that_others_script() -> None:
+    assert sorted(command.callback.__name__ for command in app.app.registered_commands if command.callback) == sorted(
+        VERBS
+    )
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_shows_an_example_that_parses(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert towers(monkeypatch, verb, "--help") == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert "Example:" in lines
+    examples = [line.removeprefix("$ towers ").split() for line in lines if line.startswith("$ towers ")]
+    assert examples
+    (tmp_path / "recipes").mkdir()
+    for name in ("recipes/default.toml", "my.toml"):
+        (tmp_path / name).write_text("")
+    monkeypatch.chdir(tmp_path)
+    for words in examples:
+        assert words[0] == verb
+        calls = put_double(monkeypatch, module_of(words))
+        assert towers(monkeypatch, *words) == 0, words
+        assert len(calls) == 1
+
+
+def test_no_words_at_all_show_the_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert towers(monkeypatch) == 0
+    shown = capsys.readouterr().out
+    assert all(verb in shown for verb in VERBS)
+
+
+def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recipe: Path) -> None:
+    seven = Config.model_validate({"data": {"min_user_events": 3}, "train": {"epochs": 7}})
+    two = Config.model_validate({"data": {"min_user_events": 3}, "train": {"epochs": 2, "seed": 5}})
+    r, d, b, o = str(recipe), Path("d"), Path("b"), Path("o")
+    sources = "--events e --items i --users u --format pairs"
+    cases: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+        (
+            "synth --out o --users 5 --items 6 --events 7 --seed 8 --fashion 1.5 --overwrite",
+            (o,),
+            {"users": 5, "items": 6, "events": 7, "seed": 8, "fashion": 1.5, "overwrite": True},
+        ),
+        (f"check --config {r}", (seven, None), {}),
+        (f"check --config {r} --dataset d --set train.epochs=2 --set train.seed=5", (two, d), {}),
+        (
+            "prepare --events e --out o",
+            (Config().data, Path("e"), o),
+            {"items": None, "users": None, "format": "auto", "on_bad_rows": "error", "overwrite": False},
+        ),
+        (
+            f"prepare {sources} --config {r} --on-bad-rows skip --out o --overwrite",
+            (seven.data, Path("e"), o),
+            {"items": Path("i"), "users": Path("u"), "format": "pairs", "on_bad_rows": "skip", "overwrite": True},
+        ),
+        (f"train --dataset d --config {r} --out o", (seven, d, o), {"resume": True, "overwrite": False}),
+        (
+            f"train --dataset d --config {r} --set train.epochs=2 --set train.seed=5 --fresh --overwrite --out o",
+            (two, d, o),
+            {"resume": False, "overwrite": True},
+        ),
+        (
+            "tune --dataset d --out o",
+            (d, o),
+            {
+                "config": None,
+                "budget_minutes": None,
+                "trials": None,
+                "train_minutes": 15.0,
+                "metric": None,
+                "seed": 0,
+                "resume": True,
+                "overwrite": False,
+            },
+        ),
+        (
+            f"tune --dataset d --config {r} --set train.epochs=2 --set train.seed=5 --budget-minutes 5 --trials 9 "
+            "--train-minutes 3 --metric ndcg@5 --seed 4 --fresh --overwrite --out o",
+            (d, o),
+            {
+                "config": two,
+                "budget_minutes": 5.0,
+                "trials": 9,
+                "train_minutes": 3.0,
+                "metric": "ndcg@5",
+                "seed": 4,
+                "resume": False,
+                "overwrite": True,
+            },
+        ),
+        ("export --run r --out b --popular-by c", (Path("r"), b), {"popular_by": "c", "overwrite": False}),
+        ("export --bundle b --prior-from e --out o --overwrite", (b, Path("e"), o), {"overwrite": True}),
+        ("index --bundle b", (b,), {"target_recall": 0.98, "kind": "auto"}),
+        ("index --bundle b --target-recall 0.9 --kind scann", (b,), {"target_recall": 0.9, "kind": "scann"}),
+        ("report --bundle b --dataset d --out o --overwrite", (b, d, o), {"overwrite": True}),
+        ("recall --bundle b --k 9 --out o", (b, 9, o), {"users": None, "overwrite": False}),
+        ("recall --bundle b --k 9 --users u --out o", (b, 9, o), {"users": Path("u"), "overwrite": False}),
+        # What is not given is up to the variables, the settings file and the defaults (tests/serving/test_settings.py).
+        ("serve", (), dict.fromkeys(("bundle", "state", "host", "port", "workers", "keys", "config"))),
+        (
+            "serve --bundle b --host 0.0.0.0 --port 9000 --workers 4 --state s --keys k --config c",
+            (),
+            {"bundle": b, "host": "0.0.0.0", "port": 9000, "workers": 4}
+            | {"state": Path("s"), "keys": Path("k"), "config": Path("c")},
+        ),
+        ("query --bundle b --user 007", ("007",), {"bundle": b, "url": None, "k": 10}),
+        ("query --url http://x --user u --k 3", ("u",), {"bundle": None, "url": "http://x", "k": 3}),
+        ("query --url http://x --bundle b --user u", ("u",), {"bundle": b, "url": "http://x", "k": 10}),
+        ("demo", (Path("demo"),), {}),
+        ("doctor", (), {}),
+    ]
+    for name in ("TOWERS_HOST", "TOWERS_PORT", "TOWERS_WORKERS"):
+        monkeypatch.delenv(name, raising=False)
+    for line, args, kwargs in cases:
+        calls = put_double(monkeypatch, module_of(line.split()))
+        assert towers(monkeypatch, *line.split()) == 0, line
+        assert calls == [(args, kwargs)], line
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "export --out o",
+        "export --run r --bundle b --out o",
+        "export --bundle b --out o",
+        "export --run r --prior-from e --out o",
+    ],
+)
+def test_export_is_of_a_run_or_renews_a_bundle(
+    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert towers(monkeypatch, *words.split()) == 2
+    assert "give --run RUN, or both --bundle BUNDLE and --prior-from EVENTS" in capsys.readouterr().err
+
+
+def test_every_word_of_keys_reaches_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[Any, ...]] = []
+    for name in ("add", "show", "remove"):
+        monkeypatch.setattr(f"pipelines.service.keys.{name}", lambda *words, name=name: calls.append((name, *words)))
+    file = Path("k.toml")
+    for line in ("add --file k.toml --name n --role admin", "list --file k.toml", "remove --file k.toml --name n"):
+        assert towers(monkeypatch, "keys", *line.split()) == 0, line
+    assert calls == [("add", file, "n", "admin"), ("show", file), ("remove", file, "n")]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "line"),
+    [
+        (ConfigError("train.epochs: must be at least 1, got 0"), "train.epochs: must be at least 1, got 0"),
+        (DataError("u.data: row 3: no item"), "u.data: row 3: no item"),
+        (BundleError("b/manifest.json: missing"), "b/manifest.json: missing"),
+        (RequestError("k: must be at least 1", field="k"), "k: must be at least 1"),
+        (OutputExistsError("o already exists"), "o already exists"),
+        (
+            OSError(28, "No space left on device", "o/x.npy"),
+            "o/x.npy: No space left on device; make room, then give the same command again: no unfinished output is "
+            "left",
+        ),
+        (PermissionError(13, "Permission denied", "o"), "o: Permission denied"),
+        (DataError("first line\n  second line\n"), "first line second line"),
+    ],
+)
+def test_a_mistake_of_the_user_is_one_line_and_exit_2(
+    mistake: Exception, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_double(monkeypatch, VERBS["export"], raises=mistake)
+    assert towers(monkeypatch, "export", "--run", "r", "--out", "b") == exit_codes.USER_MISTAKE == 2
+    streams = capsys.readouterr()
+    assert (streams.out, streams.err) == ("", f"error: {line}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ("exprot", ["No such command 'exprot'", "Did you mean 'export'?", "towers --help"]),
+        ("export --run r", ["Missing option '--out'", "towers export --help"]),
+        ("export --rum r --out b", ["--rum", "--run"]),
+        ("prepare --events e --out o --format xml", ["'--format': 'xml' is not one of 'auto', 'csv'"]),
+        ("prepare --events e --out o --on-bad-rows drop", ["'--on-bad-rows'", "'error', 'skip'"]),
+        ("prepare --events e --out o --set data.seed=3", ["--set", "--config"]),
+        ("tune --dataset d --out o --set train.seed=3", ["--set", "--config"]),
+        ("tune --dataset d --out o --trials 0", ["'--trials'"]),
+        ("recall --bundle b --out o --k 0", ["'--k'"]),
+        ("serve --bundle b --port 70000", ["'--port'", "65535"]),
+        ("query --user u", ["--bundle / --url"]),
+        ("check --config missing.toml", ["missing.toml: no such recipe file"]),
+    ],
+)
+def test_a_wrong_word_is_one_line_and_exit_2(
+    words: str, parts: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if words.split()[0] in VERBS:
+        put_double(monkeypatch, VERBS[words.split()[0]])
+    assert towers(monkeypatch, *words.split()) == 2
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    assert streams.err.startswith("error: ")
+    assert streams.err.count("\n") == 1
+    assert [part for part in parts if part not in streams.err] == []
+
+
+def test_ctrl_c_says_what_is_kept_and_exits_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], recipe: Path
+) -> None:
+    put_double(monkeypatch, VERBS["train"], raises=KeyboardInterrupt())
+    assert towers(monkeypatch, "train", "--dataset", "d", "--config", str(recipe), "--out", "o") == 130
+    assert capsys.readouterr().err == f"interrupted; {app.KEPT['train']}\n"
+    put_double(monkeypatch, VERBS["export"], raises=KeyboardInterrupt())
+    assert towers(monkeypatch, "export", "--run", "r", "--out", "b") == 130
+    assert capsys.readouterr().err == "interrupted; no unfinished output is left\n"
+
+
+def test_the_unforeseen_is_one_line_and_a_traceback_only_on_request(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_double(monkeypatch, VERBS["export"], raises=ZeroDivisionError("division by zero"))
+    monkeypatch.delenv("TOWERS_DEBUG", raising=False)
+    assert towers(monkeypatch, "export", "--run", "r", "--out", "b") == 1
+    line = "error: unexpected ZeroDivisionError: division by zero; set TOWERS_DEBUG=1 for the traceback\n"
+    assert capsys.readouterr().err == line
+    monkeypatch.setenv("TOWERS_DEBUG", "1")
+    assert towers(monkeypatch, "export", "--run", "r", "--out", "b") == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith("Traceback")
+    assert shown.endswith(line)
+
+
+def test_a_model_error_counts_only_once_its_package_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert exit_codes.exit_code(_raiser(ConfigError("x")), kept="") == 2
+    monkeypatch.delitem(sys.modules, "towers.errors")
+    assert exit_codes.exit_code(_raiser(ConfigError("x")), kept="") == 1
+    assert "towers.errors" not in sys.modules
+    assert exit_codes.exit_code(_raiser(typer.BadParameter("x")), kept="") == 2
+
+
+def _raiser(error: Exception) -> Any:
+    def command() -> None:
+        raise error
+
+    return command
+
+
+def test_the_command_line_itself_loads_no_model_and_no_arrays() -> None:
+    heavy = ["tensorflow", "tensorflow_recommenders", "towers", "numpy", "polars", "fastapi", "pydantic"]
+    code = f"import sys, pipelines.cli.app; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_python_m_pipelines_is_the_same() -> None:
+    done = subprocess.run([sys.executable, "-m", "pipelines", "index"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "error: Missing option '--bundle'. (see towers index --help)\n"

@@ -1,0 +1,139 @@
+"""`towers demo` on a small world: every step, the real service, and what it shows."""
+
+import io
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from rich.console import Console
+
+from pipelines.cli import demo_service, demo_view
+from pipelines.errors import DataError
+from pipelines.synthetic import synth
+
+
+@pytest.mark.slow
+def test_the_whole_path_ends_with_answers_over_http(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipelines.cli import demo
+
+    monkeypatch.setenv("COLUMNS", "160")
+    out = tmp_path / "demo"
+    made = ("world/truth/item_vectors.npy", "dataset/dataset.json", "run/summary.json")
+    for name in (*made, "bundle/manifest.json", "report/report.json"):
+        (out / name).parent.mkdir(parents=True)
+        (out / name).touch()
+        (out / name).with_name("of an earlier demo").touch()
+    (out / "notes.txt").touch()
+
+    answers = demo.run(out, users=600, items=1_000, events=12_000, epochs=1)
+
+    assert sorted(path.name for path in out.rglob("of an earlier demo")) == []
+    assert sorted(path.name for path in out.iterdir()) == [
+        *(".dataset.baselines", "bundle", "dataset", "notes.txt", "report", "run", "service.log", "world"),
+    ]
+    assert [asked.answer["source"] for asked in answers] == ["user", "features", "history", "popular"]
+    assert [len(asked.answer["items"]) for asked in answers] == [demo.SHOWN] * 4
+    user, items = answers[0].body["user_id"], answers[0].answer["items"]
+    ids, titles = best_by_hand(out / "bundle", user, demo.SHOWN)
+    assert [item["id"] for item in items] == ids
+    shown = capsys.readouterr().out
+    assert [title for title in titles if title not in shown] == []
+    metrics = json.loads((out / "report" / "report.json").read_text())["metrics"]
+    assert {"exact", "index", "popularity", "item_knn", "best_attainable"} <= set(metrics)
+    for figures in metrics.values():
+        assert all(f"{figures[f'recall@{k}']['value']:.3f}" in shown for k in (10, 50, 100))
+    synth.run(tmp_path / "plain", users=600, items=1_000, events=12_000)
+    truths = [np.load(world / "truth" / "item_vectors.npy") for world in (out / "world", tmp_path / "plain")]
+    assert (truths[0] != truths[1]).any(), "the demo's world has fashion"
+    assert f"serve --bundle {out / 'bundle'}\n" in shown
+    assert f"{out / 'report' / 'report.json'}\n" in shown
+
+
+def test_the_recall_table_has_a_row_for_every_ranker_and_marks_the_strongest_baseline() -> None:
+    names = ("exact", "index", "popularity", "popularity_recent", "item_knn", "a_new_one", "best_attainable")
+    report = {
+        "metrics": {
+            name: {f"recall@{k}": {"value": (place + 1) / 10 + k / 10_000} for k in (10, 50, 100)}
+            for place, name in enumerate(names)
+        },
+        "counts": {"users": 7},
+        "baselines": {
+            "popularity_recent": {"title": "popularity of 14 days"},
+            "item_knn": {"title": "item-kNN of 50 neighbours"},
+            "left_out": {},
+        },
+        "strongest": {"ranker": "popularity_recent"},
+    }
+    written = io.StringIO()
+    Console(file=written, width=120).print(demo_view.recall_table(report))
+    rows = [[cell.strip() for cell in line.strip("│ ").split("│")] for line in written.getvalue().splitlines()]
+    assert rows[4:-1] == [
+        ["this model", "0.101", "0.105", "0.110"],
+        ["through its index", "0.201", "0.205", "0.210"],
+        ["popularity", "0.301", "0.305", "0.310"],
+        ["popularity of 14 days (strongest)", "0.401", "0.405", "0.410"],
+        ["item-kNN of 50 neighbours", "0.501", "0.505", "0.510"],
+        ["a new one", "0.601", "0.605", "0.610"],
+        ["best attainable", "0.701", "0.705", "0.710"],
+    ]
+
+
+def best_by_hand(bundle: Path, user: str, k: int) -> tuple[list[str], list[str]]:
+    """Ids and titles of the k best unseen items, by one dot product and its prior after the other over the files."""
+    row = pl.read_parquet(bundle / "query_ids.parquet")["query_id"].to_list().index(user)
+    ids = pl.read_parquet(bundle / "item_ids.parquet")["item_id"].to_list()
+    titles = pl.read_parquet(bundle / "item_attributes.parquet")["title"].to_list()
+    offsets, seen = np.load(bundle / "seen_offsets.npy"), np.load(bundle / "seen_items.npy")
+    masked = set(seen[offsets[row] : offsets[row + 1]].tolist())
+    query, vectors = np.load(bundle / "query_vectors.npy")[row], np.load(bundle / "item_vectors.npy")
+    prior, shares = json.loads((bundle / "manifest.json").read_text())["prior"], np.load(bundle / "item_prior.npy")
+    now = max(0.0, prior["now"] + prior["length"] * np.log1p(offsets[row + 1] - offsets[row]))
+    scores = [
+        (-float(np.dot(query, vector) + now * recent - prior["past"] * past), item)
+        for item, (vector, (recent, past)) in enumerate(zip(vectors, shares, strict=True))
+        if item not in masked
+    ]
+    best = [item for _, item in sorted(scores)[:k]]
+    return [ids[item] for item in best], [titles[item] for item in best]
+
+
+def test_a_service_that_does_not_start_is_named_with_its_last_line(tmp_path: Path) -> None:
+    log = tmp_path / "service.log"
+    with (
+        pytest.raises(DataError, match=r"ended with 2, see .*service\.log: error: .*no-bundle"),
+        demo_service.running(tmp_path / "no-bundle", log),
+    ):
+        pytest.fail("a service without a bundle became ready")
+    assert log.read_text().startswith("error: ")
+
+
+@pytest.fixture
+def refusing_service() -> Iterator[str]:
+    class Refuse(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(503)
+            self.end_headers()
+            self.wfile.write(b'{"error": {"code": "not_ready"}}')
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    server = HTTPServer(("127.0.0.1", 0), Refuse)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_an_answer_that_is_not_200_is_an_error_with_question_and_answer(refusing_service: str) -> None:
+    with pytest.raises(DataError, match=r"'user_id': 'u7'.*status 503.*not_ready"):
+        demo_service.ask(refusing_service, [("a known user", {"user_id": "u7"})])

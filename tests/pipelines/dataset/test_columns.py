@@ -1,0 +1,319 @@
+"""What becomes of columns: the same kinds from every format, lists, derived features, and how it is told."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipelines.dataset.column_lines import column_lines
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.list_text import separator_of
+from pipelines.dataset.manifest import DatasetManifest
+from pipelines.errors import DataError
+from pipelines.ingest import prepare
+from pipelines.training import check
+from towers.config.recipe import Config, load_config
+from towers.config.sections import DataConfig
+from towers.errors import ConfigError
+
+FORMATS = ("csv", "parquet", "jsonl")
+USERS, ITEMS = 1_050, 60
+GENRES = ("Drama", "War", "Film-Noir", "Sci-Fi")
+
+
+def write(frame: pl.DataFrame, path: Path) -> Path:
+    {".csv": frame.write_csv, ".parquet": frame.write_parquet, ".jsonl": frame.write_ndjson}[path.suffix](path)
+    return path
+
+
+def genres(item: int, separator: str = "|") -> str:
+    """One or two of four genres, by the item's number."""
+    return separator.join((GENRES[item % 4], GENRES[item // 4 % 4])[: 1 + (item % 4 != item // 4 % 4)])
+
+
+def frames() -> dict[str, pl.DataFrame]:
+    numbers = range(USERS)
+    events = range(4 * USERS)
+    return {
+        "users": pl.DataFrame(
+            {
+                "user_id": [f"u{n}" for n in numbers],
+                "occupation": [n % 21 for n in numbers],
+                "born": [1940 + n % 30 for n in numbers],
+                "visits": [n % 51 for n in numbers],
+                "income": [n % 7 + 0.5 for n in numbers],
+                "code": [n % 20 - 1.0 for n in numbers],
+                "zip": [f"{n * 89:05}" for n in numbers],
+                "nothing": pl.Series([None] * USERS, dtype=pl.String),
+            }
+        ),
+        "items": pl.DataFrame(
+            {
+                "item_id": [f"i{n}" for n in range(ITEMS)],
+                "genres": [genres(n) for n in range(ITEMS)],
+                "moods": [genres(n, " ; ") for n in range(ITEMS)],
+                "title": [f"Film | number {n}" for n in range(ITEMS)],
+                "rare": [n % 21 for n in range(ITEMS)],
+            }
+        ),
+        "events": pl.DataFrame(
+            {
+                "user_id": [f"u{n % USERS}" for n in events],
+                "item_id": [f"i{n * 7 % ITEMS}" for n in events],
+                "timestamp": [1_700_000_000 + n for n in events],
+                "rating": [n % 5 + 1 for n in events],
+                "device": [genres(n) for n in events],
+                "hour of day": [n % 24 for n in events],
+            }
+        ),
+    }
+
+
+def prepared(folder: Path, suffix: str, config: DataConfig | None = None, **changed: pl.DataFrame) -> DatasetManifest:
+    files = {name: write(frame, folder / f"{name}.{suffix}") for name, frame in {**frames(), **changed}.items()}
+    attributes = {name: files[name] for name in ("items", "users")}
+    return prepare.run(config or DataConfig(), files["events"], folder / f"out-{suffix}", overwrite=True, **attributes)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("columns")
+    for suffix in FORMATS:
+        prepared(folder, suffix)
+    return folder
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_every_format_gives_the_same_kinds_values_and_features(made: Path, suffix: str) -> None:
+    data = Dataset.open(made / f"out-{suffix}")
+    numbers = dict.fromkeys(("occupation", "born", "visits", "income", "code"), "number")
+    assert data.manifest.user_columns == {**numbers, "zip": "string", "nothing": "string"}
+    assert data.manifest.item_columns == {"genres": "list", "moods": "string", "title": "string", "rare": "number"}
+    assert data.manifest.event_columns == {"device": "list", "hour of day": "number"}
+    of_item = dict(zip(data.items["item_id"], data.items["genres"], strict=True))
+    assert {item: list(found) for item, found in of_item.items()} == {
+        f"i{n}": genres(n).split("|") for n in range(ITEMS)
+    }
+    context = data.context("train")
+    assert context is not None
+    times = data.events("train").time
+    assert times is not None
+    assert [list(found) for found in context["device"]] == [genres(int(t) - 1_700_000_000).split("|") for t in times]
+    settled = check.run(Config(), made / f"out-{suffix}").features
+    assert {name: each.kind for name, each in (settled.query or {}).items()} == {
+        "user_id": "id",
+        "history": "history",
+        "occupation": "categorical",
+        "born": "numeric",
+        "visits": "numeric",
+        "income": "numeric",
+        "code": "categorical",
+        "device": "multi",
+        "hour_of_day": "categorical",
+    }
+    assert {name: each.kind for name, each in (settled.candidate or {}).items()} == {
+        "item_id": "id",
+        "genres": "multi",
+        "moods": "categorical",
+        "title": "text",
+        "rare": "numeric",
+    }
+
+
+LINES = """\
+columns, and the features of a recipe that names none:
+  events  user_id      user ids
+  events  item_id      item ids
+  events  timestamp    time, in seconds
+  events  rating       weight of the event
+  events  device       multi: lists
+  events  hour of day  categorical: 24 different whole numbers in TRAIN rows: codes
+  users   occupation   categorical: 21 different whole numbers in 1,050 rows: codes
+  users   born         numeric: whole numbers, not all of them from -1 to 999
+  users   visits       numeric: 51 different whole numbers in 1,050 rows: too many for codes, or too rare
+  users   income       numeric: numbers with fractions
+  users   code         categorical: 20 different whole numbers in 1,050 rows: codes
+  users   zip          left out: 1,050 different words in 1,050 rows: a key; \
+--set features.query.zip.kind=hashed takes it in
+  users   nothing      left out: it has no value
+  items   genres       multi: lists
+  items   moods        categorical: 16 different texts in 60 rows; they look like lists separated by ';' \
+(see data.lists)
+  items   title        text: 60 different texts in 60 rows, most of several words
+  items   rare         numeric: 21 different whole numbers in 60 rows: too many for codes, or too rare"""
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_prepare_tells_of_each_column_what_it_became_and_why(
+    made: Path, tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = prepared(tmp_path, suffix)
+    said = capsys.readouterr().err
+    assert LINES.replace("TRAIN", f"{manifest.events['train']:,}") in said
+
+
+def test_check_tells_what_its_recipe_makes_of_each_column(made: Path) -> None:
+    recipe = {
+        "features": {
+            "query": {"derive": True, "occupation": False, "zip": {"kind": "hashed"}, "born": {"kind": "categorical"}},
+            "candidate": {"item_id": {"kind": "id"}, "genres": {"kind": "multi"}},
+        }
+    }
+    config = check.run(Config.model_validate(recipe), made / "out-csv")
+    told = [line.removeprefix("# ") for line in check.describe(config, made / "out-csv").splitlines()]
+    for line in (
+        "columns:",
+        "  events  timestamp    time, in seconds",
+        "  users   occupation   left out: the recipe does not name it (else categorical: 21 different whole numbers in "
+        "1,050 rows: codes)",
+        "  users   zip          hashed: feature 'zip' of the recipe",
+        "  users   born         categorical: feature 'born' of the recipe",
+        "  users   code         categorical: 20 different whole numbers in 1,050 rows: codes",
+        "  items   genres       multi: lists",
+        "  items   title        left out: the recipe does not name it (else text: 60 different texts in 60 rows, most "
+        "of several words)",
+    ):
+        assert line in told
+
+
+def test_a_time_without_an_order_and_a_type_are_told(tmp_path: Path) -> None:
+    events = frames()["events"].with_columns(action=pl.lit("buy"))
+    prepared(tmp_path, "csv", DataConfig(split="random"), events=events)
+    told = column_lines(Dataset.open(tmp_path / "out-csv"))
+    assert "  events  timestamp    time, not kept: split 'random' has no order" in told
+    assert "  events  action       type of the event: only data.event_types reads it" in told
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_data_lists_says_what_is_a_list_in_every_format(tmp_path: Path, suffix: str) -> None:
+    data = DataConfig(lists={"moods": ";", "genres": "", "device": ""})
+    manifest = prepared(tmp_path, suffix, data)
+    assert manifest.item_columns == {"genres": "string", "moods": "list", "title": "string", "rare": "number"}
+    assert manifest.event_columns["device"] == "string"
+    items = Dataset.open(tmp_path / f"out-{suffix}").items
+    # Without the blanks around a part.
+    assert {row["item_id"]: list(row["moods"]) for row in items.to_dicts()} == {
+        f"i{n}": genres(n).split("|") for n in range(ITEMS)
+    }
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize(
+    ("lists", "message"),
+    [
+        ({"genre": "|"}, r"data\.lists\.genre: no column of that name beside ids, time and weight; there are genres"),
+        ({"timestamp": "|"}, r"data\.lists\.timestamp: no column of that name"),
+    ],
+)
+def test_data_lists_of_a_column_that_is_not_there_is_refused(
+    tmp_path: Path, suffix: str, lists: dict[str, str], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        prepared(tmp_path, suffix, DataConfig(lists=lists))
+    assert not (tmp_path / f"out-{suffix}").exists()
+
+
+def test_data_lists_of_typed_numbers_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"data\.lists\.born: a list is made of text, and 'born' holds numbers"):
+        prepared(tmp_path, "parquet", DataConfig(lists={"born": "|"}))
+
+
+@pytest.mark.parametrize(
+    ("texts", "separator"),
+    [
+        (["a|b", "b|a", "a"], "|"),
+        (["a|b", "c|d", "a|c"], None),  # four parts in six places
+        (["a|b", "b|a", "a", "b"], None),  # half of them, not more
+        (["a, b", "b, a"], ","),
+        (["a|b"] * 9, None),  # one text however often
+        (["||", "|"], None),
+        ([None, "x/y", "y/x", None], "/"),
+        ([None], None),
+        ([], None),
+    ],
+)
+def test_texts_that_look_like_lists(texts: list[str | None], separator: str | None) -> None:
+    assert separator_of(pl.Series(texts, dtype=pl.String)) == separator
+
+
+PART = st.text("ab", min_size=1, max_size=1)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lists=st.lists(st.lists(PART, max_size=3), min_size=2, max_size=8),
+    separator=st.sampled_from(["|", ";"]),
+    said=st.booleans(),
+)
+def test_lists_written_as_text_come_back_from_every_format(
+    tmp_path: Path, lists: list[list[str]], separator: str, said: bool
+) -> None:
+    names = [f"i{n}" for n in range(len(lists))]
+    texts = [separator.join(each) or None for each in lists]
+    items = pl.DataFrame({"item_id": names, "tags": texts}, schema_overrides={"tags": pl.String})
+    events = pl.DataFrame({"user_id": ["u"] * len(names), "item_id": names, "place": items["tags"]})
+    different = set(texts) - {None}
+    holding = sum(separator in str(text) for text in different)
+    places = Counter(part for text in different for part in set(str(text).split(separator)))
+    looks = holding > len(different) / 2 and sum(places.values()) >= 2 * len(places)
+    said_lists = {"tags": separator, "place": separator} if said else {}
+    config = DataConfig(split="random", valid_share=0, test_share=0, lists=said_lists)
+    for suffix in FORMATS:
+        source = write(events, tmp_path / f"e.{suffix}")
+        prepare.run(config, source, tmp_path / "out", items=write(items, tmp_path / f"i.{suffix}"), overwrite=True)
+        data = Dataset.open(tmp_path / "out")
+        is_list = said or (looks and separator == "|")
+        assert data.manifest.item_columns == {"tags": "list" if is_list else "string"}
+        assert data.manifest.event_columns == {"place": "list" if is_list else "string"}
+        found = {row["item_id"]: row["tags"] for row in data.items.to_dicts()}
+        assert found == dict(zip(names, [each or None for each in lists] if is_list else texts, strict=True))
+
+
+def derived(made: Path, *overrides: str) -> dict[str, Any]:
+    (made / "empty.toml").touch()
+    settled = check.run(load_config(made / "empty.toml", overrides), made / "out-csv").features
+    assert settled.changes is None
+    return {name: each.model_dump(exclude_unset=True) for name, each in (settled.query or {}).items()}
+
+
+def test_an_override_changes_one_derived_feature_and_keeps_the_others(made: Path) -> None:
+    before = derived(made)
+    device = {"kind": "multi", "column": "device", "mask_share": 0.5}
+    assert before["device"] == device
+    for overrides, name, feature in (
+        (["features.query.device.max_length=3"], "device", {**device, "max_length": 3}),
+        (["features.query.history.max_length=7"], "history", {"kind": "history", "max_length": 7}),
+        (["features.query.born.kind=categorical"], "born", {"kind": "categorical", "column": "born"}),
+        (["features.query.zip.kind=hashed"], "zip", {"kind": "hashed", "column": "zip"}),
+        (
+            ["features.query.job.kind=hashed", "features.query.job.column=zip"],
+            "job",
+            {"kind": "hashed", "column": "zip"},
+        ),
+    ):
+        after = derived(made, *overrides)
+        assert after == {**before, name: feature}
+    without = derived(made, "features.query.born=", "features.query.history=")
+    assert without == {name: each for name, each in before.items() if name not in ("born", "history")}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "features.query.brn.log=true",
+            r"features\.query\.brn: no derived feature has this name; .*did you mean 'born'",
+        ),
+        ("features.query.zip=", r"features\.query\.zip: no derived feature has this name; there are user_id, history"),
+        ("features.query.born.buckets=3", r"features\.query\.born\.buckets: no such key"),
+        ("features.query.genres.kind=multi", r"features\.query\.genres: the data set has no column 'genres'"),
+        ("features.query.born.dimension=3", r"features\.query\.born\.dimension: model\.combine = 'sum'"),
+    ],
+)
+def test_a_change_that_the_data_set_cannot_follow_is_refused(made: Path, override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        derived(made, override)

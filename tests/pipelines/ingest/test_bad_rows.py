@@ -1,0 +1,328 @@
+"""Bad input: each case is an error that names file, column and row, or with skip a counted line in rejects.csv."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.errors import DataError
+from pipelines.ingest import prepare
+from towers.config.sections import Columns, DataConfig
+
+ALL_TRAIN = DataConfig(valid_share=0, test_share=0)
+HEADER = "user,item,time,rating\n"
+GOOD = "u1,a,1700000000,4\nu2,b,1700000001,5\n"
+
+# Name of the case: file, content, row, column, reason, value in rejects.csv. The good rows stand before it.
+CASES: dict[str, tuple[str, bytes, int, str, str, str | None]] = {
+    "null user": ("e.csv", (HEADER + GOOD + ",a,1700000002,3\n").encode(), 4, "user", "no id", None),
+    "null item": ("e.csv", (HEADER + GOOD + "u3,,1700000002,3\n").encode(), 4, "item", "no id", None),
+    "blank item": ("e.csv", (HEADER + GOOD + "u3,  ,1700000002,3\n").encode(), 4, "item", "an empty id", "  "),
+    "id with a line break": (
+        "e.csv",
+        (HEADER + GOOD + '"u\n3",a,1700000002,3\n').encode(),
+        4,
+        "user",
+        "an id with a line break",
+        "u\n3",
+    ),
+    "no time": ("e.csv", (HEADER + GOOD + "u3,a,,3\n").encode(), 4, "time", "no time", None),
+    "NaN time": ("e.csv", (HEADER + GOOD + "u3,a,nan,3\n").encode(), 4, "time", "no number", "nan"),
+    "time of another type": ("e.csv", (HEADER + GOOD + "u3,a,noon,3\n").encode(), 4, "time", "not a number", "noon"),
+    "mixed time units": (
+        "e.csv",
+        (HEADER + GOOD + "u3,a,1700000002000,3\n").encode(),
+        4,
+        "time",
+        "mixed time units",
+        "1700000002000",
+    ),
+    "weight of another type": (
+        "e.csv",
+        (HEADER + GOOD + "u3,a,1700000002,good\n").encode(),
+        4,
+        "rating",
+        "not a number",
+        "good",
+    ),
+    "NaN weight": ("e.csv", (HEADER + GOOD + "u3,a,1700000002,NaN\n").encode(), 4, "rating", "NaN or infinite", "NaN"),
+    "infinite weight": (
+        "e.csv",
+        (HEADER + GOOD + "u3,a,1700000002,inf\n").encode(),
+        4,
+        "rating",
+        "NaN or infinite",
+        "inf",
+    ),
+    "no weight": ("e.csv", (HEADER + GOOD + "u3,a,1700000002,\n").encode(), 4, "rating", "no weight", None),
+    "too many values": (
+        "e.csv",
+        (HEADER + GOOD + "u3,a,1700000002,3,9,9\n").encode(),
+        4,
+        "",
+        "6 values, the header has 4",
+        None,
+    ),
+    "not UTF-8": ("e.csv", (HEADER + GOOD + "caf\xe9,a,1700000002,3\n").encode("latin-1"), 4, "", "not UTF-8", None),
+    "not UTF-8 in lists": ("e.txt", b"u1 a\nu2 b\ncaf\xe9 c\n", 3, "", "not UTF-8", None),
+    "1 and 1.0 in text": ("e.csv", b"user,item\n1,a\n2,b\n1.0,c\n", 4, "user", "differ only by type", "1.0"),
+    "not a pair": ("e.txt", b"u1 a\nu2 b\n" + b"u a\n" * 100 + b"u3 c d\n", 103, "line", "expected two ids", "u3 c d"),
+    "JSON line cut off": (
+        "e.jsonl",
+        b'{"user":1,"item":2}\n{"user":2,"item":3}\n{"user":\n',
+        3,
+        "",
+        "not a JSON object",
+        '{"user":',
+    ),
+    "JSON ids 1 and '1'": (
+        "e.jsonl",
+        b'{"user":1,"item":2}\n{"user":2,"item":3}\n{"user":"1","item":2}\n',
+        3,
+        "user",
+        "ids that differ only by type",
+        '"1"',
+    ),
+    "JSON object for a number": (
+        "e.jsonl",
+        b'{"user":1,"item":2,"x":1}\n{"user":2,"item":3,"x":2}\n{"user":3,"item":2,"x":{}}\n',
+        3,
+        "x",
+        "wrong type",
+        "{}",
+    ),
+    "JSON no id": ("e.jsonl", b'{"user":1,"item":2}\n{"user":2,"item":3}\n{"item":2}\n', 3, "user", "no id", None),
+    "ratings.dat line too short": (
+        "ratings.dat",
+        b"1::2::3::8\n2::2::3::9\n1::3::4\n",
+        3,
+        "line",
+        "expected 4 values",
+        "1::3::4",
+    ),
+    "NaN in a context number": ("e.csv", b"user,item,km\n1,a,2\n2,b,3.5\n3,c,NaN\n", 4, "km", "NaN", "NaN"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_bad_row_is_named_or_skipped_and_counted(tmp_path: Path, case: str) -> None:
+    name, content, row, column, reason, value = CASES[case]
+    file = tmp_path / name
+    file.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        prepare.run(ALL_TRAIN, file, tmp_path / "out")
+    message = str(caught.value)
+    assert message.startswith(f"{file}, row {row}") and reason in message
+    assert f"column {column!r}" in message or not column
+    assert not (tmp_path / "out").exists()
+
+    manifest = prepare.run(ALL_TRAIN, file, tmp_path / "out", on_bad_rows="skip")
+    rejects = pl.read_csv(tmp_path / "out" / "rejects.csv", infer_schema=False)
+    assert manifest.rejected == rejects.height == 1
+    only = rejects.row(0, named=True)
+    assert (only["file"], only["row"], only["column"] or "", only["value"]) == (name, str(row), column, value)
+    assert reason in only["reason"]
+    items = Dataset.open(tmp_path / "out").items
+    assert items["train_count"].sum() == manifest.events["train"] >= 2
+
+
+def typed(frame: pl.DataFrame, tmp_path: Path) -> Path:
+    frame.write_parquet(tmp_path / "e.parquet")
+    return tmp_path / "e.parquet"
+
+
+@pytest.mark.parametrize(
+    ("bad", "column", "reason"),
+    [
+        ({"user": None}, "user", "no id"),
+        ({"time": None}, "time", "no time"),
+        ({"time": float("nan")}, "time", "no number"),
+        ({"rating": float("nan")}, "rating", "NaN or infinite"),
+        ({"km": float("nan")}, "km", "NaN or infinite"),
+        ({"km": float("inf")}, "km", "NaN or infinite"),
+        ({"time": 1e300}, "time", "mixed time units"),
+        ({"rating": 1e300}, "rating", "NaN or infinite"),
+    ],
+)
+def test_a_bad_row_of_a_parquet_file_is_named(tmp_path: Path, bad: dict[str, object], column: str, reason: str) -> None:
+    rows = [{"user": u, "item": "a", "time": 1.7e9, "rating": 3.0, "km": 1.0} for u in ("u1", "u2")]
+    file = typed(pl.DataFrame([*rows, {**rows[0], "user": "u3", **bad}]), tmp_path)
+    with pytest.raises(DataError, match=rf"e.parquet, row 3, column '{column}': {reason}"):
+        prepare.run(ALL_TRAIN, file, tmp_path / "out")
+    assert prepare.run(ALL_TRAIN, file, tmp_path / "out", on_bad_rows="skip").rejected == 1
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "reason"),
+    [
+        ("user", [[1], [2]], "ids are strings or whole numbers, got List"),
+        ("item", [True, False], "ids are strings or whole numbers, got Boolean"),
+        ("time", [True, False], "a time is a number or a date, got Boolean"),
+        ("rating", [[1], [2]], "a weight is a number, got List"),
+        ("place", [{"x": 1}, {"x": 2}], "is not supported; drop or convert it"),
+    ],
+)
+def test_a_parquet_column_of_a_wrong_type_is_refused(
+    tmp_path: Path, column: str, values: list[object], reason: str
+) -> None:
+    frame = pl.DataFrame({"user": ["u", "v"], "item": ["a", "b"], "time": [1, 2], "rating": [1, 2]})
+    file = typed(frame.with_columns(pl.Series(column, values)), tmp_path)
+    with pytest.raises(DataError, match=reason) as caught:
+        prepare.run(ALL_TRAIN, file, tmp_path / "out")
+    assert str(file) in str(caught.value) and repr(column) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["e.csv", "e.parquet", "e.jsonl", "e.txt"])
+def test_an_empty_file_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(DataError, match=f"{name}: the file is empty"):
+        prepare.run(ALL_TRAIN, tmp_path / name, tmp_path / "out", format="pairs" if name == "e.txt" else "auto")
+
+
+def test_a_file_with_a_header_only_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text(HEADER)
+    with pytest.raises(DataError, match=r"e.csv: there are no rows"):
+        prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out")
+
+
+@pytest.mark.parametrize("keep", [20, 200, -4])
+def test_a_truncated_parquet_file_is_refused(tmp_path: Path, keep: int) -> None:
+    file = typed(pl.DataFrame({"user": [f"u{n}" for n in range(500)], "item": list(range(500))}), tmp_path)
+    file.write_bytes(file.read_bytes()[:keep])
+    with pytest.raises(DataError, match=r"e.parquet: not a whole Parquet file"):
+        prepare.run(ALL_TRAIN, file, tmp_path / "out")
+
+
+@pytest.mark.parametrize("after", ["", 'u3,"c"\n', '"u3","c"\n', "u3,c\n" * 40_000])
+@pytest.mark.parametrize("row", ['"u2,b\n', 'u2,"b\n', '"u2","b\n', '"u""2","b""\n'])
+@pytest.mark.parametrize("before", ["", "u1,a\n", '\n"u\n1",a\n\n"u4","a, ""b\n"\n'])
+def test_a_quote_left_open_is_refused_with_the_row_on_which_it_opens(
+    tmp_path: Path, before: str, row: str, after: str
+) -> None:
+    (tmp_path / "e.csv").write_text("user,item\n" + before + row + after)
+    opened = before.count("\n") + 2
+    told = r": the quote that opens here is not closed: |: " if after else ": "
+    with pytest.raises(DataError, match=rf"e.csv, row {opened}: not valid CSV({told})"):
+        prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", on_bad_rows="skip")
+
+
+def test_the_row_is_that_of_the_open_quote_not_of_its_record(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text('user,item\nu1,a\n"u\n2","b\nu3,c\n')
+    with pytest.raises(DataError, match=r"e.csv, row 4: not valid CSV: the quote that opens here is not closed"):
+        prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("names", "hint"),
+    [
+        ("user_id,mvid,rating,timestamp", ""),
+        ("user_id,movie_ident,rating,timestamp", "; did you mean 'movie_ident'?"),
+        ("user_id,the_item,rating,time", "; did you mean 'the_item'?"),
+        ("user_id,tim,rating,item type", "; did you mean 'item type'?"),
+        ("user_id,item_rating,itemDate,ITEM_SCORE", ""),
+    ],
+)
+def test_a_missing_id_column_is_told_with_the_columns_there_are_and_never_a_rating_or_time(
+    tmp_path: Path, names: str, hint: str
+) -> None:
+    (tmp_path / "e.csv").write_text(f"{names}\nu1,a,4,1\n")
+    with pytest.raises(DataError) as caught:
+        prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out")
+    assert str(caught.value) == (
+        f"{tmp_path / 'e.csv'}: no column of item ids; it has {names.replace(',', ', ')}{hint}; name it: --set "
+        'data.columns.item=NAME, or item = "NAME" under [data.columns] of the recipe that --config names'
+    )
+
+
+def test_a_mistyped_id_column_is_never_taken_for_the_rating(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("user_id,film,rating\nu1,a,4\n")
+    for wanted, hint in (("ratings", ""), ("flim", "; did you mean 'film'?")):
+        with pytest.raises(DataError) as caught:
+            prepare.run(DataConfig(columns=Columns(item=wanted)), tmp_path / "e.csv", tmp_path / "out")
+        assert str(caught.value).endswith(f"(data.columns.item); it has user_id, film, rating{hint}")
+
+
+def items_file(tmp_path: Path, text: str) -> dict[str, Path]:
+    (tmp_path / "e.csv").write_text("user,item\nu1,a\nu2,b\nu2,zzz\n")
+    (tmp_path / "items.csv").write_text(text)
+    return {"items": tmp_path / "items.csv"}
+
+
+def test_an_event_with_an_unknown_item_is_a_bad_row(tmp_path: Path) -> None:
+    files = items_file(tmp_path, "item,title\na,A\nb,B\nc,C\n")
+    with pytest.raises(
+        DataError, match=r"e.csv, row 4, column 'item': an item that the items file does not have, got 'zzz'"
+    ):
+        prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", **files)
+    manifest = prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", **files, on_bad_rows="skip")
+    assert (manifest.items, manifest.rejected, manifest.events["train"]) == (3, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "row", "message"),
+    [
+        ("item,title\na,A\nb,B\nzzz,Z\na,again\n", 5, "column 'item': a duplicate row of this item, got 'a'"),
+        ("item,title\na,A\n,B\nb,B\nzzz,Z\n", 3, "column 'item': no id"),
+        ("item,price\na,1\nb,2\nzzz,nan\n", 4, "column 'price': NaN or infinite"),
+    ],
+)
+def test_a_bad_item_row_is_named_or_skipped(tmp_path: Path, text: str, row: int, message: str) -> None:
+    files = items_file(tmp_path, text)
+    with pytest.raises(DataError, match=f"items.csv, row {row}, {message}"):
+        prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", **files)
+    prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", **files, on_bad_rows="skip")
+    rejects = pl.read_csv(tmp_path / "out" / "rejects.csv")
+    assert rejects.row(0)[:2] == ("items.csv", row)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("item,train_count\na,1\n", "the column name 'train_count' is reserved"),
+        ("name,title\na,1\n", "no column of item ids; it has name, title"),
+        ("item,title\n", "items.csv: no row to read"),
+    ],
+)
+def test_an_items_file_that_cannot_be_one_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", **items_file(tmp_path, text))
+
+
+def test_a_user_with_one_event_is_refused_only_under_leave_last_out(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("user,item,time\nu1,a,1\nu1,b,2\nu2,a,3\nu3,a,4\nu3,b,5\nu3,c,6\n")
+    config = DataConfig(split="leave_last_out")
+    with pytest.raises(
+        DataError, match=r"e.csv, row 4, column 'user': the only event of its user.*min_user_events = 2.* 'u2'"
+    ):
+        prepare.run(config, tmp_path / "e.csv", tmp_path / "out")
+    manifest = prepare.run(config, tmp_path / "e.csv", tmp_path / "out", on_bad_rows="skip")
+    assert (manifest.users, manifest.rejected, manifest.events) == (2, 1, {"train": 2, "valid": 1, "test": 2})
+    config = DataConfig(split="leave_last_out", min_user_events=2)
+    assert prepare.run(config, tmp_path / "e.csv", tmp_path / "out", overwrite=True).rejected == 0
+    config = DataConfig(split="global_time", valid_share=0.2, test_share=0.2)
+    assert prepare.run(config, tmp_path / "e.csv", tmp_path / "out", overwrite=True).users == 3
+
+
+def test_a_stated_time_unit_refuses_larger_magnitudes_only(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("user,item,time\nu1,a,5\nu2,b,1700000000000\n")
+    with pytest.raises(DataError, match="row 3, column 'time': mixed time units: the column began with 's'"):
+        prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out")
+    with pytest.raises(DataError, match=r"row 3, column 'time': mixed time units: data.time_unit says 's'"):
+        prepare.run(ALL_TRAIN.model_copy(update={"time_unit": "s"}), tmp_path / "e.csv", tmp_path / "out")
+    stated = ALL_TRAIN.model_copy(update={"time_unit": "ms"})
+    assert prepare.run(stated, tmp_path / "e.csv", tmp_path / "out").time_unit == "ms"
+
+
+def test_bad_rows_are_found_beyond_the_first_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipelines.ingest.formats.delimited.BATCH_ROWS", 10)
+    lines = [f"u{n},i{n % 7},{1_700_000_000 + n},1" for n in range(95)]
+    lines[73] = "u73,i1,1700000073,1,too,many"
+    lines[91] = "u91,,1700000091,1"
+    (tmp_path / "e.csv").write_text(HEADER + "\n".join(lines) + "\n")
+    with pytest.raises(DataError, match=r"e.csv, row (75: 6 values|93, column 'item')"):
+        prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out")
+    manifest = prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", on_bad_rows="skip")
+    rejects = pl.read_csv(tmp_path / "out" / "rejects.csv")
+    assert sorted(rejects["row"].to_list()) == [75, 93]
+    assert (manifest.users, manifest.events["train"]) == (93, 93)

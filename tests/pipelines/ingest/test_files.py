@@ -1,0 +1,164 @@
+"""Which files a path means: files beside a file, lone lists, other separators, upper-case endings, reserved names."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.errors import DataError
+from pipelines.ingest import prepare
+from towers.config.sections import DataConfig
+
+ALL_TRAIN = DataConfig(valid_share=0, test_share=0)
+EVENTS = [("u1", "a"), ("u2", "b")]
+
+
+def opened(tmp_path: Path, events: Path, **options: object) -> Dataset:
+    prepare.run(ALL_TRAIN, events, tmp_path / "out", overwrite=True, **options)
+    return Dataset.open(tmp_path / "out")
+
+
+def pairs(data: Dataset) -> list[tuple[str, str]]:
+    train = data.events("train")
+    users, items = data.users["user_id"], data.items["item_id"]
+    return sorted((users[int(u)], items[int(i)]) for u, i in zip(train.user, train.item, strict=True))
+
+
+@pytest.mark.parametrize(("text", "format"), [("u1 a\nu2 b\n", "pairs"), ("u1 a b\nu2 b\n", "lightgcn")])
+def test_a_folder_with_one_text_file_is_read_as_that_file(tmp_path: Path, text: str, format: str) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "pairs.txt").write_text(text)
+    (source / "README.md").write_text("about")
+    data = opened(tmp_path, source)
+    assert data.manifest.source.format == format
+    assert pairs(data) == pairs(opened(tmp_path, source / "pairs.txt"))
+    (source / "more.txt").write_text(text)
+    with pytest.raises(DataError, match=r"cannot tell the format of README.md, more.txt, pairs.txt"):
+        opened(tmp_path, source)
+
+
+@pytest.mark.parametrize(
+    ("events", "items", "users"),
+    [
+        (("u.data", "u1\ta\t3\t5\nu2\tb\t4\t6\n"), ("u.item", None), ("u.user", "u1|24|M|writer|1\nu2|5|F|x|2\n")),
+        (
+            ("ratings.dat", "u1::a::3::5\nu2::b::4::6\n"),
+            ("movies.dat", "a::A::War\nb::B::War\nc::C::War\n"),
+            ("users.dat", "u1::F::1::1::1\nu2::M::1::1::1\n"),
+        ),
+        (
+            ("ratings.csv", "userId,movieId,rating,timestamp\nu1,a,3,5\nu2,b,4,6\n"),
+            ("movies.csv", "movieId,title,genres\na,A,War\nb,B,War\nc,C,War\n"),
+            None,
+        ),
+        (
+            ("x.inter", "user_id:token\titem_id:token\nu1\ta\nu2\tb\n"),
+            ("x.item", "item_id:token\ttitle:token\na\tA\nb\tB\nc\tC\n"),
+            ("x.user", "user_id:token\tage:float\nu1\t1\nu2\t2\n"),
+        ),
+    ],
+)
+def test_a_file_of_movielens_or_recbole_brings_the_files_beside_it(
+    tmp_path: Path, events: tuple[str, str], items: tuple[str, str | None], users: tuple[str, str] | None
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    movies = "".join(f"{item}|T||||{'|'.join('0' * 19)}\n" for item in "abc")
+    (source / items[0]).write_text(items[1] or movies)
+    (source / events[0]).write_text(events[1])
+    if users:
+        (source / users[0]).write_text(users[1])
+    # Of another RecBole set: not to be taken.
+    (source / "y.item").write_text("item_id:token\tname:token\nz\tZ\n")
+    data = opened(tmp_path, source / events[0])
+    assert data.items["item_id"].to_list() == ["a", "b", "c"] and "title" in data.items.columns
+    assert data.manifest.source.files == (events[0], items[0], *([users[0]] if users else []))
+    assert pairs(data) == EVENTS
+
+
+def test_a_plain_file_takes_nothing_from_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("user,item\nu1,a\nu2,b\n")
+    (tmp_path / "items.csv").write_text("item,title\nz,Z\n")
+    assert opened(tmp_path, tmp_path / "e.csv").manifest.source.files == ("e.csv",)
+
+
+@pytest.mark.parametrize("column", ["__row__", "__time__", "__number__"])
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl"])
+def test_a_column_with_a_name_of_the_reader_is_refused(tmp_path: Path, column: str, suffix: str) -> None:
+    frame = pl.DataFrame({"user": ["u"], "item": ["a"], column: [1]})
+    path = tmp_path / f"e.{suffix}"
+    {"csv": frame.write_csv, "parquet": frame.write_parquet, "jsonl": frame.write_ndjson}[suffix](path)
+    with pytest.raises(DataError, match=f"e.{suffix}: the column name '{column}' is reserved; rename that column"):
+        opened(tmp_path, path)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet"])
+def test_a_file_without_rows_is_refused_as_such(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"e.{suffix}"
+    frame = pl.DataFrame(schema={"user": pl.String, "item": pl.String})
+    if suffix == "parquet":
+        frame.write_parquet(path)
+    else:
+        frame.write_csv(path, separator="," if suffix == "csv" else "\t")
+    with pytest.raises(DataError, match=f"e.{suffix}: there are no rows"):
+        opened(tmp_path, path)
+
+
+@pytest.mark.parametrize("quote", ["", '"'])
+@pytest.mark.parametrize("separator", [";", "|", "\t"])
+def test_a_csv_with_another_separator_is_read(tmp_path: Path, separator: str, quote: str) -> None:
+    rows = [
+        tuple(f"{quote}{name}{quote}" for name in ("user", "item", "note")),
+        ("u1", "a", '"x,;|y"'),
+        ("u2", "b", ""),
+    ]
+    (tmp_path / "e.csv").write_text("".join(separator.join(row) + "\n" for row in rows))
+    (tmp_path / "i.csv").write_text(f"item{separator}title\na{separator}A, one\nb{separator}B\n")
+    data = opened(tmp_path, tmp_path / "e.csv", items=tmp_path / "i.csv")
+    assert pairs(data) == EVENTS and data.items["title"].to_list() == ["A, one", "B"]
+    context = data.context("train")
+    assert context is not None and context["note"].to_list() == ["x,;|y", None]
+
+
+def test_a_header_that_is_no_csv_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text('"user"x,item\nu1,a\n')
+    with pytest.raises(DataError, match=r"e.csv, row 1: not valid CSV"):
+        opened(tmp_path, tmp_path / "e.csv")
+
+
+def test_a_comma_wins_over_other_separators_in_names(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("user,item,a;b;c|d\nu1,a,1\nu2,b,2\n")
+    data = opened(tmp_path, tmp_path / "e.csv")
+    assert pairs(data) == EVENTS and data.manifest.event_columns == {"a;b;c|d": "number"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("E.CSV", "user,item\nu1,a\nu2,b\n"),
+        ("E.Tsv", "user\titem\nu1\ta\nu2\tb\n"),
+        ("E.JSONL", '{"user":"u1","item":"a"}\n{"user":"u2","item":"b"}\n'),
+        ("E.TXT", "u1 a\nu2 b\n"),
+        ("E.INTER", "user_id:token\titem_id:token\nu1\ta\nu2\tb\n"),
+    ],
+)
+@pytest.mark.parametrize("folder", [False, True])
+def test_endings_may_be_in_upper_case(tmp_path: Path, name: str, text: str, folder: bool) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / name).write_text(text)
+    (tmp_path / "I.CSV").write_text("item,title\na,A\nb,B\n")
+    data = opened(tmp_path, source if folder else source / name, items=tmp_path / "I.CSV")
+    assert pairs(data) == EVENTS
+
+
+def test_names_in_upper_case_mean_the_same(tmp_path: Path) -> None:
+    (tmp_path / "TRAIN.CSV").write_text("user_id,item_id\na,x\nb,y\nc,x\n")
+    (tmp_path / "Test.csv").write_text("user_id,item_id\na,y\n")
+    (tmp_path / "Items.CSV").write_text("item_id,title\nx,X\ny,Y\nz,Z\n")
+    manifest = prepare.run(DataConfig(valid_share=0.0), tmp_path, tmp_path / "out")
+    assert manifest.split.kind == "given"
+    assert manifest.events["test"] == 1
+    assert manifest.items == 3

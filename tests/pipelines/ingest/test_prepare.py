@@ -1,0 +1,221 @@
+"""`towers prepare` on small files with known answers: mapping, filters, order, manifest, and all or nothing."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.errors import DataError
+from pipelines.ingest import prepare
+from serving.files.staging import OutputExistsError
+from towers.config.sections import Columns, DataConfig
+
+EVENTS = """\
+user_id,item_id,time,rating,event_type,device
+u1,a,100,5,view,phone
+u2,b,200,3,buy,tv
+u1,b,300,4,buy,phone
+u3,c,400,1,view,
+u1,a,500,2,view,tv
+u2,a,600,5,view,phone
+u3,a,700,4,buy,phone
+u1,c,800,5,buy,tv
+"""
+
+
+def prepared(tmp_path: Path, text: str = EVENTS, **settings: object) -> Dataset:
+    file = tmp_path / "events.csv"
+    file.write_text(text)
+    prepare.run(DataConfig(**settings), file, tmp_path / "out", overwrite=True)
+    return Dataset.open(tmp_path / "out")
+
+
+def triples(data: Dataset, split: str) -> list[tuple[str, str, int]]:
+    events = data.events(split)
+    users, items = data.users["user_id"].to_list(), data.items["item_id"].to_list()
+    times = [0] * len(events) if events.time is None else events.time.tolist()
+    return [(users[u], items[i], t) for u, i, t in zip(events.user, events.item, times, strict=True)]
+
+
+def test_global_time_split_of_a_csv_is_sorted_numbered_and_counted(tmp_path: Path) -> None:
+    data = prepared(tmp_path, valid_share=0.2, test_share=0.2, duplicates="keep")
+    # 8 events, the last round(3.2) = 3 held out, of them round(1.6) = 2 test.
+    assert triples(data, "train") == [
+        ("u1", "a", 100),
+        ("u1", "b", 300),
+        ("u1", "a", 500),
+        ("u2", "b", 200),
+        ("u3", "c", 400),
+    ]
+    assert triples(data, "valid") == [("u2", "a", 600)]
+    assert triples(data, "test") == [("u1", "c", 800), ("u3", "a", 700)]
+    assert data.manifest.split.boundaries == {"valid": 600, "test": 700}
+    assert data.items.rows() == [("a", 2), ("b", 2), ("c", 1)]
+    assert data.users["user_id"].to_list() == ["u1", "u2", "u3"]
+    train = data.events("train")
+    assert train.offsets.tolist() == [0, 3, 4, 5]
+    assert train.history_end is not None and train.history_end.tolist() == [0, 1, 2, 3, 4]
+    assert train.weight is not None and train.weight.tolist() == [5, 4, 2, 3, 1]
+    context = data.context("train")
+    assert context is not None and context["device"].to_list() == ["phone", "phone", "tv", "tv", None]
+    assert data.manifest.time_unit == "s" and data.manifest.timed and data.manifest.weighted
+    assert data.manifest.event_columns == {"device": "string"}
+
+
+@pytest.mark.parametrize(("duplicates", "times"), [("first", [100]), ("last", [500]), ("keep", [100, 500])])
+def test_a_repeated_pair_keeps_the_event_asked_for(tmp_path: Path, duplicates: str, times: list[int]) -> None:
+    data = prepared(tmp_path, duplicates=duplicates, valid_share=0, test_share=0)
+    assert [time for user, item, time in triples(data, "train") if (user, item) == ("u1", "a")] == times
+    assert data.manifest.dropped.get("duplicates", 0) == 2 - len(times)
+
+
+def test_event_types_and_minimum_weight_keep_only_what_they_name(tmp_path: Path) -> None:
+    data = prepared(tmp_path, event_types=("buy",), min_weight=4, valid_share=0, test_share=0)
+    assert triples(data, "train") == [("u1", "b", 300), ("u1", "c", 800), ("u3", "a", 700)]
+    assert data.manifest.dropped == {"event_types": 4, "min_weight": 1}
+
+
+def test_minimum_counts_are_applied_until_nothing_changes(tmp_path: Path) -> None:
+    # d has one event; without it u4 has one; without u4 item c has one; without c, u3 has one; then a and b remain.
+    pairs = ["u1 a", "u1 b", "u2 a", "u2 b", "u3 a", "u3 c", "u4 c", "u4 d"]
+    text = "user,item\n" + "\n".join(pair.replace(" ", ",") for pair in pairs) + "\n"
+    data = prepared(tmp_path, text, min_user_events=2, min_item_events=2, valid_share=0, test_share=0)
+    assert {(u, i) for u, i, _ in triples(data, "train")} == {("u1", "a"), ("u1", "b"), ("u2", "a"), ("u2", "b")}
+    assert data.manifest.dropped == {"min_counts": 4}
+
+
+def test_named_columns_win_over_usual_names(tmp_path: Path) -> None:
+    text = "user,who,thing,when\nx,u1,a,5\nx,u2,b,6\n"
+    columns = Columns(user="who", item="thing", time="when")
+    data = prepared(tmp_path, text, columns=columns, valid_share=0, test_share=0)
+    assert triples(data, "train") == [("u1", "a", 5), ("u2", "b", 6)]
+    assert data.manifest.event_columns == {"user": "string"}
+
+
+@pytest.mark.parametrize(
+    ("header", "columns", "message"),
+    [
+        (
+            "person,item",
+            Columns(),
+            r"events.csv: no column of user ids; it has person, item; name it: --set data.columns.user=NAME",
+        ),
+        ("user,itm", Columns(), r"no column of item ids; .*did you mean 'itm'\?"),
+        ("user,item", Columns(time="tme"), r"no column 'tme' \(data.columns.time\); it has user, item"),
+        ("user,item,when", Columns(time="whn"), r"no column 'whn' .*did you mean 'when'\?"),
+        ("user,item", Columns(user="item"), r"column 'item' cannot be both data.columns.user and .item"),
+        ("user,user", Columns(), r"a column name comes twice"),
+    ],
+)
+def test_a_missing_column_names_the_file_its_columns_and_the_nearest(
+    tmp_path: Path, header: str, columns: Columns, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        prepared(tmp_path, f"{header}\n" + ",".join("12345"[: header.count(",") + 1]) + "\n", columns=columns)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"event_types": ("buy",)}, "data.event_types is set, but no column of types"),
+        ({"min_weight": 3.0}, "data.min_weight is set, but no weight column"),
+        ({"split": "global_time"}, "'global_time' needs a time column"),
+        ({"split": "leave_last_out"}, "'leave_last_out' needs a time column"),
+        ({"split": "given"}, "'given' needs a folder with train and test files"),
+        ({"min_user_events": 9}, "no event is left with data.min_user_events = 9"),
+    ],
+)
+def test_a_setting_that_the_file_cannot_serve_is_refused(
+    tmp_path: Path, settings: dict[str, object], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        prepared(tmp_path, "user,item\nu1,a\nu2,b\n", **settings)
+
+
+def test_event_types_that_match_nothing_list_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no event left to use; the types there are buy, view"):
+        prepared(tmp_path, event_types=("purchase",))
+
+
+def test_items_and_users_without_events_stay_and_attributes_have_kinds(tmp_path: Path) -> None:
+    (tmp_path / "events.csv").write_text("user_id,item_id\n1,7\n2,7\n2,8\n")
+    (tmp_path / "items.csv").write_text('id,title,price,zip\n8,"A, b",1.5,01234\n7,C,,99999\n9,New,2,1\n')
+    pl.DataFrame(
+        {"user_id": [2, 1, 3], "age": [30, None, 5], "vip": [True, False, None], "tags": [["x", "y"], [], None]}
+    ).write_parquet(tmp_path / "users.parquet")
+    out = tmp_path / "out"
+    config = DataConfig(valid_share=0, test_share=0)
+    files = {"items": tmp_path / "items.csv", "users": tmp_path / "users.parquet"}
+    manifest = prepare.run(config, tmp_path / "events.csv", out, **files)
+    data = Dataset.open(out)
+    assert data.items.rows() == [
+        ("7", 2, "C", None, "99999"),
+        ("8", 1, "A, b", 1.5, "01234"),
+        ("9", 0, "New", 2.0, "1"),
+    ]
+    assert data.users["user_id"].to_list() == ["2", "1", "3"]
+    assert data.users["age"].to_list() == [30, None, 5]
+    assert data.users["vip"].to_list() == ["true", "false", None]
+    assert data.users["tags"].to_list() == [["x", "y"], [], None]
+    assert manifest.item_columns == {"title": "string", "price": "number", "zip": "string"}
+    assert manifest.user_columns == {"age": "number", "vip": "string", "tags": "list"}
+    assert manifest.source.files == ("events.csv", "items.csv", "users.parquet")
+
+
+@pytest.mark.parametrize(
+    ("cells", "unit", "times"),
+    [
+        (["1700000000", "1700000060"], "s", [1700000000, 1700000060]),
+        (["1700000000000", "1700000060000"], "ms", [1700000000000, 1700000060000]),
+        (["1700000000000000", "1700000060000000"], "us", [1700000000000000, 1700000060000000]),
+        (["1700000000000000001", "1700000000000000002"], "ns", [1700000000000000001, 1700000000000000002]),
+        (["1700000000.0", "1700000060"], "s", [1700000000, 1700000060]),
+        (["1700000000.25", "1700000060"], "us", [1700000000250000, 1700000060000000]),
+        # 2024-03-01 is day 19,783 since 1970.
+        (["2024-03-01", "2024-03-01T00:00:01.5Z"], "us", [1709251200000000, 1709251201500000]),
+        (["2024-03-01 02:00:00+02:00", "2024-03-01T00:01"], "us", [1709251200000000, 1709251260000000]),
+    ],
+)
+def test_times_are_read_in_their_unit(tmp_path: Path, cells: list[str], unit: str, times: list[int]) -> None:
+    text = "user,item,time\n" + "".join(f"u,{place},{cell}\n" for place, cell in enumerate(cells))
+    data = prepared(tmp_path, text, valid_share=0, test_share=0)
+    time = data.events("train").time
+    assert time is not None and time.tolist() == times
+    assert data.manifest.time_unit == unit
+
+
+def test_the_same_input_gives_the_same_fingerprint_and_another_seed_another(tmp_path: Path) -> None:
+    fingerprints = [prepared(tmp_path, split="random", seed=seed).manifest.fingerprint for seed in (1, 1, 2)]
+    assert fingerprints[0] == fingerprints[1] != fingerprints[2]
+
+
+def test_a_failure_leaves_nothing_and_keeps_what_was_there(tmp_path: Path) -> None:
+    data = prepared(tmp_path)
+    before = (data.path / "dataset.json").read_text()
+    with pytest.raises(OutputExistsError, match="already exists"):
+        prepare.run(DataConfig(), tmp_path / "events.csv", tmp_path / "out")
+    (tmp_path / "events.csv").write_text("user,item\nu1,\n")
+    with pytest.raises(DataError):
+        prepare.run(DataConfig(), tmp_path / "events.csv", tmp_path / "out", overwrite=True)
+    assert (data.path / "dataset.json").read_text() == before
+    with pytest.raises(DataError):
+        prepare.run(DataConfig(), tmp_path / "events.csv", tmp_path / "new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["events.csv", "out"]
+
+
+def test_the_manifest_has_no_path_and_counts_every_file(tmp_path: Path) -> None:
+    data = prepared(tmp_path)
+    text = (data.path / "dataset.json").read_text()
+    assert str(tmp_path) not in text
+    files = {path.relative_to(data.path).as_posix() for path in data.path.rglob("*") if path.is_file()}
+    assert set(json.loads(text)["files"]) == files - {"dataset.json"}
+
+
+def test_arrays_have_the_types_of_the_contract(tmp_path: Path) -> None:
+    train = prepared(tmp_path).events("train")
+    found = {name: getattr(train, name).dtype for name in ("user", "item", "offsets", "time", "history_end", "weight")}
+    wanted = {"user": "int32", "item": "int32", "offsets": "int64", "time": "int64", "history_end": "int64"}
+    assert found == {name: np.dtype(dtype) for name, dtype in {**wanted, "weight": "float32"}.items()}

@@ -1,0 +1,126 @@
+"""The verdict: what it says for each conclusion, in the report and at the end of a training."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.heldout import heldout
+from pipelines.evaluation import report_table
+from pipelines.ingest import prepare
+from pipelines.rankers.verdict import Verdict, validation_verdict
+from towers.config.sections import DataConfig
+
+RECENT = "popularity of 60 days, users alike"
+ADVICE = (
+    "towers tune --dataset 'my data' --budget-minutes 20 --out tuned.toml searches for a recipe that does better; "
+    "docs/recipes.md says what each setting does"
+)
+# Value, interval of the difference; the line that is printed and the conclusion.
+CASES = [
+    (0.1205 + 0.0133, (0.0133, 0.0011, 0.0278), "0.1338: above", "0.0133 (0.0011 to 0.0278)", "proven better"),
+    (0.1205 + 0.0033, (0.0033, -0.0011, 0.0078), "0.1238: above", "0.0033 (-0.0011 to 0.0078)", "not proven better"),
+    (0.1205 + 0.0133, (0.0133, 0.0, 0.0278), "0.1338: above", "0.0133 (0.0000 to 0.0278)", "not proven better"),
+    (0.1205, (0.0, -0.001, 0.001), "0.1205: above", "0.0000 (-0.0010 to 0.0010)", "not proven better"),
+    (0.1205 - 0.0033, (-0.0033, -0.0078, 0.0011), "0.1172: below", "0.0033 (-0.0011 to 0.0078)", "not proven worse"),
+    (0.1205 - 0.0371, (-0.0371, -0.0442, -0.0299), "0.0834: below", "0.0371 (0.0299 to 0.0442)", "worse"),
+    (0.1205 - 0.0371, (-0.0371, -0.0742, 0.0), "0.0834: below", "0.0371 (0.0000 to 0.0742)", "not proven worse"),
+]
+
+
+@pytest.mark.parametrize(("value", "interval", "side", "by", "conclusion"), CASES)
+def test_each_conclusion_has_its_line(
+    value: float, interval: tuple[float, float, float], side: str, by: str, conclusion: str
+) -> None:
+    difference = dict(zip(("value", "low", "high"), interval, strict=True))
+    verdict = Verdict("recall@20", value, "popularity_recent", RECENT, 0.1205, difference)
+    assert verdict.conclusion == conclusion
+    assert verdict.text == f"recall@20 {side} the strongest baseline ({RECENT}: 0.1205) by {by}: {conclusion}"
+    content = verdict.content()
+    assert content == {
+        "metric": "recall@20",
+        "value": value,
+        "baseline": "popularity_recent",
+        "baseline_title": RECENT,
+        "baseline_value": 0.1205,
+        "difference": difference,
+        "conclusion": conclusion,
+        "text": verdict.text,
+    }
+    shown = report_table.head({"verdict": content}, Path("my data"))
+    assert shown == [verdict.text] + ([ADVICE] if "below" in side else [])
+
+
+@pytest.mark.parametrize(("ks", "k"), [((10, 20, 50), 20), ((5, 10, 50), 10), ((7,), 7), ((20, 50), 20)])
+def test_the_headline_is_20_or_the_second(ks: tuple[int, ...], k: int) -> None:
+    assert report_table.headline(ks) == k
+
+
+USERS, ITEMS = 30, 16
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """No order of time: only popularity over everything, item-kNN and EASE."""
+    folder = tmp_path_factory.mktemp("lists")
+    generator = np.random.default_rng(5)
+    lists: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
+    for user in range(USERS):
+        first, second, *others = generator.permutation(np.arange(1, ITEMS)).tolist()
+        lists["train"].append(f"{user} {first} {second} {others[0]}")
+        lists["valid"].append(f"{user} {others[1]}" if user % 3 else f"{user}")
+        lists["test"].append(f"{user} {others[2]}")
+    for name, lines in lists.items():
+        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    prepare.run(DataConfig(), folder, folder / "dataset", format="lightgcn")
+    return Dataset.open(folder / "dataset")
+
+
+def popularity_by_hand(data: Dataset, users: np.ndarray, metric: str, k: int) -> list[float]:
+    train, valid = data.events("train"), data.events("valid")
+    counts = np.bincount(train.item, minlength=data.manifest.items)
+    order = sorted(range(len(counts)), key=lambda item: (-counts[item], item))
+    figures = []
+    for user in users:
+        known, (target,) = set(train.item[train.user == user].tolist()), valid.item[valid.user == user].tolist()
+        top = [item for item in order if item not in known][:k]
+        rank = top.index(target) + 1 if target in top else None
+        gain = 0.0 if rank is None else {"recall": 1.0, "ndcg": 1 / math.log2(rank + 1), "precision": 1 / k}[metric]
+        figures.append(gain)
+    return figures
+
+
+@pytest.mark.parametrize("metric", ["recall", "ndcg", "precision"])
+def test_validation_is_judged_as_the_report_judges(data: Dataset, metric: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # With popularity alone the strongest is known.
+    monkeypatch.setattr("pipelines.rankers.item_knn.MAX_PAIRS", 0)
+    monkeypatch.setattr("pipelines.rankers.ease.MAX_ITEMS", 0)
+    users = heldout(data, "valid").users[::2]
+    baseline = float(np.mean(popularity_by_hand(data, users, metric, 4)))
+    assert 0 < baseline < 1
+    perfect = {"recall": 1.0, "ndcg": 1.0, "precision": 0.25}[metric]
+    line = validation_verdict(data, users, np.full(len(users), perfect), f"{metric}@4")
+    assert line.startswith(f"{metric}@4 {perfect:.4f}: above the strongest baseline (popularity")
+    assert line.endswith(": proven better")
+    given = float(line.split(": ")[2].split(")")[0])
+    # Users have three events each, so that popularity of events and of users are the same.
+    assert given == pytest.approx(baseline, abs=5e-5)
+    worse = validation_verdict(data, users, np.zeros(len(users)), f"{metric}@4")
+    assert worse.startswith(f"{metric}@4 0.0000: below the strongest baseline")
+
+
+@pytest.mark.parametrize(
+    ("values", "metric", "message"),
+    [
+        (3, "recall@20", "3 values for 20 users"),
+        (20, "recall", r"'recall'; expected NAME@K"),
+        (20, "recall@0", r"'recall@0'; expected NAME@K"),
+        (20, "auc@20", r"'auc'; allowed are recall, ndcg, hit_rate, mrr, precision"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(data: Dataset, values: int, metric: str, message: str) -> None:
+    users = heldout(data, "valid").users
+    with pytest.raises(ValueError, match=message):
+        validation_verdict(data, users, np.zeros(values), metric)

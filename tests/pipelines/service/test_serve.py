@@ -1,0 +1,126 @@
+"""`towers serve` below the app: a wrong address is one line before any work; what is no HTTP, or wants another one."""
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipelines.errors import DataError
+from pipelines.service import serve as command
+from tests.support.processes.running_service import RunningService
+from tests.support.worlds.serving import write_whole_world
+
+ABSENT = Path("no such bundle")
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield int(listener.getsockname()[1])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_taken_port_is_refused_before_the_bundle_is_opened(taken: int, workers: int) -> None:
+    with pytest.raises(DataError, match=rf"^--host 127\.0\.0\.1 --port {taken}: .*in use.*another --port"):
+        command.run(bundle=ABSENT, host="127.0.0.1", port=taken, workers=workers)
+
+
+@pytest.mark.parametrize("host", ["not..a..host", "x" * 70, "no-such-host.invalid", "[::1]", "a\0b", "192.0.2.1"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_host_that_cannot_be_listened_on_is_refused_before_the_bundle_is_opened(host: str, workers: int) -> None:
+    with pytest.raises(DataError, match=r"^--host .* --port 0: cannot listen there: \w") as caught:
+        command.run(bundle=ABSENT, host=host, port=0, workers=workers)
+    assert f"--host {host} " in str(caught.value)
+
+
+def test_the_command_ends_with_one_line_and_exit_code_2(taken: int) -> None:
+    words = [sys.executable, "-m", "pipelines", "serve", "--bundle", str(ABSENT), "--port", str(taken)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: --host 127.0.0.1 --port {taken}: ")
+    assert done.stderr.count("\n") == 1 and done.stdout == ""
+
+
+@pytest.fixture(scope="module")
+def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
+    """Of a service with each parser."""
+    folder = tmp_path_factory.mktemp("serve")
+    bundle = write_whole_world(folder)
+    with (
+        RunningService(bundle, log=folder / "one", http="httptools") as one,
+        RunningService(bundle, log=folder / "other", http="h11") as other,
+    ):
+        yield {http: int(each.url.rpartition(":")[2]) for http, each in (("httptools", one), ("h11", other))}
+
+
+def answers(port: int, sent: bytes) -> list[tuple[int, dict[str, str], bytes]]:
+    """Status, headers and body of every answer until the service closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(sent)
+        received = b"".join(iter(lambda: connection.recv(65_536), b""))
+    found = []
+    while received:
+        head, _, rest = received.partition(b"\r\n\r\n")
+        first, *lines = head.decode("ascii").split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        length = int(headers.get("content-length", len(rest)))  # h11's own goes to the end of the connection
+        found.append((int(first.split()[1]), headers, rest[:length]))
+        received = rest[length:]
+    return found
+
+
+POST = b"POST /recall HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+MALFORMED = {
+    "no HTTP at all": b"hello\r\n\r\n",
+    "a TLS handshake": bytes.fromhex("16030100a5010000a10303") + b"\0" * 50,
+    "unknown method": b"FETCH /recall HTTP/1.1\r\nHost: x\r\n\r\n",
+    "unknown version": b"GET /healthz HTTP/7.7\r\nHost: x\r\n\r\n",
+    "target that is no path": b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n",
+    "header without a colon": b"GET /healthz HTTP/1.1\r\nHost x\r\n\r\n",
+    "length that is no number": POST + b"Content-Length: ten\r\n\r\n{}",
+    "negative length": POST + b"Content-Length: -1\r\n\r\n{}",
+    "two lengths": POST + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+    "length and chunks": POST + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunk size that is no number": POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
+    "chunk longer than its size": POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{}{}{}\r\n0\r\n\r\n",
+    "wrong chunk for a path that reads none": POST.replace(b"/recall", b"/nowhere")
+    + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+    "address of 70,000 bytes": b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+}
+
+
+# h11 takes these: a method of its own gets 405 from the app, chunks go before a length.
+TAKEN_BY_H11 = {"unknown method", "unknown version", "target that is no path", "length and chunks"} | {
+    "address of 70,000 bytes"
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("http", "name"),
+    [("httptools", name) for name in MALFORMED] + [("h11", name) for name in MALFORMED if name not in TAKEN_BY_H11],
+)
+def test_malformed_http_gets_one_answer_and_the_end_of_the_connection(
+    ports: dict[str, int], http: str, name: str
+) -> None:
+    """The server's own, below the app: its text is not ours, its status is."""
+    ((status, headers, _),) = answers(ports[http], MALFORMED[name])
+    assert (status, headers["connection"]) == (400, "close")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("http", ["httptools", "h11"])
+def test_an_upgrade_is_refused_with_its_body(ports: dict[str, int], http: str) -> None:
+    body = POST + b"Content-Length: 2\r\n\r\n{}"
+    sent = POST + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    ((status, headers, answer),) = answers(ports[http], sent)
+    assert (status, headers["connection"]) == (400, "close")
+    message = "send HTTP/1.1 without Upgrade: no other protocol is spoken here"
+    assert json.loads(answer) == {"error": {"code": "invalid_http", "message": message, "field": None}}
+    assert headers["x-request-id"]

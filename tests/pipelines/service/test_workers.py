@@ -1,0 +1,181 @@
+"""The supervisor of `--workers N`: a dead worker comes back, one that cannot start is tried seldom, others go on."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from pipelines.service.workers import METRICS, shared_metrics
+from tests.support.paths import ROOT
+
+WAIT_S = 60  # far more than is promised: a test must not fail for a busy machine
+CODE = """
+import sys
+from functools import partial
+from pathlib import Path
+import uvicorn
+from tests.support.processes import supervised_app
+from pipelines.service import workers
+from pipelines.service.workers import Workers, shared_metrics
+workers.HUNG_S = 3
+if __name__ == "__main__":
+    directory = Path({directory!r})
+    config = uvicorn.Config(partial(supervised_app.make, directory), factory=True, port=0, workers=2)
+    with shared_metrics() as metrics:
+        socket = config.bind_socket()
+        (directory / "port").write_text(str(socket.getsockname()[1]))
+        (directory / "metrics").write_text(str(metrics))
+        Workers(config, [socket], metrics).run()
+"""
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not so after {WAIT_S} s: {what}"
+        time.sleep(0.05)
+
+
+class Supervised:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        script = directory / "main.py"
+        script.write_text(CODE.format(directory=str(directory)), encoding="utf-8")
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment.pop(METRICS, None)
+        self.process = subprocess.Popen(
+            [sys.executable, str(script)], stderr=subprocess.PIPE, start_new_session=True, env=environment
+        )
+
+    def starts(self) -> list[float]:
+        file = self.directory / "starts"
+        return [float(line) for line in file.read_text().split()] if file.exists() else []
+
+    def pids(self) -> set[int]:
+        """Who answers, in thirty tries."""
+        url = f"http://127.0.0.1:{(self.directory / 'port').read_text()}/"
+        found = set()
+        for _ in range(30):
+            try:
+                found.add(int(httpx.get(url, timeout=5).text))
+            except httpx.TransportError:
+                time.sleep(0.01)
+        return found
+
+    def stop(self) -> str:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        _, said = self.process.communicate(timeout=WAIT_S)
+        return said.decode()
+
+
+@pytest.fixture
+def supervised(tmp_path: Path) -> Iterator[Callable[[], Supervised]]:
+    made = []
+
+    def make() -> Supervised:
+        made.append(Supervised(tmp_path))
+        return made[-1]
+
+    yield make
+    for each in made:
+        if each.process.poll() is None:
+            os.killpg(each.process.pid, signal.SIGKILL)
+            each.process.communicate()
+
+
+@pytest.mark.long
+def test_a_killed_worker_comes_back_and_one_that_cannot_start_is_tried_seldom_beside_the_other(
+    supervised: Callable[[], Supervised], tmp_path: Path
+) -> None:
+    (tmp_path / "good").touch()
+    service = supervised()
+    until(lambda: len(service.starts()) == 2 and len(service.pids()) == 2, "two workers answer")
+    first, second = sorted(service.pids())
+    metrics = Path((tmp_path / "metrics").read_text())
+    (metrics / f"gauge_livesum_{first}.db").touch()
+    os.kill(first, signal.SIGKILL)
+    until(lambda: len(service.pids()) == 2, "the killed one is replaced")
+    assert second in service.pids() and first not in service.pids()
+    assert not (metrics / f"gauge_livesum_{first}.db").exists()
+
+    (tmp_path / "good").unlink()
+    (killed,) = service.pids() - {second}
+    before = len(service.starts())
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: len(service.starts()) >= before + 3, "it is tried again")
+    pauses = [later - earlier for earlier, later in zip(service.starts()[before:], service.starts()[before + 1 :])]  # noqa: B905
+    # After the first failure a second passes, after the next one two: at least.
+    assert pauses[0] > 1 and pauses[1] > 2
+    assert service.pids() == {second}
+    (tmp_path / "good").touch()
+    until(lambda: len(service.pids()) == 2, "it starts again once it can")
+    service.stop()
+    assert service.process.returncode == 0
+    assert not metrics.exists()
+
+
+@pytest.mark.long
+def test_a_worker_whose_event_loop_stands_still_is_replaced(
+    supervised: Callable[[], Supervised], tmp_path: Path
+) -> None:
+    (tmp_path / "good").touch()
+    service = supervised()
+    until(lambda: len(service.starts()) == 2 and len(service.pids()) == 2, "two workers answer")
+    before = service.pids()
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"http://127.0.0.1:{(tmp_path / 'port').read_text()}/hang", timeout=1)
+    until(lambda: len(service.starts()) == 3 and len(service.pids()) == 2, "the one that stands still is replaced")
+    assert len(service.pids() & before) == 1
+    assert "its event loop has stood still" in service.stop()
+
+
+@pytest.mark.long
+def test_sighup_reaches_each_worker_and_ends_none(supervised: Callable[[], Supervised], tmp_path: Path) -> None:
+    (tmp_path / "good").touch()
+    service = supervised()
+    until(lambda: len(service.starts()) == 2 and len(service.pids()) == 2, "two workers answer")
+    before = service.pids()
+    service.process.send_signal(signal.SIGHUP)
+    until(lambda: {path.name for path in tmp_path.glob("hup-*")} == {f"hup-{pid}" for pid in before}, "each has it")
+    service.process.send_signal(signal.SIGTTIN)
+    until(lambda: len(service.pids()) == 3, "one more answers")
+    service.process.send_signal(signal.SIGTTOU)
+    until(lambda: service.pids() == before, "it is gone again")
+    service.stop()
+
+
+@pytest.mark.long
+def test_where_no_worker_can_ever_start_the_command_ends_with_one_line(supervised: Callable[[], Supervised]) -> None:
+    service = supervised()
+    until(lambda: service.process.poll() is not None, "it ends")
+    said = service.stop()
+    assert service.process.returncode != 0
+    assert said.rstrip().endswith("DataError: no worker could start; the log above says why")
+    assert len(service.starts()) <= 3
+
+
+def test_the_directory_of_metrics_is_empty_at_the_start_and_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(METRICS, raising=False)
+    with shared_metrics() as directory:
+        assert os.environ[METRICS] == str(directory) and list(directory.iterdir()) == []
+        (directory / "counter_7.db").touch()
+    assert METRICS not in os.environ and not directory.exists()
+
+
+def test_an_operators_own_directory_is_emptied_of_metrics_and_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(METRICS, str(tmp_path / "own"))
+    (tmp_path / "own").mkdir()
+    for name in ("counter_7.db", "a letter.txt"):
+        (tmp_path / "own" / name).touch()
+    with shared_metrics() as directory:
+        assert [path.name for path in directory.iterdir()] == ["a letter.txt"]
+    assert os.environ[METRICS] == str(directory) == str(tmp_path / "own") and directory.exists()

@@ -1,0 +1,98 @@
+"""Losses that learn from the events' weights: what the data set must hold, and what weight 0 is to the others."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.ingest import prepare
+from pipelines.training import check, train
+from towers.config.losses import Bce
+from towers.config.recipe import parse_config
+from towers.config.sections import DataConfig
+from towers.errors import ConfigError
+
+
+def dataset(directory: Path, weight: Any) -> Path:
+    """40 users, 12 items, 10 events each; user u takes items of its parity with weight above 0."""
+    rows = [
+        (f"u{u}", f"i{(u * 3 + n) % 12}", 1000 + n, weight(u, (u * 3 + n) % 12)) for u in range(40) for n in range(10)
+    ]
+    frame = pl.DataFrame(rows, schema=["user", "item", "time", "rating"], orient="row")
+    if rows[0][3] is None:
+        frame = frame.drop("rating")
+    frame.write_csv(directory / "events.csv")
+    prepare.run(DataConfig(), directory / "events.csv", directory / "dataset")
+    return directory / "dataset"
+
+
+def impressions(user: int, item: int) -> int:
+    return 2 if (user + item) % 2 else 0
+
+
+THIRTEEN = {"name": "uniform", "negatives": 13, "distinct": True}
+REFUSED: list[tuple[dict[str, Any], Any, str]] = [
+    ({"loss": {"name": "bce"}}, lambda u, i: None, r"loss\.name = 'bce': the data set has no weights"),
+    ({"loss": {"name": "graded_hinge"}}, lambda u, i: 1, r"loss\.name = 'graded_hinge': every weight .* is 1; equal"),
+    ({"loss": {"name": "bce"}}, lambda u, i: i - 3, r"loss\.name = 'bce': weights must not be negative; .* is -3"),
+    ({"loss": {"name": "bce", "max_label": 1.5}}, impressions, r"loss\.max_label: .* the largest is 2; got 1\.5"),
+    (
+        {"loss": {"name": "full_softmax", "label_shares": "weight"}},
+        lambda u, i: None,
+        r"loss\.label_shares = 'weight': the data set has no weights",
+    ),
+    ({}, lambda u, i: 0, r"no training event has a weight above 0"),
+    (
+        {"sampler": THIRTEEN},
+        impressions,
+        r"sampler\.negatives: 13 distinct items, but only 12 were trained on",
+    ),
+    (
+        {
+            "sampler": {
+                "name": "mixed",
+                "parts": [{"name": "in_batch"}, {"name": "uniform", "negatives": 13, "distinct": True}],
+            }
+        },
+        impressions,
+        r"sampler\.parts\.1\.negatives: 13 distinct items",
+    ),
+]
+
+
+@pytest.mark.parametrize(("sections", "weight", "message"), REFUSED)
+def test_what_cannot_be_learnt_from_is_refused(
+    sections: dict[str, Any], weight: Any, message: str, tmp_path: Path
+) -> None:
+    path = dataset(tmp_path, weight)
+    with pytest.raises(ConfigError, match=message):
+        check.run(parse_config(sections), path)
+
+
+def test_the_largest_label_is_spelt_out(tmp_path: Path) -> None:
+    loss = check.run(parse_config({"loss": {"name": "bce"}}), dataset(tmp_path, impressions)).loss
+    assert isinstance(loss, Bce)
+    assert loss.max_label == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("loss", "all_of_them"), [("bce", True), ("graded_hinge", True), ("sampled_softmax", False)])
+def test_an_impression_is_a_label_or_no_example(loss: str, all_of_them: bool, tmp_path: Path) -> None:
+    path = dataset(tmp_path, impressions)
+    config = parse_config(
+        {
+            "loss": {"name": loss},
+            "model": {"dimension": 8},
+            "features": {"query": {"user_id": {"kind": "id"}}, "candidate": {"item_id": {"kind": "id"}}},
+            "train": {"batch_size": 32, "epochs": 2},
+        }
+    )
+    train.run(config, path, tmp_path / "run")
+    events = Dataset.open(path).events("train")
+    assert events.weight is not None
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["stages"][0]["examples"] == (len(events) if all_of_them else int(np.sum(events.weight > 0)))

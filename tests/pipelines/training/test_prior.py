@@ -1,0 +1,345 @@
+"""The prior of now along the whole path: chosen in training, stored beside the vectors, joined for recall, renewed."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from pipelines.bundles import build_index, export, renew
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.heldout import heldout, seen
+from pipelines.dataset.popularity import DAY_S
+from pipelines.errors import DataError
+from pipelines.evaluation import report
+from pipelines.ingest import prepare
+from pipelines.rankers.ranker import Served
+from pipelines.training import train
+from pipelines.training.check import check_recipe
+from serving.bundle.encoder import Encoder
+from serving.bundle.reader import Bundle
+from serving.errors import BundleError
+from serving.recall.loading import open_index, open_recaller
+from serving.recall.query import RecallQuery
+from serving.recall.recaller import Recaller
+from serving.search.scann import ScannIndex
+from towers.config.recipe import Config, parse_config
+from towers.config.sections import DataConfig
+from towers.errors import ConfigError
+
+USERS, ITEMS, DAYS, NEW_USERS = 300, 120, 100, 40
+
+
+def write_events(path: Path, seed: int = 0) -> None:
+    """Users of group g like items of group g; every ten days another tenth of the items is in fashion.
+
+    Forty users first appear in the last days, so that nothing is known of them but what is in fashion.
+    """
+    rng = np.random.default_rng(seed)
+    rows = []
+    for user in range(USERS):
+        first = DAYS - 9 if user < NEW_USERS else 0
+        for day in np.sort(rng.uniform(first, DAYS, 24)):
+            fashion = np.where(np.arange(ITEMS) % 10 == int(day // 10), 8.0, 1.0)
+            liking = np.where(np.arange(ITEMS) % 3 == user % 3, 6.0, 1.0)
+            item = rng.choice(ITEMS, p=fashion * liking / (fashion * liking).sum())
+            rows.append((f"u{user}", f"i{item}", 1_600_000_000 + int(day * DAY_S)))
+    frame = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+    frame.write_parquet(path)
+
+
+def recipe(epochs: int = 3, **model: object) -> Config:
+    return parse_config(
+        {
+            "model": {"dimension": 8, "prior": "validation", "norm_exponent": "validation", **model},
+            "optimizer": {"learning_rate": 0.02},
+            "train": {"epochs": epochs, "batch_size": 256, "metric": "recall@10"},
+        }
+    )
+
+
+def test_a_refit_for_timed_events_alone_trains_twice_where_there_are_times(world: Path) -> None:
+    config = recipe()
+    config = config.model_copy(update={"data": config.data.model_copy(update={"refit": "timed"})})
+    assert check_recipe(config, Dataset.open(world / "dataset")).data.refit is True
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`events.parquet`, `dataset`, `run` and `bundle` of the world with fashion."""
+    folder = tmp_path_factory.mktemp("fashion")
+    write_events(folder / "events.parquet")
+    prepare.run(DataConfig(), folder / "events.parquet", folder / "dataset")
+    train.run(recipe(), folder / "dataset", folder / "run")
+    export.run(folder / "run", folder / "bundle")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def without_prior(world: Path) -> Path:
+    """A bundle of the same data trained with no prior; its `run` beside it."""
+    folder = world / "without"
+    train.run(recipe(prior="off"), world / "dataset", folder / "run")
+    export.run(folder / "run", folder / "bundle")
+    return folder / "bundle"
+
+
+def stage(run: Path) -> dict[str, object]:
+    last: dict[str, object] = json.loads((run / "summary.json").read_text())["stages"][-1]
+    return last
+
+
+def by_hand(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Log shares now and in training of every item of the data set, from the formula: ``log(c / mean + 0.1)``."""
+    data, chosen = Dataset.open(folder / "dataset"), stage(folder / "run")["prior"]
+    assert isinstance(chosen, dict)
+    parts = [data.events(split) for split in ("train", "valid")]
+    end = max(int(part.time[-1:].max()) if part.time is None else int(part.time.max()) for part in parts)
+    window = np.inf if chosen["days"] is None else chosen["days"] * DAY_S
+    now = np.zeros(data.manifest.items)
+    events = [
+        (int(user), int(item))
+        for part in parts
+        for user, item, time in zip(part.user, part.item, part.time, strict=True)
+        if time > end - window
+    ]
+    active = np.bincount([user for user, _ in events], minlength=data.manifest.users)
+    for user, item in events:
+        now[item] += 1 / active[user] if chosen["users_alike"] else 1
+    past = np.bincount(data.events("train").item, minlength=data.manifest.items)
+    return np.log(now / now.mean() + 0.1), np.log(past / past.mean() + 0.1)
+
+
+def test_validation_finds_the_window_in_which_things_are_in_fashion(world: Path) -> None:
+    chosen = stage(world / "run")["prior"]
+    assert isinstance(chosen, dict)
+    assert chosen["days"] in (7, 14), "an item is in fashion for ten days"
+    assert chosen["now"] > 0
+
+
+def test_the_bundle_holds_the_log_shares_of_the_formula(world: Path) -> None:
+    bundle, data = Bundle.open(world / "bundle"), Dataset.open(world / "dataset")
+    row = [bundle.item_rows[item_id] for item_id in data.items["item_id"]]
+    now, past = by_hand(world)
+    assert bundle.item_prior is not None
+    np.testing.assert_allclose(bundle.item_prior[row], np.stack([now, past], axis=1), rtol=1e-5, atol=1e-6)
+
+
+def test_a_recalled_score_is_the_dot_product_and_the_prior(world: Path) -> None:
+    bundle = Bundle.open(world / "bundle")
+    prior = bundle.manifest.prior
+    assert prior is not None and bundle.item_prior is not None
+    recaller = Recaller(bundle, open_index(bundle))
+    user = next(name for name in bundle.query_names if bundle.has_vector(np.array([bundle.query_rows[name]]))[0])
+    row = bundle.query_rows[user]
+    recalled = recaller.recall(RecallQuery(user_id=user, k=5))
+    assert recalled.source == "user"
+    now = prior.now + prior.length * np.log1p(len(bundle.seen(row)))
+    scores = (
+        np.asarray(bundle.item_vectors, np.float64) @ bundle.query_vectors[row]
+        + max(now, 0.0) * bundle.item_prior[:, 0]
+        - prior.past * bundle.item_prior[:, 1]
+    )
+    scores[bundle.seen(row)] = -np.inf
+    best = np.argsort(-scores)[:5]
+    assert recalled.ids == [bundle.item_names[i] for i in best]
+    np.testing.assert_allclose(recalled.scores, scores[best], rtol=1e-4)
+
+
+def test_what_asks_for_likeness_has_no_prior(world: Path) -> None:
+    """`vector` queries, `similar_to` and `/embed` are those of the vectors alone, [D]."""
+    bundle = Bundle.open(world / "bundle")
+    recaller = Recaller(bundle, open_index(bundle), Encoder.of_queries(bundle))
+    vectors = np.asarray(bundle.item_vectors, np.float64)
+    vector = vectors[3]
+    recalled = recaller.recall(RecallQuery(vector=vector.tolist(), k=4))
+    best = np.argsort(-(vectors @ vector), kind="stable")[:4]
+    assert recalled.ids == [bundle.item_names[i] for i in best]
+    np.testing.assert_allclose(recalled.scores, (vectors @ vector)[best], rtol=1e-5)
+    similar = recaller.recall(RecallQuery(similar_to=[bundle.item_names[3]], k=4))
+    unit = vector / np.linalg.norm(vector)
+    wanted = vectors @ unit
+    wanted[3] = -np.inf
+    assert similar.ids == [bundle.item_names[i] for i in np.argsort(-wanted, kind="stable")[:4]]
+    assert len(recaller.embed([RecallQuery(user_id=bundle.query_names[5])])[0].vector) == bundle.manifest.dimension
+
+
+def test_a_history_that_is_sent_weighs_the_prior_by_its_own_length(world: Path) -> None:
+    bundle = Bundle.open(world / "bundle")
+    prior = bundle.manifest.prior
+    assert prior is not None and bundle.item_prior is not None
+    encoder = Encoder.of_queries(bundle)
+    recaller = Recaller(bundle, open_index(bundle), encoder)
+    history = [bundle.item_names[i] for i in (3, 9, 15)]
+    recalled = recaller.recall(RecallQuery(history=history, k=3))
+    assert recalled.source == "history"
+    vector = encoder.encode([{"history": history}])[0]
+    weight = max(prior.now + prior.length * np.log1p(3), 0.0)
+    scores = np.asarray(bundle.item_vectors) @ vector + weight * bundle.item_prior[:, 0]
+    scores = scores - prior.past * bundle.item_prior[:, 1]
+    np.testing.assert_allclose(recalled.scores, scores[recalled.rows], rtol=1e-4)
+
+
+def test_strangers_get_what_is_in_fashion(world: Path) -> None:
+    bundle, data = Bundle.open(world / "bundle"), Dataset.open(world / "dataset")
+    now, _ = by_hand(world)
+    order = [data.items["item_id"][int(i)] for i in np.argsort(-now, kind="stable")]
+    recalled = Recaller(bundle, open_index(bundle)).recall(RecallQuery(user_id="never seen", k=10))
+    assert recalled.source == "popular"
+    assert set(recalled.ids) == set(order[:10])
+    assert (np.diff(recalled.scores) <= 0).all()
+
+
+def test_the_prior_recalls_more_than_the_model_without_it(world: Path, without_prior: Path, tmp_path: Path) -> None:
+    assert stage(without_prior.with_name("run"))["prior"] is None
+    assert Bundle.open(without_prior).manifest.prior is None
+    without = report.run(without_prior, world / "dataset", tmp_path / "without")["metrics"]["exact"]
+    with_it = report.run(world / "bundle", world / "dataset", tmp_path / "with")["metrics"]["exact"]
+    assert with_it["recall@10"]["low"] > without["recall@10"]["value"]
+
+
+def test_the_report_ranks_as_the_service_answers(world: Path) -> None:
+    bundle, data = Bundle.open(world / "bundle"), Dataset.open(world / "dataset")
+    held = heldout(data, "test")
+    ranked = Served.match(bundle, open_index(bundle), data).exact(7)(held)
+    recaller = open_recaller(world / "bundle")
+    users = data.users["user_id"]
+    for place in range(0, len(held.users), 37):
+        recalled = recaller.recall(RecallQuery(user_id=users[int(held.users[place])], k=7))
+        assert recalled.ids == data.items["item_id"].gather(ranked[place]).to_list()
+
+
+def test_a_second_training_on_both_splits_keeps_the_prior_that_validation_chose(world: Path, tmp_path: Path) -> None:
+    config = recipe()
+    config = config.model_copy(update={"data": config.data.model_copy(update={"refit": True})})
+    train.run(config, world / "dataset", tmp_path / "run")
+    first, second = json.loads((tmp_path / "run" / "summary.json").read_text())["stages"]
+    assert first["prior"] == second["prior"] and first["prior"]["now"] > 0
+    export.run(tmp_path / "run", tmp_path / "bundle")
+    bundle, data = Bundle.open(tmp_path / "bundle"), Dataset.open(world / "dataset")
+    assert bundle.item_prior is not None
+    counts = np.bincount(seen(data, ("train", "valid"))[1], minlength=data.manifest.items)
+    past = np.log(counts / counts.mean() + 0.1)
+    row = [bundle.item_rows[item_id] for item_id in data.items["item_id"]]
+    np.testing.assert_allclose(bundle.item_prior[row, 1], past, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("refit", "stages"), [(True, 2), ("timed", 1)])
+def test_data_without_times_have_no_prior(world: Path, tmp_path: Path, refit: bool | str, stages: int) -> None:
+    frame = pl.read_parquet(world / "events.parquet").drop("timestamp")
+    frame.write_parquet(tmp_path / "events.parquet")
+    prepare.run(DataConfig(), tmp_path / "events.parquet", tmp_path / "dataset")
+    config = recipe(epochs=1)
+    config = config.model_copy(update={"data": config.data.model_copy(update={"refit": refit})})
+    train.run(config, tmp_path / "dataset", tmp_path / "run")
+    assert stage(tmp_path / "run")["prior"] is None
+    assert len(json.loads((tmp_path / "run" / "summary.json").read_text())["stages"]) == stages
+    export.run(tmp_path / "run", tmp_path / "bundle")
+    assert not (tmp_path / "bundle" / "item_prior.npy").exists()
+
+
+def test_weights_of_one_s_own_are_taken_as_they_are(world: Path, tmp_path: Path) -> None:
+    given = {"days": 30, "now": 0.25, "past": 0.125}
+    train.run(recipe(epochs=1, prior=given), world / "dataset", tmp_path / "run")
+    export.run(tmp_path / "run", tmp_path / "bundle")
+    bundle = Bundle.open(tmp_path / "bundle")
+    prior = bundle.manifest.prior
+    assert prior is not None
+    assert (prior.days, prior.users_alike, prior.length) == (30, False, 0.0)
+    known = np.asarray(bundle.query_vectors)[np.any(bundle.query_vectors != 0, axis=1)]
+    unit = float((known.astype(np.float64) @ np.asarray(bundle.item_vectors).T).std())
+    assert (prior.now, prior.past) == pytest.approx((0.25 * unit, 0.125 * unit), rel=1e-4)
+
+
+def test_weights_of_one_s_own_need_times(world: Path, tmp_path: Path) -> None:
+    frame = pl.read_parquet(world / "events.parquet").drop("timestamp")
+    frame.write_parquet(tmp_path / "events.parquet")
+    prepare.run(DataConfig(), tmp_path / "events.parquet", tmp_path / "dataset")
+    with pytest.raises(ConfigError, match=r"model\.prior: counts events by their times, and this data set"):
+        train.run(recipe(prior={"now": 0.25}), tmp_path / "dataset", tmp_path / "run")
+
+
+def test_an_index_of_the_joined_vectors_finds_what_exact_search_finds(world: Path) -> None:
+    bundle = Bundle.open(world / "bundle")
+    assert bundle.recall_vectors.shape == (bundle.manifest.items, bundle.manifest.dimension + 2)
+    built = ScannIndex.build(bundle.recall_vectors)
+    built = built.with_parameters(built.parameters.exhaustive(bundle.manifest.items))
+    queries = bundle.sample_queries(50, seed=1)
+    rows, _ = built.search(queries, 10)
+    wanted = np.argsort(-(queries.astype(np.float64) @ np.asarray(bundle.recall_vectors).T), axis=1)[:, :10]
+    assert (np.sort(rows) == np.sort(wanted)).mean() > 0.99
+
+
+def test_renewed_by_the_same_events_it_is_the_same_prior(world: Path, tmp_path: Path) -> None:
+    """`item_prior.npy` of the known events alone, from a file: as the export made it of the data set."""
+    data = Dataset.open(world / "dataset")
+    ends = [data.events(split).time for split in ("train", "valid")]
+    last = max(int(time.max()) for time in ends if time is not None)
+    frame = pl.read_parquet(world / "events.parquet").filter(pl.col("timestamp") <= last)
+    frame.sample(fraction=1.0, shuffle=True, seed=3).write_csv(tmp_path / "events.csv")
+    shutil.copytree(world / "bundle", tmp_path / "bundle")
+    build_index.run(tmp_path / "bundle")
+    manifest = renew.run(tmp_path / "bundle", tmp_path / "events.csv", tmp_path / "renewed")
+    old, new = Bundle.open(tmp_path / "bundle"), Bundle.open(tmp_path / "renewed")
+    assert old.item_prior is not None and new.item_prior is not None
+    np.testing.assert_allclose(new.item_prior, old.item_prior, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(new.popular_counts, old.popular_counts, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(new.item_vectors, old.item_vectors)
+    assert new.manifest.index is not None and new.manifest.index.kind == "exact"
+    assert manifest.prior is not None and manifest.prior.until == last
+
+
+def test_renewed_by_later_events_another_fashion_wins(world: Path, tmp_path: Path) -> None:
+    end = 1_600_000_000 + (DAYS + 30) * DAY_S
+    rows = [(f"n{user}", "i77", end - user) for user in range(50)]
+    later = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+    pl.concat([pl.read_parquet(world / "events.parquet"), later]).write_parquet(tmp_path / "events.parquet")
+    renew.run(world / "bundle", tmp_path / "events.parquet", tmp_path / "renewed")
+    old, new = Bundle.open(world / "bundle"), Bundle.open(tmp_path / "renewed")
+    assert new.manifest.model_version != old.manifest.model_version
+    recalled = Recaller(new, open_index(new)).recall(RecallQuery(user_id="never seen", k=1))
+    assert recalled.ids == ["i77"]
+    assert new.item_prior is not None
+    share = np.log(1 / (1 / new.manifest.items) + 0.1)
+    assert new.item_prior[new.item_rows["i77"], 0] == pytest.approx(share, rel=1e-5), "all of the window is one item's"
+    assert old.item_prior is not None
+    np.testing.assert_array_equal(new.item_prior[:, 1], old.item_prior[:, 1])
+
+
+def test_a_renewal_that_fails_at_its_index_leaves_nothing(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(world / "bundle", tmp_path / "bundle")
+    build_index.run(tmp_path / "bundle")
+
+    def fails(*_: object, **__: object) -> None:
+        raise DataError("no index")
+
+    monkeypatch.setattr(renew.build_index, "run", fails)
+    with pytest.raises(DataError, match="no index"):
+        renew.run(tmp_path / "bundle", world / "events.parquet", tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle"]
+
+
+def test_what_cannot_renew_a_prior_is_said(world: Path, without_prior: Path, tmp_path: Path) -> None:
+    frame = pl.read_parquet(world / "events.parquet")
+    frame.drop("timestamp").write_parquet(tmp_path / "untimed.parquet")
+    with pytest.raises(DataError, match=r"untimed\.parquet: the events have no times"):
+        renew.run(world / "bundle", tmp_path / "untimed.parquet", tmp_path / "out")
+    frame.with_columns(item_id="x" + pl.col("item_id")).write_parquet(tmp_path / "foreign.parquet")
+    with pytest.raises(DataError, match=r"foreign\.parquet: none of its \d,\d+ events is of an item of"):
+        renew.run(world / "bundle", tmp_path / "foreign.parquet", tmp_path / "out")
+    with pytest.raises(DataError, match=r"bundle: has no prior; model\.prior = 'validation' trains one"):
+        renew.run(without_prior, world / "events.parquet", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_prior_is_refused(world: Path, tmp_path: Path) -> None:
+    for name in ("item_prior.npy", "recall_vectors.npy", "popular_counts.npy"):
+        shutil.rmtree(tmp_path / "bundle", ignore_errors=True)
+        shutil.copytree(world / "bundle", tmp_path / "bundle")
+        (tmp_path / "bundle" / name).unlink()
+        with pytest.raises(BundleError, match=rf"{name}: missing"):
+            Bundle.open(tmp_path / "bundle")

@@ -1,0 +1,246 @@
+"""`towers tune`: a recipe found by validation alone, within its budget, however often the search is cut off."""
+
+import itertools
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.errors import DataError
+from pipelines.ingest import prepare
+from pipelines.training import check, train
+from pipelines.tuning import budget, search, tune
+from pipelines.tuning.space import Family, families
+from serving.files.staging import OutputExistsError
+from tests.support.paths import PROCESSES, ROOT
+from tests.support.processes.tuned_run import FIXED, METRIC, SEED, shorten
+from towers.config.recipe import load_config, parse_config
+from towers.config.sections import DataConfig
+from towers.errors import ConfigError
+
+pytestmark = pytest.mark.long  # whole searches, over a minute in all
+
+USERS, ITEMS, GROUPS, TAKEN, TRIALS = 60, 30, 3, 8, 5
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    shorten(monkeypatch.setattr)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Users of group g take eight of the ten items of group g; split at random."""
+    folder = tmp_path_factory.mktemp("tune")
+    rng = np.random.default_rng(0)
+    taken = [(u, i) for u in range(USERS) for i in rng.permutation(range(u % GROUPS, ITEMS, GROUPS))[:TAKEN]]
+    (folder / "events.txt").write_text("\n".join(f"u{u} i{i}" for u, i in rng.permutation(taken)))
+    config = DataConfig(split="random", valid_share=0.2, test_share=0.2)
+    prepare.run(config, folder / "events.txt", folder / "dataset", format="pairs")
+    return folder / "dataset"
+
+
+@pytest.fixture(scope="module")
+def tuned(dataset: Path) -> Iterator[tuple[Path, list[tune.Row]]]:
+    """An undisturbed search: its recipe and its trials."""
+    with pytest.MonkeyPatch.context() as patch:
+        shorten(patch.setattr)
+        out = dataset.parent / "tuned.toml"
+        yield out, tuned_to(dataset, out)
+
+
+def tuned_to(dataset: Path, out: Path, **options: Any) -> list[tune.Row]:
+    given = {"config": parse_config(FIXED), "trials": TRIALS, "metric": METRIC, "seed": SEED} | options
+    return tune.run(dataset, out, **given)
+
+
+def settings(recipe: Path) -> dict[str, Any]:
+    return tomllib.loads(recipe.read_text(encoding="utf-8"))
+
+
+def without(family: Family, name: str) -> Family:
+    return replace(family, parameters={key: value for key, value in family.parameters.items() if key != name})
+
+
+def without_times(rows: list[tune.Row]) -> list[tune.Row]:
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+def test_the_recipe_is_better_than_chance_fits_the_data_and_trains(
+    dataset: Path, tuned: tuple[Path, list[tune.Row]], tmp_path: Path
+) -> None:
+    out, rows = tuned
+    # A user has about 5 items of the 30 in training; 5 of the other 25 at random find a fifth.
+    assert len(rows) == TRIALS
+    assert rows[0]["metric"] > 0.4
+    assert [row["metric"] for row in rows] == sorted((row["metric"] for row in rows), reverse=True)
+    raw = settings(out)
+    # What was given stays; a random split's validation events train in the end.
+    assert (raw["features"], raw["model"]["dimension"], raw["train"]["batch_size"]) == (FIXED["features"], 8, 16)
+    assert raw["data"] == {"split": "random", "valid_share": 0.2, "test_share": 0.2, "refit": True}
+    config = check.run(load_config(out), dataset)
+    assert not config.train.choose_epoch
+    summary = train.run(load_config(out), dataset, tmp_path / "run")
+    assert [(each["stage"], each["epochs"]) for each in summary["stages"]] == [("refit", raw["train"]["epochs"])]
+    assert summary["stages"][0]["examples"] == sum(Dataset.open(dataset).manifest.events[s] for s in ("train", "valid"))
+    assert "validation events alone" in out.read_text(encoding="utf-8")
+    assert pl.read_csv(out.with_suffix(".trials.csv")).height == TRIALS
+    assert f"{rows[0]['metric']:.4f}" in tune.describe(rows).splitlines()[1]
+    assert not list(out.parent.glob(".tuned*"))
+
+
+@pytest.mark.long
+def test_a_killed_search_goes_on_and_ends_as_an_undisturbed_one(
+    dataset: Path, tuned: tuple[Path, list[tune.Row]], tmp_path: Path
+) -> None:
+    def run(*more: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, str(PROCESSES / "tuned_run.py"), str(dataset), str(tmp_path / "r.toml"), str(TRIALS)]
+        environment = {"PYTHONPATH": str(ROOT), "PATH": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        return subprocess.run([*words, *more], capture_output=True, text=True, check=False, env=environment)
+
+    assert run("3").returncode == -9
+    assert not (tmp_path / "r.toml").exists()
+    again = run()
+    assert again.returncode == 0, again.stderr[-2000:]
+    assert "going on with the unfinished search" in again.stderr
+    # The two finished trials are kept, the third goes on from its checkpoint.
+    assert [line.split()[1] for line in again.stderr.splitlines() if line.startswith("trial ")] == ["2", "3", "4"]
+    assert settings(tmp_path / "r.toml") == settings(tuned[0])
+    kept = pl.read_csv(tmp_path / "r.trials.csv").drop("seconds")
+    assert kept.equals(pl.read_csv(tuned[0].with_suffix(".trials.csv")).drop("seconds"))
+
+
+def test_other_test_events_give_the_same_recipe(
+    dataset: Path, tuned: tuple[Path, list[tune.Row]], tmp_path: Path
+) -> None:
+    other = tmp_path / "dataset"
+    shutil.copytree(dataset, other)
+    data = Dataset.open(dataset)
+    taken = {(u, i) for s in ("train", "valid") for u, i in zip(data.events(s).user, data.events(s).item, strict=True)}
+    items = np.array(data.events("test").item)
+    for place, user in enumerate(data.events("test").user):
+        items[place] = next(i for i in range(ITEMS) if (user, i) not in taken)
+        taken.add((user, items[place]))
+    assert (items != data.events("test").item).mean() > 0.8
+    np.save(other / "test" / "item.npy", items)
+    rows = tuned_to(other, tmp_path / "r.toml")
+    assert settings(tmp_path / "r.toml") == settings(tuned[0])
+    assert without_times(rows) == without_times(tuned[1])
+
+
+def test_ctrl_c_writes_the_best_so_far_and_the_same_command_goes_on(
+    dataset: Path, tuned: tuple[Path, list[tune.Row]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, calls, trained = tmp_path / "r.toml", itertools.count(1), search.train
+
+    def interrupted(*args: Any) -> Any:
+        if next(calls) == 3:
+            raise KeyboardInterrupt
+        return trained(*args)
+
+    monkeypatch.setattr(search, "train", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tuned_to(dataset, out)
+    check.run(load_config(out), dataset)
+    assert pl.read_csv(out.with_suffix(".trials.csv")).height == 2
+    for other in ({"seed": 4}, {"metric": "recall@3"}, {"trials": 9}, {"budget_minutes": 5.0}, {"config": None}):
+        with pytest.raises(DataError, match=r"another data set or other settings is in the way.*--fresh"):
+            tuned_to(dataset, out, **other)
+    with monkeypatch.context() as older:  # a version that searched less
+        older.setattr(search, "families", lambda traits: [without(each, "balance") for each in families(traits)])
+        with pytest.raises(DataError, match=r"other settings is in the way.*--fresh"):
+            tuned_to(dataset, out)
+    with pytest.raises(OutputExistsError):  # a fresh search has not written what lies there
+        tuned_to(dataset, out, resume=False)
+    assert without_times(tuned_to(dataset, out)) == without_times(tuned[1])
+    assert settings(out) == settings(tuned[0])
+    with pytest.raises(OutputExistsError):
+        tuned_to(dataset, out)
+
+
+def test_a_used_up_budget_ends_search_and_finals(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock of its own: every look at it takes a twentieth of a second."""
+    ticks = itertools.count()
+    ours = SimpleNamespace(monotonic=lambda: next(ticks) / 20)
+    monkeypatch.setattr(budget, "time", ours)
+    monkeypatch.setattr(tune, "time", ours)
+    made: list[budget.Clock] = []
+
+    class Watched(budget.Clock):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            made.append(self)
+
+    monkeypatch.setattr(tune, "Clock", Watched)
+    rows = tuned_to(dataset, tmp_path / "r.toml", trials=None, budget_minutes=2.0)
+    assert 60 < made[0].used() < 1.03 * 120
+    assert len(rows) > 1
+
+
+def test_a_search_in_which_every_trial_diverges_says_so(dataset: Path, tmp_path: Path) -> None:
+    config = parse_config(FIXED | {"optimizer": {"name": "sgd", "learning_rate": 1e38}})
+    with pytest.raises(DataError, match=r"no trial came to an end.*diverged \(.*epoch 1"):
+        tuned_to(dataset, tmp_path / "r.toml", config=config, trials=2)
+    assert not (tmp_path / "r.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metric": "recall"}, r"--metric, --seed: train\.metric.*got 'recall'"),
+        ({"metric": "precision@5"}, r"train\.metric: precision@5 is a metric of task = 'similarity'"),
+        ({"seed": -1}, r"--metric, --seed: train\.seed"),
+        ({"config": parse_config({"train": {"choose_epoch": False}})}, r"train\.choose_epoch: .*leave it out"),
+        ({"config": parse_config({"optimizer": {"schedule": "cosine"}})}, r"optimizer\.schedule: .*train\.epochs"),
+        (
+            {
+                "config": parse_config(
+                    {"task": "similarity", "similarity": {"column": "c"}, "loss": {"name": "full_softmax"}}
+                )
+            },
+            r"task: tune searches recipes of task = 'retrieval'; got 'similarity'",
+        ),
+        (
+            {
+                "config": parse_config(
+                    FIXED
+                    | {
+                        "loss": {"name": "ccl"},
+                        "sampler": {"name": "in_batch"},
+                        "model": {"query_dropout": 0.0},
+                        "optimizer": {"learning_rate": 0.1, "weight_decay": 0.0, "average": 0.0},
+                        "train": FIXED["train"] | {"balance": 0.0},
+                    }
+                )
+            },
+            "fixes every setting that tune searches",
+        ),
+        ({"config": parse_config({"data": {"min_item_events": 2}})}, r"data\.min_item_events: the recipe says 2"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(
+    options: dict[str, Any], message: str, dataset: Path, tmp_path: Path
+) -> None:
+    with pytest.raises((ConfigError, DataError), match=message):
+        tuned_to(dataset, tmp_path / "r.toml", **options)
+    assert not (tmp_path / "r.toml").exists()
+
+
+def test_without_validation_events_there_is_nothing_to_go_by(dataset: Path, tmp_path: Path) -> None:
+    prepare.run(
+        DataConfig(split="random", valid_share=0.0), dataset.parent / "events.txt", tmp_path / "d", format="pairs"
+    )
+    with pytest.raises(DataError, match="no validation targets"):
+        tuned_to(tmp_path / "d", tmp_path / "r.toml")

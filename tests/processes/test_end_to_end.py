@@ -1,0 +1,159 @@
+"""The whole path, as a user runs it, on a world whose answer is known: what `POST /recall` must return."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import polars as pl
+import pytest
+
+GROUPS, USERS, ITEMS = 4, 120, 40
+RECIPE = """
+[features.query]
+user_id = { kind = "id", mask_share = 0.3 }
+team = { kind = "categorical", mask_share = 0.3 }
+history = { kind = "history", max_length = 10, mask_share = 0.3 }
+
+[features.candidate]
+item_id = { kind = "id" }
+
+[model]
+dimension = 16
+
+[optimizer]
+learning_rate = 0.02
+
+[train]
+epochs = 30
+batch_size = 128
+patience = 30
+metric = "recall@1"
+"""
+
+
+# Each command line as `towers` gets it; one process imports TensorFlow for all of them.
+COMMANDS = """
+import json, sys
+from pipelines.cli import app
+for words in json.loads(sys.argv[1]):
+    sys.argv[1:] = words
+    try:
+        app.main()
+    except SystemExit as ended:
+        if ended.code:
+            raise
+"""
+
+
+def towers(*lines: tuple[str | Path, ...]) -> None:
+    words = json.dumps([[str(word) for word in line] for line in lines])
+    done = subprocess.run([sys.executable, "-c", COMMANDS, words], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Users of team g take the items of group g, all but one or two: those are what must be recalled."""
+    folder = tmp_path_factory.mktemp("end_to_end")
+    taken = []
+    for user in range(USERS):
+        own = [item for item in range(ITEMS) if item % GROUPS == user % GROUPS]
+        start = user // GROUPS % len(own)
+        order = own[start:] + own[:start]
+        taken += [(f"u{user}", f"i{item}", 1_600_000_000 + 97 * place + user) for place, item in enumerate(order)]
+    frame = pl.DataFrame(taken, schema=["user_id", "item_id", "timestamp"], orient="row")
+    frame.write_csv(folder / "events.csv")
+    teams = {"user_id": [f"u{u}" for u in range(USERS)], "team": [f"t{u % GROUPS}" for u in range(USERS)]}
+    pl.DataFrame(teams).write_csv(folder / "users.csv")
+    (folder / "recipe.toml").write_text('[data]\nsplit = "leave_last_out"\n' + RECIPE)
+    data = ("--events", folder / "events.csv", "--users", folder / "users.csv")
+    recipe = ("--config", folder / "recipe.toml")
+    towers(
+        ("prepare", *data, *recipe, "--out", folder / "dataset"),
+        ("check", *recipe, "--dataset", folder / "dataset"),
+        ("train", "--dataset", folder / "dataset", *recipe, "--out", folder / "run"),
+        ("export", "--run", folder / "run", "--out", folder / "bundle"),
+        ("index", "--bundle", folder / "bundle"),
+        ("report", "--bundle", folder / "bundle", "--dataset", folder / "dataset", "--out", folder / "report"),
+    )
+    return folder / "bundle"
+
+
+@pytest.fixture(scope="module")
+def url(bundle: Path) -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "pipelines", "serve", "--bundle", str(bundle), "--port", str(port)]
+    service = subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    address = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(600):
+            assert service.poll() is None, service.stderr.read().decode() if service.stderr else ""
+            try:
+                if httpx.get(f"{address}/readyz").status_code == 200:
+                    break
+            except httpx.TransportError:
+                time.sleep(0.1)
+        yield address
+    finally:
+        service.send_signal(signal.SIGTERM)
+        assert service.wait(timeout=30) in (0, -signal.SIGTERM)  # uvicorn drains, then ends by the signal
+
+
+def recalled(url: str, **body: object) -> tuple[list[str], str]:
+    answer = httpx.post(f"{url}/recall", json=body, timeout=30)
+    assert answer.status_code == 200, answer.text
+    content = answer.json()
+    return [item["id"] for item in content["items"]], content["source"]
+
+
+def group_of(item: str) -> int:
+    return int(item[1:]) % GROUPS
+
+
+@pytest.mark.slow
+def test_a_known_user_gets_the_one_item_of_their_group_that_is_left(bundle: Path, url: str) -> None:
+    hits = 0
+    for user in range(USERS):
+        own = [item for item in range(ITEMS) if item % GROUPS == user % GROUPS]
+        left = own[(user // GROUPS - 1) % len(own)]  # the last of their order, the test event
+        ids, source = recalled(url, user_id=f"u{user}", k=1)
+        assert source == "user"
+        hits += ids == [f"i{left}"]
+    assert hits == USERS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_features_and_histories_of_new_users_find_their_group(url: str, group: int) -> None:
+    ids, source = recalled(url, features={"team": f"t{group}"}, k=ITEMS // GROUPS)
+    assert source == "features"
+    assert {group_of(item) for item in ids} == {group}
+    history = [f"i{group}", f"i{group + GROUPS}", f"i{group + 2 * GROUPS}"]
+    ids, source = recalled(url, history=history, k=ITEMS // GROUPS - 3)
+    assert source == "history"
+    assert {group_of(item) for item in ids} == {group}
+    assert not set(ids) & set(history)
+
+
+@pytest.mark.slow
+def test_an_unknown_user_gets_popular_items(url: str) -> None:
+    ids, source = recalled(url, user_id="nobody", k=5)
+    assert source == "popular"
+    assert len(ids) == 5
+    assert recalled(url, features={}, k=5) == (ids, "popular")
+
+
+@pytest.mark.slow
+def test_the_report_knows_the_answer_too(bundle: Path, url: str) -> None:
+    report = json.loads((bundle.parent / "report" / "report.json").read_text())
+    assert report["metrics"]["exact"]["recall@10"] == {"value": 1.0, "low": 1.0, "high": 1.0}
+    per_user = pl.read_parquet(bundle.parent / "report" / "per_user.parquet")
+    assert per_user.height == USERS

@@ -1,0 +1,145 @@
+"""`kill -9` at random moments of upserts, bulk upserts, deletes and events: what was acknowledged is in the journal.
+
+A hundred rounds, four journals. Each round starts processes that say what they are about to write, write it, and say
+that it is done; they are killed, and the journal is read. The change that was under way is there whole or not at all.
+"""
+
+import json
+import random
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.catalogue.journal import Journal, UserEvent
+from tests.support.paths import ROOT
+
+ROUNDS = 100
+WRITER = """
+import json, random, sys
+from pathlib import Path
+from serving.catalogue.journal import Journal, UserEvent
+assert "tensorflow" not in sys.modules
+me, seed = sys.argv[2:]
+moment = random.Random(seed)
+journal = Journal.open(Path(sys.argv[1]))
+say = lambda *what: print(json.dumps(what), flush=True)
+while True:
+    kind = moment.choice(["put", "put", "bulk", "delete", "events"])
+    items = [f"{me}-{n}" for n in moment.sample(range(60), {"put": 1, "delete": 2}.get(kind, 25))]
+    if kind == "events":
+        # Some of these ids have been added before, by this process or by one that was killed.
+        change = [[f"{me}-{moment.randrange(20_000)}", "u", item, 1] for item in items[:3]]
+    elif kind == "delete":
+        change = items
+    else:
+        change = [[item, {"x": moment.random()}, {"title": "t" * 200}] for item in items]
+    say("about to", kind, change)
+    if kind == "events":
+        done = journal.add_events([UserEvent(*event) for event in change])
+    else:
+        done = journal.delete_items(change) if kind == "delete" else journal.put_items(change)
+    say("done", kind, done)
+"""
+
+# What one writer's items and events are, in the order of their last change.
+State = tuple[dict[str, Any], dict[str, UserEvent]]
+
+
+def after(state: State, kind: str, change: list[Any]) -> State:
+    items, events = dict(state[0]), dict(state[1])
+    for each in change:
+        if kind == "events":
+            events.setdefault(each[0], UserEvent(*each))
+            continue
+        item, value = (each, "deleted") if kind == "delete" else (each[0], each[1:])
+        items.pop(item, None)
+        items[item] = value
+    return items, events
+
+
+def found(journal: Journal, me: str) -> State:
+    items = {
+        each.item_id: "deleted" if each.deleted else [each.features, each.attributes]
+        for each in journal.items_since(0)
+        if each.item_id.startswith(f"{me}-")
+    }
+    events = {event.event_id: event for _, event in journal.events_since(0) if event.event_id.startswith(f"{me}-")}
+    return items, events
+
+
+def same(left: State, right: State) -> bool:
+    """Also in the same order."""
+    return [list(each.items()) for each in left] == [list(each.items()) for each in right]
+
+
+class Writer:
+    """A process that writes, and the thread that hears what it says."""
+
+    def __init__(self, directory: Path, me: str, seed: str) -> None:
+        self.me = me
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(directory), me, seed], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        self.started = threading.Event()
+        self.thread = threading.Thread(target=self._hear)
+        self.thread.start()
+
+    def said(self) -> list[Any]:
+        """What it said until its end, but for a line that the kill cut off."""
+        self.process.wait()
+        self.thread.join()
+        return [json.loads(line) for line in self.lines if line.endswith("\n")]
+
+    def _hear(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as said:
+            for line in said:
+                self.lines.append(line)
+                self.started.set()
+        self.started.set()
+
+
+@pytest.mark.long
+def test_a_hundred_kills_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    seed = time.time_ns()
+    moment = random.Random(seed)
+    states: dict[tuple[Path, str], State] = {}
+    acknowledged, under_way = 0, {True: 0, False: 0}
+    for number in range(ROUNDS):
+        directory = tmp_path / str(number % 4)
+        told = f"seed {seed}, round {number}"
+        # In every fourth round two processes write, and are killed, at once.
+        writers = [Writer(directory, me, f"{seed} {number} {me}") for me in ("a", "b")[: 2 if number % 16 < 4 else 1]]
+        for writer in writers:
+            assert writer.started.wait(60), told
+        time.sleep(moment.uniform(0, 0.06))
+        for writer in writers:
+            writer.process.kill()
+        said_by = {writer.me: writer.said() for writer in writers}
+        with closing(sqlite3.connect(directory / "journal.sqlite")) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)], told
+        with closing(Journal.open(directory)) as journal:
+            for me, said in said_by.items():
+                state = states.get((directory, me), ({}, {}))
+                for (_, kind, change), (*_, done) in zip(said[::2], said[1::2], strict=False):
+                    before, state = state, after(state, kind, change)
+                    acknowledged += 1
+                    if kind == "events":
+                        assert done == len(state[1]) - len(before[1]), told
+                now = found(journal, me)
+                if len(said) % 2:
+                    kept = not same(now, state)
+                    under_way[kept] += 1
+                    state = after(state, *said[-1][1:]) if kept else state
+                assert same(now, state), told
+                states[directory, me] = state
+    # The kills met what they were meant to meet.
+    assert acknowledged > 20 and under_way[False] > 0, (acknowledged, under_way)

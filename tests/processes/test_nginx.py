@@ -1,0 +1,298 @@
+"""deploy/nginx.conf, with the real nginx before two real services: hostile callers, a killed replica, a restart."""
+
+import getpass
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.exposition import Exposed
+from tests.support.paths import ROOT
+from tests.support.processes.running_service import RunningService, free_port
+from tests.support.worlds.serving import write_whole_world
+
+pytestmark = pytest.mark.long
+
+CONF = ROOT / "deploy" / "nginx.conf"
+JSON = b"Content-Type: application/json\r\n"
+BODY = b'{"user_id": "u5", "k": 3}'
+ITEMS = ["i9", "i13", "i17"]  # of group 1, without i1 and i5, which u5 has seen
+WAIT_S = 60
+CONNECTIONS = 512
+LARGE = json.dumps({"queries": [{"k": 60}] * 256}).encode()
+
+
+class Proxy:
+    """nginx with the shipped file: ports, paths and times are the test's, all else as it stands there.
+
+    Of an answer that is not read the system takes little.
+    """
+
+    def __init__(self, folder: Path, replicas: list[int], patience_s: int = 1) -> None:
+        binary = shutil.which("nginx")
+        if binary is None:
+            reason = "nginx is not on PATH; Debian's package is called nginx"
+            (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+        self.port = free_port()
+        servers = "".join(f"server 127.0.0.1:{port} max_fails=3 fail_timeout=1s;\n" for port in replicas)
+        paths = "".join(f"{name}_temp_path {folder / name};\n" for name in ("client_body", "proxy"))
+        paths += "".join(f"{name}_temp_path {folder / name};\n" for name in ("fastcgi", "uwsgi", "scgi"))
+        text = CONF.read_text(encoding="utf-8")
+        for pattern, given in (
+            (r"user www-data;", f"user {getpass.getuser()}; daemon off;"),
+            (r"pid [^;]+;", f"pid {folder / 'pid'};"),
+            (r"http \{", f"http {{\n{paths}"),
+            (r"server 127\.0\.0\.1:8000[^;]*;", servers),
+            (r"listen 8080 ", f"listen 127.0.0.1:{self.port} sndbuf=8k "),
+            (r"(client_header|client_body|send)_timeout 10s;", rf"\1_timeout {patience_s}s;"),
+        ):
+            text, found = re.subn(pattern, given, text)
+            assert found, pattern
+        (folder / "nginx.conf").write_text(text, encoding="utf-8")
+        self.log = folder / "log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen([binary, "-c", str(folder / "nginx.conf")], stderr=log)
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=30)
+        until(self._up, "nginx answers")
+
+    def _up(self) -> bool:
+        assert self.process.poll() is None, self.log.read_text()
+        with suppress(httpx.TransportError):
+            return self.client.get("/healthz").status_code == 200
+        return False
+
+    def connection(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=WAIT_S)
+
+    def said(self, sent: bytes) -> bytes:
+        """All that comes back until nginx closes the connection."""
+        with self.connection() as connection:
+            connection.sendall(sent)
+            received = b""
+            with suppress(ConnectionResetError):
+                while piece := connection.recv(65_536):
+                    received += piece
+            return received
+
+    def recalled(self) -> list[str]:
+        answer = self.client.post("/recall", content=BODY, headers={"content-type": "application/json"})
+        assert answer.status_code == 200, answer.text
+        return [item["id"] for item in answer.json()["items"]]
+
+    def stop(self) -> None:
+        self.client.close()
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(WAIT_S)
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not so after {WAIT_S} s: {what}"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_whole_world(tmp_path_factory.mktemp("nginx"))
+
+
+@pytest.fixture(scope="module")
+def service(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    if shutil.which("nginx") is None:
+        Proxy(Path(), [])  # which says so
+    with RunningService(bundle, log=tmp_path_factory.mktemp("service") / "log") as running:
+        yield running
+
+
+@pytest.fixture
+def proxy(service: RunningService, tmp_path: Path) -> Iterator[Proxy]:
+    running = Proxy(tmp_path, [service.port])
+    yield running
+    running.stop()
+
+
+def error(answer: bytes) -> tuple[int, str]:
+    """Status and code of the one error that is the whole of what came."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"content-type: application/json" in head.lower() and b"x-request-id: " in head.lower()
+    detail = json.loads(body)["error"]
+    assert detail.keys() == {"code", "message", "field"}
+    return int(head.split()[1]), detail["code"]
+
+
+def refused(service: RunningService, reason: str) -> float:
+    return Exposed(service.client.get("/metrics").text).sum("towers_requests_refused_total", reason=reason)
+
+
+def in_flight(service: RunningService) -> float:
+    """Beside the one that asks."""
+    return Exposed(service.client.get("/metrics").text).sum("towers_requests_in_flight") - 1
+
+
+def test_slow_heads_and_bodies_are_closed_and_reach_no_replica(proxy: Proxy, service: RunningService) -> None:
+    head = b"POST /recall HTTP/1.1\r\nHost: x\r\n" + JSON
+    slow = [proxy.connection() for _ in range(20)]
+    for place, each in enumerate(slow):
+        each.sendall(head + (b"X-Slow: " if place % 2 else b"Content-Length: 90000\r\n\r\n" + b" " * 70_000))
+    assert proxy.recalled() == ITEMS
+    assert in_flight(service) == 0
+    for each in slow:
+        with suppress(ConnectionResetError):
+            assert each.recv(1_000)[:12] in (b"", b"HTTP/1.1 408")
+        each.close()
+    assert refused(service, "slow") == 0
+
+
+def test_answers_that_are_not_read_cost_the_replica_nothing(proxy: Proxy, service: RunningService) -> None:
+    request = b"POST /recall/batch HTTP/1.1\r\nHost: x\r\n%bContent-Length: %d\r\n\r\n%b" % (JSON, len(LARGE), LARGE)
+    deaf = []
+    for _ in range(40):  # more than there are places for batches
+        each = proxy.connection()
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        each.sendall(request)
+        deaf.append(each)
+        assert each.recv(12) == b"HTTP/1.1 200"
+    assert proxy.recalled() == ITEMS
+    assert in_flight(service) == refused(service, "unread") == refused(service, "heavy") == 0
+    for each in deaf:
+        each.close()
+
+
+def test_a_hundred_megabytes_are_refused_at_once(proxy: Proxy) -> None:
+    head = b"POST /recall HTTP/1.1\r\nHost: x\r\n%bContent-Length: %d\r\nConnection: close\r\n\r\n"
+    assert error(proxy.said(head % (JSON, 100 * 2**20))) == (413, "too_large")
+    assert proxy.recalled() == ITEMS
+
+
+@pytest.mark.parametrize("protocol", ["h2c", "websocket"])
+def test_an_upgrade_with_a_body_gets_its_one_answer(proxy: Proxy, protocol: str) -> None:
+    """As Java's default client sends it."""
+    words = f"Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAEAAEAA\r\nUpgrade: {protocol}\r\n".encode()
+    with proxy.connection() as connection:
+        head = b"POST /recall HTTP/1.1\r\nHost: x\r\n%b%bContent-Length: %d\r\n\r\n" % (JSON, words, len(BODY))
+        connection.sendall(head + BODY)
+        last = b"GET /nowhere HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        answers = b""
+        while b"\r\n\r\n{" not in answers:
+            answers += connection.recv(65_536)
+        connection.sendall(last)
+        while piece := connection.recv(65_536):
+            answers += piece
+    assert re.findall(rb"HTTP/1\.1 (\d+)", answers) == [b"200", b"404"]
+    assert [item["id"] for item in json.loads(answers.split(b"\r\n\r\n")[1].split(b"HTTP/1.1")[0])["items"]] == ITEMS
+
+
+POST = b"POST /recall HTTP/1.1\r\nHost: x\r\n"
+MALFORMED = {
+    "no HTTP at all": b"hello\r\n\r\n",
+    "two lengths": POST + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+    "length and chunks": POST + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "header without a colon": b"GET /nowhere HTTP/1.1\r\nHost x\r\nConnection: close\r\n\r\n",
+    "wrong chunk": POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_http_never_reaches_a_replica(proxy: Proxy, service: RunningService, name: str) -> None:
+    before = Exposed(service.client.get("/metrics").text).sum("towers_requests_total", route="/recall")
+    assert error(proxy.said(MALFORMED[name])) == (400, "invalid_http")
+    assert Exposed(service.client.get("/metrics").text).sum("towers_requests_total", route="/recall") == before
+
+
+def test_a_long_head_is_refused(proxy: Proxy) -> None:
+    sent = b"GET /nowhere HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 40_000 + b"\r\nConnection: close\r\n\r\n"
+    assert error(proxy.said(sent)) == (431, "too_large")
+
+
+def test_of_many_connections_of_one_caller_256_get_their_answer(service: RunningService, tmp_path: Path) -> None:
+    proxy = Proxy(tmp_path, [service.port], patience_s=WAIT_S)
+    request = b"POST /recall HTTP/1.1\r\nHost: x\r\n%bContent-Length: %d\r\nConnection: close\r\n\r\n%b"
+    connections = [proxy.connection() for _ in range(CONNECTIONS)]
+    for each in connections:
+        each.sendall(request % (JSON, len(BODY), BODY[:9]))
+    refusals: list[socket.socket] = []
+
+    def refuse() -> bool:
+        refusals[:] = select.select(connections, [], [], 0)[0]
+        return len(refusals) >= CONNECTIONS - 256
+
+    until(refuse, "all above 256 are refused")
+    for each in connections:
+        if each in refusals:
+            answer = each.recv(65_536)
+            assert error(answer) == (429, "too_many_requests") and b"retry-after: 1" in answer.lower()
+        else:
+            each.sendall(BODY[9:])
+            answer = b"".join(iter(lambda each=each: each.recv(65_536), b""))
+            assert answer.startswith(b"HTTP/1.1 200")
+            assert [item["id"] for item in json.loads(answer.partition(b"\r\n\r\n")[2])["items"]] == ITEMS
+    for each in connections:
+        each.close()
+    assert len(refusals) == CONNECTIONS - 256
+    assert proxy.recalled() == ITEMS
+    proxy.stop()
+
+
+def test_operators_paths_are_closed_to_others(proxy: Proxy) -> None:
+    allowed = re.search(r"location ~ (\S+) \{\s*allow 127\.0\.0\.1;[^}]*deny all;", CONF.read_text(encoding="utf-8"))
+    assert allowed is not None
+    paths = ("/admin/reload", "/metrics", "/healthz", "/readyz", "/recall", "/items/metrics")
+    assert [bool(re.search(allowed[1], path)) for path in paths] == [True] * 4 + [False] * 2
+    assert proxy.client.get("/metrics").status_code == 200  # from here
+
+
+@pytest.mark.parametrize("how", ["killed", "restarted"])
+def test_no_recall_is_lost_where_a_replica_goes_away_and_comes_back(
+    bundle: Path, service: RunningService, tmp_path: Path, how: str
+) -> None:
+    other = RunningService(bundle, log=tmp_path / "first", linger_s=1)
+    proxy = Proxy(tmp_path, [service.port, other.port])
+    wrong: list[str] = []
+    asked = 0
+    over = threading.Event()
+
+    def ask() -> None:
+        nonlocal asked
+        with httpx.Client(base_url=f"http://127.0.0.1:{proxy.port}", timeout=30) as client:
+            while not over.is_set():
+                answer = client.post("/recall", content=BODY, headers={"content-type": "application/json"})
+                asked += 1
+                if answer.status_code != 200 or [item["id"] for item in answer.json()["items"]] != ITEMS:
+                    wrong.append(answer.text)
+
+    asking = [threading.Thread(target=ask) for _ in range(4)]
+    try:
+        for each in asking:
+            each.start()
+        until(lambda: asked > 50, "callers are answered")
+        other.process.send_signal(signal.SIGKILL if how == "killed" else signal.SIGTERM)
+        other.process.wait(WAIT_S)
+        then = asked
+        until(lambda: asked > then + 50, "callers are answered by the one that is left")
+        other.kill()
+        other = RunningService(bundle, log=tmp_path / "second", port=other.port)
+        before = Exposed(other.client.get("/metrics").text).sum("towers_requests_total", route="/recall")
+        until(
+            lambda: Exposed(other.client.get("/metrics").text).sum("towers_requests_total", route="/recall") > before,
+            "the one that came back is asked, too",
+        )
+    finally:
+        over.set()
+        for each in asking:
+            each.join()
+        proxy.stop()
+        other.kill()
+    assert wrong == []

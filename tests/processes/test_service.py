@@ -1,0 +1,146 @@
+"""`towers serve` and `towers query` as a person runs them: a real process, a real socket, a table."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from pipelines.errors import DataError
+from pipelines.service import query as query_command
+from tests.support.worlds.serving import ITEMS, USERS, write_whole_world
+
+START_S = 90
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_whole_world(tmp_path_factory.mktemp("process"))
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            said = process.stderr.read() if process.stderr else b""
+            pytest.fail(f"the service ended with {process.returncode}: {said!r}")
+        try:
+            if httpx.get(f"{url}/readyz", timeout=5).status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(0.1)
+    pytest.fail(f"the service was not ready after {START_S} s")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_a_real_process_answers_and_stops_on_sigterm(
+    bundle: Path, workers: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = free_port()
+    code = (
+        "import sys; from pathlib import Path; from pipelines.service.serve import run;"
+        f"run(bundle=Path({str(bundle)!r}), host='127.0.0.1', port={port}, workers={workers})"
+    )
+    environment = {**os.environ, "TOWERS_MAX_K": "9"}
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, env=environment)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_until_ready(url, process)
+        with httpx.Client(base_url=url) as client:
+            answer = client.post("/recall", json={"user_id": "u5", "k": 3}).json()
+            assert [item["id"] for item in answer["items"]] == ["i9", "i13", "i17"]
+            answer = client.post("/recall", json={"features": {"country": "g2"}, "k": 1}).json()
+            assert (answer["items"][0]["id"], answer["source"]) == ("i2", "features")
+            assert client.post("/recall", json={"k": 10}).status_code == 422
+        query_command.run("u5", url=url, k=2)
+        shown = capsys.readouterr().out
+        assert "i13" in shown and "Title 13" in shown
+        with pytest.raises(DataError, match="--k must be at most 9, got 10: "):
+            query_command.run("u5", url=url, k=10)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) in (0, -signal.SIGTERM)
+    finally:
+        process.kill()
+        process.communicate()
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"{url}/healthz", timeout=5)
+
+
+@pytest.mark.slow
+def test_serving_loads_neither_towers_nor_tfrs(bundle: Path) -> None:
+    code = f"""
+import json, sys
+from pathlib import Path
+import pipelines.service.serve
+from fastapi.testclient import TestClient
+from serving.http.app import create_app
+from serving.settings import Settings
+with TestClient(create_app(Settings(bundle=Path({str(bundle)!r})))) as client:
+    assert client.post("/recall", json={{"features": {{"age": 3}}}}).json()["source"] == "features"
+    assert client.post("/recall", json={{"user_id": "u1"}}).json()["source"] == "user"
+print(json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    loaded = set(json.loads(done.stdout.splitlines()[-1]))
+    assert "tensorflow" in loaded
+    assert "serving" in loaded
+    assert not loaded & {"towers", "tensorflow_recommenders"}
+
+
+def test_the_service_keeps_to_one_blas_thread() -> None:
+    code = """
+import os, sys
+import pipelines.cli.app
+assert "numpy" not in sys.modules
+import pipelines.service.serve
+print(os.environ["OPENBLAS_NUM_THREADS"], "numpy" in sys.modules, "tensorflow" in sys.modules)
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment, check=True
+    )
+    assert done.stdout.split() == ["1", "True", "False"]
+
+
+def test_query_prints_titles_and_scores(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    query_command.run("u5", bundle=bundle, k=2)
+    shown = capsys.readouterr()
+    for text in ("i9", "Title 9", f"{2 - 9 / ITEMS:.4f}", "i13", "Title 13", "source: user"):
+        assert text in shown.out
+    scan = f"{bundle} has no index: every query scans all {ITEMS} items exactly"
+    assert shown.err == f"warning: {scan}; `towers index --bundle {bundle}` builds one\n"
+
+
+def test_query_says_that_a_user_is_unknown(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    query_command.run("[bold]x", bundle=bundle, k=1)
+    shown = capsys.readouterr()
+    assert "no vector of user '[bold]x'" in shown.err
+    assert "i0" in shown.out and "600.0000" in shown.out and "[bold]x" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"url": "http://127.0.0.1:9"}, r"http://127\.0\.0\.1:9/recall: nothing answers there"),
+        ({"url": "nonsense"}, r"nonsense/recall: not the address of a service"),
+        ({}, "give --bundle"),
+        ({"url": "http://x", "k": 0}, "--k must be at least 1, got 0"),
+    ],
+)
+def test_query_mistakes_are_one_clear_line(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        query_command.run(f"u{USERS}", **arguments)

@@ -1,0 +1,94 @@
+"""SIGTERM under load: /readyz says so at once, every request that is taken is answered, callers are told to go."""
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.processes.held_request import PATIENT, HeldRequest, until_refused
+from tests.support.processes.running_service import RunningService
+from tests.support.worlds.serving import write_whole_world
+
+CALLERS = 16
+REQUEST = b"POST /recall HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+
+
+class Load:
+    """Callers in a closed loop, each on a connection of its own, who go where they are told to go."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.answered = self.told_to_go = 0
+        self.lost: list[str] = []
+
+    async def caller(self, number: int) -> None:
+        body = json.dumps({"user_id": f"u{number % 12}", "k": 3}).encode()
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            while await self.ask(reader, writer, body):
+                pass
+        except (ConnectionError, asyncio.IncompleteReadError) as error:
+            self.lost.append(repr(error))
+        finally:
+            writer.close()
+
+    async def ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes) -> bool:
+        writer.write(REQUEST % (len(body), body))
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        length = int(head.partition(b"content-length: ")[2].split(b"\r\n")[0])
+        answer = json.loads(await reader.readexactly(length))
+        if b" 200 " not in head or len(answer["items"]) != 3:
+            self.lost.append(repr(answer))
+        self.answered += 1
+        self.told_to_go += b"connection: close" in head
+        return b"connection: close" not in head
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("workers", [1, 2])
+def test_no_request_that_was_taken_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+    with RunningService(write_whole_world(tmp_path), workers=workers, linger_s=4) as service:
+        load = Load(int(service.url.rpartition(":")[2]))
+        ready: list[tuple[int, str]] = []
+
+        async def stop() -> None:
+            while load.answered < 200:
+                await asyncio.sleep(0.01)
+            os.kill(service.process.pid, signal.SIGTERM)
+            while load.told_to_go == 0:
+                await asyncio.sleep(0.005)
+            await asyncio.sleep(0.3)  # the supervisor sends the signal on to each worker
+            for number in range(4):  # who comes anew is still answered
+                await load.caller(number)
+            async with httpx.AsyncClient(timeout=5) as client:
+                for _ in range(5):
+                    answer = await client.get(f"{service.url}/readyz")
+                    ready.append((answer.status_code, answer.json()["error"]["code"]))
+
+        async def main() -> None:
+            async with asyncio.timeout(60):
+                await asyncio.gather(stop(), *(load.caller(number) for number in range(CALLERS)))
+
+        asyncio.run(main())
+        assert service.process.wait(30) in (0, -signal.SIGTERM)
+        assert load.lost == []
+        assert load.told_to_go == CALLERS + 4
+        assert set(ready) == {(503, "stopping")}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("workers", [1, 2])
+def test_after_the_linger_nobody_is_let_in_to_wait_for_nothing(tmp_path: Path, workers: int) -> None:
+    """While one request is still worked on, a caller who comes anew is refused by the system, at once."""
+    with RunningService(write_whole_world(tmp_path), workers=workers, linger_s=0.5, **PATIENT) as service:
+        port = int(service.url.rpartition(":")[2])
+        held = HeldRequest(port, user_id="u5", k=3)
+        os.kill(service.process.pid, signal.SIGTERM)
+        until_refused(port, within_s=30)
+        status, answer = held.answer()
+        assert (status, [item["id"] for item in answer["items"]]) == (200, ["i9", "i13", "i17"])
+        assert service.process.wait(30) in (0, -signal.SIGTERM)

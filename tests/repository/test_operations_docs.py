@@ -1,0 +1,118 @@
+"""docs/operations.md: every metric is there and exists, and every alert asks for metrics and labels that exist."""
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from serving.http.app import create_app
+from serving.settings import Settings
+from serving.telemetry import metrics
+from tests.support.paths import ROOT
+
+PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+ROW = re.compile(r"^\| `(towers_\w+)` \| (\w+) \|([^|]*)\| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
+SELECTOR = re.compile(r"\b(towers_\w+|up)(?:\{([^}]*)\})?")
+# What Prometheus offers and these rules use.
+WORDS = {"sum", "by", "rate", "increase", "max", "count", "histogram_quantile", "and", "le", "up"}
+BALANCED = {")": "(", "]": "[", "}": "{"}
+
+
+def registered() -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Type and labels of every metric, by the name under which Prometheus asks for it."""
+    found = {}
+    for collector in set(metrics.REGISTRY._collector_to_names):
+        (family,) = collector.describe()
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        found[name] = family.type, tuple(collector._labelnames)
+    return found
+
+
+def code_blocks(language: str) -> list[str]:
+    # All of them in turn: the end of one looks like the beginning of another.
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    return [text for its_language, text in blocks if its_language == language]
+
+
+def rules() -> list[dict[str, Any]]:
+    (groups,) = [yaml.safe_load(block)["groups"] for block in code_blocks("yaml") if block.startswith("groups:")]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def expressions() -> list[str]:
+    queries = next(block for block in code_blocks("") if "rate(" in block).splitlines()
+    return [rule["expr"] for rule in rules()] + queries
+
+
+def test_every_metric_is_told_with_type_labels_and_what_to_do() -> None:
+    rows = ROW.findall(PAGE)
+    told = {name: (kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels, _, _ in rows}
+    assert len(rows) == len(told)
+    assert told == registered()
+
+
+def test_no_other_metric_is_named() -> None:
+    known = registered()
+    for name in set(re.findall(r"\btowers_\w+", PAGE)):
+        assert name in known or re.sub(r"_(bucket|sum|count)$", "", name) in known, name
+
+
+def test_every_refusal_is_explained() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "serving").rglob("*.py")]
+    reasons = {reason for source in sources for reason in re.findall(r'metrics\.refused\("(\w+)"\)', source)}
+    assert {"key", "timeout"} <= reasons
+    told = next(row for row in PAGE.splitlines() if row.startswith("| `towers_requests_refused_total`"))
+    assert reasons <= set(re.findall(r"`(\w+)`", told))
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_an_expression_names_only_what_exists(expression: str) -> None:
+    known = registered()
+    for name, matchers in SELECTOR.findall(expression):
+        base = re.sub(r"_(bucket|sum|count)$", "", name)
+        kind, labels = ("gauge", ("job",)) if name == "up" else known.get(name) or known[base]
+        # A histogram is asked for by its parts, and only a histogram has parts.
+        assert (kind == "histogram") is (name != base), name
+        matched = re.findall(r'(\w+)(=~|!~|!=|=)"([^"]*)"', matchers)
+        assert ",".join("".join((label, how, f'"{value}"')) for label, how, value in matched) == matchers
+        assert {label for label, _, _ in matched} <= set(labels)
+        counts = kind in ("counter", "histogram")
+        assert (re.search(rf"(rate|increase)\({name}(\{{[^}}]*\}})?\[\d+[mh]\]\)", expression) is not None) is counts
+    for grouped in re.findall(r"by \((\w+)\)", expression):
+        allowed = {label for _, labels in known.values() for label in labels} | {"le"}
+        assert grouped in allowed
+    plain = re.sub(r'\{[^}]*\}|\[\d+[mh]\]|"[^"]*"', "", expression)
+    words = {word for word in re.findall(r"[a-z_]+", plain) if not word.startswith("towers_")}
+    assert words <= WORDS | {label for _, labels in known.values() for label in labels}
+    opened: list[str] = []
+    for sign in expression:
+        if sign in BALANCED.values():
+            opened.append(sign)
+        elif sign in BALANCED:
+            assert opened.pop() == BALANCED[sign]
+    assert not opened
+
+
+def test_values_of_labels_in_expressions_exist() -> None:
+    routes = {route.path for route in create_app(Settings(bundle=ROOT)).routes}
+    for expression in expressions():
+        assert set(re.findall(r'route="([^"]*)"', expression)) <= routes
+        for values in re.findall(r'reason=~?"([^"]*)"', expression):
+            for reason in values.split("|"):
+                assert f"`{reason}`" in PAGE
+        assert set(re.findall(r'role="([^"]*)"', expression)) <= {"active", "canary"}
+
+
+def test_every_alert_has_its_advice() -> None:
+    alerts = [rule["alert"] for rule in rules()]
+    advice = re.findall(r"^\| `(Towers\w+)` \| \S", PAGE, re.MULTILINE)
+    assert alerts == advice and len(set(alerts)) == len(alerts)
+    assert all(re.fullmatch(r"\d+[smh]", rule.get("for", "1m")) for rule in rules())
+
+
+def test_every_stage_and_setting_is_told() -> None:
+    for stage in metrics.STAGES:
+        assert f"`{stage}`" in PAGE
+    for variable in set(re.findall(r"TOWERS_(\w+)", PAGE)):
+        assert variable.lower() in Settings.model_fields, variable

@@ -1,0 +1,118 @@
+"""Habits of the repository: nothing undocumented, locks that pin everything, no trace of one machine."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pipelines.cli import app
+from tests.support.paths import ROOT
+
+PACKAGES = ("towers", "serving", "pipelines")
+LOCKS = ("requirements.lock", "requirements-dev.lock")
+TEXT = {"", ".py", ".md", ".toml", ".lock", ".yaml", ".yml", ".json", ".sh", ".html", ".txt"}
+VERBS = sorted(
+    [
+        *(command.callback.__name__ for command in app.app.registered_commands if command.callback),
+        *(str(group.name) for group in app.app.registered_groups),
+    ]
+)
+
+
+def project_files() -> list[Path]:
+    """Every text file of the project itself: no environment, no cache, no output."""
+    folders = (*PACKAGES, "tests", "tools", "docs", "recipes", "benchmarks", ".ci")
+    inside = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    return [
+        path
+        for path in [*ROOT.iterdir(), *inside]
+        if path.is_file() and path.suffix in TEXT and "__pycache__" not in path.parts
+    ]
+
+
+def pins(lock: str) -> dict[str, tuple[str, list[str]]]:
+    """Name to version and hashes."""
+    joined = (ROOT / lock).read_text(encoding="utf-8").replace("\\\n", " ")
+    found = {}
+    for line in joined.splitlines():
+        if line.strip() and not line.startswith("#"):
+            name, version = re.match(r"([\w.\[\]-]+)==([^\s;]+)", line).groups()  # type: ignore[union-attr]
+            found[name] = (version, re.findall(r"--hash=sha256:([0-9a-f]{64})\b", line))
+    return found
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_is_in_the_readme(verb: str) -> None:
+    assert re.search(rf"\btowers {verb}\b", (ROOT / "README.md").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("goal", ["demo", "test"])
+def test_the_readme_names_the_two_commands(goal: str) -> None:
+    assert f"make {goal}" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.search(rf"^{goal}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_continuous_integration_runs_the_readmes_test_command() -> None:
+    script = ROOT / ".ci" / "run"
+    assert script.stat().st_mode & 0o111
+    assert "make test" in script.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_pins_every_package_by_hash_and_names_no_registry(lock: str) -> None:
+    text = (ROOT / lock).read_text(encoding="utf-8")
+    assert "://" not in text
+    assert not re.search(r"^\s*-(?!-hash)", text, re.MULTILINE)
+    packages = pins(lock)
+    assert len(packages) > 40
+    assert [name for name, (_, hashes) in packages.items() if not hashes] == []
+
+
+def test_the_dev_lock_holds_the_runtime_lock() -> None:
+    runtime, dev = (pins(lock) for lock in LOCKS)
+    differing = {name: (pin, dev.get(name)) for name, pin in runtime.items() if dev.get(name) != pin}
+    assert differing == {}
+
+
+@pytest.mark.parametrize("name", ["Makefile", "Dockerfile", "pyproject.toml", *LOCKS])
+def test_no_file_of_the_set_up_names_a_registry(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert not re.search(r"(?<!no-emit-)index-url|find-links|--index\b|\bpypi\.", text)
+
+
+def test_no_file_holds_the_path_of_one_machine() -> None:
+    one_machine = re.compile(r"(?<![\w.}])/(?:work|root|farm|home/\w+|Users/\w+|tmp/\w+)/")
+    files = project_files()
+    assert len(files) > 40
+    found = [
+        f"{path.relative_to(ROOT)}: {match.group(0)}"
+        for path in files
+        if (match := one_machine.search(path.read_text(encoding="utf-8")))
+    ]
+    assert found == []
+
+
+def test_no_source_file_outgrows_one_job() -> None:
+    sources = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    assert len(sources) > 20
+    lengths = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8").count("\n") for path in sources}
+    assert {name: lines for name, lines in lengths.items() if lines > 250} == {}
+
+
+def test_no_folder_holds_more_than_a_newcomer_can_survey() -> None:
+    entries: dict[Path, set[str]] = {}
+    for path in project_files():
+        inside = path.relative_to(ROOT)
+        if inside.parts[0] in {*PACKAGES, "tests", "benchmarks"} and "golden" not in inside.parts:
+            for folder in inside.parents[:-1]:
+                entries.setdefault(folder, set()).add(inside.relative_to(folder).parts[0])
+    assert len(entries) > 20
+    assert {str(folder): len(names) for folder, names in entries.items() if len(names) > 16} == {}
+
+
+def test_the_license_is_apache_2() -> None:
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert "Apache License" in text
+    assert "Version 2.0, January 2004" in text
+    assert "END OF TERMS AND CONDITIONS" in text
+    assert 'license = "Apache-2.0"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")

@@ -1,0 +1,257 @@
+"""Live changes through the journal: validated, kept, seen by every worker, replayed onto the next bundle."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from serving.bundle.manifest import LiveInfo
+from serving.bundle.reader import Bundle
+from serving.catalogue.journal import Journal, UserEvent
+from serving.catalogue.journal_file import JournalError
+from serving.catalogue.updates import Live
+from serving.errors import RequestError
+from serving.recall.query import RecallQuery
+from serving.recall.recaller import Recaller
+from serving.search.exact import ExactIndex
+from tests.support.worlds.serving import DIMENSION, ITEM_FEATURES, ITEMS, ArithmeticEncoder, write_world
+
+
+class GroupEncoder:
+    """The candidate tower as arithmetic: group in dimensions 0 to 3, place in 7; an item without group is unknown."""
+
+    def encode(self, requests: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        vectors = np.zeros((len(requests), DIMENSION), np.float32)
+        for row, request in enumerate(requests):
+            if request.get("group") in ("g0", "g1", "g2", "g3"):
+                vectors[row, int(request["group"][1:])] = 1
+                vectors[row, 7] = request.get("place") or 0
+        return vectors
+
+
+class NothingLearnt:
+    """A candidate tower whose training knew no item."""
+
+    def encode(self, requests: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        return np.zeros((len(requests), DIMENSION), np.float32)
+
+
+def opened(path: Path, **changes: Any) -> Recaller:
+    attributes = pl.DataFrame({"title": [f"Title {row}" for row in range(ITEMS)], "year": list(range(ITEMS))})
+    if not path.exists():
+        write_world(path, item_attributes=attributes, **changes)
+    bundle = Bundle.open(path)
+    return Recaller(bundle, ExactIndex(bundle.item_vectors), ArithmeticEncoder())
+
+
+def worker(tmp_path: Path, recaller: Recaller) -> Live:
+    live = Live(Journal.open(tmp_path / "state"), lambda bundle: GroupEncoder())
+    recaller.planner.users = live.users
+    live.attach(recaller.catalogue)
+    return live
+
+
+def best(recaller: Recaller, group: int, k: int = 1) -> list[str]:
+    return recaller.recall(RecallQuery(features={"country": f"g{group}"}, k=k)).ids
+
+
+def test_a_put_item_is_the_best_in_every_worker_and_after_a_restart(tmp_path: Path) -> None:
+    here, there = opened(tmp_path / "bundle"), opened(tmp_path / "bundle")
+    live, other = worker(tmp_path, here), worker(tmp_path, there)
+    assert best(here, 2) == ["i2"]
+    seq = live.put(here.catalogue, [("new", {"group": "g2", "place": 9.0}, {"title": "New", "year": 5})])
+    assert best(here, 2) == ["new"] and best(there, 2) == ["i2"]
+    assert other.refresh() and best(there, 2) == ["new"]
+    assert not other.refresh(), "nothing is new"
+    again = opened(tmp_path / "bundle")
+    worker(tmp_path, again)
+    assert best(again, 2) == ["new"]
+    assert live.delete(["new", "i2", "never there"]) > seq
+    assert best(here, 2) == ["i6"] and other.refresh() and best(there, 2, 60)[0] == "i6"
+
+
+def test_the_journal_is_replayed_unless_the_bundle_holds_it(tmp_path: Path) -> None:
+    first = opened(tmp_path / "first")
+    live = worker(tmp_path, first)
+    held = live.put(first.catalogue, [("a", {"group": "g1", "place": 5.0}, {})])
+    live.put(first.catalogue, [("b", {"group": "g1", "place": 7.0}, {})])
+    assert live.journal is not None
+    for name, journal, expected in (("same", live.journal.identity, ["b"]), ("other", "another", ["b", "a"])):
+        next_one = opened(tmp_path / name, live=LiveInfo(journal=journal, items=held))
+        live.attach(next_one.catalogue)
+        assert best(next_one, 1, 2)[: len(expected)] == expected
+        assert ("a" in best(next_one, 1, 70)) == (name == "other")
+
+
+def test_an_item_that_the_next_bundle_cannot_encode_stays_as_that_has_it(tmp_path: Path) -> None:
+    first = opened(tmp_path / "first")
+    live = worker(tmp_path, first)
+    live.put(first.catalogue, [("i2", {"group": "g3", "place": 5.0}, {}), ("new", {"group": "g3", "place": 6.0}, {})])
+    assert best(first, 3, 2) == ["new", "i2"]
+    other = Recaller(
+        bundle := Bundle.open(_without_group(tmp_path)), ExactIndex(bundle.item_vectors), ArithmeticEncoder()
+    )
+    live.attach(other.catalogue)
+    assert best(other, 2) == ["i2"] and "new" not in best(other, 3, 70)
+
+
+def test_an_item_of_which_the_next_model_learnt_nothing_stays_as_that_has_it(tmp_path: Path) -> None:
+    first = opened(tmp_path / "first")
+    live = worker(tmp_path, first)
+    live.put(first.catalogue, [("i2", {"group": "g3", "place": 5.0}, {}), ("new", {"group": "g3", "place": 6.0}, {})])
+    assert live.journal is not None
+    later = Live(live.journal, lambda bundle: NothingLearnt())
+    other = opened(tmp_path / "first")
+    later.attach(other.catalogue)
+    assert best(other, 2) == ["i2"] and "new" not in best(other, 3, 70)
+
+
+def _without_group(tmp_path: Path) -> Path:
+    write_world(tmp_path / "other", candidate_features=ITEM_FEATURES[:1])
+    return tmp_path / "other"
+
+
+@pytest.mark.parametrize(
+    ("item", "field", "said"),
+    [
+        (("", {"group": "g1"}, {}), "items.1.id", "must not be empty"),
+        (("x", {"grup": "g1"}, {}), "items.1.features.grup", "no such feature; this model knows group, item, place"),
+        (("x", {"place": "far"}, {}), "items.1.features.place", "must be a finite number"),
+        (("x", {"group": "g9"}, {}), "items.1.features", "training learnt nothing of these values"),
+        (
+            ("x", {"group": "g1"}, {"colour": "red"}),
+            "items.1.attributes.colour",
+            "no such column; there are title, year",
+        ),
+        (("x", {"group": "g1"}, {"year": 1.5}), "items.1.attributes.year", "must be a whole number .* got 1.5"),
+        (("x", {"group": "g1"}, {"year": 2**70}), "items.1.attributes.year", "must be a whole number"),
+        (("x", {"group": "g1"}, {"title": ["a"]}), "items.1.attributes.title", "must be a string, got a list"),
+    ],
+)
+def test_one_wrong_item_refuses_them_all(
+    tmp_path: Path, item: tuple[str, dict[str, Any], dict[str, Any]], field: str, said: str
+) -> None:
+    recaller = opened(tmp_path / "bundle")
+    live = worker(tmp_path, recaller)
+    with pytest.raises(RequestError, match=said) as raised:
+        live.put(recaller.catalogue, [("good", {"group": "g1", "place": 9.0}, {}), item])
+    assert raised.value.field == field and raised.value.message.startswith(field)
+    assert best(recaller, 1) == ["i1"] and live.journal is not None and not live.journal.items_since(0)
+
+
+def test_events_count_once_and_are_seen_by_every_worker(tmp_path: Path) -> None:
+    here, there = opened(tmp_path / "bundle"), opened(tmp_path / "bundle")
+    live, other = worker(tmp_path, here), worker(tmp_path, there)
+    events = [UserEvent("e1", "u5", "i9", 100), UserEvent("e2", "u5", "i13", 50), UserEvent("e1", "u5", "i17", 0)]
+    assert live.add_events(events) == 2 and live.add_events(events) == 0
+    assert other.refresh()
+    for recaller in (here, there):
+        assert recaller.planner.users.items("u5") == ["i13", "i9"]
+        assert recaller.recall(RecallQuery(user_id="u5", k=1)).ids == ["i17"]
+
+
+def test_without_a_journal_nothing_is_taken_in(tmp_path: Path) -> None:
+    recaller = opened(tmp_path / "bundle")
+    live = Live(None, lambda bundle: GroupEncoder())
+    live.attach(recaller.catalogue)
+    assert not live.refresh()
+    for change in (lambda: live.delete(["i1"]), lambda: live.add_events([UserEvent("e", "u", "i", 0)])):
+        with pytest.raises(RequestError, match="start it with --state DIR") as raised:
+            change()
+        assert raised.value.code == "no_state"
+
+
+def test_whole_numbers_may_come_as_floats_and_one_bundles_type_is_not_anothers(tmp_path: Path) -> None:
+    first = opened(tmp_path / "first")
+    live = worker(tmp_path, first)
+    live.put(first.catalogue, [("new", {"group": "g1", "place": 9.0}, {"year": 2010.0, "title": "T"})])
+    items = first.catalogue.snapshot()
+    row = items.row_of("new")
+    assert items.values("year", np.array([row])) == [2010]
+    write_world(tmp_path / "other", item_attributes=pl.DataFrame({"year": ["then"] * ITEMS, "title": ["t"] * ITEMS}))
+    bundle = Bundle.open(tmp_path / "other")
+    other = Recaller(bundle, ExactIndex(bundle.item_vectors), ArithmeticEncoder())
+    live.attach(other.catalogue)
+    assert best(other, 1) == ["new"]
+    items = other.catalogue.snapshot()
+    row = items.row_of("new")
+    assert items.values("title", np.array([row])) == ["T"] and items.values("year", np.array([row])) == [None]
+
+
+def test_a_bundle_that_fails_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken, whole = opened(tmp_path / "bundle"), opened(tmp_path / "bundle")
+    live = worker(tmp_path, broken)
+    live.attach(whole.catalogue)
+
+    def fails(changes: object) -> None:
+        raise ValueError("defect")
+
+    monkeypatch.setattr(broken.catalogue.live, "apply", fails)
+    live.put(whole.catalogue, [("new", {"group": "g1", "place": 9.0}, {})])
+    assert best(whole, 1) == ["new"] and best(broken, 1) == ["i1"]
+    assert live.add_events([UserEvent("e", "u1", "i9", 1)]) == 1
+
+
+def test_changes_go_on_while_a_bundle_that_opens_takes_in_the_journal(tmp_path: Path) -> None:
+    first, second = opened(tmp_path / "bundle"), opened(tmp_path / "bundle")
+    encoding, go_on = threading.Event(), threading.Event()
+
+    class Slow(GroupEncoder):
+        def encode(self, requests: Sequence[Mapping[str, Any]]) -> np.ndarray:
+            encoding.set()
+            assert go_on.wait(30)
+            return super().encode(requests)
+
+    live = worker(tmp_path, first)
+    live.put(first.catalogue, [("before", {"group": "g1", "place": 5.0}, {})])
+    slow = Live(live.journal, lambda bundle: Slow() if bundle is second.bundle else GroupEncoder())
+    slow.attach(first.catalogue)
+    attaching = threading.Thread(target=slow.attach, args=(second.catalogue,))
+    attaching.start()
+    assert encoding.wait(30)
+    putting = threading.Thread(target=slow.put, args=(first, [("meanwhile", {"group": "g1", "place": 7.0}, {})]))
+    putting.start()
+    putting.join(30)
+    visible = best(first, 1)
+    go_on.set()
+    attaching.join(30)
+    assert visible == ["meanwhile"]
+    assert best(second, 1, 2) == ["meanwhile", "before"]
+
+
+def test_what_is_on_the_disk_is_acknowledged_even_where_it_cannot_be_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recaller = opened(tmp_path / "bundle")
+    live = worker(tmp_path, recaller)
+    assert live.journal is not None
+
+    def fails(seq: int) -> list[Any]:
+        raise JournalError("no memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(live.journal, "items_since", fails)
+        assert live.put(recaller.catalogue, [("new", {"group": "g1", "place": 9.0}, {})]) == 1
+    assert live.refresh() and best(recaller, 1) == ["new"]
+
+
+def test_events_that_the_bundle_holds_change_nothing(tmp_path: Path) -> None:
+    recaller = opened(tmp_path / "bundle")
+    live = worker(tmp_path, recaller)
+    before = recaller.recall(RecallQuery(user_id="u5", k=3))
+    seen = [recaller.bundle.item_names[row] for row in recaller.bundle.seen(5).tolist()]
+    live.add_events([UserEvent(f"e{item}", "u5", item, 1) for item in seen])
+    after = recaller.recall(RecallQuery(user_id="u5", k=3))
+    assert seen and (before.source, before.ids) == (after.source, after.ids) == ("user", before.ids)
+
+
+def test_deleting_what_nobody_knows_leaves_nothing_behind(tmp_path: Path) -> None:
+    recaller = opened(tmp_path / "bundle")
+    live = worker(tmp_path, recaller)
+    live.put(recaller.catalogue, [("new", {"group": "g1", "place": 9.0}, {})])
+    live.delete(["new", *(f"unknown {n}" for n in range(50))])
+    assert not recaller.catalogue.live.view.rows

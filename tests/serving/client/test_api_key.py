@@ -1,0 +1,75 @@
+"""Callers with a key: the client and `towers query` send it, to a service that asks for one; it is never shown."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from pipelines.service import query
+from serving.client.client import AsyncClient, Client, ServiceError
+from serving.client.retries import Service
+
+KEY = "k3y-Of_the-caller"
+RECALLED = b'{"items":[],"model_version":"v","source":"user"}'
+WRONG = b'{"error":{"code":"wrong_key","message":"this key is not known","field":null}}'
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            good = self.headers.get_all("authorization") == [f"Bearer {KEY}"]
+            body = RECALLED if good else WRONG
+            self.send_response(200 if good else 401)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_both_clients_send_the_key(url: str) -> None:
+    async def awaited() -> None:
+        async with AsyncClient(url, api_key=KEY) as client:
+            assert (await client.recall("u1")).items == []
+
+    with Client(url, api_key=KEY) as client:
+        assert client.recall("u1").items == []
+    asyncio.run(awaited())
+
+
+@pytest.mark.parametrize("key", [None, "another"])
+def test_a_wrong_key_is_final_and_not_tried_again(url: str, key: str | None) -> None:
+    with Client(url, api_key=key) as client, pytest.raises(ServiceError) as caught:
+        client.recall("u1")
+    assert (caught.value.status, caught.value.code) == (401, "wrong_key")
+
+
+@pytest.mark.parametrize("key", ["", "two words", "line\nbreak", "ключ"])
+def test_a_key_that_no_header_holds_is_refused_and_not_shown(key: str) -> None:
+    with pytest.raises(ValueError, match=r"^api_key: must be printable ASCII without spaces$"):
+        Client("http://x", api_key=key)
+
+
+def test_the_key_is_not_in_what_a_program_may_print() -> None:
+    assert KEY not in repr(Service("http://x", 1.0, 1, KEY))
+
+
+def test_query_sends_the_key_of_the_environment(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TOWERS_API_KEY", KEY)
+    query.run("u1", url=url)
+    shown = capsys.readouterr()
+    assert "source: user" in shown.out and KEY not in shown.out + shown.err

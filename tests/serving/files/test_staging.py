@@ -1,0 +1,225 @@
+"""Staging: complete output or none, and what killed processes left beside the output goes away at the next attempt."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipelines.bundles import build_index
+from pipelines.cli.exit_codes import exit_code
+from pipelines.ingest import prepare
+from serving.bundle.reader import Bundle
+from serving.files import staging
+from serving.files.staging import OutputExistsError, publish, refuse_existing, staged
+from tests.support.worlds.serving import write_world
+from towers.config.sections import DataConfig
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from serving.files.staging import staged
+with staged(Path(sys.argv[1]), overwrite=True) as path:
+    path.mkdir()
+    (path / "half").write_text("half")
+    print("staged", flush=True)
+    time.sleep(600)
+"""
+
+
+def holding(out: Path) -> "subprocess.Popen[str]":
+    """Another process that has begun to write `out`."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(out)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "staged\n"
+    return process
+
+
+@pytest.fixture
+def living(tmp_path: Path) -> Iterator[Path]:
+    process = holding(tmp_path / "out")
+    (half,) = tmp_path.glob(".out.*.partial")
+    yield half
+    process.kill()
+    process.wait()
+
+
+def killed(out: Path) -> None:
+    process = holding(out)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def write(out: Path, text: str = "whole", *, overwrite: bool = False) -> None:
+    with staged(out, overwrite=overwrite, marker="file") as path:
+        path.mkdir()
+        (path / "file").write_text(text)
+
+
+def test_what_a_killed_process_left_is_removed_at_the_next_attempt(tmp_path: Path) -> None:
+    killed(tmp_path / "out")
+    killed(tmp_path / "other")
+    assert len(names(tmp_path)) == 2
+    with staged(tmp_path / "out") as path:
+        assert len(list(tmp_path.glob(".out.*"))) == 0
+        path.write_text("whole")
+    assert (tmp_path / "out").read_text() == "whole"
+    left = [name for name in names(tmp_path) if name != "out"]
+    assert len(left) == 1 and left[0].startswith(".other.")
+
+
+def test_a_name_with_the_signs_of_a_pattern_is_taken_literally(tmp_path: Path) -> None:
+    killed(tmp_path / "out[12]*")
+    killed(tmp_path / "out1x")
+    write(tmp_path / "out[12]*")
+    assert len(names(tmp_path)) == 2
+    assert any(name.startswith(".out1x.") for name in names(tmp_path))
+
+
+def test_what_a_living_process_writes_is_left_alone(tmp_path: Path, living: Path) -> None:
+    write(tmp_path / "out")
+    assert (living / "half").read_text() == "half"
+    assert (tmp_path / "out" / "file").read_text() == "whole"
+
+
+def dead_process() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def left_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, machine: str, process: int, kind: str) -> Path:
+    """What that process of that machine would have left beside `out`."""
+    with monkeypatch.context() as patch:
+        patch.setattr(staging.platform, "node", lambda: machine)
+        patch.setattr(staging.os, "getpid", lambda: process)
+        path = staging.sibling(tmp_path / "out", kind)
+    path.mkdir()
+    (path / "file").write_text("left")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["partial", "old"])
+def test_a_process_number_of_another_machine_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    here = left_by(tmp_path, monkeypatch, machine=staging.platform.node(), process=dead_process(), kind=kind)
+    elsewhere = left_by(tmp_path, monkeypatch, machine="elsewhere", process=dead_process(), kind=kind)
+    write(tmp_path / "out")
+    assert not here.exists() and elsewhere.exists()
+
+
+def test_old_content_is_kept_until_there_is_an_output_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill between the two renames of a replacement: the old content is then the only one."""
+    old = left_by(tmp_path, monkeypatch, machine=staging.platform.node(), process=dead_process(), kind="old")
+    with pytest.raises(KeyboardInterrupt), staged(tmp_path / "out"):
+        assert old.exists()
+        raise KeyboardInterrupt
+    assert (old / "file").read_text() == "left"
+    write(tmp_path / "out")
+    assert names(tmp_path) == ["out"]
+
+
+def test_a_kill_while_the_old_content_is_removed_leaves_nothing_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "out", "first")
+    left_by(tmp_path, monkeypatch, machine=staging.platform.node(), process=dead_process(), kind="old")
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "file").write_text("second")
+    publish(tmp_path / "work", tmp_path / "out")
+    assert names(tmp_path) == ["out"] and (tmp_path / "out" / "file").read_text() == "second"
+
+
+def test_replacing_and_refusing(tmp_path: Path) -> None:
+    write(tmp_path / "out", "first")
+    with pytest.raises(OutputExistsError, match="out already exists"):
+        write(tmp_path / "out", "second")
+    write(tmp_path / "out", "third", overwrite=True)
+    assert names(tmp_path) == ["out"] and (tmp_path / "out" / "file").read_text() == "third"
+    with pytest.raises(RuntimeError), staged(tmp_path / "out", overwrite=True, marker="file") as path:
+        path.write_text("half")
+        raise RuntimeError
+    assert names(tmp_path) == ["out"] and (tmp_path / "out" / "file").read_text() == "third"
+
+
+def test_publishing_does_not_walk_the_folder_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    flushed: list[Path] = []
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda path, *rest: (flushed.append(Path(path)), real(path, *rest))[1])
+    with staged(tmp_path / "out") as staging:
+        staging.write_text("whole")
+    assert tmp_path in flushed
+    assert not [path for path in flushed if "other" in path.parts]
+
+
+@pytest.fixture
+def no_permission() -> Iterator[Path]:
+    """A directory that this process may read, but not write to; as root it becomes another user meanwhile."""
+    place = Path(tempfile.mkdtemp())  # not below pytest's own, which other users may not enter
+    (place / "there").touch()
+    place.chmod(0o555)
+    user = os.geteuid()
+    if not user:
+        os.seteuid(65534)
+    try:
+        yield place
+    finally:
+        os.seteuid(user)
+        place.chmod(0o755)
+        shutil.rmtree(place)
+
+
+@pytest.mark.parametrize("name", ["out", "a/b/out"])
+def test_an_output_without_permission_is_refused_before_the_work_and_by_its_own_name(
+    no_permission: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code(lambda: refuse_existing(no_permission / name), kept="") == 2
+    assert capsys.readouterr().err == (
+        f"error: {no_permission / name}: cannot be written: no permission to write in {no_permission}\n"
+    )
+    with pytest.raises(PermissionError, match="cannot be written"), staged(no_permission / name):
+        pytest.fail("the work began")
+
+
+def test_an_output_that_is_there_cannot_be_replaced_without_permission_either(no_permission: Path) -> None:
+    with pytest.raises(PermissionError, match="cannot be written"):
+        refuse_existing(no_permission / "there", overwrite=True)
+
+
+def test_an_output_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match=f"cannot be written: {tmp_path / 'file'} is not a directory"):
+        refuse_existing(tmp_path / "file" / "out")
+
+
+def test_a_relative_output_and_one_in_new_directories_are_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refuse_existing(Path("out"))
+    refuse_existing(Path("a/b/out"))
+    assert names(tmp_path) == []
+
+
+def test_prepare_and_index_ask_for_the_place_before_they_read_or_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="file is not a directory"):
+        prepare.run(DataConfig(), tmp_path / "no such events", tmp_path / "file" / "out")
+    write_world(tmp_path / "bundle")
+    monkeypatch.setattr(Bundle, "sample_queries", lambda *_: pytest.fail("the work began"))
+    monkeypatch.setattr("serving.files.staging.os.access", lambda *_, **__: False)
+    with pytest.raises(PermissionError, match=f"no permission to write in {tmp_path / 'bundle'}"):
+        build_index.run(tmp_path / "bundle")

@@ -1,0 +1,348 @@
+"""The HTTP service in this process: answers, every error in the one shape, probes, its own document."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import polars as pl
+import pytest
+from fastapi.testclient import TestClient
+
+from pipelines.errors import DataError
+from pipelines.service import serve as serve_command
+from serving.bundle.versions import Versions
+from serving.errors import BundleError
+from serving.http import health
+from serving.http.app import create_app
+from serving.recall.recaller import Recaller
+from serving.service import service as service_module
+from serving.service.service import Service
+from serving.settings import Settings
+from tests.support.worlds.serving import ITEMS, copied_towers, write_whole_world, write_world
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_whole_world(tmp_path_factory.mktemp("app"))
+
+
+@pytest.fixture(scope="module")
+def client(bundle: Path) -> Iterator[TestClient]:
+    app = create_app(Settings(bundle=bundle, max_k=50, max_body_bytes=5_000))
+    with TestClient(app, raise_server_exceptions=False) as client:
+        yield client
+
+
+ANSWERS: dict[str, tuple[dict[str, Any], str, list[str]]] = {
+    "known user": ({"user_id": "u5", "k": 3}, "user", ["i9", "i13", "i17"]),
+    "seen allowed": ({"user_id": "u5", "k": 3, "exclude_seen": False}, "user", ["i1", "i5", "i9"]),
+    "excluded": ({"user_id": "u5", "k": 2, "exclude": ["i9", "no such item"]}, "user", ["i13", "i17"]),
+    "features": ({"features": {"country": "g2", "age": 1, "tags": ["a"]}, "k": 2}, "features", ["i2", "i6"]),
+    "user and features": ({"user_id": "u2", "features": {"country": "g2"}, "k": 1}, "features", ["i10"]),
+    "history": ({"history": ["i3", "i7"], "k": 2}, "history", ["i11", "i15"]),
+    "unknown user": ({"user_id": "nobody", "k": 2}, "popular", ["i0", "i1"]),
+    "no features": ({"features": {}, "k": 1}, "popular", ["i0"]),
+    "k of 2.0, hour of 3.0": ({"k": 2.0, "features": {"country": "g1", "hour": 3.0}}, "features", ["i1", "i5"]),
+    "nothing": ({"k": 2}, "popular", ["i0", "i1"]),
+    "unknown history": ({"history": ["zzz"], "k": 1}, "popular", ["i0"]),
+    "nulls": ({"user_id": None, "features": None, "history": None, "k": 1}, "popular", ["i0"]),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_recall_gives_the_known_answer(client: TestClient, name: str) -> None:
+    body, source, ids = ANSWERS[name]
+    response = client.post("/recall", json=body)
+    assert response.status_code == 200
+    assert response.headers["content-type"] == "application/json"
+    answer = response.json()
+    assert answer.keys() == {"items", "model_version", "source"}
+    assert (answer["source"], answer["model_version"]) == (source, "world-1")
+    assert [item["id"] for item in answer["items"]] == ids
+    assert all(item.keys() == {"id", "score"} for item in answer["items"])
+
+
+def test_scores_are_the_dot_products(client: TestClient) -> None:
+    items = client.post("/recall", json={"user_id": "u5", "k": 2}).json()["items"]
+    exact = np.float32([2 - 9 / ITEMS, 2 - 13 / ITEMS])
+    assert [np.float32(item["score"]) for item in items] == exact.tolist()
+
+
+def test_k_defaults_to_100(bundle: Path) -> None:
+    with TestClient(create_app(Settings(bundle=bundle))) as client:
+        assert len(client.post("/recall", json={"features": {}}).json()["items"]) == min(100, ITEMS)
+        assert client.post("/recall", json={"k": 1000}).status_code == 200
+        assert client.post("/recall", json={"k": 1001}).status_code == 422
+
+
+ERRORS: dict[str, tuple[bytes, int, str, str | None, str]] = {
+    "integer id": (b'{"user_id": 7}', 422, "invalid_request", "user_id", "must be a string, got 7; ids are strings"),
+    "integer in history": (b'{"history": ["i1", 2]}', 422, "invalid_request", "history.1", "must be a string, got 2"),
+    "integer in exclude": (b'{"exclude": [3]}', 422, "invalid_request", "exclude.0", "must be a string, got 3"),
+    "unknown key": (b'{"userid": "u1"}', 422, "invalid_request", "userid", "no such key; allowed are user_id, fe"),
+    "unknown feature": (b'{"features": {"agee": 1}}', 422, "invalid_request", "features.agee", "no such feature"),
+    "wrong feature": (b'{"features": {"age": "x"}}', 422, "invalid_request", "features.age", "must be a finite number"),
+    "NaN feature": (b'{"features": {"age": NaN}}', 422, "invalid_request", "features.age", "must be a finite number"),
+    "k of zero": (b'{"k": 0}', 422, "invalid_request", "k", "k: must be at least 1, got 0"),
+    "k too large": (b'{"k": 51}', 422, "invalid_request", "k", "k: must be at most 50, got 51"),
+    "k of a half": (b'{"k": 1.5}', 422, "invalid_request", "k", "k: must be a whole number, got 1.5"),
+    "k as string": (b'{"k": "5"}', 422, "invalid_request", "k", "k: must be a whole number, got a string"),
+    "k null": (b'{"k": null}', 422, "invalid_request", "k", "k: must be a whole number, got null"),
+    "history string": (b'{"history": "i1"}', 422, "invalid_request", "history", "must be a list of strings, got a str"),
+    "flag as string": (b'{"exclude_seen": "no"}', 422, "invalid_request", "exclude_seen", "must be true or false"),
+    "features list": (b'{"features": []}', 422, "invalid_request", "features", "must be an object, got a list"),
+    "a list": (b"[]", 422, "invalid_request", None, "the body: must be an object"),
+    "half JSON": (b'{"user_id": ', 400, "invalid_json", None, "the body is not valid JSON"),
+    "no body": (b"", 400, "invalid_json", None, "the body is not valid JSON"),
+    "not UTF-8": (b'{"user_id": "\xff"}', 400, "invalid_json", None, "the body is not valid JSON"),
+    "lone surrogate": (rb'{"user_id": "\ud800"}', 400, "invalid_json", None, "the body is not valid JSON"),
+    "deep nesting": (b'{"features":' + b"[" * 2_000, 400, "invalid_json", None, "the body is not valid JSON"),
+    "too large": (b'{"user_id": "' + b"x" * 5_000 + b'"}', 413, "too_large", None, "larger than 5000 bytes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_every_wrong_body_gets_the_one_error_shape(client: TestClient, name: str) -> None:
+    body, status, code, field, message = ERRORS[name]
+    response = client.post("/recall", content=body, headers={"content-type": "application/json"})
+    assert response.status_code == status
+    error = response.json()
+    assert error.keys() == {"error"}
+    assert error["error"].keys() == {"code", "message", "field"}
+    assert (error["error"]["code"], error["error"]["field"]) == (code, field)
+    assert message in error["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status", "code"),
+    [
+        ("GET", "/nowhere", {}, 404, "not_found"),
+        ("POST", "/recall/", {}, 404, "not_found"),
+        ("GET", "/recall", {}, 405, "method_not_allowed"),
+        ("DELETE", "/healthz", {}, 405, "method_not_allowed"),
+        ("POST", "/recall", {"content-type": "text/plain"}, 415, "unsupported_media_type"),
+        ("POST", "/recall", {"content-type": ""}, 415, "unsupported_media_type"),
+    ],
+)
+def test_the_frameworks_errors_have_the_same_shape(
+    client: TestClient, method: str, path: str, headers: dict[str, str], status: int, code: str
+) -> None:
+    response = client.request(method, path, headers=headers, content=b"{}")
+    assert response.status_code == status
+    assert response.json()["error"]["code"] == code
+    assert response.json()["error"].keys() == {"code", "message", "field"}
+    if status == 405:
+        assert response.headers["allow"] == ("POST" if path == "/recall" else "GET")
+
+
+def test_a_huge_wrong_key_is_not_sent_back(client: TestClient) -> None:
+    response = client.post("/recall", json={"x" * 4_000: 1})
+    assert response.status_code == 422
+    assert len(response.content) < 1_500
+
+
+@pytest.mark.parametrize("body", [{"user_id": "u1"}, {"history": ["i1"]}])
+def test_the_text_of_an_exception_goes_to_the_log_and_never_to_the_caller(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, body: dict[str, Any]
+) -> None:
+    def fails(*_: object) -> None:
+        raise ValueError("secret /srv/path")
+
+    monkeypatch.setattr(Recaller, "begin", fails)
+    with caplog.at_level(logging.ERROR, logger="uvicorn.error.serving"):
+        response = client.post("/recall", json=body)
+    assert response.status_code == 500
+    assert response.json() == {"error": {"code": "internal", "message": "internal error; see the log", "field": None}}
+    assert "secret /srv/path" in caplog.text
+
+
+def test_probes(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "HELD_S", 0)
+    assert client.get("/healthz").json() == {"status": "ok"}
+    assert client.get("/readyz").json() == {"status": "ready"}
+    index = client.app.state.service.pick(None).index  # type: ignore[attr-defined]
+    monkeypatch.setattr(index, "search", lambda queries, k: (np.array([[-1]]), np.array([[-np.inf]])))
+    assert client.get("/readyz").status_code == 503
+    assert client.get("/healthz").status_code == 200
+
+
+def test_before_the_bundle_is_loaded_it_lives_but_is_not_ready(bundle: Path) -> None:
+    client = TestClient(create_app(Settings(bundle=bundle)))  # without `with`, nothing is started
+    assert client.get("/healthz").status_code == 200
+    for response in (client.get("/readyz"), client.post("/recall", json={})):
+        assert response.status_code == 503
+        assert response.json()["error"]["code"] == "not_ready"
+    assert "features" in client.get("/openapi.json").json()["components"]["schemas"]["RecallRequest"]["properties"]
+
+
+def test_a_spoilt_bundle_stops_the_start(tmp_path: Path) -> None:
+    write_world(tmp_path / "bundle")
+    (tmp_path / "bundle" / "popularity.npy").unlink()
+    with (
+        pytest.raises(BundleError, match=r"popularity\.npy: missing"),
+        TestClient(create_app(Settings(bundle=tmp_path / "bundle"))),
+    ):
+        pass
+
+
+def test_the_document_names_the_bundles_features_and_has_examples(client: TestClient) -> None:
+    document = client.get("/openapi.json").json()
+    request = document["components"]["schemas"]["RecallRequest"]
+    features = request["properties"]["features"]["anyOf"][0]
+    assert features["properties"].keys() == {"user", "country", "age", "hour", "tags", "history"}
+    assert features["additionalProperties"] is False
+    assert features["properties"]["hour"]["anyOf"][0] == {"type": "integer", "minimum": 0, "maximum": 23}
+    assert features["properties"]["tags"]["anyOf"][0]["maxItems"] == 3
+    assert "maxItems" not in features["properties"]["history"]["anyOf"][0]
+    assert request["properties"]["k"]["maximum"] == 50
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            for response in operation["responses"].values():
+                assert all("example" in content for content in response["content"].values())
+    new = document["components"]["schemas"]["NamedItem"]["properties"]["features"]
+    assert new["properties"].keys() == {"item", "group", "place"} and new["additionalProperties"] is False
+    examples = document["paths"]["/recall"]["post"]["requestBody"]["content"]["application/json"]["examples"]
+    assert examples.keys() == {"popular", "history", "user"}
+    for name, example in examples.items():
+        assert client.post("/recall", json=example["value"]).json()["source"] == name
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, bundle: Path) -> None:
+    monkeypatch.setenv("TOWERS_BUNDLE", str(bundle))
+    monkeypatch.setenv("TOWERS_MAX_K", "7")
+    assert create_app().state.settings.max_k == 7
+    monkeypatch.setenv("TOWERS_MAX_K", "many")
+    with pytest.raises(DataError, match=r"TOWERS_MAX_K: .*integer.*, got 'many'"):
+        serve_command.read_settings(bundle=bundle)
+    with pytest.raises(DataError, match=r"port: .*65535, got 70000"):
+        serve_command.run(bundle=bundle, port=70_000)
+
+
+@pytest.fixture
+def versions(tmp_path: Path, bundle: Path) -> Versions:
+    """A root: `one` is active, `two` has a column more, the candidate tower of `broken` is none."""
+    copy = copied_towers(bundle.parent / "towers")
+
+    def broken(directory: Path) -> None:
+        copy(directory)
+        (directory / "candidate_tower" / "saved_model.pb").write_bytes(b"not a model")
+
+    root = tmp_path / "root"
+    write_world(root / "one", model_version="one", write_towers=copy)
+    attributes = pl.DataFrame({"year": list(range(ITEMS))})
+    write_world(root / "two", model_version="two", write_towers=copy, item_attributes=attributes)
+    write_world(root / "broken", model_version="broken", write_towers=broken)
+    versions = Versions(root)
+    versions.activate("one")
+    return versions
+
+
+def test_after_a_swap_the_document_is_the_new_bundles(versions: Versions) -> None:
+    with TestClient(create_app(Settings(bundle=versions.root))) as client:
+
+        def columns() -> list[str]:
+            schemas = client.get("/openapi.json").json()["components"]["schemas"]
+            return list(schemas["DiversityRequest"]["properties"]["column"]["enum"])
+
+        assert columns() == ["title"]
+        versions.activate("two")
+        assert client.post("/admin/reload").json()["active"] == "two"
+        assert columns() == ["year"]
+
+
+def test_a_callers_vector_is_searched_where_embed_made_it(versions: Versions) -> None:
+    versions.set_canary("two", 1.0)
+    with TestClient(create_app(Settings(bundle=versions.root))) as client:
+        embedded = client.post("/embed", json={"queries": [{"user_id": "u5"}]}).json()
+        own = {"user_id": "u5", "vector": embedded["vectors"][0]}
+        answers = client.post("/recall/batch", json={"queries": [{"user_id": "u5"}, own]}).json()["answers"]
+        assert [answer["model_version"] for answer in answers] == ["two", embedded["model_version"]]
+        assert client.post("/recall", json=own).json()["model_version"] == embedded["model_version"] == "one"
+
+
+def test_a_broken_candidate_tower_is_refused_where_items_may_come(versions: Versions, tmp_path: Path) -> None:
+    with TestClient(create_app(Settings(bundle=versions.root, state=tmp_path / "state"))) as client:
+        versions.activate("broken")
+        answer = client.post("/admin/reload")
+        assert answer.status_code == 409 and answer.json()["active"] == "one"
+        assert answer.json()["refused"]["broken"].startswith("broken/candidate_tower: TensorFlow cannot load it")
+        assert str(tmp_path) not in answer.text
+        assert client.put("/items/x", json={"features": {"group": "g1"}}).status_code == 200
+    with TestClient(create_app(Settings(bundle=versions.root))) as client:
+        assert client.post("/recall", json={}).json()["model_version"] == "broken", "nothing needs that tower"
+
+
+def test_a_reload_tells_an_unforeseen_exception_only_to_the_log(
+    versions: Versions, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> None:
+        raise ValueError("secret")
+
+    with TestClient(create_app(Settings(bundle=versions.root))) as client:
+        monkeypatch.setattr(service_module, "probe", fails)
+        versions.activate("two")
+        with caplog.at_level(logging.INFO, logger="uvicorn.error.serving"):
+            answer = client.post("/admin/reload")
+        assert answer.json()["refused"] == {"two": "two: cannot be opened: ValueError"}
+        assert f"{versions.root / 'two'}: cannot be opened: ValueError: secret" in caplog.text
+
+
+def test_a_reload_that_fails_or_lasts_holds_up_no_other_look(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service(Settings(bundle=bundle, state=tmp_path / "state"))
+    opening, refreshed = threading.Event(), threading.Event()
+    checks: list[bool] = []
+
+    def check() -> None:
+        if not checks:
+            checks.append(False)
+            raise BundleError("b: bad")
+        opening.set()
+        checks.append(refreshed.wait(10))
+
+    monkeypatch.setattr(service_module, "LOOK_S", 0.001)
+    monkeypatch.setattr(service.generations, "check", check)
+    monkeypatch.setattr(service.live, "refresh", lambda: refreshed.set() if opening.is_set() else None)
+
+    async def watch() -> bool:
+        watching = asyncio.create_task(service.watch())
+        await asyncio.to_thread(refreshed.wait, 20)
+        alive = not watching.done()
+        watching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await watching
+        return alive
+
+    assert asyncio.run(watch())
+    service.stop()
+    assert checks[:2] == [False, True]
+
+
+def test_writes_and_reloads_use_up_no_threads_of_others(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask() -> list[int]:
+        app = create_app(Settings(bundle=bundle, state=tmp_path / "state", max_heavy=101))
+        transport = httpx.ASGITransport(app)
+        async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://x") as web:
+            service, free = app.state.service, threading.Event()
+            monkeypatch.setattr(service.live, "delete", lambda _: int(free.wait(30)))
+            monkeypatch.setattr(service.generations, "check", lambda: free.wait(30) and None)
+            waiting = [asyncio.create_task(web.delete("/items/i1")) for _ in range(50)]
+            waiting += [asyncio.create_task(web.post("/admin/reload")) for _ in range(50)]
+            await asyncio.sleep(0.1)
+            try:
+                async with asyncio.timeout(20):
+                    answer = await web.post("/similar", json={"items": ["i1"]})
+                    await asyncio.to_thread(int)
+            finally:
+                free.set()
+            return [answer.status_code, *[(await each).status_code for each in waiting]]
+
+    assert set(asyncio.run(ask())) == {200}

@@ -1,0 +1,200 @@
+"""`/healthz` and `/readyz`: alive, and able to answer; ready means that a search made now finds something."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+from serving.bundle.reader import Bundle
+from serving.bundle.versions import Versions
+from serving.http import health
+from serving.http.app import create_app
+from serving.recall.recaller import Recaller
+from serving.search.exact import ExactIndex
+from serving.search.index import Floats, Rows
+from serving.service.recall_monitor import Watched
+from serving.settings import Settings
+from tests.support.worlds.serving import ArithmeticEncoder, write_world
+
+READY = {"status": "ready"}
+
+
+def recaller(path: Path, **_: object) -> Recaller:
+    bundle = Bundle.open(path, verify=False)
+    return Recaller(bundle, ExactIndex(bundle.item_vectors), ArithmeticEncoder())
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
+    for name in ("one", "two"):
+        write_world(tmp_path / name, model_version=name)
+    Versions(tmp_path).activate("one")
+    Versions(tmp_path).set_canary("two", 0.5)
+    monkeypatch.setattr("serving.service.service.open_recaller", recaller)
+    with TestClient(create_app(Settings(bundle=tmp_path))) as client:
+        yield client
+
+
+class Broken:
+    """An index that raises, or finds nothing."""
+
+    def __init__(self, *, raises: bool) -> None:
+        self.raises, self.asked = raises, 0
+
+    def search(self, queries: Floats, k: int) -> tuple[Rows, Floats]:
+        self.asked += 1
+        if self.raises:
+            raise RuntimeError("the file went away")
+        return np.full((len(queries), k), -1), np.full((len(queries), k), -np.inf, np.float32)
+
+
+def ready(client: TestClient) -> tuple[int, str | None]:
+    answer = client.get("/readyz")
+    if answer.status_code == 200:
+        assert answer.json() == READY
+        return 200, None
+    error = answer.json()["error"]
+    assert error.keys() == {"code", "message", "field"} and error["field"] is None
+    return answer.status_code, error["code"]
+
+
+def test_alive_and_ready(client: TestClient) -> None:
+    assert client.get("/healthz").json() == {"status": "ok"}
+    assert ready(client) == (200, None)
+
+
+def test_not_ready_before_the_bundle_is_loaded(tmp_path: Path) -> None:
+    client = TestClient(create_app(Settings(bundle=tmp_path)))  # Without its lifespan: it has not started.
+    assert client.get("/healthz").status_code == 200
+    assert ready(client) == (503, "not_ready")
+    assert client.get("/metrics").status_code == 200
+
+
+def test_not_ready_from_the_moment_a_stop_is_asked_for(client: TestClient) -> None:
+    client.app.state.drain.begun = True
+    assert ready(client) == (503, "stopping")
+    # What still comes is answered: whoever sends has not seen it yet.
+    assert client.post("/recall", json={"user_id": "u1"}).status_code == 200
+    assert client.get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize("role", ["active", "canary"])
+@pytest.mark.parametrize("raises", [True, False])
+def test_not_ready_where_a_search_fails(
+    client: TestClient, role: str, raises: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR)
+    generation = getattr(client.app.state.service.generations, role)
+    whole = generation.opened.catalogue.index
+    generation.opened.catalogue.index = broken = Broken(raises=raises)
+    assert ready(client) == (503, "not_ready")
+    assert broken.asked == 1 and ("the file went away" in caplog.text) is raises
+    assert client.get("/healthz").status_code == 200
+    generation.opened.catalogue.index = whole
+    assert ready(client) == (200, None)
+
+
+class Counting:
+    """An exact index that counts its searches, and waits in each until it may end."""
+
+    def __init__(self, item_vectors: Floats, *, open_at_once: bool = True) -> None:
+        self.exact, self.asked, self.may_end = ExactIndex(item_vectors), 0, threading.Event()
+        if open_at_once:
+            self.may_end.set()
+
+    def search(self, queries: Floats, k: int) -> tuple[Rows, Floats]:
+        self.asked += 1
+        assert self.may_end.wait(30)
+        return self.exact.search(queries, k)
+
+
+@pytest.mark.parametrize(("held_s", "searches"), [(1e6, 1), (0.0, 5)])
+def test_one_search_answers_all_probes_of_a_moment(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, held_s: float, searches: int
+) -> None:
+    monkeypatch.setattr(health, "HELD_S", held_s)
+    generations = client.app.state.service.generations
+    indexes = []
+    for generation in (generations.active, generations.canary):
+        opened = generation.opened
+        opened.catalogue.index = index = Counting(opened.bundle.item_vectors)
+        indexes.append(index)
+    assert {ready(client) for _ in range(5)} == {(200, None)}
+    assert [index.asked for index in indexes] == [searches, searches]
+    # What is held says nothing of an index that takes the place of this one, or of a stop.
+    generations.canary.opened.catalogue.index = Broken(raises=False)
+    assert ready(client) == (503, "not_ready")
+    client.app.state.drain.begun = True
+    assert ready(client) == (503, "stopping")
+
+
+def test_probes_at_one_time_share_a_search(client: TestClient) -> None:
+    opened = client.app.state.service.generations.active.opened
+    opened.catalogue.index = index = Counting(opened.bundle.item_vectors, open_at_once=False)
+    service = SimpleNamespace(generations=SimpleNamespace(answering={"active": SimpleNamespace(opened=opened)}))
+    state = SimpleNamespace(service=service, drain=SimpleNamespace(begun=False))
+    request: Any = SimpleNamespace(app=SimpleNamespace(state=state))
+
+    async def main() -> None:
+        probing = [asyncio.create_task(health.readyz(request)) for _ in range(20)]
+        while not index.asked:
+            await asyncio.sleep(0.001)
+        probing[0].cancel()  # Whoever began it goes away.
+        late = asyncio.create_task(health.readyz(request))
+        await asyncio.sleep(0)
+        index.may_end.set()
+        answers = await asyncio.gather(*probing[1:], late)
+        assert {answer.body for answer in answers} == {b'{"status":"ready"}'}
+
+    asyncio.run(main())
+    assert index.asked == 1
+
+
+def test_a_probe_is_no_query_of_which_the_recall_is_told(client: TestClient) -> None:
+    opened = client.app.state.service.generations.active.opened
+    opened.catalogue.index = watched = Watched(ExactIndex(opened.bundle.item_vectors))
+    query = opened.bundle.item_vectors[3:4]
+    watched.search(query, 2)
+    assert ready(client) == (200, None)
+    sample = watched.take()
+    assert sample is not None and sample.query.tolist() == query.tolist() and len(sample.scores) == 2
+    assert ready(client) == (200, None)
+    assert watched.take() is None
+
+
+def test_scrapes_share_work_that_begins_after_they_came() -> None:
+    begun, may_end = 0, threading.Event()
+
+    def work() -> int:
+        nonlocal begun
+        begun += 1
+        mine = begun
+        assert may_end.wait(30)
+        return mine
+
+    async def main() -> None:
+        shared: health.Shared[int] = health.Shared()
+        first = asyncio.create_task(shared.result(work))
+        while not begun:
+            await asyncio.sleep(0.001)
+        # What these ask for may have come after the first piece of work looked: they wait for the next one, together.
+        later = [asyncio.create_task(shared.result(work)) for _ in range(10)]
+        await asyncio.sleep(0.01)
+        later.pop(0).cancel()
+        later.append(asyncio.create_task(shared.result(work)))
+        await asyncio.sleep(0.01)
+        assert begun == 1
+        may_end.set()
+        assert await first == 1
+        assert await asyncio.gather(*later) == [2] * 10
+        assert await shared.result(work) == 3
+
+    asyncio.run(main())
+    assert begun == 3

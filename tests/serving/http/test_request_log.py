@@ -1,0 +1,159 @@
+"""Around every request: its id, what is logged of it, and what a defect answers."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from serving.http.request_log import Observed
+from serving.protocol.shutdown import Drain
+from serving.settings import Settings
+from serving.telemetry import metrics
+from serving.telemetry.logs import request_id
+from tests.support.exposition import Exposed
+
+
+async def fine(request: Request) -> Response:
+    request.scope["state"]["user_id"] = "u-17"
+    return PlainTextResponse(request_id.get() or "")
+
+
+async def broken(_: Request) -> Response:
+    raise KeyError("a secret of the caller")
+
+
+async def half(_: Request) -> Response:
+    async def parts() -> Any:
+        yield b"half an "
+        raise KeyError("a secret of the caller")
+
+    return StreamingResponse(parts())
+
+
+async def slow(_: Request) -> Response:
+    await asyncio.sleep(0.02)
+    return PlainTextResponse("late")
+
+
+async def teapot(_: Request) -> Response:
+    return PlainTextResponse("no", 418)
+
+
+def client(**settings: Any) -> TestClient:
+    routes = [Route(f"/{each.__name__}", each) for each in (fine, broken, half, slow, teapot)]
+    app = Starlette(routes=[*routes, Route("/things/{name:path}", fine)])
+    app.add_middleware(Observed, settings=Settings(bundle=Path("unused"), **settings), drain=Drain(0))
+    return TestClient(app, raise_server_exceptions=False)
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, Any]]]:
+    return [(each.levelname, each.fields) for each in caplog.records if each.name == "uvicorn.error.access"]
+
+
+@pytest.mark.parametrize("sent", ["a", "Root=1-67891233-abcdef012345678912345678", "x" * 128, "0:/+.-_="])
+def test_the_callers_id_comes_back(sent: str) -> None:
+    answer = client().get("/fine", headers={"X-Request-Id": sent})
+    assert answer.headers.get_list("x-request-id") == [sent]
+    assert answer.text == sent  # What the log of this request names, too.
+
+
+@pytest.mark.parametrize("sent", [None, "", "x" * 129, "two words", 'a"b', "a\tb", "é", "{}", "a\\b", "50%"])
+def test_any_other_id_is_replaced(sent: str | None) -> None:
+    headers = {} if sent is None else {"X-Request-Id": sent.encode()}
+    with client() as asked:
+        ids = [asked.get("/fine", headers=headers).headers["x-request-id"] for _ in range(3)]
+    assert len(set(ids)) == 3 and sent not in ids
+    assert all(1 <= len(each) <= 128 and each.replace("-", "").isalnum() for each in ids)
+
+
+@pytest.mark.parametrize(("path", "status"), [("/nothing", 404), ("/teapot", 418), ("/broken", 500)])
+def test_errors_have_an_id(path: str, status: int) -> None:
+    answer = client().get(path, headers={"X-Request-Id": "mine"})
+    assert (answer.status_code, answer.headers["x-request-id"]) == (status, "mine")
+
+
+def test_a_defect_is_logged_once_and_tells_the_caller_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    answer = client().get("/broken?user=secret")
+    assert answer.json() == {"error": {"code": "internal", "message": "internal error; see the log", "field": None}}
+    failed = [each for each in caplog.records if each.exc_info]
+    assert [each.getMessage() for each in failed] == ["GET /broken failed"]
+
+
+def test_half_an_answer_is_cut_off_and_counted_as_failed(caplog: pytest.LogCaptureFixture) -> None:
+    before = Exposed(metrics.exposition()[0].decode())
+    with pytest.raises((KeyError, ExceptionGroup)):  # a group in Starlette before 0.40
+        TestClient(client().app).get("/half")
+    after = Exposed(metrics.exposition()[0].decode())
+    name, labels = "towers_requests_total", {"route": "/half", "status": "500"}
+    assert after.sum(name, **labels) - before.sum(name, **labels) == 1
+    assert after.sum(name, route="/half") - before.sum(name, route="/half") == 1
+    assert after.of("towers_requests_in_flight") == before.of("towers_requests_in_flight")
+
+
+ACCESS: dict[str, tuple[dict[str, Any], list[tuple[str, str, int]]]] = {
+    "errors": ({}, [("ERROR", "/broken", 500)]),
+    "slow ones": ({"slow_ms": 10}, [("ERROR", "/broken", 500), ("WARNING", "/slow", 200)]),
+    "all": (
+        {"access_log": "all"},
+        [
+            ("INFO", "/fine", 200),
+            ("INFO", "/teapot", 418),
+            ("ERROR", "/broken", 500),
+            ("INFO", "/slow", 200),
+            ("INFO", "unknown", 404),
+            ("INFO", "/things/{name}", 200),
+        ],
+    ),
+    "none": ({"access_log": "none", "slow_ms": 10}, []),
+}
+
+
+@pytest.mark.parametrize("which", ACCESS)
+def test_which_requests_are_logged(caplog: pytest.LogCaptureFixture, which: str) -> None:
+    settings, expected = ACCESS[which]
+    caplog.set_level(logging.INFO, "uvicorn.error.access")
+    with client(**settings) as asked:
+        for path in ("/fine", "/teapot", "/broken", "/slow", "/a/secret?key=secret", "/things/a/secret"):
+            asked.get(path)
+    # Templates alone: paths and query strings are the caller's.
+    assert [(level, each["route"], each["status"]) for level, each in lines(caplog)] == expected
+    assert "secret" not in " ".join(each.getMessage() for each in caplog.records)
+    for level, each in lines(caplog):
+        assert each["method"] == "GET" and each["ms"] >= (20 if each["route"] == "/slow" else 0), level
+
+
+def test_a_stop_that_cuts_a_request_off_counts_it() -> None:
+    async def waits(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(60)
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def cut(app: Callable[..., Awaitable[None]]) -> None:
+        scope = {"type": "http", "method": "GET", "path": "/cut", "headers": [], "app": Starlette()}
+        task = asyncio.create_task(app(scope, None, send))
+        await asyncio.sleep(0.01)
+        assert Exposed(metrics.exposition()[0].decode()).sum("towers_requests_in_flight") == before + 1
+        task.cancel()
+        await task
+
+    before = Exposed(metrics.exposition()[0].decode()).sum("towers_requests_in_flight")
+    labels = {"route": "unknown", "method": "GET", "status": "503"}
+    counted = Exposed(metrics.exposition()[0].decode()).sum("towers_requests_total", **labels)
+    asyncio.run(cut(Observed(waits, Settings(bundle=Path("unused")), Drain(0))))
+    after = Exposed(metrics.exposition()[0].decode())
+    assert after.sum("towers_requests_in_flight") == before
+    assert after.sum("towers_requests_total", **labels) == counted + 1
+    assert sent[0]["status"] == 503 and (b"connection", b"close") in sent[0]["headers"]
+    assert json.loads(sent[1]["body"])["error"]["code"] == "stopping"

@@ -1,0 +1,244 @@
+"""The routes beside `POST /recall`, and what its other fields do: known answers, errors that name their field."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from fastapi.testclient import TestClient
+
+from serving.bundle.reader import Bundle
+from serving.catalogue.overlay import Change
+from serving.http import routes
+from serving.http.app import create_app
+from serving.recall.query import RecallQuery
+from serving.recall.recaller import Recaller
+from serving.search.exact import ExactIndex
+from serving.settings import Settings
+from tests.support.worlds.serving import ITEMS, copied_towers, item_vectors, query_vector, save_towers, write_world
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    directory = tmp_path_factory.mktemp("routes")
+    save_towers(directory / "towers")
+    attributes = pl.DataFrame(
+        {
+            "title": [f"Title {row}" for row in range(ITEMS)],
+            "year": [None if row % 3 == 0 else 2000 + row for row in range(ITEMS)],
+            "tags": [["odd"] if row % 2 else ["even", "all"] for row in range(ITEMS)],
+        }
+    )
+    write_world(directory / "bundle", item_attributes=attributes, write_towers=copied_towers(directory / "towers"))
+    settings = Settings(
+        bundle=directory / "bundle", state=directory / "state", max_k=50, max_batch=3, max_items=2,
+        max_body_bytes=5_000, max_answer_values=150,
+    )  # fmt: skip
+    with TestClient(create_app(settings), raise_server_exceptions=False) as client:
+        yield client
+
+
+GROUP_1 = [0.0, 1, 0, 0, 0, 0, 0, 1]
+YEAR = {"column": "year", "op": "gte", "value": 2020}
+ANSWERS: dict[str, tuple[dict[str, Any], str, list[str]]] = {
+    "vector": ({"vector": GROUP_1, "k": 2}, "vector", ["i1", "i5"]),
+    "vector and features": ({"vector": GROUP_1, "features": {"country": "g2"}, "k": 1}, "vector", ["i1"]),
+    "vector of a user": ({"vector": GROUP_1, "user_id": "u5", "k": 1}, "vector", ["i9"]),
+    "zero vector": ({"vector": [0] * 8, "k": 1}, "popular", ["i0"]),
+    "allow": ({"user_id": "u5", "allow": ["i2", "i13", "i33", "x"], "k": 9}, "user", ["i13", "i33", "i2"]),
+    "filter": ({"user_id": "u5", "filter": YEAR, "k": 2}, "user", ["i25", "i29"]),
+    "filter of a list": (
+        {"vector": GROUP_1, "filter": {"column": "tags", "op": "has", "value": "even"}, "k": 2},
+        "vector",
+        ["i0", "i2"],
+    ),
+    "filter and diversity": (
+        {"vector": GROUP_1, "filter": YEAR, "diversity": {"column": "tags", "most": 1}, "k": 9},
+        "vector",
+        ["i25", "i20"],
+    ),
+    "nothing allowed": ({"allow": [], "k": 3}, "popular", []),
+    "popular and filtered": ({"filter": {"not": YEAR}, "exclude": ["i0"], "k": 2}, "popular", ["i1", "i2"]),
+    "id and fresh history": ({"user_id": "u5", "history": ["i2"], "k": 1}, "history", ["i6"]),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_recall_gives_the_known_answer(client: TestClient, name: str) -> None:
+    body, source, ids = ANSWERS[name]
+    response = client.post("/recall", json=body)
+    assert response.status_code == 200, response.text
+    assert (response.json()["source"], [item["id"] for item in response.json()["items"]]) == (source, ids)
+
+
+def test_a_batch_gives_the_answers_of_its_queries(client: TestClient) -> None:
+    bodies = [{"user_id": "u5", "k": 3}, {"features": {"country": "g2"}, "k": 2}, {"k": 1, "filter": YEAR}]
+    answers = client.post("/recall/batch", json={"queries": bodies}).json()["answers"]
+    assert answers == [client.post("/recall", json=body).json() for body in bodies]
+
+
+def test_a_long_batch_gives_its_answers_in_order(client: TestClient) -> None:
+    bundle = client.app.state.settings.bundle  # type: ignore[attr-defined]
+    bodies = [{"user_id": f"u{number % 15}", "k": 1 + number % 3} for number in range(150)]
+    with TestClient(create_app(Settings(bundle=bundle, max_batch=len(bodies)))) as long:
+        answers = long.post("/recall/batch", json={"queries": bodies}).json()["answers"]
+        assert answers == [long.post("/recall", json=body).json() for body in bodies]
+
+
+def test_similar_items_are_nearest_to_the_mean_of_the_given(client: TestClient) -> None:
+    answer = client.post("/similar", json={"items": ["i1", "i5"], "k": 2}).json()
+    unit = [vector / np.linalg.norm(vector) for vector in item_vectors()[[1, 5]]]
+    scores = item_vectors() @ np.mean(unit, axis=0)
+    best = [row for row in np.argsort(-scores).tolist() if row not in (1, 5)][:2]
+    assert (answer["source"], [item["id"] for item in answer["items"]]) == ("similar", [f"i{row}" for row in best])
+    filtered = client.post("/similar", json={"items": ["i1"], "k": 1, "filter": YEAR}).json()
+    assert filtered["items"][0]["id"] == "i25"
+    assert client.post("/similar", json={"items": ["nothing"], "k": 1}).json()["source"] == "popular"
+
+
+def test_embed_gives_the_vectors_that_recall_searches_with(client: TestClient) -> None:
+    queries = [{"user_id": "u5"}, {"features": {"country": "g2", "age": 3}}, {}]
+    answer = client.post("/embed", json={"queries": queries}).json()
+    expected = [query_vector({"user": "u5"}), query_vector({"country": "g2", "age": 3}), np.zeros(8)]
+    np.testing.assert_allclose(answer["vectors"], expected, rtol=1e-6)
+    assert (answer["sources"], answer["model_version"]) == (["user", "features", "popular"], "world-1")
+
+
+def test_live_items_come_and_go(client: TestClient) -> None:
+    put = client.put("/items/a%2Fb c", json={"features": {"group": "g3", "place": 9}, "attributes": {"year": 2500}})
+    assert put.status_code == 200, put.text
+    body = {"vector": [0, 0, 0, 1, 0, 0, 0, 1], "k": 1, "filter": {"column": "year", "op": "eq", "value": 2500}}
+    assert client.post("/recall", json=body).json()["items"][0]["id"] == "a/b c"
+    assert client.delete("/items/a%2Fb c").json()["seq"] > put.json()["seq"]
+    assert client.post("/recall", json=body).json()["items"] == []
+
+
+ERRORS: dict[str, tuple[str, str, Any, int, str | None, str]] = {
+    "short vector": ("POST", "/recall", {"vector": [1]}, 422, "vector", "must hold 8 numbers, got 1"),
+    "huge vector": ("POST", "/recall", {"vector": [1e30] * 8}, 422, "vector", "must lie within"),
+    "word in vector": ("POST", "/recall", {"vector": ["a"]}, 422, "vector.0", "must be a number, got a string"),
+    "unknown column": (
+        "POST", "/recall", {"filter": YEAR | {"column": "yeer"}}, 422, "filter.column",
+        "no such column 'yeer'; there are tags, title, year",
+    ),
+    "wrong operator": ("POST", "/recall", {"filter": {"and": [YEAR | {"op": "has"}]}}, 422, "filter.and.0.op", "is a"),
+    "no condition": ("POST", "/recall", {"filter": {}}, 422, "filter", "must be"),
+    "diverse by nothing": (
+        "POST", "/recall", {"diversity": {"column": "hue", "most": 1}}, 422, "diversity.column",
+        "there are tags",
+    ),
+    "diverse by none": (
+        "POST", "/recall", {"diversity": {"column": "tags", "most": 0}}, 422, "diversity.most", "at least 1, got 0",
+    ),
+    "empty batch": ("POST", "/recall/batch", {"queries": []}, 422, "queries", "must hold at least 1, got a list of 0"),
+    "long batch": ("POST", "/recall/batch", {"queries": [{}] * 4}, 422, "queries", "must hold at most 3, got 4"),
+    "k in a batch": ("POST", "/recall/batch", {"queries": [{}, {"k": 51}]}, 422, "queries.1.k", "at most 50, got 51"),
+    "large answer of a batch": (
+        "POST", "/recall/batch", {"queries": [{}, {"k": 50}, {"attributes": ["year"], "k": 26}]}, 422, "queries",
+        "the sum over all queries of k x (1 + attributes) must be at most 150, got 152",
+    ),
+    "large answer": (
+        "POST", "/recall", {"k": 50, "attributes": ["year", "title", "tags"]}, 422, "k",
+        "k x (1 + attributes) must be at most 150, got 200",
+    ),
+    "large answer of one of a batch": (
+        "POST", "/recall/batch", {"queries": [{}, {"k": 38, "attributes": ["year"] * 3}]}, 422, "queries.1.k",
+        "must be at most 150, got 152",
+    ),
+    "large answer of the similar": (
+        "POST", "/similar", {"items": ["i1"], "attributes": ["year"] * 3}, 422, "k", "must be at most 150, got 200",
+    ),
+    "feature in a batch": (
+        "POST", "/recall/batch", {"queries": [{}, {"features": {"age": "x"}}]}, 422, "queries.1.features.age", "number",
+    ),
+    "filter in a batch": (
+        "POST", "/recall/batch", {"queries": [{}, {"filter": YEAR | {"column": "x"}}]}, 422, "queries.1.filter.column",
+        "no such column 'x'",
+    ),
+    "feature to embed": (
+        "POST", "/embed", {"queries": [{}, {"features": {"agee": 1}}]}, 422, "queries.1.features.agee",
+        "no such feature",
+    ),
+    "similar to nothing": ("POST", "/similar", {}, 422, "items", "is missing"),
+    "similar for a user": ("POST", "/similar", {"items": ["i1"], "user_id": "u"}, 422, "user_id", "allowed are k, ex"),
+    "many items": ("PUT", "/items", {"items": [{"id": "a"}] * 3}, 422, "items", "must hold at most 2, got 3"),
+    "item without id": ("PUT", "/items", {"items": [{"features": {}}]}, 422, "items.0.id", "is missing"),
+    "line break in an id": ("PUT", "/items", {"items": [{"id": "a\nb"}]}, 422, "items.0.id", "must hold no line break"),
+    "unknown values": ("PUT", "/items/x", {"features": {"group": "g9"}}, 409, "features", "training learnt nothing"),
+    "long id": ("DELETE", f"/items/{'x' * 1001}", None, 422, "item_id", "must have at most 1000 characters"),
+    "wrong attribute": (
+        "PUT", "/items/x", {"features": {"group": "g1"}, "attributes": {"year": "x"}}, 422, "attributes.year",
+        "must be a whole number",
+    ),
+    "event without id": (
+        "POST", "/events", {"events": [{"user_id": "u", "item_id": "i", "time": 1}]}, 422, "events.0.id", "is missing",
+    ),
+    "milliseconds": (
+        "POST", "/events", {"events": [{"id": "e", "user_id": "u", "item_id": "i", "time": 2e12}]}, 422,
+        "events.0.time", "must be at most",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_a_wrong_request_names_its_field(client: TestClient, name: str) -> None:
+    method, path, body, status, field, said = ERRORS[name]
+    response = client.request(method, path, json=body)
+    error = response.json()["error"]
+    assert (response.status_code, error["field"]) == (status, field), error
+    assert said in error["message"] and error["message"].startswith(field or "")
+
+
+def test_an_answer_as_large_as_allowed_is_given(client: TestClient) -> None:
+    queries = [{}, {"k": 50}, {"attributes": ["year"], "k": 25}]
+    answers = client.post("/recall/batch", json={"queries": queries}).json()["answers"]
+    assert [len(answer["items"]) for answer in answers] == [50, 50, 25]
+
+
+def test_without_state_nothing_can_be_changed(tmp_path: Path) -> None:
+    save_towers(tmp_path / "towers")
+    write_world(tmp_path / "bundle", write_towers=copied_towers(tmp_path / "towers"))
+    with TestClient(create_app(Settings(bundle=tmp_path / "bundle"))) as client:
+        for method, path, body in (
+            ("PUT", "/items/x", {"features": {"group": "g1"}}),
+            ("DELETE", "/items/x", None),
+            ("POST", "/events", {"events": [{"id": "e", "user_id": "u", "item_id": "i", "time": 1}]}),
+        ):
+            response = client.request(method, path, json=body)
+            assert (response.status_code, response.json()["error"]["code"]) == (409, "no_state")
+
+
+def test_what_cannot_be_written_is_not_acknowledged(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = client.app.state.service.journal  # type: ignore[attr-defined]
+    from serving.catalogue.journal_file import JournalError
+
+    def fails(*_: object) -> int:
+        raise JournalError("/secret/path: disk full")
+
+    monkeypatch.setattr(journal, "put_items", fails)
+    response = client.put("/items/x", json={"features": {"group": "g1"}})
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "not_written")
+    assert "secret" not in response.text
+
+
+def test_what_live_items_or_segments_make_slow_is_not_answered_on_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_world(tmp_path / "bundle")
+    bundle = Bundle.open(tmp_path / "bundle")
+    recaller = Recaller(bundle, ExactIndex(bundle.item_vectors))
+    live, vector = recaller.catalogue.live, np.ones(8, np.float32)
+    monkeypatch.setattr(routes, "INLINE_NUMBERS", ITEMS * 8)
+    user = RecallQuery(user_id="u5")
+    assert routes._is_fast(recaller, user)
+    assert not routes._is_fast(recaller, RecallQuery(segment="young"))
+    live.apply([Change(f"new{number}", vector) for number in range(ITEMS)])
+    assert routes._is_fast(recaller, user)
+    live.apply([Change("one more", vector)])
+    assert not routes._is_fast(recaller, user)
+    live.apply([Change("one more", None)])
+    assert routes._is_fast(recaller, user)
+    live.apply([Change("i1", None)])
+    assert not routes._is_fast(recaller, user)

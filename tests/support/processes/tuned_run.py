@@ -1,0 +1,62 @@
+"""One search on a tiny world, in a process of its own: `python tuned_run.py DATASET OUT TRIALS [KILL_AT]`.
+
+Shares and finals are short. With KILL_AT the process kills itself after that trial's second epoch, as `kill -9` would:
+no handler runs, nothing is flushed.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pipelines.tuning import finals, search, tune
+from pipelines.tuning import trial as training
+from towers.config.recipe import parse_config
+
+FIXED: dict[str, Any] = {
+    "features": {"query": {"user_id": {"kind": "id"}}, "candidate": {"item_id": {"kind": "id"}}},
+    "model": {"dimension": 8},
+    "optimizer": {"learning_rate": 0.05},
+    "train": {"batch_size": 16},
+}
+METRIC, SEED = "recall@5", 3
+
+
+def shorten(put: Callable[[Any, str, Any], None]) -> None:
+    """Makes shares and finals as short as they can be; `put` sets an attribute."""
+    put(search, "SHARE_EPOCHS", 3.0)
+    put(finals, "LONGER", ((2.0, 1),))
+    put(finals, "SURVIVORS", (2,))
+    put(finals, "LEAST_FALLING", 2)
+
+
+def die_in(trial: int) -> None:
+    """Arms the kill."""
+    trials = 0
+    train, add = search.train, training._History.add
+
+    def counting(*args: Any) -> training.Run:
+        nonlocal trials
+        trials += 1
+        return train(*args)
+
+    def dying(history: Any, record: dict[str, float], trainer: Any) -> None:
+        if trials == trial and record["epoch"] == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        add(history, record, trainer)
+
+    search.train = counting
+    training._History.add = dying  # type: ignore[method-assign]
+
+
+def main(dataset: str, out: str, trials: str, kill_at: str = "") -> None:
+    shorten(setattr)
+    if kill_at:
+        die_in(int(kill_at))
+    tune.run(Path(dataset), Path(out), config=parse_config(FIXED), trials=int(trials), metric=METRIC, seed=SEED)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

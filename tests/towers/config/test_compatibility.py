@@ -1,0 +1,311 @@
+"""A combination that makes no sense is refused with the key, the reason and what would work."""
+
+from typing import Any
+
+import pytest
+
+from towers.config.recipe import parse_config
+from towers.errors import ConfigError
+
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"loss": {"name": name}, "model": {"temperature": 0.2}}, f"model.temperature: {name} works on the unscaled", "set")
+    for name in ("am_softmax", "distance_softmax", "triplet", "pair", "circle", "graded_hinge", "ccl")
+]
+REFUSED += [
+    ({"loss": {"name": name}, "model": {"similarity": "dot"}}, f"model.similarity: {name} needs 'cosine'", "its ")
+    for name in ("am_softmax", "distance_softmax", "circle", "ccl")
+]
+REFUSED += [
+    ({"loss": {"name": name}, "sampler": {"name": "uniform"}}, f"sampler: {name} takes no sampler", instead)
+    for name, instead in (("full_softmax", "sampled_softmax"), ("bce", "neg or nce"), ("graded_hinge", "neg or nce"))
+]
+EXCLUDED = {"name": "sampled_softmax", "positive": "excluded"}
+REFUSED += [
+    (
+        {"loss": {"name": "triplet"}, "model": {"temperature_trainable": True}},
+        "model.temperature_trainable: triplet has no temperature",
+        "false",
+    ),
+    (
+        {"loss": {"name": "triplet", "on": "euclidean"}, "model": {"similarity": "dot"}},
+        "model.similarity: triplet needs 'cosine'",
+        "euclidean",
+    ),
+    ({"loss": EXCLUDED, "sampler": {"name": "uniform", "distinct": True}}, "sampler.distinct: positive =", "false"),
+    ({"loss": EXCLUDED | {"hardest_negatives": 5}}, "loss.hardest_negatives: positive = 'excluded'", "leave it out"),
+    ({"loss": EXCLUDED | {"correction": 0.5}}, "loss.correction: positive = 'excluded'", "got 0.5"),
+    (
+        {"loss": {"name": "bsl", "positive_group": "batch"}, "sampler": {"name": "uniform"}},
+        "loss.positive_group: 'batch' takes positives from the candidates",
+        "in_batch",
+    ),
+    (
+        {"loss": {"name": "bsl", "positive_group": "batch", "hardest_negatives": 5}},
+        "loss.hardest_negatives: positive_group = 'batch'",
+        "leave it out",
+    ),
+    (
+        {"loss": {"name": "bsl", "positive_group": "batch", "positives_per_query": 2}},
+        "loss.positives_per_query: positive_group = 'batch'",
+        "leave it out",
+    ),
+    ({"loss": EXCLUDED | {"remove_accidental_hits": False}}, "loss.remove_accidental_hits: positive = 'exc", "true"),
+    ({"loss": {"name": "bsl", "remove_accidental_hits": False}}, "loss.remove_accidental_hits: bsl never", "true"),
+    ({"loss": {"name": "distance_softmax", "margin_max": 0.2}}, "loss.margin_max: only margin = 'adaptive'", "0.1"),
+    (
+        {"loss": {"name": "distance_softmax", "margin": "adaptive", "margin_every": 11}},
+        "loss.margin_every: the margin would stay 0, as training ends after 10 epochs",
+        "got 11",
+    ),
+    (
+        {"loss": {"name": "distance_softmax", "correction": 1.0, "hardest_negatives": 5}},
+        "loss.hardest_negatives: with a correction",
+        "leave one",
+    ),
+    ({"loss": {"name": "triplet", "scale": 5.0}}, "loss.scale: only smooth = true reads it", "leave it out"),
+    (
+        {"loss": {"hardest_negatives": 100}, "sampler": {"name": "uniform", "negatives": 100}},
+        "loss.hardest_negatives: there are 100 candidates",
+        "got 100",
+    ),
+    (
+        {
+            "loss": {"name": "full_softmax"},
+            "features": {"candidate": {"genre": {"kind": "categorical", "mask_share": 0.1}}},
+        },
+        "features.candidate.genre.mask_share: full_softmax scores every item",
+        "sampled_softmax",
+    ),
+    (
+        {"loss": {"name": "full_softmax"}, "model": {"candidate_dropout": 0.1}},
+        "model.candidate_dropout: full_softmax scores every item",
+        "sampled_softmax",
+    ),
+    (
+        {
+            "task": "similarity",
+            "loss": {"name": "pair"},
+            "similarity": {"column": "g"},
+            "model": {"query_dropout": 0.1},
+        },
+        "model.query_dropout: task = 'similarity' trains the item tower alone",
+        "candidate_dropout",
+    ),
+    (
+        {"features": {"query": {"age": {"kind": "categorical", "dimension": 8}}}},
+        "features.query.age.dimension: model.combine = 'sum' adds vectors of one width",
+        "'concat'",
+    ),
+    (
+        {
+            "model": {"combine": "concat"},
+            "features": {
+                "query": {"past": {"kind": "history", "dimension": 8}},
+                "candidate": {"item_id": {"kind": "id", "dimension": 16}},
+            },
+        },
+        "features.candidate.item_id.dimension: shares the table of features.query.past.dimension = 8; got 16",
+        "name one of them only",
+    ),
+    (
+        {
+            "model": {"combine": "concat"},
+            "features": {
+                "candidate": {
+                    "item_id": {"kind": "id", "dimension": 8},
+                    "near": {"kind": "cooccurrence", "dimension": 4},
+                }
+            },
+        },
+        "features.candidate.near.dimension: shares the table of features.candidate.item_id.dimension = 8; got 4",
+        "name one of them only",
+    ),
+    ({"model": {"cross_layers": 1}}, "model: cross_layers cross concatenated features", "'concat'"),
+    (
+        {"features": {"query": {"past": {"kind": "sequence", "heads": 3}}}},
+        "features.query.past.heads: must divide the width of its vector, 64",
+        "got 3",
+    ),
+    (
+        {
+            "model": {"combine": "concat"},
+            "features": {
+                "query": {"past": {"kind": "sequence", "heads": 4}},
+                "candidate": {"item_id": {"kind": "id", "dimension": 6}},
+            },
+        },
+        "features.query.past.heads: must divide the width of its vector, 6",
+        "got 4",
+    ),
+    (
+        {"features": {"query": {"past": {"kind": "sequence", "gap_mask_share": 0.5}}}},
+        "features.query.past.gap_mask_share: only time_gaps = true reads it",
+        "leave it out",
+    ),
+    (
+        {
+            "features": {
+                "query": {"past": {"kind": "sequence", "time_gaps": True}, "past_times": {"kind": "numeric"}},
+            }
+        },
+        "features.query.past_times: is the input of the times of 'past'",
+        "another name",
+    ),
+    ({"model": {"cross_projection": 4}}, "model: cross_projection is the rank of cross layers", "leave it out"),
+    ({"optimizer": {"final_share": 0.1}}, "optimizer.final_share: a constant rate ends where it is", "cosine"),
+    (
+        {"optimizer": {"learning_rate": 0.1, "weight_decay": 10.0}},
+        "optimizer.weight_decay: a step takes learning_rate * weight_decay",
+        "got 0.1 * 10",
+    ),
+    ({"similarity": {"against": "items"}}, "similarity.against: only task = 'similarity' reads it", "leave it out"),
+    (
+        {
+            "task": "similarity",
+            "loss": {"name": "pair"},
+            "similarity": {"column": "g", "against": "items"},
+            "train": {"batch_size": 3},
+        },
+        "train.batch_size: with similarity.against = 'items'",
+        "got 3",
+    ),
+    (
+        {"task": "similarity", "loss": {"name": "full_softmax", "block": 7}, "similarity": {"column": "g"}},
+        "loss.block: task = 'similarity' samples nothing",
+        "leave it out",
+    ),
+    ({"loss": {"name": "bce"}, "train": {"weighted": True}}, "train.weighted: bce learns from the weights", "false"),
+    ({"loss": {"name": "bce"}, "train": {"recency": 2}}, "train.recency: bce learns from labels", "set it to 1"),
+    ({"loss": {"name": "bce"}, "train": {"balance": 1}}, "train.balance: bce learns from labels", "set it to 0"),
+    (
+        {"task": "similarity", "loss": {"name": "nce"}, "similarity": {"column": "genre"}},
+        "loss.name: task = 'similarity' takes one of full_softmax",
+        "got 'nce'",
+    ),
+    (
+        {"features": {"candidate": {"item_id": {"kind": "id"}, "takers": {"kind": "neighbours", "recency": 2}}}},
+        "features.candidate.takers.recency: an item's users stand in no order",
+        "leave it out",
+    ),
+    (
+        {"features": {"candidate": {"item_id": {"kind": "id"}, "takers": {"kind": "neighbours", "cooccurrence": 2}}}},
+        "features.candidate.takers.cooccurrence: is of the items that users take",
+        "add a feature of kind = 'cooccurrence'",
+    ),
+    ({"task": "similarity", "loss": {"name": "pair"}}, "similarity: name either 'column'", "pairs"),
+    (
+        {"task": "similarity", "loss": {"name": "pair"}, "similarity": {"pairs": "p.csv"}},
+        "similarity.against: pairs have no classes",
+        "'items'",
+    ),
+    (
+        {"task": "similarity", "loss": {"name": "full_softmax"}, "similarity": {"column": "g", "against": "items"}},
+        "similarity.against: full_softmax",
+        "pair",
+    ),
+    (
+        {
+            "task": "similarity",
+            "loss": {"name": "pair"},
+            "similarity": {"column": "g"},
+            "sampler": {"name": "uniform"},
+        },
+        "sampler: task = 'similarity' scores",
+        "leave the section out",
+    ),
+]
+
+
+SIMILAR = {"task": "similarity", "loss": {"name": "pair"}, "similarity": {"column": "g"}}
+REFUSED += [
+    (
+        {"model": {"norm_exponent": "validation"}, "train": {"choose_epoch": False}},
+        "model.norm_exponent: 'validation' needs train.choose_epoch = true",
+        "give a number",
+    ),
+    (SIMILAR | {"train": {"recency": 2}}, "train.recency: task = 'similarity' learns from labels", "set it to 1"),
+    (SIMILAR | {"train": {"balance": 1}}, "train.balance: task = 'similarity' learns from labels", "set it to 0"),
+    (SIMILAR | {"train": {"choose_epoch": False}}, "train.choose_epoch: task = 'similarity' keeps the epoch", "true"),
+    (
+        SIMILAR | {"model": {"norm_exponent": 0.5}},
+        "model.norm_exponent: task = 'similarity' asks items",
+        "leave it out",
+    ),
+    (
+        SIMILAR | {"features": {"candidate": {"near": {"kind": "cooccurrence"}}}},
+        "features.candidate: task = 'similarity' has no users",
+        "no cooccurrence; leave them out",
+    ),
+    (
+        SIMILAR | {"features": {"candidate": {"takers": {"kind": "neighbours"}}}},
+        "features.candidate: task = 'similarity' has no users",
+        "leave them out",
+    ),
+]
+
+
+@pytest.mark.parametrize(("raw", "start", "hint"), REFUSED)
+def test_it_is_refused_with_reason_and_remedy(raw: dict[str, Any], start: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_config(raw, "my.toml")
+    message = str(raised.value)
+    assert message.startswith(f"my.toml: {start}")
+    assert hint in message
+
+
+def test_every_reason_is_told_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"model\.temperature: .*; model\.temperature_t.*; sampler") as raised:
+        parse_config(
+            {
+                "loss": {"name": "graded_hinge"},
+                "model": {"temperature": 1.0, "similarity": "cosine", "temperature_trainable": True},
+                "sampler": {"name": "uniform"},
+            }
+        )
+    assert str(raised.value).count("graded_hinge") == 3
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"loss": {"name": "triplet"}, "model": {"similarity": "dot"}},
+        {"loss": {"name": "pair"}, "model": {"similarity": "dot"}},
+        {"loss": EXCLUDED, "sampler": {"name": "uniform"}},
+        {
+            "loss": {"name": "pair"},
+            "model": {"combine": "concat"},
+            "features": {
+                "query": {
+                    "user_id": {"kind": "id", "dimension": 4},
+                    "own": {"kind": "history", "share_item_table": False, "dimension": 8},
+                    "past": {"kind": "history", "dimension": 16},
+                },
+                "candidate": {"item_id": {"kind": "id", "dimension": 16}},
+            },
+        },
+        {"loss": {"name": "bsl", "positive_group": "batch"}},
+        # Without an id beside them, what is made of ids has a table of its own.
+        {
+            "loss": {"name": "pair"},
+            "model": {"combine": "concat"},
+            "features": {
+                "query": {"past": {"kind": "history", "dimension": 16}},
+                "candidate": {
+                    "near": {"kind": "cooccurrence", "dimension": 4},
+                    "far": {"kind": "cooccurrence", "window": 20, "dimension": 8},
+                },
+            },
+        },
+        {"task": "similarity", "loss": {"name": "am_softmax"}, "similarity": {"column": "genre"}},
+        {
+            "task": "similarity",
+            "loss": {"name": "full_softmax"},
+            "similarity": {"column": "genre"},
+            "features": {"candidate": {"item_id": {"kind": "id", "mask_share": 0.5}}},
+        },
+        {"task": "similarity", "loss": {"name": "pair"}, "similarity": {"pairs": "p.csv", "against": "items"}},
+    ],
+)
+def test_what_makes_sense_is_taken(raw: dict[str, Any]) -> None:
+    config = parse_config(raw)
+    assert {key: getattr(config.loss, key) for key in raw["loss"]} == raw["loss"]

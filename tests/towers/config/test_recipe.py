@@ -1,0 +1,201 @@
+"""A recipe's mistakes name the key, what came, what is allowed and the nearest right name."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.paths import ROOT
+from towers.config.recipe import Config, load_config, parse_config
+from towers.errors import ConfigError
+
+RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
+
+MISTAKES = [
+    ({"los": {}}, "los: no such key; a recipe allows task, data, features, model, loss", "'loss'"),
+    ({"loss": {"nmae": "x"}}, "loss.nmae: no such key; loss allows bottleneck", "'name'"),
+    ({"loss": {"name": "sampled_sofmax"}}, "loss.name: must be one of full_softmax, sampled", "'sampled_softmax'"),
+    (
+        {"features": {"query": {"a": {"kind": "catgorical"}}}},
+        "features.query.a.kind: must be one of id, cat",
+        "'categorical'",
+    ),
+    # A feature whose own name is a kind's name: the union's tag must not be taken for it.
+    (
+        {"features": {"query": {"id": {"kind": "id", "min_cont": 1}}}},
+        "features.query.id.min_cont: no such key",
+        "'min_count'",
+    ),
+    ({"features": {"query": {"a": {}}}}, "features.query.a.kind: must be one of", "got nothing"),
+    ({"train": {"epochs": 0}}, "train.epochs: Input should be greater than or equal to 1", "got 0"),
+    ({"train": {"metric": "auc"}}, "train.metric: String should match", "got 'auc'"),
+    ({"data": {"columns": {"usr": "x"}}}, "data.columns.usr: no such key", "'user'"),
+    ({"data": {"valid_share": 0.5, "test_share": 0.5}}, "data: valid_share + test_share is 1", "below 1"),
+    ({"model": {"query_layers": [64]}}, "model: query_layers and candidate_layers need combine = 'concat'", "'sum'"),
+    ({"model": {"temperature": float("nan")}}, "model.temperature: Input should be a finite number", "nan"),
+    ({"train": {"epochs": "3"}}, "train.epochs: Input should be a valid integer", "got '3'"),
+    ({"train": {"batch_size": 1}}, "train.batch_size: Input should be greater than or equal to 2", "got 1"),
+    ({"data": {"refit": "yes"}}, "data.refit: Input should be a valid boolean", "got 'yes'"),
+    ({"model": 3}, "model: Input should be a valid dictionary", "got 3"),
+    ({"loss": {"name": "nce", "correction": 1.0}}, "loss.correction: no such key; loss allows", "log_z"),
+    ({"loss": {"name": "nce", "log_z": "lerned"}}, "loss.log_z: must be one of learned, per_query", "'learned'"),
+    ({"sampler": {"name": "unifrom"}}, "sampler.name: must be one of in_batch, uniform", "'uniform'"),
+    ({"sampler": {"name": "uniform", "k": 5}}, "sampler.k: no such key; sampler allows negatives", "distinct"),
+    (
+        {"sampler": {"name": "mixed", "parts": [{"name": "in_batch"}, {"name": "mixed"}]}},
+        "sampler.parts.1.name: must be one of in_batch, uniform",
+        "got 'mixed'",
+    ),
+    ({"sampler": {"name": "mixed", "parts": [{"name": "uniform"}]}}, "sampler: parts: a mixture needs", "got 1"),
+]
+
+
+@pytest.mark.parametrize(("raw", "start", "hint"), MISTAKES)
+def test_a_mistake_names_key_and_remedy(raw: dict[str, object], start: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_config(raw, "my.toml")
+    message = str(raised.value)
+    assert message.startswith(f"my.toml: {start}")
+    assert hint in message
+
+
+def test_every_mistake_is_told_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"optimizer\.nam: .*; train\.epochs: "):
+        parse_config({"train": {"epochs": -1}, "optimizer": {"nam": "adam"}})
+
+
+def test_overrides_are_toml_values_and_bare_words(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text("[train]\nepochs = 3\n")
+    config = load_config(recipe, ["train.epochs=7", "optimizer.name=sgd", "model.query_layers=[]"])
+    assert config.train.epochs == 7
+    assert config.optimizer.name == "sgd"
+
+
+SPELT = "[features.query]\nuser_id = { kind = 'id' }\nage = { kind = 'numeric' }\n"
+DERIVED = "[features.query]\nderive = true\nage = { log = true }\n"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "query", "changes"),
+    [
+        ("", [], None, None),
+        ("", ["features.query.age.kind=hashed"], None, {"age": {"kind": "hashed"}}),
+        (
+            "",
+            ["features.query.age.kind=hashed", "features.query.age.buckets=9"],
+            None,
+            {"age": {"kind": "hashed", "buckets": 9}},
+        ),
+        ("", ["features.query.age="], None, {"age": False}),
+        ("", ["features.query.age.log=true", "features.query.age="], None, {"age": False}),
+        ("", ["features.query={ age = { kind = 'hashed' } }"], {"age": "hashed"}, None),
+        ("", ["features.query.derive=false", "features.query.age.kind=hashed"], {"age": "hashed"}, None),
+        (SPELT, [], {"user_id": "id", "age": "numeric"}, None),
+        (SPELT, ["features.query.zip.kind=hashed"], {"user_id": "id", "age": "numeric", "zip": "hashed"}, None),
+        (SPELT, ["features.query.age.kind=hashed"], {"user_id": "id", "age": "hashed"}, None),
+        (SPELT, ["features.query.age="], {"user_id": "id"}, None),
+        (SPELT, ["features.query="], None, None),
+        (DERIVED, [], None, {"age": {"log": True}}),
+        (DERIVED, ["features.query.age.log=false"], None, {"age": {"log": False}}),
+        (
+            DERIVED,
+            ["features.query.age=", "features.query.zip.kind=hashed"],
+            None,
+            {"age": False, "zip": {"kind": "hashed"}},
+        ),
+        (DERIVED.replace("true\n", "false\n", 1).replace("log", "kind = 'numeric', log"), [], {"age": "numeric"}, None),
+        ("[features.query]\nderive = { kind = 'hashed' }\n", [], {"derive": "hashed"}, None),
+    ],
+)
+def test_a_feature_of_a_side_changes_the_spelt_out_side_or_else_the_derived_one(
+    tmp_path: Path, recipe: str, overrides: list[str], query: dict[str, str] | None, changes: dict[str, Any] | None
+) -> None:
+    (tmp_path / "r.toml").write_text("[features.candidate]\nitem_id = { kind = 'id' }\n" + recipe)
+    config = load_config(tmp_path / "r.toml", overrides)
+    found = config.features.query
+    assert (found and {name: each.kind for name, each in found.items()}) == query
+    assert config.features.changes == (changes and {"query": changes})
+    assert list(config.features.candidate or {}) == ["item_id"]
+    # What a search and a run keep of the recipe reads back as the same.
+    assert parse_config(config.model_dump(mode="json", exclude_unset=True, exclude_none=True)) == config
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "message"),
+    [
+        ("", ["features.query.age.kind=numerc"], r"features\.query\.age\.kind: must be one of id.*mean 'numeric'"),
+        (
+            "",
+            ["features.query.age.kind=numeric", "features.query.age.buckets=3"],
+            r"features\.query\.age\.buckets: no such key",
+        ),
+        ("", ["features.query.age.kind="], r"no such setting to take out.*--set features\.query\.age="),
+        ("", ["features.query.age=3"], r"query\.age: must be a table of settings, or false.*got 3"),
+        ("", ["features.qeury.age.kind=numeric"], r"features\.qeury: no such key.*did you mean 'query'"),
+        (
+            DERIVED,
+            ["task=similarity", "similarity.column=x"],
+            r"features\.query: task = 'similarity' trains the item tower",
+        ),
+    ],
+)
+def test_a_change_of_a_derived_feature_that_cannot_be_is_refused_without_a_data_set(
+    tmp_path: Path, recipe: str, overrides: list[str], message: str
+) -> None:
+    (tmp_path / "r.toml").write_text(recipe)
+    with pytest.raises(ConfigError, match=message):
+        load_config(tmp_path / "r.toml", overrides)
+
+
+def test_naming_another_loss_clears_the_options_of_the_one_before(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text('[loss]\nname = "sampled_softmax"\ncorrection = 0.5\n[model]\ntemperature = 0.1\n')
+    config = load_config(recipe, ["model.temperature=", "loss.margin=0.3", "loss.name=am_softmax"])
+    assert (config.loss.name, config.loss.margin) == ("am_softmax", 0.3)  # type: ignore[union-attr]
+    assert config.temperature is None
+    assert load_config(recipe, ["loss.name=sampled_softmax"]).loss.correction == 0.5  # type: ignore[union-attr]
+    assert load_config(recipe, ["loss.name=full_softmax"]).negatives is None
+    assert load_config(recipe).negatives.name == "in_batch"  # type: ignore[union-attr]
+    recipe.write_text('[sampler]\nname = "uniform"\n')
+    assert load_config(recipe, ["loss.name=full_softmax", "sampler="]).negatives is None
+    with pytest.raises(ConfigError, match="sampler="):
+        load_config(recipe, ["loss.name=full_softmax"])
+
+
+@pytest.mark.parametrize("override", ["epochs=3", "train.epochs", "train.=3", "train.epochs.deeper=3"])
+def test_an_override_of_a_wrong_form_is_refused(tmp_path: Path, override: str) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text("[train]\nepochs = 3\n")
+    with pytest.raises(ConfigError, match="--set"):
+        load_config(recipe, [override])
+
+
+@pytest.mark.parametrize("text", ["[train", "a = \n"])
+def test_a_file_that_is_not_toml_is_refused(tmp_path: Path, text: str) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(text)
+    with pytest.raises(ConfigError, match=r"r\.toml: not valid TOML"):
+        load_config(recipe)
+
+
+def test_a_missing_recipe_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such recipe file"):
+        load_config(tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.name)
+def test_ready_recipes_load(recipe: Path) -> None:
+    wanted = tomllib.loads(recipe.read_text())
+    loaded = load_config(recipe).model_dump(mode="json", exclude_unset=True)
+    for section, keys in wanted.items():
+        if section == "task":
+            assert loaded[section] == keys
+        elif section not in ("features", "data"):
+            assert {key: loaded[section][key] for key in keys} == keys
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Config().train.epochs = 3  # type: ignore[misc]

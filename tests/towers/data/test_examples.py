@@ -1,0 +1,203 @@
+"""The order of examples, their histories and clocks, against loops over the events."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from towers.data.bags import distinct_bag
+from towers.data.events import Events
+from towers.data.examples import Examples
+from towers.data.feature_tables import HistoryTable, Tables, clock_rows, windows
+from towers.data.item_ranks import Catalogue
+
+
+def small_events(timed: bool) -> Events:
+    user = np.array([0, 0, 0, 0, 1, 2, 2], np.int32)
+    item = np.array([5, 3, 4, 5, 1, 2, 0], np.int32)
+    time = np.array([10, 20, 20, 7200, 5, 86400, 90000], np.int64)
+    history_end = np.array([0, 1, 1, 3, 4, 5, 6], np.int64)  # the two events at time 20 do not see each other
+    offsets = np.array([0, 4, 5, 7], np.int64)
+    return Events(user, item, offsets, time, history_end) if timed else Events(user, item, offsets)
+
+
+def histories(events: Events, length: int, *, others: bool = False) -> list[list[int]]:
+    rows = np.arange(6, dtype=np.int32) + 1
+    tables = Tables(users={}, items={}, histories={"h": HistoryTable(rows, length, others=others)})
+    got = tables.of_examples(events, np.arange(len(events)))["h"]
+    return [[int(row) - 1 for row in line if row] for line in got]
+
+
+def test_a_timed_history_holds_strictly_earlier_events_only() -> None:
+    assert histories(small_events(timed=True), 8) == [[], [5], [5], [5, 3, 4], [], [], [2]]
+
+
+def test_a_timed_history_keeps_the_newest() -> None:
+    assert histories(small_events(timed=True), 2) == [[], [5], [5], [3, 4], [], [], [2]]
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_a_history_of_others_and_an_untimed_one_are_all_but_the_target(timed: bool) -> None:
+    got = [sorted(line) for line in histories(small_events(timed=timed), 8, others=timed)]
+    # User 0 took item 5 twice: as a target it may not see its own copy.
+    assert got == [[3, 4], [4, 5, 5], [3, 5, 5], [3, 4], [], [0], [2]]
+
+
+def test_windows_outside_any_event_take_the_end_of_the_list() -> None:
+    history = HistoryTable(np.arange(10, dtype=np.int32) + 1, 3)
+    got = windows(np.array([0, 2, 2]), np.array([2, 2, 6]), np.array([9, 8, 1, 2, 3, 4], np.int32), history)
+    assert got.tolist() == [[0, 10, 9], [0, 0, 0], [3, 4, 5]]
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [("hour", [1, 24, 4]), ("weekday", [4, 4, 6])])
+def test_clock_features_read_utc(kind: str, wanted: list[int]) -> None:
+    # 1970-01-01 00:00 (a Thursday), the same day 23:59:59, and Saturday 1970-01-03 03:00; row 0 is "missing".
+    assert clock_rows(kind, np.array([0, 86_399, 2 * 86_400 + 3 * 3600]), 3).tolist() == wanted
+    assert clock_rows(kind, None, 2).tolist() == [0, 0]
+
+
+def test_batches_are_a_function_of_the_step() -> None:
+    events = small_events(timed=True)
+    tables = Tables({"user_id": np.arange(3, dtype=np.int32)}, {"item_id": np.arange(6, dtype=np.int32)})
+    examples = Examples(events, tables, Catalogue.of(events.item, 6), 2, seed=4)
+    assert examples.steps == 3
+    streamed = [batch.item.tolist() for _, batch in examples.epoch(1)]
+    assert streamed == [examples.batch(1, step).item.tolist() for step in range(3)]
+    assert [batch.item.tolist() for _, batch in examples.epoch(1, first_step=2)] == streamed[2:]
+
+
+def test_ranks_fall_with_the_number_of_examples_and_leave_untrained_items_out() -> None:
+    catalogue = Catalogue.of(np.array([5, 5, 1, 3, 3, 3, 1], np.int32), 7)
+    assert catalogue.items.tolist() == [3, 1, 5]  # ties by item number
+    assert catalogue.counts.tolist() == [3, 2, 2]
+    assert catalogue.ranks.tolist() == [-1, 1, -1, 0, -1, 2, -1]
+
+
+def test_impressions_that_nobody_took_up_are_no_examples() -> None:
+    """Weight 0 leaves; the histories of the others lose it, too."""
+    timed = dataclasses.replace(small_events(timed=True), weight=np.array([1, 0, 2, 1, 0, 1, 1], np.float32))
+    taken = timed.taken()
+    assert taken.user.tolist() == [0, 0, 0, 2, 2]
+    assert taken.item.tolist() == [5, 4, 5, 2, 0]
+    assert taken.offsets.tolist() == [0, 3, 3, 5]
+    assert histories(taken, 8) == [[], [5], [5, 4], [], [2]]
+    assert taken.weight is not None and taken.weight.min() > 0
+    whole = small_events(timed=True)
+    assert whole.taken() is whole
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_impressions_are_examples_of_labels_but_stand_in_no_history(timed: bool) -> None:
+    weight = np.array([1, 0, 2, 1, 0, 1, 1], np.float32)
+    events = dataclasses.replace(small_events(timed), weight=weight)
+    found, without = histories(events, 8), histories(small_events(timed), 8)
+    taken = [(int(u), int(i)) for u, i, w in zip(events.user, events.item, weight, strict=True) if w > 0]
+    for user, line, all_of_them in zip(events.user, found, without, strict=True):
+        # Item 3 of user 0 and item 1 of user 1 were only seen, all others taken each time.
+        assert line == [item for item in all_of_them if (int(user), item) in taken]
+
+
+@pytest.mark.parametrize("positives", [1, 2])
+@pytest.mark.parametrize("length", [3, 8])
+def test_impressions_take_no_places_of_a_window_of_others(length: int, positives: int) -> None:
+    """One user of 30 events, each item once, every third taken: a window goes round the other taken ones."""
+    taken = np.arange(30) % 3 == 1
+    offsets = np.array([0, 30], np.int64)
+    events = Events(np.zeros(30, np.int32), np.arange(30, dtype=np.int32), offsets, weight=taken.astype(np.float32))
+    tables = Tables({}, {}, histories={"h": HistoryTable(np.arange(30, dtype=np.int32) + 1, length)})
+    for example, line in enumerate(tables.of_examples(events, np.arange(30), positives)["h"]):
+        targets = [(example + k) % 30 for k in range(positives)]
+        later = [(example + k) % 30 for k in range(30) if taken[(example + k) % 30]]
+        assert [int(row) - 1 for row in line if row] == [item for item in later if item not in targets][:length]
+
+
+def test_unknown_items_take_places_of_a_history_as_in_training_and_none_of_a_graph() -> None:
+    rows = np.array([0, 1, 2, 0, 3], np.int32)
+    tables = Tables({}, {}, histories={"h": HistoryTable(rows, 3)}, neighbours={"n": HistoryTable(rows, 3)})
+    items = np.array([9, 9, 1, 2, 4, 3, 0, 3, 0], np.int32)
+    features = tables.of_users(np.arange(2, dtype=np.int32), np.array([2, 7, 9]), items)
+    assert features["h"].tolist() == [[3, 0, 0], [0, 0, 0]]
+    assert features["n"].tolist() == [[1, 2, 3], [0, 0, 0]]
+    events = Events(
+        np.zeros(6, np.int32), items[[2, 3, 4, 5, 6, 2]], np.array([0, 6]), None, np.array([0, 1, 2, 3, 4, 5])
+    )
+    assert tables.of_examples(events, np.array([5]))["h"].tolist() == features["h"][:1].tolist()
+
+
+def several(timed: bool, positives: int, known: int) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
+    """Of each example: its positives, the known items beside it, its history; as item numbers."""
+    events = small_events(timed)
+    rows = np.arange(6, dtype=np.int32) + 1
+    tables = Tables({}, {}, histories={"h": HistoryTable(rows, 8)})
+    catalogue = Catalogue.of(events.item, 6)
+    batch = Examples(events, tables, catalogue, 7, 0, positives=positives, known=known).batch(0, 0)
+    items = np.append(catalogue.items, -1)
+    shown = [items[line[there]].tolist() for line, there in zip(batch.item, batch.present, strict=True)]
+    beside = [items[line][line >= 0].tolist() for line in batch.known]
+    histories = tables.of_examples(events, np.arange(7), positives)["h"]
+    return shown, beside, [[int(row) - 1 for row in line if row] for line in histories]
+
+
+def test_several_positives_are_the_users_next_items() -> None:
+    positives, known, history = several(timed=True, positives=3, known=0)
+    assert positives == [[5, 3, 4], [3, 4, 5], [4, 5], [5], [1], [2, 0], [0]]
+    assert known == [[]] * 7
+    assert history == [[], [5], [5], [5, 3, 4], [], [], [2]]
+
+
+def test_untimed_positives_go_round_and_stand_in_no_history() -> None:
+    positives, _, history = several(timed=False, positives=2, known=0)
+    assert positives == [[5, 3], [3, 4], [4, 5], [5, 5], [1], [2, 0], [0, 2]]
+    assert [sorted(line) for line in history] == [[4], [5, 5], [3], [3, 4], [], [], []]
+
+
+def test_recency_weighs_a_users_last_event_by_its_factor() -> None:
+    events = dataclasses.replace(small_events(timed=True), weight=np.array([2, 1, 1, 1, 1, 1, 1], np.float32))
+    tables = Tables(users={}, items={}, histories={})
+    catalogue = Catalogue.of(events.item, 6)
+    examples = Examples(events, tables, catalogue, batch_size=7, seed=0, recency=9.0)
+    # 9^p at the middle of each of n equal parts of 0 to 1, by its mean over 0 to 1: the integral is 8 / ln 9.
+    places = [1 / 8, 3 / 8, 5 / 8, 7 / 8, 1 / 2, 1 / 4, 3 / 4]
+    wanted = np.array([9**place * np.log(9) / 8 for place in places])
+    np.testing.assert_allclose(examples.batch(0, 0).weight, wanted, rtol=1e-6)
+    both = dataclasses.replace(examples, weighted=True).batch(0, 0).weight
+    np.testing.assert_allclose(both, wanted * [2, 1, 1, 1, 1, 1, 1], rtol=1e-6)
+
+
+def test_balance_weighs_each_user_alike() -> None:
+    events = small_events(timed=True)
+    tables = Tables(users={}, items={}, histories={})
+    for balance, wanted in ((1.0, [1 / 4] * 4 + [1.0] + [1 / 2] * 2), (0.5, [1 / 2] * 4 + [1.0] + [0.5**0.5] * 2)):
+        examples = Examples(events, tables, Catalogue.of(events.item, 6), batch_size=7, seed=0, balance=balance)
+        np.testing.assert_allclose(examples.batch(0, 0).weight, wanted, rtol=1e-6)
+
+
+def test_known_items_are_the_nearest_of_the_same_user() -> None:
+    _, known, _ = several(timed=True, positives=1, known=3)
+    assert [sorted(line) for line in known] == [[3, 4, 5], [3, 4, 5], [3, 4, 5], [3, 4, 5], [1], [0, 2], [0, 2]]
+    assert [len(line) for line in several(timed=False, positives=1, known=9)[1]] == [4, 4, 4, 4, 1, 2, 2]
+
+
+def test_an_untimed_window_begins_after_the_targets() -> None:
+    events = small_events(timed=False)
+    tables = Tables({}, {}, histories={"h": HistoryTable(np.arange(6, dtype=np.int32) + 1, 2)})
+    # User 0's list is 5 3 4 5; of the second event, with two targets, the window of two holds both fives.
+    window = tables.of_examples(events, np.array([1]), positives=2)["h"]
+    assert [[int(row) - 1 for row in line if row] for line in window] == [[5, 5]]
+
+
+@pytest.mark.parametrize("largest", [3, 40, 10**7])
+def test_a_bag_holds_each_distinct_row_once_and_every_value_in_its_place(largest: int) -> None:
+    rows = np.random.default_rng(largest).choice([0, 0, 1, 2, 3, largest], (5, 4)).astype(np.int32)
+    rows[2] = 0
+    bag = distinct_bag(rows)
+    assert len(set(bag.rows.tolist())) == len(bag.rows) and bag.size == 5
+    held: list[list[int]] = [[] for _ in range(5)]
+    for place, example in zip(bag.place, bag.example, strict=True):
+        held[example].append(int(bag.rows[place]))
+    assert held == [[row for row in line if row] for line in rows.tolist()]
+
+
+def test_counts_are_those_of_all_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("towers.data.blocks.BLOCK_ROWS", 2)
+    assert Catalogue.of(np.array([3, 1, 3, 3, 1], np.int32), 5).counts.tolist() == [3, 2]

@@ -1,0 +1,102 @@
+"""Metrics against values computed by hand and against slow loops from the formulas."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from towers.evaluation import metrics
+
+# Three queries: targets {5, 7, 9} with hits at ranks 2 and 4; targets {1}, no hit; no target at all.
+LISTS = np.array([[3, 5, 8, 7], [2, 3, 4, -1], [1, 2, 3, 4]])
+OFFSETS = np.array([0, 3, 4, 4])
+ITEMS = np.array([5, 7, 9, 1])
+COUNTS = np.diff(OFFSETS)
+
+
+def test_hits_by_hand() -> None:
+    expected = [[False, True, False, True], [False] * 4, [False] * 4]
+    assert metrics.hits(LISTS, OFFSETS, ITEMS).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "k", "first", "second"),
+    [
+        ("recall", 2, 1 / 3, 0.0),
+        ("recall", 4, 2 / 3, 0.0),
+        ("recall", 10, 2 / 3, 0.0),
+        ("hit_rate", 1, 0.0, 0.0),
+        ("hit_rate", 2, 1.0, 0.0),
+        ("mrr", 1, 0.0, 0.0),
+        ("mrr", 4, 1 / 2, 0.0),
+        # log2(3) = 1.5849625, log2(5) = 2.3219281. DCG@4 = 1/1.5849625 + 1/2.3219281 = 1.0616064;
+        # IDCG over min(4, 3) places = 1 + 0.6309298 + 0.5 = 2.1309298; their ratio is 0.4981888.
+        ("ndcg", 4, 0.4981888, 0.0),
+        # DCG@2 = 0.6309298, IDCG@2 = 1.6309298.
+        ("ndcg", 2, 0.3868528, 0.0),
+    ],
+)
+def test_metrics_by_hand(name: str, k: int, first: float, second: float) -> None:
+    found = metrics.METRICS[name](metrics.hits(LISTS, OFFSETS, ITEMS), COUNTS, k)
+    assert found[:2] == pytest.approx([first, second], abs=1e-6)
+    assert np.isnan(found[2])
+
+
+def slow(name: str, ranking: list[int], targets: list[int], k: int) -> float:
+    if not targets:
+        return float("nan")
+    ranks = [rank for rank, item in enumerate(ranking[:k], start=1) if item in targets]
+    if name == "recall":
+        return len(ranks) / len(targets)
+    if name == "hit_rate":
+        return float(len(ranks) > 0)
+    if name == "mrr":
+        return 1 / ranks[0] if ranks else 0.0
+    ideal = sum(1 / np.log2(rank + 1) for rank in range(1, min(k, len(targets)) + 1))
+    return float(sum(1 / np.log2(rank + 1) for rank in ranks) / ideal)
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[list[list[int]], list[list[int]], int]:
+    items = st.integers(0, 12)
+    width = draw(st.integers(0, 8))
+    queries = draw(st.integers(1, 6))
+    lists = [draw(st.lists(items, max_size=width, unique=True)) for _ in range(queries)]
+    targets = [draw(st.lists(items, max_size=6, unique=True)) for _ in range(queries)]
+    return [each + [-1] * (width - len(each)) for each in lists], targets, draw(st.integers(1, 10))
+
+
+@given(worlds())
+def test_metrics_equal_the_slow_loop(world: tuple[list[list[int]], list[list[int]], int]) -> None:
+    lists, targets, k = world
+    offsets = np.cumsum([0, *[len(each) for each in targets]])
+    items = np.array([item for each in targets for item in each], dtype=np.int32)
+    hits = metrics.hits(np.array(lists, dtype=np.int32).reshape(len(lists), -1), offsets, items)
+    for name, metric in metrics.METRICS.items():
+        expected = [slow(name, *pair, k) for pair in zip(lists, targets, strict=True)]
+        np.testing.assert_allclose(metric(hits, np.diff(offsets), k), expected, atol=1e-12, err_msg=name)
+
+
+def test_large_item_numbers_do_not_overflow() -> None:
+    last = np.iinfo(np.int32).max - 1
+    lists = np.full((3, 1), last, dtype=np.int32)
+    found = metrics.hits(lists, np.array([0, 1, 1, 2]), np.array([0, last], dtype=np.int32))
+    assert found.tolist() == [[False], [False], [True]]
+
+
+def test_exposure_coverage_and_popularity() -> None:
+    exposure = metrics.exposure(LISTS, 10, 2)  # 3 5 | 2 3 | 1 2
+    assert exposure.tolist() == [0, 1, 2, 2, 0, 1, 0, 0, 0, 0]
+    assert metrics.coverage(exposure) == 4 / 10
+    popularity = np.array([100, 50, 40, 30, 20, 10, 5, 4, 3, 2])
+    assert metrics.mean_popularity(exposure, popularity) == pytest.approx((50 + 2 * 40 + 2 * 30 + 10) / 6)
+    assert metrics.exposure(LISTS, 10, 4).sum() == 11  # twelve places, one of them padding
+
+
+def test_metrics_do_not_load_tensorflow() -> None:
+    code = "import sys, towers.evaluation.metrics; print('tensorflow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

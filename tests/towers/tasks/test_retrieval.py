@@ -1,0 +1,199 @@
+"""The retrieval task puts towers, sampler, loss and reduction together as the formulas say."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.worlds.training import group_world, recipe, task_of, trainer
+from towers.data.batch import Batch
+from towers.losses.softmax import AdaptiveMargin, mean_diameter
+from towers.tasks.retrieval import Retrieval
+from towers.training.trainer import as_tensors
+
+DRAWN = {"name": "uniform", "negatives": 7}
+
+
+def built(**sections: dict[str, Any]) -> tuple[Retrieval, Batch]:
+    events, tables, _ = group_world()
+    task, examples = task_of(recipe(**sections), events, tables)
+    return task, as_tensors(examples.batch(0, 0))
+
+
+def cosines(task: Retrieval, batch: Batch, items: np.ndarray) -> np.ndarray:
+    """[B, n] of the batch's queries and items by rank, from the raw tables."""
+    towers = task.towers
+    user = towers.query_tower.encoders[0].table.numpy()[batch.query["user_id"].numpy()]
+    row = towers.candidate_tower.encoders[0].table.numpy()
+    item = row[task.features_of(tf.constant(items))["item_id"].numpy()]
+    return (user / np.linalg.norm(user, axis=1, keepdims=True)) @ (item / np.linalg.norm(item, axis=1, keepdims=True)).T
+
+
+def test_in_batch_softmax_is_the_loop_over_its_formula() -> None:
+    task, batch = built(model={"temperature": 0.3}, loss={"correction": 0.7})
+    item = batch.item.numpy()[:, 0]
+    logits = cosines(task, batch, item) / 0.3
+    counts = np.bincount(item_counts(task), minlength=task.count)
+    corrected = logits - 0.7 * np.log(len(item) * counts[item] / counts.sum())
+    weight = np.linspace(0, 2, len(item))
+    losses = []
+    for b in range(len(item)):
+        total = np.exp(corrected[b, b]) + sum(np.exp(corrected[b, j]) for j in range(len(item)) if item[j] != item[b])
+        losses.append(np.log(total) - corrected[b, b])
+    got = task.compute_loss(batch._replace(weight=tf.constant(weight, tf.float32)))
+    assert float(got) == pytest.approx(np.average(losses, weights=weight), rel=1e-5)
+
+
+def item_counts(task: Retrieval) -> np.ndarray:
+    """The training events' items, by rank."""
+    events, tables, _ = group_world()
+    order = task_of(recipe(), events, tables)[1].catalogue.ranks
+    return order[events.item]
+
+
+@pytest.mark.parametrize("loss", ["sampled_softmax", "nce", "triplet", "ccl"])
+def test_an_example_of_weight_0_teaches_nothing(loss: str) -> None:
+    task, batch = built(loss={"name": loss}, sampler=DRAWN)
+    half = np.arange(batch.item.shape[0]) % 2
+    with tf.GradientTape() as tape:
+        value = task.compute_loss(batch._replace(weight=tf.constant(half, tf.float32)))
+    users = task.towers.query_tower.encoders[0].table
+    gradient = tf.convert_to_tensor(tape.gradient(value, users)).numpy()
+    silent = set(batch.query["user_id"].numpy()[half == 0]) - set(batch.query["user_id"].numpy()[half == 1])
+    assert silent
+    assert not gradient[sorted(silent)].any()
+    assert gradient.any()
+
+
+def test_known_positives_are_no_negatives() -> None:
+    """All nine of a user's items known: of in-batch negatives only those of the other groups are left."""
+    task, batch = built(loss={"known_positives": 9, "correction": 0.0}, model={"temperature": 0.5})
+    item = batch.item.numpy()[:, 0]
+    logits = cosines(task, batch, item) / 0.5
+    known = [{rank for rank in line if rank >= 0} for line in batch.known.numpy()]
+    assert all(len(line) == 9 for line in known)
+    losses = [
+        np.log(np.exp(logits[b, b]) + sum(np.exp(logits[b, j]) for j in range(len(item)) if item[j] not in known[b]))
+        - logits[b, b]
+        for b in range(len(item))
+    ]
+    assert float(task.compute_loss(batch)) == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+def test_several_positives_share_the_label() -> None:
+    task, batch = built(loss={"positives_per_query": 3, "correction": 0.0}, sampler=DRAWN)
+    assert batch.item.shape == (64, 3)
+    drawn = task.sampler.draw(batch.item, batch.seed).item.numpy()
+    positive = np.stack([cosines(task, batch, batch.item.numpy()[:, k]).diagonal() for k in range(3)], axis=1) / 0.2
+    negative = cosines(task, batch, drawn) / 0.2
+    losses = []
+    for b in range(64):
+        left = [negative[b, j] for j in range(7) if drawn[j] not in batch.item.numpy()[b]]
+        everything = np.concatenate([positive[b], left])
+        losses.append(np.log(np.exp(everything).sum()) - positive[b].mean())
+    assert float(task.compute_loss(batch)) == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+def test_the_bottleneck_costs_the_divergence_and_serves_the_mean() -> None:
+    beta = 0.01
+    task, batch = built(loss={"bottleneck": beta}, model={"similarity": "dot"})
+    tower = task.towers.query_tower
+    vectors, cost = tower.sample(batch.query, batch.seed)
+    mean = tower(batch.query).numpy()
+    # log-variance starts at -6 everywhere: sigma = exp(-3), KL = (sigma^2 + mean^2 - 1 + 6) / 2 in each dimension.
+    wanted = 0.5 * (np.exp(-6.0) + mean**2 - 1 + 6).sum(axis=1)
+    np.testing.assert_allclose(cost, wanted, rtol=1e-5)
+    noise = (vectors.numpy() - mean) / np.exp(-3)
+    # 512 standard normals: mean and deviation within four of their own standard errors.
+    assert abs(noise.mean()) < 4 / 512**0.5
+    assert abs(noise.std() - 1) < 4 / 1024**0.5
+    np.testing.assert_array_equal(tower.sample(batch.query, batch.seed)[0], vectors)
+    assert np.abs(tower.sample(batch.query, batch.seed + 1)[0] - vectors).max() > 0.01
+    np.testing.assert_array_equal(tower(batch.query), mean)
+    without, _ = built(model={"similarity": "dot"})
+    assert float(task.compute_loss(batch)) > float(without.compute_loss(batch)) + beta * wanted.mean()
+
+
+def test_a_mean_diameter_is_that_of_the_definition() -> None:
+    # Class 0: distances 1 and 3, mean 2; class 4: 0.5, in another block. Twice the mean of 2 and 0.5.
+    blocks = [(np.array([0, 0]), np.array([1.0, 3.0])), (np.array([4]), np.array([0.5]))]
+    assert mean_diameter(blocks) == pytest.approx(2.5)
+    assert mean_diameter([]) == 0
+
+
+def test_an_adaptive_margin_is_bounded_and_due_now_and_then() -> None:
+    margin = AdaptiveMargin(every=2, most=0.5)
+    blocks = [(np.array([0, 1]), np.array([0.1, 0.2]))]
+    assert margin.update(1, blocks) == {"margin": 0.0}
+    assert margin.update(2, blocks) == pytest.approx({"margin": 0.3, "margin_estimate": 0.3, "margin_clamped": 0.0})
+    wide = margin.update(4, [(np.array([0]), np.array([0.9]))])
+    assert wide == pytest.approx({"margin": 0.5, "margin_estimate": 1.8, "margin_clamped": 1.0})
+
+
+def test_an_adaptive_margin_is_in_log_and_checkpoint(tmp_path: Path) -> None:
+    sections: dict[str, dict[str, Any]] = {
+        "loss": {"name": "distance_softmax", "margin": "adaptive", "margin_max": 0.3},
+        "train": {"epochs": 2},
+    }
+    first = trainer(tmp_path, **sections)
+    assert float(first.task.margin.value) == 0.0  # type: ignore[attr-defined]
+    history = first.fit().history
+    # Untrained queries and items are near right angles: d = 1 or so, far above the bound.
+    assert [record["margin"] for record in history] == pytest.approx([0.3, 0.3])
+    assert history[0]["margin_clamped"] == 1
+    again = trainer(tmp_path, **sections)
+    again.fit()
+    assert float(again.task.margin.value) == pytest.approx(0.3)  # type: ignore[attr-defined]
+
+
+def test_a_trained_temperature_is_bounded_and_starts_at_the_recipes() -> None:
+    towers = built(model={"temperature": 0.3, "temperature_trainable": True})[0].towers
+    assert float(towers.scale()) == pytest.approx(1 / 0.3)
+    for drift, temperature in ((-50.0, 0.03), (50.0, 3.0)):
+        towers.drift.assign(drift)
+        assert float(1 / towers.scale()) == pytest.approx(temperature, rel=1e-5)
+
+
+def test_full_softmax_sees_an_item_as_a_positive_as_it_sees_it_among_the_others() -> None:
+    """The bottleneck's noise is the query's alone."""
+    with_noise, batch = built(loss={"name": "full_softmax", "bottleneck": 1e-12}, model={"similarity": "dot"})
+    without, _ = built(loss={"name": "full_softmax"}, model={"similarity": "dot"})
+    query = with_noise.towers.query_tower.sample(batch.query, batch.seed)[0].numpy()
+    items = with_noise.towers.candidate_tower(with_noise.features_of(tf.range(30, dtype=tf.int64))).numpy()
+    logits = query @ items.T / 0.2
+    own = logits[np.arange(64), batch.item.numpy()[:, 0]]
+    wanted = np.mean(np.log(np.exp(logits).sum(axis=1)) - own)
+    assert float(with_noise.compute_loss(batch)) == pytest.approx(wanted, rel=1e-5)
+    assert float(without.compute_loss(batch)) != pytest.approx(wanted, rel=1e-5)
+
+
+def test_labels_are_divided_by_the_largest() -> None:
+    """Label l costs softplus(s) - l s. `pipelines.training.check` fills the largest in where the recipe has none."""
+    for settings, most in (({"max_label": 3.0}, 3.0), ({"max_label": 6.0}, 6.0)):
+        task, batch = built(loss={"name": "bce", **settings})
+        score = cosines(task, batch, batch.item.numpy()[:, 0]).diagonal() / 0.2
+        wanted = np.mean(np.log1p(np.exp(score)) - batch.label.numpy()[:, 0] / most * score)
+        assert float(task.compute_loss(batch)) == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize("log_z", ["learned", "per_query"])
+def test_a_trained_log_z_starts_at_that_of_untrained_scores(log_z: str) -> None:
+    task, batch = built(loss={"name": "nce", "log_z": log_z}, sampler=DRAWN)
+    query = task.towers.query_tower(batch.query)
+    np.testing.assert_allclose(np.broadcast_to(task.log_z(query), 64), np.full(64, np.log(30)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("shares", ["equal", "weight"])
+def test_full_softmax_takes_a_label_distribution_over_the_positives(shares: str) -> None:
+    task, batch = built(loss={"name": "full_softmax", "positives_per_query": 3, "label_shares": shares})
+    logits = cosines(task, batch, np.arange(30)) / 0.2
+    losses = []
+    for b in range(64):
+        label = np.zeros(30)
+        for k in range(3):
+            label[batch.item.numpy()[b, k]] += batch.label.numpy()[b, k] if shares == "weight" else 1
+        label /= label.sum()
+        losses.append(np.log(np.exp(logits[b]).sum()) - label @ logits[b])
+    assert float(task.compute_loss(batch)) == pytest.approx(np.mean(losses), rel=1e-5)

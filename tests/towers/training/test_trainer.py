@@ -1,0 +1,190 @@
+"""The loop on a world with a known answer: it learns it, stops early, resumes bit for bit, and refuses to diverge."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.worlds.training import USERS, group_world, recipe, towers_of
+from tests.support.worlds.training import trainer as built_trainer
+from towers.data.events import Events
+from towers.errors import DivergedError
+from towers.evaluation import validation as validation_module
+from towers.evaluation.metrics import Measured
+from towers.evaluation.validation import Validation
+from towers.model.untrained_rows import silence_untrained
+from towers.training.trainer import Trainer
+
+
+def trainer(directory: Path, *, epochs: int, patience: int = 99) -> Trainer:
+    return built_trainer(directory, train={"epochs": epochs, "patience": patience})
+
+
+def weights(built: Trainer) -> list[np.ndarray]:
+    return [
+        np.array(v)
+        for v in [*built.task.trainable_variables, *(slot for slots in built.optimizer.slots for slot in slots)]
+    ]
+
+
+def test_it_learns_the_held_out_item_of_every_user(tmp_path: Path) -> None:
+    built = trainer(tmp_path, epochs=30)
+    summary = built.fit()
+    # Chance among the 21 unseen items is 0.05; the one unseen item of the user's group is the answer.
+    assert summary.best_metric == 1.0
+    assert built.validation is not None
+    assert built.validation.measure(built.task.towers).metric == 1.0
+
+
+def test_it_keeps_the_best_epoch_and_stops_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The criterion chooses, whatever the metric is.
+    metrics = iter([Measured(0.9, 0.2), Measured(0.6, 0.5), Measured(0.7, 0.4), Measured(0.8, 0.3), Measured(0.1, 0.9)])
+    kept: list[np.ndarray] = []
+
+    def measured(self: Validation, towers: object) -> Measured:
+        kept.append(built.task.trainable_variables[0].numpy())
+        return next(metrics)
+
+    monkeypatch.setattr(validation_module.Validation, "measure", measured)
+    built = trainer(tmp_path, epochs=9, patience=2)
+    summary = built.fit()
+    assert (summary.epochs, summary.best_epoch, summary.best_metric) == (4, 2, 0.6)
+    np.testing.assert_array_equal(built.task.trainable_variables[0], kept[1])
+
+
+class StopError(Exception):
+    """Stands for a kill: nothing is saved on its way out."""
+
+
+@pytest.mark.parametrize("stop_at", [2, 5, 8, 9, 16])
+def test_a_run_that_was_cut_off_goes_on_bit_for_bit(tmp_path: Path, stop_at: int) -> None:
+    whole = trainer(tmp_path / "whole", epochs=3)
+    assert whole.examples.steps == 8
+    whole.fit()
+
+    def stop(done: int, loss: float) -> None:
+        if done == stop_at:
+            raise StopError
+
+    with pytest.raises(StopError):
+        trainer(tmp_path / "cut", epochs=3).fit(stop)
+    resumed = trainer(tmp_path / "cut", epochs=3)
+    seen: list[int] = []
+    resumed.fit(lambda done, loss: seen.append(done))
+    assert seen[0] <= stop_at + 1  # it did go on from a checkpoint, or from the start where there was none yet
+    assert stop_at < 3 or seen[0] > 1
+    for one, other in zip(weights(whole), weights(resumed), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_ctrl_c_keeps_the_work(tmp_path: Path) -> None:
+    def interrupt(done: int, loss: float) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trainer(tmp_path, epochs=2).fit(interrupt)
+    seen: list[int] = []
+    trainer(tmp_path, epochs=2).fit(lambda done, loss: seen.append(done))
+    assert seen[0] == 3
+
+
+def test_a_diverging_loss_stops_the_run(tmp_path: Path) -> None:
+    built = trainer(tmp_path, epochs=3)
+    built.task.towers.query_tower.encoders[0].table.assign(tf.fill([USERS + 1, 8], np.nan))
+    with pytest.raises(DivergedError, match="step 1 of epoch 1 is nan"):
+        built.fit()
+
+
+def test_logs_for_tensorboard_are_written(tmp_path: Path) -> None:
+    trainer(tmp_path, epochs=1).fit()
+    assert any((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
+
+
+def test_a_stop_during_validation_validates_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = validation_module.Validation.measure
+    calls = 0
+
+    def interrupted(self: Validation, *towers: Any) -> float:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyboardInterrupt
+        return real(self, *towers)
+
+    whole = trainer(tmp_path / "whole", epochs=3).fit()
+    monkeypatch.setattr(validation_module.Validation, "measure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trainer(tmp_path / "cut", epochs=3).fit()
+    resumed = trainer(tmp_path / "cut", epochs=3).fit()
+    timings = {"train_seconds", "validation_seconds"}
+    for one, other in zip(whole.history, resumed.history, strict=True):
+        assert {k: v for k, v in one.items() if k not in timings} == pytest.approx(
+            {k: v for k, v in other.items() if k not in timings}
+        )
+    assert (resumed.best_epoch, resumed.best_metric) == (whole.best_epoch, whole.best_metric)
+
+
+def test_a_stop_between_a_step_and_its_count_repeats_no_batch(tmp_path: Path) -> None:
+    whole = trainer(tmp_path / "whole", epochs=1)
+    whole.fit()
+    cut = trainer(tmp_path / "cut", epochs=1)
+    real, calls = cut._step, 0
+
+    def stopped(batch: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        loss = real(batch)
+        if calls == 3:
+            raise KeyboardInterrupt
+        return loss
+
+    cut._step = stopped
+    with pytest.raises(KeyboardInterrupt):
+        cut.fit()
+    resumed = trainer(tmp_path / "cut", epochs=1)
+    resumed.fit()
+    assert int(resumed.optimizer.step) == 8
+    for one, other in zip(weights(whole), weights(resumed), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_rows_that_no_example_reads_start_and_stay_at_zero(tmp_path: Path) -> None:
+    events, tables, _ = group_world()
+    model = towers_of(recipe(), users=USERS + 1)
+    some = Events(events.user[:90], events.item[:90], np.minimum(events.offsets, 90))  # the first ten users only
+    silence_untrained(model, tables, some)
+    table = model.query_tower.encoders[0].table.numpy()
+    assert table[1:11].any(axis=1).all()
+    assert not table[11:].any()
+    taken = np.unique(some.item)
+    items = model.candidate_tower.encoders[0].table.numpy()
+    assert items[taken + 1].any(axis=1).all()
+    assert not np.delete(items, taken + 1, axis=0).any()
+
+
+def test_validation_ranks_only_what_was_learnt() -> None:
+    """Two users, three items; every learnt score is negative, so an unlearnt item's 0 would come first."""
+    towers = towers_of(recipe(model={"dimension": 2, "similarity": "dot"}), users=2, items=3)
+    towers.query_tower.encoders[0].table.assign([[0, 0], [1, 0], [0, 1]])
+    towers.candidate_tower.encoders[0].table.assign([[0, 0], [-1, -2], [0, 0], [-2, -1]])
+    rows = np.arange(1, 4, dtype=np.int32)
+    none = np.zeros(3, np.int64)
+    check = Validation(
+        {"user_id": rows[:2]},
+        {"item_id": rows},
+        none,
+        none[:0].astype(np.int32),
+        np.arange(3),
+        np.array([0, 2]),
+        "recall@1",
+    )
+    # User 0 scores the items -1, 0 (unlearnt), -2, and wants item 0; user 1 scores them -2, 0, -1, and wants item 2.
+    assert check.measure(towers).metric == 1.0
+    unlearnt = dataclasses.replace(check, target_items=np.array([1, 2], np.int32))
+    assert unlearnt.measure(towers).metric == 0.5
+    seen = dataclasses.replace(check, seen_offsets=np.array([0, 2, 2]), seen_items=np.array([0, 1], np.int32))
+    assert seen.measure(towers).metric == 0.5

@@ -1,0 +1,1 @@
+"""The recipe: every setting, its checks and its errors; no TensorFlow."""

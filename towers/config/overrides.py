@@ -1,0 +1,68 @@
+"""`--set section.key=value`: changes one setting of a recipe from the command line.
+
+The recipe, as TOML gives it, is changed in place and not checked yet.
+"""
+
+import tomllib
+from typing import Any
+
+from towers.config.features import DERIVE, SIDES
+from towers.errors import ConfigError
+
+DEFAULT_NAMES = {"loss": "sampled_softmax", "sampler": "in_batch"}
+
+
+def apply_override(raw: dict[str, Any], override: str) -> None:
+    """Changes `raw` in place.
+
+    An empty value removes a key, a feature, or the section ``sampler``, ``loss`` or ``features.SIDE``. A feature of a
+    side that the recipe does not hold changes the derived side (`Features`); the other derived features stay.
+
+    Args:
+        raw: the sections of a recipe.
+        override: ``section.key=value``, the value in TOML syntax; a bare word is a string.
+
+    Raises:
+        ConfigError: the override has another form, or removes what cannot be removed.
+    """
+    key, equals, text = override.partition("=")
+    parts = [part.strip() for part in key.split(".")]
+    if parts in (["sampler"], ["loss"]) and equals and not text.strip():
+        raw.pop(parts[0], None)
+        return
+    if not equals or not all(parts) or (len(parts) < 2 and parts != ["task"]):
+        raise ConfigError(f"--set {override!r}: expected section.key=value, for example train.epochs=5")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    node = raw
+    for depth, part in enumerate(parts[:-1]):
+        derived = parts[:depth] == ["features"] and part in SIDES
+        node = node.setdefault(part, {DERIVE: True} if derived else {})
+        if not isinstance(node, dict):
+            raise ConfigError(f"--set {override!r}: {part!r} is a value, not a section")
+    if key.strip() in ("loss.name", "sampler.name") and value != node.get("name", DEFAULT_NAMES[parts[0]]):
+        node.clear()
+    if text.strip():
+        node[parts[-1]] = value
+    elif _is_derived(raw, parts):
+        _leave_out(node, parts, override)
+    else:
+        node.pop(parts[-1], None)
+
+
+def _is_derived(raw: dict[str, Any], parts: list[str]) -> bool:
+    """Whether `parts` name a feature, or a setting of one, on a derived side."""
+    return parts[0] == "features" and len(parts) > 2 and raw["features"][parts[1]].get(DERIVE) is True
+
+
+def _leave_out(node: dict[str, Any], parts: list[str], override: str) -> None:
+    """Marks a derived feature as left out: it is not in the recipe, so it cannot be removed from it."""
+    if len(parts) > 3:
+        feature = ".".join(parts[:3])
+        raise ConfigError(
+            f"--set {override!r}: a derived feature has no such setting to take out; give a value, or leave the whole "
+            f"feature out by --set {feature}="
+        )
+    node[parts[-1]] = False

@@ -1,0 +1,122 @@
+"""Reads every setting of data, model and training, once, from one TOML file into frozen models.
+
+A mistake is a `ConfigError` that names the key, the value, what is allowed, and the nearest right name.
+"""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from towers.config.compatibility import refuse_combination
+from towers.config.explain import explain
+from towers.config.features import Features
+from towers.config.losses import LossConfig, SampledSoftmax
+from towers.config.overrides import DEFAULT_NAMES, apply_override
+from towers.config.samplers import InBatch, SamplerConfig
+from towers.config.section import Section
+from towers.config.sections import (
+    DEFAULT_TEMPERATURE,
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    SimilarityConfig,
+    TrainConfig,
+)
+from towers.errors import ConfigError
+
+
+class Config(Section):
+    """One recipe."""
+
+    task: Literal["retrieval", "similarity"] = Field("retrieval", description="what the towers learn")
+    data: DataConfig = DataConfig()
+    features: Features = Features()
+    model: ModelConfig = ModelConfig()
+    loss: LossConfig = SampledSoftmax(name="sampled_softmax")
+    sampler: SamplerConfig | None = Field(None, description="in_batch, where the loss takes negatives from a sampler")
+    similarity: SimilarityConfig = SimilarityConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    train: TrainConfig = TrainConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_section_without_a_name_is_the_default_one(cls, raw: Any) -> Any:
+        """`--set loss.correction=0.5` alone means the default loss."""
+        if not isinstance(raw, Mapping):
+            return raw
+        return {
+            key: {"name": DEFAULT_NAMES[key], **value} if key in DEFAULT_NAMES and isinstance(value, Mapping) else value
+            for key, value in raw.items()
+        }
+
+    @model_validator(mode="after")
+    def _the_parts_fit(self) -> "Config":
+        refuse_combination(self)
+        return self
+
+    @property
+    def negatives(self) -> SamplerConfig | None:
+        """The sampler, if the loss takes one."""
+        if self.sampler is None and self.loss.samples and self.task == "retrieval":
+            return InBatch(name="in_batch")
+        return self.sampler
+
+    @property
+    def temperature(self) -> float | None:
+        """The divisor of similarities; None for a loss with its own scale."""
+        if self.loss.own_scale:
+            return None
+        return DEFAULT_TEMPERATURE if self.model.temperature is None else self.model.temperature
+
+
+def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
+    """Reads a recipe.
+
+    Args:
+        path: a TOML file.
+        overrides: ``section.key=value`` strings (see `towers.config.overrides`).
+
+    Raises:
+        ConfigError: the file is missing or not TOML, or a key or value in it, or an override, is wrong.
+    """
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such recipe file") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    # Names first: choosing another loss or sampler clears the options of the previous one.
+    for override in sorted(overrides, key=lambda each: not each.partition("=")[0].strip().endswith(".name")):
+        apply_override(raw, override)
+    return parse_config(raw, origin=str(path))
+
+
+def parse_config(raw: Mapping[str, Any], origin: str = "recipe") -> Config:
+    """Checks a nested mapping of settings; errors name `origin`.
+
+    Raises:
+        ConfigError: names every wrong key, its value, what is allowed and the nearest right name.
+    """
+    place: tuple[str, ...] = ()
+    try:
+        config = Config.model_validate(_with_tuples(raw))
+        place = ("features",)
+        for side, changes in (config.features.changes or {}).items():
+            # A change with a kind is a whole feature, so its mistakes can be reported before there is a data set.
+            Features.model_validate({side: {name: each for name, each in changes.items() if each and "kind" in each}})
+    except ValidationError as error:
+        lines = [explain({**detail, "loc": (*place, *detail["loc"])}, Config) for detail in error.errors()]
+        raise ConfigError(f"{origin}: " + "; ".join(lines)) from None
+    return config
+
+
+def _with_tuples(raw: Any) -> Any:
+    """The same settings with each TOML array as a tuple, which frozen models need."""
+    if isinstance(raw, Mapping):
+        return {key: _with_tuples(value) for key, value in raw.items()}
+    return tuple(_with_tuples(value) for value in raw) if isinstance(raw, list) else raw

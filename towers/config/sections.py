@@ -1,0 +1,176 @@
+"""The sections of a recipe but features, loss and sampler."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from towers.config.section import Count, NonNegative, Positive, Section, Share
+
+DEFAULT_TEMPERATURE = 0.2
+
+
+class Columns(Section):
+    """Which column of the events holds what; None looks for the usual names (see `pipelines.columns`)."""
+
+    user: str | None = None
+    item: str | None = None
+    time: str | None = None
+    type: str | None = None
+    weight: str | None = None
+
+
+class DataConfig(Section):
+    """How `towers prepare` turns raw events into a data set, and how training uses it."""
+
+    columns: Columns = Columns()
+    lists: dict[str, str] = Field({}, description="separators by column of texts that hold lists; empty: it holds none")
+    event_types: tuple[str, ...] = Field((), description="keep only these event types; empty keeps all")
+    min_weight: float | None = Field(None, description="keep only events of at least this weight (a rating, say)")
+    time_unit: Literal["auto", "s", "ms", "us", "ns"] = "auto"
+    duplicates: Literal["keep", "first", "last"] = Field("first", description="which of a pair's events stays")
+    min_user_events: Count = 1
+    min_item_events: Count = 1
+    split: Literal["auto", "global_time", "leave_last_out", "random", "given"] = "auto"
+    ordered: bool = Field(
+        False, description="without times: the events of a user stand in the order in which they happened, file by file"
+    )
+    validation: Literal["auto", "last"] = Field(
+        "auto",
+        description="of a given split: the validation file, else a random share of train; 'last': the last valid_share "
+        "of each user's events outside the test",
+    )
+    valid_share: Share = 0.1
+    test_share: Share = 0.1
+    seed: int = Field(0, ge=0)
+    refit: bool | Literal["timed"] = Field(
+        False,
+        description="train again on train + validation, for the epochs validation chose; 'timed': only timed events",
+    )
+
+    @model_validator(mode="after")
+    def _shares_leave_something(self) -> "DataConfig":
+        if self.valid_share + self.test_share >= 1:
+            raise ValueError(f"valid_share + test_share is {self.valid_share + self.test_share:g}; must stay below 1")
+        return self
+
+
+class PriorConfig(Section):
+    """A prior of now with given weights; `towers.model.prior` has the formula."""
+
+    days: Count | None = Field(
+        None, description="counts of the last so many days are what is in fashion; left out, all of them"
+    )
+    users_alike: bool = Field(False, description="count an event 1 / n, n its user's events in the window")
+    now: float = Field(
+        0.0,
+        description="weight of the log share in the window for a query without a history, in units of the standard "
+        "deviation of the scores",
+    )
+    past: NonNegative = Field(0.0, description="weight of the log share in training, taken off")
+    length: float = Field(0.0, description="what log(1 + length of the history) times this adds to now")
+
+
+class ModelConfig(Section):
+    """The two towers: how features become a vector and two vectors a score."""
+
+    dimension: int = Field(64, ge=1, le=4096)
+    similarity: Literal["dot", "cosine"] = "cosine"
+    norm_exponent: Literal["validation"] | Annotated[float, Field(ge=-1, le=1)] | None = Field(
+        None,
+        description="item vectors are served as v / |v|^x: 1 is the cosine (the default with it), 0 the dot product "
+        "(the default with that); 'validation' chooses x after each epoch",
+    )
+    prior: Literal["off", "validation"] | PriorConfig = Field(
+        "off",
+        description="how much recent popularity adds to the scores: 'validation' fits window, counting and weights on "
+        "held-out events, where the data have times; a table of days, users_alike, now, past, length gives them",
+    )
+    table_dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        "float32", description="how embedding tables are stored; computing is float32"
+    )
+    temperature: Positive | None = Field(
+        None, description="logits are similarity / temperature; 0.2 where the loss has no scale of its own"
+    )
+    temperature_trainable: bool = False
+    combine: Literal["sum", "concat"] = Field("sum", description="sum feature vectors, or concatenate them into layers")
+    query_layers: tuple[Count, ...] = Field((), description="hidden widths after combine = 'concat'")
+    candidate_layers: tuple[Count, ...] = ()
+    cross_layers: int = Field(0, ge=0, le=16, description="cross layers over the concatenated features of each side")
+    cross_projection: Count | None = Field(None, description="rank of their matrices; by default they are square")
+    query_dropout: Share = Field(0.0, description="share of the query vector's numbers that a training step drops")
+    candidate_dropout: Share = 0.0
+
+    @property
+    def first_norm_exponent(self) -> float:
+        """The exponent x of ``v / |v|^x``, or the start of the search for it."""
+        if isinstance(self.norm_exponent, float):
+            return self.norm_exponent
+        return 1.0 if self.similarity == "cosine" else 0.0
+
+    @model_validator(mode="after")
+    def _layers_need_concat(self) -> "ModelConfig":
+        if self.combine == "sum" and (self.query_layers or self.candidate_layers):
+            raise ValueError("query_layers and candidate_layers need combine = 'concat'; with 'sum' leave them empty")
+        if self.combine == "sum" and self.cross_layers:
+            raise ValueError("cross_layers cross concatenated features; set combine = 'concat', or cross_layers = 0")
+        if self.cross_projection is not None and not self.cross_layers:
+            raise ValueError("cross_projection is the rank of cross layers, and cross_layers = 0; leave it out")
+        return self
+
+
+class SimilarityConfig(Section):
+    """What `task = "similarity"` treats as similar: items of one class, or listed pairs."""
+
+    column: str | None = Field(None, description="item column that holds the class, or several (a genre, a category)")
+    pairs: str | None = Field(None, description="file of similar pairs, columns item_a and item_b")
+    against: Literal["centres", "items"] = Field(
+        "centres", description="an item's candidates: the classes' trained centres, or the other items of the batch"
+    )
+    holdout_share: Share = Field(0.2, description="share of the labelled items that only validation and report see")
+
+
+class OptimizerConfig(Section):
+    """The optimizer: row-sparse on embedding tables, dense on the rest."""
+
+    name: Literal["adam", "adagrad", "sgd"] = "adam"
+    learning_rate: Positive = 0.002
+    weight_decay: float = Field(0.0, ge=0, description="each step takes rate * weight_decay of the rows that it moves")
+    schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="how the rate falls by the end")
+    warmup_steps: int = Field(0, ge=0, description="steps in which the rate rises from zero")
+    final_share: float = Field(0.0, ge=0, le=1, description="share of learning_rate that the schedule ends at")
+    clip_norm: Positive | None = Field(None, description="longest gradient of all weights together")
+    average: Share = Field(0.0, description="decay of the average of the weights that is validated and kept; 0 is off")
+
+
+class TrainConfig(Section):
+    """The loop: epochs, batches, validation, early stop, checkpoints."""
+
+    epochs: Count = 10
+    batch_size: int = Field(2048, ge=2, description="examples a step")
+    seed: int = Field(0, ge=0, lt=2**31)
+    metric: str = Field(
+        "recall@20", pattern=r"^(recall|ndcg|precision)@[1-9][0-9]*$", description="what validation maximises"
+    )
+    patience: Count = Field(3, description="stop after so many validations without a better metric")
+    choose_epoch: bool = Field(
+        True, description="keep the epoch that validates best; false trains `epochs`, with data.refit at once on both"
+    )
+    validation_users: Count = Field(10_000, description="at most so many users, a seeded sample, in each validation")
+    checkpoint_steps: Count = Field(2_000, description="a checkpoint each so many steps, and after each epoch")
+    weighted: bool = Field(False, description="weigh each example by its event's weight")
+    recency: float = Field(
+        1.0, ge=1, le=1e6, description="how many times a user's first event their last one weighs as an example"
+    )
+    balance: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="weigh an example by n^-balance, n its user's training events: 0 counts events, 1 users",
+    )
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32", description="of the products of queries and candidates, and of hidden layers; losses are float32"
+    )
+    jit_compile: bool = Field(False, description="compile the train step by XLA")
+    explode_factor: Annotated[float, Field(ge=2)] | Literal["off"] = Field(
+        100.0, description="stop at a loss above so many times the first step's, or 1 where that is less"
+    )

@@ -1,0 +1,97 @@
+"""Settings that only one of the two tasks reads."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from towers.config.loss_section import Loss
+from towers.config.losses import DistanceSoftmax, FullSoftmax, Triplet
+
+if TYPE_CHECKING:
+    from towers.config.recipe import Config
+
+SIMILARITY_LOSSES = ("full_softmax", "am_softmax", "distance_softmax", "triplet", "pair", "circle")
+MOST_TRIPLETS = 400  # items of a batch whose triplets are all compared: a tensor of 256 MB
+
+
+def task_rules(config: "Config") -> Iterator[str]:
+    """Yields what does not fit `task`."""
+    similarity, metric = config.similarity, config.train.metric
+    if config.task == "retrieval":
+        if similarity.column is not None or similarity.pairs is not None:
+            yield "similarity: only task = 'similarity' reads it; set task = 'similarity', or leave the section out"
+        for key in ("against", "holdout_share"):
+            if getattr(similarity, key) != type(similarity).model_fields[key].default:
+                yield f"similarity.{key}: only task = 'similarity' reads it; leave it out"
+        if metric.startswith("precision"):
+            yield f"train.metric: {metric} is a metric of task = 'similarity'; take recall@k or ndcg@k"
+        return
+    if config.loss.name not in SIMILARITY_LOSSES:
+        yield f"loss.name: task = 'similarity' takes one of {', '.join(SIMILARITY_LOSSES)}; got '{config.loss.name}'"
+    if config.sampler is not None:
+        yield "sampler: task = 'similarity' scores all classes, or the batch's own items; leave the section out"
+    if (similarity.column is None) == (similarity.pairs is None):
+        yield "similarity: name either 'column', the items' class, or 'pairs', a file of similar items"
+    if similarity.pairs is not None and similarity.against == "centres":
+        yield "similarity.against: pairs have no classes and so no centres; set it to 'items'"
+    if similarity.against == "items":
+        yield from _without_centres(config.loss, config.train.batch_size)
+    wanted = "precision" if similarity.pairs is None else "recall"
+    if "metric" in config.train.model_fields_set and not metric.startswith(wanted):
+        labels = "class labels" if similarity.pairs is None else "pairs"
+        yield f"train.metric: task = 'similarity' with {labels} is measured by {wanted}@k; got '{metric}'"
+    if any(feature.kind in ("neighbours", "cooccurrence") for feature in (config.features.candidate or {}).values()):
+        yield (
+            "features.candidate: task = 'similarity' has no users, and so nobody's neighbours and no cooccurrence; "
+            "leave them out"
+        )
+    yield from _no_queries(config)
+
+
+def _without_centres(loss: Loss, batch_size: int) -> Iterator[str]:
+    """What needs centres, or becomes too large if every item of a batch is a candidate."""
+    if batch_size < 4:
+        yield f"train.batch_size: with similarity.against = 'items' it takes 4 to make a negative; got {batch_size}"
+    if isinstance(loss, FullSoftmax):
+        yield "similarity.against: full_softmax is a softmax over class centres; set it to 'centres', or take pair"
+    if isinstance(loss, DistanceSoftmax) and loss.margin == "adaptive":
+        yield "loss.margin: 'adaptive' is the width of classes around their centres; set similarity.against = 'centres'"
+    if isinstance(loss, Triplet) and loss.mining != "hardest" and batch_size > MOST_TRIPLETS:
+        yield (
+            f"train.batch_size: loss.mining = '{loss.mining}' compares all triplets of a batch, batch_size^3 of them; "
+            f"with similarity.against = 'items' at most {MOST_TRIPLETS}, or loss.mining = 'hardest'; got {batch_size}"
+        )
+
+
+def _no_queries(config: "Config") -> Iterator[str]:
+    """Settings of queries, events and samples, which `task = "similarity"` does not have."""
+    if config.features.query is not None or "query" in (config.features.changes or {}):
+        yield "features.query: task = 'similarity' trains the item tower alone; leave the section out"
+    if config.model.norm_exponent is not None:
+        yield "model.norm_exponent: task = 'similarity' asks items with items, whose vectors are one; leave it out"
+    if config.model.prior != "off":
+        yield "model.prior: task = 'similarity' asks items with items, whose fashion plays no part; set it to 'off'"
+    if config.model.query_layers:
+        yield "model.query_layers: task = 'similarity' trains the item tower alone; leave it empty"
+    if config.model.query_dropout:
+        yield "model.query_dropout: task = 'similarity' trains the item tower alone; set candidate_dropout"
+    if config.data.refit:
+        yield "data.refit: task = 'similarity' learns from labels, not from the splits' events; set it to false"
+    if not config.train.choose_epoch:
+        yield "train.choose_epoch: task = 'similarity' keeps the epoch that its held-out items choose; set it to true"
+    if config.train.weighted:
+        yield "train.weighted: task = 'similarity' learns from labels, not from weighted events; set it to false"
+    if config.train.recency > 1:
+        yield "train.recency: task = 'similarity' learns from labels, which have no time; set it to 1"
+    if config.train.balance:
+        yield "train.balance: task = 'similarity' learns from labels, which have no user; set it to 0"
+    block = FullSoftmax.model_fields["block"].default
+    fixed = {
+        "correction": 0,
+        "positives_per_query": 1,
+        "known_positives": 0,
+        "remove_accidental_hits": True,
+        "block": block,
+    }
+    for key, value in fixed.items():
+        if getattr(config.loss, key, value) != value:
+            yield f"loss.{key}: task = 'similarity' samples nothing and takes every label; leave it out"

@@ -1,0 +1,1 @@
+"""The data that training reads, and the batches made from it."""

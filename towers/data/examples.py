@@ -1,0 +1,145 @@
+"""Training batches: their examples and features are a function of the step alone.
+
+There is no state, so a resumed run sees the same batches.
+"""
+
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towers.data.batch import Batch
+from towers.data.events import Events, Floats, Int64s
+from towers.data.feature_tables import Array, Tables, bagged
+from towers.data.item_ranks import Catalogue
+from towers.data.shuffle import order_key, shuffled
+
+AHEAD = 2  # batches made while one trains
+NO_ITEM = -1
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The batches of a training set.
+
+    Attributes:
+        events: the training events; each is an example.
+        tables: looked-up features.
+        catalogue: ranks of the items.
+        batch_size: examples per batch; a smaller set is one batch.
+        seed: of the order and the masks.
+        weighted: weigh examples by their events' weights.
+        recency: weight of a user's last event relative to their first; 1 weighs all alike. The events must be timed.
+        balance: b; an example of a user with n events weighs n^-b: 0 weighs events alike, 1 users.
+        positives: K, items of one example: its own and the user's next ones.
+        known: L, the number of the user's other items, nearest to the example, that are listed with it.
+    """
+
+    events: Events
+    tables: Tables
+    catalogue: Catalogue
+    batch_size: int
+    seed: int
+    weighted: bool = False
+    recency: float = 1.0
+    balance: float = 0.0
+    positives: int = 1
+    known: int = 0
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    @property
+    def steps(self) -> int:
+        """Steps per epoch. The last, partial batch is left out; each epoch's order leaves out another one."""
+        return max(1, len(self) // self.batch_size)
+
+    def chosen(self, epoch: int, step: int) -> Int64s:
+        """The events [B] that are the examples of one step, in rising order."""
+        begin = step * self.batch_size
+        places = np.arange(begin, min(begin + self.batch_size, len(self)), dtype=np.int64)
+        return np.sort(shuffled(places, len(self), order_key(self.seed, epoch)))
+
+    def query(self, example: Int64s) -> dict[str, Any]:
+        """The query features of examples, as input for a tower."""
+        return bagged(self.tables.of_examples(self.events, example, self.positives))
+
+    def batch(self, epoch: int, step: int) -> Batch:
+        """The batch of one step."""
+        example = self.chosen(epoch, step)
+        weight = self.events.weight
+        places, present = self._positives(example)
+        ones = np.ones(places.shape, np.float32)
+        return Batch(
+            query=self.query(example),
+            item=self._ranks(places, present, 0),
+            present=present,
+            label=ones if weight is None else np.where(present, weight[places], 0).astype(np.float32),
+            known=self._ranks(*self._known(example), NO_ITEM),
+            user=self.events.user[example].astype(np.int64),
+            weight=self._weight(example),
+            seed=np.array([self.seed, epoch * self.steps + step], np.int32),
+        )
+
+    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[tuple[int, Batch]]:
+        """The steps of one epoch from `first_step` on, prepared by a background thread."""
+        with ThreadPoolExecutor(1) as pool:
+            ahead = [pool.submit(self.batch, epoch, s) for s in range(first_step, min(first_step + AHEAD, self.steps))]
+            for step in range(first_step, self.steps):
+                batch = ahead.pop(0).result()
+                if step + AHEAD < self.steps:
+                    ahead.append(pool.submit(self.batch, epoch, step + AHEAD))
+                yield step, batch
+
+    def _weight(self, example: Int64s) -> Floats:
+        """[B]: an event's own weight if `weighted`, times two factors of its place in its user's list of n events.
+
+        Recency R gives ``R^p ln R / (R - 1)``, p from 0 to 1, with mean 1; balance b gives ``n^-b``.
+        """
+        own = self.events.weight if self.weighted else None
+        weight = np.ones(len(example)) if own is None else own[example].astype(np.float64)
+        start, end = _range_of_user(self.events, example)
+        if self.recency > 1:
+            place = (example - start + 0.5) / (end - start)
+            weight *= self.recency**place * (math.log(self.recency) / (self.recency - 1))
+        if self.balance:
+            weight *= (end - start).astype(np.float64) ** -self.balance
+        return weight.astype(np.float32)
+
+    def _positives(self, example: Int64s) -> tuple[Int64s, NDArray[np.bool_]]:
+        """Events [B, K] of the example's items, its own first, and which of them exist.
+
+        Timed data: the user's next events. Untimed: those that follow in the user's list, which wraps round.
+        """
+        events = self.events
+        start, end = _range_of_user(events, example)
+        step = np.arange(self.positives)
+        if events.history_end is not None:
+            places = example[:, None] + step
+            present = places < end[:, None]
+        else:
+            count = (end - start)[:, None]
+            places = start[:, None] + ((example - start)[:, None] + step) % count
+            present = step < count
+        return np.where(present, places, example[:, None]), present
+
+    def _known(self, example: Int64s) -> tuple[Int64s, NDArray[np.bool_]]:
+        """Events [B, L] of the same user around each example, and which of them exist."""
+        start, end = _range_of_user(self.events, example)
+        first = np.maximum(start, np.minimum(example - self.known // 2, end - self.known))
+        places = first[:, None] + np.arange(self.known)
+        present = places < end[:, None]
+        return np.where(present, places, example[:, None]), present
+
+    def _ranks(self, places: Int64s, present: Array, filler: int) -> Int64s:
+        ranks: Int64s = np.where(present, self.catalogue.ranks[self.events.item[places]], filler)
+        return ranks
+
+
+def _range_of_user(events: Events, example: Int64s) -> tuple[Int64s, Int64s]:
+    user = events.user[example]
+    return events.offsets[user], events.offsets[user + 1]

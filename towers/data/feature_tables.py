@@ -1,0 +1,201 @@
+"""Looked-up features of a whole data set, and the gather that turns users and items into a batch of them.
+
+`FeatureEncoder.lookup` makes the arrays once, for every user, item and event. A batch gets features by name, `[B]`,
+`[B, L]` or `[B, 2]`, ready for `Tower`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towers.data.bags import MISSING, distinct_bag
+from towers.data.events import Events, Int32s, Int64s
+from towers.data.packing import UNKNOWN_GAP, gap_buckets, packed
+
+Array = NDArray[Any]
+SECONDS_PER_HOUR, HOURS_PER_DAY, DAYS_PER_WEEK = 3600, 24, 7
+EPOCH_WEEKDAY = 3  # 1970-01-01 was a Thursday, Monday = 0
+
+
+@dataclass(frozen=True)
+class HistoryTable:
+    """The items of a history feature.
+
+    Attributes:
+        rows: [N] row of each item in the history table.
+        length: maximum number of items in one history.
+        others: whether the history of a training example holds all its user's other events, not only earlier ones.
+    """
+
+    rows: Int32s
+    length: int
+    others: bool = field(default=False, kw_only=True)
+
+
+@dataclass(frozen=True)
+class SequenceTable(HistoryTable):
+    """A history table whose `time_gaps` says whether the times between its items are used."""
+
+    time_gaps: bool = False
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Looked-up features of a data set.
+
+    Attributes:
+        users: by feature, for every user: [U], [U, L] or [U, 2].
+        items: by feature, for every item.
+        context: by feature, for every training event.
+        clocks: by feature, "hour" or "weekday".
+        histories: by feature.
+        missing: by context feature, the result of `lookup` for a missing value.
+        neighbours: by query feature, the table row of each item as a user's neighbour.
+        audiences: by candidate feature, the table row of each user as an item's neighbour: [U]; `items` then has [N]
+            item numbers.
+        companions: by candidate feature, the table row of each item as another's companion: [N]; `items` then has [N]
+            item numbers.
+        sequences: by feature; not among the features of examples, because `towers.data.sequence_examples` makes those
+            for a whole batch.
+        ticks_per_second: unit of the events' times.
+    """
+
+    users: Mapping[str, Array]
+    items: Mapping[str, Array]
+    context: Mapping[str, Array] = field(default_factory=dict)
+    clocks: Mapping[str, str] = field(default_factory=dict)
+    histories: Mapping[str, HistoryTable] = field(default_factory=dict)
+    missing: Mapping[str, Array] = field(default_factory=dict)
+    neighbours: Mapping[str, HistoryTable] = field(default_factory=dict)
+    audiences: Mapping[str, Int32s] = field(default_factory=dict)
+    companions: Mapping[str, Int32s] = field(default_factory=dict)
+    sequences: Mapping[str, SequenceTable] = field(default_factory=dict)
+    ticks_per_second: int = 1
+
+    def of_examples(self, events: Events, example: Int64s, positives: int = 1) -> dict[str, Array]:
+        """Query features of training events `example` [B], each as it was before its event.
+
+        Args:
+            positives: number of items to find: the example's own and those that follow it.
+        """
+        user = events.user[example]
+        features = {name: table[user] for name, table in self.users.items()}
+        features |= {name: table[example] for name, table in self.context.items()}
+        for name, kind in self.clocks.items():
+            seconds = events.time[example] // self.ticks_per_second if events.time is not None else None
+            features[name] = clock_rows(kind, seconds, len(example))
+        for name, history in self.histories.items():
+            features[name] = example_histories(events, example, history, positives)
+        for name in self.neighbours:
+            features[name] = user  # a node of the graph, there throughout training
+        return features
+
+    def of_users(self, user: Int32s, offsets: Int64s, items: Int32s, times: Int64s | None = None) -> dict[str, Array]:
+        """Query features of `user` [Q] outside any event: context and clock are missing.
+
+        Args:
+            offsets: [Q + 1]; the history of query q is ``items[offsets[q]:offsets[q + 1]]``, newest last.
+            times: of those items, in ticks; without them all time gaps are unknown.
+        """
+        features = {name: table[user] for name, table in self.users.items()}
+        for name, value in self.missing.items():
+            features[name] = np.broadcast_to(value, (len(user), *value.shape))
+        for name, kind in self.clocks.items():
+            features[name] = clock_rows(kind, None, len(user))
+        for name, history in self.histories.items():
+            features[name] = windows(offsets[:-1], offsets[1:], items, history)
+        for name, graph in self.neighbours.items():
+            _, known, of_known = _known(graph, offsets, items)
+            features[name] = windows(of_known[:-1], of_known[1:], known, graph)
+        for name, sequence in self.sequences.items():
+            features[name] = self._ordered(sequence, offsets, items, times)
+        return features
+
+    def gaps(self, ticks: Int64s) -> Int32s:
+        """The buckets of times between items; `UNKNOWN_GAP` for times below 0."""
+        return gap_buckets(ticks // self.ticks_per_second)
+
+    def _ordered(self, table: SequenceTable, offsets: Int64s, items: Int32s, times: Int64s | None) -> Int32s:
+        """Row and time gap of the last known items: [Q, L, 2]."""
+        places, known, offsets = _known(table, offsets, items)
+        start, end = offsets[:-1], offsets[1:]
+        rows = windows(start, end, known, table)
+        gaps = np.full(rows.shape, UNKNOWN_GAP, np.int32)
+        if table.time_gaps and times is not None and len(known):
+            since = self.gaps(np.diff(times[places], prepend=0))
+            places = end[:, None] + np.arange(-table.length, 0)
+            # The oldest item of a history has no gap.
+            younger = places > np.maximum(start, end - table.length)[:, None]
+            gaps = np.where(younger, since[np.where(younger, places, 0)], gaps)
+        return np.stack([rows, gaps], axis=2)
+
+
+def _known(table: HistoryTable, offsets: Int64s, items: Int32s) -> tuple[Int64s, Int32s, Int64s]:
+    """Places, items and offsets of the items that have a row; any other counts as never taken, as in the graph."""
+    begin = int(offsets[0])
+    known = table.rows[items[begin : int(offsets[-1])]] != MISSING
+    places = begin + np.flatnonzero(known)
+    return places, items[places], np.concatenate([np.zeros(1, np.int64), np.cumsum(known)])[offsets - begin]
+
+
+def bagged(features: Mapping[str, Array]) -> dict[str, Any]:
+    """The features of a batch as input for a tower.
+
+    Rows become int64, because TensorFlow has no int32 arithmetic on a GPU. Each list `[B, L]` becomes a `Bag` of its
+    distinct rows, each ordered history `[B, L, 2]` a `Sequences`.
+    """
+    return {name: _as_input(rows) for name, rows in features.items()}
+
+
+def _as_input(rows: Array) -> Any:
+    if rows.dtype.kind == "f":
+        return rows
+    if rows.ndim == 3:
+        return packed(rows)
+    return distinct_bag(rows) if rows.ndim == 2 else rows.astype(np.int64)
+
+
+def windows(start: Int64s, end: Int64s, items: Int32s, history: HistoryTable) -> Int32s:
+    """The last `history.length` items of each range, right-aligned: int32 [B, L] table rows, MISSING on the left."""
+    count = np.minimum(end - start, history.length)
+    # Flat, so that only existing items are looked up: the places of each range follow those of the one before.
+    places = np.repeat(end - np.cumsum(count), count) + np.arange(count.sum())
+    rows = np.full((len(count), history.length), MISSING, np.int32)
+    rows[np.arange(history.length) >= history.length - count[:, None]] = history.rows.take(items.take(places))
+    return rows
+
+
+def example_histories(events: Events, example: Int64s, history: HistoryTable, positives: int = 1) -> Int32s:
+    """Histories of training events: strictly earlier ones, or (untimed or `others`) all the user's but the targets."""
+    user = events.user[example]
+    past = events.past
+    if past.end is not None and not history.others:
+        return windows(past.offsets[user], past.end[example], past.item, history)
+    # Unordered: the window of a long list begins after the targets and wraps round, so no item is left out for good.
+    first, listed = events.offsets[user][:, None], (events.offsets[user + 1] - events.offsets[user])[:, None]
+    targets = first + (example[:, None] - first + np.arange(positives)) % listed
+    place, _ = past.among(example)
+    _, taken = past.among(targets)
+    start, count = past.offsets[user], (past.offsets[user + 1] - past.offsets[user])[:, None]
+    step = np.where(np.arange(positives) < listed, taken, 0).sum(axis=1)[:, None] + np.arange(history.length)
+    other = step < count
+    # With another event, this wraps round at most once; a division would cost more than all the rest.
+    places = place[:, None] + step
+    places -= np.where(places >= start[:, None] + count, count, 0)
+    items = past.item.take(np.where(other, places, 0))
+    for target in events.item.take(targets).T:
+        other &= items != target[:, None]
+    return np.where(other, history.rows.take(items), np.int32(MISSING))
+
+
+def clock_rows(kind: str, seconds: Int64s | None, count: int) -> Int32s:
+    """Rows of an hour or weekday feature for event times in seconds since 1970 (UTC); MISSING without a time."""
+    if seconds is None:
+        return np.full(count, MISSING, np.int32)
+    hours = seconds // SECONDS_PER_HOUR
+    if kind == "hour":
+        return (1 + hours % HOURS_PER_DAY).astype(np.int32)
+    return (1 + (hours // HOURS_PER_DAY + EPOCH_WEEKDAY) % DAYS_PER_WEEK).astype(np.int32)

@@ -1,0 +1,108 @@
+"""Training batches of whole histories: self-attention runs once over a history, for all of the user's events at once.
+
+Batches have as many examples as those of `towers.data.examples`; their sequence features are `Sequences`. There is no
+state: what is cached is a function of the epoch.
+
+A user's history is cut into windows of at most `length` items. An event with at most `length` items before it sees all
+of them. Later windows begin half a length apart, so that each event is in one window and sees at least half a length.
+A batch is a contiguous part of the windows in a seeded order.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from towers.data.blocks import blocks
+from towers.data.events import Int64s
+from towers.data.examples import Examples
+from towers.data.feature_tables import SequenceTable
+from towers.data.packing import NO_PLACE, UNKNOWN_GAP, Sequences, packed_windows
+from towers.data.shuffle import order_key, shuffled
+
+
+@dataclass(frozen=True)
+class SequenceExamples(Examples):
+    """Batches whose examples come window by window; the events must be timed.
+
+    Attributes:
+        alone: whether queries have no features but histories. An event without one, a user's first, would then train
+            nothing, so it is no example.
+    """
+
+    alone: bool = False
+    _orders: dict[int, tuple[Int64s, Int64s]] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __len__(self) -> int:
+        return int(self._windows[1].sum())
+
+    def chosen(self, epoch: int, step: int) -> Int64s:
+        """The events [B] that are the examples of one step, in rising order: a part of the epoch's windows."""
+        begin = step * self.batch_size
+        end = min(begin + self.batch_size, len(self))
+        order, ends = self._order(epoch)
+        low, high = np.searchsorted(ends, begin, side="right"), np.searchsorted(ends, end, side="left")
+        first, count = (part[order[low : high + 1]] for part in self._windows)
+        before = np.cumsum(count) - count
+        stretch = np.repeat(first - before, count) + np.arange(count.sum())
+        skipped = begin - (ends[low] - count[0])
+        return np.sort(stretch[skipped : skipped + end - begin])
+
+    def query(self, example: Int64s) -> dict[str, Any]:
+        """The query features of examples, as input for a tower."""
+        sequences = {name: self._sequences(example, table) for name, table in self.tables.sequences.items()}
+        return super().query(example) | sequences
+
+    @property
+    def _length(self) -> int:
+        return min(table.length for table in self.tables.sequences.values())
+
+    @cached_property
+    def _windows(self) -> tuple[Int64s, Int64s]:
+        """[W] the first example of each window, and the number of its examples, which are consecutive events."""
+        firsts, counts = [], []
+        for block in blocks(self.events.item):
+            event = np.arange(block.start, block.stop)
+            start, end = self._history(event, self._length)
+            if self.alone:
+                event, start = event[end > start], start[end > start]
+            changed = np.flatnonzero(np.diff(start, prepend=-1))
+            firsts.append(event[changed])
+            counts.append(np.diff(changed, append=len(event)))
+        return np.concatenate(firsts), np.concatenate(counts)
+
+    def _order(self, epoch: int) -> tuple[Int64s, Int64s]:
+        """[W] the windows in the order of an epoch, and the number of examples up to the end of each."""
+        if epoch not in self._orders:
+            count = self._windows[1]
+            order = shuffled(np.arange(len(count)), len(count), order_key(self.seed, epoch))
+            self._orders.clear()
+            self._orders[epoch] = order, np.cumsum(count[order])
+        return self._orders[epoch]
+
+    def _history(self, event: Int64s, length: int) -> tuple[Int64s, Int64s]:
+        """Start and end of the part of each event's history that its window shows."""
+        past = self.events.past
+        if past.end is None:
+            raise ValueError("a sequence needs timed events")
+        begin, end = past.offsets[self.events.user[event]], past.end[event]
+        step = (length + 1) // 2
+        beyond = np.maximum(end - begin - length, 0)
+        return begin + step * -(-beyond // step), end
+
+    def _sequences(self, example: Int64s, table: SequenceTable) -> Sequences:
+        """The windows of examples [B], each as long as the longest history that ends in it."""
+        begin, end = self._history(example, table.length)
+        start, first, window = np.unique(begin, return_index=True, return_inverse=True)
+        lengths = np.maximum.reduceat(end, first) - start
+        step = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        places = np.repeat(start, lengths) + step
+        past = self.events.past
+        rows = table.rows[past.item[places]]
+        gaps = np.full(len(rows), UNKNOWN_GAP, np.int32)
+        if table.time_gaps and past.time is not None:
+            later = step > 0
+            gaps[later] = self.tables.gaps(past.time[places[later]] - past.time[places[later] - 1])
+        windows, begins = packed_windows(np.stack([rows, gaps], axis=1), lengths, table.length)
+        return windows._replace(place=np.where(end > begin, begins[window] + end - begin - 1, NO_PLACE))

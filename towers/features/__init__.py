@@ -1,0 +1,1 @@
+"""Turns raw values into table rows, and rows into vectors."""

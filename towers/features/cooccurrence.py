@@ -1,0 +1,111 @@
+"""Which items are taken near each other: for each item, the few that are closest to it in users' lists.
+
+Two items of one user that are d <= window places apart add 1/d to their count c_ij; ``a_ij = c_ij / sqrt(c_i c_j)``,
+c_i the sum of an item's counts, so that an item near everything is close to nothing. Sources: Mao et al., UltraGCN,
+CIKM 2021, for an item graph beside that of users and items; GloVe (Pennington et al., EMNLP 2014) for counting near
+words more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towers.data.bags import MISSING
+from towers.data.events import Floats, Int32s, Int64s
+
+BLOCK_EVENTS = 250_000  # events whose pairs, two for each event and place of the window, are held at once
+
+
+@dataclass(frozen=True)
+class Companions:
+    """The items closest to each item.
+
+    Attributes:
+        item: [N, L] item numbers, the closest first, padded with -1.
+        closeness: [N, L] their a_ij, padded with 0.
+    """
+
+    item: Int32s
+    closeness: Floats
+
+    def in_rows(self, rows: Int32s) -> Int32s:
+        """[N, L] the companions as table rows, padded with `MISSING`; `rows` [N] is the row of each item."""
+        return np.where(self.item < 0, np.int32(MISSING), rows[self.item])
+
+    def of_rows(self, rows: Int32s, count: int) -> "Companions":
+        """The companions of table rows: `item` [count, L] holds table rows, padded with `MISSING`.
+
+        Args:
+            rows: [N] table row of each item.
+            count: length of the table.
+        """
+        item = np.full((count, self.item.shape[1]), MISSING, np.int32)
+        closeness = np.zeros(item.shape, np.float32)
+        item[rows], closeness[rows] = self.in_rows(rows), self.closeness
+        # Items without a row share the row of missing values, which has no companions.
+        item[MISSING], closeness[MISSING] = MISSING, 0
+        return Companions(item, closeness)
+
+
+def companions(user: Int32s, item: Int32s, known: NDArray[np.bool_], window: int, most: int) -> Companions:
+    """The closest companions of every item.
+
+    Args:
+        user, item: [E] of the training events, by user and time.
+        known: [N] which items may be companions.
+        window: largest distance that counts, in places.
+        most: L, companions kept per item; of equally close ones, those of the smaller number.
+    """
+    items, longest = len(known), int(np.bincount(user).max(initial=0))
+    steps = [step for distance in range(1, min(window, longest - 1) + 1) for step in (-distance, distance)]
+    total = np.zeros(items)
+    for step in steps:
+        event, _ = _beside(user, item, np.arange(len(item)), step)
+        total += np.bincount(item[event], minlength=items) / abs(step)
+    scale = 1 / np.sqrt(np.where(total > 0, total, np.inf))
+    by_item, ends = np.argsort(item, kind="stable"), np.cumsum(np.bincount(item, minlength=items))
+    found = Companions(np.full((items, most), -1, np.int32), np.zeros((items, most), np.float32))
+    for low, high in pairwise(_edges(ends)):
+        first, second, count = _counted(user, item, by_item[slice(ends[low - 1] if low else 0, ends[high - 1])], steps)
+        kept = known[second]
+        first, second, count = first[kept], second[kept], count[kept]
+        _keep_closest(found, first, second, count * scale[first] * scale[second])
+    return found
+
+
+def _edges(ends: Int64s) -> Int64s:
+    """Bounds of ranges of items with about `BLOCK_EVENTS` events each; no item is split."""
+    bounds = np.searchsorted(ends, np.arange(BLOCK_EVENTS, int(ends[-1]), BLOCK_EVENTS))
+    return np.unique(np.concatenate(([0], bounds, [len(ends)])))
+
+
+def _beside(user: Int32s, item: Int32s, event: Int64s, step: int) -> tuple[Int64s, Int64s]:
+    """Those of `event` with another item of the same user `step` places on, and the place of that item's event."""
+    event = event[(event + step >= 0) & (event + step < len(item))]
+    near = (user[event] == user[event + step]) & (item[event] != item[event + step])
+    return event[near], event[near] + step
+
+
+def _counted(user: Int32s, item: Int32s, event: Int64s, steps: Sequence[int]) -> tuple[Int64s, Int64s, NDArray[Any]]:
+    """Pairs i, j with i an item of `event`, each once and sorted, and c_ij."""
+    keys, weights = [np.empty(0, np.int64)], [np.empty(0)]
+    items = int(item.max(initial=0)) + 1
+    for step in steps:
+        one, other = _beside(user, item, event, step)
+        keys.append(item[one].astype(np.int64) * items + item[other])
+        weights.append(np.full(len(one), 1 / abs(step)))
+    pairs, place = np.unique(np.concatenate(keys), return_inverse=True)
+    return pairs // items, pairs % items, np.bincount(place, np.concatenate(weights), minlength=len(pairs))
+
+
+def _keep_closest(found: Companions, first: Int64s, second: Int64s, closeness: NDArray[Any]) -> None:
+    order = np.lexsort((second, -closeness, first))
+    first, second, closeness = first[order], second[order], closeness[order]
+    place = np.arange(len(first)) - np.searchsorted(first, first)
+    kept = place < found.item.shape[1]
+    found.item[first[kept], place[kept]] = second[kept]
+    found.closeness[first[kept], place[kept]] = closeness[kept]

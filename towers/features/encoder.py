@@ -1,0 +1,206 @@
+"""Turns feature columns into tensors, inside the graph, in two stages that training and serving share.
+
+`lookup` turns raw values (strings, numbers) into small integers: training runs it once over whole tables, the exported
+SavedModel on every request. `embed` turns those into vectors `[B, D]`. As the code is shared, there is no skew.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from towers.config.features import Feature
+from towers.data.bags import MISSING
+from towers.ops.row_gradients import gathered
+from towers.ops.stateless_random import first_weights, own_seed
+
+WORD_BREAKS = r"[^\pL\pN]+"
+CLOCK_VALUES = {"hour": 24, "weekday": 7}
+
+
+@dataclass(frozen=True)
+class FeatureSpec:
+    """One feature with what it learnt from the data.
+
+    Attributes:
+        name: the input's name in the SavedModel and in requests.
+        config: the recipe's section for it.
+        vocabulary: text file, one value per line; "" for kinds without one, and for an empty vocabulary.
+        size: lines of that file.
+        mean, deviation: of a numeric column, after its log if it takes one.
+        table: name of the embedding table; features that name the same table share its rows.
+    """
+
+    name: str
+    config: Feature
+    vocabulary: str = ""
+    size: int = 0
+    mean: float = 0.0
+    deviation: float = 1.0
+    table: str = ""
+
+    @property
+    def dtype(self) -> tf.DType:
+        """Type of the raw input."""
+        return {"numeric": tf.float32, "hour": tf.int64, "weekday": tf.int64}.get(self.config.kind, tf.string)
+
+    @property
+    def length(self) -> int | None:
+        """Maximum number of values in a list input `[B, L]`; None for a scalar input `[B]`."""
+        config = self.config
+        match config.kind:
+            case "multi" | "history" | "neighbours" | "cooccurrence" | "sequence":
+                return config.max_length
+            case _:
+                return None
+
+    @property
+    def rows(self) -> int:
+        """Rows of its embedding table: missing, vocabulary, out-of-vocabulary buckets."""
+        config = self.config
+        match config.kind:
+            case "categorical" | "multi" | "text":
+                return 1 + self.size + config.oov_buckets
+            case "hashed":
+                return 1 + config.buckets
+            case "hour" | "weekday":
+                return 1 + CLOCK_VALUES[config.kind]
+            case "numeric":
+                return 2  # one direction for the value, one for "missing"
+            case _:
+                return 1 + self.size
+
+    def signature(self) -> tf.TensorSpec:
+        """The signature of the raw input in the SavedModel."""
+        shape = [None] if self.length is None else [None, None]
+        return tf.TensorSpec(shape, self.dtype, name=self.name)
+
+    @property
+    def times(self) -> str | None:
+        """Name of the second raw input, if there is one: int64 [B, L] times of the values, -1 if unknown."""
+        return f"{self.name}_times" if self.config.kind == "sequence" and self.config.time_gaps else None
+
+    def signatures(self) -> list[tf.TensorSpec]:
+        """The signatures of all raw inputs in the SavedModel."""
+        times = [] if self.times is None else [tf.TensorSpec([None, None], tf.int64, name=self.times)]
+        return [self.signature(), *times]
+
+
+class FeatureEncoder(tf.Module):
+    """Looks up one feature, and embeds it if it has one value per example.
+
+    Args:
+        spec: the feature and what it learnt.
+        table: embedding rows `[spec.rows, D]`; a shared table comes from another encoder.
+    """
+
+    def __init__(self, spec: FeatureSpec, table: tf.Variable) -> None:
+        super().__init__(name=f"feature_{spec.name}")
+        self.spec = spec
+        self.table = table
+        self._vocabulary: Any = None
+        if spec.vocabulary:
+            self._vocabulary = tf.lookup.StaticHashTable(
+                tf.lookup.TextFileInitializer(
+                    spec.vocabulary,
+                    key_dtype=tf.string,
+                    key_index=tf.lookup.TextFileIndex.WHOLE_LINE,
+                    value_dtype=tf.int64,
+                    value_index=tf.lookup.TextFileIndex.LINE_NUMBER,
+                ),
+                default_value=-1,
+            )
+
+    def lookup(self, raw: tf.Tensor) -> tf.Tensor:
+        """Turns raw values into table rows.
+
+        Args:
+            raw: `[B]`, or `[B, L]` for lists padded with "".
+
+        Returns:
+            int32 rows in the raw value's shape, `[B, max_length]` for text; for numbers float32 `[B, 2]`: the
+            standardised value, and 1 if it is missing.
+        """
+        config = self.spec.config
+        match config.kind:
+            case "numeric":
+                return self._standardise(raw, log=config.log)
+            case "hour" | "weekday":
+                known = (raw >= 0) & (raw < CLOCK_VALUES[config.kind])
+                return tf.cast(tf.where(known, raw + 1, MISSING), tf.int32)
+            case "hashed":
+                bucket = 1 + tf.strings.to_hash_bucket_fast(raw, config.buckets)
+                return tf.cast(tf.where(raw == "", tf.constant(MISSING, tf.int64), bucket), tf.int32)
+            case "text":
+                words = tf.strings.split(tf.strings.regex_replace(tf.strings.lower(raw, "utf-8"), WORD_BREAKS, " "))
+                raw = words[:, : config.max_length].to_tensor("", shape=[None, config.max_length])
+            case "history" | "neighbours" | "cooccurrence" | "sequence":
+                raw = raw[:, -config.max_length :]
+            case _:
+                pass
+        unknown = tf.fill(tf.shape(raw), tf.constant(-1, tf.int64))
+        known = unknown if self._vocabulary is None else self._vocabulary.lookup(raw)
+        buckets = getattr(config, "oov_buckets", 0)
+        if buckets:
+            hashed = self.spec.size + tf.strings.to_hash_bucket_fast(raw, buckets)
+            known = tf.where((known < 0) & (raw != ""), hashed, known)
+        return tf.cast(known + 1, tf.int32)
+
+    def lookup_all(self, raw: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """The input of `embed`, from raw inputs by name: `lookup`, if the feature has one input."""
+        return self.lookup(raw[self.spec.name])
+
+    def embed(self, rows: Any, seed: tf.Tensor | None = None) -> tf.Tensor:
+        """Turns looked-up rows into vectors `[B, D]`; `towers.features.pooling` pools several values per example.
+
+        Args:
+            rows: of B examples.
+            seed: [2] of the masks; None outside training.
+        """
+        if seed is not None and self.spec.config.mask_share > 0:
+            rows = self.mask(rows, seed)
+        return tf.matmul(rows, self.table) if self.spec.config.kind == "numeric" else gathered(self.table, rows)
+
+    def informs(self, rows: tf.Tensor) -> tf.Tensor:
+        """Whether looked-up rows carry something that training learnt: bool [B].
+
+        A missing value carries nothing, and a row that no training example read is zero (see
+        `towers.model.untrained_rows`).
+        """
+        if self.spec.config.kind == "numeric":
+            return (rows[:, 1] == 0) & tf.reduce_any(self.table[0] != 0)
+        known = (rows != MISSING) & tf.reduce_any(gathered(self.table, rows) != 0, axis=-1)
+        return known if rows.shape.rank == 1 else tf.reduce_any(known, axis=1)
+
+    def mask(self, rows: Any, seed: tf.Tensor) -> Any:
+        """Makes a seeded `mask_share` of the examples missing, so that "missing" is learnt too."""
+        keep = self._kept(tf.shape(rows)[0], seed)
+        if self.spec.config.kind == "numeric":
+            return tf.where(keep[:, tf.newaxis], rows, tf.constant([0.0, 1.0]))
+        keep = keep if rows.shape.rank == 1 else keep[:, tf.newaxis]
+        return tf.where(keep, rows, tf.constant(MISSING, rows.dtype))
+
+    def _kept(self, size: tf.Tensor, seed: tf.Tensor | None) -> tf.Tensor:
+        """Which of `size` examples are not masked: bool [B]."""
+        return tf.random.stateless_uniform([size], own_seed(seed, self.spec.name)) >= self.spec.config.mask_share
+
+    def _standardise(self, raw: tf.Tensor, *, log: bool) -> tf.Tensor:
+        value = tf.sign(raw) * tf.math.log1p(tf.abs(raw)) if log else raw
+        missing = tf.math.is_nan(raw)
+        value = tf.where(missing, 0.0, (value - self.spec.mean) / self.spec.deviation)
+        return tf.stack([value, tf.cast(missing, tf.float32)], axis=1)
+
+
+def new_table(spec: FeatureSpec, dimension: int, seed: int, dtype: str = "float32") -> tf.Variable:
+    """An embedding table `[spec.rows, dimension]`, seeded by its name; the row of missing values starts at zero.
+
+    Uniform, with a mean length of 0.1: small enough that summed features start close to one another. The two directions
+    of a number start at zero, so that an unused one adds nothing, and are float32 whatever `dtype` is.
+    """
+    if spec.config.kind == "numeric":
+        return tf.Variable(tf.zeros([spec.rows, dimension]), name=f"table_{spec.table}")
+    limit = (3.0 / dimension) ** 0.5 / 10
+    start = first_weights(spec.table, [spec.rows, dimension], limit, seed)
+    start = tf.concat([tf.zeros([1, dimension]), start[1:]], 0)
+    return tf.Variable(tf.cast(start, dtype), name=f"table_{spec.table}")

@@ -1,0 +1,131 @@
+"""Sampled softmax without the score matrix [B, M]: blocks of queries whose scores stay in the processor's cache.
+
+The exponentials that the loss sums also make up its gradient, so one pass computes both: three matrix products, and
+no second pass over the scores. The gradient needs the weights of the losses in advance, so the result is their
+weighted sum.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from towers.losses.scores import LOWEST, Known, product
+
+SCORES = 1 << 22  # per block: 16 MB, less than a server's last-level cache; smaller blocks leave its cores idle
+FEWEST = 64  # queries per block
+
+
+class Candidates(NamedTuple):
+    """The candidates that a batch's queries are scored against.
+
+    Attributes:
+        vector: [M, D].
+        offset: [M], added to the scores: ``-c log Q``.
+        mask: bool [M]; False for a masked candidate.
+        name: int64 [M], compared with `excluded`.
+        excluded: int64 [B, K], names masked for each query; None: none.
+        known: candidates that a query's user is known to like, masked for that query; None: not checked.
+        own: whether the first B candidates are the queries' own items, in order; each is masked for its query.
+    """
+
+    vector: tf.Tensor
+    offset: tf.Tensor
+    mask: tf.Tensor
+    name: tf.Tensor
+    excluded: tf.Tensor | None
+    known: Known | None = None
+    own: bool = False
+
+
+def softmax_losses(
+    query: tf.Tensor, own: tf.Tensor, weight: tf.Tensor, candidates: Candidates, *, half: bool = False
+) -> tf.Tensor:
+    """``sum_i w_i log(1 + sum_j exp(s_ij + offset_j - own_i))``, a scalar.
+
+    Gradients flow to the queries, own logits and candidate vectors; offsets and weights are constants.
+
+    Args:
+        query: [B, D], multiplied by the scale of the scores; B is known while tracing.
+        own: [B] log-sum-exp of each query's positives, corrected.
+        weight: [B].
+        candidates: shared by all queries.
+        half: multiply in bfloat16.
+    """
+    offset = tf.where(candidates.mask, candidates.offset, LOWEST)
+
+    @tf.custom_gradient
+    def total(
+        query: tf.Tensor, own: tf.Tensor, vector: tf.Tensor
+    ) -> tuple[tf.Tensor, Callable[[tf.Tensor], list[tf.Tensor]]]:
+        # As an extra dimension, the offset costs no pass over the scores.
+        longer = tf.concat([vector, offset[:, tf.newaxis]], 1)
+        parts = _Parts(query, own, weight, candidates._replace(vector=vector, offset=offset), half, longer)
+        loss, *gradients = parts.all()
+        return loss, lambda upstream: [upstream * each for each in gradients]
+
+    return total(query, own, candidates.vector)
+
+
+class _Parts(NamedTuple):
+    query: tf.Tensor
+    own: tf.Tensor
+    weight: tf.Tensor
+    candidates: Candidates
+    half: bool
+    longer: tf.Tensor
+
+    def all(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+        """The loss and its gradients for queries, own logits and candidates."""
+        rows, columns = self.query.shape[0], self.candidates.vector.shape[0]
+        size = min(rows, max(FEWEST, SCORES // (columns or rows)))
+        blocks, rest = divmod(rows, size)
+
+        def step(i: tf.Tensor, loss: tf.Tensor, back: tf.Tensor, *lists: tf.TensorArray) -> tuple[tf.Tensor, ...]:
+            part, more, *own = self.block(i * size, size)
+            return i + 1, loss + part, back + more, *(each.write(i, one) for each, one in zip(lists, own, strict=True))
+
+        # The block index is int32 on purpose: it stays in host memory, where loops and slices need it.
+        shapes = ([size, self.query.shape[1]], [size])
+        start = (tf.constant(0), tf.zeros([]), tf.zeros_like(self.candidates.vector))
+        lists = (tf.TensorArray(tf.float32, blocks, element_shape=shape) for shape in shapes)
+        _, loss, back, *lists = tf.while_loop(
+            lambda i, *_: i < blocks, step, (*start, *lists), parallel_iterations=1, maximum_iterations=blocks
+        )
+        query, own = (each.concat() for each in lists)
+        if rest:
+            part, more, last_query, last_own = self.block(tf.constant(rows - rest), rest)
+            loss, back = loss + part, back + more
+            query, own = tf.concat([query, last_query], 0), tf.concat([own, last_own], 0)
+        return loss, query, own, back
+
+    def block(self, first: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+        """The loss of `count` queries, and its gradients for all candidates, these queries and their own logits."""
+        query = tf.slice(self.query, tf.stack([first, 0]), [count, self.query.shape[1]])
+        own, weight = (tf.slice(each, [first], [count]) for each in (self.own, self.weight))
+        vector, excluded = self.candidates.vector, self.candidates.excluded
+        if self.half:
+            # bfloat16 would lose the offset's last digits.
+            scores = product(query, vector, half=True, transpose_b=True) + self.candidates.offset
+        else:
+            scores = tf.matmul(tf.concat([query, tf.ones([count, 1])], 1), self.longer, transpose_b=True)
+        if excluded is not None:
+            for k in range(excluded.shape[1]):
+                name = tf.slice(excluded, tf.stack([first, k]), [count, 1])
+                scores = tf.where(name == self.candidates.name, LOWEST, scores)
+        if self.candidates.own:
+            # One number per query; comparing names would need a pass over the scores.
+            row = tf.range(count)
+            place = tf.stack([row, first + row], axis=1)
+            scores = tf.tensor_scatter_nd_update(scores, place, tf.fill([count], LOWEST))
+        if self.candidates.known is not None:
+            scores = tf.where(self.candidates.known.rows(first, count).hits(), LOWEST, scores)
+        # One kernel for maximum, exponential, sum and quotient takes half the time of four. Any share gives the
+        # log-sum-exp; the largest is never 0.
+        shares = tf.nn.softmax(scores)
+        log_sum = tf.reduce_max(scores, axis=1) - tf.math.log(tf.reduce_max(shares, axis=1))
+        above = log_sum - own  # negatives' log-sum-exp over the positives'
+        of_own = weight * tf.sigmoid(above)
+        of_query = product(shares, vector, half=self.half) * of_own[:, tf.newaxis]
+        of_vector = product(shares, query * of_own[:, tf.newaxis], half=self.half, transpose_a=True)
+        return tf.reduce_sum(weight * tf.nn.softplus(above)), of_vector, of_query, -of_own

@@ -1,0 +1,1 @@
+"""The two towers: preparation, prior and export."""

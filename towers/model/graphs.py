@@ -1,0 +1,67 @@
+"""Connects the encoders of neighbours and of co-occurrence to the graphs of the training events."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from towers.config.features import COMPANIONS, WINDOW
+from towers.data.bags import MISSING
+from towers.data.events import Events, Int32s
+from towers.data.feature_tables import Tables
+from towers.features.cooccurrence import Companions, companions
+from towers.features.neighbour_graph import Neighbours
+from towers.features.neighbours import CooccurrenceEncoder, GraphEncoder
+from towers.model.two_tower import TwoTower
+
+
+def connect_graphs(model: TwoTower, tables: Tables, parts: Sequence[Events]) -> None:
+    """Connects every encoder that pools a graph, before the first step and again before export.
+
+    Args:
+        model: the towers.
+        tables: looked-up features of the same towers.
+        parts: the training events, split by split; those of weight 0 connect nothing.
+
+    Raises:
+        ConfigError: the graph is too large to be pooled whole in each step.
+    """
+    queries = [each for each in model.query_tower.encoders if isinstance(each, GraphEncoder)]
+    candidates = [
+        each for each in model.candidate_tower.encoders if isinstance(each, GraphEncoder | CooccurrenceEncoder)
+    ]
+    if not queries and not candidates:
+        return
+    parts = [part.taken() for part in parts]  # copies if some have weight 0, so not before a graph needs it
+    user, item = np.concatenate([part.user for part in parts]), np.concatenate([part.item for part in parts])
+    # By user, as in training: of too many neighbours the last ones count.
+    order = np.argsort(user, kind="stable")
+    user, item = user[order], item[order]
+    counted: dict[tuple[str, int, int], Companions] = {}
+
+    def near(table: str, rows: Int32s, window: int, most: int) -> Companions:
+        # Features of one table have the same rows, so counts for one of them hold for all.
+        key = table, window, most
+        if key not in counted:
+            counted[key] = companions(user, item, rows != MISSING, window, most)
+        return counted[key]
+
+    for encoder in queries:
+        spec, config = encoder.spec, encoder.config
+        rows, beside = tables.neighbours[spec.name].rows, None
+        if config.cooccurrence:
+            beside = near(spec.table, rows, WINDOW, COMPANIONS).of_rows(rows, spec.rows)
+        _connect(encoder, user, rows[item], len(parts[0].offsets) - 1, beside)
+    for encoder in candidates:
+        name = encoder.spec.name
+        if isinstance(encoder, CooccurrenceEncoder):
+            rows, settings = tables.companions[name], encoder.config
+            encoder.connect(near(encoder.spec.table, rows, settings.window, settings.max_length), rows)
+        else:
+            _connect(encoder, item, tables.audiences[name][user], len(tables.items[name]))
+
+
+def _connect(encoder: GraphEncoder, node: Int32s, row: Int32s, count: int, beside: Companions | None = None) -> None:
+    spec, config = encoder.spec, encoder.config
+    encoder.connect(
+        Neighbours(node, row, count, spec.rows, config.max_length, config.recency, beside, config.cooccurrence)
+    )

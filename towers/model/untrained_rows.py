@@ -1,0 +1,55 @@
+"""Zeroes the rows that no training example reads: what was never learnt stays zero and adds nothing to a vector.
+
+With their random start they would be served as if they meant something: the only feature of a new item may be such a
+row, and the cosine would blow it up to full length.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from towers.data.blocks import blocks
+from towers.data.events import Events
+from towers.data.feature_tables import Array, Tables, clock_rows
+from towers.data.item_ranks import counted
+from towers.model.two_tower import TwoTower
+
+
+def silence_untrained(model: TwoTower, tables: Tables, events: Events) -> None:
+    """Zeroes every embedding row that none of `events` reads, in place; call it before the first step."""
+    read: dict[str, NDArray[np.bool_]] = {}
+    variables: dict[str, tf.Variable] = {}
+    sources = _read(tables, events)
+    for side, tower in (("query", model.query_tower), ("candidate", model.candidate_tower)):
+        for encoder in tower.encoders:
+            spec = encoder.spec
+            if spec.config.kind != "numeric":
+                variables[spec.table] = encoder.table
+                marks = read.setdefault(spec.table, np.zeros(spec.rows, np.bool_))
+                for rows in sources[side][spec.name]:
+                    marks[rows.ravel()] = True
+    for name, table in variables.items():
+        table.assign(tf.where(read[name][:, np.newaxis], table, 0.0))
+
+
+def _read(tables: Tables, events: Events) -> dict[str, dict[str, Iterable[Array]]]:
+    """The rows that examples read, in parts, by side and feature."""
+    items = np.flatnonzero(counted(events.item, int(events.item.max(initial=0)) + 1))
+    users = np.flatnonzero(np.diff(events.offsets))
+    of_items = {**tables.histories, **tables.neighbours, **tables.sequences}
+    query: dict[str, Iterable[Array]] = {name: [rows[users]] for name, rows in tables.users.items()}
+    query |= {name: (rows[block] for block in blocks(rows)) for name, rows in tables.context.items()}
+    query |= {name: [each.rows[items]] for name, each in of_items.items()}
+    query |= {name: _clock(kind, events, tables.ticks_per_second) for name, kind in tables.clocks.items()}
+    candidate: dict[str, Iterable[Array]] = {name: [rows[items]] for name, rows in tables.items.items()}
+    candidate |= {name: [rows[users]] for name, rows in tables.audiences.items()}
+    candidate |= {name: [rows[items]] for name, rows in tables.companions.items()}
+    return {"query": query, "candidate": candidate}
+
+
+def _clock(kind: str, events: Events, ticks_per_second: int) -> Iterator[Array]:
+    for block in blocks(events.item):
+        seconds = None if events.time is None else events.time[block] // ticks_per_second
+        yield clock_rows(kind, seconds, block.stop - block.start)

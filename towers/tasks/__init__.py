@@ -1,0 +1,1 @@
+"""Training tasks: towers and a batch give a loss."""

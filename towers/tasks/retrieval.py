@@ -1,0 +1,211 @@
+"""`task = "retrieval"`: trains queries to find their items, in steps: scores, negatives, loss, reduction.
+
+Only this module combines the towers, the sampler, the item features and the loss, so each can be exchanged alone.
+"""
+
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_recommenders as tfrs
+from numpy.typing import NDArray
+
+from towers.config.loss_section import SampledLoss
+from towers.config.losses import Bce, Bsl, FullSoftmax, Nce, SampledSoftmax
+from towers.config.recipe import Config
+from towers.config.samplers import InBatch
+from towers.data.batch import Batch
+from towers.data.item_ranks import ItemFeatures
+from towers.losses.blockwise_softmax import Candidates, softmax_losses
+from towers.losses.full_softmax import full_softmax
+from towers.losses.registry import FUNCTIONS, arguments
+from towers.losses.scores import Scores, hardest, known, log_sum_exp, mean, product, sqrt_1_minus_cos, without_hits
+from towers.losses.softmax import adaptive_margin
+from towers.losses.two_terms import LogZ
+from towers.model.two_tower import TwoTower
+from towers.samplers.sampler import Drawn, NegativeSampler
+
+# Masks and noise of the two sides, and of positives and negatives, come from separate streams: each has its own seed.
+POSITIVES, NEGATIVES = (np.array([zlib.crc32(name) >> 1, 0], np.int32) for name in (b"positives", b"negatives"))
+
+NO_ITEM = -1
+
+
+class Retrieval(tfrs.Model):
+    """Trains a query to score its items above others.
+
+    Args:
+        towers: the towers to train.
+        config: the whole recipe.
+        items: features of every trained item.
+        count: N, the number of trained items.
+        sampler: None for a loss without sampled negatives.
+    """
+
+    def __init__(
+        self,
+        towers: TwoTower,
+        config: Config,
+        items: ItemFeatures,
+        count: int,
+        sampler: NegativeSampler | None = None,
+    ) -> None:
+        super().__init__()
+        self.towers, self.sampler = towers, sampler
+        self.settings = config.loss
+        # A function is not tracked: item features are data and stay out of checkpoints.
+        self.features_of: Callable[[tf.Tensor], Any] = items.__call__
+        self.count = count
+        self.half = config.train.precision == "bfloat16"
+        self.only_own = isinstance(config.negatives, InBatch)
+        self.options: dict[str, Any] = {} if isinstance(config.loss, FullSoftmax) else arguments(config.loss)
+        self.margin = adaptive_margin(config.loss)
+        self.log_z = LogZ(config.loss.log_z, count) if isinstance(config.loss, Nce) else None
+
+    def compute_loss(self, inputs: Batch, training: bool = True) -> tf.Tensor:
+        """The weighted mean loss of one batch, a scalar."""
+        query, cost = self.towers.query_tower.sample(inputs.query, inputs.seed)
+        shape = tf.shape(inputs.item)
+        features = self.features_of(tf.reshape(inputs.item, [-1]))
+        if isinstance(self.settings, FullSoftmax):
+            # Without noise, like the rest of the catalogue: its own noise would set an item apart from its copy there.
+            positive, item_cost = self.towers.candidate_tower(features), tf.zeros([tf.size(inputs.item)])
+        else:
+            positive, item_cost = self.towers.candidate_tower.sample(features, inputs.seed + POSITIVES)
+        positive = tf.reshape(positive, tf.concat([shape, tf.shape(positive)[1:]], 0))
+        total = self._total(inputs, query, positive)
+        if self.settings.bottleneck:
+            item_cost = tf.reshape(item_cost, shape)[:, 0]
+            total += self.settings.bottleneck * tf.reduce_sum((cost + item_cost) * inputs.weight)
+        return total / tf.maximum(tf.reduce_sum(inputs.weight), 1e-9)
+
+    def after_epoch(self, epoch: int, batches: Iterable[Batch]) -> dict[str, float]:
+        """Updates what changes between epochs; returns values for the log.
+
+        Args:
+            epoch: number of epochs trained.
+            batches: examples to measure distances on.
+        """
+        return self.margin.update(epoch, map(self._distances, batches)) if self.margin is not None else {}
+
+    def _distances(self, inputs: Batch) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Classes are items: [B] ranks, and the distance of each example's query to its item."""
+        item = inputs.item[:, 0]
+        query = self.towers.query_tower(inputs.query)
+        cosine = tf.reduce_sum(query * self.towers.candidate_tower(self.features_of(item)), axis=1)
+        return item.numpy(), sqrt_1_minus_cos(cosine).numpy()
+
+    def _total(self, inputs: Batch, query: tf.Tensor, positive: tf.Tensor) -> tf.Tensor:
+        """The weighted sum of the losses of `query` [B, D] and its `positive` items [B, K, D]."""
+        loss = self.settings
+        if self.sampler is None or not isinstance(loss, SampledSoftmax) or not blockwise(loss) or not query.shape[0]:
+            return tf.reduce_sum(self._example_losses(inputs, query, positive) * inputs.weight)
+        query *= self.towers.scale()
+        drawn, vectors = self._candidates(self.sampler, inputs, positive)
+        excluded = liked = None
+        if loss.remove_accidental_hits:
+            # The example's own item is among them, as the first positive.
+            excluded = tf.where(inputs.present, inputs.item, NO_ITEM)
+        if loss.known_positives:
+            # Hits are looked up together with them at almost no cost: no candidate's name is compared.
+            items = inputs.known if excluded is None else tf.concat([inputs.known, excluded], 1)
+            liked, excluded = known(items, drawn.item, self.count), None
+        logits = tf.einsum("bd,bkd->bk", query, positive) - loss.correction * drawn.log_q_positive
+        own = log_sum_exp(logits, inputs.present)
+        offset, apart = -loss.correction * drawn.log_q, self.sampler.own and not loss.remove_accidental_hits
+        candidates = Candidates(vectors, offset, drawn.mask, drawn.item, excluded, liked, apart)
+        negatives = softmax_losses(query, own, inputs.weight, candidates, half=self.half)
+        return negatives + tf.reduce_sum(inputs.weight * (own - mean(logits, inputs.present)))
+
+    def _example_losses(self, inputs: Batch, query: tf.Tensor, positive: tf.Tensor) -> tf.Tensor:
+        """[B] losses of `query` [B, D] and its `positive` items [B, K, D]."""
+        scale = self.towers.scale()
+        positive_scores = tf.einsum("bd,bkd->bk", query, positive) * scale
+        if isinstance(self.settings, FullSoftmax):
+            return full_softmax(
+                query,
+                lambda rank: self.towers.candidate_tower(self.features_of(rank)),
+                count=self.count,
+                scale=scale,
+                positive=tf.reduce_sum(self._label_shares(inputs) * positive_scores, axis=1, keepdims=True),
+                block=self.settings.block,
+                label_smoothing=self.settings.label_smoothing,
+                half=self.half,
+            )
+        if self.sampler is not None and isinstance(self.settings, SampledLoss):
+            scores = self._sampled(self.sampler, self.settings, inputs, query, positive, positive_scores)
+        else:
+            scores = _without_negatives(positive_scores, inputs.present)
+        return FUNCTIONS[self.settings.name](scores, **self.options, **self._supplied(inputs, query))
+
+    def _label_shares(self, inputs: Batch) -> tf.Tensor:
+        """The label distribution over each query's positives, [B, K]."""
+        label = tf.cast(inputs.present, tf.float32)
+        if getattr(self.settings, "label_shares", "equal") == "weight":
+            label *= inputs.label
+        return label / tf.reduce_sum(label, axis=1, keepdims=True)
+
+    def _sampled(
+        self,
+        sampler: NegativeSampler,
+        loss: SampledLoss,
+        inputs: Batch,
+        query: tf.Tensor,
+        positive: tf.Tensor,
+        positive_scores: tf.Tensor,
+    ) -> Scores:
+        """Draws the negatives, scores them and builds their mask."""
+        drawn, vectors = self._candidates(sampler, inputs, positive)
+        batch = tf.shape(inputs.item)[0]
+        negative = product(query * self.towers.scale(), vectors, half=self.half, transpose_b=True)
+        mask = tf.broadcast_to(drawn.mask[tf.newaxis, :], tf.shape(negative))
+        if sampler.own:
+            # The diagonal holds each query's own item.
+            mask = tf.linalg.set_diag(mask, tf.zeros([batch], tf.bool))
+        if loss.remove_accidental_hits:
+            mask = without_hits(mask, inputs.item, inputs.present, drawn.item)
+        if loss.known_positives:
+            mask &= ~known(inputs.known, drawn.item, self.count).hits()
+        scores = Scores(positive_scores, negative, inputs.present, mask, drawn.log_q_positive, drawn.log_q)
+        if loss.hardest_negatives is not None:
+            count = min(loss.hardest_negatives, negative.shape[1])
+            scores = hardest(scores, count, loss.strength)
+        return scores
+
+    def _candidates(self, sampler: NegativeSampler, inputs: Batch, positive: tf.Tensor) -> tuple[Drawn, tf.Tensor]:
+        """The candidates from the sampler, and their vectors [M, D]."""
+        drawn = sampler.draw(inputs.item, inputs.seed)
+        if self.only_own:
+            return drawn, positive[:, 0]
+        others = drawn.item[tf.shape(inputs.item)[0] :] if sampler.own else drawn.item
+        vectors, _ = self.towers.candidate_tower.sample(self.features_of(others), inputs.seed + NEGATIVES)
+        return drawn, tf.concat([positive[:, 0], vectors], 0) if sampler.own else vectors
+
+    def _supplied(self, inputs: Batch, query: tf.Tensor) -> dict[str, Any]:
+        """A loss's arguments beyond its settings: trained scalars, labels, columns of the same user."""
+        loss = self.settings
+        if self.log_z is not None:
+            return {"log_z": self.log_z(query)}
+        if isinstance(loss, Bce):
+            return {"labels": inputs.label / (loss.max_label or 1.0)}
+        if loss.graded:
+            return {"labels": inputs.label}
+        if isinstance(loss, Bsl) and loss.positive_group == "batch":
+            return {"same_query": inputs.user[:, tf.newaxis] == inputs.user[tf.newaxis, :]}
+        if self.margin is not None:
+            return {"margin": self.margin.value}
+        return {}
+
+
+def blockwise(loss: SampledSoftmax) -> bool:
+    """Whether a softmax needs only the sum over its negatives, which is computed without the scores [B, M]."""
+    plain = loss.positive == "included" and not loss.label_smoothing
+    return plain and loss.hardest_negatives is None
+
+
+def _without_negatives(positive: tf.Tensor, present: tf.Tensor) -> Scores:
+    """Scores [B, K] for a loss that learns from labels; M is 0."""
+    none = tf.zeros([tf.shape(positive)[0], 0])
+    return Scores(positive, none, present, tf.cast(none, tf.bool), tf.zeros_like(positive), tf.zeros([0]))

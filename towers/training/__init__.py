@@ -1,0 +1,1 @@
+"""The training loop: optimizers, checkpoints, progress."""

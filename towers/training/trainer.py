@@ -1,0 +1,245 @@
+"""The training loop: step, validation, early stop, checkpoint, resume. The only file that composes the others.
+
+It ends with the model of the best epoch. A stopped run resumes from its last checkpoint with the same batches, moments
+and masks; a run that diverged stops.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from towers.config.sections import OptimizerConfig, TrainConfig
+from towers.data.batch import Batch
+from towers.errors import DivergedError
+from towers.training.checkpoints import Checkpoints
+from towers.training.compile_step import compiled
+from towers.training.optimizers import build_optimizer
+from towers.training.protocols import Batches, LossWatch, Progress, SavedProgress, Task, Validation, spoilt
+
+OnStep = Callable[[int, float], None]
+OnEpoch = Callable[[dict[str, float]], None]
+LOOK_STEPS = 50  # steps between two looks at the loss
+LOOK_BATCHES = 100  # batches that a task may read after an epoch
+REMEDY = (
+    "a smaller optimizer.learning_rate or a larger model.temperature helps, with --fresh: an unfinished run goes on "
+    "with the settings that failed"
+)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The result of a finished run.
+
+    Attributes:
+        epochs: number of epochs trained.
+        best_epoch: the epoch whose weights are kept; `epochs` without validation.
+        metric: its name; "" without validation.
+        best_metric: its value at `best_epoch`; None without validation.
+        history: loss, metric and seconds of each epoch.
+    """
+
+    epochs: int
+    best_epoch: int
+    metric: str
+    best_metric: float | None
+    history: list[dict[str, float]]
+
+
+def _ignore(*_: Any) -> None:
+    """The default callback, which does nothing."""
+
+
+class Trainer:
+    """Trains a model.
+
+    Args:
+        task: the towers with their loss and sampler.
+        examples: the batches.
+        optimizer: its settings.
+        config: epochs, patience, checkpoints.
+        directory: for checkpoints and TensorBoard logs; an unfinished run in it is resumed.
+        validation: None trains all epochs and keeps the last.
+
+    Raises:
+        ConfigError: another version of the program made the checkpoint in `directory`, or it cannot be read; or
+            `train.jit_compile` is set and XLA cannot compile the step.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        examples: Batches,
+        optimizer: OptimizerConfig,
+        config: TrainConfig,
+        directory: Path,
+        validation: Validation | None = None,
+    ) -> None:
+        self.task, self.examples, self.config, self.validation = task, examples, config, validation
+        # The first forward pass creates the weights of the hidden layers, which the optimizer needs. It is traced but
+        # never run: a sampler that learns must not count this batch.
+        first = as_tensors(examples.batch(0, 0))
+        tf.function(task.compute_loss, autograph=False).get_concrete_function(first)
+        self.optimizer = build_optimizer(optimizer, task.trainable_variables, config.epochs * examples.steps)
+        self.progress = Progress()
+        self._watch = LossWatch(None if config.explode_factor == "off" else config.explode_factor)
+        self._checkpoints = Checkpoints(
+            directory / "checkpoints",
+            tf.train.Checkpoint(task=task, optimizer=self.optimizer, progress=SavedProgress(self)),
+            tf.train.Checkpoint(model=task.towers),
+        )
+        self._board = tf.summary.create_file_writer(str(directory / "tensorboard"))
+        self._step = compiled(
+            self._train_step, first, lambda: as_tensors(examples.batch(1, 0)), jit_compile=config.jit_compile
+        )
+        self._checkpoints.restore()
+
+    @property
+    def done(self) -> int:
+        """Total steps done, including those before this run was resumed."""
+        return self.progress.epoch * self.examples.steps + self.progress.step
+
+    def fit(self, on_step: OnStep = _ignore, on_epoch: OnEpoch = _ignore) -> Summary:
+        """Trains to the end, from the last checkpoint if there is one.
+
+        Args:
+            on_step: called after each step with the total steps done, and now and then the loss (else NaN).
+            on_epoch: called after each epoch with its loss, metric and seconds.
+
+        Raises:
+            DivergedError: the loss or a weight became NaN or infinite, or the loss exploded.
+        """
+        try:
+            while not self.progress.finished:
+                on_epoch(self._epoch(on_step))
+        except KeyboardInterrupt:
+            # It may have come between a step and its count: the optimizer knows how many steps there were.
+            self.progress.step = int(self.optimizer.step) - self.progress.epoch * self.examples.steps
+            self._look()
+            self._save()
+            raise
+        finally:
+            self._board.close()
+        progress = self.progress
+        if progress.best_epoch:
+            self._checkpoints.restore_best(progress.best_epoch)
+        else:
+            self.optimizer.finish()
+        return Summary(
+            epochs=progress.epoch,
+            best_epoch=progress.best_epoch or progress.epoch,
+            metric=self.validation.metric if self.validation else "",
+            best_metric=progress.best_metric if self.validation else None,
+            history=progress.history,
+        )
+
+    def _epoch(self, on_step: OnStep) -> dict[str, float]:
+        progress, steps = self.progress, self.examples.steps
+        begin = time.monotonic()
+        for step, batch in self.examples.epoch(progress.epoch, progress.step):
+            self._watch.add(step, self._step(as_tensors(batch)))
+            progress.step = step + 1
+            # Reading the loss waits for the step, so it is read only now and then, and before anything is saved.
+            save = self.done % self.config.checkpoint_steps == 0 and progress.step < steps
+            looked = progress.step % LOOK_STEPS == 0 or save or progress.step == steps
+            if looked:
+                self._look()
+            if save:
+                self._save()
+            on_step(self.done, progress.loss_sum / progress.step if looked else math.nan)
+        self._refuse_spoilt()
+        record = {
+            "epoch": float(progress.epoch + 1),
+            "loss": progress.loss_sum / steps,
+            "train_seconds": time.monotonic() - begin,
+        }
+        batches = (as_tensors(batch) for _, batch in islice(self.examples.epoch(progress.epoch), LOOK_BATCHES))
+        record |= self.task.after_epoch(progress.epoch + 1, batches)
+        # All at once, after the validation: a run that is stopped in between validates again.
+        self.progress = self._after(record)
+        self._log(record)
+        self._save()
+        return record
+
+    def _look(self) -> None:
+        """Reads the losses since the last look; raises on a bad one."""
+        bad = self._watch.look(self.progress)
+        if bad is None:
+            return
+        epoch = self.progress.epoch
+        before = "" if bad.before is None else f", {bad.before:.4g} the step before"
+        above = bad.limit is not None and math.isfinite(bad.loss)
+        limit = f", above train.explode_factor's {bad.limit:.4g}" if above else ""
+        raise DivergedError(
+            f"the loss of step {bad.step + 1} of epoch {epoch + 1} is {bad.loss:.4g}{limit}{before}; its batch, "
+            f"batch(epoch={epoch}, step={bad.step}), is the same in every run of this recipe; "
+            f"{self._kept(epoch * self.examples.steps + bad.step)}; {REMEDY}"
+        )
+
+    def _save(self) -> None:
+        self._refuse_spoilt()
+        self._checkpoints.save(self.done, self.progress.best_epoch)
+
+    def _refuse_spoilt(self) -> None:
+        """Refuses non-finite weights: a step with a finite loss may spoil them, and the next loss comes too late."""
+        name = spoilt(self.optimizer.variables)
+        if name is not None:
+            progress = self.progress
+            raise DivergedError(
+                f"{name} is no longer finite after step {progress.step} of epoch {progress.epoch + 1}, whose loss was; "
+                f"{self._kept(self.done)}; {REMEDY}"
+            )
+
+    def _kept(self, step: int) -> str:
+        """Drops the checkpoints of the diverged state, of `step` or more steps, and says which one is left."""
+        kept = self._checkpoints.drop(step)
+        if kept is None:
+            return "no checkpoint was made before"
+        return f"the checkpoint of step {kept} in all, the last good one, is kept"
+
+    def _after(self, record: dict[str, float]) -> Progress:
+        """The progress after this epoch; measures the metric, adds it to `record`, keeps the best weights."""
+        progress, epoch = self.progress, self.progress.epoch + 1
+        after = replace(
+            progress,
+            epoch=epoch,
+            step=0,
+            loss_sum=0.0,
+            finished=epoch >= self.config.epochs,
+            history=[*progress.history, record],
+        )
+        if self.validation is None:
+            return after
+        begin = time.monotonic()
+        with self.optimizer.averaged():
+            metric, criterion = self.validation.measure(self.task.towers)
+            record |= {self.validation.metric: metric, "criterion": criterion}
+            record["validation_seconds"] = time.monotonic() - begin
+            if criterion > after.best_criterion:
+                after.best_metric, after.best_criterion, after.best_epoch = metric, criterion, epoch
+                self._checkpoints.save_best(epoch)
+        after.finished |= epoch - after.best_epoch >= self.config.patience
+        return after
+
+    def _log(self, record: Mapping[str, float]) -> None:
+        with self._board.as_default(step=self.progress.epoch):
+            for name, value in record.items():
+                tf.summary.scalar(name, value)
+        self._board.flush()
+
+    def _train_step(self, batch: Batch) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = self.task.compute_loss(batch)
+        self.optimizer.apply(tape.gradient(loss, self.task.trainable_variables))
+        return loss
+
+
+def as_tensors(batch: Batch) -> Batch:
+    """The same batch, as tensors."""
+    tensors: Batch = tf.nest.map_structure(tf.convert_to_tensor, batch)
+    return tensors

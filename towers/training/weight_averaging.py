@@ -1,0 +1,84 @@
+"""An average of the weights of all steps so far, later ones weighing more; a table row catches up when it moves."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import tensorflow as tf
+
+
+class Averages(tf.Module):
+    """``sum_i d^(T-i) w_i / sum_i d^(T-i)`` over the weights w_i after steps i = 1..T: Polyak's average, exponential.
+
+    The sum is kept as ``a_T = d a_(T-1) + (1 - d) w_T`` from zero, and divided by its weight ``1 - d^T`` when it is
+    read, so that the initial weights are no part of it. A row that did not move for n steps catches up at once:
+    ``a = w + d^n (a - w)``, which equals n steps of the recursion.
+
+    Source: Polyak & Juditsky, SIAM J. Control Optim. 1992; the division as in Adam (Kingma & Ba, ICLR 2015).
+
+    Args:
+        variables: the averaged variables.
+        decay: d.
+    """
+
+    def __init__(self, variables: Sequence[tf.Variable], decay: float) -> None:
+        super().__init__()
+        # A function is not tracked: the weights themselves are in the checkpoint already.
+        self._variables: Callable[[], list[tf.Variable]] = lambda: list(variables)
+        self.decay = decay
+        self.sums = [tf.Variable(tf.zeros(v.shape), trainable=False) for v in variables]
+        self.steps = [tf.Variable(tf.zeros(v.shape[:1], tf.int64), trainable=False) for v in variables]
+
+    def follow_all(self, number: int, new: tf.Tensor, step: tf.Tensor) -> None:
+        """Updates the average of a variable whose rows all move in every step.
+
+        Args:
+            number: index of the variable.
+            new: its values after the step.
+            step: int64 scalar T, from 1.
+        """
+        self.sums[number].assign(new + self.decay * (self.sums[number] - new))
+        self.steps[number].assign(tf.fill(self.steps[number].shape, step))
+
+    def follow_rows(self, number: int, rows: tf.Tensor, old: tf.Tensor, new: tf.Tensor, step: tf.Tensor) -> None:
+        """Updates the averages of some rows of a table.
+
+        Args:
+            number: index of the variable.
+            rows: int64 [n]; repeats have equal values.
+            old, new: [n, D] values before and after the step.
+            step: int64 scalar T, from 1.
+        """
+        steps = self.steps[number]
+        before = self._caught_up(tf.gather(self.sums[number], rows), old, step - 1 - tf.gather(steps, rows))
+        self.sums[number].scatter_update(tf.IndexedSlices(new + self.decay * (before - new), rows))
+        steps.scatter_update(tf.IndexedSlices(tf.fill(tf.shape(rows), step), rows))
+
+    def _caught_up(self, average: tf.Tensor, value: tf.Tensor, gap: tf.Tensor) -> tf.Tensor:
+        kept = tf.exp(tf.cast(gap, tf.float32) * math.log(self.decay))
+        kept = tf.reshape(kept, tf.concat([tf.shape(kept), tf.ones([value.shape.rank - gap.shape.rank], tf.int32)], 0))
+        return value + kept * (average - value)
+
+    @contextmanager
+    def in_place(self, step: int) -> Iterator[None]:
+        """Puts the averages after `step` steps into the variables, and the weights back at the end, whatever happens.
+
+        The training state does not change. Meanwhile, memory holds a second copy of the variables.
+        """
+        weights = [tf.identity(v) for v in self._variables()]
+        try:
+            self.assign(step)
+            yield
+        finally:
+            for variable, value in zip(self._variables(), weights, strict=True):
+                variable.assign(value)
+
+    def assign(self, step: int) -> None:
+        """Puts the averages after `step` steps into the variables, for good; does nothing before the first step."""
+        if not step:
+            return
+        last = tf.constant(step, tf.int64)
+        for variable, total, steps in zip(self._variables(), self.sums, self.steps, strict=True):
+            value = tf.cast(variable, tf.float32)
+            average = self._caught_up(tf.convert_to_tensor(total), value, last - steps)
+            variable.assign(tf.cast(average / -math.expm1(step * math.log(self.decay)), variable.dtype))
