@@ -11,9 +11,7 @@ from pipelines.dataset.leaks import refuse_leaks
 from pipelines.dataset.popularity import has_windows
 from pipelines.dataset.resolve_features import settle_features
 from pipelines.training.similarity_labels import DEFAULT_METRIC, read_labels
-from towers.config.compatibility import parts
 from towers.config.features import NeighboursFeature
-from towers.config.losses import Bce
 from towers.config.recipe import Config
 from towers.config.samplers import Drawing, Mixed
 from towers.config.sections import DataConfig, PriorConfig
@@ -161,14 +159,10 @@ def _settle_labels(config: Config, data: Dataset) -> Config:
         raise ConfigError(f"{reader}: weights must not be negative; the data set's smallest is {low:g}")
     if loss.graded and low == high:
         raise ConfigError(f"{reader}: every weight of the training events is {low:g}; equal labels teach nothing")
-    if not isinstance(loss, Bce):
-        return config
-    if loss.max_label is not None and loss.max_label < high:
-        raise ConfigError(
-            f"loss.max_label: labels are divided by it and must not exceed 1, but the largest is {high:g}; "
-            f"got {loss.max_label:g}"
-        )
-    return config.model_copy(update={"loss": loss.model_copy(update={"max_label": loss.max_label or high})})
+    try:
+        return config.model_copy(update={"loss": loss.with_labels_up_to(high)})
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _reader_of_weights(config: Config) -> str | None:
@@ -183,7 +177,7 @@ def _reader_of_weights(config: Config) -> str | None:
 def _refuse_draws(config: Config, data: Dataset) -> None:
     """Refuses a recipe that asks for more distinct negatives than there are trained items."""
     trained = int((data.items["train_count"] > 0).sum())
-    for number, part in enumerate(parts(config.negatives) if config.negatives is not None else ()):
+    for number, part in enumerate(config.negatives.each if config.negatives is not None else ()):
         if isinstance(part, Drawing) and part.distinct and part.negatives > trained:
             key = f"sampler.parts.{number}" if isinstance(config.negatives, Mixed) else "sampler"
             raise ConfigError(

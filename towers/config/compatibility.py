@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from towers.config.features import Feature, NeighboursFeature, SequenceFeature, side_of_ids
-from towers.config.losses import Bsl, DistanceSoftmax, FullSoftmax, SampledSoftmax, Triplet
-from towers.config.samplers import InBatch, Mixed, Sampler
 from towers.config.task_rules import task_rules
 
 if TYPE_CHECKING:
@@ -18,7 +16,7 @@ def refuse_combination(config: "Config") -> None:
     Raises:
         ValueError: every reason, each with its key and a remedy.
     """
-    checks = (_model_and_loss, _loss_and_sampler, _options, _widths, _optimizer, task_rules)
+    checks = (config.loss.conflicts, _model_and_loss, _loss_and_sampler, _options, _widths, _optimizer, task_rules)
     reasons = [reason for check in checks for reason in check(config)]
     if reasons:
         raise ValueError("; ".join(reasons))
@@ -35,12 +33,8 @@ def _model_and_loss(config: "Config") -> Iterator[str]:
             )
         if model.temperature_trainable:
             yield f"model.temperature_trainable: {name} has no temperature to train; set it to false"
-    if model.similarity == "dot":
-        reason = loss.needs_cosine
-        if isinstance(loss, Triplet) and loss.on != "similarity":
-            reason = f"{loss.on} ranks as the served dot product does only between vectors of length one"
-        if reason:
-            yield f"model.similarity: {name} needs 'cosine': {reason}"
+    if model.similarity == "dot" and loss.needs_cosine:
+        yield f"model.similarity: {name} needs 'cosine': {loss.needs_cosine}"
     if loss.graded and config.train.weighted:
         yield f"train.weighted: {name} learns from the weights, as labels; set it to false"
     if loss.graded and config.train.recency > 1:
@@ -61,55 +55,11 @@ def _loss_and_sampler(config: "Config") -> Iterator[str]:
         )
         yield f"sampler: {loss.name} takes no sampler, so leave the section out (--set sampler=): {instead}"
         return
-    if isinstance(loss, SampledSoftmax) and loss.positive == "excluded":
-        if any(getattr(part, "distinct", False) for part in parts(sampler)):
-            yield "sampler.distinct: positive = 'excluded' needs independent draws; set it to false"
-        if loss.hardest_negatives is not None:
-            yield "loss.hardest_negatives: positive = 'excluded' counts all its negatives; leave it out"
-        if loss.correction != 1:
-            yield f"loss.correction: positive = 'excluded' is defined with 1; got {loss.correction:g}"
-        if not loss.remove_accidental_hits:
-            yield "loss.remove_accidental_hits: positive = 'excluded' is defined without hits; set it to true"
-    if isinstance(loss, Bsl) and not loss.remove_accidental_hits:
-        yield "loss.remove_accidental_hits: bsl never counts the positive among its negatives; set it to true"
-    if isinstance(loss, Bsl) and loss.positive_group == "batch":
-        if not isinstance(sampler, InBatch):
-            yield "loss.positive_group: 'batch' takes positives from the candidates; it needs sampler.name = 'in_batch'"
-        if loss.hardest_negatives is not None:
-            yield "loss.hardest_negatives: positive_group = 'batch' needs every item of the batch; leave it out"
-        if loss.positives_per_query > 1:
-            yield "loss.positives_per_query: positive_group = 'batch' finds the others in the batch; leave it out"
 
 
 def _options(config: "Config") -> Iterator[str]:
     """Options that another one makes meaningless or wrong."""
     loss = config.loss
-    if isinstance(loss, DistanceSoftmax):
-        if loss.margin != "adaptive":
-            for key in ("margin_every", "margin_max"):
-                if getattr(loss, key) != DistanceSoftmax.model_fields[key].default:
-                    yield f"loss.{key}: only margin = 'adaptive' reads it; got margin = {loss.margin:g}"
-        elif loss.margin_every > config.train.epochs:
-            yield (
-                f"loss.margin_every: the margin would stay 0, as training ends after {config.train.epochs} epochs "
-                f"(train.epochs); got {loss.margin_every}"
-            )
-        if loss.hardest_negatives is not None and loss.correction:
-            yield "loss.hardest_negatives: with a correction the nearest is not the hardest; leave one of them out"
-    if isinstance(loss, Triplet) and not loss.smooth and loss.scale != Triplet.model_fields["scale"].default:
-        yield "loss.scale: only smooth = true reads it; leave it out, or set loss.smooth = true"
-    if isinstance(loss, FullSoftmax) and config.task == "retrieval":
-        for name, feature in (config.features.candidate or {}).items():
-            if feature.mask_share:
-                yield (
-                    f"features.candidate.{name}.mask_share: full_softmax scores every item, and would mask one as a "
-                    "positive and not among the others; set it to 0, or take sampled_softmax"
-                )
-        if config.model.candidate_dropout:
-            yield (
-                "model.candidate_dropout: full_softmax scores every item, and would drop numbers of one as a positive "
-                "and not among the others; set it to 0, or take sampled_softmax"
-            )
     for name, feature in (config.features.candidate or {}).items():
         if isinstance(feature, NeighboursFeature) and feature.recency > 1:
             yield f"features.candidate.{name}.recency: an item's users stand in no order of time; leave it out"
@@ -124,7 +74,7 @@ def _options(config: "Config") -> Iterator[str]:
         yield "model.prior: 'validation' needs train.choose_epoch = true; give its weights, or set it to 'off'"
     hardest = getattr(loss, "hardest_negatives", None)
     if hardest is not None and config.negatives is not None:
-        drawn = sum(getattr(part, "negatives", config.train.batch_size) for part in parts(config.negatives))
+        drawn = sum(getattr(part, "negatives", config.train.batch_size) for part in config.negatives.each)
         if hardest >= drawn:
             yield f"loss.hardest_negatives: there are {drawn} candidates, so fewer than that make sense; got {hardest}"
 
@@ -180,8 +130,3 @@ def _optimizer(config: "Config") -> Iterator[str]:
             "optimizer.weight_decay: a step takes learning_rate * weight_decay of a weight, which must stay below 1; "
             f"got {optimizer.learning_rate:g} * {optimizer.weight_decay:g}"
         )
-
-
-def parts(sampler: Sampler) -> tuple[Sampler, ...]:
-    """The parts of a mixture, or the sampler itself."""
-    return sampler.parts if isinstance(sampler, Mixed) else (sampler,)

@@ -1,10 +1,14 @@
 """The settings that every loss shares, and what the rest of the library must know about a loss. No TensorFlow here."""
 
-from typing import Annotated, ClassVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 from pydantic import Field
 
 from towers.config.section import Count, Positive, Section, Share
+
+if TYPE_CHECKING:
+    from towers.config.recipe import Config
 
 Strength = Annotated[float, Field(ge=0, le=1, description="strength c of the logQ correction: s - c log Q")]
 Smoothing = Annotated[Share, Field(description="share of the label that is spread evenly over the candidates")]
@@ -23,6 +27,7 @@ class Loss(Section):
         samples: it takes negatives from a sampler.
         graded: it learns from labels (the events' weights).
         needs_cosine: why it needs `model.similarity = "cosine"`; empty if the dot product works too.
+        whole_catalogue: it scores every item, from vectors; the others are functions of scores.
     """
 
     formula: ClassVar[str]
@@ -31,6 +36,7 @@ class Loss(Section):
     samples: ClassVar[bool] = False
     graded: ClassVar[bool] = False
     needs_cosine: ClassVar[str] = ""
+    whole_catalogue: ClassVar[bool] = False
 
     bottleneck: float = Field(0.0, ge=0, description="beta of the information bottleneck: adds beta * KL(z | N(0, 1))")
 
@@ -38,6 +44,37 @@ class Loss(Section):
     def positives(self) -> int:
         """Positives K of one example."""
         return 1
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """What its function takes beside scores and options, of ``labels, log_z, margin, same_query``."""
+        return ("labels",) if self.graded else ()
+
+    @property
+    def largest_label(self) -> float:
+        """The labels are divided by it."""
+        return 1.0
+
+    @property
+    def sums_only(self) -> bool:
+        """Whether it is softmax and needs nothing of the negatives but their sum: no scores [B, M] are kept."""
+        return False
+
+    def conflicts(self, recipe: "Config") -> Iterator[str]:
+        """Yields what in the rest of the recipe this loss cannot go with: the key, the reason, a remedy."""
+        yield from ()
+
+    def with_labels_up_to(self, largest: float) -> Self:
+        """The section for labels of which this is the largest.
+
+        Raises:
+            ValueError: an option does not allow such a label.
+        """
+        return self
+
+    def over_centres(self) -> "Loss":
+        """The loss for `task = "similarity"` with class centres as candidates."""
+        return self
 
 
 class SampledLoss(Loss):

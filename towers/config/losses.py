@@ -7,17 +7,23 @@ distance; [x]+ = max(0, x); sig the logistic function; Q_j how often j is expect
 of its correction ``s_j - c log Q_j``; g the loss's own scale; m a margin.
 """
 
-from typing import Annotated, ClassVar, Literal, get_args
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import Field
 
-from towers.config.loss_section import Loss, Margin, SampledLoss, Scale, Sigmoid, Smoothing, Strength
+from towers.config.loss_section import Loss, SampledLoss, Sigmoid, Smoothing, Strength
+from towers.config.margin_losses import AmSoftmax, Ccl, Circle, DistanceSoftmax, GradedHinge, Pair, Triplet
 from towers.config.section import Count, Positive
+
+if TYPE_CHECKING:
+    from towers.config.recipe import Config
 
 
 class FullSoftmax(Loss):
     """Softmax over the whole catalogue."""
 
+    whole_catalogue: ClassVar = True
     formula: ClassVar = "-s_y + log sum_{j<=N} exp s_j"
     paper: ClassVar = "Bridle, Neurocomputing 1990; the reference for small catalogues"
 
@@ -34,6 +40,31 @@ class FullSoftmax(Loss):
         """Positives K of one example."""
         return self.positives_per_query
 
+    def over_centres(self) -> Loss:
+        """Softmax over all centres is the sampled one without a correction, every class a candidate."""
+        return SampledSoftmax(name="sampled_softmax", correction=0.0, label_smoothing=self.label_smoothing)
+
+    def conflicts(self, recipe: "Config") -> Iterator[str]:
+        """Yields noise that an item would have as a positive and not among the others."""
+        if recipe.task == "similarity":
+            if recipe.similarity.against == "items":
+                yield (
+                    "similarity.against: full_softmax is a softmax over class centres; set it to 'centres', or take "
+                    "pair"
+                )
+            return
+        for name, feature in (recipe.features.candidate or {}).items():
+            if feature.mask_share:
+                yield (
+                    f"features.candidate.{name}.mask_share: full_softmax scores every item, and would mask one as a "
+                    "positive and not among the others; set it to 0, or take sampled_softmax"
+                )
+        if recipe.model.candidate_dropout:
+            yield (
+                "model.candidate_dropout: full_softmax scores every item, and would drop numbers of one as a positive "
+                "and not among the others; set it to 0, or take sampled_softmax"
+            )
+
 
 class SampledSoftmax(SampledLoss):
     """Softmax over the positive and sampled negatives."""
@@ -48,6 +79,24 @@ class SampledSoftmax(SampledLoss):
     )
     label_smoothing: Smoothing = 0.0
 
+    @property
+    def sums_only(self) -> bool:
+        """Unless an option looks at single negatives."""
+        return self.positive == "included" and not self.label_smoothing and self.hardest_negatives is None
+
+    def conflicts(self, recipe: "Config") -> Iterator[str]:
+        """Yields what `positive = "excluded"` is not defined for."""
+        if self.positive == "included" or recipe.negatives is None:
+            return
+        if any(getattr(part, "distinct", False) for part in recipe.negatives.each):
+            yield "sampler.distinct: positive = 'excluded' needs independent draws; set it to false"
+        if self.hardest_negatives is not None:
+            yield "loss.hardest_negatives: positive = 'excluded' counts all its negatives; leave it out"
+        if self.correction != 1:
+            yield f"loss.correction: positive = 'excluded' is defined with 1; got {self.correction:g}"
+        if not self.remove_accidental_hits:
+            yield "loss.remove_accidental_hits: positive = 'excluded' is defined without hits; set it to true"
+
 
 class Nce(SampledLoss):
     """Noise-contrastive estimation."""
@@ -61,6 +110,11 @@ class Nce(SampledLoss):
         description="log Z: 'learned' (one scalar) or 'per_query' (linear in the query), both from log N; or a number",
     )
     label_smoothing: Sigmoid = 0.0
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """log Z."""
+        return ("log_z",)
 
     @property
     def strength(self) -> float:
@@ -91,122 +145,23 @@ class Bce(Loss):
     )
     label_smoothing: Sigmoid = 0.0
 
-
-class AmSoftmax(SampledLoss):
-    """Additive margin softmax."""
-
-    formula: ClassVar = "log(1 + sum_j exp(g [cos_j + m - cos_y]))"
-    paper: ClassVar = "Wang et al., Signal Processing Letters 2018"
-    own_scale: ClassVar = True
-    needs_cosine: ClassVar = "its margin is one of the cosine"
-
-    name: Literal["am_softmax"]
-    scale: Scale = 10.0
-    margin: Margin = 0.1
-    correction: Strength = 0.0
-    label_smoothing: Smoothing = 0.0
-
-
-class DistanceSoftmax(SampledLoss):
-    """Softmax over distances, with a margin that can adapt to the width of the classes."""
-
-    formula: ClassVar = "log(1 + sum_j exp(g [d_y + m - d_j])), d = sqrt(1 - cos)"
-    paper: ClassVar = "sqrt(1 - cos) is a metric; after Wang et al., Signal Processing Letters 2018"
-    own_scale: ClassVar = True
-    needs_cosine: ClassVar = "its distance is sqrt(1 - cos)"
-
-    name: Literal["distance_softmax"]
-    scale: Scale = 10.0
-    margin: Literal["adaptive"] | Margin = Field(
-        0.1, description="margin m, or 'adaptive': the mean diameter of the classes, estimated as training goes"
-    )
-    margin_every: Count = Field(1, description="epochs between two estimates of an adaptive margin")
-    margin_max: Positive = Field(0.5, description="bound of an adaptive margin")
-    correction: Strength = 0.0
-    label_smoothing: Smoothing = 0.0
-
-
-class Triplet(SampledLoss):
-    """Triplets of anchor, positive and negative."""
-
-    formula: ClassVar = "[d_p - d_n + m]+ or [s_n - s_p + m]+; smooth: softplus(g (s_n - s_p + m))"
-    paper: ClassVar = "Schroff et al., CVPR 2015; all of a batch: Hermans et al., 2017"
-    own_scale: ClassVar = True
-
-    name: Literal["triplet"]
-    on: Literal["similarity", "euclidean", "sqrt_1_minus_cos"] = Field(
-        "similarity", description="what the margin is measured on"
-    )
-    mining: Literal["all", "semi_hard", "hardest"] = Field(
-        "all",
-        description="all: the mean over all triplets; semi_hard: the hardest negative that is further than the "
-        "positive but within the margin (all within it where there is none); hardest: only the hardest negative",
-    )
-    smooth: bool = Field(False, description="softplus instead of the hinge")
-    scale: Scale = 10.0
-    margin: Margin = 0.2
-
-
-class Pair(SampledLoss):
-    """The unified pair loss: every positive of an anchor against every negative."""
-
-    formula: ClassVar = "log[1 + sum_{i<=K} sum_{j<=L} exp(g (s_n^j - s_p^i + m))]"
-    paper: ClassVar = "Sun et al., CVPR 2020, eq. 1"
-    own_scale: ClassVar = True
-
-    name: Literal["pair"]
-    scale: Scale = 10.0
-    margin: Margin = 0.1
-    correction: Strength = 0.0
-
-
-class Circle(SampledLoss):
-    """The pair loss with a separate pace for each similarity."""
-
-    formula: ClassVar = "log[1 + sum_j exp(g a_n^j (s_n^j - D_n)) sum_i exp(-g a_p^i (s_p^i - D_p))]"
-    paper: ClassVar = "Sun et al., CVPR 2020"
-    own_scale: ClassVar = True
-    needs_cosine: ClassVar = "its optima 1 + m and -m are cosines"
-
-    name: Literal["circle"]
-    scale: Scale = 20.0
-    margin: Margin = 0.25
-    positive_optimum: float | None = Field(None, description="O_p, by default 1 + m")
-    negative_optimum: float | None = Field(None, description="O_n, by default -m")
-    positive_delta: float | None = Field(None, description="D_p, by default 1 - m; 0 is the margin-free form")
-    negative_delta: float | None = Field(None, description="D_n, by default m; 0 is the margin-free form")
-
-
-class GradedHinge(Loss):
-    """All ordered pairs of one graded list."""
-
-    formula: ClassVar = "sum_{a,b} [l_a - l_b]+ [s_b - s_a + m]+ / (sum_{a,b} [l_a - l_b]+ + eps)"
-    paper: ClassVar = "Herbrich et al., 2000, with pairs weighted by the difference of their grades"
-    own_scale: ClassVar = True
-    graded: ClassVar = True
-
-    name: Literal["graded_hinge"]
-    margin: Margin = 0.2
-    pairs: Literal["list", "batch"] = Field("list", description="pairs inside one query's list, or of the whole batch")
-    list_length: int = Field(8, ge=2, description="most items of one list: the example's item and the user's next ones")
-
     @property
-    def positives(self) -> int:
-        """Items of one list."""
-        return self.list_length
+    def largest_label(self) -> float:
+        """`max_label`."""
+        return self.max_label or 1.0
 
+    def with_labels_up_to(self, largest: float) -> Self:
+        """Fills `max_label` in.
 
-class Ccl(SampledLoss):
-    """Cosine contrastive loss."""
-
-    formula: ClassVar = "[1 - cos_y]+ + w mean_j [cos_j - m]+"
-    paper: ClassVar = "Mao et al., SimpleX, CIKM 2021"
-    own_scale: ClassVar = True
-    needs_cosine: ClassVar = "its margin is one of the cosine"
-
-    name: Literal["ccl"]
-    margin: Margin = 0.4
-    negative_weight: Positive = Field(100.0, description="weight w of the negatives")
+        Raises:
+            ValueError: it is given and smaller.
+        """
+        if self.max_label is not None and self.max_label < largest:
+            raise ValueError(
+                f"loss.max_label: labels are divided by it and must not exceed 1, but the largest is {largest:g}; "
+                f"got {self.max_label:g}"
+            )
+        return self.model_copy(update={"max_label": self.max_label or largest})
 
 
 class Bsl(SampledLoss):
@@ -222,6 +177,24 @@ class Bsl(SampledLoss):
     negative_scale: Positive = Field(1.0, description="factor t2 of the negatives' term")
     correction: Strength = 0.0
     label_smoothing: Smoothing = 0.0
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Which queries of the batch are of one user."""
+        return ("same_query",) if self.positive_group == "batch" else ()
+
+    def conflicts(self, recipe: "Config") -> Iterator[str]:
+        """Yields what hides positives among the candidates, or an item of the batch."""
+        if not self.remove_accidental_hits:
+            yield "loss.remove_accidental_hits: bsl never counts the positive among its negatives; set it to true"
+        if self.positive_group == "own" or recipe.negatives is None:
+            return
+        if recipe.negatives.name != "in_batch":
+            yield "loss.positive_group: 'batch' takes positives from the candidates; it needs sampler.name = 'in_batch'"
+        if self.hardest_negatives is not None:
+            yield "loss.hardest_negatives: positive_group = 'batch' needs every item of the batch; leave it out"
+        if self.positives_per_query > 1:
+            yield "loss.positives_per_query: positive_group = 'batch' finds the others in the batch; leave it out"
 
 
 LossConfig = Annotated[

@@ -24,6 +24,11 @@ class Sampler(Section):
     formula: ClassVar[str]
     paper: ClassVar[str]
 
+    @property
+    def each(self) -> "tuple[Sampler, ...]":
+        """The samplers that draw: itself, or the parts of a mixture."""
+        return (self,)
+
 
 class Drawing(Sampler):
     """A sampler that draws negatives of its own, shared by the whole batch."""
@@ -94,6 +99,11 @@ class Mixed(Sampler):
 
     name: Literal["mixed"]
     parts: tuple[Part, ...] = Field(description="sampler sections; the share of each is its number of negatives")
+
+    @property
+    def each(self) -> tuple[Sampler, ...]:
+        """Its parts."""
+        return self.parts
 
     @model_validator(mode="after")
     def _parts_make_a_mixture(self) -> "Mixed":

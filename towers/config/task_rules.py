@@ -3,9 +3,6 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from towers.config.loss_section import Loss
-from towers.config.losses import DistanceSoftmax, FullSoftmax, Triplet
-
 if TYPE_CHECKING:
     from towers.config.recipe import Config
 
@@ -33,8 +30,11 @@ def task_rules(config: "Config") -> Iterator[str]:
         yield "similarity: name either 'column', the items' class, or 'pairs', a file of similar items"
     if similarity.pairs is not None and similarity.against == "centres":
         yield "similarity.against: pairs have no classes and so no centres; set it to 'items'"
-    if similarity.against == "items":
-        yield from _without_centres(config.loss, config.train.batch_size)
+    if similarity.against == "items" and config.train.batch_size < 4:
+        yield (
+            "train.batch_size: with similarity.against = 'items' it takes 4 to make a negative; got "
+            f"{config.train.batch_size}"
+        )
     wanted = "precision" if similarity.pairs is None else "recall"
     if "metric" in config.train.model_fields_set and not metric.startswith(wanted):
         labels = "class labels" if similarity.pairs is None else "pairs"
@@ -45,21 +45,6 @@ def task_rules(config: "Config") -> Iterator[str]:
             "leave them out"
         )
     yield from _no_queries(config)
-
-
-def _without_centres(loss: Loss, batch_size: int) -> Iterator[str]:
-    """What needs centres, or becomes too large if every item of a batch is a candidate."""
-    if batch_size < 4:
-        yield f"train.batch_size: with similarity.against = 'items' it takes 4 to make a negative; got {batch_size}"
-    if isinstance(loss, FullSoftmax):
-        yield "similarity.against: full_softmax is a softmax over class centres; set it to 'centres', or take pair"
-    if isinstance(loss, DistanceSoftmax) and loss.margin == "adaptive":
-        yield "loss.margin: 'adaptive' is the width of classes around their centres; set similarity.against = 'centres'"
-    if isinstance(loss, Triplet) and loss.mining != "hardest" and batch_size > MOST_TRIPLETS:
-        yield (
-            f"train.batch_size: loss.mining = '{loss.mining}' compares all triplets of a batch, batch_size^3 of them; "
-            f"with similarity.against = 'items' at most {MOST_TRIPLETS}, or loss.mining = 'hardest'; got {batch_size}"
-        )
 
 
 def _no_queries(config: "Config") -> Iterator[str]:
@@ -84,14 +69,8 @@ def _no_queries(config: "Config") -> Iterator[str]:
         yield "train.recency: task = 'similarity' learns from labels, which have no time; set it to 1"
     if config.train.balance:
         yield "train.balance: task = 'similarity' learns from labels, which have no user; set it to 0"
-    block = FullSoftmax.model_fields["block"].default
-    fixed = {
-        "correction": 0,
-        "positives_per_query": 1,
-        "known_positives": 0,
-        "remove_accidental_hits": True,
-        "block": block,
-    }
-    for key, value in fixed.items():
+    fixed = {"correction": 0, "positives_per_query": 1, "known_positives": 0, "remove_accidental_hits": True}
+    block = type(config.loss).model_fields.get("block")
+    for key, value in (fixed if block is None else {**fixed, "block": block.default}).items():
         if getattr(config.loss, key, value) != value:
             yield f"loss.{key}: task = 'similarity' samples nothing and takes every label; leave it out"

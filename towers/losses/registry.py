@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from towers.config.loss_section import Loss
+from towers.losses.full_softmax import full_softmax
 from towers.losses.pairwise import circle, graded_hinge, pair, triplet
 from towers.losses.softmax import am_softmax, distance_softmax, sampled_softmax
 from towers.losses.two_terms import bce, bsl, ccl, nce, neg
@@ -24,5 +25,6 @@ def arguments(loss: Loss) -> dict[str, Any]:
     Leaves out what the model does around the loss (masks, hits, bottleneck) and what it supplies: `labels`,
     `same_query`, `log_z`, and an adaptive `margin`.
     """
-    options = set(inspect.signature(FUNCTIONS[loss.name]).parameters) - {"log_z"}  # type: ignore[attr-defined]
+    function = full_softmax if loss.whole_catalogue else FUNCTIONS[loss.name]  # type: ignore[attr-defined]
+    options = set(inspect.signature(function).parameters) - {"log_z"}
     return {key: value for key, value in loss if key in options and (key, value) != ("margin", "adaptive")}

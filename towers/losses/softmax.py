@@ -12,7 +12,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from towers.config.loss_section import Loss
-from towers.config.losses import DistanceSoftmax
+from towers.config.margin_losses import DistanceSoftmax
 from towers.data.events import Floats, Int64s
 from towers.losses.scores import Scores, corrected, count, log_sum_exp, mean, sqrt_1_minus_cos, total
 

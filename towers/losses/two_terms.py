@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
+from towers.config.loss_section import Loss
+from towers.config.losses import Nce
 from towers.losses.scores import Scores, corrected, count, log_sum_exp, mean, total
 
 
@@ -181,3 +183,8 @@ def bsl(
         everything = (total(positive, present) + total(negative, mask)) / (count(present) + left)
         loss += label_smoothing * (attracted - everything)
     return tf.where(left > 0.0, loss, 0.0)
+
+
+def log_z_of(loss: Loss, count: int) -> LogZ | None:
+    """log Z as a loss's settings ask for it; None for a loss that has none."""
+    return LogZ(loss.log_z, count) if isinstance(loss, Nce) else None

@@ -13,7 +13,6 @@ import tensorflow_recommenders as tfrs
 from numpy.typing import NDArray
 
 from towers.config.loss_section import SampledLoss
-from towers.config.losses import Bce, Bsl, FullSoftmax, Nce, SampledSoftmax
 from towers.config.recipe import Config
 from towers.config.samplers import InBatch
 from towers.data.batch import Batch
@@ -23,7 +22,7 @@ from towers.losses.full_softmax import full_softmax
 from towers.losses.registry import FUNCTIONS, arguments
 from towers.losses.scores import Scores, hardest, known, log_sum_exp, mean, product, sqrt_1_minus_cos, without_hits
 from towers.losses.softmax import adaptive_margin
-from towers.losses.two_terms import LogZ
+from towers.losses.two_terms import log_z_of
 from towers.model.two_tower import TwoTower
 from towers.samplers.sampler import Drawn, NegativeSampler
 
@@ -60,16 +59,16 @@ class Retrieval(tfrs.Model):
         self.count = count
         self.half = config.train.precision == "bfloat16"
         self.only_own = isinstance(config.negatives, InBatch)
-        self.options: dict[str, Any] = {} if isinstance(config.loss, FullSoftmax) else arguments(config.loss)
+        self.options = arguments(config.loss)
         self.margin = adaptive_margin(config.loss)
-        self.log_z = LogZ(config.loss.log_z, count) if isinstance(config.loss, Nce) else None
+        self.log_z = log_z_of(config.loss, count)
 
     def compute_loss(self, inputs: Batch, training: bool = True) -> tf.Tensor:
         """The weighted mean loss of one batch, a scalar."""
         query, cost = self.towers.query_tower.sample(inputs.query, inputs.seed)
         shape = tf.shape(inputs.item)
         features = self.features_of(tf.reshape(inputs.item, [-1]))
-        if isinstance(self.settings, FullSoftmax):
+        if self.settings.whole_catalogue:
             # Without noise, like the rest of the catalogue: its own noise would set an item apart from its copy there.
             positive, item_cost = self.towers.candidate_tower(features), tf.zeros([tf.size(inputs.item)])
         else:
@@ -100,7 +99,7 @@ class Retrieval(tfrs.Model):
     def _total(self, inputs: Batch, query: tf.Tensor, positive: tf.Tensor) -> tf.Tensor:
         """The weighted sum of the losses of `query` [B, D] and its `positive` items [B, K, D]."""
         loss = self.settings
-        if self.sampler is None or not isinstance(loss, SampledSoftmax) or not blockwise(loss) or not query.shape[0]:
+        if self.sampler is None or not isinstance(loss, SampledLoss) or not loss.sums_only or not query.shape[0]:
             return tf.reduce_sum(self._example_losses(inputs, query, positive) * inputs.weight)
         query *= self.towers.scale()
         drawn, vectors = self._candidates(self.sampler, inputs, positive)
@@ -112,9 +111,9 @@ class Retrieval(tfrs.Model):
             # Hits are looked up together with them at almost no cost: no candidate's name is compared.
             items = inputs.known if excluded is None else tf.concat([inputs.known, excluded], 1)
             liked, excluded = known(items, drawn.item, self.count), None
-        logits = tf.einsum("bd,bkd->bk", query, positive) - loss.correction * drawn.log_q_positive
+        logits = tf.einsum("bd,bkd->bk", query, positive) - loss.strength * drawn.log_q_positive
         own = log_sum_exp(logits, inputs.present)
-        offset, apart = -loss.correction * drawn.log_q, self.sampler.own and not loss.remove_accidental_hits
+        offset, apart = -loss.strength * drawn.log_q, self.sampler.own and not loss.remove_accidental_hits
         candidates = Candidates(vectors, offset, drawn.mask, drawn.item, excluded, liked, apart)
         negatives = softmax_losses(query, own, inputs.weight, candidates, half=self.half)
         return negatives + tf.reduce_sum(inputs.weight * (own - mean(logits, inputs.present)))
@@ -123,16 +122,15 @@ class Retrieval(tfrs.Model):
         """[B] losses of `query` [B, D] and its `positive` items [B, K, D]."""
         scale = self.towers.scale()
         positive_scores = tf.einsum("bd,bkd->bk", query, positive) * scale
-        if isinstance(self.settings, FullSoftmax):
+        if self.settings.whole_catalogue:
             return full_softmax(
                 query,
                 lambda rank: self.towers.candidate_tower(self.features_of(rank)),
                 count=self.count,
                 scale=scale,
                 positive=tf.reduce_sum(self._label_shares(inputs) * positive_scores, axis=1, keepdims=True),
-                block=self.settings.block,
-                label_smoothing=self.settings.label_smoothing,
                 half=self.half,
+                **self.options,
             )
         if self.sampler is not None and isinstance(self.settings, SampledLoss):
             scores = self._sampled(self.sampler, self.settings, inputs, query, positive, positive_scores)
@@ -184,25 +182,14 @@ class Retrieval(tfrs.Model):
         return drawn, tf.concat([positive[:, 0], vectors], 0) if sampler.own else vectors
 
     def _supplied(self, inputs: Batch, query: tf.Tensor) -> dict[str, Any]:
-        """A loss's arguments beyond its settings: trained scalars, labels, columns of the same user."""
-        loss = self.settings
-        if self.log_z is not None:
-            return {"log_z": self.log_z(query)}
-        if isinstance(loss, Bce):
-            return {"labels": inputs.label / (loss.max_label or 1.0)}
-        if loss.graded:
-            return {"labels": inputs.label}
-        if isinstance(loss, Bsl) and loss.positive_group == "batch":
-            return {"same_query": inputs.user[:, tf.newaxis] == inputs.user[tf.newaxis, :]}
-        if self.margin is not None:
-            return {"margin": self.margin.value}
-        return {}
-
-
-def blockwise(loss: SampledSoftmax) -> bool:
-    """Whether a softmax needs only the sum over its negatives, which is computed without the scores [B, M]."""
-    plain = loss.positive == "included" and not loss.label_smoothing
-    return plain and loss.hardest_negatives is None
+        """What the loss's function takes beside scores and options; see `Loss.inputs`."""
+        supply: dict[str, Callable[[], Any]] = {
+            "labels": lambda: inputs.label / self.settings.largest_label,
+            "log_z": lambda: self.log_z(query) if self.log_z is not None else None,
+            "margin": lambda: self.margin.value if self.margin is not None else None,
+            "same_query": lambda: inputs.user[:, tf.newaxis] == inputs.user[tf.newaxis, :],
+        }
+        return {name: supply[name]() for name in self.settings.inputs}
 
 
 def _without_negatives(positive: tf.Tensor, present: tf.Tensor) -> Scores:

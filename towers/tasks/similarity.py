@@ -13,7 +13,6 @@ import tensorflow as tf
 import tensorflow_recommenders as tfrs
 from numpy.typing import NDArray
 
-from towers.config.losses import FullSoftmax, SampledSoftmax
 from towers.config.recipe import Config
 from towers.data.events import Int64s
 from towers.data.item_ranks import ItemFeatures
@@ -49,14 +48,8 @@ class Similarity(tfrs.Model):
         self.features_of: Callable[[tf.Tensor], Any] = items.__call__
         self.normalise = config.model.similarity == "cosine"
         self.half = config.train.precision == "bfloat16"
-        # Softmax over all centres is sampled softmax without a correction and with every class as a candidate.
-        smoothing = config.loss.label_smoothing if isinstance(config.loss, FullSoftmax) else 0.0
-        loss = (
-            SampledSoftmax(name="sampled_softmax", correction=0.0, label_smoothing=smoothing)
-            if isinstance(config.loss, FullSoftmax)
-            else config.loss
-        )
-        self.function, self.options = FUNCTIONS[loss.name], arguments(loss)
+        loss = config.loss.over_centres()
+        self.function, self.options = FUNCTIONS[loss.name], arguments(loss)  # type: ignore[attr-defined]
         self.margin = adaptive_margin(loss)
         self.centres: Any = None
         if classes:
