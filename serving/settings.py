@@ -15,7 +15,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 PREFIX = "TOWERS_"
 # Settings of earlier versions, and what replaces them.
 ENDED = {
-    "max_slowdown": "a line that stands may fill an eighth of max_concurrent, and so much do its requests wait",
+    "max_slowdown": "a standing queue may fill an eighth of max_concurrent, which bounds the wait",
     "max_connections": "limit_conn and worker_connections of deploy/nginx.conf bound connections",
     "header_timeout_s": "body_timeout_s is for the body, client_header_timeout of deploy/nginx.conf for the head",
 }
@@ -50,18 +50,18 @@ class Settings(BaseSettings):
         100_000, ge=1, description="the most values of an answer: the sum over its queries of k x (1 + attributes)"
     )
     max_body_bytes: int = Field(1_048_576, ge=1, description="the largest request body")
-    max_concurrent: int = Field(128, ge=1, description="requests that a worker works on at a time; others get 429")
+    max_concurrent: int = Field(128, ge=1, description="requests that a worker processes at a time; others get 429")
     max_heavy: int = Field(8, ge=1, description="of these, those that are not POST /recall")
     max_waiting_bytes: int = Field(
-        67_108_864, ge=1, description="bytes of half bodies and of answers that are not read, in a worker"
+        67_108_864, ge=1, description="bytes of partial bodies and unread answers, per worker"
     )
     max_microbatch: int = Field(64, ge=1, description="the most queries that one call of the tower answers together")
 
-    request_timeout_s: float = Field(30.0, gt=0, description="the longest that a request is worked on")
-    body_timeout_s: float = Field(10.0, gt=0, description="within it the body must have arrived, once the head has")
+    request_timeout_s: float = Field(30.0, gt=0, description="how long a request may take")
+    body_timeout_s: float = Field(10.0, gt=0, description="how long the body may take to arrive after the head")
     keep_alive_s: float = Field(65.0, gt=0, description="how long a connection may be idle between two requests")
     linger_s: float = Field(
-        1.0, ge=0, description="how long after SIGTERM requests are still taken, while /readyz says 503"
+        1.0, ge=0, description="how long after SIGTERM requests are still accepted, while /readyz says 503"
     )
     graceful_timeout_s: int = Field(10, ge=0, description="how long a stop waits for open requests")
     http: Literal["httptools", "h11"] = Field("httptools", description="what reads HTTP")
@@ -104,5 +104,5 @@ def file_content(config: Path) -> dict[str, Any]:
     with config.open("rb") as file:
         content = tomllib.load(file)
     if "config" in content:
-        raise ValueError("config: a settings file names no other one")
+        raise ValueError("config: a settings file cannot name another one")
     return content

@@ -108,7 +108,7 @@ def recipe(row: str, sampler: str, value: float, *, items: int, batch_size: int,
         sampler: of `NAMES`, or `NO_SAMPLER`.
         value: of what is tuned.
         items: of the data set.
-        batch_size: examples a step, and negatives where the sampler draws them.
+        batch_size: examples per step, and negatives where the sampler draws them.
         epochs: all of them are trained, and the last one's weights are kept.
         loss: further keys of the loss's section.
     """

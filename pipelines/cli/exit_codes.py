@@ -22,10 +22,10 @@ INTERRUPTED = 130
 
 # What remains after Ctrl-C; commands not listed leave no unfinished output.
 KEPT = dict.fromkeys(("query", "check", "doctor", "losses", "samplers"), "nothing was changed") | {
-    "train": "the last checkpoint is kept, and the same command goes on from there (--fresh starts anew)",
-    "tune": "the best recipe so far is written, where a trial had ended, and the same command goes on from there "
-    "(--fresh starts anew)",
-    "recall": "the finished parts are kept, and the same command goes on from there",
+    "train": "the last checkpoint is kept, and the same command resumes from there (--fresh starts over)",
+    "tune": "the best recipe so far is written if a trial had ended, and the same command resumes from there "
+    "(--fresh starts over)",
+    "recall": "the finished parts are kept, and the same command resumes from there",
     "serve": "the service has stopped",
     "bundles": "the change is made whole or not at all; 'towers bundles list' shows it",
     "keys": "the file of keys is changed whole or not at all",

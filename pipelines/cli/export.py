@@ -12,7 +12,7 @@ def export(
     out: Annotated[Path, typer.Option(help="The bundle to write.")],
     run: Annotated[Path | None, typer.Option(help="A run, written by 'towers train'.", show_default=False)] = None,
     popular_by: Annotated[
-        str | None, typer.Option(help="A user column: strangers of each of its values get their own popular items.")
+        str | None, typer.Option(help="A user column: unknown users get the popular items of their value.")
     ] = None,
     bundle: Annotated[
         Path | None, typer.Option(help="With --prior-from: the bundle whose prior is renewed.", show_default=False)

@@ -18,7 +18,7 @@ def tune(
         int | None,
         typer.Option(
             min=1,
-            help="At most so many trials; without --budget-minutes the same seed gives the same recipe.",
+            help="Maximum number of trials; without --budget-minutes the same seed gives the same recipe.",
             show_default=False,
         ),
     ] = None,

@@ -70,5 +70,5 @@ def _of_choice(choice: Choice, side: str, column: str, features: dict[str, Featu
         if not kinds and choice.kind is not None:
             return f"left out: the recipe does not name it (else {derived})"
     if choice.kind is None and choice.reason != NO_VALUE:
-        return f"left out: {choice.reason}; --set features.{side}.{choice.name}.kind=hashed takes it in"
+        return f"left out: {choice.reason}; --set features.{side}.{choice.name}.kind=hashed includes it"
     return f"left out: {choice.reason}" if choice.kind is None else derived

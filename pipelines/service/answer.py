@@ -109,7 +109,7 @@ def _refusal(address: str, response: httpx.Response) -> str:
 
 def _stranger(address: str, response: httpx.Response) -> str:
     return (
-        f"{address}: what answers there (status {response.status_code}) is not `towers serve`; "
+        f"{address}: the server there (status {response.status_code}) is not `towers serve`; "
         "give --url the address that it listens on"
     )
 
@@ -130,7 +130,7 @@ def _reason(error: httpx.HTTPError | httpx.InvalidURL, address: str) -> str:
     if any(isinstance(cause, ssl.SSLError) for cause in causes):
         return f"no HTTPS there ({error}); `towers serve` itself speaks plain HTTP: give --url an address with http://"
     if isinstance(error, httpx.RemoteProtocolError):
-        return f"what answers there speaks no HTTP, or broke off ({error}); check the port in --url"
+        return f"the server there does not speak HTTP, or closed the connection ({error}); check the port in --url"
     system = next((cause for cause in causes if isinstance(cause, OSError) and cause.strerror), None)
     return f"no answer: {error if system is None else system.strerror}"
 

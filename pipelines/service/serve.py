@@ -91,7 +91,8 @@ def tell_risks(settings: Settings) -> None:
     """Warns of settings that admit anyone, and of variables that look like settings but are not."""
     if settings.keys is None and not settings.host.startswith(SECURE_HOSTS):
         log.warning(
-            "whoever reaches %s may read and change everything: --keys names the keys to ask for", settings.host
+            "anyone who can reach %s may read and change everything; --keys makes the service ask for API keys",
+            settings.host,
         )
     known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields} | OTHER_VARIABLES
     for name in sorted(set(os.environ) - known):

@@ -137,7 +137,7 @@ def _refuse_too_little(config: Config, labels: Labels) -> None:
     if isinstance(relation, ByClass):
         each, classes = np.diff(relation.labels.indptr), relation.labels.shape[1]
         if classes < 2 or (each == classes).all():
-            raise ConfigError(f"{key}: every training item is of all {classes} classes; there is nothing to tell apart")
+            raise ConfigError(f"{key}: every training item is of all {classes} classes; there is nothing to learn")
         alone = int(np.asarray(relation.labels.sum(axis=0)).max()) < 2
         if config.similarity.against == "items" and alone:
             raise ConfigError(f"{key}: no two training items share a class; set similarity.against = 'centres'")

@@ -86,7 +86,7 @@ def run(
     space = Search.check(data, fixed)
     refuse_leaks(data)
     if not (data.manifest.events["valid"] and len(heldout_users(data, "valid"))):
-        raise DataError(f"{dataset}: it has no validation targets, so no setting can be told from another")
+        raise DataError(f"{dataset}: it has no validation targets, so settings cannot be compared")
     work = out.absolute().parent / f".{out.name}.unfinished"
     overwrite = overwrite or (resume and _is_ours(out, work))
     _refuse_taken(out, overwrite=overwrite)
@@ -160,7 +160,7 @@ def _nothing(search: Search) -> str:
     reasons = sorted({f"{each.run.end} ({each.run.reason})" for each in search.trials.all()})
     told = f": {'; '.join(reasons)}" if reasons else ""
     remedy = "; give a larger --budget-minutes" if search.clock.timed else ""
-    return f"no trial came to an end{told}{remedy}"
+    return f"no trial finished{told}{remedy}"
 
 
 def _growth(data: Dataset, fixed: Fixed) -> float:

@@ -141,7 +141,7 @@ def open_ids(bundle: Path, name: str, column: str, count: int) -> pl.Series:
         raise BundleError(f"{path}: row {ids.is_null().arg_max()} has no id")
     if ids.n_unique() != count:
         twice = ids.filter(ids.is_duplicated())[0]
-        raise BundleError(f"{path}: id {twice!r} stands there twice")
+        raise BundleError(f"{path}: duplicate id {twice!r}")
     return ids
 
 

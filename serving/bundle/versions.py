@@ -114,7 +114,7 @@ class Versions:
             before = self.read()
             name = self.before(before)
             if expected not in (None, name):
-                raise BundleError(f"{self.root}: by now {name}, and not {expected}, is what was active before")
+                raise BundleError(f"{self.root}: the previous bundle is now {name}, not {expected}")
             read_manifest(self.path(name))
             self._write(Active(active=name, previous=before.previous[1:], canary=_other(before.canary, name)))
             return name

@@ -69,7 +69,7 @@ def read_keys(path: Path) -> list[Key]:
     for what, values in (("name", [key.name for key in keys]), ("key", [key.sha256 for key in keys])):
         twice = [number for number, value in enumerate(values, start=1) if value in values[: number - 1]]
         if twice:
-            raise KeysError(f"{path}: [[key]] {twice[0]}: its {what} stands above already")
+            raise KeysError(f"{path}: [[key]] {twice[0]}: duplicate {what}")
     return keys
 
 

@@ -66,12 +66,12 @@ ERROR_EXAMPLES = {
     422: (
         "A field is wrong",
         "invalid_request",
-        "user_id: must be a string, got 7; ids are strings, whatever they look like",
+        "user_id: must be a string, got 7; ids are strings, even if they look like numbers",
     ),
     429: (
         "More requests than the service takes; Retry-After says when to come again",
         "too_many_requests",
-        "as many requests as the service takes are being answered; try again",
+        "too many requests are being processed; try again",
     ),
     500: ("A defect of the service", "internal", "internal error; see the log"),
     503: ("No bundle is loaded yet", "not_ready", "no bundle is loaded yet"),

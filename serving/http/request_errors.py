@@ -44,7 +44,7 @@ def explained(detail: dict[str, Any], model: type[BaseModel] | None = None) -> R
         rule = _RULES[detail["type"]].format(**detail.get("ctx", {})) if detail["type"] in _RULES else detail["msg"]
     if detail["type"] == "missing":
         return RequestError(f"{where}: {rule}", field=field)
-    hint = "; ids are strings, whatever they look like" if rule == "must be a string" else ""
+    hint = "; ids are strings, even if they look like numbers" if rule == "must be a string" else ""
     return RequestError(f"{where}: {rule}, got {_shown(detail['input'])}{hint}", field=field)
 
 

@@ -18,7 +18,7 @@ LOOK_S = 0.25
 AT_ONCE, PAUSE_S = 8, 0.005
 PIECE_BYTES = 65_536
 TOO_SLOW = error_bytes("too_slow", "the body of the request did not arrive in time")
-TIMEOUT = error_bytes("timeout", "the answer took too long; a change may have been made")
+TIMEOUT = error_bytes("timeout", "the answer took too long; the change may still have been made")
 
 
 class Exchanges:

@@ -19,14 +19,14 @@ ALWAYS = frozenset({"/healthz", "/readyz", "/metrics"})  # A full service must n
 LIGHT = "/recall"
 UNTIMED = frozenset({"/admin/reload"})  # takes as long as opening a bundle
 AGAIN = (b"retry-after", b"1")
-NO_UPGRADE = error_bytes("invalid_http", "send HTTP/1.1 without Upgrade: no other protocol is spoken here")
+NO_UPGRADE = error_bytes("invalid_http", "send HTTP/1.1 without Upgrade; no other protocol is supported")
 # Demand beyond the short limit for BURST_S, without a gap of GAP_S, is a standing queue; AFTER_S without it ends that.
 BURST_S, GAP_S, AFTER_S, LEAST = 0.25, 0.05, 0.5, 8
 MANY = "too_many_requests"
 FULL = {
-    "wait": error_bytes(MANY, "more requests come than can be answered soon; try again"),
-    "concurrency": error_bytes(MANY, "as many requests as the service takes are being answered; try again"),
-    "heavy": error_bytes(MANY, "as many batches, vectors and changes as the service takes are worked on; try again"),
+    "wait": error_bytes(MANY, "requests arrive faster than they can be answered; try again"),
+    "concurrency": error_bytes(MANY, "too many requests are being processed; try again"),
+    "heavy": error_bytes(MANY, "too many batches, embeddings and changes are being processed; try again"),
 }
 
 

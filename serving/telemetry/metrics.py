@@ -65,10 +65,10 @@ def _histogram(name: str, text: str, buckets: Sequence[float], *labels: str) -> 
 
 _requests = _counter("requests_total", "Requests answered.", "route", "method", "status")
 _request_seconds = _histogram(
-    "request_seconds", "From when a request is begun to the end of its answer.", SECONDS, "route"
+    "request_seconds", "From the start of a request to the end of its answer.", SECONDS, "route"
 )
 _in_flight = _gauge("requests_in_flight", "Requests that are being answered.", "livesum")
-_refused = _counter("requests_refused_total", "Requests and connections turned away, by limit.", "reason")
+_refused = _counter("requests_refused_total", "Requests and connections rejected, by limit.", "reason")
 _stage_seconds = _histogram(
     "stage_seconds", "Time in one stage: of a request, or of the queries answered together.", SECONDS, "stage"
 )
@@ -80,7 +80,7 @@ _answers = _gauge("bundle_answers", "1 for a bundle that answers, 0 for one that
 _bundles_refused = _gauge("bundles_refused", "Bundles that should answer and do not.", "livemax")
 _items_live = _gauge("items_live", "Items added or replaced since the active bundle was made.", "livemax")
 _items_buried = _gauge("items_buried", "Items of the active bundle that were deleted or replaced since.", "livemax")
-_events_live = _gauge("events_live", "Users' events taken in since the bundle was made.", "livemax")
+_events_live = _gauge("events_live", "User events added since the bundle was made.", "livemax")
 _workers = _gauge("workers", "Processes that answer.", "livesum")
 _worker_starts = _counter("worker_starts_total", "Processes that began to answer.")
 _recall_wanted = _counter("index_recall_wanted_total", "Items of sampled queries' exact answers.", "version")

@@ -100,7 +100,7 @@ def test_a_worker_gets_what_the_command_has_read(file: Path, monkeypatch: pytest
         ("max_slowdown = 8.0", r"serve\.toml: max_slowdown: no such setting any more: .* max_concurrent, "),
         ("max_connections = 9", r"serve\.toml: max_connections: no such setting any more: limit_conn .*deploy/nginx"),
         ("header_timeout_s = 9", r"serve\.toml: header_timeout_s: no such setting any more: body_timeout_s .*nginx"),
-        ("config = 'other.toml'", r"--config .*serve\.toml: config: a settings file names no other one"),
+        ("config = 'other.toml'", r"--config .*serve\.toml: config: a settings file cannot name another one"),
         ("max_k = ", r"--config .*serve\.toml: Invalid value"),
         ("[limits]\nmax_k = 1", r"serve\.toml: limits: no such setting"),
     ],

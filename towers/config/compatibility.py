@@ -62,10 +62,10 @@ def _options(config: "Config") -> Iterator[str]:
     loss = config.loss
     for name, feature in (config.features.candidate or {}).items():
         if isinstance(feature, NeighboursFeature) and feature.recency > 1:
-            yield f"features.candidate.{name}.recency: an item's users stand in no order of time; leave it out"
+            yield f"features.candidate.{name}.recency: an item's users have no order in time; leave it out"
         if isinstance(feature, NeighboursFeature) and feature.cooccurrence:
             yield (
-                f"features.candidate.{name}.cooccurrence: is of the items that users take; leave it out, or add a "
+                f"features.candidate.{name}.cooccurrence: is about the items that users take; leave it out, or add a "
                 "feature of kind = 'cooccurrence'"
             )
     if not config.train.choose_epoch and config.model.norm_exponent == "validation":

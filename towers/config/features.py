@@ -78,7 +78,7 @@ class HistoryFeature(_Pooled):
     max_length: Count = 50
     share_item_table: bool = Field(True, description="pool the candidate tower's own item id embeddings")
     window: Literal["earlier", "others"] = Field(
-        "earlier", description="of a user's training events a training example sees the earlier ones, or all others"
+        "earlier", description="which of a user's training events an example sees: the earlier ones, or all others"
     )
 
 
@@ -91,16 +91,16 @@ class NeighboursFeature(_Feature):
     """
 
     kind: Literal["neighbours"]
-    max_length: Count = Field(1_000, description="of a node with more neighbours the last so many count")
+    max_length: Count = Field(1_000, description="maximum neighbours per node; the most recent are kept")
     weight: Positive = Field(1.0, description="weight w of the sum beside the other features")
     recency: float = Field(
         1.0,
         ge=1,
         le=1e6,
-        description="R: a user's n items, the oldest first, weigh as R^(0/n), R^(1/n) ...; of users alone",
+        description="R: a user's n items, the oldest first, weigh as R^(0/n), R^(1/n) ...; for users only",
     )
     cooccurrence: NonNegative = Field(
-        0.0, description="weight c of what users take next to a pooled item, in its vector; of users alone"
+        0.0, description="weight c, in a pooled item's vector, of what users take next to it; for users only"
     )
 
 
@@ -112,8 +112,8 @@ class CooccurrenceFeature(_Feature):
     """
 
     kind: Literal["cooccurrence"]
-    max_length: Count = Field(COMPANIONS, description="so many items, those of the largest a_ij, count")
-    window: Count = Field(WINDOW, description="two items at most so many places apart are next to each other")
+    max_length: Count = Field(COMPANIONS, description="maximum companions per item, those with the largest a_ij")
+    window: Count = Field(WINDOW, description="maximum distance in places at which two items are next to each other")
     weight: Positive = Field(1.0, description="weight w of the sum beside the other features")
 
 
@@ -121,7 +121,7 @@ class SequenceFeature(_Feature):
     """The query's earlier items in order, newest last, by self-attention."""
 
     kind: Literal["sequence"]
-    max_length: Count = Field(50, description="the last so many items count")
+    max_length: Count = Field(50, description="maximum items, the most recent")
     blocks: Count = Field(2, description="attention and feed-forward layers, one after another")
     heads: Count = Field(1, description="of each attention layer; divides the width of the vector")
     dropout: Share = Field(0.1, description="share of the numbers between layers that training sets to zero")

@@ -32,7 +32,7 @@ class DataConfig(Section):
     min_item_events: Count = 1
     split: Literal["auto", "global_time", "leave_last_out", "random", "given"] = "auto"
     ordered: bool = Field(
-        False, description="without times: the events of a user stand in the order in which they happened, file by file"
+        False, description="without times: each user's events are in chronological order, file by file"
     )
     validation: Literal["auto", "last"] = Field(
         "auto",
@@ -58,7 +58,7 @@ class PriorConfig(Section):
     """A prior of now with given weights; `towers.model.prior` has the formula."""
 
     days: Count | None = Field(
-        None, description="counts of the last so many days are what is in fashion; left out, all of them"
+        None, description="window in days whose counts are what is in fashion; left out, all events"
     )
     users_alike: bool = Field(False, description="count an event 1 / n, n its user's events in the window")
     now: float = Field(
@@ -66,8 +66,8 @@ class PriorConfig(Section):
         description="weight of the log share in the window for a query without a history, in units of the standard "
         "deviation of the scores",
     )
-    past: NonNegative = Field(0.0, description="weight of the log share in training, taken off")
-    length: float = Field(0.0, description="what log(1 + length of the history) times this adds to now")
+    past: NonNegative = Field(0.0, description="weight of the log share in training, subtracted")
+    length: float = Field(0.0, description="added to now per unit of log(1 + length of the history)")
 
 
 class ModelConfig(Section):
@@ -134,11 +134,13 @@ class OptimizerConfig(Section):
 
     name: Literal["adam", "adagrad", "sgd"] = "adam"
     learning_rate: Positive = 0.002
-    weight_decay: float = Field(0.0, ge=0, description="each step takes rate * weight_decay of the rows that it moves")
+    weight_decay: float = Field(
+        0.0, ge=0, description="each step subtracts rate * weight_decay of each row that it updates"
+    )
     schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="how the rate falls by the end")
     warmup_steps: int = Field(0, ge=0, description="steps in which the rate rises from zero")
     final_share: float = Field(0.0, ge=0, le=1, description="share of learning_rate that the schedule ends at")
-    clip_norm: Positive | None = Field(None, description="longest gradient of all weights together")
+    clip_norm: Positive | None = Field(None, description="maximum norm of the gradient of all weights together")
     average: Share = Field(0.0, description="decay of the average of the weights that is validated and kept; 0 is off")
 
 
@@ -146,21 +148,19 @@ class TrainConfig(Section):
     """The loop: epochs, batches, validation, early stop, checkpoints."""
 
     epochs: Count = 10
-    batch_size: int = Field(2048, ge=2, description="examples a step")
+    batch_size: int = Field(2048, ge=2, description="examples per step")
     seed: int = Field(0, ge=0, lt=2**31)
     metric: str = Field(
         "recall@20", pattern=r"^(recall|ndcg|precision)@[1-9][0-9]*$", description="what validation maximises"
     )
-    patience: Count = Field(3, description="stop after so many validations without a better metric")
+    patience: Count = Field(3, description="validations without a better metric before training stops")
     choose_epoch: bool = Field(
         True, description="keep the epoch that validates best; false trains `epochs`, with data.refit at once on both"
     )
-    validation_users: Count = Field(10_000, description="at most so many users, a seeded sample, in each validation")
-    checkpoint_steps: Count = Field(2_000, description="a checkpoint each so many steps, and after each epoch")
+    validation_users: Count = Field(10_000, description="maximum users in each validation, a seeded sample")
+    checkpoint_steps: Count = Field(2_000, description="steps between checkpoints; one more after each epoch")
     weighted: bool = Field(False, description="weigh each example by its event's weight")
-    recency: float = Field(
-        1.0, ge=1, le=1e6, description="how many times a user's first event their last one weighs as an example"
-    )
+    recency: float = Field(1.0, ge=1, le=1e6, description="weight of a user's last event relative to their first")
     balance: float = Field(
         0.0,
         ge=0,
@@ -172,5 +172,5 @@ class TrainConfig(Section):
     )
     jit_compile: bool = Field(False, description="compile the train step by XLA")
     explode_factor: Annotated[float, Field(ge=2)] | Literal["off"] = Field(
-        100.0, description="stop at a loss above so many times the first step's, or 1 where that is less"
+        100.0, description="stop at a loss above this multiple of the first step's loss, or of 1 if that is more"
     )

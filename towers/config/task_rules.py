@@ -41,7 +41,7 @@ def task_rules(config: "Config") -> Iterator[str]:
         yield f"train.metric: task = 'similarity' with {labels} is measured by {wanted}@k; got '{metric}'"
     if any(feature.kind in ("neighbours", "cooccurrence") for feature in (config.features.candidate or {}).values()):
         yield (
-            "features.candidate: task = 'similarity' has no users, and so nobody's neighbours and no cooccurrence; "
+            "features.candidate: task = 'similarity' has no users, and so no neighbours and no cooccurrence; "
             "leave them out"
         )
     yield from _no_queries(config)
@@ -52,9 +52,9 @@ def _no_queries(config: "Config") -> Iterator[str]:
     if config.features.query is not None or "query" in (config.features.changes or {}):
         yield "features.query: task = 'similarity' trains the item tower alone; leave the section out"
     if config.model.norm_exponent is not None:
-        yield "model.norm_exponent: task = 'similarity' asks items with items, whose vectors are one; leave it out"
+        yield "model.norm_exponent: task = 'similarity' compares items, which share their vectors; leave it out"
     if config.model.prior != "off":
-        yield "model.prior: task = 'similarity' asks items with items, whose fashion plays no part; set it to 'off'"
+        yield "model.prior: task = 'similarity' compares items, where fashion plays no part; set it to 'off'"
     if config.model.query_layers:
         yield "model.query_layers: task = 'similarity' trains the item tower alone; leave it empty"
     if config.model.query_dropout:

@@ -138,7 +138,7 @@ columns, and the features of a recipe that names none:
   users   income       numeric: numbers with fractions
   users   code         categorical: 20 different whole numbers in 1,050 rows: codes
   users   zip          left out: 1,050 different words in 1,050 rows: a key; \
---set features.query.zip.kind=hashed takes it in
+--set features.query.zip.kind=hashed includes it
   users   nothing      left out: it has no value
   items   genres       multi: lists
   items   moods        categorical: 16 different texts in 60 rows; they look like lists separated by ';' \

@@ -204,11 +204,14 @@ RECALLED = {"items": [{"id": "i1", "score": 0.5}], "model_version": "v", "source
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        ([b"SSH-2.0-OpenSSH_9.2\r\n"], "/recall: what answers there speaks no HTTP, or broke off"),
-        ([b""], "/recall: what answers there speaks no HTTP, or broke off"),
-        ([NONE, b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{"], "/recall: what answers there speaks no HTTP, or"),
-        ([NONE, http("404 Not Found", b"<html>")], f"/recall: what answers there (status 404) {NOT_OURS}"),
-        ([NONE, http("200 OK", b"<html>")], f"/recall: what answers there (status 200) {NOT_OURS}"),
+        ([b"SSH-2.0-OpenSSH_9.2\r\n"], "/recall: the server there does not speak HTTP, or closed the connection"),
+        ([b""], "/recall: the server there does not speak HTTP, or closed the connection"),
+        (
+            [NONE, b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{"],
+            "/recall: the server there does not speak HTTP, or",
+        ),
+        ([NONE, http("404 Not Found", b"<html>")], f"/recall: the server there (status 404) {NOT_OURS}"),
+        ([NONE, http("200 OK", b"<html>")], f"/recall: the server there (status 200) {NOT_OURS}"),
         ([NONE, http("200 OK", {"items": [{"id": "a"}], "source": "user"})], f"(status 200) {NOT_OURS}"),
         ([NONE, http("200 OK", {"items": [{"id": "a", "score": "x"}], "source": "y"})], f"(status 200) {NOT_OURS}"),
         ([NONE, http("400 Bad Request", {"error": "x"})], f"(status 400) {NOT_OURS}"),

@@ -121,6 +121,6 @@ def test_an_upgrade_is_refused_with_its_body(ports: dict[str, int], http: str) -
     sent = POST + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
     ((status, headers, answer),) = answers(ports[http], sent)
     assert (status, headers["connection"]) == (400, "close")
-    message = "send HTTP/1.1 without Upgrade: no other protocol is spoken here"
+    message = "send HTTP/1.1 without Upgrade; no other protocol is supported"
     assert json.loads(answer) == {"error": {"code": "invalid_http", "message": message, "field": None}}
     assert headers["x-request-id"]

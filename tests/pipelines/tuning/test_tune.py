@@ -191,7 +191,7 @@ def test_a_used_up_budget_ends_search_and_finals(
 
 def test_a_search_in_which_every_trial_diverges_says_so(dataset: Path, tmp_path: Path) -> None:
     config = parse_config(FIXED | {"optimizer": {"name": "sgd", "learning_rate": 1e38}})
-    with pytest.raises(DataError, match=r"no trial came to an end.*diverged \(.*epoch 1"):
+    with pytest.raises(DataError, match=r"no trial finished.*diverged \(.*epoch 1"):
         tuned_to(dataset, tmp_path / "r.toml", config=config, trials=2)
     assert not (tmp_path / "r.toml").exists()
 

@@ -122,7 +122,7 @@ def test_a_rollback_that_another_operator_was_faster_with_changes_nothing(tmp_pa
     for name in ("a", "b", "c"):
         versions.activate(name)
     assert versions.rollback(expected="b") == "b"
-    with pytest.raises(BundleError, match="by now a, and not b, is what was active before"):
+    with pytest.raises(BundleError, match="the previous bundle is now a, not b"):
         versions.rollback(expected="b")
     assert versions.read() == Active(active="b", previous=("a",))
 

@@ -246,8 +246,8 @@ GOOD = entry("a", "read", "x")
     [
         ("key = 5", r"must hold tables \[\[key\]\]"),
         ("other = 1\n" + GOOD, r"must hold tables \[\[key\]\] and nothing else"),
-        (GOOD + GOOD, r"\[\[key\]\] 2: its name stands above"),
-        (GOOD + entry("b", "admin", "x"), r"\[\[key\]\] 2: its key stands above"),
+        (GOOD + GOOD, r"\[\[key\]\] 2: duplicate name"),
+        (GOOD + entry("b", "admin", "x"), r"\[\[key\]\] 2: duplicate key"),
         (GOOD.replace("read", "write"), r"\[\[key\]\] 1: role: must be 'read' or 'admin'"),
         (GOOD.replace('"a"', '"a b"'), r"\[\[key\]\] 1: name: must be 1 to 64"),
         (GOOD.replace('sha256 = "', 'sha256 = "zz'), r"\[\[key\]\] 1: sha256: must be 64 hex"),

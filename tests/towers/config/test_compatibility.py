@@ -184,12 +184,12 @@ REFUSED += [
     ),
     (
         {"features": {"candidate": {"item_id": {"kind": "id"}, "takers": {"kind": "neighbours", "recency": 2}}}},
-        "features.candidate.takers.recency: an item's users stand in no order",
+        "features.candidate.takers.recency: an item's users have no order",
         "leave it out",
     ),
     (
         {"features": {"candidate": {"item_id": {"kind": "id"}, "takers": {"kind": "neighbours", "cooccurrence": 2}}}},
-        "features.candidate.takers.cooccurrence: is of the items that users take",
+        "features.candidate.takers.cooccurrence: is about the items that users take",
         "add a feature of kind = 'cooccurrence'",
     ),
     ({"task": "similarity", "loss": {"name": "pair"}}, "similarity: name either 'column'", "pairs"),
@@ -228,7 +228,7 @@ REFUSED += [
     (SIMILAR | {"train": {"choose_epoch": False}}, "train.choose_epoch: task = 'similarity' keeps the epoch", "true"),
     (
         SIMILAR | {"model": {"norm_exponent": 0.5}},
-        "model.norm_exponent: task = 'similarity' asks items",
+        "model.norm_exponent: task = 'similarity' compares items",
         "leave it out",
     ),
     (
