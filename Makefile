@@ -11,7 +11,7 @@ SERVING_TESTS = $(shell grep -rlE '^(from|import) serving' tests --include='test
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test long fast lint format image-check lock lowest clean
+.PHONY: help demo test long fast lint format mutants image-check lock lowest clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -37,6 +37,9 @@ lint: $(VENV)/.dev  ## lint, types and import contracts
 format: $(VENV)/.dev  ## rewrite the files as lint wants them
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+mutants: $(VENV)/.dev  ## 60 fixed mutants of the code, each must be killed by the tests of its area
+	$(BIN)/python tools/mutants.py
 
 image-check: $(VENV)/.runtime  ## build the Dockerfile without Docker, start its service, ask it once (root, Debian)
 	$(BIN)/python tools/image_check.py

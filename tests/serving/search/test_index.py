@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from serving.errors import BundleError
 from serving.search.exact import ExactIndex
 from serving.search.filtered import search_filtered
-from serving.search.index import Index, best_first, rescore
+from serving.search.index import Index, best_first, best_of_one, rescore
 from serving.search.scann import ScannIndex
 from serving.search.scann_parameters import ScannParameters
 from tests.support.worlds.serving import loop_search
@@ -284,3 +284,9 @@ def test_scann_leaves_out_what_is_excluded_for_each_query(leaves: int, sizes: li
     wanted_rows, wanted_scores = loop_search(VECTORS, QUERIES[:batch], 10, [list(each) for each in excluded])
     np.testing.assert_array_equal(rows, wanted_rows)
     np.testing.assert_array_equal(scores, wanted_scores)
+
+
+def test_of_equal_scores_at_the_last_place_the_smaller_row_is_best() -> None:
+    rows = np.array([81, 4, 0, 21])
+    found, scores = best_of_one(np.ones((90, 3), np.float32), np.ones(3), rows, 1)
+    assert (found.tolist(), scores.tolist()) == ([0], [3.0])

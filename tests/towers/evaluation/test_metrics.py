@@ -94,6 +94,7 @@ def test_exposure_coverage_and_popularity() -> None:
     popularity = np.array([100, 50, 40, 30, 20, 10, 5, 4, 3, 2])
     assert metrics.mean_popularity(exposure, popularity) == pytest.approx((50 + 2 * 40 + 2 * 30 + 10) / 6)
     assert metrics.exposure(LISTS, 10, 4).sum() == 11  # twelve places, one of them padding
+    assert metrics.exposure(np.array([[0, -1]]), 2, 2).tolist() == [1, 0]
 
 
 def test_metrics_do_not_load_tensorflow() -> None:

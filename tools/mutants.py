@@ -1,0 +1,119 @@
+"""Breaks the code in sixty fixed places, one at a time, and runs the tests that must notice it.
+
+In: tests/mutants.toml, and a tree whose tests pass. Out: a line for each mutant, and exit code 1 where one survived.
+The tree is never touched: each worker has a copy of its tracked files in a temporary folder.
+"""
+
+import argparse
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header")
+TIMEOUT_S = 600.0
+NO_FAILURE = (0, 4, 5)  # pytest's exit codes: all passed, wrong usage, no test ran
+tell = partial(print, flush=True)
+
+
+class Mutant(NamedTuple):
+    """One mistake: in `file` stands `new` instead of `old`, and one of `tests` must fail. Paths are from the root."""
+
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.file}: {' '.join(self.old.split())} -> {' '.join(self.new.split())}"
+
+
+def read() -> list[Mutant]:
+    """The committed mutants."""
+    entries = tomllib.loads((ROOT / "tests" / "mutants.toml").read_text(encoding="utf-8"))["mutant"]
+    return [Mutant(each["file"], each["old"], each["new"], tuple(each["tests"])) for each in entries]
+
+
+def problems(mutants: Sequence[Mutant], root: Path = ROOT) -> list[str]:
+    """What keeps mutants from being run: code that moved or stands there twice, tests that are not there."""
+    found = []
+    for mutant in mutants:
+        path = root / mutant.file
+        times = path.read_text(encoding="utf-8").count(mutant.old) if path.is_file() else 0
+        found += [f"{mutant}: `old` stands there {times} times, must be once"] if times != 1 else []
+        found += [f"{mutant}: no tests"] if not mutant.tests else []
+        found += [f"{mutant}: {test}: no such file" for test in mutant.tests if not (root / test).is_file()]
+    return found
+
+
+def killed(mutant: Mutant, folder: Path) -> bool:
+    """Whether the tests find the mutant in a copy of the tree, which is whole again afterwards."""
+    # No bytecode: a file that changes twice in a second would be taken for the one before. And without CI, under which
+    # a test fails where its real data are missing: the copy has none.
+    environment = {name: value for name, value in os.environ.items() if name != "CI"}
+    environment |= {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    path, words, quiet = folder / mutant.file, [sys.executable, *PYTEST, *mutant.tests], subprocess.DEVNULL
+    whole = path.read_text(encoding="utf-8")
+    path.write_text(whole.replace(mutant.old, mutant.new), encoding="utf-8")
+    try:
+        done = subprocess.run(words, cwd=folder, env=environment, stdout=quiet, stderr=quiet, timeout=TIMEOUT_S)
+        return done.returncode not in NO_FAILURE
+    except subprocess.TimeoutExpired:
+        return True
+    finally:
+        path.write_text(whole, encoding="utf-8")
+
+
+def run(mutants: Sequence[Mutant], jobs: int) -> int:
+    """Runs them all, so many at a time; gives how many survived."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    tracked = [name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+    with tempfile.TemporaryDirectory(prefix="mutants-") as work, ThreadPoolExecutor(jobs) as pool:
+        free: queue.SimpleQueue[Path] = queue.SimpleQueue()
+        for folder in (Path(work) / str(number) for number in range(jobs)):
+            for name in tracked:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, folder / name)
+            free.put(folder)
+
+        def one(mutant: Mutant) -> bool:
+            folder, started = free.get(), time.monotonic()
+            try:
+                found = killed(mutant, folder)
+            finally:
+                free.put(folder)
+            tell(f"{'killed  ' if found else 'SURVIVED'} {mutant} ({time.monotonic() - started:.0f} s)")
+            return found
+
+        dead = sum(pool.map(one, mutants))
+    tell(f"{dead} of {len(mutants)} mutants killed")
+    return len(mutants) - dead
+
+
+def main() -> int:
+    """The command; 0 where every mutant was killed, 1 where one survived, 2 where the list does not fit the tree."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="mutants at a time (2)")
+    parser.add_argument("--only", default="", metavar="SUBSTRING", help="only mutants of files whose path holds this")
+    parser.add_argument("--check", action="store_true", help="only hold the list against the tree")
+    asked, every = parser.parse_args(), read()
+    chosen = [mutant for mutant in every if asked.only in mutant.file]
+    wrong = problems(every) + ([] if chosen else [f"--only {asked.only}: no mutant's file holds this"])
+    if wrong:
+        tell(*wrong, sep="\n")
+        return 2
+    return 1 if not asked.check and run(chosen, max(1, asked.jobs)) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
