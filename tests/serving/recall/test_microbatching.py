@@ -43,8 +43,9 @@ class Tower(ArithmeticEncoder):
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    write_world(tmp_path_factory.mktemp("world") / "bundle")
-    return Bundle.open(tmp_path_factory.getbasetemp() / "world0" / "bundle")
+    path = tmp_path_factory.mktemp("world") / "bundle"
+    write_world(path)
+    return Bundle.open(path)
 
 
 def recaller(bundle: Bundle, tower: Tower | None = None) -> Recaller:
