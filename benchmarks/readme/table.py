@@ -59,12 +59,12 @@ def changed_since(result: Result, folders: tuple[str, ...]) -> bool:
 
 
 def _rows(marks: bool) -> list[tuple[str, str, str, str]]:
-    rows = []
+    rows, paths = [], results()
     for name, rows_of in (quality_rows.ROWS | serving_rows.ROWS | training_rows.ROWS).items():
-        if name in results():
-            area = import_module(f"benchmarks.{results()[name].parents[1].name}")
-            old = OLD if marks and changed_since(load(name), area.MEASURES) else ""
-            rows += [(old, *row) for row in rows_of(load(name))]
+        if name in paths:
+            area, result = import_module(f"benchmarks.{paths[name].parents[1].name}"), load(name)
+            old = OLD if marks and changed_since(result, area.MEASURES) else ""
+            rows += [(old, *row) for row in rows_of(result)]
     return rows
 
 

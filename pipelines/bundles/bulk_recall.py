@@ -17,7 +17,6 @@ from pipelines.errors import DataError
 from pipelines.ingest.id_files import read_users
 from pipelines.lock import alone
 from serving.bundle.manifest import MANIFEST
-from serving.bundle.reader import Bundle
 from serving.files.staging import refuse_existing, remove, staged
 from serving.recall.loading import missing_index, open_recaller
 from serving.recall.recaller import Recaller
@@ -97,7 +96,8 @@ def _recall_part(
     recaller: Recaller, pool: ThreadPoolExecutor, rows: Rows, first: int, last: int, k: int
 ) -> pl.DataFrame:
     """Recalls users `first` to `last`, in order; memory holds a few searches and the result."""
-    common = _popular(recaller.bundle, k, np.empty(0, np.int64))
+    popular = recaller.bundle.popular_rows[:k]
+    common = popular, recaller.bundle.popular_counts[popular].astype(np.float32)
     starts = range(first, max(last, first + 1), SEARCH_USERS)
     ends = [min(start + SEARCH_USERS, last) for start in starts]
     frames = pool.map(lambda start, end: _recalled(recaller, rows[start:end], start, k, common), starts, ends)
@@ -175,10 +175,3 @@ def _parts_directory(hidden: Path, job: str) -> Path:
         say(f"recall: going on with {len(list(parts.glob('*.arrow')))} finished parts")
     parts.mkdir(exist_ok=True)
     return parts
-
-
-def _popular(bundle: Bundle, k: int, excluded: Rows) -> tuple[Rows, Floats]:
-    """Returns the k most popular items that are not excluded, or all if fewer are left, and their popular counts."""
-    first = bundle.popular_rows[: k + len(excluded)]
-    rows = first[~np.isin(first, excluded)][:k]
-    return rows, bundle.popular_counts[rows].astype(np.float32)

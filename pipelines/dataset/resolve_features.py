@@ -23,7 +23,7 @@ READS = {
 ID_MASK_SHARE = 0.5
 
 
-def settle_features(config: Config, dataset: Dataset) -> Config:
+def resolve_features(config: Config, dataset: Dataset) -> Config:
     """Returns `config` with both feature sides spelt out and every feature checked against `dataset`.
 
     Raises:

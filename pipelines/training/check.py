@@ -9,7 +9,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import heldout_users
 from pipelines.dataset.leaks import refuse_leaks
 from pipelines.dataset.popularity import has_windows
-from pipelines.dataset.resolve_features import settle_features
+from pipelines.dataset.resolve_features import resolve_features
 from pipelines.training.similarity_labels import DEFAULT_METRIC, read_labels
 from towers.config.features import NeighboursFeature
 from towers.config.recipe import Config
@@ -98,7 +98,7 @@ def check_recipe(config: Config, data: Dataset) -> Config:
     _refuse_draws(config, data)
     # The settings the data set was prepared with; the recipe may leave them at their defaults.
     settled = prepared.model_copy(update={"refit": config.data.refit})
-    config = settle_features(config.model_copy(update={"data": settled}), data)
+    config = resolve_features(config.model_copy(update={"data": settled}), data)
     for key, value, none in _of_order(config):
         if value != none and not data.manifest.timed:
             raise ConfigError(

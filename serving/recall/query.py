@@ -28,7 +28,7 @@ class RecallQuery(NamedTuple):
         features: raw features of the query tower, by name.
         history: item ids, newest last.
         vector: the caller's own query vector [D]; takes precedence over everything else, features included.
-        similar_to: item ids; asks for items like these, whoever the user is.
+        similar_to: item ids; asks for items like these, regardless of the user.
         k: how many items.
         exclude: item ids that must not be returned; unknown ones are ignored.
         exclude_seen: also exclude a known user's seen items, the given history, and the items of the query itself.

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,8 @@ from pathlib import Path
 import httpx
 import polars as pl
 import pytest
+
+from tests.support.processes.running_service import free_port
 
 GROUPS, USERS, ITEMS = 4, 120, 40
 RECIPE = """
@@ -87,9 +88,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(bundle: Path) -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "pipelines", "serve", "--bundle", str(bundle), "--port", str(port)]
     service = subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"})
     address = f"http://127.0.0.1:{port}"

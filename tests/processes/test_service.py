@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ import pytest
 
 from pipelines.errors import DataError
 from pipelines.service import query as query_command
+from tests.support.processes.running_service import free_port
 from tests.support.worlds.serving import ITEMS, USERS, write_whole_world
 
 START_S = 90
@@ -23,12 +23,6 @@ START_S = 90
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_whole_world(tmp_path_factory.mktemp("process"))
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> None:

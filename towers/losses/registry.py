@@ -22,9 +22,8 @@ FUNCTIONS: dict[str, LossFunction] = {function.__name__: function for function i
 def arguments(loss: Loss) -> dict[str, Any]:
     """The keyword arguments that a section sets for its function.
 
-    Leaves out what the model does around the loss (masks, hits, bottleneck) and what it supplies: `labels`,
-    `same_query`, `log_z`, and an adaptive `margin`.
+    Leaves out what the model does around the loss (masks, hits, bottleneck) and what it supplies, `Loss.inputs`.
     """
     function = full_softmax if loss.whole_catalogue else FUNCTIONS[loss.name]  # type: ignore[attr-defined]
-    options = set(inspect.signature(function).parameters) - {"log_z"}
-    return {key: value for key, value in loss if key in options and (key, value) != ("margin", "adaptive")}
+    options = inspect.signature(function).parameters.keys() - set(loss.inputs)
+    return {key: value for key, value in loss if key in options}
