@@ -10,7 +10,7 @@ from pipelines.errors import DataError
 
 
 @contextmanager
-def alone(directory: Path, busy: str) -> Iterator[None]:
+def exclusive(directory: Path, busy: str) -> Iterator[None]:
     """Creates the directory if needed and holds a lock on it.
 
     Args:

@@ -13,11 +13,11 @@ REST = 2.0
 Rest = Callable[[], None]
 
 
-def at_once() -> None:
+def no_pause() -> None:
     """Does not pause: no requests are waiting."""
 
 
-def beside_answers() -> Rest:
+def yielding_to_requests() -> Rest:
     """Returns the pause to call after each step of the work that starts now, in the same thread."""
     since = time.thread_time()
 

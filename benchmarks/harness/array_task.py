@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from towers.config.features import IdFeature
 from towers.config.recipe import parse_config
 from towers.data.batch import Batch
-from towers.data.item_ranks import Catalogue, ItemFeatures
+from towers.data.item_ranks import ItemFeatures, ItemRanks
 from towers.features.encoder import FeatureSpec, new_table
 from towers.model.two_tower import TwoTower
 from towers.samplers.registry import build_sampler
@@ -70,7 +70,7 @@ class ArrayTask:
         ]
         towers = TwoTower(self.specs[:1], self.specs[1:], self.config)
         ranks = np.arange(self.items)
-        catalogue = Catalogue(ranks.astype(np.int32), ranks, counts)
+        catalogue = ItemRanks(ranks.astype(np.int32), ranks, counts)
         negatives = build_sampler(self.config.negatives, counts, batch_size, 1) if self.config.negatives else None
         features = ItemFeatures({"item_id": (ranks + 1).astype(np.int32)}, catalogue)
         self.task = Retrieval(towers, self.config, features, self.items, sampler=negatives)

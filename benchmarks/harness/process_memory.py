@@ -13,7 +13,7 @@ from typing import Any
 EVERY_S = 0.2
 
 
-class Watched:
+class MeasuredProcess:
     """A running process.
 
     Args:

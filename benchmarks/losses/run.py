@@ -19,7 +19,7 @@ from pipelines.dataset.vocabulary import load_features
 from pipelines.training.check import check_recipe
 from pipelines.training.stage import run_stage
 from towers.config.recipe import Config, parse_config
-from towers.data.feature_tables import Tables
+from towers.data.feature_tables import FeatureTables
 from towers.evaluation import metrics
 from towers.evaluation.top_k import top_k
 from towers.evaluation.validation import embed_all, informed
@@ -65,7 +65,7 @@ def measured(config: Config, data: Dataset, run: Path) -> dict[str, Any]:
     return {split: on_split(model, tables, data, split) for split in ("valid", "test")}
 
 
-def on_split(model: TwoTower, tables: Tables, data: Dataset, split: str) -> dict[str, float]:
+def on_split(model: TwoTower, tables: FeatureTables, data: Dataset, split: str) -> dict[str, float]:
     """Means over a split's users, earlier items masked; and what the lists of 20 hold.
 
     Returns:

@@ -21,7 +21,7 @@ import httpx
 import polars as pl
 
 from benchmarks.harness.machine import ROOT, load, write
-from benchmarks.harness.process_memory import Watched
+from benchmarks.harness.process_memory import MeasuredProcess
 from benchmarks.harness.resumable import Store
 
 ITEMS, USERS, EVENTS, K = 10_000_000, 200_000, 20_000_000, 100
@@ -100,7 +100,7 @@ def main(work: Path, items: int, users: int, events: int) -> int:
 def stage(*words: str) -> dict[str, Any]:
     """Runs `towers WORDS`; a failure ends the benchmark."""
     print("$ towers", *words, file=sys.stderr, flush=True)
-    done = Watched(command(*words), cwd=ROOT, stdout=sys.stderr).wait()
+    done = MeasuredProcess(command(*words), cwd=ROOT, stdout=sys.stderr).wait()
     if done.pop("code"):
         sys.exit(f"error: towers {words[0]} failed after {done}")
     print(done, file=sys.stderr, flush=True)
@@ -112,7 +112,7 @@ def served(bundle: Path) -> tuple[dict[str, Any], dict[str, list[Any]]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server = Watched(command("serve", "--bundle", str(bundle), "--port", str(port)), cwd=ROOT)
+    server = MeasuredProcess(command("serve", "--bundle", str(bundle), "--port", str(port)), cwd=ROOT)
     url = f"http://127.0.0.1:{port}"
     known = pl.read_parquet(bundle / "query_ids.parquet", n_rows=50)["query_id"].to_list()
     taken = pl.read_parquet(bundle / "item_ids.parquet", n_rows=3)["item_id"].to_list()

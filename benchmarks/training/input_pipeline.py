@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness.machine import ROOT, write
-from benchmarks.harness.process_memory import Watched, memory
+from benchmarks.harness.process_memory import MeasuredProcess, memory
 
 EVENTS, USERS, ITEMS = (2_000_000, 20_000_000), 40_000, 100_000
 LEAST_TIMES, MOST_RISE = 5.0, 128_000_000
@@ -47,7 +47,7 @@ def main(work: Path, sizes: tuple[int, ...], rounds: int, dry: bool) -> int:
             "--rounds",
             str(rounds),
         ]
-        child = Watched(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        child = MeasuredProcess(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         said = child.process.stdout.read() if child.process.stdout else ""
         peaks = child.wait()
         if peaks.pop("code"):

@@ -15,7 +15,7 @@ import polars as pl
 from pipelines.console import progress, say
 from pipelines.errors import DataError
 from pipelines.ingest.id_files import read_users
-from pipelines.lock import alone
+from pipelines.lock import exclusive
 from serving.bundle.manifest import MANIFEST
 from serving.files.staging import refuse_existing, remove, staged
 from serving.recall.loading import missing_index, open_recaller
@@ -62,7 +62,7 @@ def write_all(recaller: Recaller, k: int, out: Path, *, users: Path | None = Non
     user_ids = bundle.query_ids if users is None else read_users(users)
     rows = np.arange(len(user_ids)) if users is None else np.array([*map(bundle.query_rows.find, user_ids)], np.int64)
     hidden = out.absolute().parent / f".{out.name}.parts"
-    with alone(hidden, f"{out}: another process is working on it; wait for it, or name another --out"):
+    with exclusive(hidden, f"{out}: another process is working on it; wait for it, or name another --out"):
         parts = _parts_directory(hidden, _job(bundle.path, k, user_ids))
         done = []
         size = max(1, PART_ROWS // k)

@@ -31,7 +31,7 @@ from serving.files.staging import refuse_existing
 from towers.config.recipe import Config, load_config
 from towers.config.sections import PriorConfig
 from towers.data.events import Floats, Int32s, Int64s
-from towers.data.feature_tables import Tables
+from towers.data.feature_tables import FeatureTables
 from towers.evaluation.validation import embed_all, informed
 from towers.features.encoder import FeatureSpec
 from towers.model.graphs import connect_graphs
@@ -51,7 +51,7 @@ class Trained:
     summary: dict[str, Any]
     dataset: Dataset
     model: TwoTower
-    tables: Tables
+    tables: FeatureTables
 
 
 def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool = False) -> Manifest:
@@ -187,7 +187,7 @@ def _query_features(trained: Trained) -> list[RequestFeature]:
 
 
 def _query_vectors(
-    model: TwoTower, tables: Tables, offsets: Int64s, items: Int32s, times: Int64s | None
+    model: TwoTower, tables: FeatureTables, offsets: Int64s, items: Int32s, times: Int64s | None
 ) -> tuple[Int32s, Floats]:
     """Returns numbers and vectors of the users about whom anything is known, even if only their seen items."""
     users, vectors = [], []

@@ -22,8 +22,8 @@ from serving.bundle.reader import Bundle
 from serving.bundle.writer import write_bundle
 from serving.catalogue.journal import Journal
 from serving.catalogue.journal_file import FILE, JournalError
-from serving.catalogue.overlay import View
-from serving.catalogue.updates import Live
+from serving.catalogue.overlay import OverlayView
+from serving.catalogue.updates import CatalogueUpdates
 from serving.files.staging import refuse_existing
 from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
@@ -50,7 +50,7 @@ def run(bundle: Path, state: Path, out: Path, *, overwrite: bool = False) -> Man
     opened = Bundle.open(bundle)
     try:
         journal = Journal.open(state)
-        live = Live(journal, Encoder.of_items)
+        live = CatalogueUpdates(journal, Encoder.of_items)
         recaller = Recaller(opened, ExactIndex(opened.recall_vectors))
         # Before the changes are read: those added meanwhile are simply replayed again.
         last = max((change.seq for change in journal.items_since(0)), default=0)
@@ -69,7 +69,7 @@ def run(bundle: Path, state: Path, out: Path, *, overwrite: bool = False) -> Man
 
 
 def _write(
-    bundle: Bundle, view: View, taken: Mapping[str, int], live: LiveInfo, out: Path, *, overwrite: bool
+    bundle: Bundle, view: OverlayView, taken: Mapping[str, int], live: LiveInfo, out: Path, *, overwrite: bool
 ) -> Manifest:
     """Writes the bundle's rows in order: changed ones in place, new ones at the end, without the deleted ones."""
     names, base = bundle.item_names, view.base

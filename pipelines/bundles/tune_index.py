@@ -67,7 +67,7 @@ def tune(index: ScannIndex, queries: Floats, truth: Rows, target: float) -> tupl
                 f"recall@{k} is {recall:.4f} even when ScaNN searches everything; the target {target:g} cannot be "
                 "reached; use --kind exact"
             )
-        # Interleaved, and the best turn of each: other load on the machine only ever adds time.
+        # Interleaved, and the best round of each: other load on the machine only ever adds time.
         turns = [[single_query_s(each, queries, k) for each in reaching] for _ in range(TURNS)]
         found = list(reaching)[int(np.argmin(np.min(turns, axis=0)))]
     return found, recall_against(truth, found.search(queries, k)[0])

@@ -12,7 +12,7 @@ import numpy as np
 
 from pipelines.bundles import build_index, export
 from pipelines.cli import demo_view
-from pipelines.cli.demo_service import Asked, ask, running
+from pipelines.cli.demo_service import DemoAnswer, ask, running
 from pipelines.console import say
 from pipelines.dataset.dataset import Dataset
 from pipelines.evaluation import report
@@ -33,7 +33,7 @@ HISTORY_LENGTH = 8
 
 def run(
     out: Path, *, users: int = USERS, items: int = ITEMS, events: int = EVENTS, epochs: int = EPOCHS
-) -> list[Asked]:
+) -> list[DemoAnswer]:
     """Runs every step and shows the result.
 
     Args:

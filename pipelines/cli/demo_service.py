@@ -19,7 +19,7 @@ STOP_TIMEOUT_S = 15.0
 
 
 @dataclass(frozen=True)
-class Asked:
+class DemoAnswer:
     """A request and its answer.
 
     Attributes:
@@ -66,7 +66,7 @@ def running(bundle: Path, log: Path) -> Iterator[str]:
             service.wait()
 
 
-def ask(url: str, questions: Iterable[tuple[str, dict[str, Any]]]) -> list[Asked]:
+def ask(url: str, questions: Iterable[tuple[str, dict[str, Any]]]) -> list[DemoAnswer]:
     """Sends each body to ``POST /recall``.
 
     Raises:
@@ -80,7 +80,7 @@ def ask(url: str, questions: Iterable[tuple[str, dict[str, Any]]]) -> list[Asked
             milliseconds = (time.perf_counter() - started) * 1000
             if response.status_code != 200:
                 raise DataError(f"POST /recall {body}: status {response.status_code}: {response.text}")
-            asked.append(Asked(who, body, response.json(), milliseconds))
+            asked.append(DemoAnswer(who, body, response.json(), milliseconds))
     return asked
 
 

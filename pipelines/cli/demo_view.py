@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from pipelines.cli.demo_service import Asked
+from pipelines.cli.demo_service import DemoAnswer
 from pipelines.service.query import title_column
 from serving.bundle.reader import Bundle
 
@@ -25,7 +25,7 @@ def show(
     bundle: Bundle,
     later: set[str],
     user: str,
-    answers: Sequence[Asked],
+    answers: Sequence[DemoAnswer],
     report: dict[str, Any],
     out: Path,
     *,
@@ -72,7 +72,7 @@ def _titles(bundle: Bundle) -> dict[str, str]:
     return {item: escape(title) for item, title in pairs if title is not None}
 
 
-def _user_table(bundle: Bundle, later: set[str], user: str, asked: Asked) -> Table:
+def _user_table(bundle: Bundle, later: set[str], user: str, asked: DemoAnswer) -> Table:
     titles = _titles(bundle)
     items = asked.answer["items"]
     seen = bundle.item_ids.gather(bundle.seen(bundle.query_rows[user])).to_list()[::-1]
@@ -92,7 +92,7 @@ def _user_table(bundle: Bundle, later: set[str], user: str, asked: Asked) -> Tab
     return shown
 
 
-def _asked_table(answers: Sequence[Asked], titles: dict[str, str]) -> Table:
+def _asked_table(answers: Sequence[DemoAnswer], titles: dict[str, str]) -> Table:
     ms = Column("ms", justify="right")
     shown = Table("asked by", "source", "first item", ms, title="POST /recall", title_style="bold")
     for asked in answers:

@@ -15,14 +15,14 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.popularity import TICKS_PER_S
 from pipelines.dataset.resolve_features import column_of
 from pipelines.dataset.vocabulary import as_strings
-from towers.data.feature_tables import HistoryTable, SequenceTable, Tables
+from towers.data.feature_tables import FeatureTables, HistoryTable, SequenceTable
 from towers.features.encoder import FeatureEncoder
 from towers.model.two_tower import TwoTower
 
 ROWS = 100_000  # rows per look-up
 
 
-def build_tables(model: TwoTower, dataset: Dataset, context: Context | None, work: Path | None = None) -> Tables:
+def build_tables(model: TwoTower, dataset: Dataset, context: Context | None, work: Path | None = None) -> FeatureTables:
     """Looks up all users, all items and the context of all training events.
 
     Args:
@@ -32,7 +32,7 @@ def build_tables(model: TwoTower, dataset: Dataset, context: Context | None, wor
         work: a folder for arrays with one row per event; required with `context`.
     """
     manifest = dataset.manifest
-    # The arguments of `Tables`, each a dictionary by feature.
+    # The arguments of `FeatureTables`, each a dictionary by feature.
     found: defaultdict[str, dict[str, Any]] = defaultdict(dict, users={}, items={})
     for encoder in model.query_tower.encoders:
         name, feature = encoder.spec.name, encoder.spec.config
@@ -73,7 +73,7 @@ def build_tables(model: TwoTower, dataset: Dataset, context: Context | None, wor
         else:
             column = "item_id" if feature.kind == "id" else column_of(name, feature)
             found["items"][name] = looked_up(encoder, dataset.items[column])
-    return Tables(**found, ticks_per_second=TICKS_PER_S.get(manifest.time_unit or "s", 1))
+    return FeatureTables(**found, ticks_per_second=TICKS_PER_S.get(manifest.time_unit or "s", 1))
 
 
 def ids_as_rows(encoder: FeatureEncoder, ids: pl.Series) -> NDArray[np.int32]:

@@ -139,7 +139,7 @@ class _Reader:
             paths=[table.path for _, table in self.source.events],
             dropped=self.dropped,
         )
-        self.context.settle(events)
+        self.context.resolve_kinds(events)
         return events
 
     def _joined(self, name: str) -> Any:

@@ -79,7 +79,7 @@ class Worker:
             if time.monotonic() >= self.start_at:
                 self.start()
         elif not self.process.is_alive():
-            self._bury(metrics)
+            self._retire(metrics)
         else:
             self._still = self._still + 1 if self.answers and self._seen == self._turns.value else 0
             self._seen = self._turns.value
@@ -88,7 +88,7 @@ class Worker:
                 self._still = 0
                 self.send(signal.SIGKILL)
 
-    def _bury(self, metrics: Path) -> None:
+    def _retire(self, metrics: Path) -> None:
         mark_process_dead(self.process.pid, str(metrics))  # type: ignore[no-untyped-call]
         pause_s = 0.0
         if self.answers:

@@ -57,7 +57,7 @@ def run(
         raise DataError(f"--users {users} --seed {seed}: users must be at least 1, a seed at least 0")
     if not users <= events <= users * items // 10:
         raise DataError(
-            f"--events {events}: allowed are {users:,} to {users * items // 10:,} for so many users and items"
+            f"--events {events}: allowed are {users:,} to {users * items // 10:,} for that many users and items"
         )
     if not 0 <= fashion <= MOST:
         raise DataError(f"--fashion {fashion:g}: allowed are 0 to {MOST:g}")

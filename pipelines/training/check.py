@@ -34,9 +34,9 @@ def run(config: Config, dataset: Path | None = None) -> Config:
     if dataset is None:
         return config
     data = Dataset.open(dataset)
-    settled = check_recipe(config, data)
+    resolved = check_recipe(config, data)
     refuse_leaks(data)
-    return settled
+    return resolved
 
 
 def describe(config: Config, dataset: Path | None = None) -> str:
@@ -84,7 +84,7 @@ def check_recipe(config: Config, data: Dataset) -> Config:
         raise ConfigError(f"data.split: the recipe says {config.data.split!r}, but the data set was split by {split!r}")
     if data.manifest.events["train"] < 2:
         raise ConfigError(f"{data.path}: {data.manifest.events['train']} training events; training needs at least 2")
-    config = _settle_timed(config, data)
+    config = _resolve_timed(config, data)
     if config.data.refit and not (data.manifest.events["valid"] and len(heldout_users(data, "valid"))):
         raise ConfigError("data.refit: the data set has no validation targets to choose the epochs on; set it to false")
     if config.model.norm_exponent == "validation" and not data.manifest.events["valid"]:
@@ -94,11 +94,11 @@ def check_recipe(config: Config, data: Dataset) -> Config:
             "model.prior: counts events by their times, and this data set has none that its split respects; set it to "
             "'off', or prepare it with a time column and data.split = 'global_time' or 'leave_last_out'"
         )
-    config = _settle_labels(config, data)
+    config = _resolve_labels(config, data)
     _refuse_draws(config, data)
     # The settings the data set was prepared with; the recipe may leave them at their defaults.
-    settled = prepared.model_copy(update={"refit": config.data.refit})
-    config = resolve_features(config.model_copy(update={"data": settled}), data)
+    resolved = prepared.model_copy(update={"refit": config.data.refit})
+    config = resolve_features(config.model_copy(update={"data": resolved}), data)
     for key, value, none in _of_order(config):
         if value != none and not data.manifest.timed:
             raise ConfigError(
@@ -106,10 +106,10 @@ def check_recipe(config: Config, data: Dataset) -> Config:
                 f"{none}, or prepare it with data.split = 'global_time' or 'leave_last_out', or a given one with "
                 "data.ordered = true"
             )
-    return _settle_similarity(config, data) if config.task == "similarity" else config
+    return _resolve_similarity(config, data) if config.task == "similarity" else config
 
 
-def _settle_timed(config: Config, data: Dataset) -> Config:
+def _resolve_timed(config: Config, data: Dataset) -> Config:
     """Resolves the settings that apply only if events have times: `refit = "timed"`, `prior = "validation"`."""
     if config.data.refit == "timed":
         refit = has_windows(data) and config.train.choose_epoch and len(heldout_users(data, "valid")) > 0
@@ -128,7 +128,7 @@ def _of_order(config: Config) -> Iterator[tuple[str, float, int]]:
             yield f"features.query.{name}.cooccurrence", feature.cooccurrence, 0
 
 
-def _settle_similarity(config: Config, data: Dataset) -> Config:
+def _resolve_similarity(config: Config, data: Dataset) -> Config:
     """Applies the task's default metric if the recipe names none, and reads the labels once to validate them."""
     if "metric" not in config.train.model_fields_set and config.similarity.pairs is None:
         config = config.model_copy(update={"train": config.train.model_copy(update={"metric": DEFAULT_METRIC})})
@@ -136,7 +136,7 @@ def _settle_similarity(config: Config, data: Dataset) -> Config:
     return config
 
 
-def _settle_labels(config: Config, data: Dataset) -> Config:
+def _resolve_labels(config: Config, data: Dataset) -> Config:
     """Checks the event weights if the recipe learns from them, and fills in `loss.max_label`.
 
     Raises:

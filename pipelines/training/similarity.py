@@ -12,12 +12,12 @@ from pipelines.dataset.vocabulary import learn_features
 from pipelines.training.similarity_labels import VALIDATION, Labels, questions, read_labels
 from towers.config.recipe import Config
 from towers.data.events import Events, Int32s
-from towers.data.feature_tables import Tables
-from towers.data.item_ranks import Catalogue, ItemFeatures
+from towers.data.feature_tables import FeatureTables
+from towers.data.item_ranks import ItemFeatures, ItemRanks
 from towers.data.item_relations import ByClass, counts
 from towers.data.similarity_examples import batches
 from towers.model.two_tower import TwoTower
-from towers.model.untrained_rows import silence_untrained
+from towers.model.untrained_rows import zero_untrained_rows
 from towers.tasks.similarity import NeighbourValidation, Similarity
 from towers.training.protocols import Batches, Task, Validation
 
@@ -55,8 +55,8 @@ def similarity_training(config: Config, data: Dataset, directory: Path) -> Train
     learnt = learn_features(config, data, events, None, directory)
     model = TwoTower(learnt.query, learnt.candidate, config)
     tables = build_tables(model, data, None)
-    silence_untrained(model, tables, events)
-    features = ItemFeatures(tables.items, Catalogue.of(items, data.manifest.items))
+    zero_untrained_rows(model, tables, events)
+    features = ItemFeatures(tables.items, ItemRanks.of(items, data.manifest.items))
     against = config.similarity.against
     centres = int(relation.labels.shape[1]) if against == "centres" and isinstance(relation, ByClass) else 0
     task = Similarity(model, config, features, centres)
@@ -64,7 +64,7 @@ def similarity_training(config: Config, data: Dataset, directory: Path) -> Train
     return Training(task, order, _validation(config, labels, tables), relation.examples())
 
 
-def _validation(config: Config, labels: Labels, tables: Tables) -> NeighbourValidation | None:
+def _validation(config: Config, labels: Labels, tables: FeatureTables) -> NeighbourValidation | None:
     """Ranks a seeded sample of validation items against training and validation items; None without held-out items."""
     if not config.similarity.holdout_share:
         return None

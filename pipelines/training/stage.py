@@ -31,13 +31,13 @@ from towers.config.recipe import Config
 from towers.config.sections import PriorConfig
 from towers.data.events import Events, Int32s
 from towers.data.examples import Examples
-from towers.data.feature_tables import Tables
-from towers.data.item_ranks import Catalogue, ItemFeatures
+from towers.data.feature_tables import FeatureTables
+from towers.data.item_ranks import ItemFeatures, ItemRanks
 from towers.data.sequence_examples import SequenceExamples
 from towers.evaluation.validation import Validation
 from towers.model.graphs import connect_graphs
 from towers.model.two_tower import TwoTower
-from towers.model.untrained_rows import silence_untrained
+from towers.model.untrained_rows import zero_untrained_rows
 from towers.samplers.registry import build_sampler
 from towers.tasks.retrieval import Retrieval
 from towers.training.trainer import Summary, Trainer
@@ -138,9 +138,9 @@ def _retrieval(
     learnt = learn_features(config, data, events, context, directory)
     model = TwoTower(learnt.query, learnt.candidate, config)
     tables = build_tables(model, data, context, of_features)
-    silence_untrained(model, tables, events)
+    zero_untrained_rows(model, tables, events)
     connect_graphs(model, tables, [events])
-    catalogue = Catalogue.of(events.item, data.manifest.items)
+    catalogue = ItemRanks.of(events.item, data.manifest.items)
     examples = _examples(config, events, tables, catalogue)
     size = min(config.train.batch_size, len(examples))
     seen = config.train.epochs * examples.steps * size
@@ -150,7 +150,7 @@ def _retrieval(
     return Training(task, examples, check, len(examples), counting, users)
 
 
-def _examples(config: Config, events: Events, tables: Tables, catalogue: Catalogue) -> Examples:
+def _examples(config: Config, events: Events, tables: FeatureTables, catalogue: ItemRanks) -> Examples:
     """Returns the batches; whole histories if a feature reads them in order."""
     kind: Callable[..., Examples] = Examples
     if tables.sequences:
@@ -174,7 +174,7 @@ def _examples(config: Config, events: Events, tables: Tables, catalogue: Catalog
 
 
 def validation(
-    config: Config, data: Dataset, tables: Tables, splits: tuple[str, ...] = ("train",)
+    config: Config, data: Dataset, tables: FeatureTables, splits: tuple[str, ...] = ("train",)
 ) -> tuple[Validation | None, Counting | None, Int32s | None]:
     """Builds the validation on the held-out users, or on a seeded sample if there are more than the recipe allows.
 

@@ -20,7 +20,7 @@ from pipelines.console import say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.leaks import refuse_leaks
 from pipelines.errors import DataError
-from pipelines.lock import alone
+from pipelines.lock import exclusive
 from pipelines.rankers.verdict import validation_verdict
 from pipelines.training.check import check_recipe
 from pipelines.training.similar_pairs import pairs_digest
@@ -60,7 +60,7 @@ def run(config: Config, dataset: Path, out: Path, *, resume: bool = True, overwr
     refuse_leaks(data)
     work = out.absolute().parent / f".{out.name}.unfinished"
     busy = f"{out}: another process is training this run; wait for it, or name another --out"
-    with telling_full_disk(out), alone(work, busy):
+    with telling_full_disk(out), exclusive(work, busy):
         refuse_existing(out, overwrite=overwrite, marker=SUMMARY)  # another process may just have finished it
         _open_work(work, out, config, data, resume=resume)
         if not (work / SUMMARY).exists():

@@ -13,7 +13,7 @@ from typing import Any
 from pipelines.console import say
 from pipelines.training.prior import DECIMALS
 from pipelines.tuning.search import ROOM, Search
-from pipelines.tuning.study import Tried
+from pipelines.tuning.study import FinishedTrial
 from pipelines.tuning.traits import Raw
 from pipelines.tuning.trial import Run, Share, train
 from serving.files.staging import remove
@@ -35,7 +35,7 @@ class Finalist:
         runs: one per seed, the search's own first.
     """
 
-    tried: Tried
+    tried: FinishedTrial
     falling: int
     runs: tuple[Run, ...]
 

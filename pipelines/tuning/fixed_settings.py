@@ -39,7 +39,7 @@ OF_FEATURES = (
 GIVEN = "given"
 
 
-class Fixed:
+class FixedSettings:
     """The settings fixed by the user's recipe.
 
     Args:

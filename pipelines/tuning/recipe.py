@@ -46,8 +46,8 @@ def recipe(finals: Finals, finalist: Finalist) -> Raw:
     raw["train"] = users | raw["train"] | train | own | {"epochs": min(given, train["epochs"])}
     prepared = search.data.manifest.config.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
     raw["data"] = {**prepared, **raw.get("data", {}), "refit": refit}
-    settled = check_recipe(parse_config(raw), search.data).features
-    raw["features"] = settled.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+    resolved = check_recipe(parse_config(raw), search.data).features
+    raw["features"] = resolved.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
     return raw
 
 

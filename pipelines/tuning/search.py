@@ -14,10 +14,10 @@ from pipelines.console import say
 from pipelines.dataset.dataset import Dataset
 from pipelines.training.check import check_recipe
 from pipelines.tuning.budget import Clock
-from pipelines.tuning.fixed_settings import Fixed
+from pipelines.tuning.fixed_settings import FixedSettings
 from pipelines.tuning.space import Family, Point, families
 from pipelines.tuning.steps import steps
-from pipelines.tuning.study import Trials, Tried, canonical
+from pipelines.tuning.study import FinishedTrial, Trials, canonical
 from pipelines.tuning.traits import Raw, Traits
 from pipelines.tuning.trial import Run, Share, train
 from serving.files.staging import remove
@@ -45,7 +45,7 @@ MOST_USERS, LEAST_USERS = 10_000, 1_000
 
 
 @dataclass(frozen=True)
-class Asked:
+class SearchGoal:
     """What to search for, and how far.
 
     Attributes:
@@ -72,14 +72,14 @@ class Search:
         clock: of the whole command.
     """
 
-    def __init__(self, data: Dataset, fixed: Fixed, asked: Asked, work: Path, clock: Clock) -> None:
+    def __init__(self, data: Dataset, fixed: FixedSettings, asked: SearchGoal, work: Path, clock: Clock) -> None:
         self.data, self.fixed, self.asked, self.work, self.clock = data, fixed, asked, work, clock
         self.traits = Traits.of(data)
         self.families = {each.name: each for each in fixed.families(families(self.traits))}
         self.trials = Trials(work / "study.db", asked.seed, self.families)
 
     @staticmethod
-    def check(data: Dataset, fixed: Fixed) -> list[Family]:
+    def check(data: Dataset, fixed: FixedSettings) -> list[Family]:
         """Refuses a recipe that leaves nothing to search or that the data set cannot feed.
 
         Returns:
@@ -152,10 +152,10 @@ class Search:
         """Returns every family's first start, then the second ones, without those already tried."""
         rounds = max(len(each.starts) for each in self.families.values())
         wanted = [
-            (name, each.starts[turn])
-            for turn in range(rounds)
+            (name, each.starts[place])
+            for place in range(rounds)
             for name, each in self.families.items()
-            if turn < len(each.starts)
+            if place < len(each.starts)
         ]
         # The user's fixed settings may make two of them equal.
         known, new = self._known(), []
@@ -169,7 +169,7 @@ class Search:
     def _next(self) -> tuple[str, Point | None, str]:
         """Returns family, point (None to sample one) and origin of the next trial."""
         tried, ranked = self.trials.all(), self.trials.ranked()
-        best: dict[str, Tried] = {}
+        best: dict[str, FinishedTrial] = {}
         for each in ranked:
             best.setdefault(each.family, each)
         first, *others = best.values()
@@ -180,7 +180,7 @@ class Search:
             return chosen.family, None, "sampled"
         return self._step(self.families[chosen.family], chosen) or (chosen.family, None, "sampled")
 
-    def _step(self, family: Family, best: Tried) -> tuple[str, Point, str] | None:
+    def _step(self, family: Family, best: FinishedTrial) -> tuple[str, Point, str] | None:
         known = self._known()
         before = self.trials.recall(f"before {best.number}")
         for name, point in steps(family, best.point, before):
@@ -201,20 +201,22 @@ class Search:
         of_family = [each for each in ranked if each.family == family]
         if of_family and origin in self.families[family].parameters:
             self.trials.remember(f"before {trial.number}", dict(of_family[0].point))
-        run = self._train(raw, self.directory(trial.number), lambda run: self.trials.behind(trial, run, self.share))
+        run = self._train(
+            raw, self.directory(trial.number), lambda run: self.trials.falls_behind(trial, run, self.share)
+        )
         tried = self.trials.tell(trial, run, self.share)
         self._clean()
         self._say(tried, ranked[0] if ranked else None)
         return True
 
-    def _train(self, raw: Raw, directory: Path, behind: Callable[[Run], bool]) -> Run:
+    def _train(self, raw: Raw, directory: Path, falls_behind: Callable[[Run], bool]) -> Run:
         try:
             config = self.config(raw)
         except ConfigError as error:
             return Run(end="refused", reason=str(error))
-        share = Share(self.share, self.clock, behind)
+        share = Share(self.share, self.clock, falls_behind)
         if self.trials.recall("share") is None:
-            share.behind = lambda run: self._measure(run, share)
+            share.falls_behind = lambda run: self._measure(run, share)
         return train(config, self.data, directory, share)
 
     def _measure(self, run: Run, share: Share) -> bool:
@@ -235,7 +237,7 @@ class Search:
             if each not in kept:
                 remove(each)
 
-    def _say(self, tried: Tried, best: Tried | None) -> None:
+    def _say(self, tried: FinishedTrial, best: FinishedTrial | None) -> None:
         run = tried.run
         shown = f"{self.asked.metric} {run.value:.4f} after {len(run.epochs)} epochs" if run.epochs else "no epoch"
         above = "" if best is None else f", best before {best.run.value:.4f}"

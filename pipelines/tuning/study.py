@@ -24,7 +24,7 @@ SPREAD = 100_003  # keeps the sampler seeds of two searches apart
 
 
 @dataclass(frozen=True)
-class Tried:
+class FinishedTrial:
     """A trial that has ended.
 
     Attributes:
@@ -112,13 +112,13 @@ class Trials:
         trial.set_user_attr("point", point)
         return trial, family, point
 
-    def behind(self, trial: Trial, run: Run, share: float) -> bool:
+    def falls_behind(self, trial: Trial, run: Run, share: float) -> bool:
         """Reports a run at the rungs it has reached; returns whether the median trial was better there."""
         reached = min(RUNGS, int(RUNGS * run.cost / share))
         _report(trial, run, share, reached)
         return trial.should_prune() if reached else False
 
-    def tell(self, trial: Trial, run: Run, share: float) -> Tried:
+    def tell(self, trial: Trial, run: Run, share: float) -> FinishedTrial:
         """Ends a trial."""
         finished = run.end in ("share", "converged", "budget") and bool(run.epochs)
         trial.set_user_attr("run", run.as_json())
@@ -129,14 +129,14 @@ class Trials:
         self._study.tell(trial.number, run.value if finished else None, state=state)
         return _tried(self._study.trials[trial.number])
 
-    def all(self) -> list[Tried]:
+    def all(self) -> list[FinishedTrial]:
         """Returns all trials that have ended."""
         ended = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
         return [
             _tried(each) for each in self._study.get_trials(deepcopy=False, states=ended) if "run" in each.user_attrs
         ]
 
-    def ranked(self) -> list[Tried]:
+    def ranked(self) -> list[FinishedTrial]:
         """Returns the finished trials, the best first."""
         return sorted((each for each in self.all() if each.finished), key=lambda each: (-each.run.value, each.number))
 
@@ -149,9 +149,9 @@ def _report(trial: Trial, run: Run, share: float, reached: int) -> None:
             trial.report(value, rung)
 
 
-def _tried(frozen: FrozenTrial) -> Tried:
+def _tried(frozen: FrozenTrial) -> FinishedTrial:
     kept = frozen.user_attrs
-    return Tried(
+    return FinishedTrial(
         frozen.number,
         kept.get("family", ""),
         kept.get("point", {}),

@@ -102,11 +102,11 @@ class Share:
     Args:
         most: cost of all epochs, in seconds of training and validation; in epochs without a time budget.
         clock: of the whole search; its end stops a training within a step.
-        behind: called after each epoch: whether others were so much better that this one should stop.
+        falls_behind: called after each epoch: whether other runs are far enough ahead that this one should stop.
     """
 
-    def __init__(self, most: float, clock: Clock, behind: Callable[[Run], bool] = lambda run: False) -> None:
-        self.most, self.clock, self.behind = most, clock, behind
+    def __init__(self, most: float, clock: Clock, falls_behind: Callable[[Run], bool] = lambda run: False) -> None:
+        self.most, self.clock, self.falls_behind = most, clock, falls_behind
 
     def refuse(self, run: Run) -> None:
         """Ends a training before an epoch that does not fit, or if it is to be pruned."""
@@ -117,7 +117,7 @@ class Share:
             raise _Ended("share")
         if self.clock.timed and epoch > self.clock.left():
             raise _Ended("budget", "the budget is used up")
-        if self.behind(run):
+        if self.falls_behind(run):
             raise _Ended("pruned", "others were better by then")
 
     def refuse_slow(self, epoch_s: float) -> None:

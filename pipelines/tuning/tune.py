@@ -19,12 +19,12 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import heldout_users
 from pipelines.dataset.leaks import refuse_leaks
 from pipelines.errors import DataError
-from pipelines.lock import alone
+from pipelines.lock import exclusive
 from pipelines.tuning.budget import Clock
 from pipelines.tuning.finals import Finals
-from pipelines.tuning.fixed_settings import Fixed
+from pipelines.tuning.fixed_settings import FixedSettings
 from pipelines.tuning.recipe import comments, recipe, text
-from pipelines.tuning.search import Asked, Search
+from pipelines.tuning.search import Search, SearchGoal
 from pipelines.tuning.space import Family
 from serving.files.staging import refuse_existing, remove, staged
 from towers.config.recipe import Config, parse_config
@@ -79,9 +79,9 @@ def run(
     begun = time.monotonic()
     if budget_minutes is None and trials is None:
         budget_minutes = DEFAULT_MINUTES
-    data, fixed = Dataset.open(dataset), Fixed(config)
+    data, fixed = Dataset.open(dataset), FixedSettings(config)
     given = fixed.config.train.metric if "metric" in fixed.raw.get("train", {}) else DEFAULT_METRIC
-    asked = Asked(metric or given, seed, trials, 60.0 * train_minutes)
+    asked = SearchGoal(metric or given, seed, trials, 60.0 * train_minutes)
     parse_config({"train": {"metric": asked.metric, "seed": seed}}, origin="--metric, --seed")
     space = Search.check(data, fixed)
     refuse_leaks(data)
@@ -90,7 +90,7 @@ def run(
     work = out.absolute().parent / f".{out.name}.unfinished"
     overwrite = overwrite or (resume and _is_ours(out, work))
     _refuse_taken(out, overwrite=overwrite)
-    with alone(work, f"{out}: another process is searching for this recipe; wait for it, or name another --out"):
+    with exclusive(work, f"{out}: another process is searching for this recipe; wait for it, or name another --out"):
         _open_work(work, out, _key_of(fixed, data, asked, budget_minutes, space), resume=resume)
         clock = Clock(None if budget_minutes is None else 60.0 * budget_minutes, work / USED, begun)
         search = Search(data, fixed, asked, work, clock)
@@ -163,7 +163,7 @@ def _nothing(search: Search) -> str:
     return f"no trial finished{told}{remedy}"
 
 
-def _growth(data: Dataset, fixed: Fixed) -> float:
+def _growth(data: Dataset, fixed: FixedSettings) -> float:
     """Examples of the final training per training example; 1 if it does not train on the validation events."""
     events = data.manifest.events
     refit = data.manifest.split.kind != NEVER_TARGETS
@@ -200,11 +200,13 @@ def _open_work(work: Path, out: Path, key: str, *, resume: bool) -> None:
         half.write_text(key, encoding="utf-8")
 
 
-def _key_of(fixed: Fixed, data: Dataset, asked: Asked, budget_minutes: float | None, space: Sequence[Family]) -> str:
+def _key_of(
+    fixed: FixedSettings, data: Dataset, asked: SearchGoal, budget_minutes: float | None, space: Sequence[Family]
+) -> str:
     # Includes the searched settings: another version of this command may search others.
     searched = [repr(family) for family in space]
-    settled = [VERSION, fixed.raw, data.manifest.fingerprint, dataclasses.asdict(asked), budget_minutes, searched]
-    return hashlib.sha256(json.dumps(settled, sort_keys=True).encode()).hexdigest()
+    identity = [VERSION, fixed.raw, data.manifest.fingerprint, dataclasses.asdict(asked), budget_minutes, searched]
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
 def _digest(file: Path) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from serving.background import Rest, at_once
+from serving.background import Rest, no_pause
 from serving.bundle.manifest import MANIFEST, FileInfo, Manifest
 from serving.errors import BundleError
 
@@ -47,7 +47,7 @@ def files_under(directory: Path) -> list[Path]:
     return sorted(path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir())
 
 
-def verify_files(bundle: Path, manifest: Manifest, *, content: bool, rest: Rest = at_once) -> None:
+def verify_files(bundle: Path, manifest: Manifest, *, content: bool, rest: Rest = no_pause) -> None:
     """Compares the directory with the manifest.
 
     Args:

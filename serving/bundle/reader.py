@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from serving.background import Rest, at_once
+from serving.background import Rest, no_pause
 from serving.bundle import arrays as files
 from serving.bundle import prior
 from serving.bundle.ids import Ids, RowOf
@@ -65,7 +65,7 @@ class Bundle:
         self._check_attributes()
 
     @classmethod
-    def open(cls, path: Path, verify: bool = True, rest: Rest = at_once) -> "Bundle":
+    def open(cls, path: Path, verify: bool = True, rest: Rest = no_pause) -> "Bundle":
         """Opens a bundle.
 
         Args:

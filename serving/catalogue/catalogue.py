@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from serving.bundle.reader import Bundle
-from serving.catalogue.overlay import LiveItems, View
+from serving.catalogue.overlay import Overlay, OverlayView
 from serving.catalogue.popular import by_popularity
 from serving.search.conditions import Condition, kinds
 from serving.search.diversity import holding
@@ -47,7 +47,7 @@ class Catalogue:
     def __init__(self, bundle: Bundle, index: Index, item_counts: Mapping[str, int] | None = None) -> None:
         self.bundle, self.index = bundle, index
         self.exact = index if isinstance(index, ExactIndex) else ExactIndex(bundle.recall_vectors)
-        self.live = LiveItems(bundle, {} if item_counts is None else item_counts)
+        self.live = Overlay(bundle, {} if item_counts is None else item_counts)
         self.kinds = kinds(bundle.attribute_schema)
         self.plain_ids = bundle.item_names.plain()
 
@@ -66,7 +66,7 @@ class Snapshot:
     """An immutable view of a catalogue."""
 
     catalogue: Catalogue
-    view: View
+    view: OverlayView
 
     @property
     def total(self) -> int:

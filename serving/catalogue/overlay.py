@@ -1,6 +1,6 @@
 """Items changed since the bundle was made: an exact overlay of new vectors, and tombstones over bundle rows.
 
-Each answer uses one immutable `View` from beginning to end. Rows below N are the bundle's, rows from N on the
+Each answer uses one immutable `OverlayView` from beginning to end. Rows below N are the bundle's, rows from N on the
 overlay's. A changed item gets a new overlay row, and its old row dies.
 """
 
@@ -38,7 +38,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class View:
+class OverlayView:
     """The live items at one moment.
 
     Attributes:
@@ -81,7 +81,7 @@ class View:
         return kept
 
 
-class LiveItems:
+class Overlay:
     """Applies changes, one thread at a time, and publishes views.
 
     Args:
@@ -94,7 +94,7 @@ class LiveItems:
         vectors, none = np.empty((0, bundle.manifest.dimension), np.float32), np.empty(0, np.int64)
         recall_vectors = self._recall_vectors([], vectors)
         alive = np.empty(0, np.bool_)
-        self.view = View(bundle.manifest.items, [], vectors, recall_vectors, alive, self._frame([]), {}, none)
+        self.view = OverlayView(bundle.manifest.items, [], vectors, recall_vectors, alive, self._frame([]), {}, none)
         self._lock = threading.Lock()
 
     def apply(self, changes: Sequence[Change]) -> None:
@@ -120,7 +120,7 @@ class LiveItems:
             vectors = np.array([change.vector for change in added], np.float32).reshape(-1, old.vectors.shape[1])
             recall_vectors = self._recall_vectors(ids[len(old.ids) :], vectors)
             frame = self._frame([{**change.attributes, "item_id": change.item_id} for change in added])
-            view = View(
+            view = OverlayView(
                 old.base,
                 ids,
                 np.concatenate([old.vectors, vectors]),
@@ -168,7 +168,7 @@ class LiveItems:
         return recall_vectors(vectors, shares, prior)
 
 
-def _without_dead(view: View) -> View:
+def _without_dead(view: OverlayView) -> OverlayView:
     """The same items without dead rows, which pile up if an item changes every minute."""
     living = view.living
     row = np.full(len(view.ids), -1, np.int64)

@@ -19,7 +19,7 @@ from serving.catalogue.item_columns import checked_attributes, fitting_attribute
 from serving.catalogue.journal import ItemChange, Journal, UserEvent
 from serving.catalogue.journal_file import JournalError
 from serving.catalogue.overlay import Change
-from serving.catalogue.user_events import LiveUsers
+from serving.catalogue.user_events import UserEvents
 from serving.errors import RequestError
 from serving.search.index import Floats
 
@@ -36,7 +36,7 @@ class ItemEncoder(Protocol):
         ...
 
 
-class Live:
+class CatalogueUpdates:
     """Applies the journal's changes to every bundle that serves.
 
     Args:
@@ -46,7 +46,7 @@ class Live:
 
     def __init__(self, journal: Journal | None, item_encoder: Callable[[Bundle], ItemEncoder]) -> None:
         self.journal, self._item_encoder = journal, item_encoder
-        self.users = LiveUsers()
+        self.users = UserEvents()
         self._lock = threading.Lock()
         self._version = -1
         self._events = 0

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 
-class LiveUsers:
+class UserEvents:
     """Events by user. Readers need no lock: a user's tuple is replaced, never changed.
 
     Attributes:

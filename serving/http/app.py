@@ -28,9 +28,9 @@ from serving.bundle.reader import Bundle
 from serving.errors import RequestError
 from serving.http import health, openapi, routes
 from serving.http.auth import Access
-from serving.http.fast_routes import Direct, Json
+from serving.http.fast_routes import FastRoutes, Json
 from serving.http.request_errors import explained
-from serving.http.request_log import Observed
+from serving.http.request_log import RequestLog
 from serving.http.responses import Added, EmbedResponse, RecallBatchResponse, RecallResponse, Reloaded, Status, Written
 from serving.http.routes import JSON
 from serving.protocol.json_errors import error_bytes
@@ -111,11 +111,11 @@ def create_app(settings: Settings | None = None, *, verified: Path | None = None
     app.add_exception_handler(RequestValidationError, _on_wrong_path)
     app.add_exception_handler(HTTPException, _on_http_exception)
     # The last one is the outermost; it handles unexpected exceptions.
-    app.add_middleware(Direct, routes=routes.FAST)
+    app.add_middleware(FastRoutes, routes=routes.FAST)
     app.add_middleware(Limits, settings=settings)
     if settings.keys is not None:
         app.add_middleware(Access, keys=settings.keys)
-    app.add_middleware(Observed, settings=settings, drain=drain)
+    app.add_middleware(RequestLog, settings=settings, drain=drain)
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     return app
 

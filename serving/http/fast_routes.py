@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-class Direct:
+class FastRoutes:
     """The innermost ASGI middleware.
 
     Args:

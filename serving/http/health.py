@@ -21,7 +21,7 @@ from serving.errors import RequestError
 from serving.http.fast_routes import Json
 from serving.recall.recaller import Recaller
 from serving.search.index import Index
-from serving.service.recall_monitor import unwatched
+from serving.service.recall_monitor import unsampled
 from serving.service.service import Service
 from serving.telemetry import metrics as measured
 from serving.telemetry.logs import SERVER
@@ -83,9 +83,9 @@ async def readyz(request: Request) -> Response:
         raise RequestError("no bundle is loaded yet", code="not_ready")
     if request.app.state.drain.begun:
         raise RequestError("the service is stopping", code="stopping")
-    for generation in service.generations.answering.values():
-        search = _searches.setdefault(generation.opened.index, Shared())
-        fault = await search.result(partial(_fault, generation.opened), HELD_S)
+    for active in service.active_bundles.answering.values():
+        search = _searches.setdefault(active.opened.index, Shared())
+        fault = await search.result(partial(_fault, active.opened), HELD_S)
         if fault is not None:
             raise RequestError(fault, code="not_ready")
     return Json(b'{"status":"ready"}')
@@ -100,7 +100,7 @@ async def metrics() -> Response:
 def _fault(recaller: Recaller) -> str | None:
     """Why a bundle cannot answer, according to a search made now; None if it can."""
     try:
-        rows, _ = unwatched(recaller.index).search(recaller.bundle.recall_vectors[:1], 1)
+        rows, _ = unsampled(recaller.index).search(recaller.bundle.recall_vectors[:1], 1)
     except Exception:
         log.exception("%s: a search failed", recaller.bundle.path)
         return "a search failed; see the log"

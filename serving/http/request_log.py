@@ -32,7 +32,7 @@ INTERNAL = error_bytes("internal", "internal error; see the log")
 STOPPING = error_bytes("stopping", "the service is stopping")
 
 
-class Observed:
+class RequestLog:
     """The outermost ASGI middleware; runs in the event loop's thread only.
 
     Args:

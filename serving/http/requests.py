@@ -32,7 +32,7 @@ class _Body(BaseModel):
 
 
 class DiversityRequest(_Body):
-    """At most so many items of one value of an item column; still k items where they exist."""
+    """Limits how many items share one value of an item column; the answer still has k items if that many exist."""
 
     column: str = Field(description="an item column of the bundle; of a list, each of its values counts")
     most: Whole = Field(ge=1, description="items of one value")

@@ -142,10 +142,10 @@ async def reload(request: Request) -> Response:
     """
     service = service_of(request)
     refused = await asyncio.wrap_future(service.reload())
-    generations = service.generations
-    canary = generations.canary
+    active_bundles = service.active_bundles
+    canary = active_bundles.canary
     told = Reloaded(
-        active=generations.active.name, canary=None if canary is None else canary.name, refused=dict(refused)
+        active=active_bundles.active.name, canary=None if canary is None else canary.name, refused=dict(refused)
     )
     return Json(told.model_dump_json().encode(), 409 if refused else 200)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from serving.background import Rest, at_once
+from serving.background import Rest, no_pause
 from serving.bundle.reader import Bundle
-from serving.catalogue.user_events import LiveUsers
+from serving.catalogue.user_events import UserEvents
 from serving.errors import BundleError
 from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
@@ -68,7 +68,7 @@ def missing_index(bundle: Bundle) -> str | None:
 
 
 def open_recaller(
-    path: Path, *, verify: bool = True, tower: bool = True, users: LiveUsers | None = None, rest: Rest = at_once
+    path: Path, *, verify: bool = True, tower: bool = True, users: UserEvents | None = None, rest: Rest = no_pause
 ) -> Recaller:
     """Opens a bundle with everything needed to answer queries.
 

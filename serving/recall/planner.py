@@ -25,7 +25,7 @@ import numpy as np
 from serving.bundle.reader import Bundle
 from serving.bundle.request_features import check_features, history_of, is_missing
 from serving.catalogue.catalogue import Snapshot
-from serving.catalogue.user_events import LiveUsers
+from serving.catalogue.user_events import UserEvents
 from serving.errors import RequestError, refuse_unknown_column
 from serving.recall.plan import NO_FEATURES, NO_ROWS, Plan
 from serving.recall.query import RecallQuery, Source
@@ -46,7 +46,7 @@ class Planner:
         encodes: whether a query tower is loaded.
     """
 
-    def __init__(self, bundle: Bundle, users: LiveUsers, *, encodes: bool) -> None:
+    def __init__(self, bundle: Bundle, users: UserEvents, *, encodes: bool) -> None:
         self.bundle, self.users, self.encodes = bundle, users, encodes
         self.kinds = kinds(bundle.attribute_schema)
         self._history_feature = bundle.manifest.query_feature("history")

@@ -12,7 +12,7 @@ import numpy as np
 
 from serving.bundle.reader import Bundle
 from serving.catalogue.catalogue import Catalogue, Snapshot, Wanted
-from serving.catalogue.user_events import LiveUsers
+from serving.catalogue.user_events import UserEvents
 from serving.errors import RequestError
 from serving.recall.plan import Plan
 from serving.recall.planner import Planner
@@ -65,10 +65,10 @@ class Recaller:
     """
 
     def __init__(
-        self, bundle: Bundle, index: Index, encoder: QueryEncoder | None = None, users: LiveUsers | None = None
+        self, bundle: Bundle, index: Index, encoder: QueryEncoder | None = None, users: UserEvents | None = None
     ) -> None:
         self.bundle, self.encoder = bundle, encoder
-        users = LiveUsers() if users is None else users
+        users = UserEvents() if users is None else users
         self.catalogue = Catalogue(bundle, index, users.item_counts)
         self.planner = Planner(bundle, users, encodes=encoder is not None)
 
@@ -134,7 +134,7 @@ class Recaller:
     def answers(self, work: Work) -> list[Recalled]:
         """Answers the plans of encoded work with few searches."""
         started = perf_counter()
-        plans, items = _settled(work), work.items
+        plans, items = _plans_with_sources(work), work.items
         found: dict[int, tuple[Rows, Floats]] = {}
         vectors = self.bundle.recall_queries(work.vectors, np.array([plan.history for plan in plans], np.int64))
         for places in _alike(plans):
@@ -160,7 +160,9 @@ class Recaller:
     def embed(self, queries: Sequence[RecallQuery]) -> list[Embedded]:
         """The vectors that `recall_many` would search with."""
         work = self._encoded(queries)
-        return [Embedded(vector, plan.source) for plan, vector in zip(_settled(work), work.vectors, strict=True)]
+        return [
+            Embedded(vector, plan.source) for plan, vector in zip(_plans_with_sources(work), work.vectors, strict=True)
+        ]
 
     def _encoded(self, queries: Sequence[RecallQuery]) -> Work:
         work = self.begin(queries)
@@ -192,7 +194,7 @@ class Recaller:
         return rows, scores
 
 
-def _settled(work: Work) -> list[Plan]:
+def _plans_with_sources(work: Work) -> list[Plan]:
     """The plans of encoded work; a zero vector, about which training learnt nothing, makes a plan "popular"."""
     known = np.any(work.vectors != 0, axis=1).tolist()
     return [plan if knows else plan._replace(source="popular") for plan, knows in zip(work.plans, known, strict=True)]

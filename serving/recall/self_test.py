@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from serving.background import Rest, at_once
+from serving.background import Rest, no_pause
 from serving.bundle.reader import Bundle
 from serving.errors import BundleError
 from serving.recall.loading import open_recaller
@@ -46,7 +46,7 @@ def open_item_encoder(bundle: Bundle) -> "Encoder":
     return encoder
 
 
-def probe(recaller: Recaller, rest: Rest = at_once) -> None:
+def probe(recaller: Recaller, rest: Rest = no_pause) -> None:
     """Tries on an opened bundle what a service would ask of it.
 
     Compares the index with exact search, calls the query tower without features and with a known item, and makes whole

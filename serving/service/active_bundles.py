@@ -1,7 +1,7 @@
 """Holds the active bundle and the canary: opens new ones beside the old, swaps them in and frees the old.
 
 Takes a bundle or a root of bundles (`serving.bundle.versions`) and a callable that opens one: it verifies, probes,
-raises BundleError. Picks the `Generation` for a user. A bundle that cannot be opened is refused, and the old one stays.
+raises BundleError. Picks the `ActiveBundle` for a user. A bundle that cannot be opened is refused; the old one stays.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ Stamp = tuple[int, int, int] | None
 
 
 @dataclass(frozen=True, eq=False)
-class Generation(Generic[T]):
+class ActiveBundle(Generic[T]):
     """One opened bundle. A request keeps the one it picked until it is answered.
 
     Attributes:
@@ -42,7 +42,7 @@ class Generation(Generic[T]):
 
 @dataclass(frozen=True)
 class _Roles(Generic[T]):
-    """The active bundle and the canary: the paths requested, or the generations that serve."""
+    """The active bundle and the canary: the paths requested, or those that serve."""
 
     active: T
     canary: T | None = None
@@ -63,7 +63,7 @@ class _Refusal:
     stamps: tuple[Stamp, Stamp]
 
 
-class Generations(Generic[T]):
+class ActiveBundles(Generic[T]):
     """Holds the bundles that serve. Every method is thread-safe.
 
     Args:
@@ -76,23 +76,23 @@ class Generations(Generic[T]):
         self.path, self._open = path, open
         self._versions: Versions | None = None
         self._checking = threading.Lock()
-        self._now: _Roles[Generation[T]] | None = None
+        self._now: _Roles[ActiveBundle[T]] | None = None
         self._refused: dict[str, _Refusal] = {}
         self._retired: list[weakref.ref[T]] = []
 
     @property
-    def active(self) -> Generation[T]:
+    def active(self) -> ActiveBundle[T]:
         """Serves all users outside the canary's share."""
         return self._roles().active
 
     @property
-    def canary(self) -> Generation[T] | None:
+    def canary(self) -> ActiveBundle[T] | None:
         """Serves the canary's share of the users, or None."""
         return self._roles().canary
 
     @property
-    def answering(self) -> dict[str, Generation[T]]:
-        """The serving generations by role: "active", and "canary" if there is one."""
+    def answering(self) -> dict[str, ActiveBundle[T]]:
+        """The active bundles by role: "active", and "canary" if there is one."""
         return self._roles().by_name
 
     @property
@@ -114,7 +114,7 @@ class Generations(Generic[T]):
         with self._checking:
             self._versions = bundle_root(self.path)
             wanted = self._wanted()
-            active = self._generation(wanted.active)
+            active = self._active_bundle(wanted.active)
             if active is None:
                 raise BundleError(self._refused[wanted.active.name].reason)
             self._flip(wanted, active)
@@ -133,8 +133,8 @@ class Generations(Generic[T]):
             self._give_back()
             return told
 
-    def pick(self, user_id: str | None) -> Generation[T]:
-        """Picks the generation for a user: stable per canary, and users stay in it when its share grows.
+    def pick(self, user_id: str | None) -> ActiveBundle[T]:
+        """Picks the active bundle for a user: stable per canary, and users stay in it when its share grows.
 
         Args:
             user_id: None or "" gets the active bundle.
@@ -144,7 +144,7 @@ class Generations(Generic[T]):
             return now.active
         return now.canary
 
-    def _roles(self) -> _Roles[Generation[T]]:
+    def _roles(self) -> _Roles[ActiveBundle[T]]:
         if self._now is None:
             raise RuntimeError("open_first() comes before everything else")
         return self._now
@@ -156,7 +156,7 @@ class Generations(Generic[T]):
         except BundleError as error:
             self._refused = {ACTIVE: _Refusal(str(error), str(error), (None, None))}
         else:
-            self._flip(wanted, self._generation(wanted.active) or before.active)
+            self._flip(wanted, self._active_bundle(wanted.active) or before.active)
         now = self._roles()
         told = [] if now.active is before.active else [f"{now.active.name} answers now, after {before.active.name}"]
         if (now.canary, now.share) != (before.canary, before.share):
@@ -164,19 +164,19 @@ class Generations(Generic[T]):
         told += [f"refused: {each.reason}" for name, each in self._refused.items() if refused.get(name) != each]
         return "; ".join(told) or None
 
-    def _flip(self, wanted: _Roles[Path], active: Generation[T]) -> None:
-        canary = None if wanted.canary is None else self._generation(wanted.canary)
+    def _flip(self, wanted: _Roles[Path], active: ActiveBundle[T]) -> None:
+        canary = None if wanted.canary is None else self._active_bundle(wanted.canary)
         names = {path.name for path in wanted.by_name.values()}
         self._refused = {name: refusal for name, refusal in self._refused.items() if name in names}
         before = self._held()
         self._now = _Roles(active, canary, 0.0 if canary is None else wanted.share)
-        # Of `opened`, not of the generation: a request holds only the former.
+        # Of `opened`, not of the active bundle: a request holds only the former.
         self._retired += [weakref.ref(each.opened) for each in before if each not in (active, canary)]
 
-    def _held(self) -> list[Generation[T]]:
+    def _held(self) -> list[ActiveBundle[T]]:
         return [] if self._now is None else list(self._now.by_name.values())
 
-    def _generation(self, path: Path) -> Generation[T] | None:
+    def _active_bundle(self, path: Path) -> ActiveBundle[T] | None:
         """The bundle at a path: one that already serves, or a newly opened one; None if it is refused."""
         # Taken before opening, so that the next check sees what is written meanwhile.
         stamp = _stamp(path / MANIFEST)
@@ -196,7 +196,7 @@ class Generations(Generic[T]):
             reason, unforeseen = f"{path}: cannot be opened: {type(error).__name__}: {error}", error
         else:
             self._note(path.name, None)
-            return Generation(path.name, opened, stamp)
+            return ActiveBundle(path.name, opened, stamp)
         short = reason if unforeseen is None else reason.removesuffix(f": {unforeseen}")
         self._note(path.name, _Refusal(reason, short, stamps))
         return None

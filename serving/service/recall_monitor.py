@@ -22,7 +22,7 @@ PAUSE_S = 0.01
 
 
 @dataclass(frozen=True)
-class Sample:
+class SampledQuery:
     """One query that the index answered.
 
     Attributes:
@@ -36,7 +36,7 @@ class Sample:
     excluded: Rows = field(default_factory=lambda: NOTHING)
 
 
-class Watched:
+class SampledIndex:
     """Wraps an index and keeps its latest query; delegates everything else.
 
     Args:
@@ -45,7 +45,7 @@ class Watched:
 
     def __init__(self, index: Index) -> None:
         self.index = index
-        self._last: Sample | None = None
+        self._last: SampledQuery | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.index, name)
@@ -57,21 +57,21 @@ class Watched:
             # Copies, as one row must not keep the arrays of a batch alive. Only the first of a long list: a filtered
             # search fetches thousands, which would outweigh hundreds of other queries.
             left_out = NOTHING if excluded is None else excluded[0].copy()
-            self._last = Sample(queries[:1].copy(), scores[0, :TUNED_K].copy(), left_out)
+            self._last = SampledQuery(queries[:1].copy(), scores[0, :TUNED_K].copy(), left_out)
         return rows, scores
 
-    def take(self) -> Sample | None:
+    def take(self) -> SampledQuery | None:
         """Returns the latest query since the previous call, or None."""
         last, self._last = self._last, None
         return last
 
 
-def unwatched(index: Index) -> Index:
+def unsampled(index: Index) -> Index:
     """The wrapped index, for internal searches that must not be sampled."""
-    return index.index if isinstance(index, Watched) else index
+    return index.index if isinstance(index, SampledIndex) else index
 
 
-def found(sample: Sample, exact: ExactIndex, *, pause_s: float = PAUSE_S) -> tuple[int, int]:
+def found(sample: SampledQuery, exact: ExactIndex, *, pause_s: float = PAUSE_S) -> tuple[int, int]:
     """Compares an index answer with exact search.
 
     Args:

@@ -11,17 +11,17 @@ from pathlib import Path
 
 from anyio import CapacityLimiter
 
-from serving.background import at_once, beside_answers
+from serving.background import no_pause, yielding_to_requests
 from serving.catalogue.journal import Journal
 from serving.catalogue.journal_file import JournalError
-from serving.catalogue.updates import Live
+from serving.catalogue.updates import CatalogueUpdates
 from serving.recall.loading import load_libraries, missing_index, open_recaller
 from serving.recall.microbatching import Batcher
 from serving.recall.recaller import Recaller
 from serving.recall.self_test import open_item_encoder, probe
 from serving.search.exact import ExactIndex
-from serving.service.active_bundles import Generations
-from serving.service.recall_monitor import Watched, found
+from serving.service.active_bundles import ActiveBundles
+from serving.service.recall_monitor import SampledIndex, found
 from serving.settings import Settings
 from serving.telemetry import metrics
 from serving.telemetry.logs import SERVER
@@ -52,8 +52,8 @@ class Service:
     def __init__(self, settings: Settings, *, verified: Path | None = None) -> None:
         self.settings, self._verified = settings, verified
         self.journal = None if settings.state is None else Journal.open(settings.state)
-        self.live = Live(self.journal, open_item_encoder)
-        self.generations: Generations[Recaller] = Generations(settings.bundle, self._open)
+        self.live = CatalogueUpdates(self.journal, open_item_encoder)
+        self.active_bundles: ActiveBundles[Recaller] = ActiveBundles(settings.bundle, self._open)
         self.batcher = Batcher(settings.max_microbatch)
         self.writers = CapacityLimiter(WRITERS)
         self._started = False
@@ -68,9 +68,9 @@ class Service:
             BundleError: the active bundle is refused.
         """
         load_libraries()
-        self.generations.open_first()
+        self.active_bundles.open_first()
         self._verified, self._started = None, True
-        bundle = self.generations.active.opened.bundle
+        bundle = self.active_bundles.active.opened.bundle
         told = bundle.manifest
         log.info("%s: model %s, %d items, %d users", bundle.path, told.model_version, told.items, told.queries)
         metrics.started()
@@ -87,7 +87,7 @@ class Service:
 
     def pick(self, user_id: str | None) -> Recaller:
         """Picks the recaller for a user: the active bundle's, or the canary's for its share."""
-        return self.generations.pick(user_id).opened
+        return self.active_bundles.pick(user_id).opened
 
     def reload(self) -> Future[Mapping[str, str]]:
         """Checks for another active bundle or canary and swaps it in; queued after earlier calls.
@@ -116,30 +116,30 @@ class Service:
         metrics.answering(
             [
                 metrics.Answering(role, each.name, each.opened.bundle.manifest.model_version)
-                for role, each in self.generations.answering.items()
+                for role, each in self.active_bundles.answering.items()
             ]
         )
-        metrics.bundles_refused(len(self.generations.refused))
-        view = self.generations.active.opened.catalogue.live.view
+        metrics.bundles_refused(len(self.active_bundles.refused))
+        view = self.active_bundles.active.opened.catalogue.live.view
         metrics.live(len(view.living), len(view.buried), self.live.users.count)
         metrics.flush()
 
     def _sample_index(self) -> None:
-        for generation in self.generations.answering.values():
-            recaller = generation.opened
-            if isinstance(recaller.index, Watched) and (sample := recaller.index.take()) is not None:
+        for active in self.active_bundles.answering.values():
+            recaller = active.opened
+            if isinstance(recaller.index, SampledIndex) and (sample := recaller.index.take()) is not None:
                 wanted, right = found(sample, recaller.exact)
                 metrics.index_sampled(recaller.bundle.manifest.model_version, wanted, right)
 
     def _reload(self) -> Mapping[str, str]:
-        if told := self.generations.check():
+        if told := self.active_bundles.check():
             log.info("%s", told)
-        refused = self.generations.refused_in_short
+        refused = self.active_bundles.refused_in_short
         return {name: _without_place(reason, self.settings.bundle) for name, reason in refused.items()}
 
     def _open(self, path: Path) -> Recaller:
         # At the start there are no requests to delay.
-        rest = beside_answers() if self._started else at_once
+        rest = yielding_to_requests() if self._started else no_pause
         verify = self.settings.verify and path != self._verified
         recaller = open_recaller(path, verify=verify, users=self.live.users, rest=rest)
         if self.journal is not None:
@@ -150,7 +150,7 @@ class Service:
         if warning := missing_index(recaller.bundle):
             log.warning("%s", warning)
         if self.settings.index_sample_s and not isinstance(recaller.index, ExactIndex):
-            recaller.catalogue.index = Watched(recaller.index)
+            recaller.catalogue.index = SampledIndex(recaller.index)
         try:
             self.live.attach(recaller.catalogue)
         except JournalError as error:

@@ -58,7 +58,7 @@ def count_many(counter: Counter, labels: Iterable[tuple[str, ...]]) -> None:
         counter.labels(*each).inc(count)
 
 
-class Gathered(Generic[T]):
+class MetricBuffer(Generic[T]):
     """Buffered values. Appending and cutting off the front are each atomic, so threads lose no value.
 
     Args:

@@ -22,7 +22,7 @@ from prometheus_client import (
 )
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from serving.telemetry.metric_buffers import FLUSHING, Gathered, ManyHistogram, count_many
+from serving.telemetry.metric_buffers import FLUSHING, ManyHistogram, MetricBuffer, count_many
 
 Stage = Literal["parse", "wait", "plan", "encode", "search", "serialise"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -86,13 +86,13 @@ _worker_starts = _counter("worker_starts_total", "Processes that began to answer
 _recall_wanted = _counter("index_recall_wanted_total", "Items of sampled queries' exact answers.", "version")
 _recall_found = _counter("index_recall_found_total", "Those of them that the index found.", "version")
 
-_STAGES = {name: Gathered(_stage_seconds.labels(name).observe_many) for name in STAGES}
-_BATCH = Gathered(_batch_queries.observe_many)
-_FETCHED = Gathered(_overfetch.observe_many)
-_ANSWERED = Gathered(partial(count_many, _queries))
-_FALLBACKS = Gathered(partial(count_many, _fallbacks))
-_REFUSED = Gathered(partial(count_many, _refused))
-_GATHERED: list[Gathered[Any]] = [*_STAGES.values(), _BATCH, _FETCHED, _ANSWERED, _FALLBACKS, _REFUSED]
+_STAGES = {name: MetricBuffer(_stage_seconds.labels(name).observe_many) for name in STAGES}
+_BATCH = MetricBuffer(_batch_queries.observe_many)
+_FETCHED = MetricBuffer(_overfetch.observe_many)
+_ANSWERED = MetricBuffer(partial(count_many, _queries))
+_FALLBACKS = MetricBuffer(partial(count_many, _fallbacks))
+_REFUSED = MetricBuffer(partial(count_many, _refused))
+_GATHERED: list[MetricBuffer[Any]] = [*_STAGES.values(), _BATCH, _FETCHED, _ANSWERED, _FALLBACKS, _REFUSED]
 _untold: Tally[str] = Tally()  # rejections not logged yet, by reason
 _now_in_flight = 0
 _told: set[Answering] = set()
@@ -173,8 +173,8 @@ def _requests_of(route: str, method: str, status: int) -> Counter:
 
 
 @cache
-def _seconds_of(route: str) -> Gathered[float]:
-    seconds = Gathered(_request_seconds.labels(route).observe_many)
+def _seconds_of(route: str) -> MetricBuffer[float]:
+    seconds = MetricBuffer(_request_seconds.labels(route).observe_many)
     _GATHERED.append(seconds)
     return seconds
 

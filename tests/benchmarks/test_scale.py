@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.harness.process_memory import Watched
+from benchmarks.harness.process_memory import MeasuredProcess
 from benchmarks.scale import ten_million
 from benchmarks.training import factorized_top_k as peer
 from benchmarks.training import full_evaluation
@@ -17,7 +17,7 @@ STAGE = {"seconds": 61.2, "peak_bytes": 2_500_000_000, "peak_anonymous_bytes": 1
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_a_watched_process_tells_its_memory_and_how_it_ended() -> None:
     program = "import sys, time; held = b'x' * 50_000_000; time.sleep(1); sys.exit(3)"
-    done = Watched([sys.executable, "-c", program]).wait()
+    done = MeasuredProcess([sys.executable, "-c", program]).wait()
     assert done["code"] == 3
     assert 50_000_000 < done["peak_anonymous_bytes"] < 90_000_000
     assert done["peak_anonymous_bytes"] < done["peak_bytes"] < 200_000_000

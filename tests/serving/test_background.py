@@ -14,7 +14,7 @@ def test_after_each_piece_it_rests_twice_as_long_as_it_worked(monkeypatch: pytes
     monkeypatch.setattr("time.thread_time", lambda: worked[0])
     monkeypatch.setattr("time.sleep", slept.append)
     worked[0] = 7.0
-    rest = background.beside_answers()
+    rest = background.yielding_to_requests()
     for piece in (0.3, 0.0, 0.1):
         worked[0] += piece
         rest()

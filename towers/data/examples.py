@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from towers.data.batch import Batch
 from towers.data.events import Events, Floats, Int64s
-from towers.data.feature_tables import Array, Tables, bagged
-from towers.data.item_ranks import Catalogue
+from towers.data.feature_tables import Array, FeatureTables, bagged
+from towers.data.item_ranks import ItemRanks
 from towers.data.shuffle import order_key, shuffled
 
 AHEAD = 2  # batches made while one trains
@@ -40,8 +40,8 @@ class Examples:
     """
 
     events: Events
-    tables: Tables
-    catalogue: Catalogue
+    tables: FeatureTables
+    catalogue: ItemRanks
     batch_size: int
     seed: int
     weighted: bool = False

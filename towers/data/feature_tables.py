@@ -43,7 +43,7 @@ class SequenceTable(HistoryTable):
 
 
 @dataclass(frozen=True)
-class Tables:
+class FeatureTables:
     """Looked-up features of a data set.
 
     Attributes:

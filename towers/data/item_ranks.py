@@ -19,7 +19,7 @@ from towers.data.feature_tables import Array
 
 
 @dataclass(frozen=True)
-class Catalogue:
+class ItemRanks:
     """Ranks of the trained items.
 
     Attributes:
@@ -33,7 +33,7 @@ class Catalogue:
     counts: Int64s
 
     @classmethod
-    def of(cls, item: NDArray[np.int32], size: int) -> "Catalogue":
+    def of(cls, item: NDArray[np.int32], size: int) -> "ItemRanks":
         """Ranks the items of training events `item` [E], ties by item number; `size` is the number of all items."""
         counts = counted(item, size)
         items = np.argsort(-counts, kind="stable")[: int((counts > 0).sum())].astype(np.int32)
@@ -56,7 +56,7 @@ def counted(numbers: NDArray[np.int32], size: int) -> Int64s:
 class ItemFeatures:
     """Gathers looked-up features by rank. Not a `tf.Module`: it holds data, which stays out of checkpoints."""
 
-    def __init__(self, tables: Mapping[str, Array], catalogue: Catalogue) -> None:
+    def __init__(self, tables: Mapping[str, Array], catalogue: ItemRanks) -> None:
         # int64, because int32 arithmetic has no GPU kernel; variables, because a graph's constants are limited to 2 GB.
         self._tables = {
             name: tf.Variable(

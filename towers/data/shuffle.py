@@ -34,10 +34,10 @@ def shuffled(places: Int64s, count: int, key: int) -> Int64s:
     outside = np.arange(len(out))
     while len(outside):
         right, left = np.divmod(out[outside], sizes[0])
-        for turn in range(FEISTEL_ROUNDS):
+        for step in range(FEISTEL_ROUNDS):
             # Shifted to half the range, so that the sum stays below 2^64 and each round can be undone.
-            moved = left + (_mixed(right, key * FEISTEL_ROUNDS + turn) >> np.uint64(1))
-            left, right = right, moved % sizes[turn % 2]
+            moved = left + (_mixed(right, key * FEISTEL_ROUNDS + step) >> np.uint64(1))
+            left, right = right, moved % sizes[step % 2]
         out[outside] = right * sizes[0] + left
         outside = outside[out[outside] >= count]
     return out.astype(np.int64)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from towers.losses.scores import LOWEST, Known, product
+from towers.losses.scores import LOWEST, KnownPositives, product
 
 SCORES = 1 << 22  # per block: 16 MB, less than a server's last-level cache; smaller blocks leave its cores idle
 FEWEST = 64  # queries per block
@@ -34,7 +34,7 @@ class Candidates(NamedTuple):
     mask: tf.Tensor
     name: tf.Tensor
     excluded: tf.Tensor | None
-    known: Known | None = None
+    known: KnownPositives | None = None
     own: bool = False
 
 

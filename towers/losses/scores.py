@@ -158,7 +158,7 @@ def euclidean(cosine: tf.Tensor) -> tf.Tensor:
     return 2.0**0.5 * sqrt_1_minus_cos(cosine)
 
 
-class Known(NamedTuple):
+class KnownPositives(NamedTuple):
     """Known items as places among the candidates; equal candidates share one place.
 
     Attributes:
@@ -169,7 +169,7 @@ class Known(NamedTuple):
     place: tf.Tensor
     of: tf.Tensor
 
-    def rows(self, first: tf.Tensor, count: int) -> "Known":
+    def rows(self, first: tf.Tensor, count: int) -> "KnownPositives":
         """The `count` queries from `first` on."""
         return self._replace(place=tf.slice(self.place, tf.stack([first, 0]), [count, self.place.shape[1]]))
 
@@ -183,7 +183,7 @@ class Known(NamedTuple):
         return tf.transpose(tf.gather(tf.reshape(marks, tf.stack([size, batch])) > 0, self.of))
 
 
-def known(items: tf.Tensor, candidates: tf.Tensor, count: int) -> Known:
+def known(items: tf.Tensor, candidates: tf.Tensor, count: int) -> KnownPositives:
     """Looks up the known items among the candidates.
 
     Args:
@@ -195,20 +195,20 @@ def known(items: tf.Tensor, candidates: tf.Tensor, count: int) -> Known:
     return found._replace(place=tf.ensure_shape(found.place, items.shape))
 
 
-def _in_table(items: tf.Tensor, candidates: tf.Tensor, count: int) -> Known:
+def _in_table(items: tf.Tensor, candidates: tf.Tensor, count: int) -> KnownPositives:
     size = tf.size(candidates, out_type=tf.int64)
     # GPUs have no kernel for int64 minima, and run the other int32 operations here on the host: hence the casts.
     first = tf.math.unsorted_segment_min(tf.cast(tf.range(size), tf.int32), candidates, count)
     found = tf.cast(tf.gather(first, tf.maximum(items, 0)), tf.int64)
     hit = (items >= 0) & (found < size)  # an empty minimum is the largest int32
-    return Known(tf.where(hit, found, NO_PLACE), tf.cast(tf.gather(first, candidates), tf.int64))
+    return KnownPositives(tf.where(hit, found, NO_PLACE), tf.cast(tf.gather(first, candidates), tf.int64))
 
 
-def _searched(items: tf.Tensor, candidates: tf.Tensor) -> Known:
+def _searched(items: tf.Tensor, candidates: tf.Tensor) -> KnownPositives:
     size = tf.size(candidates, out_type=tf.int64)
     in_order = tf.sort(candidates)
     flat = tf.reshape(items, [-1])
     found = tf.searchsorted(in_order, flat, out_type=tf.int64)
     hit = tf.gather(in_order, tf.minimum(found, size - 1)) == flat
     place = tf.reshape(tf.where(hit, found, NO_PLACE), tf.shape(items))
-    return Known(place, tf.searchsorted(in_order, candidates, out_type=tf.int64))
+    return KnownPositives(place, tf.searchsorted(in_order, candidates, out_type=tf.int64))

@@ -7,14 +7,14 @@ import numpy as np
 from towers.config.features import COMPANIONS, WINDOW
 from towers.data.bags import MISSING
 from towers.data.events import Events, Int32s
-from towers.data.feature_tables import Tables
+from towers.data.feature_tables import FeatureTables
 from towers.features.cooccurrence import Companions, companions
 from towers.features.neighbour_graph import Neighbours
 from towers.features.neighbours import CooccurrenceEncoder, GraphEncoder
 from towers.model.two_tower import TwoTower
 
 
-def connect_graphs(model: TwoTower, tables: Tables, parts: Sequence[Events]) -> None:
+def connect_graphs(model: TwoTower, tables: FeatureTables, parts: Sequence[Events]) -> None:
     """Connects every encoder that pools a graph, before the first step and again before export.
 
     Args:

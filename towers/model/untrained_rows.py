@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from towers.data.blocks import blocks
 from towers.data.events import Events
-from towers.data.feature_tables import Array, Tables, clock_rows
+from towers.data.feature_tables import Array, FeatureTables, clock_rows
 from towers.data.item_ranks import counted
 from towers.model.two_tower import TwoTower
 
 
-def silence_untrained(model: TwoTower, tables: Tables, events: Events) -> None:
+def zero_untrained_rows(model: TwoTower, tables: FeatureTables, events: Events) -> None:
     """Zeroes every embedding row that none of `events` reads, in place; call it before the first step."""
     read: dict[str, NDArray[np.bool_]] = {}
     variables: dict[str, tf.Variable] = {}
@@ -34,7 +34,7 @@ def silence_untrained(model: TwoTower, tables: Tables, events: Events) -> None:
         table.assign(tf.where(read[name][:, np.newaxis], table, 0.0))
 
 
-def _read(tables: Tables, events: Events) -> dict[str, dict[str, Iterable[Array]]]:
+def _read(tables: FeatureTables, events: Events) -> dict[str, dict[str, Iterable[Array]]]:
     """The rows that examples read, in parts, by side and feature."""
     items = np.flatnonzero(counted(events.item, int(events.item.max(initial=0)) + 1))
     users = np.flatnonzero(np.diff(events.offsets))

@@ -20,7 +20,7 @@ _LEAST = {tf.bfloat16: -119, tf.float16: -14}
 _EXPONENT_BITS = 0x7F800000
 
 
-class Settled(NamedTuple):
+class RowGradient(NamedTuple):
     """A float32 gradient that holds the total for each row it touches.
 
     Attributes:
@@ -46,7 +46,7 @@ class Settled(NamedTuple):
         return tf.reduce_sum(tf.where(once, squares, 0.0))
 
 
-def settled(gradient: Gradient, variable: tf.Variable, place: tf.Variable) -> Settled:
+def sum_rows(gradient: Gradient, variable: tf.Variable, place: tf.Variable) -> RowGradient:
     """Sums a gradient per row.
 
     Args:
@@ -55,18 +55,18 @@ def settled(gradient: Gradient, variable: tf.Variable, place: tf.Variable) -> Se
         place: int64, as long as the variable; see `summed_rows`.
     """
     if not isinstance(gradient, tf.IndexedSlices):
-        return Settled(tf.cast(gradient, tf.float32))
+        return RowGradient(tf.cast(gradient, tf.float32))
     total, others = dense_part(gradient, variable.shape[0])
     if total is not None:
         total = tf.cast(total, tf.float32)
         for other in others:
             total = added_rows(total, tf.IndexedSlices(tf.cast(other.values, tf.float32), other.indices))
-        return Settled(total)
+        return RowGradient(total)
     rows = tf.cast(gradient.indices, tf.int64)
-    return Settled(*summed_rows(tf.cast(gradient.values, tf.float32), rows, place))
+    return RowGradient(*summed_rows(tf.cast(gradient.values, tf.float32), rows, place))
 
 
-def clipped(gradients: Sequence[Settled | None], norm: float) -> list[Settled | None]:
+def clipped(gradients: Sequence[RowGradient | None], norm: float) -> list[RowGradient | None]:
     """Scales all gradients by one factor so that their joint norm is at most `norm`.
 
     ``g min(1, norm / |g|)``, ``|g|^2`` the sum over all variables. `tf.clip_by_global_norm` counts a repeated row as

@@ -30,7 +30,7 @@ def fold(seed: tf.Tensor, name: str, part: int) -> tf.Tensor:
     return seed + tf.constant([signed << _LOW, part << _LOW], tf.int64)
 
 
-def turn(seed: tf.Tensor, number: tf.Tensor | int) -> tf.Tensor:
+def round_seed(seed: tf.Tensor, number: tf.Tensor | int) -> tf.Tensor:
     """The seed of one round of a folded seed. Round 0 is the seed itself; rounds stay below 2^23."""
     return seed + tf.constant([0, 1 << _ROUND], tf.int64) * tf.cast(number, tf.int64)
 
@@ -63,8 +63,8 @@ def uniforms(count: int | tf.Tensor, seed: tf.Tensor, end: float = 1.0) -> tf.Te
 
 def normals(count: int | tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Standard normal, float32 [count]. Source: Box & Muller, Annals of Mathematical Statistics 1958."""
-    radius = tf.sqrt(-2 * tf.math.log(1 - uniforms(count, turn(seed, 0))))
-    angle = (2 * math.pi) * uniforms(count, turn(seed, 1))
+    radius = tf.sqrt(-2 * tf.math.log(1 - uniforms(count, round_seed(seed, 0))))
+    angle = (2 * math.pi) * uniforms(count, round_seed(seed, 1))
     return tf.cast(radius * tf.cos(angle), tf.float32)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from towers.ops.stateless_random import turn, uniforms
+from towers.ops.stateless_random import round_seed, uniforms
 from towers.samplers.duplicates import first_copies, places, running_count
 
 Doubles = NDArray[np.float64]
@@ -65,7 +65,7 @@ def draw_distinct(noise: Any, count: int, plan: Plan, seed: tf.Tensor) -> tuple[
         number: tf.Tensor, item: tf.Tensor, found: tf.Tensor, before: tf.Tensor, last: tf.Tensor
     ) -> tuple[tf.Tensor, ...]:
         # The items found so far come before the new draws. Padding at their end repeats the first item: no effect.
-        series = tf.concat([item, noise.draw(plan.more, turn(seed, number))], axis=0)
+        series = tf.concat([item, noise.draw(plan.more, round_seed(seed, number))], axis=0)
         item, found, last = first_distinct(series, count, plan.size)
         return number + 1, item, found, before + plan.more, before + last - count
 
@@ -122,7 +122,7 @@ def race(noise: Any, count: int, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]
     outside = tf.reduce_sum(tf.where(early < top[-1], q, tf.zeros_like(q)))
     unseen = outside + tf.cumsum(tf.gather(q, item), exclusive=True, reverse=True)[:-1]
     gap = tf.math.floor(
-        tf.math.log(_inner_uniforms(count - 1, turn(seed, 1))) / tf.math.log1p(-tf.minimum(unseen, 1.0))
+        tf.math.log(_inner_uniforms(count - 1, round_seed(seed, 1))) / tf.math.log1p(-tf.minimum(unseen, 1.0))
     )
     return item, tf.cast(float(count) + tf.reduce_sum(gap), tf.float32)
 

@@ -31,18 +31,18 @@ def first_copies(item: tf.Tensor, size: int) -> tf.Tensor:
         earliest = tf.math.unsorted_segment_min(place, item, size)
         return tf.gather(earliest, item) == place
     # Items are ranks: the low bits keep frequent items apart.
-    first, open_ = _settle(item, place, tf.bitwise.bitwise_and(item, tf.constant(slots - 1, tf.int64)), slots)
+    first, open_ = _winners(item, place, tf.bitwise.bitwise_and(item, tf.constant(slots - 1, tf.int64)), slots)
 
-    def settle_more(factor: tf.Tensor, first: tf.Tensor, open_: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def next_round(factor: tf.Tensor, first: tf.Tensor, open_: tf.Tensor) -> tuple[tf.Tensor, ...]:
         mixed = tf.bitwise.right_shift(item * factor, tf.constant(12, tf.int64))
         slot = tf.bitwise.bitwise_and(mixed, tf.constant(slots - 1, tf.int64))
         # Resolved elements wait in an extra slot. It is never empty, as element 0 wins in the first round.
-        won, other = _settle(item, place, tf.where(open_, slot, tf.constant(slots, tf.int64)), slots + 1)
+        won, other = _winners(item, place, tf.where(open_, slot, tf.constant(slots, tf.int64)), slots + 1)
         return _next(factor), first | (open_ & won), open_ & other
 
     _, first, _ = tf.while_loop(
         lambda factor, first, open_: tf.reduce_any(open_),
-        settle_more,
+        next_round,
         (tf.constant(_FACTOR, tf.int64), first, open_),
         parallel_iterations=1,
     )
@@ -68,7 +68,7 @@ def running_count(mask: tf.Tensor) -> tf.Tensor:
     return tf.reshape(within + before, [-1])[:length]
 
 
-def _settle(item: tf.Tensor, place: tf.Tensor, slot: tf.Tensor, slots: int) -> tuple[tf.Tensor, tf.Tensor]:
+def _winners(item: tf.Tensor, place: tf.Tensor, slot: tf.Tensor, slots: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Which elements win their slot, and which share it with a winner of another item."""
     winner = tf.gather(tf.math.unsorted_segment_min(place, slot, slots), slot)
     return winner == place, tf.gather(item, tf.cast(winner, tf.int64)) != item

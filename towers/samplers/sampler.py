@@ -14,7 +14,7 @@ from towers.samplers.duplicates import first_copies
 from towers.samplers.noises import LearnedCounts, Noise
 
 
-class Drawn(NamedTuple):
+class SampledCandidates(NamedTuple):
     """The candidates of one batch.
 
     Attributes:
@@ -30,7 +30,7 @@ class Drawn(NamedTuple):
     mask: tf.Tensor
 
 
-class Sample(NamedTuple):
+class Draw(NamedTuple):
     """One draw, before its Q is computed.
 
     Attributes:
@@ -48,12 +48,12 @@ class NegativeSampler(tf.Module):
     """Draws the negatives of a batch.
 
     Attributes:
-        own: whether the first B candidates are the batch's own first positives, in order.
+        includes_batch: whether the first B candidates are the batch's own first positives, in order.
     """
 
-    own = False
+    includes_batch = False
 
-    def draw(self, positives: tf.Tensor, seed: tf.Tensor) -> Drawn:
+    def draw(self, positives: tf.Tensor, seed: tf.Tensor) -> SampledCandidates:
         """Draws, then counts the batch's positives if the sampler learns from them.
 
         Args:
@@ -61,7 +61,7 @@ class NegativeSampler(tf.Module):
             seed: int32 [2]; the same seed and state give the same draw.
         """
         sample = self.sample(positives, tf.cast(seed, tf.int64))
-        drawn = Drawn(
+        drawn = SampledCandidates(
             sample.item,
             tf.math.log(self.expected_count(sample.item, sample.tries)),
             tf.math.log(self.expected_count(positives, sample.tries)),
@@ -71,7 +71,7 @@ class NegativeSampler(tf.Module):
         return drawn
 
     @abstractmethod
-    def sample(self, positives: tf.Tensor, seed: tf.Tensor) -> Sample:
+    def sample(self, positives: tf.Tensor, seed: tf.Tensor) -> Draw:
         """Draws the candidates.
 
         Args:
@@ -100,7 +100,7 @@ class InBatchSampler(NegativeSampler):
         distinct: mask all but the first copy of an item: ``Q = 1 - (1 - q)^B``.
     """
 
-    own = True
+    includes_batch = True
 
     def __init__(self, counts: NDArray[np.int64], learned: bool = False, distinct: bool = False) -> None:
         super().__init__(name="in_batch")
@@ -109,11 +109,11 @@ class InBatchSampler(NegativeSampler):
         if not learned:
             self._share = tf.constant(counts / counts.sum(), tf.float32)
 
-    def sample(self, positives: tf.Tensor, seed: tf.Tensor) -> Sample:
+    def sample(self, positives: tf.Tensor, seed: tf.Tensor) -> Draw:
         """The first positive of each query."""
         item = positives[:, 0]
         mask = first_copies(item, self._size) if self._distinct else tf.ones_like(item, tf.bool)
-        return Sample(item, mask, tf.cast(tf.size(item, tf.int64), tf.float32))
+        return Draw(item, mask, tf.cast(tf.size(item, tf.int64), tf.float32))
 
     def expected_count(self, item: tf.Tensor, tries: tf.Tensor) -> tf.Tensor:
         """Q of items of any shape."""
@@ -144,14 +144,14 @@ class NoiseSampler(NegativeSampler):
         self.noise = noise
         self._count, self._plan, self._stream, self._part = count, plan, name, part
 
-    def sample(self, positives: tf.Tensor, seed: tf.Tensor) -> Sample:
+    def sample(self, positives: tf.Tensor, seed: tf.Tensor) -> Draw:
         """Draws k items."""
         own_seed = fold(seed, self._stream, self._part)
         every = tf.ones([self._count], tf.bool)
         if self._plan is None:
-            return Sample(self.noise.draw(self._count, own_seed), every, tf.constant(self._count, tf.float32))
+            return Draw(self.noise.draw(self._count, own_seed), every, tf.constant(self._count, tf.float32))
         item, tries = draw_distinct(self.noise, self._count, self._plan, own_seed)
-        return Sample(item, every, tries)
+        return Draw(item, every, tries)
 
     def expected_count(self, item: tf.Tensor, tries: tf.Tensor) -> tf.Tensor:
         """Q of items of any shape."""
@@ -177,10 +177,10 @@ class MixedSampler(NegativeSampler):
         self.parts = list(parts)
         self.own = self.parts[0].own
 
-    def sample(self, positives: tf.Tensor, seed: tf.Tensor) -> Sample:
+    def sample(self, positives: tf.Tensor, seed: tf.Tensor) -> Draw:
         """The candidates of all parts, in order."""
         samples = [part.sample(positives, seed) for part in self.parts]
-        return Sample(
+        return Draw(
             tf.concat([sample.item for sample in samples], axis=0),
             tf.concat([sample.mask for sample in samples], axis=0),
             tuple(sample.tries for sample in samples),

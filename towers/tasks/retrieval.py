@@ -24,7 +24,7 @@ from towers.losses.scores import Scores, hardest, known, log_sum_exp, mean, prod
 from towers.losses.softmax import adaptive_margin
 from towers.losses.two_terms import log_z_of
 from towers.model.two_tower import TwoTower
-from towers.samplers.sampler import Drawn, NegativeSampler
+from towers.samplers.sampler import NegativeSampler, SampledCandidates
 
 # Masks and noise of the two sides, and of positives and negatives, come from separate streams: each has its own seed.
 POSITIVES, NEGATIVES = (np.array([zlib.crc32(name) >> 1, 0], np.int32) for name in (b"positives", b"negatives"))
@@ -113,7 +113,7 @@ class Retrieval(tfrs.Model):
             liked, excluded = known(items, drawn.item, self.count), None
         logits = tf.einsum("bd,bkd->bk", query, positive) - loss.strength * drawn.log_q_positive
         own = log_sum_exp(logits, inputs.present)
-        offset, apart = -loss.strength * drawn.log_q, self.sampler.own and not loss.remove_accidental_hits
+        offset, apart = -loss.strength * drawn.log_q, self.sampler.includes_batch and not loss.remove_accidental_hits
         candidates = Candidates(vectors, offset, drawn.mask, drawn.item, excluded, liked, apart)
         negatives = softmax_losses(query, own, inputs.weight, candidates, half=self.half)
         return negatives + tf.reduce_sum(inputs.weight * (own - mean(logits, inputs.present)))
@@ -159,7 +159,7 @@ class Retrieval(tfrs.Model):
         batch = tf.shape(inputs.item)[0]
         negative = product(query * self.towers.scale(), vectors, half=self.half, transpose_b=True)
         mask = tf.broadcast_to(drawn.mask[tf.newaxis, :], tf.shape(negative))
-        if sampler.own:
+        if sampler.includes_batch:
             # The diagonal holds each query's own item.
             mask = tf.linalg.set_diag(mask, tf.zeros([batch], tf.bool))
         if loss.remove_accidental_hits:
@@ -172,14 +172,16 @@ class Retrieval(tfrs.Model):
             scores = hardest(scores, count, loss.strength)
         return scores
 
-    def _candidates(self, sampler: NegativeSampler, inputs: Batch, positive: tf.Tensor) -> tuple[Drawn, tf.Tensor]:
+    def _candidates(
+        self, sampler: NegativeSampler, inputs: Batch, positive: tf.Tensor
+    ) -> tuple[SampledCandidates, tf.Tensor]:
         """The candidates from the sampler, and their vectors [M, D]."""
         drawn = sampler.draw(inputs.item, inputs.seed)
         if self.only_own:
             return drawn, positive[:, 0]
-        others = drawn.item[tf.shape(inputs.item)[0] :] if sampler.own else drawn.item
+        others = drawn.item[tf.shape(inputs.item)[0] :] if sampler.includes_batch else drawn.item
         vectors, _ = self.towers.candidate_tower.sample(self.features_of(others), inputs.seed + NEGATIVES)
-        return drawn, tf.concat([positive[:, 0], vectors], 0) if sampler.own else vectors
+        return drawn, tf.concat([positive[:, 0], vectors], 0) if sampler.includes_batch else vectors
 
     def _supplied(self, inputs: Batch, query: tf.Tensor) -> dict[str, Any]:
         """What the loss's function takes beside scores and options; see `Loss.inputs`."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import tensorflow as tf
 
 from towers.config.sections import OptimizerConfig
-from towers.ops.row_gradients import Gradient, Settled, clipped, settled, stochastic_round
+from towers.ops.row_gradients import Gradient, RowGradient, clipped, stochastic_round, sum_rows
 from towers.training.weight_averaging import Averages
 
 Moments = list[tf.Tensor]
@@ -53,7 +53,7 @@ class Optimizer(tf.Module):
         rate = self.learning_rate * rate_share(self._settings, self._steps, self.step.read_value())
         self.step.assign_add(1)
         parts = [
-            None if gradient is None else settled(gradient, variable, place)
+            None if gradient is None else sum_rows(gradient, variable, place)
             for variable, place, gradient in zip(self.variables_in_order, self._places(), gradients, strict=True)
         ]
         if self._settings.clip_norm is not None:
@@ -76,7 +76,7 @@ class Optimizer(tf.Module):
         if self.averages is not None:
             self.averages.assign(int(self.step))
 
-    def _apply(self, number: int, part: Settled, rate: tf.Tensor) -> None:
+    def _apply(self, number: int, part: RowGradient, rate: tf.Tensor) -> None:
         """Updates one variable; reads everything before it writes, so that repeats of a row agree on its new value."""
         variable, slots = self.variables_in_order[number], self.slots[number]
         step = self.step.read_value()

@@ -141,7 +141,7 @@ class LossWatch:
         return None
 
 
-def spoilt(variables: Iterable[tf.Variable]) -> str | None:
+def not_finite(variables: Iterable[tf.Variable]) -> str | None:
     """Name of the first variable that holds NaN or infinity.
 
     A sum is finite only if no number in it is NaN or infinite: one pass over memory, and nothing is copied.

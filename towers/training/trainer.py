@@ -20,7 +20,7 @@ from towers.errors import DivergedError
 from towers.training.checkpoints import Checkpoints
 from towers.training.compile_step import compiled
 from towers.training.optimizers import build_optimizer
-from towers.training.protocols import Batches, LossWatch, Progress, SavedProgress, Task, Validation, spoilt
+from towers.training.protocols import Batches, LossWatch, Progress, SavedProgress, Task, Validation, not_finite
 
 OnStep = Callable[[int, float], None]
 OnEpoch = Callable[[dict[str, float]], None]
@@ -152,7 +152,7 @@ class Trainer:
             if save:
                 self._save()
             on_step(self.done, progress.loss_sum / progress.step if looked else math.nan)
-        self._refuse_spoilt()
+        self._refuse_not_finite()
         record = {
             "epoch": float(progress.epoch + 1),
             "loss": progress.loss_sum / steps,
@@ -182,12 +182,12 @@ class Trainer:
         )
 
     def _save(self) -> None:
-        self._refuse_spoilt()
+        self._refuse_not_finite()
         self._checkpoints.save(self.done, self.progress.best_epoch)
 
-    def _refuse_spoilt(self) -> None:
+    def _refuse_not_finite(self) -> None:
         """Refuses non-finite weights: a step with a finite loss may spoil them, and the next loss comes too late."""
-        name = spoilt(self.optimizer.variables)
+        name = not_finite(self.optimizer.variables)
         if name is not None:
             progress = self.progress
             raise DivergedError(

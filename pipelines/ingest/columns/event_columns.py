@@ -61,12 +61,12 @@ class ContextColumns:
         self._parts.clear()
         return frame
 
-    def settle(self, events: EventTable) -> None:
+    def resolve_kinds(self, events: EventTable) -> None:
         """Determines the kinds of text columns, now that all values are known, and fills `context_kinds`."""
         for column in [] if events.context is None else events.context.columns:
-            events.context_kinds[column] = self._settled(events, column)
+            events.context_kinds[column] = self._kind_of(events, column)
 
-    def _settled(self, events: EventTable, column: str) -> Kind:
+    def _kind_of(self, events: EventTable, column: str) -> Kind:
         assert events.context is not None
         values = events.context[column]
         categories = self._texts.get(column)

@@ -223,15 +223,15 @@ def test_a_recipe_at_odds_with_the_data_set_is_refused(world: Path, sections: di
 
 
 def test_features_are_derived_where_the_recipe_has_none(world: Path) -> None:
-    settled = check.run(Config(), world / "dataset").features
-    assert {name: f.kind for name, f in (settled.query or {}).items()} == {
+    resolved = check.run(Config(), world / "dataset").features
+    assert {name: f.kind for name, f in (resolved.query or {}).items()} == {
         "user_id": "id",
         "history": "history",
         "age": "numeric",
         "city": "categorical",
         "device": "categorical",
     }
-    assert {name: f.kind for name, f in (settled.candidate or {}).items()} == {
+    assert {name: f.kind for name, f in (resolved.candidate or {}).items()} == {
         "item_id": "id",
         "genres": "multi",
         "title": "categorical",
@@ -285,9 +285,9 @@ def test_the_same_seed_gives_the_same_weights(world: Path, exported: Path, tmp_p
 
 
 def test_check_shows_features_that_can_be_pasted_into_a_recipe(world: Path) -> None:
-    settled = check.run(Config(), world / "dataset")
-    pasted = parse_config(tomllib.loads(check.describe(settled)))
-    assert pasted.features == settled.features
+    resolved = check.run(Config(), world / "dataset")
+    pasted = parse_config(tomllib.loads(check.describe(resolved)))
+    assert pasted.features == resolved.features
     assert "derived from the data set" in check.describe(Config())
 
 
@@ -342,9 +342,9 @@ def test_a_finished_stage_is_not_trained_again(world: Path, tmp_path: Path, monk
 
 def test_the_run_records_what_the_data_set_was_prepared_with(world: Path, tmp_path: Path) -> None:
     prepare.run(DataConfig(min_user_events=2, split="random"), world / "events.parquet", tmp_path / "dataset")
-    settled = check.run(Config(), tmp_path / "dataset")
-    assert settled.data.min_user_events == 2
-    assert check.run(settled, tmp_path / "dataset") == settled
+    resolved = check.run(Config(), tmp_path / "dataset")
+    assert resolved.data.min_user_events == 2
+    assert check.run(resolved, tmp_path / "dataset") == resolved
 
 
 def test_derived_features_of_equal_names_are_told_apart(world: Path, tmp_path: Path) -> None:
@@ -356,8 +356,8 @@ def test_derived_features_of_equal_names_are_told_apart(world: Path, tmp_path: P
     columns = Columns(user="uid", item="item_id")
     files = {"items": tmp_path / "items.parquet"}
     prepare.run(DataConfig(columns=columns), tmp_path / "events.parquet", tmp_path / "dataset", **files)
-    settled = check.run(Config(), tmp_path / "dataset").features
-    query, candidate = settled.query or {}, settled.candidate or {}
+    resolved = check.run(Config(), tmp_path / "dataset").features
+    query, candidate = resolved.query or {}, resolved.candidate or {}
     assert {name: (f.kind, f.column) for name, f in query.items()} == {
         "user_id": ("id", None),
         "history": ("history", None),

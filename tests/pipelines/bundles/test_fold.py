@@ -11,14 +11,14 @@ from pipelines.errors import DataError
 from serving.bundle.encoder import Encoder
 from serving.bundle.reader import Bundle
 from serving.catalogue.journal import Journal
-from serving.catalogue.updates import Live
+from serving.catalogue.updates import CatalogueUpdates
 from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
 from tests.support.worlds.serving import ITEMS, copied_towers, save_towers, write_world
 
 
-def opened(path: Path, live: Live) -> Recaller:
+def opened(path: Path, live: CatalogueUpdates) -> Recaller:
     bundle = Bundle.open(path)
     recaller = Recaller(bundle, ExactIndex(bundle.item_vectors), Encoder.of_queries(bundle), live.users)
     live.attach(recaller.catalogue)
@@ -36,7 +36,7 @@ def test_a_folded_bundle_answers_as_the_old_one_with_its_changes(tmp_path: Path)
         segmented_by="country",
         popular_segments=segments,
     )
-    live = Live(Journal.open(tmp_path / "state"), Encoder.of_items)
+    live = CatalogueUpdates(Journal.open(tmp_path / "state"), Encoder.of_items)
     old = opened(tmp_path / "old", live)
     live.put(
         old.catalogue, [("new", {"group": "g1", "place": 0.9}, {"year": 7}), ("i5", {"group": "g2", "place": 2.0}, {})]
@@ -72,7 +72,7 @@ def test_without_a_journal_there_is_nothing_to_fold(tmp_path: Path) -> None:
 
 def test_a_bundle_without_items_is_none(tmp_path: Path) -> None:
     write_world(tmp_path / "old")
-    live = Live(Journal.open(tmp_path / "state"), Encoder.of_items)
+    live = CatalogueUpdates(Journal.open(tmp_path / "state"), Encoder.of_items)
     live.delete([f"i{row}" for row in range(ITEMS)])
     with pytest.raises(DataError, match="every item of it was deleted"):
         fold.run(tmp_path / "old", tmp_path / "state", tmp_path / "new")

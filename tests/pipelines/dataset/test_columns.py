@@ -103,8 +103,8 @@ def test_every_format_gives_the_same_kinds_values_and_features(made: Path, suffi
     times = data.events("train").time
     assert times is not None
     assert [list(found) for found in context["device"]] == [genres(int(t) - 1_700_000_000).split("|") for t in times]
-    settled = check.run(Config(), made / f"out-{suffix}").features
-    assert {name: each.kind for name, each in (settled.query or {}).items()} == {
+    resolved = check.run(Config(), made / f"out-{suffix}").features
+    assert {name: each.kind for name, each in (resolved.query or {}).items()} == {
         "user_id": "id",
         "history": "history",
         "occupation": "categorical",
@@ -115,7 +115,7 @@ def test_every_format_gives_the_same_kinds_values_and_features(made: Path, suffi
         "device": "multi",
         "hour_of_day": "categorical",
     }
-    assert {name: each.kind for name, each in (settled.candidate or {}).items()} == {
+    assert {name: each.kind for name, each in (resolved.candidate or {}).items()} == {
         "item_id": "id",
         "genres": "multi",
         "moods": "categorical",
@@ -275,9 +275,9 @@ def test_lists_written_as_text_come_back_from_every_format(
 
 def derived(made: Path, *overrides: str) -> dict[str, Any]:
     (made / "empty.toml").touch()
-    settled = check.run(load_config(made / "empty.toml", overrides), made / "out-csv").features
-    assert settled.changes is None
-    return {name: each.model_dump(exclude_unset=True) for name, each in (settled.query or {}).items()}
+    resolved = check.run(load_config(made / "empty.toml", overrides), made / "out-csv").features
+    assert resolved.changes is None
+    return {name: each.model_dump(exclude_unset=True) for name, each in (resolved.query or {}).items()}
 
 
 def test_an_override_changes_one_derived_feature_and_keeps_the_others(made: Path) -> None:

@@ -10,12 +10,12 @@ import pytest
 
 from pipelines.tuning.budget import Clock
 from pipelines.tuning.finals import Finalist, best_of
-from pipelines.tuning.fixed_settings import GIVEN, Fixed
+from pipelines.tuning.fixed_settings import GIVEN, FixedSettings
 from pipelines.tuning.parameters import Choice, Number
 from pipelines.tuning.recipe import text
 from pipelines.tuning.space import Family, families, sections
 from pipelines.tuning.steps import steps
-from pipelines.tuning.study import Trials, Tried
+from pipelines.tuning.study import FinishedTrial, Trials
 from pipelines.tuning.traits import Traits
 from pipelines.tuning.trial import Epoch, Run, Share, _Ended
 from towers.config.recipe import parse_config
@@ -98,7 +98,7 @@ def test_a_given_recipe_stays_and_takes_its_settings_out_of_the_search() -> None
         "model": {"dimension": 32},
         "train": {"batch_size": 512},
     }
-    fixed = Fixed(parse_config(given))
+    fixed = FixedSettings(parse_config(given))
     (family,) = fixed.families(families(traits))
     assert family.name == GIVEN
     searched = {"learning_rate", "weight_decay", "average", "dropout", "negatives", "recency", "balance"}
@@ -110,7 +110,7 @@ def test_a_given_recipe_stays_and_takes_its_settings_out_of_the_search() -> None
     assert "temperature" not in raw["model"]
     assert raw["train"]["batch_size"] == 512
     parse_config(raw)
-    full = Fixed(parse_config({"loss": {"name": "full_softmax"}}))
+    full = FixedSettings(parse_config({"loss": {"name": "full_softmax"}}))
     for family in full.families(families(traits)):
         raw = full.sections(family.name, {**family.starts[0], "negatives": 256}, traits)
         assert "sampler" not in raw
@@ -120,11 +120,11 @@ def test_a_given_recipe_stays_and_takes_its_settings_out_of_the_search() -> None
 
 def test_changes_of_derived_features_stay_as_the_recipe_has_them() -> None:
     given = {"query": {"derive": True, "age": False, "history": {"max_length": 5}}}
-    fixed = Fixed(parse_config({"features": given}))
+    fixed = FixedSettings(parse_config({"features": given}))
     (family,) = fixed.families(families(TRAITS[3]))
-    settled = parse_config(fixed.sections(family.name, family.starts[0], TRAITS[3]))
-    assert settled.features == parse_config({"features": given}).features
-    assert settled.features.changes == {"query": {"age": False, "history": {"max_length": 5}}}
+    resolved = parse_config(fixed.sections(family.name, family.starts[0], TRAITS[3]))
+    assert resolved.features == parse_config({"features": given}).features
+    assert resolved.features.changes == {"query": {"age": False, "history": {"max_length": 5}}}
 
 
 def test_the_median_of_the_trials_before_prunes_at_equal_cost(tmp_path: Path) -> None:
@@ -135,16 +135,16 @@ def test_the_median_of_the_trials_before_prunes_at_equal_cost(tmp_path: Path) ->
     for number, done in enumerate([run_of(0.1, 0.1), run_of(*[0.2] * 8), run_of(0.3, 0.4, every=4.0)], start=1):
         trial, _, point = trials.ask("f", {"a": number}, "start")
         assert point == {"a": number}
-        assert not trials.behind(trial, done, share=8.0)  # nothing to compare it with
+        assert not trials.falls_behind(trial, done, share=8.0)  # nothing to compare it with
         assert trials.tell(trial, done, share=8.0).finished
     trial, _, _ = trials.ask("f", {"a": 4}, "start")
     slow = run_of(0.05, 0.05, 0.05, 0.15)
-    assert not trials.behind(trial, Run(slow.epochs[:2]), share=8.0)  # too early to tell
-    assert trials.behind(trial, slow, share=8.0)  # 0.15 < 0.2, the median of 0.1, 0.2 and 0.3 at 4 s
+    assert not trials.falls_behind(trial, Run(slow.epochs[:2]), share=8.0)  # too early to tell
+    assert trials.falls_behind(trial, slow, share=8.0)  # 0.15 < 0.2, the median of 0.1, 0.2 and 0.3 at 4 s
     ended = trials.tell(trial, Run(slow.epochs, "pruned", "others were better"), share=8.0)
     assert not ended.finished
     trial, _, _ = trials.ask("f", None, "sampled")
-    assert not trials.behind(trial, run_of(0.22, 0.22, 0.22, 0.22), share=8.0)
+    assert not trials.falls_behind(trial, run_of(0.22, 0.22, 0.22, 0.22), share=8.0)
     trials.tell(trial, Run((), "diverged", "why"), share=8.0)
     assert [each.run.value for each in trials.ranked()] == [0.4, 0.2, 0.1]
     assert [each.run.end for each in trials.all()] == ["converged"] * 3 + ["pruned", "diverged"]
@@ -173,7 +173,7 @@ def test_a_training_ends_before_an_epoch_for_which_there_is_no_room(tmp_path: Pa
     Share(10.0, clock).refuse(run_of(0.1, 0.2, every=3.0))  # 6 s, and 3 more
     assert end(run_of(0.1, 0.2, 0.3, every=3.0), Share(10.0, clock)) == "share"
     assert end(run_of(0.1, every=200.0), Share(1_000.0, clock)) == "budget"
-    assert end(run_of(0.1), Share(10.0, clock, behind=lambda run: True)) == "pruned"
+    assert end(run_of(0.1), Share(10.0, clock, falls_behind=lambda run: True)) == "pruned"
     Share(10.0, clock).refuse_slow(9.0)
     with pytest.raises(_Ended, match="an epoch takes about 11 s, and there are 10 s for all"):
         Share(10.0, clock).refuse_slow(11.0)
@@ -189,7 +189,7 @@ def test_the_clock_counts_the_processes_before(tmp_path: Path) -> None:
 
 
 def test_a_finalist_is_as_good_as_the_mean_of_its_seeds() -> None:
-    tried = Tried(0, "ids", {}, "start", run_of(0.1), finished=True)
+    tried = FinishedTrial(0, "ids", {}, "start", run_of(0.1), finished=True)
     one = Finalist(tried, 0, (run_of(0.1, 0.5, 0.2), run_of(0.3, 0.2, 0.6, 0.9)))
     assert one.curve == pytest.approx([0.2, 0.35, 0.4])
     assert (one.best_epoch, one.value, one.rising) == (3, pytest.approx(0.4), False)
@@ -202,7 +202,7 @@ def test_a_finalist_is_as_good_as_the_mean_of_its_seeds() -> None:
 
 def test_the_best_finalist_is_better_on_the_seeds_that_others_have_too() -> None:
     def finalist(number: int, *values: float) -> Finalist:
-        tried = Tried(number, "ids", {}, "start", run_of(0.1), finished=True)
+        tried = FinishedTrial(number, "ids", {}, "start", run_of(0.1), finished=True)
         return Finalist(tried, 0, tuple(map(run_of, values)))
 
     # Trials 1 and 2 got a second seed; for trial 3, which is far better, there was no time left.
@@ -240,5 +240,5 @@ def test_a_recipes_text_reads_back_as_its_settings() -> None:
 
 def test_what_cannot_be_fixed_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"train\.choose_epoch"):
-        Fixed(parse_config({"train": {"choose_epoch": False}}))
-    assert Fixed(None).raw == {}
+        FixedSettings(parse_config({"train": {"choose_epoch": False}}))
+    assert FixedSettings(None).raw == {}

@@ -19,7 +19,7 @@ from serving.errors import BundleError
 from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
 from serving.recall.self_test import open_probed
-from serving.service.active_bundles import Generations
+from serving.service.active_bundles import ActiveBundles
 from tests.serving.bundle.test_reader_and_writer import vouch
 from tests.support.worlds.serving import DIMENSION, FEATURES, ITEM_FEATURES, copied_towers, save_towers, write_world
 
@@ -74,9 +74,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def running(root: Path) -> Generations[Recaller]:
+def running(root: Path) -> ActiveBundles[Recaller]:
     (root / "active.json").write_text('{"active": "good"}')
-    running = Generations(root, open_probed)
+    running = ActiveBundles(root, open_probed)
     running.open_first()
     return running
 
@@ -85,7 +85,7 @@ def name_active(root: Path, name: str) -> None:
     (root / "active.json").write_text(json.dumps({"active": name}))
 
 
-def look(running: Generations[Recaller], spoil: Callable[[Path], object]) -> None:
+def look(running: ActiveBundles[Recaller], spoil: Callable[[Path], object]) -> None:
     """Spoils a copy of the good bundle, names it active, and has the service look."""
     bundle = running.path / "spoilt"
     shutil.rmtree(bundle, ignore_errors=True)
@@ -95,7 +95,7 @@ def look(running: Generations[Recaller], spoil: Callable[[Path], object]) -> Non
     assert running.check() is not None
 
 
-def refused(running: Generations[Recaller], spoil: Callable[[Path], object]) -> str:
+def refused(running: ActiveBundles[Recaller], spoil: Callable[[Path], object]) -> str:
     """Why a spoilt bundle is refused. The good one answers as before."""
     before = running.active
     look(running, spoil)
@@ -142,7 +142,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_each_damaged_file_is_refused_with_path_and_reason(running: Generations[Recaller], damage: str) -> None:
+def test_each_damaged_file_is_refused_with_path_and_reason(running: ActiveBundles[Recaller], damage: str) -> None:
     spoil, words = DAMAGES[damage]
     tried = 0
     for name in names(running.path / "good"):
@@ -207,7 +207,7 @@ VOUCHED: dict[str, tuple[Callable[[Path], None], str]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", VOUCHED)
 def test_parts_of_another_version_are_refused_even_where_the_digests_fit(
-    running: Generations[Recaller], name: str
+    running: ActiveBundles[Recaller], name: str
 ) -> None:
     spoil, reason = VOUCHED[name]
     with pytest.raises(BundleError, match=reason) as caught:
@@ -217,7 +217,7 @@ def test_parts_of_another_version_are_refused_even_where_the_digests_fit(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("inside", ["query_tower", "index", "item_vectors.npy", "manifest.json"])
-def test_a_link_out_of_the_bundle_is_refused(running: Generations[Recaller], inside: str) -> None:
+def test_a_link_out_of_the_bundle_is_refused(running: ActiveBundles[Recaller], inside: str) -> None:
     def spoil(bundle: Path) -> None:
         elsewhere = bundle.parent.parent / f"elsewhere {inside}"
         (bundle / inside).rename(elsewhere)
@@ -227,7 +227,7 @@ def test_a_link_out_of_the_bundle_is_refused(running: Generations[Recaller], ins
 
 
 @pytest.mark.slow
-def test_a_whole_bundle_of_another_dimension_takes_over(running: Generations[Recaller]) -> None:
+def test_a_whole_bundle_of_another_dimension_takes_over(running: ActiveBundles[Recaller]) -> None:
     assert running.active.opened.bundle.manifest.dimension == DIMENSION
     name_active(running.path, "wide")
     running.check()
@@ -254,7 +254,7 @@ class Trap:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", [0, 2, pickle.HIGHEST_PROTOCOL])
-def test_no_pickle_is_ever_read(running: Generations[Recaller], tmp_path: Path, protocol: int) -> None:
+def test_no_pickle_is_ever_read(running: ActiveBundles[Recaller], tmp_path: Path, protocol: int) -> None:
     """In place of each file, and beside them, with fitting digests: refused, or nothing but bytes."""
     sprung = tmp_path / "sprung"
     trap = pickle.dumps(Trap(sprung), protocol)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from serving.bundle.reader import Bundle
 from serving.catalogue.catalogue import Wanted
 from serving.catalogue.overlay import Change
-from serving.catalogue.user_events import LiveUsers
+from serving.catalogue.user_events import UserEvents
 from serving.errors import RequestError
 from serving.recall.query import Diversity, RecallQuery
 from serving.recall.recaller import Recaller
@@ -192,7 +192,7 @@ def test_similar_items_leave_themselves_out(bundle: Bundle) -> None:
 
 
 def test_live_events_are_seen_and_are_history(bundle: Bundle) -> None:
-    users = LiveUsers()
+    users = UserEvents()
     recaller = Recaller(bundle, ExactIndex(bundle.item_vectors), ArithmeticEncoder(), users)
     users.apply([(2, "stranger", "i7", 20), (1, "stranger", "i3", 10), (3, "u5", "i9", 5)])
     stranger = recaller.recall(RecallQuery(user_id="stranger", k=2))

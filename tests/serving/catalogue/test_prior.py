@@ -12,7 +12,7 @@ from serving.bundle.manifest import PriorInfo
 from serving.bundle.reader import Bundle
 from serving.catalogue.catalogue import Wanted
 from serving.catalogue.journal import Journal, UserEvent
-from serving.catalogue.updates import Live
+from serving.catalogue.updates import CatalogueUpdates
 from serving.errors import BundleError
 from serving.recall.loading import open_index
 from serving.recall.query import RecallQuery
@@ -33,10 +33,10 @@ def write(path: Path, towers: Path) -> Bundle:
 
 
 @pytest.fixture
-def live(tmp_path: Path) -> tuple[Recaller, Live]:
+def live(tmp_path: Path) -> tuple[Recaller, CatalogueUpdates]:
     save_towers(tmp_path / "towers")
     bundle = write(tmp_path / "bundle", tmp_path / "towers")
-    changes = Live(Journal.open(tmp_path / "state"), Encoder.of_items)
+    changes = CatalogueUpdates(Journal.open(tmp_path / "state"), Encoder.of_items)
     recaller = Recaller(bundle, open_index(bundle), Encoder.of_queries(bundle), changes.users)
     changes.attach(recaller.catalogue)
     return recaller, changes
@@ -53,14 +53,14 @@ def score(vector: np.ndarray, group: int, now: float, past: float) -> float:
     return float(vector[group] + vector[7]) + 0.4 * now - 0.2 * past
 
 
-def test_every_item_has_its_own_prior(live: tuple[Recaller, Live]) -> None:
+def test_every_item_has_its_own_prior(live: tuple[Recaller, CatalogueUpdates]) -> None:
     found = scores(live[0], 2)
     for row in range(ITEMS):
         wanted = score(item_vectors()[row], 2, *SHARES[row].tolist())
         assert found[f"i{row}"] == pytest.approx(wanted, abs=1e-5)
 
 
-def test_a_new_item_has_the_prior_of_new_items_until_it_is_taken(live: tuple[Recaller, Live]) -> None:
+def test_a_new_item_has_the_prior_of_new_items_until_it_is_taken(live: tuple[Recaller, CatalogueUpdates]) -> None:
     recaller, changes = live
     changes.put(
         recaller.catalogue, [("new", {"group": "g1", "place": 0.5}, {}), ("i5", {"group": "g1", "place": 0.25}, {})]
@@ -80,7 +80,7 @@ def test_a_new_item_has_the_prior_of_new_items_until_it_is_taken(live: tuple[Rec
     assert scores(recaller, 1)["i5"] == pytest.approx(score(changed, 1, *SHARES[5].tolist()), abs=1e-5)
 
 
-def test_one_taking_does_not_make_a_new_item_less_than_new(live: tuple[Recaller, Live]) -> None:
+def test_one_taking_does_not_make_a_new_item_less_than_new(live: tuple[Recaller, CatalogueUpdates]) -> None:
     recaller, changes = live
     changes.put(recaller.catalogue, [("new", {"group": "g1", "place": 0.5}, {})])
     before = scores(recaller, 1)["new"]
@@ -89,7 +89,7 @@ def test_one_taking_does_not_make_a_new_item_less_than_new(live: tuple[Recaller,
     assert scores(recaller, 1)["new"] > before
 
 
-def test_a_fold_moves_the_prior_by_the_events_since(live: tuple[Recaller, Live], tmp_path: Path) -> None:
+def test_a_fold_moves_the_prior_by_the_events_since(live: tuple[Recaller, CatalogueUpdates], tmp_path: Path) -> None:
     recaller, changes = live
     changes.put(recaller.catalogue, [("new", {"group": "g1", "place": 0.5}, {})])
     changes.add_events([UserEvent(f"e{n}", f"s{n}", "new" if n % 2 else "i7", n) for n in range(8)])
@@ -109,7 +109,7 @@ def test_a_fold_moves_the_prior_by_the_events_since(live: tuple[Recaller, Live],
     np.testing.assert_array_equal(twice, folded.item_prior, "no event counts twice")
 
 
-def test_a_fold_leaves_out_what_the_prior_has_counted(live: tuple[Recaller, Live], tmp_path: Path) -> None:
+def test_a_fold_leaves_out_what_the_prior_has_counted(live: tuple[Recaller, CatalogueUpdates], tmp_path: Path) -> None:
     _, changes = live
     changes.add_events([UserEvent("before", "s", "i7", 500), UserEvent("since", "t", "i8", 501)])
     towers = copied_towers(tmp_path / "towers")
@@ -121,7 +121,7 @@ def test_a_fold_leaves_out_what_the_prior_has_counted(live: tuple[Recaller, Live
     assert folded.popular_counts[folded.item_rows["i8"]] == COUNTS[8] + WEIGHT
 
 
-def test_popular_items_are_those_of_the_counts(live: tuple[Recaller, Live]) -> None:
+def test_popular_items_are_those_of_the_counts(live: tuple[Recaller, CatalogueUpdates]) -> None:
     recalled = live[0].recall(RecallQuery(k=5))
     order = np.argsort(-COUNTS, kind="stable")[:5]
     assert recalled.source == "popular"

@@ -13,7 +13,7 @@ from serving.bundle.manifest import LiveInfo
 from serving.bundle.reader import Bundle
 from serving.catalogue.journal import Journal, UserEvent
 from serving.catalogue.journal_file import JournalError
-from serving.catalogue.updates import Live
+from serving.catalogue.updates import CatalogueUpdates
 from serving.errors import RequestError
 from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
@@ -48,8 +48,8 @@ def opened(path: Path, **changes: Any) -> Recaller:
     return Recaller(bundle, ExactIndex(bundle.item_vectors), ArithmeticEncoder())
 
 
-def worker(tmp_path: Path, recaller: Recaller) -> Live:
-    live = Live(Journal.open(tmp_path / "state"), lambda bundle: GroupEncoder())
+def worker(tmp_path: Path, recaller: Recaller) -> CatalogueUpdates:
+    live = CatalogueUpdates(Journal.open(tmp_path / "state"), lambda bundle: GroupEncoder())
     recaller.planner.users = live.users
     live.attach(recaller.catalogue)
     return live
@@ -104,7 +104,7 @@ def test_an_item_of_which_the_next_model_learnt_nothing_stays_as_that_has_it(tmp
     live = worker(tmp_path, first)
     live.put(first.catalogue, [("i2", {"group": "g3", "place": 5.0}, {}), ("new", {"group": "g3", "place": 6.0}, {})])
     assert live.journal is not None
-    later = Live(live.journal, lambda bundle: NothingLearnt())
+    later = CatalogueUpdates(live.journal, lambda bundle: NothingLearnt())
     other = opened(tmp_path / "first")
     later.attach(other.catalogue)
     assert best(other, 2) == ["i2"] and "new" not in best(other, 3, 70)
@@ -156,7 +156,7 @@ def test_events_count_once_and_are_seen_by_every_worker(tmp_path: Path) -> None:
 
 def test_without_a_journal_nothing_is_taken_in(tmp_path: Path) -> None:
     recaller = opened(tmp_path / "bundle")
-    live = Live(None, lambda bundle: GroupEncoder())
+    live = CatalogueUpdates(None, lambda bundle: GroupEncoder())
     live.attach(recaller.catalogue)
     assert not live.refresh()
     for change in (lambda: live.delete(["i1"]), lambda: live.add_events([UserEvent("e", "u", "i", 0)])):
@@ -208,7 +208,7 @@ def test_changes_go_on_while_a_bundle_that_opens_takes_in_the_journal(tmp_path: 
 
     live = worker(tmp_path, first)
     live.put(first.catalogue, [("before", {"group": "g1", "place": 5.0}, {})])
-    slow = Live(live.journal, lambda bundle: Slow() if bundle is second.bundle else GroupEncoder())
+    slow = CatalogueUpdates(live.journal, lambda bundle: Slow() if bundle is second.bundle else GroupEncoder())
     slow.attach(first.catalogue)
     attaching = threading.Thread(target=slow.attach, args=(second.catalogue,))
     attaching.start()

@@ -307,7 +307,7 @@ def test_a_reload_that_fails_or_lasts_holds_up_no_other_look(
         checks.append(refreshed.wait(10))
 
     monkeypatch.setattr(service_module, "LOOK_S", 0.001)
-    monkeypatch.setattr(service.generations, "check", check)
+    monkeypatch.setattr(service.active_bundles, "check", check)
     monkeypatch.setattr(service.live, "refresh", lambda: refreshed.set() if opening.is_set() else None)
 
     async def watch() -> bool:
@@ -333,7 +333,7 @@ def test_writes_and_reloads_use_up_no_threads_of_others(
         async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://x") as web:
             service, free = app.state.service, threading.Event()
             monkeypatch.setattr(service.live, "delete", lambda _: int(free.wait(30)))
-            monkeypatch.setattr(service.generations, "check", lambda: free.wait(30) and None)
+            monkeypatch.setattr(service.active_bundles, "check", lambda: free.wait(30) and None)
             waiting = [asyncio.create_task(web.delete("/items/i1")) for _ in range(50)]
             waiting += [asyncio.create_task(web.post("/admin/reload")) for _ in range(50)]
             await asyncio.sleep(0.1)

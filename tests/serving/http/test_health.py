@@ -19,7 +19,7 @@ from serving.http.app import create_app
 from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
 from serving.search.index import Floats, Rows
-from serving.service.recall_monitor import Watched
+from serving.service.recall_monitor import SampledIndex
 from serving.settings import Settings
 from tests.support.worlds.serving import ArithmeticEncoder, write_world
 
@@ -91,13 +91,13 @@ def test_not_ready_where_a_search_fails(
     client: TestClient, role: str, raises: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR)
-    generation = getattr(client.app.state.service.generations, role)
-    whole = generation.opened.catalogue.index
-    generation.opened.catalogue.index = broken = Broken(raises=raises)
+    active = getattr(client.app.state.service.active_bundles, role)
+    whole = active.opened.catalogue.index
+    active.opened.catalogue.index = broken = Broken(raises=raises)
     assert ready(client) == (503, "not_ready")
     assert broken.asked == 1 and ("the file went away" in caplog.text) is raises
     assert client.get("/healthz").status_code == 200
-    generation.opened.catalogue.index = whole
+    active.opened.catalogue.index = whole
     assert ready(client) == (200, None)
 
 
@@ -120,25 +120,25 @@ def test_one_search_answers_all_probes_of_a_moment(
     client: TestClient, monkeypatch: pytest.MonkeyPatch, held_s: float, searches: int
 ) -> None:
     monkeypatch.setattr(health, "HELD_S", held_s)
-    generations = client.app.state.service.generations
+    active_bundles = client.app.state.service.active_bundles
     indexes = []
-    for generation in (generations.active, generations.canary):
-        opened = generation.opened
+    for active in (active_bundles.active, active_bundles.canary):
+        opened = active.opened
         opened.catalogue.index = index = Counting(opened.bundle.item_vectors)
         indexes.append(index)
     assert {ready(client) for _ in range(5)} == {(200, None)}
     assert [index.asked for index in indexes] == [searches, searches]
     # What is held says nothing of an index that takes the place of this one, or of a stop.
-    generations.canary.opened.catalogue.index = Broken(raises=False)
+    active_bundles.canary.opened.catalogue.index = Broken(raises=False)
     assert ready(client) == (503, "not_ready")
     client.app.state.drain.begun = True
     assert ready(client) == (503, "stopping")
 
 
 def test_probes_at_one_time_share_a_search(client: TestClient) -> None:
-    opened = client.app.state.service.generations.active.opened
+    opened = client.app.state.service.active_bundles.active.opened
     opened.catalogue.index = index = Counting(opened.bundle.item_vectors, open_at_once=False)
-    service = SimpleNamespace(generations=SimpleNamespace(answering={"active": SimpleNamespace(opened=opened)}))
+    service = SimpleNamespace(active_bundles=SimpleNamespace(answering={"active": SimpleNamespace(opened=opened)}))
     state = SimpleNamespace(service=service, drain=SimpleNamespace(begun=False))
     request: Any = SimpleNamespace(app=SimpleNamespace(state=state))
 
@@ -158,8 +158,8 @@ def test_probes_at_one_time_share_a_search(client: TestClient) -> None:
 
 
 def test_a_probe_is_no_query_of_which_the_recall_is_told(client: TestClient) -> None:
-    opened = client.app.state.service.generations.active.opened
-    opened.catalogue.index = watched = Watched(ExactIndex(opened.bundle.item_vectors))
+    opened = client.app.state.service.active_bundles.active.opened
+    opened.catalogue.index = watched = SampledIndex(ExactIndex(opened.bundle.item_vectors))
     query = opened.bundle.item_vectors[3:4]
     watched.search(query, 2)
     assert ready(client) == (200, None)

@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from serving.http.request_log import Observed
+from serving.http.request_log import RequestLog
 from serving.protocol.shutdown import Drain
 from serving.settings import Settings
 from serving.telemetry import metrics
@@ -51,7 +51,7 @@ async def teapot(_: Request) -> Response:
 def client(**settings: Any) -> TestClient:
     routes = [Route(f"/{each.__name__}", each) for each in (fine, broken, half, slow, teapot)]
     app = Starlette(routes=[*routes, Route("/things/{name:path}", fine)])
-    app.add_middleware(Observed, settings=Settings(bundle=Path("unused"), **settings), drain=Drain(0))
+    app.add_middleware(RequestLog, settings=Settings(bundle=Path("unused"), **settings), drain=Drain(0))
     return TestClient(app, raise_server_exceptions=False)
 
 
@@ -151,7 +151,7 @@ def test_a_stop_that_cuts_a_request_off_counts_it() -> None:
     before = Exposed(metrics.exposition()[0].decode()).sum("towers_requests_in_flight")
     labels = {"route": "unknown", "method": "GET", "status": "503"}
     counted = Exposed(metrics.exposition()[0].decode()).sum("towers_requests_total", **labels)
-    asyncio.run(cut(Observed(waits, Settings(bundle=Path("unused")), Drain(0))))
+    asyncio.run(cut(RequestLog(waits, Settings(bundle=Path("unused")), Drain(0))))
     after = Exposed(metrics.exposition()[0].decode())
     assert after.sum("towers_requests_in_flight") == before
     assert after.sum("towers_requests_total", **labels) == counted + 1

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from starlette.applications import Starlette
 
-from serving.http.request_log import Observed
+from serving.http.request_log import RequestLog
 from serving.protocol.exchange import AT_ONCE, Exchanges
 from serving.protocol.limits import Limits
 from serving.protocol.shutdown import Drain
@@ -249,7 +249,7 @@ def test_each_timeout_is_logged_under_its_own_id() -> None:
 
     async def main() -> None:
         settings = Settings(bundle=Path("none"), request_timeout_s=0.05)
-        inside = Observed(Limits(slow, settings), settings, Drain(0))
+        inside = RequestLog(Limits(slow, settings), settings, Drain(0))
         await asyncio.gather(*(asked(inside, "/x", [], name) for name in names))
 
     lines = Lines()

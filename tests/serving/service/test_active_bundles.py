@@ -14,7 +14,7 @@ import pytest
 from serving.bundle.versions import Versions
 from serving.errors import BundleError
 from serving.service import active_bundles
-from serving.service.active_bundles import Generations
+from serving.service.active_bundles import ActiveBundles
 from tests.support.worlds.serving import write_world
 
 
@@ -69,8 +69,8 @@ def opener() -> Opener:
 
 
 @pytest.fixture
-def running(versions: Versions, opener: Opener) -> Generations[Opened]:
-    running = Generations(versions.root, opener)
+def running(versions: Versions, opener: Opener) -> ActiveBundles[Opened]:
+    running = ActiveBundles(versions.root, opener)
     running.open_first()
     return running
 
@@ -82,7 +82,7 @@ def rewrite(path: Path) -> None:
 
 
 def test_what_is_activated_answers_after_the_next_check(
-    versions: Versions, running: Generations[Opened], opener: Opener
+    versions: Versions, running: ActiveBundles[Opened], opener: Opener
 ) -> None:
     assert (running.active.name, running.pick("u").opened.name) == ("a", "a")
     assert running.check() is None
@@ -98,7 +98,7 @@ def test_what_is_activated_answers_after_the_next_check(
 
 @pytest.mark.parametrize("error", [BundleError("b: bad"), ZeroDivisionError("bad"), MemoryError("bad")])
 def test_a_bad_bundle_is_refused_once_and_the_old_one_goes_on(
-    versions: Versions, running: Generations[Opened], opener: Opener, error: Exception
+    versions: Versions, running: ActiveBundles[Opened], opener: Opener, error: Exception
 ) -> None:
     old = running.active
     (versions.root / "b" / "bad").touch()
@@ -114,7 +114,7 @@ def test_a_bad_bundle_is_refused_once_and_the_old_one_goes_on(
 
 @pytest.mark.parametrize("what", ["active.json", "b/manifest.json"])
 def test_a_refused_bundle_is_tried_again_when_it_or_active_json_is_written_anew(
-    versions: Versions, running: Generations[Opened], opener: Opener, what: str
+    versions: Versions, running: ActiveBundles[Opened], opener: Opener, what: str
 ) -> None:
     (versions.root / "b" / "bad").touch()
     versions.activate("b")
@@ -130,7 +130,7 @@ def test_a_refused_bundle_is_tried_again_when_it_or_active_json_is_written_anew(
 
 
 def test_in_short_an_unforeseen_exception_is_only_its_type(
-    versions: Versions, running: Generations[Opened], opener: Opener
+    versions: Versions, running: ActiveBundles[Opened], opener: Opener
 ) -> None:
     def by_a_library(path: Path) -> Exception:
         error = BundleError(f"{path}: probe failed: KeyError: 'u7'")
@@ -151,7 +151,7 @@ def test_in_short_an_unforeseen_exception_is_only_its_type(
         assert running.refused["b"].startswith(f"{path}: {short}")
 
 
-def test_naming_a_mended_bundle_again_is_enough(versions: Versions, running: Generations[Opened]) -> None:
+def test_naming_a_mended_bundle_again_is_enough(versions: Versions, running: ActiveBundles[Opened]) -> None:
     (versions.root / "b" / "bad").touch()
     versions.activate("b")
     running.check()
@@ -161,7 +161,7 @@ def test_naming_a_mended_bundle_again_is_enough(versions: Versions, running: Gen
     assert running.active.name == "b"
 
 
-def test_a_bundle_no_longer_wanted_is_no_longer_refused(versions: Versions, running: Generations[Opened]) -> None:
+def test_a_bundle_no_longer_wanted_is_no_longer_refused(versions: Versions, running: ActiveBundles[Opened]) -> None:
     (versions.root / "b" / "bad").touch()
     versions.activate("b")
     running.check()
@@ -170,7 +170,7 @@ def test_a_bundle_no_longer_wanted_is_no_longer_refused(versions: Versions, runn
     assert running.refused == {} and running.active.name == "a"
 
 
-def test_the_same_name_written_anew_is_opened_anew(versions: Versions, running: Generations[Opened]) -> None:
+def test_the_same_name_written_anew_is_opened_anew(versions: Versions, running: ActiveBundles[Opened]) -> None:
     old = running.active
     rewrite(versions.root / "a" / "manifest.json")
     assert running.check() == "a answers now, after a"
@@ -182,7 +182,7 @@ def test_the_same_name_written_anew_is_opened_anew(versions: Versions, running: 
 
 @pytest.mark.parametrize("content", ["", '{"active": "b', '{"active": "../b"}', "[]", '{"active": "a", "canary": 1}'])
 def test_a_damaged_active_json_changes_nothing(
-    versions: Versions, running: Generations[Opened], opener: Opener, content: str
+    versions: Versions, running: ActiveBundles[Opened], opener: Opener, content: str
 ) -> None:
     whole = versions.file.read_text()
     versions.file.write_text(content)
@@ -195,7 +195,7 @@ def test_a_damaged_active_json_changes_nothing(
     assert running.refused == {} and opener.calls == ["a"]
 
 
-def test_a_link_by_hand_is_refused(versions: Versions, running: Generations[Opened], tmp_path: Path) -> None:
+def test_a_link_by_hand_is_refused(versions: Versions, running: ActiveBundles[Opened], tmp_path: Path) -> None:
     (versions.root / "b").rename(tmp_path / "elsewhere")
     (versions.root / "b").symlink_to(tmp_path / "elsewhere")
     versions.file.write_text(json.dumps({"active": "b"}))
@@ -205,7 +205,7 @@ def test_a_link_by_hand_is_refused(versions: Versions, running: Generations[Open
 
 def test_a_service_does_not_start_without_its_bundle(versions: Versions, opener: Opener) -> None:
     (versions.root / "a" / "bad").touch()
-    running = Generations(versions.root, opener)
+    running = ActiveBundles(versions.root, opener)
     with pytest.raises(BundleError, match="a: bad"):
         running.open_first()
     with pytest.raises(RuntimeError, match="open_first"):
@@ -213,17 +213,17 @@ def test_a_service_does_not_start_without_its_bundle(versions: Versions, opener:
     (versions.root / "a" / "bad").unlink()
     versions.set_canary("b", 1.0)
     (versions.root / "b" / "bad").touch()
-    running = Generations(versions.root, opener)
+    running = ActiveBundles(versions.root, opener)
     running.open_first()
     assert running.pick("u").name == "a" and list(running.refused) == ["b"]
     shutil.rmtree(versions.root)
     with pytest.raises(BundleError, match="no such directory"):
-        Generations(versions.root, opener).open_first()
+        ActiveBundles(versions.root, opener).open_first()
 
 
 def test_a_single_bundle_is_opened_and_opened_anew_when_it_is_replaced(versions: Versions, opener: Opener) -> None:
     bundle = versions.root / "c"
-    running = Generations(bundle, opener)
+    running = ActiveBundles(bundle, opener)
     running.open_first()
     assert running.active.name == "c" and running.check() is None
     versions.activate("b")
@@ -237,7 +237,7 @@ def test_a_single_bundle_is_opened_and_opened_anew_when_it_is_replaced(versions:
     assert running.refused == {}
 
 
-def share_of(running: Generations[Opened], users: list[str]) -> set[str]:
+def share_of(running: ActiveBundles[Opened], users: list[str]) -> set[str]:
     return {user for user in users if running.pick(user).name != running.active.name}
 
 
@@ -245,7 +245,7 @@ USERS = [f"user {number} é" for number in range(5_000)]
 
 
 def test_a_canary_answers_its_share_and_each_user_always_the_same(
-    versions: Versions, running: Generations[Opened], opener: Opener
+    versions: Versions, running: ActiveBundles[Opened], opener: Opener
 ) -> None:
     versions.set_canary("b", 0.05)
     assert running.check() == "canary b for 5.00% of the users"
@@ -259,7 +259,7 @@ def test_a_canary_answers_its_share_and_each_user_always_the_same(
         if int(hashlib.blake2b(f"b\0{user}".encode(), digest_size=8).hexdigest(), 16) / 2**64 < 0.05
     }
     assert small == expected
-    again = Generations(versions.root, opener)
+    again = ActiveBundles(versions.root, opener)
     again.open_first()
     assert share_of(again, USERS) == small
     versions.set_canary("b", 0.2)
@@ -279,7 +279,7 @@ def test_a_canary_answers_its_share_and_each_user_always_the_same(
 
 
 def test_a_canary_that_becomes_active_is_not_opened_twice(
-    versions: Versions, running: Generations[Opened], opener: Opener
+    versions: Versions, running: ActiveBundles[Opened], opener: Opener
 ) -> None:
     versions.set_canary("b", 0.5)
     running.check()
@@ -289,7 +289,7 @@ def test_a_canary_that_becomes_active_is_not_opened_twice(
     assert running.active is canary and opener.calls == ["a", "b"]
 
 
-def test_a_bad_canary_gets_no_users(versions: Versions, running: Generations[Opened]) -> None:
+def test_a_bad_canary_gets_no_users(versions: Versions, running: ActiveBundles[Opened]) -> None:
     versions.set_canary("b", 1.0)
     running.check()
     (versions.root / "c" / "bad").touch()
@@ -299,7 +299,7 @@ def test_a_bad_canary_gets_no_users(versions: Versions, running: Generations[Ope
 
 
 def test_what_no_request_uses_is_given_back(
-    versions: Versions, running: Generations[Opened], monkeypatch: pytest.MonkeyPatch
+    versions: Versions, running: ActiveBundles[Opened], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trimmed: list[bool] = []
     gc.disable()  # Only the collection that is under test may find the cycle.
@@ -335,7 +335,7 @@ def test_answers_never_stop_while_bundles_change_and_one_thread_checks_at_a_time
         inside -= 1
         return Opened(path)
 
-    running = Generations(versions.root, slow)
+    running = ActiveBundles(versions.root, slow)
     running.open_first()
 
     def repeat(act: Callable[[], object]) -> None:

@@ -12,7 +12,7 @@ from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
 from serving.search.index import Floats, Rows
 from serving.service import recall_monitor
-from serving.service.recall_monitor import Sample, Watched, found
+from serving.service.recall_monitor import SampledIndex, SampledQuery, found
 from serving.service.service import Service
 from serving.settings import Settings
 from serving.telemetry import metrics
@@ -43,7 +43,7 @@ def test_found_is_the_share_of_the_exact_answer(
     monkeypatch.setattr(recall_monitor, "BLOCK_ITEMS", 64)  # Four blocks, the last one short.
     vectors = np.random.default_rng(3).normal(size=(230, 6)).astype(np.float32)
     query = np.random.default_rng(4).normal(size=(1, 6)).astype(np.float32)
-    watched = Watched(Forgetful(vectors))
+    watched = SampledIndex(Forgetful(vectors))
     vectors[[5, 64, 229]] = 9 * query  # The excluded rows would be among the best.
     watched.search(query, k, None if excluded is None else [np.array(excluded, np.int64)])
     sample = watched.take()
@@ -57,20 +57,20 @@ def test_items_that_tie_are_as_good_as_one_another() -> None:
     vectors = np.ones((20, 3), np.float32)
     query = np.ones((1, 3), np.float32)
     scores = loop_search(vectors[10:], query, 5)[1][0]
-    assert found(Sample(query, scores), ExactIndex(vectors)) == (5, 5)
+    assert found(SampledQuery(query, scores), ExactIndex(vectors)) == (5, 5)
 
 
 def test_more_wanted_than_there_are() -> None:
     vectors = np.eye(3, dtype=np.float32)
     query = np.float32([[3, 2, 1]])
     answered = np.float32([3, 1, -np.inf, -np.inf, -np.inf])
-    assert found(Sample(query, answered), ExactIndex(vectors)) == (3, 2)
+    assert found(SampledQuery(query, answered), ExactIndex(vectors)) == (3, 2)
 
 
 def test_a_watched_index_is_the_index_and_keeps_the_last_query_once() -> None:
     vectors = np.random.default_rng(5).normal(size=(40, 4)).astype(np.float32)
     inner = Forgetful(vectors)
-    watched = Watched(inner)
+    watched = SampledIndex(inner)
     assert watched.parameters == "its own" and watched.take() is None
     queries = np.random.default_rng(6).normal(size=(3, 4)).astype(np.float32)
     for asked in (queries, queries[1:2]):
@@ -88,7 +88,7 @@ def test_a_long_list_counts_as_much_as_any_other(k: int, counted: int) -> None:
     """A filtered query is answered from a list of thousands; the index is tuned for the first hundred."""
     vectors = np.random.default_rng(7).normal(size=(230, 6)).astype(np.float32)
     query = np.random.default_rng(8).normal(size=(1, 6)).astype(np.float32)
-    watched = Watched(Forgetful(vectors))
+    watched = SampledIndex(Forgetful(vectors))
     rows, _ = watched.search(query, k)
     assert rows.shape == (1, k)
     sample = watched.take()
@@ -113,7 +113,7 @@ def test_a_service_counts_what_its_index_found(tmp_path: Path, monkeypatch: pyte
     service.start()
     try:
         recaller = service.pick(None)
-        assert isinstance(recaller.index, Watched) is (every_s > 0)
+        assert isinstance(recaller.index, SampledIndex) is (every_s > 0)
         for _ in range(2):
             recaller.recall(RecallQuery(features={"country": "g1"}, k=10, exclude_seen=False))
             service._sample_index()

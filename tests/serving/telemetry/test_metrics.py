@@ -19,7 +19,7 @@ from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
 from serving.settings import Settings
 from serving.telemetry import metric_buffers, metrics
-from serving.telemetry.metric_buffers import FLUSHING, Gathered, ManyHistogram, count_many
+from serving.telemetry.metric_buffers import FLUSHING, ManyHistogram, MetricBuffer, count_many
 from tests.support.exposition import Exposed
 from tests.support.worlds.serving import ArithmeticEncoder, no_towers, write_world
 
@@ -189,7 +189,7 @@ def test_searches_before_a_bundle_answers_are_not_counted(client: TestClient) ->
 
 def test_other_threads_are_measured_meanwhile() -> None:
     registry = CollectorRegistry()
-    counts = Gathered(partial(count_many, Counter("some", "s", ["which"], registry=registry)))
+    counts = MetricBuffer(partial(count_many, Counter("some", "s", ["which"], registry=registry)))
     with metric_buffers.unmeasured():
         counts.add(("own",))
         other = threading.Thread(target=counts.add, args=(("other",),))
@@ -206,8 +206,8 @@ def test_nothing_is_lost_between_threads(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(metric_buffers, "MOST_GATHERED", 64)
     switch = sys.getswitchinterval()
     registry = CollectorRegistry()
-    amounts = Gathered(ManyHistogram("amounts", "a", registry=registry, buckets=(1, 2)).observe_many)
-    counts = Gathered(partial(count_many, Counter("counts", "c", ["which"], registry=registry)))
+    amounts = MetricBuffer(ManyHistogram("amounts", "a", registry=registry, buckets=(1, 2)).observe_many)
+    counts = MetricBuffer(partial(count_many, Counter("counts", "c", ["which"], registry=registry)))
     threads, each = 6, 4_000
     over = threading.Event()
 
@@ -245,7 +245,7 @@ def test_nothing_is_lost_between_threads(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_lists_that_nobody_writes_stay_short() -> None:
     histogram = ManyHistogram("short", "s", registry=CollectorRegistry(), buckets=(1,))
-    amounts = Gathered(histogram.observe_many)
+    amounts = MetricBuffer(histogram.observe_many)
     for _ in range(metric_buffers.MOST_GATHERED * 3 + 5):
         amounts.add(0.5)
     assert len(amounts._values) == 5

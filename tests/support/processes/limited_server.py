@@ -13,7 +13,7 @@ from typing import Any
 
 import uvicorn
 
-from serving.http.request_log import Observed
+from serving.http.request_log import RequestLog
 from serving.protocol.limits import Limits
 from serving.protocol.shutdown import Drain
 from serving.settings import Settings
@@ -109,7 +109,7 @@ class World:
 async def serving(**limits: Any) -> AsyncIterator[World]:
     app, drain = Gated(), Drain(0)
     settings = Settings(bundle=Path("none"), **limits)
-    inside = Observed(Limits(app, settings), settings, drain)
+    inside = RequestLog(Limits(app, settings), settings, drain)
 
     async def routed(scope: Any, receive: Any, send: Any) -> None:
         await inside({**scope, "app": SimpleNamespace(routes=[])}, receive, send)

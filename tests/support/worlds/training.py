@@ -9,8 +9,8 @@ from towers.config.features import IdFeature
 from towers.config.recipe import Config, parse_config
 from towers.data.events import Events
 from towers.data.examples import Examples
-from towers.data.feature_tables import Tables
-from towers.data.item_ranks import Catalogue, ItemFeatures
+from towers.data.feature_tables import FeatureTables
+from towers.data.item_ranks import ItemFeatures, ItemRanks
 from towers.data.sequence_examples import SequenceExamples
 from towers.evaluation.validation import Validation
 from towers.features.encoder import FeatureSpec
@@ -22,7 +22,7 @@ from towers.training.trainer import Trainer
 USERS, ITEMS, GROUPS = 60, 30, 3
 
 
-def group_world() -> tuple[Events, Tables, Validation]:
+def group_world() -> tuple[Events, FeatureTables, Validation]:
     """Users of group g take items of group g: nine of the ten in training, the tenth is held out.
 
     Weights are grades 1 to 3; they say nothing of the groups.
@@ -33,7 +33,7 @@ def group_world() -> tuple[Events, Tables, Validation]:
     offsets = np.arange(USERS + 1, dtype=np.int64) * train.shape[1]
     user, item = np.repeat(np.arange(USERS, dtype=np.int32), train.shape[1]), train.ravel()
     events = Events(user, item, offsets, weight=(1 + (user + item // GROUPS) % 3).astype(np.float32))
-    tables = Tables(
+    tables = FeatureTables(
         {"user_id": np.arange(1, USERS + 1, dtype=np.int32)}, {"item_id": np.arange(1, ITEMS + 1, dtype=np.int32)}
     )
     check = Validation(
@@ -68,10 +68,10 @@ def towers_of(config: Config, users: int = USERS, items: int = ITEMS) -> TwoTowe
 
 
 def task_of(
-    config: Config, events: Events, tables: Tables, towers: TwoTower | None = None
+    config: Config, events: Events, tables: FeatureTables, towers: TwoTower | None = None
 ) -> tuple[Retrieval, Examples]:
     """The retrieval task of a recipe, and its batches; without `towers` over nothing but ids."""
-    catalogue = Catalogue.of(events.item, len(tables.items["item_id"]))
+    catalogue = ItemRanks.of(events.item, len(tables.items["item_id"]))
     size = config.train.batch_size
     # Over a sequence, batches of whole histories.
     kind = SequenceExamples if tables.sequences else Examples

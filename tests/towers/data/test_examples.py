@@ -8,8 +8,8 @@ import pytest
 from towers.data.bags import distinct_bag
 from towers.data.events import Events
 from towers.data.examples import Examples
-from towers.data.feature_tables import HistoryTable, Tables, clock_rows, windows
-from towers.data.item_ranks import Catalogue
+from towers.data.feature_tables import FeatureTables, HistoryTable, clock_rows, windows
+from towers.data.item_ranks import ItemRanks
 
 
 def small_events(timed: bool) -> Events:
@@ -23,7 +23,7 @@ def small_events(timed: bool) -> Events:
 
 def histories(events: Events, length: int, *, others: bool = False) -> list[list[int]]:
     rows = np.arange(6, dtype=np.int32) + 1
-    tables = Tables(users={}, items={}, histories={"h": HistoryTable(rows, length, others=others)})
+    tables = FeatureTables(users={}, items={}, histories={"h": HistoryTable(rows, length, others=others)})
     got = tables.of_examples(events, np.arange(len(events)))["h"]
     return [[int(row) - 1 for row in line if row] for line in got]
 
@@ -58,8 +58,8 @@ def test_clock_features_read_utc(kind: str, wanted: list[int]) -> None:
 
 def test_batches_are_a_function_of_the_step() -> None:
     events = small_events(timed=True)
-    tables = Tables({"user_id": np.arange(3, dtype=np.int32)}, {"item_id": np.arange(6, dtype=np.int32)})
-    examples = Examples(events, tables, Catalogue.of(events.item, 6), 2, seed=4)
+    tables = FeatureTables({"user_id": np.arange(3, dtype=np.int32)}, {"item_id": np.arange(6, dtype=np.int32)})
+    examples = Examples(events, tables, ItemRanks.of(events.item, 6), 2, seed=4)
     assert examples.steps == 3
     streamed = [batch.item.tolist() for _, batch in examples.epoch(1)]
     assert streamed == [examples.batch(1, step).item.tolist() for step in range(3)]
@@ -67,7 +67,7 @@ def test_batches_are_a_function_of_the_step() -> None:
 
 
 def test_ranks_fall_with_the_number_of_examples_and_leave_untrained_items_out() -> None:
-    catalogue = Catalogue.of(np.array([5, 5, 1, 3, 3, 3, 1], np.int32), 7)
+    catalogue = ItemRanks.of(np.array([5, 5, 1, 3, 3, 3, 1], np.int32), 7)
     assert catalogue.items.tolist() == [3, 1, 5]  # ties by item number
     assert catalogue.counts.tolist() == [3, 2, 2]
     assert catalogue.ranks.tolist() == [-1, 1, -1, 0, -1, 2, -1]
@@ -104,7 +104,7 @@ def test_impressions_take_no_places_of_a_window_of_others(length: int, positives
     taken = np.arange(30) % 3 == 1
     offsets = np.array([0, 30], np.int64)
     events = Events(np.zeros(30, np.int32), np.arange(30, dtype=np.int32), offsets, weight=taken.astype(np.float32))
-    tables = Tables({}, {}, histories={"h": HistoryTable(np.arange(30, dtype=np.int32) + 1, length)})
+    tables = FeatureTables({}, {}, histories={"h": HistoryTable(np.arange(30, dtype=np.int32) + 1, length)})
     for example, line in enumerate(tables.of_examples(events, np.arange(30), positives)["h"]):
         targets = [(example + k) % 30 for k in range(positives)]
         later = [(example + k) % 30 for k in range(30) if taken[(example + k) % 30]]
@@ -113,7 +113,7 @@ def test_impressions_take_no_places_of_a_window_of_others(length: int, positives
 
 def test_unknown_items_take_places_of_a_history_as_in_training_and_none_of_a_graph() -> None:
     rows = np.array([0, 1, 2, 0, 3], np.int32)
-    tables = Tables({}, {}, histories={"h": HistoryTable(rows, 3)}, neighbours={"n": HistoryTable(rows, 3)})
+    tables = FeatureTables({}, {}, histories={"h": HistoryTable(rows, 3)}, neighbours={"n": HistoryTable(rows, 3)})
     items = np.array([9, 9, 1, 2, 4, 3, 0, 3, 0], np.int32)
     features = tables.of_users(np.arange(2, dtype=np.int32), np.array([2, 7, 9]), items)
     assert features["h"].tolist() == [[3, 0, 0], [0, 0, 0]]
@@ -128,8 +128,8 @@ def several(timed: bool, positives: int, known: int) -> tuple[list[list[int]], l
     """Of each example: its positives, the known items beside it, its history; as item numbers."""
     events = small_events(timed)
     rows = np.arange(6, dtype=np.int32) + 1
-    tables = Tables({}, {}, histories={"h": HistoryTable(rows, 8)})
-    catalogue = Catalogue.of(events.item, 6)
+    tables = FeatureTables({}, {}, histories={"h": HistoryTable(rows, 8)})
+    catalogue = ItemRanks.of(events.item, 6)
     batch = Examples(events, tables, catalogue, 7, 0, positives=positives, known=known).batch(0, 0)
     items = np.append(catalogue.items, -1)
     shown = [items[line[there]].tolist() for line, there in zip(batch.item, batch.present, strict=True)]
@@ -153,8 +153,8 @@ def test_untimed_positives_go_round_and_stand_in_no_history() -> None:
 
 def test_recency_weighs_a_users_last_event_by_its_factor() -> None:
     events = dataclasses.replace(small_events(timed=True), weight=np.array([2, 1, 1, 1, 1, 1, 1], np.float32))
-    tables = Tables(users={}, items={}, histories={})
-    catalogue = Catalogue.of(events.item, 6)
+    tables = FeatureTables(users={}, items={}, histories={})
+    catalogue = ItemRanks.of(events.item, 6)
     examples = Examples(events, tables, catalogue, batch_size=7, seed=0, recency=9.0)
     # 9^p at the middle of each of n equal parts of 0 to 1, by its mean over 0 to 1: the integral is 8 / ln 9.
     places = [1 / 8, 3 / 8, 5 / 8, 7 / 8, 1 / 2, 1 / 4, 3 / 4]
@@ -166,9 +166,9 @@ def test_recency_weighs_a_users_last_event_by_its_factor() -> None:
 
 def test_balance_weighs_each_user_alike() -> None:
     events = small_events(timed=True)
-    tables = Tables(users={}, items={}, histories={})
+    tables = FeatureTables(users={}, items={}, histories={})
     for balance, wanted in ((1.0, [1 / 4] * 4 + [1.0] + [1 / 2] * 2), (0.5, [1 / 2] * 4 + [1.0] + [0.5**0.5] * 2)):
-        examples = Examples(events, tables, Catalogue.of(events.item, 6), batch_size=7, seed=0, balance=balance)
+        examples = Examples(events, tables, ItemRanks.of(events.item, 6), batch_size=7, seed=0, balance=balance)
         np.testing.assert_allclose(examples.batch(0, 0).weight, wanted, rtol=1e-6)
 
 
@@ -180,7 +180,7 @@ def test_known_items_are_the_nearest_of_the_same_user() -> None:
 
 def test_an_untimed_window_begins_after_the_targets() -> None:
     events = small_events(timed=False)
-    tables = Tables({}, {}, histories={"h": HistoryTable(np.arange(6, dtype=np.int32) + 1, 2)})
+    tables = FeatureTables({}, {}, histories={"h": HistoryTable(np.arange(6, dtype=np.int32) + 1, 2)})
     # User 0's list is 5 3 4 5; of the second event, with two targets, the window of two holds both fives.
     window = tables.of_examples(events, np.array([1]), positives=2)["h"]
     assert [[int(row) - 1 for row in line if row] for line in window] == [[5, 5]]
@@ -200,4 +200,4 @@ def test_a_bag_holds_each_distinct_row_once_and_every_value_in_its_place(largest
 
 def test_counts_are_those_of_all_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("towers.data.blocks.BLOCK_ROWS", 2)
-    assert Catalogue.of(np.array([3, 1, 3, 3, 1], np.int32), 5).counts.tolist() == [3, 2]
+    assert ItemRanks.of(np.array([3, 1, 3, 3, 1], np.int32), 5).counts.tolist() == [3, 2]

@@ -3,10 +3,10 @@
 import numpy as np
 import tensorflow as tf
 
-from towers.data.item_ranks import Catalogue, ItemFeatures
+from towers.data.item_ranks import ItemFeatures, ItemRanks
 
 # Items 3, 0 and 2 train, most often first.
-CATALOGUE = Catalogue.of(np.array([3, 3, 3, 0, 0, 2], np.int32), 4)
+CATALOGUE = ItemRanks.of(np.array([3, 3, 3, 0, 0, 2], np.int32), 4)
 RANKS = tf.constant([2, 0])
 
 

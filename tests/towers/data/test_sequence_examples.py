@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from towers.data.events import Events
-from towers.data.feature_tables import SequenceTable, Tables
-from towers.data.item_ranks import Catalogue
+from towers.data.feature_tables import FeatureTables, SequenceTable
+from towers.data.item_ranks import ItemRanks
 from towers.data.packing import GAP_BOUNDS, gap_buckets, packed, packed_windows
 from towers.data.sequence_examples import SequenceExamples
 
@@ -31,8 +31,10 @@ def events_of(seed: int, users: int = 60, longest: int = 40) -> Events:
 
 def examples_of(events: Events, length: int, *, alone: bool, batch_size: int = 37) -> SequenceExamples:
     rows = np.arange(1, ITEMS + 1, dtype=np.int32)
-    tables = Tables({}, {"item_id": rows}, sequences={"s": SequenceTable(rows, length, True)}, ticks_per_second=10)
-    return SequenceExamples(events, tables, Catalogue.of(events.item, ITEMS), batch_size, 3, alone=alone)
+    tables = FeatureTables(
+        {}, {"item_id": rows}, sequences={"s": SequenceTable(rows, length, True)}, ticks_per_second=10
+    )
+    return SequenceExamples(events, tables, ItemRanks.of(events.item, ITEMS), batch_size, 3, alone=alone)
 
 
 def seen_by(examples: SequenceExamples, example: np.ndarray) -> list[list[list[int]]]:
@@ -144,7 +146,7 @@ def test_gaps_are_powers_of_two_of_a_second() -> None:
 
 def test_histories_of_users_keep_the_last_known_items_and_the_gaps_between_them() -> None:
     rows = np.array([1, 2, 0, 3, 4], np.int32)  # training knows nothing of item 2
-    tables = Tables({}, {}, sequences={"s": SequenceTable(rows, 3, True)}, ticks_per_second=10)
+    tables = FeatureTables({}, {}, sequences={"s": SequenceTable(rows, 3, True)}, ticks_per_second=10)
     items = np.array([0, 1, 2, 3, 4, 3, 2], np.int32)
     times = np.array([5, 10, 30, 80, 80, 7, 9], np.int64)
     offsets = np.array([0, 5, 5, 7])

@@ -20,7 +20,7 @@ from tests.support.worlds.training import GROUPS, ITEMS, USERS, group_world, rec
 from towers.config.features import CooccurrenceFeature, IdFeature
 from towers.config.recipe import parse_config
 from towers.config.sections import DataConfig
-from towers.data.feature_tables import Tables
+from towers.data.feature_tables import FeatureTables
 from towers.errors import ConfigError
 from towers.features.cooccurrence import Companions, companions
 from towers.features.encoder import FeatureSpec, new_table
@@ -125,7 +125,7 @@ def test_it_learns_the_group_world_and_would_stay_on_a_gpu(tmp_path: Path) -> No
     events, plain, _ = group_world()
     rows = np.arange(1, ITEMS + 1, dtype=np.int32)
     near = np.arange(ITEMS, dtype=np.int32)
-    tables = Tables(plain.users, {**plain.items, "near": near}, companions={"near": rows})
+    tables = FeatureTables(plain.users, {**plain.items, "near": near}, companions={"near": rows})
     config = recipe(train={"epochs": 4}, optimizer={"learning_rate": 0.02})
     user, item = (
         FeatureSpec(name, IdFeature(kind="id"), size=n, table=name)

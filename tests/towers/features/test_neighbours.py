@@ -19,7 +19,7 @@ from tests.support.worlds.training import GROUPS, ITEMS, USERS, group_world, rec
 from towers.config.features import COMPANIONS, IdFeature, NeighboursFeature
 from towers.config.recipe import parse_config
 from towers.config.sections import DataConfig
-from towers.data.feature_tables import HistoryTable, Tables
+from towers.data.feature_tables import FeatureTables, HistoryTable
 from towers.errors import ConfigError
 from towers.features.cooccurrence import Companions
 from towers.features.encoder import FeatureSpec, new_table
@@ -156,7 +156,7 @@ def graph_task(tmp_path: Path) -> tuple[Trainer, TwoTower]:
     events, plain, _ = group_world()
     kind = NeighboursFeature(kind="neighbours")
     items = HistoryTable(np.arange(1, ITEMS + 1, dtype=np.int32), 100)
-    tables = Tables(
+    tables = FeatureTables(
         plain.users,
         {**plain.items, "audience": np.arange(ITEMS, dtype=np.int32)},
         neighbours={"taken": items},

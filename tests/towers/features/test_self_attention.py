@@ -12,7 +12,7 @@ from tests.support.gpu_kernels import problems
 from tests.support.worlds.training import recipe, task_of
 from tests.towers.data.test_sequence_examples import ITEMS, events_of
 from towers.config.features import IdFeature, SequenceFeature
-from towers.data.feature_tables import SequenceTable, Tables
+from towers.data.feature_tables import FeatureTables, SequenceTable
 from towers.data.packing import Sequences, packed
 from towers.features.encoder import FeatureSpec
 from towers.features.self_attention import SelfAttention
@@ -183,7 +183,7 @@ def trainer(directory: Path, epochs: int) -> Trainer:
         train={"epochs": epochs, "batch_size": 128, "seed": 2, "checkpoint_steps": 5},
     )
     rows = np.arange(1, ITEMS + 1, dtype=np.int32)
-    tables = Tables({}, {"item_id": rows}, sequences={"past": SequenceTable(rows, LENGTH, True)})
+    tables = FeatureTables({}, {"item_id": rows}, sequences={"past": SequenceTable(rows, LENGTH, True)})
     feature = SequenceFeature(kind="sequence", max_length=LENGTH, dropout=0.2, time_gaps=True, mask_share=0.1)
     towers = TwoTower(
         [FeatureSpec("past", feature, size=ITEMS, table="i")],

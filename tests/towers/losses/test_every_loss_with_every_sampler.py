@@ -14,7 +14,7 @@ from towers.config.losses import LOSSES
 from towers.config.samplers import SAMPLERS
 from towers.data.batch import Batch
 from towers.data.events import Events
-from towers.data.feature_tables import HistoryTable, Tables
+from towers.data.feature_tables import FeatureTables, HistoryTable
 from towers.errors import ConfigError
 from towers.features.encoder import FeatureSpec
 from towers.model.two_tower import TwoTower
@@ -159,7 +159,7 @@ def test_a_step_over_features_of_every_kind_would_stay_on_a_gpu(sampler: str, tm
         }
 
     history = {"history": HistoryTable(np.arange(1, ITEMS + 1, dtype=np.int32), 4)}
-    tables = Tables(plain.users | looked_up(USERS), plain.items | looked_up(ITEMS), histories=history)
+    tables = FeatureTables(plain.users | looked_up(USERS), plain.items | looked_up(ITEMS), histories=history)
     model = {"combine": "concat", "cross_layers": 1} | DROPOUT
     config = recipe(model=model, sampler=DRAWN[sampler], loss={"positives_per_query": 2, "bottleneck": 1e-4})
     specs = {name: FeatureSpec(name, feature, table=name) for name, feature in RICH.items()}
@@ -199,7 +199,7 @@ def test_no_tensor_of_a_step_grows_with_the_catalogue(loss: str, sampler: str, t
         np.arange(items, dtype=np.int32),
         np.arange(users + 1, dtype=np.int64) * (items // users),
     )
-    tables = Tables(
+    tables = FeatureTables(
         {"user_id": np.arange(1, users + 1, dtype=np.int32)}, {"item_id": np.arange(1, items + 1, dtype=np.int32)}
     )
     config = recipe(loss={"name": loss}, sampler=DRAWN[sampler])

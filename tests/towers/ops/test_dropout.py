@@ -30,7 +30,7 @@ def test_nothing_is_dropped_outside_training_or_without_a_share() -> None:
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_seed_and_name_settle_the_draws_compiled_or_not(jit_compile: bool) -> None:
+def test_seed_and_name_determine_the_draws_compiled_or_not(jit_compile: bool) -> None:
     x = tf.ones([5_001])
     draw = tf.function(lambda seed, name: dropped(x, 0.4, seed, name), jit_compile=jit_compile)
     first = dropped(x, 0.4, SEED, "x").numpy()

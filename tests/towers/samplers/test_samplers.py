@@ -17,12 +17,12 @@ from tests.support.gpu_kernels import problems
 from tests.support.paths import ROOT
 from towers.config.samplers import SAMPLERS, SamplerConfig
 from towers.errors import ConfigError
-from towers.ops.stateless_random import bits, fold, turn, uniforms
+from towers.ops.stateless_random import bits, fold, round_seed, uniforms
 from towers.samplers.distinct import Plan, distinct_count, draw_distinct, draws_until, plan
 from towers.samplers.duplicates import first_copies, running_count
 from towers.samplers.noises import LearnedUnigramNoise, LogUniformNoise, UniformNoise, alias_table
 from towers.samplers.registry import build_sampler
-from towers.samplers.sampler import Drawn, NegativeSampler
+from towers.samplers.sampler import NegativeSampler, SampledCandidates
 
 SIZE, BATCH, COUNT = 300, 16, 40
 COUNTS = np.maximum(1, 4_000 // (np.arange(SIZE) + 3)).astype(np.int64)
@@ -57,11 +57,11 @@ def batch(number: int, size: int = SIZE, rows: int = BATCH) -> tf.Tensor:
     return tf.constant(np.random.default_rng(number).integers(0, size, (rows, 2)), tf.int64)
 
 
-def run(draw: Any, steps: range, size: int = SIZE) -> list[Drawn]:
+def run(draw: Any, steps: range, size: int = SIZE) -> list[SampledCandidates]:
     return [draw(batch(step, size), tf.constant([11, step])) for step in steps]
 
 
-def equal(one: list[Drawn], other: list[Drawn]) -> bool:
+def equal(one: list[SampledCandidates], other: list[SampledCandidates]) -> bool:
     return all(np.array_equal(a, b) for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=True))
 
 
@@ -104,7 +104,7 @@ def test_distinct_draws_are_the_first_k_of_the_series_and_q_counts_its_length(na
     found: list[int] = []
     tries = 0
     for number in range(20):
-        chunk = fresh.draw(chosen.first if number == 0 else chosen.more, turn(seed, number)).numpy()
+        chunk = fresh.draw(chosen.first if number == 0 else chosen.more, round_seed(seed, number)).numpy()
         for item in chunk:
             if len(found) < 100:
                 tries += 1
@@ -120,7 +120,7 @@ def test_distinct_draws_are_the_first_k_of_the_series_and_q_counts_its_length(na
 def test_further_rounds_go_on_with_the_series() -> None:
     noise, seed = LogUniformNoise(5_000), tf.constant([3, 4], tf.int64)
     item, tries = tf.function(lambda: draw_distinct(noise, 300, Plan(5_000, 300, 16, race=False), seed))()
-    further = tf.function(lambda number: noise.draw(16, turn(seed, number)))
+    further = tf.function(lambda number: noise.draw(16, round_seed(seed, number)))
     rounds = [further(number).numpy() for number in tf.range(1, 200)]
     series = np.concatenate([noise.draw(300, seed).numpy(), *rounds])
     _, first = np.unique(series, return_index=True)
@@ -252,7 +252,7 @@ def test_uniforms_have_53_bits_and_streams_differ() -> None:
     u = uniforms(1_000, seed, 3.0).numpy() * 2**53 / 3
     assert u.min() >= 0 and u.max() < 2**53 and len({int(x) % 4 for x in u}) == 4
     streams = [fold(seed, name, part) for name in DRAWING for part in range(3)]
-    streams += [turn(streams[0], number) for number in range(1, 4)]
+    streams += [round_seed(streams[0], number) for number in range(1, 4)]
     firsts = {tuple(bits(4, one).numpy().tolist()) for one in streams}
     assert len(firsts) == len(streams)
 

@@ -12,7 +12,7 @@ from tests.support.worlds.training import towers_of
 from towers.config.features import NumericFeature
 from towers.config.recipe import Config, parse_config
 from towers.config.sections import OptimizerConfig
-from towers.data.item_ranks import Catalogue, ItemFeatures
+from towers.data.item_ranks import ItemFeatures, ItemRanks
 from towers.data.item_relations import ByClass, ByPair, Relation
 from towers.data.similarity_examples import ClassBatch, RelatedBatch, batches
 from towers.errors import ConfigError
@@ -51,7 +51,7 @@ def recipe(loss: dict[str, Any], against: str = "centres", **sections: dict[str,
 def task_of(config: Config, relation: Relation) -> tuple[Similarity, Any]:
     towers = towers_of(config, 1, ITEMS)
     everything = np.arange(ITEMS, dtype=np.int32)
-    items = ItemFeatures({"item_id": everything + 1}, Catalogue.of(everything, ITEMS))
+    items = ItemFeatures({"item_id": everything + 1}, ItemRanks.of(everything, ITEMS))
     against = config.similarity.against
     task = Similarity(towers, config, items, CLASSES if against == "centres" else 0)
     return task, batches(relation, against, config.train.batch_size, config.train.seed)
@@ -402,7 +402,7 @@ def test_a_margin_mends_neighbours_that_softmax_leaves_in_the_other_class() -> N
         for encoder, direction in zip(towers.candidate_tower.encoders, np.eye(2), strict=True):
             encoder.table.assign([direction, [0, 0]])
         columns = {name: np.stack([v, np.zeros(4)], axis=1).astype(np.float32) for name, v in values.items()}
-        task = Similarity(towers, config, ItemFeatures(columns, Catalogue.of(everything.astype(np.int32), 4)), 2)
+        task = Similarity(towers, config, ItemFeatures(columns, ItemRanks.of(everything.astype(np.int32), 4)), 2)
         task.centres.assign([[1.0, 0.0], [-1.0, 0.0]])
         batch = as_tensors(ClassBatch(everything, classes[:, np.newaxis], seed))
         optimizer = build_optimizer(OptimizerConfig(name="sgd", learning_rate=0.02), task.trainable_variables)

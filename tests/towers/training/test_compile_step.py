@@ -10,7 +10,7 @@ import tensorflow as tf
 from tests.support.worlds.training import group_world, recipe, task_of, trainer
 from towers.config.features import IdFeature, MultiFeature
 from towers.data.batch import Batch
-from towers.data.feature_tables import Tables
+from towers.data.feature_tables import FeatureTables
 from towers.errors import ConfigError
 from towers.features.encoder import FeatureSpec
 from towers.model.two_tower import TwoTower
@@ -31,7 +31,7 @@ def test_a_compiled_step_trains_as_the_plain_one(tmp_path: Path) -> None:
 def test_lists_are_refused_for_their_size_changes(tmp_path: Path) -> None:
     events, plain, _ = group_world()
     genres = np.random.default_rng(0).integers(0, 10, (len(plain.users["user_id"]), 3)).astype(np.int32)
-    tables = Tables(plain.users | {"genres": genres}, plain.items)
+    tables = FeatureTables(plain.users | {"genres": genres}, plain.items)
     config = recipe(train={"jit_compile": True})
     user, item = (FeatureSpec(f"{side}_id", IdFeature(kind="id"), size=60, table=side) for side in ("user", "item"))
     multi = FeatureSpec("genres", MultiFeature(kind="multi", max_length=3, oov_buckets=9), table="genres")

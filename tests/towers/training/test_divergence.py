@@ -13,7 +13,7 @@ from towers.data.batch import Batch
 from towers.data.examples import Examples
 from towers.errors import ConfigError, DivergedError
 from towers.training.checkpoints import Checkpoints
-from towers.training.protocols import LossWatch, Progress, spoilt
+from towers.training.protocols import LossWatch, Progress, not_finite
 from towers.training.trainer import Trainer, as_tensors
 
 STEPS = 8  # of an epoch; a checkpoint each 3
@@ -166,10 +166,10 @@ def test_weights_that_a_step_with_a_good_loss_spoilt_are_not_saved(tmp_path: Pat
 
 def test_every_kind_of_variable_is_looked_at() -> None:
     good = [tf.Variable([1.0, -2.0]), tf.Variable([7], dtype=tf.int64), tf.Variable([3e4] * 9, dtype=tf.float16)]
-    assert spoilt(good) is None
+    assert not_finite(good) is None
     for value in (math.nan, math.inf, -math.inf):
         for dtype in (tf.float32, tf.float16, tf.bfloat16):
-            assert spoilt([*good, tf.Variable([[0.0], [value]], dtype=dtype, name="lost")]) == "lost:0"
+            assert not_finite([*good, tf.Variable([[0.0], [value]], dtype=dtype, name="lost")]) == "lost:0"
 
 
 def test_ctrl_c_does_not_save_what_went_astray(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from towers.errors import DivergedError
 from towers.evaluation import validation as validation_module
 from towers.evaluation.metrics import Measured
 from towers.evaluation.validation import Validation
-from towers.model.untrained_rows import silence_untrained
+from towers.model.untrained_rows import zero_untrained_rows
 from towers.training.trainer import Trainer
 
 
@@ -156,7 +156,7 @@ def test_rows_that_no_example_reads_start_and_stay_at_zero(tmp_path: Path) -> No
     events, tables, _ = group_world()
     model = towers_of(recipe(), users=USERS + 1)
     some = Events(events.user[:90], events.item[:90], np.minimum(events.offsets, 90))  # the first ten users only
-    silence_untrained(model, tables, some)
+    zero_untrained_rows(model, tables, some)
     table = model.query_tower.encoders[0].table.numpy()
     assert table[1:11].any(axis=1).all()
     assert not table[11:].any()
