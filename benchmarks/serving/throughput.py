@@ -4,8 +4,9 @@ In: a bundle of Gowalla's size with seen items and an index. Out: `benchmarks/se
     where a claim fails.
 
 One server at a time works, on one core; the load generator has another. k = 100, all defaults on (metrics, logs,
-limits, online recall of the index), no API keys. Rates are of answers with status 200 in closed loop, medians of rounds
-that take turns; of each the best number of connections counts, of the tutorial server the best of three settings, too.
+limits, online recall of the index), no API keys. Rates are of answers with status 200 in closed loop, in rounds of
+which each asks every server; of each the best number of connections counts, of the tutorial server the best of three
+settings, too. A ratio is the median of the rounds' ratios, so that a machine that slows down for a round slows both.
 
 - known users with their seen items excluded; histories, which go through the query tower; batches of known users;
 - alone: one caller at a time, with and without the towers' work, which shows what micro-batching adds when idle;
@@ -24,7 +25,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,17 +58,21 @@ def main(bundle: Path, rounds: int, seconds: float, dry: bool) -> int:
     with ExitStack() as stack:
         ours = stack.enter_context(service(bundle))
         empty = stack.enter_context(application("benchmarks.serving.empty_route:app"))
-        rates = closed_rates(ours, empty, known, histories, rounds, seconds)
+        peers = {name: stack.enter_context(tutorial(bundle, setting)) for name, setting in TUTORIAL.items()}
+        rates = closed_rates(ours, empty, peers, known, histories, rounds, seconds)
         idle = alone(ours, known, histories)
         half = open_half(ours, empty, known, rates, rounds, seconds)
-    tutorial = tutorials(bundle, known, histories, seconds)
     with swapping(bundle) as (server, activate):
         swap = swapped(server, activate, known, rates["known"]["median"] / 2)
+    best = {
+        kind: max((f"tutorial {kind}, {name}" for name in TUTORIAL), key=lambda each: rates[each]["median"])
+        for kind in ("known", "history")
+    }
     ratios = {
-        "known to tutorial": rates["known"]["median"] / max(each["known"] for each in tutorial.values()),
-        "known to empty": rates["known"]["median"] / rates["empty"]["median"],
-        "history to tutorial": rates["history"]["median"] / max(each["history"] for each in tutorial.values()),
-        "batch to empty": rates["batch"]["median"] / rates["empty"]["median"],
+        "known to tutorial": _ratio(rates["known"], rates[best["known"]]),
+        "known to empty": _ratio(rates["known"], rates["empty"]),
+        "history to tutorial": _ratio(rates["history"], rates[best["history"]]),
+        "batch to empty": _ratio(rates["batch"], rates["empty"]),
     }
     reached = {f"{name}: at least {least:g} times": ratios[name] >= least for name, least in LEAST.items()}
     reached[f"histories wait at most {MOST_IDLE_MS:g} ms for others when idle"] = idle["wait_ms"] <= MOST_IDLE_MS
@@ -80,7 +85,10 @@ def main(bundle: Path, rounds: int, seconds: float, dry: bool) -> int:
         "sizes": {"items": manifest.items, "users": manifest.queries, "k": K, "history": HISTORY, "batch": BATCH},
         "ratios": {name: round(ratio, 3) for name, ratio in ratios.items()},
         "per_s": rates,
-        "tutorial_per_s": tutorial,
+        "tutorial_per_s": {
+            name: {kind: rates[f"tutorial {kind}, {name}"]["median"] for kind in ("known", "history")}
+            for name in TUTORIAL
+        },
         "idle_ms": idle,
         "half_load": half,
         "swap": swap,
@@ -104,10 +112,27 @@ def history_bodies(bundle: Path) -> list[bytes]:
     ]
 
 
+def tutorial(bundle: Path, setting: dict[str, str]) -> AbstractContextManager[Server]:
+    """A running tutorial server."""
+    environment = {"TOWERS_BUNDLE": str(bundle), **setting}
+    return application("benchmarks.serving.tutorial_server:app", environment=environment)
+
+
 def closed_rates(
-    ours: Server, empty: Server, known: list[bytes], histories: list[bytes], rounds: int, seconds: float
+    ours: Server,
+    empty: Server,
+    peers: dict[str, Server],
+    known: list[bytes],
+    histories: list[bytes],
+    rounds: int,
+    seconds: float,
 ) -> dict[str, Any]:
     """Answers a second; of batches, queries a second. Each at its best number of connections."""
+    # The tutorial server takes the user's id beside the history.
+    with_user = [
+        json.dumps({"user_id": json.loads(user)["user_id"], **json.loads(body)}).encode()
+        for user, body in zip(known, histories, strict=False)
+    ]
     batches = [
         b'{"queries":[' + b",".join(known[start : start + BATCH]) + b"]}"
         for start in range(0, len(known) - BATCH + 1, BATCH)
@@ -118,14 +143,23 @@ def closed_rates(
         "history": (f"{ours.url}/recall", histories, CONNECTIONS, 1),
         "batch": (f"{ours.url}/recall/batch", batches, (1, 2, 4), BATCH),
     }
+    for setting, server in peers.items():
+        for kind, bodies in (("known", known), ("history", with_user)):
+            asked[f"tutorial {kind}, {setting}"] = (f"{server.url}/recall", bodies, CONNECTIONS[:2], 1)
     found: dict[str, dict[int, list[float]]] = {name: {c: [] for c in each[2]} for name, each in asked.items()}
-    for turn in range(rounds + 1):
+    for number in range(rounds + 1):
         for name, (url, bodies, connections, queries) in asked.items():
             for count in connections:
                 rate = generator.closed(url, bodies, count, seconds).rate() * queries
-                if turn:  # the first warms
+                if number:  # the first warms
                     found[name][count].append(rate)
     return {name: _best(each) for name, each in found.items()}
+
+
+def _ratio(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """The median of the rounds' ratios, both at their best number of connections."""
+    rounds = (each["rounds"][str(each["connections"])] for each in (one, other))
+    return statistics.median(a / b for a, b in zip(*rounds, strict=True))
 
 
 def _best(rates: dict[int, list[float]]) -> dict[str, Any]:
@@ -164,10 +198,12 @@ def open_half(
     """Open loop at half of each one's saturation, in turn."""
     p99: dict[str, list[float]] = {"empty": [], "known": []}
     runs: dict[str, list[Any]] = {"empty": [], "known": []}
-    for turn in range(rounds):
+    for number in range(rounds):
         for name, server in (("empty", empty), ("known", ours)):
             rate = rates[name]["median"] / 2
-            result = generator.open_loop(f"{server.url}/recall", known, rate, 2 * seconds, OPEN_CONNECTIONS, seed=turn)
+            result = generator.open_loop(
+                f"{server.url}/recall", known, rate, 2 * seconds, OPEN_CONNECTIONS, seed=number
+            )
             p99[name].append(result.percentile(99))
             runs[name].append(result.summary())
     medians = {name: statistics.median(each) for name, each in p99.items()}
@@ -176,25 +212,6 @@ def open_half(
         "ratio": round(medians["known"] / medians["empty"], 3),
         "runs": runs,
     }
-
-
-def tutorials(bundle: Path, known: list[bytes], histories: list[bytes], seconds: float) -> dict[str, Any]:
-    """The tutorial server's answers a second by setting."""
-    users = [json.loads(body)["user_id"] for body in known]
-    with_user = [
-        json.dumps({"user_id": user, **json.loads(body)}).encode() for user, body in zip(users, histories, strict=False)
-    ]
-    found = {}
-    for name, setting in TUTORIAL.items():
-        environment = {"TOWERS_BUNDLE": str(bundle), **setting}
-        with application("benchmarks.serving.tutorial_server:app", environment=environment) as server:
-            url = f"{server.url}/recall"
-            generator.closed(url, known, 8, seconds)  # warm
-            found[name] = {
-                kind: round(max(generator.closed(url, bodies, c, 2 * seconds).rate() for c in (8, 16)), 1)
-                for kind, bodies in (("known", known), ("history", with_user))
-            }
-    return found
 
 
 @contextmanager
@@ -234,7 +251,7 @@ def swapped(server: Server, activate: Any, known: list[bytes], rate: float) -> d
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bundle", type=Path, required=True)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each run")
     parser.add_argument("--dry", action="store_true", help="print only")
     given = parser.parse_args()
