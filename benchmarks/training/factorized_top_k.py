@@ -1,7 +1,7 @@
-"""TensorFlow Recommenders' evaluation: its metric `FactorizedTopK`, compiled, and its layers asked with exclusions.
+"""TensorFlow Recommenders' top-k layers, asked for every user's list with the seen items as exclusions.
 
-In: vectors. Out: by setting, a function to time. The metric takes one target a query, so that a user of n targets is n
-queries, and masks nothing. `query_with_exclusions` finds k + E, less E seen ones; users who saw as much share a batch.
+In: vectors. Out: by setting, a function to time. `query_with_exclusions` finds k + E, less E seen ones; users who saw
+as much share a batch.
 """
 
 from collections.abc import Callable
@@ -11,14 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow_recommenders.layers import factorized_top_k as top_k
-from tensorflow_recommenders.metrics import FactorizedTopK
 
 SETTINGS = {"brute force, 128 queries": 128, "brute force, 512 queries": 512, "streaming, 512 queries": 512}
-
-
-def metrics(queries: Any, items: Any, k: int, users: Any, targets: Any) -> dict[str, Callable[[], float]]:
-    """The metric over held-out events `users` [E], `targets` [E]: the share of targets among the first k."""
-    return {n: _metric(_layer(n, items, k), size, queries, items, k, users, targets) for n, size in SETTINGS.items()}
 
 
 def masked(queries: Any, items: Any, k: int, offsets: Any, seen: Any) -> dict[str, Callable[[], Any]]:
@@ -31,22 +25,6 @@ def _layer(name: str, items: Any, k: int) -> Any:
     if name.startswith("brute"):
         return top_k.BruteForce(k=k).index(tf.constant(items))
     return top_k.Streaming(k=k).index_from_dataset(tf.data.Dataset.from_tensor_slices(items).batch(16_384).cache())
-
-
-def _metric(layer: Any, size: int, queries: Any, items: Any, k: int, users: Any, targets: Any) -> Callable[[], float]:
-    metric = FactorizedTopK(layer, ks=(k,))
-
-    @tf.function(reduce_retracing=True)
-    def update(*vectors: Any) -> None:
-        metric.update_state(*vectors)
-
-    def accuracy() -> float:
-        metric.reset_states()
-        for begin in range(0, len(users), size):
-            update(queries[users[begin : begin + size]], items[targets[begin : begin + size]])
-        return float(metric.result()[0])
-
-    return accuracy
 
 
 def _rows(layer: Any, size: int, queries: Any, k: int, offsets: Any, seen: Any) -> Any:

@@ -3,10 +3,10 @@
 Claims, at Gowalla's size (29,858 users x 40,981 items x 64, k = 20) on random vectors and, where TOWERS_DATA holds
 gowalla/, on vectors of its own (truncated SVD) with its own seen items: at most 3 times the time of the bare matrix
 product (the faster of several block sizes) for `towers.evaluation.top_k` (for `serving.search.exact` a goal); at least
-10 times faster than `FactorizedTopK` over the test events (best of three settings); the lists are those that TFRS's
-layers find; memory rises by at most 3 blocks of scores. Beside them, without a claim: TFRS's layers asked once a user,
-with exclusions. Medians of runs that take turns. Linux only. Writes benchmarks/training/results/evaluation.json; exits
-with 1 where a claim fails.
+1.5 times as fast as TFRS's layers asked for the same lists, with the seen items as exclusions (best of three settings);
+the lists are theirs; memory rises by at most 3 blocks of scores. TFRS's metric `FactorizedTopK` is not a peer: it ranks
+every test event, masks nothing, and so does several times the work. Medians of runs that take turns. Linux only. Writes
+benchmarks/training/results/evaluation.json; exits with 1 where a claim fails.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from towers.evaluation.top_k import ITEMS, QUERIES, top_k
 
 USERS, CATALOGUE, DIMENSION, K = 29_858, 40_981, 64, 20
 TRAIN_EVENTS, TEST_EVENTS = 810_128, 217_242  # of Gowalla in the split of LightGCN
-MOST_TIMES_PRODUCT, LEAST_TIMES_TFRS, MOST_BLOCKS = 3.0, 10.0, 3
+MOST_TIMES_PRODUCT, LEAST_TIMES_TFRS, MOST_BLOCKS = 3.0, 1.5, 3
 PRODUCT_QUERIES = (128, 256, 512, 1_024)
 
 
@@ -68,11 +68,11 @@ def judged(worlds: dict[str, Any]) -> dict[str, dict[str, bool]]:
     """The claims, and the goals that may fail."""
     claims, goals = {}, {}
     for name, figures in worlds.items():
-        times, faster = figures["times_bare_product"], figures["times_faster_than_factorized_top_k"]
+        times, faster = figures["times_bare_product"], figures["times_faster_than_query_with_exclusions"]
         product = f"{name}: at most {MOST_TIMES_PRODUCT:g} times the bare product"
         claims[product] = times["top_k"] <= MOST_TIMES_PRODUCT
         goals[f"{product}, ExactIndex"] = times["ExactIndex"] <= MOST_TIMES_PRODUCT
-        claims[f"{name}: at least {LEAST_TIMES_TFRS:g} times faster than FactorizedTopK"] = faster >= LEAST_TIMES_TFRS
+        claims[f"{name}: at least {LEAST_TIMES_TFRS:g} times as fast as TFRS's exclusions"] = faster >= LEAST_TIMES_TFRS
         # Rounding swaps near ties.
         claims[f"{name}: the lists of TFRS's exclusions"] = figures["same_lists"] >= 0.9999
         most = MOST_BLOCKS * QUERIES * ITEMS * 4
@@ -90,24 +90,21 @@ def measured(world: World, rounds: int) -> dict[str, Any]:
     before = memory()["VmHWM"]
     mine = evaluated(world)
     rise = memory()["VmHWM"] - before
-    users = np.repeat(np.arange(len(world.queries)), np.diff(world.targets[0]))
     calls: dict[str, Callable[[], Any]] = {
         "top_k": lambda: evaluated(world),
         "ExactIndex": lambda: index.search(world.queries, K, excluded),
     }
     calls |= {f"product, {size} queries": product(world, size) for size in PRODUCT_QUERIES}
     calls |= {f"numpy product, {size} queries": numpy_product(world, size) for size in PRODUCT_QUERIES}
-    metric = peer.metrics(world.queries, world.items, K, users, world.targets[1])
-    calls |= {f"FactorizedTopK, {name}": call for name, call in metric.items()}
     layers = peer.masked(world.queries, world.items, K, offsets, seen)
     calls |= {f"query_with_exclusions, {name}": call for name, call in layers.items()}
     theirs = next(iter(layers.values()))()
     seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(rounds + 1):
+    for number in range(rounds + 1):
         for name, call in calls.items():
             start = time.perf_counter()
             call()
-            if turn:  # the first one compiles
+            if number:  # the first one compiles
                 seconds[name].append(time.perf_counter() - start)
     medians = {name: round(float(np.median(taken)), 3) for name, taken in seconds.items()}
 
@@ -120,7 +117,6 @@ def measured(world: World, rounds: int) -> dict[str, Any]:
             "top_k": round(medians["top_k"] / best("product"), 2),
             "ExactIndex": round(medians["ExactIndex"] / best("numpy product"), 2),
         },
-        "times_faster_than_factorized_top_k": round(best("FactorizedTopK") / medians["top_k"], 1),
         "times_faster_than_query_with_exclusions": round(best("query_with_exclusions") / medians["top_k"], 1),
         "same_lists": round(float((mine == theirs).mean()), 6),
         "rise_bytes": rise,

@@ -38,16 +38,12 @@ def test_the_page_has_its_marks() -> None:
 
 
 @pytest.mark.slow
-def test_the_peers_find_what_a_full_sort_finds() -> None:
+def test_the_peer_finds_what_a_full_sort_finds() -> None:
     rng = np.random.default_rng(0)
     queries, items = rng.normal(size=(6, 4)).astype(np.float32), rng.normal(size=(40, 4)).astype(np.float32)
     seen = [rng.choice(40, size, replace=False).astype(np.int32) for size in (1, 7, 3, 2, 9, 1)]
     offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in seen])])
     scores = queries @ items.T
-    users, targets = np.array([0, 0, 3, 5]), np.array([4, 9, 30, 2])
-    inside = [target in np.argsort(-scores[user])[:10] for user, target in zip(users, targets, strict=True)]
-    for measure in peer.metrics(queries, items, 10, users, targets).values():
-        assert measure() == pytest.approx(np.mean(inside))
     for query, rows in enumerate(seen):
         scores[query, rows] = -np.inf
     for find in peer.masked(queries, items, 5, offsets, np.concatenate(seen)).values():
