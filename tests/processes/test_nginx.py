@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -179,7 +180,6 @@ def test_a_hundred_megabytes_are_refused_at_once(proxy: Proxy) -> None:
 
 @pytest.mark.parametrize("protocol", ["h2c", "websocket"])
 def test_an_upgrade_with_a_body_gets_its_one_answer(proxy: Proxy, protocol: str) -> None:
-    """As Java's default client sends it."""
     words = f"Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAEAAEAA\r\nUpgrade: {protocol}\r\n".encode()
     with proxy.connection() as connection:
         head = b"POST /recall HTTP/1.1\r\nHost: x\r\n%b%bContent-Length: %d\r\n\r\n" % (JSON, words, len(BODY))
@@ -193,6 +193,45 @@ def test_an_upgrade_with_a_body_gets_its_one_answer(proxy: Proxy, protocol: str)
             answers += piece
     assert re.findall(rb"HTTP/1\.1 (\d+)", answers) == [b"200", b"404"]
     assert [item["id"] for item in json.loads(answers.split(b"\r\n\r\n")[1].split(b"HTTP/1.1")[0])["items"]] == ITEMS
+
+
+JAVA = """
+import java.net.URI;
+import java.net.http.*;
+
+public class Ask {
+    public static void main(String[] words) throws Exception {
+        HttpRequest request = HttpRequest.newBuilder(URI.create(words[0]))
+            .header("Content-Type", "application/json")
+            .POST(HttpRequest.BodyPublishers.ofString(words[1]))
+            .build();
+        HttpResponse<String> answer = HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofString());
+        System.out.println(answer.statusCode());
+        System.out.println(answer.body());
+    }
+}
+"""
+
+
+def test_javas_default_client_gets_its_answer_behind_the_proxy_and_a_reason_without(
+    proxy: Proxy, service: RunningService, tmp_path: Path
+) -> None:
+    if shutil.which("javac") is None:
+        reason = "javac is not on PATH; Debian's package is called default-jdk-headless"
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+    program = tmp_path / "Ask.java"
+    program.write_text(JAVA, encoding="utf-8")
+
+    def ask(port: int) -> tuple[int, dict[str, Any]]:
+        words = ["java", str(program), f"http://127.0.0.1:{port}/recall", BODY.decode()]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=WAIT_S, check=True)
+        status, body = done.stdout.splitlines()
+        return int(status), json.loads(body)
+
+    status, answer = ask(proxy.port)
+    assert (status, [item["id"] for item in answer["items"]]) == (200, ITEMS)
+    status, answer = ask(service.port)
+    assert status == 400 and "HTTP/1.1 without Upgrade" in answer["error"]["message"]
 
 
 POST = b"POST /recall HTTP/1.1\r\nHost: x\r\n"
