@@ -72,7 +72,7 @@ def _closeness(user: Int64s, item: Int64s, items: int) -> sparse.csr_array:
         pairs.append(sparse.coo_array((np.full(len(one), 1 / distance), (one, other)), (items, items)).tocsr())
     counts = sum(pairs[1:], pairs[0])
     counts = counts + counts.T
-    total = counts.sum(axis=0)
+    total: Doubles = counts.sum(axis=0)
     return sparse.csr_array(counts @ sparse.diags_array(1 / np.sqrt(np.where(total > 0, total, np.inf))))
 
 
