@@ -4,7 +4,8 @@ In: `gowalla/`, `ml-1m-split/` (one `user item item …` line a user), a working
 results/quality_NAME.json; 1 where a claim fails (a goal may).
 
 - *validation*: recipe, epoch and norm exponent chosen on validation events alone, then trained on train + validation by
-  `towers train` with its `data.refit`; the figure is that of `towers report` over the exported vectors. The honest one.
+  `towers train` with its `data.refit`; the figure is that of `towers report` over the exported vectors. The honest one,
+  but Gowalla's recipe reads the order of the lists, and the published models read them as sets.
   Then 1,000 users are asked over HTTP.
 - *test*: trained on train + validation with the test as its validation, whose best epoch and norm exponent count, as
   the published logs choose. From the vectors of that validation: an export would encode users with their held-out

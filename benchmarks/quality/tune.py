@@ -1,4 +1,6 @@
-"""`towers tune` from an empty start against the hand-made recipe of each public data set, trained and reported alike.
+"""`towers tune` against the hand-made recipe of each public data set, trained and reported alike.
+
+The search knows no trial, but its starts were made from the hand-made recipes, and it takes their `[data]`.
 
 An hour for each, 20 minutes for the small MovieLens-100k. Claims: the found recipe's figure on the test events is at
 least 0.97 of the hand-made one's, the search kept its budget within 3 %, and the found recipe trained in at most 15

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from pipelines.cli import bundles, keys
-from pipelines.cli.exit_codes import KEPT, exit_code
+from pipelines.cli.exit_codes import KEPT, exit_code, sigterm_as_ctrl_c
 from pipelines.cli.export import export
 from pipelines.cli.options import Bundle, Dataset, Overrides, Overwrite, Recipe, example
 from pipelines.cli.serve import serve
@@ -119,8 +119,9 @@ def train(
     from pipelines.training import train as command
     from towers.config.recipe import load_config
 
-    command.run(load_config(config, overrides), dataset, out, resume=not fresh, overwrite=overwrite)
-    say(command.verdict(out, dataset))
+    with sigterm_as_ctrl_c():
+        command.run(load_config(config, overrides), dataset, out, resume=not fresh, overwrite=overwrite)
+        say(command.verdict(out, dataset))
 
 
 app.command(

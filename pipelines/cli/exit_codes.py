@@ -4,9 +4,12 @@ A traceback is printed only with TOWERS_DEBUG.
 """
 
 import os
+import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 from typer import TyperException
 
@@ -20,7 +23,7 @@ UNEXPECTED = 1
 USER_MISTAKE = 2
 INTERRUPTED = 130
 
-# What remains after Ctrl-C; commands not listed leave no unfinished output.
+# What remains after Ctrl-C (see also `sigterm_as_ctrl_c`); commands not listed leave no unfinished output.
 KEPT = dict.fromkeys(("query", "check", "doctor", "losses", "samplers"), "nothing was changed") | {
     "train": "the last checkpoint is kept, and the same command resumes from there (--fresh starts over)",
     "tune": "the best recipe so far is written if a trial had ended, and the same command resumes from there "
@@ -42,7 +45,8 @@ def exit_code(command: Callable[[], object], *, kept: str) -> int:
         kept: what an interrupted command leaves behind, for a user who pressed Ctrl-C or whose disk is full.
 
     Returns:
-        0 on success, 2 on a user's mistake (one ``error: …`` line), 130 after Ctrl-C, 1 on anything unexpected.
+        0 on success, 2 on a user's mistake (one ``error: …`` line), 130 after Ctrl-C (or SIGTERM, see
+        `sigterm_as_ctrl_c`), 1 on anything unexpected.
     """
     try:
         code = command()
@@ -64,6 +68,24 @@ def exit_code(command: Callable[[], object], *, kept: str) -> int:
     if code == INTERRUPTED:
         say(f"interrupted; {kept}")
     return code if isinstance(code, int) else 0
+
+
+@contextmanager
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """Lets SIGTERM, which a machine that is about to be taken away sends, end a command as Ctrl-C does.
+
+    A second SIGTERM is ignored: it would interrupt the saving that the first one began.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _mistakes() -> tuple[type[Exception], ...]:

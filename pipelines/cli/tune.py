@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pipelines.cli.exit_codes import sigterm_as_ctrl_c
 from pipelines.cli.options import Dataset, Overrides, Overwrite
 
 
@@ -38,16 +39,17 @@ def tune(
 
     if overrides and config is None:
         raise typer.BadParameter("needs the recipe that it overrides; add --config RECIPE.toml", param_hint="--set")
-    rows = command.run(
-        dataset,
-        out,
-        config=load_config(config, overrides) if config else None,
-        budget_minutes=budget_minutes,
-        trials=trials,
-        train_minutes=train_minutes,
-        metric=metric,
-        seed=seed,
-        resume=not fresh,
-        overwrite=overwrite,
-    )
+    with sigterm_as_ctrl_c():
+        rows = command.run(
+            dataset,
+            out,
+            config=load_config(config, overrides) if config else None,
+            budget_minutes=budget_minutes,
+            trials=trials,
+            train_minutes=train_minutes,
+            metric=metric,
+            seed=seed,
+            resume=not fresh,
+            overwrite=overwrite,
+        )
     typer.echo(command.describe(rows))

@@ -42,7 +42,7 @@ def build_tables(model: TwoTower, dataset: Dataset, context: Context | None, wor
             found["histories"][name] = HistoryTable(rows, feature.max_length, others=feature.window == "others")
         elif feature.kind == "neighbours":
             rows = ids_as_rows(encoder, dataset.items["item_id"])
-            found["neighbours"][name] = HistoryTable(rows, feature.max_length)
+            found["neighbours"][name] = HistoryTable(rows, feature.max_length, others=feature.window != "earlier")
         elif feature.kind == "sequence":
             rows = ids_as_rows(encoder, dataset.items["item_id"])
             found["sequences"][name] = SequenceTable(rows, feature.max_length, feature.time_gaps)

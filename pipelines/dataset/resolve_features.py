@@ -138,6 +138,8 @@ def _check(key: str, name: str, feature: Feature, side: str, dataset: Dataset) -
             raise ConfigError(f"{key}.time_gaps: needs event times, and this data set has none; leave it out")
         if feature.kind in ("hour", "weekday") and dataset.manifest.time_unit in (None, "order"):
             raise ConfigError(f"{key}.kind: {feature.kind!r} needs event times, and this data set has none")
+        if side == "query" and feature.kind == "neighbours":
+            _check_window(f"{key}.window", feature.window, timed=dataset.manifest.timed)
         return
     manifest = dataset.manifest
     columns = manifest.item_columns if side == "candidate" else {**manifest.event_columns, **manifest.user_columns}
@@ -151,4 +153,18 @@ def _check(key: str, name: str, feature: Feature, side: str, dataset: Dataset) -
         raise ConfigError(
             f"{key}.kind: {feature.kind!r} reads {' or '.join(READS[feature.kind])} columns, and {column!r} is a "
             f"{columns[column]} column; kinds that fit: {fits}"
+        )
+
+
+def _check_window(key: str, window: str | None, *, timed: bool) -> None:
+    if timed and window is None:
+        raise ConfigError(
+            f"{key}: in timed data name which of its user's events an example pools: 'earlier', or 'all', among them "
+            "the example's own and later ones, which only the end of training knows"
+        )
+    if not timed and window == "earlier":
+        raise ConfigError(
+            f"{key}: 'earlier' needs the order of the events, and this data set's split does not respect it; set it to "
+            "'all', or prepare it with data.split = 'global_time' or 'leave_last_out', or a given one with "
+            "data.ordered = true"
         )

@@ -33,6 +33,8 @@ from serving.bundle.reader import Bundle
 from serving.errors import BundleError
 from serving.files.staging import refuse_existing, staged
 from serving.recall.loading import open_index
+from towers.config.features import Features
+from towers.config.look_ahead import look_ahead
 from towers.evaluation import metrics
 
 SCHEMA_VERSION = 2
@@ -77,6 +79,7 @@ def run(bundle: Path, dataset: Path, out: Path, *, ks: Sequence[int] = KS, overw
         rankers_of(served, data, baselines.rankers, max(ks)), held, trained.new_items, sorted(set(ks))
     )
     content = _provenance(opened, data) | {
+        "looks_ahead": _looks_ahead(opened, data),
         "counts": _counts(served, data, held),
         "baselines": baselines.content(),
         "strongest": {"ranker": baselines.strongest, "chosen_on": baselines.choice.chosen_on},
@@ -139,6 +142,12 @@ def _provenance(bundle: Bundle, data: Dataset) -> dict[str, Any]:
         "interval": f"{LEVEL:.0%} percentile bootstrap over users, {RESAMPLES:,} resamples",
         "libraries": {name: metadata.version(name) for name in LIBRARIES},
     }
+
+
+def _looks_ahead(bundle: Bundle, data: Dataset) -> list[str] | None:
+    """Names the features through which training examples saw later events; None if the bundle has no recipe."""
+    features = bundle.manifest.lineage.get("config", {}).get("features")
+    return None if features is None else look_ahead(Features.model_validate(features), timed=data.manifest.timed)
 
 
 def _counts(served: Served, data: Dataset, held: HeldOut) -> dict[str, int]:

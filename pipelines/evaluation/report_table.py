@@ -70,6 +70,7 @@ def lines(content: dict[str, Any]) -> list[str]:
         shown.append(f"{part}: {figures['users']:,} users, {figures['targets']:,} targets: {figures['definition']}")
     new = content["new_items"]
     shown.append(f"new items: {new['targets']:,} targets of {new['users']:,} users: {new['definition']}")
+    shown += [f"trained with a feature that looks ahead: {line}" for line in content.get("looks_ahead") or ()]
     return [*shown, f"definitions: {DEFINITIONS}"]
 
 

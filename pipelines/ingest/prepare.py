@@ -20,6 +20,7 @@ from pipelines.ingest.formats.column_names import event_roles, id_column
 from pipelines.ingest.formats.rejects import Rejects
 from pipelines.ingest.formats.source import Source, open_source
 from pipelines.ingest.formats.table import Table
+from pipelines.ingest.order import doubt
 from pipelines.ingest.splits import TRAIN, assign, resolve
 from pipelines.ingest.writer import number_entities, write_splits, write_truth
 from serving.files.staging import staged
@@ -75,6 +76,8 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
     if kind == "leave_last_out" and config.valid_share + config.test_share > 0:
         refuse_single_events(table, config, roles.user, rejects)
     split = assign(table, kind, config)
+    if kind == "given" and table.time_unit == "order" and (reason := doubt(table, split.label)) is not None:
+        say(f"warning: {reason}")
 
     train = split.label == TRAIN
     item_rows, number = number_entities(table.item, train, table.item_ids, items, "item_id")

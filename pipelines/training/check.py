@@ -12,6 +12,7 @@ from pipelines.dataset.popularity import has_windows
 from pipelines.dataset.resolve_features import resolve_features
 from pipelines.training.similarity_labels import DEFAULT_METRIC, read_labels
 from towers.config.features import NeighboursFeature
+from towers.config.look_ahead import look_ahead
 from towers.config.recipe import Config
 from towers.config.samplers import Drawing, Mixed
 from towers.config.sections import DataConfig, PriorConfig
@@ -48,6 +49,9 @@ def describe(config: Config, dataset: Path | None = None) -> str:
     """
     told = [] if dataset is None else column_lines(Dataset.open(dataset), config)
     lines = [f"# {line}" for line in told]
+    if dataset is not None:
+        timed = Dataset.open(dataset).manifest.timed
+        lines += [f"# looks ahead: {line}" for line in look_ahead(config.features, timed=timed)]
     changes = config.features.changes or {}
     for side, features in (("query", config.features.query), ("candidate", config.features.candidate)):
         if side == "query" and config.task == "similarity":

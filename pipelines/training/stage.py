@@ -33,7 +33,7 @@ from towers.data.events import Events, Int32s
 from towers.data.examples import Examples
 from towers.data.feature_tables import FeatureTables
 from towers.data.item_ranks import ItemFeatures, ItemRanks
-from towers.data.sequence_examples import SequenceExamples
+from towers.data.sequence_examples import SequenceExamples, example_counts
 from towers.evaluation.validation import Validation
 from towers.model.graphs import connect_graphs
 from towers.model.two_tower import TwoTower
@@ -140,8 +140,12 @@ def _retrieval(
     tables = build_tables(model, data, context, of_features)
     zero_untrained_rows(model, tables, events)
     connect_graphs(model, tables, [events])
-    catalogue = ItemRanks.of(events.item, data.manifest.items)
-    examples = _examples(config, events, tables, catalogue)
+    alone = bool(tables.sequences) and all(
+        each.kind in ("history", "sequence") for each in (config.features.query or {}).values()
+    )
+    counts = example_counts(events, data.manifest.items) if alone else None
+    catalogue = ItemRanks.of(events.item, data.manifest.items, counts)
+    examples = _examples(config, events, tables, catalogue, alone=alone)
     size = min(config.train.batch_size, len(examples))
     seen = config.train.epochs * examples.steps * size
     sampler = build_sampler(config.negatives, catalogue.counts, size, seen) if config.negatives is not None else None
@@ -150,12 +154,9 @@ def _retrieval(
     return Training(task, examples, check, len(examples), counting, users)
 
 
-def _examples(config: Config, events: Events, tables: FeatureTables, catalogue: ItemRanks) -> Examples:
+def _examples(config: Config, events: Events, tables: FeatureTables, catalogue: ItemRanks, *, alone: bool) -> Examples:
     """Returns the batches; whole histories if a feature reads them in order."""
-    kind: Callable[..., Examples] = Examples
-    if tables.sequences:
-        alone = all(each.kind in ("history", "sequence") for each in (config.features.query or {}).values())
-        kind = partial(SequenceExamples, alone=alone)
+    kind: Callable[..., Examples] = partial(SequenceExamples, alone=alone) if tables.sequences else Examples
     examples = kind(
         events,
         tables,

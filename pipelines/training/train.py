@@ -27,6 +27,7 @@ from pipelines.training.similar_pairs import pairs_digest
 from pipelines.training.stage import VALIDATION, run_stage
 from serving.files.disk_full import telling_full_disk
 from serving.files.staging import publish, refuse_existing, remove, staged
+from towers.config.look_ahead import look_ahead
 from towers.config.recipe import Config
 from towers.config.sections import PriorConfig
 
@@ -97,6 +98,7 @@ def _train(config: Config, data: Dataset, work: Path, dataset_path: str) -> None
         "dataset": data.manifest.fingerprint,
         "dataset_path": dataset_path,
         "refit": config.data.refit,
+        "looks_ahead": look_ahead(config.features, timed=data.manifest.timed),
         **({"pairs": pairs_digest(Path(config.similarity.pairs))} if config.similarity.pairs is not None else {}),
         "stages": _train_stages(config, data, work),
         "tensorflow": tf.__version__,
@@ -155,4 +157,6 @@ def _say_summary(summary: dict[str, Any], out: Path) -> None:
     chosen = (
         f"; best {first['metric']} {first['best_metric']:.4f} at epoch {first['best_epoch']}" if first["metric"] else ""
     )
+    for line in summary.get("looks_ahead", []):
+        say(f"looks ahead: {line}")
     say(f"{out}: {last['epochs']} epochs of {last['examples']:,} examples in {summary['seconds']:.0f} s{chosen}")

@@ -181,7 +181,7 @@ def _features(family: str, point: Point, traits: Traits) -> Raw:
     candidate: Raw = {"item_id": {"kind": "id"}}
     match family:
         case "graph":
-            query["taken"] = {"kind": "neighbours", "weight": point["neighbours"]}
+            query["taken"] = {"kind": "neighbours", "window": "all", "weight": point["neighbours"]}
             if "neighbours_recency" in point:
                 query["taken"] |= {"recency": point["neighbours_recency"], "cooccurrence": point["cooccurrence"]}
             candidate["takers"] = {"kind": "neighbours", "weight": point["neighbours"]}

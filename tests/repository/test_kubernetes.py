@@ -17,7 +17,10 @@ VERSIONS = ("1.31", "1.33")
 
 
 def documents() -> dict[str, dict[str, Any]]:
-    return {each["kind"]: each for path in PATHS for each in yaml.safe_load_all(path.read_text(encoding="utf-8"))}
+    every = [each for path in PATHS for each in yaml.safe_load_all(path.read_text(encoding="utf-8"))]
+    by_kind = {each["kind"]: each for each in every}
+    assert len(by_kind) == len(every), "a second document of a kind would not be tested"
+    return by_kind
 
 
 def container() -> dict[str, Any]:

@@ -63,6 +63,11 @@ def _options(config: "Config") -> Iterator[str]:
     for name, feature in (config.features.candidate or {}).items():
         if isinstance(feature, NeighboursFeature) and feature.recency > 1:
             yield f"features.candidate.{name}.recency: an item's users have no order in time; leave it out"
+        if isinstance(feature, NeighboursFeature) and feature.window == "earlier":
+            yield (
+                f"features.candidate.{name}.window: an item has one vector for all examples of a batch, so it pools "
+                "all of its users; leave it out"
+            )
         if isinstance(feature, NeighboursFeature) and feature.cooccurrence:
             yield (
                 f"features.candidate.{name}.cooccurrence: is about the items that users take; leave it out, or add a "

@@ -92,6 +92,11 @@ class NeighboursFeature(_Feature):
 
     kind: Literal["neighbours"]
     max_length: Count = Field(1_000, description="maximum neighbours per node; the most recent are kept")
+    window: Literal["earlier", "all"] | None = Field(
+        None,
+        description="which of a user's training events an example pools: the earlier ones, or all, the example's own "
+        "and later ones among them; must be named for users in timed data, and is for users only",
+    )
     weight: Positive = Field(1.0, description="weight w of the sum beside the other features")
     recency: float = Field(
         1.0,

@@ -85,7 +85,7 @@ class SampledLoss(Loss):
     positives_per_query: Count = Field(1, description="the example's item and the user's next ones, averaged over")
     remove_accidental_hits: bool = Field(True, description="a negative equal to a positive gets probability 0")
     known_positives: int = Field(
-        0, ge=0, description="number of the user's other training items that also get probability 0"
+        0, ge=0, description="number of the user's other training events whose items also get probability 0"
     )
     hardest_negatives: Count | None = Field(
         None, description="keep only this many, those with the highest corrected logits; Q is then no longer exact"

@@ -75,6 +75,9 @@ class LearnedUnigram(Drawing):
     paper: ClassVar = "TensorFlow's learned_unigram_candidate_sampler"
 
     name: Literal["learned_unigram"]
+    capacity: Count = Field(
+        50_000_000, description="positives counted, the latest ones: 4 bytes each, at most those of the whole run"
+    )
 
 
 class Unigram(Drawing):

@@ -14,7 +14,7 @@ class Batch(NamedTuple):
         item: int64 [B, K] positives, the example's own first.
         present: bool [B, K]; False where an example has fewer than K.
         label: float32 [B, K] weights of their events; 1 in data without weights.
-        known: int64 [B, L] other items of the same user, padded with -1.
+        known: int64 [B, L] other items of the same user, not among the positives; -1 where there is none.
         user: int64 [B] user numbers.
         weight: float32 [B] example weights.
         seed: int32 [2] of this step.

@@ -36,7 +36,7 @@ class Examples:
         recency: weight of a user's last event relative to their first; 1 weighs all alike. The events must be timed.
         balance: b; an example of a user with n events weighs n^-b: 0 weighs events alike, 1 users.
         positives: K, items of one example: its own and the user's next ones.
-        known: L, the number of the user's other items, nearest to the example, that are listed with it.
+        known: L, the number of the user's other events, nearest to the example, whose items are listed with it.
     """
 
     events: Events
@@ -73,13 +73,14 @@ class Examples:
         example = self.chosen(epoch, step)
         weight = self.events.weight
         places, present = self._positives(example)
+        item = self._ranks(places, present, 0)
         ones = np.ones(places.shape, np.float32)
         return Batch(
             query=self.query(example),
-            item=self._ranks(places, present, 0),
+            item=item,
             present=present,
             label=ones if weight is None else np.where(present, weight[places], 0).astype(np.float32),
-            known=self._ranks(*self._known(example), NO_ITEM),
+            known=self._known(example, item, present),
             user=self.events.user[example].astype(np.int64),
             weight=self._weight(example),
             seed=np.array([self.seed, epoch * self.steps + step], np.int32),
@@ -127,13 +128,20 @@ class Examples:
             present = step < count
         return np.where(present, places, example[:, None]), present
 
-    def _known(self, example: Int64s) -> tuple[Int64s, NDArray[np.bool_]]:
-        """Events [B, L] of the same user around each example, and which of them exist."""
+    def _known(self, example: Int64s, positive: Int64s, present: NDArray[np.bool_]) -> Int64s:
+        """Items [B, L] of the user's other events around each example, none of them one of its positives [B, K].
+
+        Whether a negative may equal a positive is `remove_accidental_hits`'s to say.
+        """
         start, end = _range_of_user(self.events, example)
-        first = np.maximum(start, np.minimum(example - self.known // 2, end - self.known))
+        first = np.maximum(start, np.minimum(example - self.known // 2, end - self.known - 1))
         places = first[:, None] + np.arange(self.known)
-        present = places < end[:, None]
-        return np.where(present, places, example[:, None]), present
+        places += places >= example[:, None]
+        there = places < end[:, None]
+        known = self._ranks(np.where(there, places, example[:, None]), there, NO_ITEM)
+        for own, exists in zip(positive.T, present.T, strict=True):
+            known[(known == own[:, None]) & exists[:, None]] = NO_ITEM
+        return known
 
     def _ranks(self, places: Int64s, present: Array, filler: int) -> Int64s:
         ranks: Int64s = np.where(present, self.catalogue.ranks[self.events.item[places]], filler)

@@ -28,6 +28,7 @@ class HistoryTable:
         rows: [N] row of each item in the history table.
         length: maximum number of items in one history.
         others: whether the history of a training example holds all its user's other events, not only earlier ones.
+            Neighbours then are a node of the graph, which holds the example's own event, too.
     """
 
     rows: Int32s
@@ -53,7 +54,7 @@ class FeatureTables:
         clocks: by feature, "hour" or "weekday".
         histories: by feature.
         missing: by context feature, the result of `lookup` for a missing value.
-        neighbours: by query feature, the table row of each item as a user's neighbour.
+        neighbours: by query feature, the table row of each item as a user's neighbour, among `others` or earlier ones.
         audiences: by candidate feature, the table row of each user as an item's neighbour: [U]; `items` then has [N]
             item numbers.
         companions: by candidate feature, the table row of each item as another's companion: [N]; `items` then has [N]
@@ -89,8 +90,8 @@ class FeatureTables:
             features[name] = clock_rows(kind, seconds, len(example))
         for name, history in self.histories.items():
             features[name] = example_histories(events, example, history, positives)
-        for name in self.neighbours:
-            features[name] = user  # a node of the graph, there throughout training
+        for name, graph in self.neighbours.items():
+            features[name] = user if graph.others else example_histories(events, example, graph, positives)
         return features
 
     def of_users(self, user: Int32s, offsets: Int64s, items: Int32s, times: Int64s | None = None) -> dict[str, Array]:

@@ -1,8 +1,8 @@
 """Ranks of the trained items by falling number of examples: the numbering of samplers and item tables.
 
-Rank 0 is the most frequent item, which suits a log-uniform sampler. An item without an example has no rank and is never
-drawn, so it stays untrained. `ItemFeatures` turns ranks into features inside the graph: a drawn rank becomes features
-without leaving the device.
+Rank 0 is the most frequent item, which suits a log-uniform sampler. An item without a training event has no rank and
+is never drawn, so it stays untrained. `ItemFeatures` turns ranks into features inside the graph: a drawn rank becomes
+features without leaving the device.
 """
 
 from collections.abc import Mapping
@@ -24,8 +24,8 @@ class ItemRanks:
 
     Attributes:
         items: [N] item number of each rank.
-        ranks: [all items] rank of each item number; -1 without an example.
-        counts: [N] examples of each rank, in falling order.
+        ranks: [all items] rank of each item number; -1 without a training event.
+        counts: [N] examples of each rank, in falling order; 0 for an item whose events are no examples.
     """
 
     items: Int32s
@@ -33,10 +33,18 @@ class ItemRanks:
     counts: Int64s
 
     @classmethod
-    def of(cls, item: NDArray[np.int32], size: int) -> "ItemRanks":
-        """Ranks the items of training events `item` [E], ties by item number; `size` is the number of all items."""
-        counts = counted(item, size)
-        items = np.argsort(-counts, kind="stable")[: int((counts > 0).sum())].astype(np.int32)
+    def of(cls, item: NDArray[np.int32], size: int, examples: Int64s | None = None) -> "ItemRanks":
+        """Ranks the items of training events, ties by item number.
+
+        Args:
+            item: [E] of the events.
+            size: number of all items.
+            examples: [size] examples of each item; None if each event is one. An item without an example is ranked
+                last: it is served, so a loss that scores or draws from all items must see it.
+        """
+        events = counted(item, size)
+        counts = events if examples is None else examples
+        items = np.argsort(np.where(events > 0, -counts, 1), kind="stable")[: np.count_nonzero(events)].astype(np.int32)
         ranks = np.full(size, -1, np.int64)
         ranks[items] = np.arange(len(items))
         return cls(items, ranks, counts[items])

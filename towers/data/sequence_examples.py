@@ -13,9 +13,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from towers.data.blocks import blocks
-from towers.data.events import Int64s
+from towers.data.events import Events, Int64s
 from towers.data.examples import Examples
 from towers.data.feature_tables import SequenceTable
 from towers.data.packing import NO_PLACE, UNKNOWN_GAP, Sequences, packed_windows
@@ -28,7 +29,7 @@ class SequenceExamples(Examples):
 
     Attributes:
         alone: whether queries have no features but histories. An event without one, a user's first, would then train
-            nothing, so it is no example.
+            nothing, so it is no example (see `example_counts`).
     """
 
     alone: bool = False
@@ -64,9 +65,9 @@ class SequenceExamples(Examples):
         firsts, counts = [], []
         for block in blocks(self.events.item):
             event = np.arange(block.start, block.stop)
-            start, end = self._history(event, self._length)
             if self.alone:
-                event, start = event[end > start], start[end > start]
+                event = event[_with_history(self.events, event)]
+            start, _ = self._history(event, self._length)
             changed = np.flatnonzero(np.diff(start, prepend=-1))
             firsts.append(event[changed])
             counts.append(np.diff(changed, append=len(event)))
@@ -83,10 +84,7 @@ class SequenceExamples(Examples):
 
     def _history(self, event: Int64s, length: int) -> tuple[Int64s, Int64s]:
         """Start and end of the part of each event's history that its window shows."""
-        past = self.events.past
-        if past.end is None:
-            raise ValueError("a sequence needs timed events")
-        begin, end = past.offsets[self.events.user[event]], past.end[event]
+        begin, end = _history_of(self.events, event)
         step = (length + 1) // 2
         beyond = np.maximum(end - begin - length, 0)
         return begin + step * -(-beyond // step), end
@@ -106,3 +104,27 @@ class SequenceExamples(Examples):
             gaps[later] = self.tables.gaps(past.time[places[later]] - past.time[places[later] - 1])
         windows, begins = packed_windows(np.stack([rows, gaps], axis=1), lengths, table.length)
         return windows._replace(place=np.where(end > begin, begins[window] + end - begin - 1, NO_PLACE))
+
+
+def example_counts(events: Events, size: int) -> Int64s:
+    """How often each of `size` items is the item of an example if queries have no features but histories: [size]."""
+    counts = np.zeros(size, np.int64)
+    for block in blocks(events.item):
+        example = _with_history(events, np.arange(block.start, block.stop))
+        counts += np.bincount(events.item[block][example], minlength=size)
+    return counts
+
+
+def _with_history(events: Events, event: Int64s) -> NDArray[np.bool_]:
+    """Which of some events have an earlier one of their user."""
+    begin, end = _history_of(events, event)
+    earlier: NDArray[np.bool_] = end > begin
+    return earlier
+
+
+def _history_of(events: Events, event: Int64s) -> tuple[Int64s, Int64s]:
+    """Start and end of each event's history among the taken events."""
+    past = events.past
+    if past.end is None:
+        raise ValueError("a sequence needs timed events")
+    return past.offsets[events.user[event]], past.end[event]

@@ -56,10 +56,11 @@ class GraphEncoder(FeatureEncoder):
         Raises:
             ConfigError: the graph is too large to be pooled whole in each step.
         """
-        if len(neighbours.row) > MOST_PAIRS:
+        if len(neighbours.row) > MOST_PAIRS and self.config.window != "earlier":
             raise ConfigError(
                 f"features: {self.spec.name!r} of kind 'neighbours' pools every pair of the graph in each step: at "
-                f"most {MOST_PAIRS:,}, got {len(neighbours.row):,}; lower its max_length, or take a history"
+                f"most {MOST_PAIRS:,}, got {len(neighbours.row):,}; lower its max_length, set window = 'earlier', or "
+                "take a history"
             )
         self._graph = lambda: neighbours
         self.weight.assign(neighbours.weight)
@@ -74,22 +75,25 @@ class GraphEncoder(FeatureEncoder):
 
     def _embed(self, rows: Any, seed: tf.Tensor | None) -> tf.Tensor:
         if isinstance(rows, Bag):
-            return self._pooled(rows)
+            return self._masked(self._pooled(rows), seed)
         if rows.shape.rank == 1:
             if self._graph is None:
                 raise RuntimeError(f"{self.spec.name}: nodes are asked for before `connect`")
             if tf.executing_eagerly():
                 return self._pooled(self._graph().bag(rows.numpy()))
-            pooled = tf.gather(self._graph().pool_all(whole(self.table)), rows)
-            if seed is not None and self.config.mask_share > 0:
-                pooled *= tf.cast(self._kept(tf.shape(rows)[0], seed), tf.float32)[:, tf.newaxis]
-            return pooled
+            return self._masked(tf.gather(self._graph().pool_all(whole(self.table)), rows), seed)
         present = tf.cast(rows != MISSING, tf.float32)
         count = tf.reduce_sum(present, axis=1, keepdims=True)
         recent = present * recent_weights(tf.cumsum(present, axis=1, exclusive=True), count, self.config.recency)
         weight = tf.gather(self.weight, rows) * recent
         pooled = tf.reduce_sum(self._vectors(rows) * weight[:, :, tf.newaxis], axis=1)
         return pooled * tf.math.rsqrt(tf.maximum(count, 1.0))
+
+    def _masked(self, pooled: tf.Tensor, seed: tf.Tensor | None) -> tf.Tensor:
+        """`pooled` [B, D] with zeros for the examples that `seed` masks."""
+        if seed is None or not self.config.mask_share:
+            return pooled
+        return pooled * tf.cast(self._kept(tf.shape(pooled)[0], seed), tf.float32)[:, tf.newaxis]
 
     def informs(self, rows: tf.Tensor) -> tf.Tensor:
         """Whether training learnt something about a node's neighbours, or about those in a list: bool [B]."""

@@ -17,42 +17,52 @@ def build_sampler(
 
     Args:
         config: the recipe's sampler section.
-        counts: int64 [N] training examples of the items by rank, at least 1 each.
+        counts: int64 [N] training examples of the items by rank.
         batch_size: B.
         examples_seen: positives that the whole run will count.
 
     Raises:
-        ConfigError: `counts` rise with log_uniform, an item has no example, or there are more distinct negatives than
-            items.
+        ConfigError: `counts` rise with log_uniform, no item has an example, there are more distinct negatives than
+            items to draw, or the list of a learned_unigram does not hold a batch.
     """
-    if not len(counts) or counts.min() < 1:
-        raise ConfigError("sampler: every item that can be drawn needs a training example; got an item without one")
-    capacity = max(batch_size, examples_seen)
+    if not counts.any():
+        raise ConfigError("sampler: draws items by their training examples, and no item has one")
     if not isinstance(config, samplers.Mixed):
-        return _part(config, "sampler", 0, counts, capacity)
+        return _part(config, "sampler", 0, counts, batch_size, examples_seen)
     keyed = [(f"sampler.parts[{number}]", part) for number, part in enumerate(config.parts)]
     # The losses expect the batch's own items first. Sorted before numbering, so their place does not change the draws.
     keyed.sort(key=lambda pair: not isinstance(pair[1], samplers.InBatch))
-    parts = [_part(part, key, place, counts, capacity) for place, (key, part) in enumerate(keyed)]
+    parts = [_part(part, key, place, counts, batch_size, examples_seen) for place, (key, part) in enumerate(keyed)]
     return MixedSampler(parts)
 
 
 def _part(
-    config: samplers.InBatch | samplers.Drawing, key: str, place: int, counts: Int64s, capacity: int
+    config: samplers.InBatch | samplers.Drawing,
+    key: str,
+    place: int,
+    counts: Int64s,
+    batch_size: int,
+    examples_seen: int,
 ) -> NegativeSampler:
     if isinstance(config, samplers.InBatch):
         return InBatchSampler(counts, learned=config.frequencies == "learned", distinct=config.distinct)
-    if config.distinct and config.negatives > len(counts):
+    if isinstance(config, samplers.LearnedUnigram) and config.capacity < batch_size:
         raise ConfigError(
-            f"{key}.negatives = {config.negatives} with distinct = true: only {len(counts)} items have training "
-            f"examples; at most {len(counts)} can be distinct"
+            f"{key}.capacity = {config.capacity}: the list of positives must hold a batch of {batch_size}; take a "
+            "larger capacity or a smaller train.batch_size"
         )
-    noise, expected = _noise(config, key, counts, capacity)
+    noise, expected = _noise(config, key, counts, max(batch_size, examples_seen))
+    drawable = np.count_nonzero(expected)
+    if config.distinct and config.negatives > drawable:
+        raise ConfigError(
+            f"{key}.negatives = {config.negatives} with distinct = true: only {drawable} items have training "
+            f"examples; at most {drawable} can be distinct"
+        )
     drawing = plan(expected, config.negatives) if config.distinct else None
     return NoiseSampler(noise, config.negatives, drawing, config.name, place)  # type: ignore[attr-defined]
 
 
-def _noise(config: samplers.Drawing, key: str, counts: Int64s, capacity: int) -> tuple[noises.Noise, Doubles]:
+def _noise(config: samplers.Drawing, key: str, counts: Int64s, positives: int) -> tuple[noises.Noise, Doubles]:
     """The noise of a section, and the probabilities for planning its distinct draws."""
     size = len(counts)
     if isinstance(config, samplers.LogUniform):
@@ -64,6 +74,7 @@ def _noise(config: samplers.Drawing, key: str, counts: Int64s, capacity: int) ->
             )
         return noises.LogUniformNoise(size), np.log1p(1 / (np.arange(size) + 1.0)) / np.log1p(size)
     if isinstance(config, samplers.LearnedUnigram):
+        capacity = min(config.capacity, positives)
         # As of the end of the run, when the rarest items are at their rarest.
         expected = 1 + counts * (capacity / counts.sum())
         return noises.LearnedUnigramNoise(size, capacity), -np.sort(-expected / expected.sum())

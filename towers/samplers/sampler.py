@@ -175,7 +175,7 @@ class MixedSampler(NegativeSampler):
     def __init__(self, parts: Sequence[NegativeSampler]) -> None:
         super().__init__(name="mixed")
         self.parts = list(parts)
-        self.own = self.parts[0].own
+        self.includes_batch = self.parts[0].includes_batch
 
     def sample(self, positives: tf.Tensor, seed: tf.Tensor) -> Draw:
         """The candidates of all parts, in order."""

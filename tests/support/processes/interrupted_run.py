@@ -1,9 +1,9 @@
 """Stops a command on its way, again and again, and gives it once more each time: `python interrupted_run.py JOB`.
 
 JOB is JSON: the command's `words`; `points`, a list of [what, which, count], each where one process is stopped; `by`:
-`kill`, `full` (from there on `disk` takes no more) or `limit` (no file grows any more). The last process goes to the
-end. Each is a fork of one that has imported TensorFlow and not run it. Writes a list of how each `ended`, what it
-`told`, and what was `left` on the disk.
+`kill`, `term` (SIGTERM), `full` (from there on `disk` takes no more) or `limit` (no file grows any more). The last
+process goes to the end. Each is a fork of one that has imported TensorFlow and not run it. Writes a list of how each
+`ended`, what it `told`, and what was `left` on the disk.
 
 What: `step`, `validation`, `tower` (of a bundle): before the one of that count. `write`: a checkpoint whose path has
 `which` in it; to kill means inside write(2) here, where the kernel ends a process at its limit of a file's size. Else
@@ -33,6 +33,10 @@ FILLER = "filler"
 
 def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def kill_in_write() -> None:
@@ -95,7 +99,7 @@ def run(job: dict[str, Any], point: list[Any] | None) -> dict[str, str]:
         if not child:
             os.dup2(told.fileno(), 2)
             if point is not None:
-                stops = {"full": lambda: fill(Path(job["disk"]) / FILLER), "limit": limit}
+                stops = {"full": lambda: fill(Path(job["disk"]) / FILLER), "limit": limit, "term": terminate}
                 arm(*point, stops.get(job["by"], kill_in_write if point[0] == "write" else kill))
             sys.argv = ["towers", *job["words"]]
             app.main()

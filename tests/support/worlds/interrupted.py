@@ -60,7 +60,7 @@ refit = true
 
 [features.query]
 user_id = { kind = "id" }
-history = { kind = "neighbours", weight = 5.0, recency = 32.0, cooccurrence = 6.0 }
+history = { kind = "neighbours", window = "all", weight = 5.0, recency = 32.0, cooccurrence = 6.0 }
 
 [features.candidate]
 item_id = { kind = "id" }
@@ -112,7 +112,7 @@ def stopped(
     Args:
         words: of the command.
         points: see `interrupted_run.py`.
-        by: `kill`, `full` or `limit`.
+        by: `kill`, `term`, `full` or `limit`.
         disk: an empty folder that is a disk of its own meanwhile, of 16 MB.
         keep: gets what lies on that disk at the end.
 

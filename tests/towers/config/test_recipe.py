@@ -192,7 +192,7 @@ def test_ready_recipes_load(recipe: Path) -> None:
     for section, keys in wanted.items():
         if section == "task":
             assert loaded[section] == keys
-        elif section not in ("features", "data"):
+        else:
             assert {key: loaded[section][key] for key in keys} == keys
 
 

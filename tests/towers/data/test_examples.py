@@ -172,10 +172,17 @@ def test_balance_weighs_each_user_alike() -> None:
         np.testing.assert_allclose(examples.batch(0, 0).weight, wanted, rtol=1e-6)
 
 
-def test_known_items_are_the_nearest_of_the_same_user() -> None:
-    _, known, _ = several(timed=True, positives=1, known=3)
-    assert [sorted(line) for line in known] == [[3, 4, 5], [3, 4, 5], [3, 4, 5], [3, 4, 5], [1], [0, 2], [0, 2]]
-    assert [len(line) for line in several(timed=False, positives=1, known=9)[1]] == [4, 4, 4, 4, 1, 2, 2]
+@pytest.mark.parametrize("timed", [True, False])
+@pytest.mark.parametrize("positives", [1, 2, 3])
+@pytest.mark.parametrize("most", [1, 2, 3, 9])
+def test_known_items_are_the_nearest_others_of_the_same_user(most: int, positives: int, timed: bool) -> None:
+    events = small_events(timed)
+    shown, known, _ = several(timed, positives, most)
+    for example, (targets, line) in enumerate(zip(shown, known, strict=True)):
+        others = [e for e in np.flatnonzero(events.user == events.user[example]) if e != example]
+        # An odd one comes after the example; at an end of the list there are more of the other side.
+        near = sorted(others, key=lambda e: abs(e - example) - (0.5 if e > example else 0))[:most]
+        assert line == [int(events.item[e]) for e in sorted(near) if events.item[e] not in targets]
 
 
 def test_an_untimed_window_begins_after_the_targets() -> None:

@@ -12,7 +12,7 @@ from towers.data.events import Events
 from towers.data.feature_tables import FeatureTables, SequenceTable
 from towers.data.item_ranks import ItemRanks
 from towers.data.packing import GAP_BOUNDS, gap_buckets, packed, packed_windows
-from towers.data.sequence_examples import SequenceExamples
+from towers.data.sequence_examples import SequenceExamples, example_counts
 
 ITEMS = 50
 
@@ -74,6 +74,24 @@ def test_every_event_is_one_example_and_sees_strictly_earlier_ones(length: int, 
         assert len(shown) <= length
         gaps = [0] + [int(np.floor(np.log2(1 + seconds[e] - seconds[e - 1]))) + 1 for e in list(history)[1:]]
         assert shown == [[int(events.item[e]) + 1, gap] for e, gap in zip(history, gaps, strict=False)]
+
+
+def test_the_counts_are_those_of_the_examples_and_leave_no_item_without_a_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Item 49 is taken by nobody but as the first one."""
+    monkeypatch.setattr("towers.data.blocks.BLOCK_ROWS", 100)
+    events = events_of(seed=8)
+    events.item[:] = np.where(np.asarray(events.history_end) > events.offsets[events.user], events.item % 49, 49)
+    trained = examples_of(events, 7, alone=True, batch_size=10_000).batch(0, 0)
+    counts = example_counts(events, ITEMS)
+    ranks = ItemRanks.of(events.item, ITEMS, counts)
+    assert counts[49] == 0 and ranks.counts.sum() == len(trained.item)
+    assert sorted(ranks.items.tolist()) == sorted(set(events.item.tolist())) and ranks.items[-1] == 49
+    by_event = ItemRanks.of(events.item, ITEMS)
+    taken = by_event.items[trained.item[:, 0]]
+    np.testing.assert_array_equal(ranks.counts, np.bincount(taken, minlength=ITEMS)[ranks.items])
+    assert (np.diff(ranks.counts) <= 0).all()
 
 
 def test_a_history_that_fits_is_seen_whole() -> None:

@@ -19,6 +19,7 @@ from tests.support.worlds.training import GROUPS, ITEMS, USERS, group_world, rec
 from towers.config.features import COMPANIONS, IdFeature, NeighboursFeature
 from towers.config.recipe import parse_config
 from towers.config.sections import DataConfig
+from towers.data.bags import distinct_bag
 from towers.data.feature_tables import FeatureTables, HistoryTable
 from towers.errors import ConfigError
 from towers.features.cooccurrence import Companions
@@ -152,10 +153,28 @@ def test_a_graph_too_large_for_a_step_is_refused(monkeypatch: pytest.MonkeyPatch
         encoder()
 
 
+def test_a_mask_takes_whole_examples_of_a_bag() -> None:
+    """As the examples of a window 'earlier' come, which are no nodes."""
+    made = encoder(mask_share=0.5, window="earlier")
+    node, row = pairs()
+    lists = np.zeros((NODES, 8), np.int32)
+    for number in range(NODES):
+        own = row[(node == number) & (row > 0)]
+        lists[number, : len(own)] = own
+    bag = tf.nest.map_structure(tf.constant, distinct_bag(np.tile(lists, (40, 1))))
+    everyone = tf.tile(tf.range(NODES, dtype=tf.int64), [40])
+    masked, whole = made.embed(bag, tf.constant([3, 4])).numpy(), made.embed(bag).numpy()
+    np.testing.assert_allclose(whole, made.embed(everyone), rtol=1e-5, atol=1e-7)
+    some = np.abs(whole).sum(axis=1) > 0
+    gone = ~masked.any(axis=1)
+    np.testing.assert_array_equal(masked[~gone], whole[~gone])
+    assert 0.4 < gone[some].mean() < 0.6
+
+
 def graph_task(tmp_path: Path) -> tuple[Trainer, TwoTower]:
     events, plain, _ = group_world()
     kind = NeighboursFeature(kind="neighbours")
-    items = HistoryTable(np.arange(1, ITEMS + 1, dtype=np.int32), 100)
+    items = HistoryTable(np.arange(1, ITEMS + 1, dtype=np.int32), 100, others=True)
     tables = FeatureTables(
         plain.users,
         {**plain.items, "audience": np.arange(ITEMS, dtype=np.int32)},
@@ -213,7 +232,10 @@ def exported(folder: Path, split: DataConfig, **taken_settings: Any) -> Bundle:
         {
             "data": {"refit": True},
             "features": {
-                "query": {"user_id": {"kind": "id"}, "taken": {"kind": "neighbours", **taken_settings}},
+                "query": {
+                    "user_id": {"kind": "id"},
+                    "taken": {"kind": "neighbours", "window": "all", **taken_settings},
+                },
                 "candidate": {"item_id": {"kind": "id"}, "audience": {"kind": "neighbours"}},
             },
             "model": {"dimension": 8, "norm_exponent": "validation"},
@@ -252,10 +274,10 @@ def test_a_known_user_s_stored_vector_is_what_the_saved_tower_makes_of_id_and_hi
     )
 
 
-@pytest.mark.parametrize("cooccurrence", [0.0, 3.0])
-def test_with_recency_a_history_is_read_in_its_order(tmp_path: Path, cooccurrence: float) -> None:
+@pytest.mark.parametrize(("window", "cooccurrence"), [("all", 0.0), ("all", 3.0), ("earlier", 0.0)])
+def test_with_recency_a_history_is_read_in_its_order(tmp_path: Path, window: str, cooccurrence: float) -> None:
     split = DataConfig(split="global_time", valid_share=0.2, test_share=0.0)
-    bundle = exported(tmp_path, split, recency=20.0, cooccurrence=cooccurrence)
+    bundle = exported(tmp_path, split, recency=20.0, window=window, cooccurrence=cooccurrence)
     items = [bundle.item_names[i] for i in bundle.seen(7)]
     user = next(name for name, number in bundle.query_rows.items() if number == 7)
     encoder = Encoder.of_queries(bundle)

@@ -8,8 +8,10 @@ import pytest
 import tensorflow as tf
 
 from tests.support.loss_cases import BSL, CASES, CIRCLE, MARGIN, SOFTMAX, TRIPLET, evaluate, label_of, supplied, world
+from towers.config.recipe import parse_config
 from towers.losses.registry import FUNCTIONS
 from towers.losses.scores import EPSILON, Scores, euclidean, sqrt_1_minus_cos
+from towers.samplers.registry import build_sampler
 
 
 def scores_of(positive: Any, negative: Any, log_q_positive: Any = 0.0, log_q_negative: Any = 0.0) -> Scores:
@@ -83,16 +85,19 @@ def test_pair_over_its_scale_tends_to_the_hardest_pair(scale: float) -> None:
     assert (got <= hardest + math.log(1 + 3 * 8) / scale + 1e-6).all()
 
 
-def test_neg_is_nce_where_every_item_is_expected_once() -> None:
-    """Uniform noise with replacement and k = N: Q = k / N = 1."""
-    items = draws = 9
-    log_q = math.log(draws * (1 / items))
-    given = world("neg")
-    scores = scores_of(given.positive, given.negative, log_q, log_q)
-    for e in (0.0, 0.1):
-        np.testing.assert_array_equal(
-            FUNCTIONS["neg"](scores, label_smoothing=e), FUNCTIONS["nce"](scores, log_z=0.0, label_smoothing=e)
-        )
+@pytest.mark.parametrize("e", [0.0, 0.1])
+def test_neg_is_nce_where_every_item_is_expected_once(e: float) -> None:
+    """Uniform noise with replacement and k = N: Q = k / N = 1. Both are TensorFlow's sigmoid cross-entropies."""
+    items = 9
+    uniform = parse_config({"sampler": {"name": "uniform", "negatives": items}}).sampler
+    sampler = build_sampler(uniform, np.arange(items, 0, -1), batch_size=6, examples_seen=6)
+    drawn = sampler.draw(tf.constant(np.arange(6)[:, None]), tf.constant([0, 1]))
+    given = cosines(6, items + 1)
+    scores = scores_of(given[:, :1], given[:, 1:], drawn.log_q_positive, drawn.log_q)
+    labels = np.eye(items + 1, dtype=np.float32)[[0] * 6] * (1 - e) + e / 2
+    wanted = tf.reduce_sum(tf.nn.sigmoid_cross_entropy_with_logits(labels, given), axis=1)
+    np.testing.assert_allclose(FUNCTIONS["neg"](scores, label_smoothing=e), wanted, rtol=1e-5)
+    np.testing.assert_allclose(FUNCTIONS["nce"](scores, log_z=0.0, label_smoothing=e), wanted, rtol=1e-5)
 
 
 def test_bce_of_ones_and_zeros_is_neg_of_one_positive() -> None:

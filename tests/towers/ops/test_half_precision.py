@@ -83,6 +83,7 @@ def test_repeats_of_a_row_are_rounded_alike_and_steps_apart(dtype: str) -> None:
     table.scatter_update = watched  # type: ignore[method-assign]
     for _ in range(2):
         optimizer.apply([tf.IndexedSlices(tf.ones([6, 8]), tf.constant([3, 5, 3, 3, 9, 5]))])
+    assert len(seen) == 2
     for slices in seen:
         values = slices.values.numpy()
         np.testing.assert_array_equal(values[0], values[2])

@@ -402,8 +402,33 @@ def test_what_cannot_be_drawn_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"falling.*number 7 has 400 of them, number 8 has 10363"):
         built(rising, name="log_uniform")
     built(rising, name="unigram")
-    with pytest.raises(ConfigError, match="needs a training example"):
-        built(np.array([3, 0], np.int64), name="uniform")
+    with pytest.raises(ConfigError, match="no item has one"):
+        built(np.array([0, 0], np.int64), name="uniform")
+    with pytest.raises(ConfigError, match=r"sampler\.negatives = 2 with distinct.*only 1 items"):
+        built(np.array([3, 0], np.int64), name="unigram", negatives=2, distinct=True)
+    with pytest.raises(ConfigError, match=rf"sampler\.capacity = 15: .* a batch of {BATCH}"):
+        built(name="learned_unigram", capacity=15)
+
+
+@pytest.mark.parametrize(("capacity", "kept"), [(BATCH, BATCH), (40, 40), (1_000, 96), (50_000_000, 96)])
+def test_a_learned_unigram_keeps_no_more_positives_than_its_capacity(capacity: int, kept: int) -> None:
+    """Six batches; below the capacity the list is as long as before there was one, and so are its draws."""
+    sampler = built(seen=96, name="learned_unigram", negatives=COUNT, capacity=capacity)
+    assert sampler.noise.seen.shape == (kept,)
+    passed = np.concatenate([batch(number)[:, 0] for number in range(6)])
+    last = run(sampler.draw, range(7))[-1]
+    q = (1 + np.bincount(passed[-kept:], minlength=SIZE)) / (SIZE + kept)
+    np.testing.assert_allclose(np.exp(last.log_q), COUNT * q[last.item], rtol=1e-5)
+
+
+def test_an_item_without_an_example_is_drawn_by_no_count_of_examples() -> None:
+    counts = np.array([30, 10, 0], np.int64)
+    unigram = built(counts, name="unigram", negatives=200).draw(batch(0, 2), tf.constant([11, 0]))
+    assert set(unigram.item.numpy().tolist()) == {0, 1}
+    uniform = built(counts, name="mixed", parts=({"name": "in_batch"}, {"name": "uniform", "negatives": 30}))
+    np.testing.assert_allclose(
+        uniform.expected_count(tf.constant([0, 1, 2], tf.int64), (16.0, 30.0)), [12 + 10, 4 + 10, 10], rtol=1e-6
+    )
 
 
 def test_every_named_sampler_can_be_built() -> None:

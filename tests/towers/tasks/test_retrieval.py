@@ -67,18 +67,31 @@ def test_an_example_of_weight_0_teaches_nothing(loss: str) -> None:
     assert gradient.any()
 
 
-def test_known_positives_are_no_negatives() -> None:
-    """All nine of a user's items known: of in-batch negatives only those of the other groups are left."""
-    task, batch = built(loss={"known_positives": 9, "correction": 0.0}, model={"temperature": 0.5})
+@pytest.mark.parametrize("remove_hits", [True, False])
+@pytest.mark.parametrize("name", ["sampled_softmax", "neg"])
+def test_known_positives_are_no_negatives(name: str, remove_hits: bool) -> None:
+    """A user's other eight items known: of in-batch negatives those of the other groups are left.
+
+    So are copies of the example's own item, unless accidental hits are removed.
+    """
+    loss = {"name": name, "known_positives": 8, "remove_accidental_hits": remove_hits}
+    plain = {"correction": 0.0} if name == "sampled_softmax" else {}
+    task, batch = built(loss=loss | plain, model={"temperature": 0.5})
     item = batch.item.numpy()[:, 0]
     logits = cosines(task, batch, item) / 0.5
-    known = [{rank for rank in line if rank >= 0} for line in batch.known.numpy()]
-    assert all(len(line) == 9 for line in known)
-    losses = [
-        np.log(np.exp(logits[b, b]) + sum(np.exp(logits[b, j]) for j in range(len(item)) if item[j] not in known[b]))
-        - logits[b, b]
-        for b in range(len(item))
-    ]
+    losses = []
+    assert len(set(item.tolist())) < len(item)
+    for b, own in enumerate(item):
+        known = set(batch.known.numpy()[b].tolist())
+        assert len(known) == 8 and not {own, -1} & known
+        others = [j for j in range(len(item)) if j != b and item[j] not in known]
+        left = [j for j in others if item[j] != own] if remove_hits else others
+        negatives = np.exp(logits[b, left])
+        losses.append(
+            np.log1p(negatives.sum() / np.exp(logits[b, b]))
+            if name == "sampled_softmax"
+            else np.log1p(np.exp(-logits[b, b])) + np.log1p(negatives).sum()
+        )
     assert float(task.compute_loss(batch)) == pytest.approx(np.mean(losses), rel=1e-5)
 
 
