@@ -162,12 +162,16 @@ def report(
     out: Annotated[
         Path, typer.Option(help="The directory to write: report.json, per_user.parquet or per_item.parquet.")
     ],
+    slices: Annotated[
+        list[str] | None,
+        typer.Option("--slice", metavar="COLUMN", help="Slice by a column of users, items or events, too; repeatable."),
+    ] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Measure a bundle on the data set's test events, beside its baselines."""
     from pipelines.evaluation import report as command
 
-    command.run(bundle, dataset, out, overwrite=overwrite)
+    command.run(bundle, dataset, out, slices=slices or (), overwrite=overwrite)
 
 
 @app.command(epilog=example("towers recall --bundle bundle --k 100 --out recall.parquet"))

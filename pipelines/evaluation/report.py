@@ -23,7 +23,7 @@ from pipelines.dataset.heldout import HeldOut, heldout, seen
 from pipelines.errors import DataError
 from pipelines.evaluation import figures, similarity_report
 from pipelines.evaluation.report_table import head, headline, lines, table
-from pipelines.evaluation.slices import COLD, DEFINITIONS, NEW_ITEM, WARM, Trained
+from pipelines.evaluation.slices import COLD, NEW_ITEM, WARM, Slice, Trained, slices_of
 from pipelines.rankers.baselines import baselines_of
 from pipelines.rankers.bootstrap import LEVEL, RESAMPLES
 from pipelines.rankers.evaluate import Evaluation, column, evaluate
@@ -35,7 +35,8 @@ from serving.files.staging import refuse_existing, staged
 from serving.recall.loading import open_index
 from towers.evaluation import metrics
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+NEW = "new_items"
 KS = (10, 20, 50, 100)
 LIBRARIES = ("numpy", "scipy", "polars")
 PROTOCOL = (
@@ -44,7 +45,15 @@ PROTOCOL = (
 )
 
 
-def run(bundle: Path, dataset: Path, out: Path, *, ks: Sequence[int] = KS, overwrite: bool = False) -> dict[str, Any]:
+def run(
+    bundle: Path,
+    dataset: Path,
+    out: Path,
+    *,
+    ks: Sequence[int] = KS,
+    slices: Sequence[str] = (),
+    overwrite: bool = False,
+) -> dict[str, Any]:
     """Evaluates a bundle on the data set's test split, or for task = "similarity" on the items it held out.
 
     Args:
@@ -52,6 +61,7 @@ def run(bundle: Path, dataset: Path, out: Path, *, ks: Sequence[int] = KS, overw
         dataset: the data set it was trained on.
         out: REPORT.
         ks: list lengths to evaluate.
+        slices: columns of users, items or events by which to slice, too.
         overwrite: replace an existing REPORT.
 
     Returns:
@@ -59,7 +69,7 @@ def run(bundle: Path, dataset: Path, out: Path, *, ks: Sequence[int] = KS, overw
 
     Raises:
         BundleError: the bundle is damaged or was trained on other data.
-        DataError: the data set is damaged or has no test events.
+        DataError: the data set is damaged, has no test events, or not such a column.
         OutputExistsError: REPORT exists.
     """
     refuse_existing(out, overwrite=overwrite, marker="report.json")
@@ -73,15 +83,21 @@ def run(bundle: Path, dataset: Path, out: Path, *, ks: Sequence[int] = KS, overw
     served = Served.match(opened, open_index(opened), data)
     baselines = baselines_of(data, KNOWN, max(ks))
     trained = Trained.of(data, KNOWN if opened.manifest.training.get("refit") else KNOWN[:1])
-    evaluation = evaluate(
-        rankers_of(served, data, baselines.rankers, max(ks)), held, trained.new_items, sorted(set(ks))
-    )
+    popularity = np.bincount(seen(data, KNOWN)[1], minlength=data.manifest.items)
+    parts = slices_of(data, held, trained, popularity, slices)
+    new = Slice(NEW, NEW, NEW_ITEM, targets=trained.new_items[held.target_items])
+    groups = {part.name: part.targets for part in [*parts, new] if part.targets is not None}
+    rankers = rankers_of(served, data, baselines.rankers, max(ks))
+    evaluation = evaluate(rankers, held, served.unit_vectors(), sorted(set(ks)), groups)
     content = _provenance(opened, data) | {
         "counts": _counts(served, data, held),
         "baselines": baselines.content(),
         "strongest": {"ranker": baselines.strongest, "chosen_on": baselines.choice.chosen_on},
         "ks": list(evaluation.ks),
-        **_figures(evaluation, held, trained, np.bincount(seen(data, KNOWN)[1], minlength=data.manifest.items)),
+        **figures.figures(evaluation),
+        "slices": {part.name: figures.slice_figures(evaluation, part, _targets(held, part)) for part in parts},
+        "new_items": _new_items(evaluation, held, new),
+        **figures.exposure_figures(evaluation, popularity, data.manifest.users),
     }
     content["verdict"] = report_verdict(content, f"recall@{headline(evaluation.ks)}", baselines.strongest).content()
     with staged(out, overwrite=overwrite, marker="report.json") as directory:
@@ -154,22 +170,16 @@ def _counts(served: Served, data: Dataset, held: HeldOut) -> dict[str, int]:
     }
 
 
-def _figures(evaluation: Evaluation, held: HeldOut, trained: Trained, popularity: NDArray[np.int64]) -> dict[str, Any]:
-    targets, new = np.diff(held.target_offsets), trained.new_items
-    new_before = np.concatenate([[0], np.cumsum(new[held.target_items])])
-    new_targets = np.diff(new_before[held.target_offsets])
-    return {
-        **figures.figures(evaluation),
-        "slices": {
-            name: {"definition": DEFINITIONS[name], **figures.slice_figures(evaluation, chosen, targets)}
-            for name, chosen in trained.slices(held).items()
-        },
-        "new_items": {
-            "definition": NEW_ITEM,
-            **figures.new_item_figures(evaluation, new_targets, int(targets.sum())),
-        },
-        **figures.exposure_figures(evaluation, popularity),
-    }
+def _targets(held: HeldOut, part: Slice) -> NDArray[np.int64]:
+    """Each user's number of targets in a slice, [Q]."""
+    mask = np.ones(len(held.target_items), bool) if part.targets is None else part.targets
+    counts: NDArray[np.int64] = np.diff(np.concatenate([[0], np.cumsum(mask)])[held.target_offsets])
+    return counts
+
+
+def _new_items(evaluation: Evaluation, held: HeldOut, new: Slice) -> dict[str, Any]:
+    content = figures.slice_figures(evaluation, new, _targets(held, new))
+    return content | {"share_of_targets": content["targets"] / len(held.target_items)}
 
 
 def _per_user(served: Served, data: Dataset, held: HeldOut, trained: Trained, evaluation: Evaluation) -> pl.DataFrame:
@@ -177,7 +187,7 @@ def _per_user(served: Served, data: Dataset, held: HeldOut, trained: Trained, ev
         "user_id": data.users["user_id"].gather(held.users),
         "targets": np.diff(held.target_offsets),
         "history": np.diff(held.seen_offsets),
-        "slice": np.where(trained.slices(held)[WARM], WARM, COLD),
+        "slice": np.where(trained.users[held.users], WARM, COLD),
         "stored_vector": served.query_rows[held.users] >= 0,
     }
     names = [column(*each) for each in product(evaluation.rankers, metrics.METRICS, evaluation.ks)]

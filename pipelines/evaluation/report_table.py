@@ -8,6 +8,8 @@ from typing import Any
 from rich import box
 from rich.table import Column, Table
 
+from pipelines.evaluation.slices import TRAINING
+
 K = 20
 DEFINITIONS = "docs/report.md"
 TITLES = {
@@ -67,7 +69,12 @@ def lines(content: dict[str, Any]) -> list[str]:
         shown.append(f"  minus {title}: {interval(differences[name], sign='+')}")
     shown.append(f"({content['interval']})")
     for part, figures in content["slices"].items():
-        shown.append(f"{part}: {figures['users']:,} users, {figures['targets']:,} targets: {figures['definition']}")
+        size = f"{part}: {figures['users']:,} users, {figures['targets']:,} targets"
+        if figures["group"] == TRAINING:
+            shown.append(f"{size}: {figures['definition']}")
+        elif figures["metrics"]:
+            small = ", few users" if figures["small"] else ""
+            shown.append(f"{size}: {name} {interval(figures['metrics']['exact'][name])}{small}")
     new = content["new_items"]
     shown.append(f"new items: {new['targets']:,} targets of {new['users']:,} users: {new['definition']}")
     return [*shown, f"definitions: {DEFINITIONS}"]
