@@ -155,7 +155,7 @@ def index(
     command.run(bundle, target_recall=target_recall, kind=kind)
 
 
-@app.command(epilog=example("towers report --bundle bundle --dataset dataset --out report"))
+@app.command(epilog=example("towers report --bundle bundle --dataset dataset --out report --slice country"))
 def report(
     bundle: Bundle,
     dataset: Dataset,
