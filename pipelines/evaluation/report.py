@@ -22,12 +22,13 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut, heldout, seen
 from pipelines.errors import DataError
 from pipelines.evaluation import figures, similarity_report
+from pipelines.evaluation.findings import Finding, findings
 from pipelines.evaluation.report_table import head, headline, lines, table
 from pipelines.evaluation.slices import COLD, NEW_ITEM, WARM, Slice, Trained, slices_of
 from pipelines.rankers.baselines import baselines_of
 from pipelines.rankers.bootstrap import LEVEL, RESAMPLES
 from pipelines.rankers.evaluate import Evaluation, column, evaluate
-from pipelines.rankers.ranker import KNOWN, Served, rankers_of
+from pipelines.rankers.ranker import EXACT, KNOWN, Served, rankers_of
 from pipelines.rankers.verdict import report_verdict
 from serving.bundle.reader import Bundle
 from serving.errors import BundleError
@@ -98,6 +99,7 @@ def run(
         "slices": {part.name: figures.slice_figures(evaluation, part, _targets(held, part)) for part in parts},
         "new_items": _new_items(evaluation, held, new),
         **figures.exposure_figures(evaluation, popularity, data.manifest.users),
+        "findings": [each.content() for each in _findings(evaluation, opened, held)],
     }
     content["verdict"] = report_verdict(content, f"recall@{headline(evaluation.ks)}", baselines.strongest).content()
     with staged(out, overwrite=overwrite, marker="report.json") as directory:
@@ -180,6 +182,12 @@ def _targets(held: HeldOut, part: Slice) -> NDArray[np.int64]:
 def _new_items(evaluation: Evaluation, held: HeldOut, new: Slice) -> dict[str, Any]:
     content = figures.slice_figures(evaluation, new, _targets(held, new))
     return content | {"share_of_targets": content["targets"] / len(held.target_items)}
+
+
+def _findings(evaluation: Evaluation, bundle: Bundle, held: HeldOut) -> list[Finding]:
+    k = headline(evaluation.ks)
+    known = [vectors[np.any(vectors != 0, axis=1)] for vectors in (bundle.item_vectors, bundle.query_vectors)]
+    return findings(evaluation.exposure[EXACT][k], len(held.users), k, *known)
 
 
 def _per_user(served: Served, data: Dataset, held: HeldOut, trained: Trained, evaluation: Evaluation) -> pl.DataFrame:

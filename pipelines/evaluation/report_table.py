@@ -48,7 +48,7 @@ def table(content: dict[str, Any]) -> Table:
 
 
 def head(content: dict[str, Any], dataset: Path) -> list[str]:
-    """Returns the verdict and, if the model is below the strongest baseline, what to do about it."""
+    """Returns the verdict, what to do if the model is below the strongest baseline, and what is wrong with it."""
     verdict = content["verdict"]
     shown = [verdict["text"]]
     if verdict["difference"]["value"] < 0:
@@ -56,7 +56,7 @@ def head(content: dict[str, Any], dataset: Path) -> list[str]:
             f"towers tune --dataset {shlex.quote(str(dataset))} --budget-minutes 20 --out tuned.toml searches for a "
             "recipe that does better; docs/recipes.md says what each setting does"
         )
-    return shown
+    return shown + [f"{finding['name']}: {finding['text']}" for finding in content["findings"]]
 
 
 def lines(content: dict[str, Any]) -> list[str]:

@@ -103,11 +103,9 @@ def slices_of(
 
 def _bands(group: str, what: str, values: NDArray[np.float64] | NDArray[np.int64], *, by_user: bool) -> list[Slice]:
     """Returns slices of about equal size by a number; missing values (NaN) have a slice of their own."""
-    found = []
-    missing = np.isnan(values)
-    edges = (
-        np.unique(np.quantile(values[~missing], np.linspace(0, 1, BANDS + 1), method="lower")) if len(values) else []
-    )
+    found, missing = [], np.isnan(values)
+    some = values[~missing]
+    edges = np.unique(np.quantile(some, np.linspace(0, 1, BANDS + 1), method="lower")) if len(some) else some
     lower = edges[:-1] if len(edges) > 1 else edges
     for place, low in enumerate(lower):
         inside = (values >= low) & ~missing
