@@ -1,7 +1,8 @@
 """`towers report`: evaluates a bundle's served vectors on the test events, beside the baselines.
 
-Writes REPORT with `report.json` and `per_user.parquet`, and prints the verdict against the strongest baseline and a
-short table (docs/report.md). A bundle of `task = "similarity"` gets `pipelines.evaluation.similarity_report` instead.
+Writes REPORT with `report.html`, `report.md`, `report.json` and `per_user.parquet`, and prints the verdict against the
+strongest baseline and a short table (docs/report.md). A bundle of `task = "similarity"` gets
+`pipelines.evaluation.similarity_report` instead.
 """
 
 import json
@@ -21,8 +22,9 @@ from pipelines.console import say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut, heldout, seen
 from pipelines.errors import DataError
-from pipelines.evaluation import figures, similarity_report
+from pipelines.evaluation import examples, figures, similarity_report
 from pipelines.evaluation.findings import Finding, findings
+from pipelines.evaluation.page import html, markdown
 from pipelines.evaluation.report_table import head, headline, lines, table
 from pipelines.evaluation.slices import COLD, NEW_ITEM, WARM, Slice, Trained, slices_of
 from pipelines.rankers.baselines import baselines_of
@@ -99,19 +101,23 @@ def run(
         "slices": {part.name: figures.slice_figures(evaluation, part, _targets(held, part)) for part in parts},
         "new_items": _new_items(evaluation, held, new),
         **figures.exposure_figures(evaluation, popularity, data.manifest.users),
+        "training": [stage for stage in opened.manifest.training.get("stages", []) if stage.get("best_epoch")],
         "findings": [each.content() for each in _findings(evaluation, opened, held)],
     }
     content["verdict"] = report_verdict(content, f"recall@{headline(evaluation.ks)}", baselines.strongest).content()
+    page = _page(content, evaluation, served, data, held, popularity)
     with staged(out, overwrite=overwrite, marker="report.json") as directory:
         directory.mkdir()
         text = json.dumps(content, indent=2, allow_nan=False)
         (directory / "report.json").write_text(text + "\n", encoding="utf-8")
+        (directory / "report.html").write_text(page, encoding="utf-8")
+        (directory / "report.md").write_text(markdown(content), encoding="utf-8")
         _per_user(served, data, held, trained, evaluation).write_parquet(directory / "per_user.parquet")
-    _show(content, dataset)
+    _show(content, dataset, out)
     return content
 
 
-def _show(content: dict[str, Any], dataset: Path) -> None:
+def _show(content: dict[str, Any], dataset: Path, out: Path) -> None:
     console = Console(highlight=False, markup=False)
     console.print("\n".join(head(content, dataset)), soft_wrap=True)
     console.print(table(content))
@@ -120,6 +126,7 @@ def _show(content: dict[str, Any], dataset: Path) -> None:
         console.print(f"the strongest baseline was chosen on {content['strongest']['chosen_on']}", soft_wrap=True)
     for name, reason in {**content["baselines"]["left_out"], **content["baselines"]["fixed"]}.items():
         say(f"{name}: {reason}")
+    say(f"{out / 'report.html'}: plots, slices and examples; open it in a browser")
 
 
 def _refuse_strangers(bundle: Bundle, data: Dataset, path: Path) -> None:
@@ -188,6 +195,28 @@ def _findings(evaluation: Evaluation, bundle: Bundle, held: HeldOut) -> list[Fin
     k = headline(evaluation.ks)
     known = [vectors[np.any(vectors != 0, axis=1)] for vectors in (bundle.item_vectors, bundle.query_vectors)]
     return findings(evaluation.exposure[EXACT][k], len(held.users), k, *known)
+
+
+def _page(
+    content: dict[str, Any],
+    evaluation: Evaluation,
+    served: Served,
+    data: Dataset,
+    held: HeldOut,
+    popularity: NDArray[np.int64],
+) -> str:
+    k, strongest = headline(evaluation.ks), content["strongest"]["ranker"]
+    counts = {
+        "taken in the test": np.bincount(held.target_items, minlength=len(popularity)),
+        "model": evaluation.exposure[EXACT][k],
+        content["baselines"][strongest]["title"]: evaluation.exposure[strongest][k],
+    }
+    recall = evaluation.of(column(EXACT, "recall", k))
+    shown = {
+        "examples": examples.users(served, data, held, recall, k),
+        "neighbours": examples.neighbours(served, data, popularity),
+    }
+    return html(content, popularity, counts, shown)
 
 
 def _per_user(served: Served, data: Dataset, held: HeldOut, trained: Trained, evaluation: Evaluation) -> pl.DataFrame:
