@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 # Okabe & Ito 2008: colour-blind readers can tell them apart, and each has contrast on white and on near-black.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
 INK = "#808080"  # of axes; the page gives texts its own colour
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "towers",
     "font.family": "sans-serif",
