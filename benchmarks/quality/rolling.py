@@ -36,7 +36,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut, heldout, seen
 from pipelines.ingest import prepare
 from pipelines.rankers.baselines import baselines_of
-from pipelines.rankers.evaluate import NEW, Ranker, column, evaluate
+from pipelines.rankers.evaluate import Ranker, column, evaluate
 from pipelines.rankers.popular import popular_lists
 from pipelines.rankers.ranker import EXACT, KNN, KNOWN, POPULARITY, Served
 from pipelines.training import train
@@ -74,6 +74,7 @@ VARIANTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 STEPS = (("ids", "history"), ("history", "user features"), ("ids", "user features"), ("user features", ITEMS))
 BALANCED = "balanced popularity"
 BASELINES = (POPULARITY, BALANCED, KNN)
+NEW = "new_recall"
 METRICS = ("recall", NEW)
 # What is studied are features: nothing but them tells what is in fashion.
 ALONE = {"prior": "off", "norm_exponent": 0.0}
@@ -171,7 +172,7 @@ def questions(recipe: dict[str, Any], data: Dataset, work: Path) -> dict[str, An
         baselines = baselines_of(data, KNOWN, max(KS)).rankers
         rankers = {EXACT: served.exact(max(KS))} | {name: baselines[name] for name in (POPULARITY, KNN)}
         rankers[BALANCED] = balanced(known, len(new), max(KS))
-        measured = evaluate(rankers, held, new, KS)
+        measured = evaluate(rankers, held, served.unit_vectors(), KS, {NEW: new[held.target_items]})
     tf.keras.backend.clear_session()
     fresh_before = np.concatenate([[0], np.cumsum(new[held.target_items])])
     return {

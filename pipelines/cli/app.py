@@ -156,19 +156,27 @@ def index(
     command.run(bundle, target_recall=target_recall, kind=kind)
 
 
-@app.command(epilog=example("towers report --bundle bundle --dataset dataset --out report"))
+@app.command(epilog=example("towers report --bundle bundle --dataset dataset --out report --slice country"))
 def report(
     bundle: Bundle,
     dataset: Dataset,
     out: Annotated[
-        Path, typer.Option(help="The directory to write: report.json, per_user.parquet or per_item.parquet.")
+        Path,
+        typer.Option(help="The directory to write: report.html, .md and .json, and the figures of each user or item."),
     ],
+    slices: Annotated[
+        list[str] | None,
+        typer.Option("--slice", metavar="COLUMN", help="Slice by a column of users, items or events, too; repeatable."),
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Open report.html in the browser.")] = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Measure a bundle on the data set's test events, beside its baselines."""
     from pipelines.evaluation import report as command
 
-    command.run(bundle, dataset, out, overwrite=overwrite)
+    command.run(bundle, dataset, out, slices=slices or (), overwrite=overwrite)
+    if open_ and (page := out / "report.html").exists():
+        typer.launch(str(page))
 
 
 @app.command(epilog=example("towers recall --bundle bundle --k 100 --out recall.parquet"))

@@ -53,7 +53,7 @@ def show(
         console.print(escape(report["verdict"]["text"]), highlight=False)
     console.print()
     for what, where in (
-        ("report", out / "report" / "report.json"),
+        ("report", out / "report" / "report.html"),
         ("bundle", out / "bundle"),
         ("start the service again", f"{_command()} serve --bundle {out / 'bundle'}"),
         ("ask it", f"{_command()} query --url http://127.0.0.1:8000 --user {user}"),

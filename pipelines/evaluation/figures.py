@@ -3,17 +3,21 @@
 Returns plain dictionaries for `report.json`; an estimate is ``{"value", "low", "high"}``.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.evaluation.slices import Slice
 from pipelines.rankers.bootstrap import Bootstrap, bootstrap
-from pipelines.rankers.evaluate import NEW, Evaluation, column
+from pipelines.rankers.evaluate import Evaluation, column
 from pipelines.rankers.ranker import BEST, EXACT
 from towers.evaluation import metrics
 
 Figures = dict[str, Any]
+SHORT = {"mean_popularity": "popularity"}
+SMALL = 100  # users: below it a slice's interval is wide, and the report says so
 
 
 def figures(evaluation: Evaluation) -> Figures:
@@ -38,63 +42,66 @@ def figures(evaluation: Evaluation) -> Figures:
     return content
 
 
-def slice_figures(evaluation: Evaluation, chosen: NDArray[np.bool_], targets: NDArray[np.int64]) -> Figures:
-    """Computes the same metrics over some of the users.
+def slice_figures(evaluation: Evaluation, part: Slice, targets: NDArray[np.int64]) -> Figures:
+    """Computes the figures of one slice: all metrics for some users, recall for some targets of those who have any.
 
     Args:
-        evaluation: of all users.
-        chosen: [Q] which users.
-        targets: [Q] each user's number of targets.
+        evaluation: of all users, with a group of the slice's name if it is one of targets.
+        part: the slice.
+        targets: [Q] each user's number of targets in the slice; for a slice of users of all their targets.
     """
-    content: Figures = {"users": int(chosen.sum()), "targets": int(targets[chosen].sum()), "metrics": {}}
-    if chosen.any():
-        drawn = _bootstrap(evaluation, np.flatnonzero(chosen))
-        content["metrics"] = {ranker: _estimates(drawn, evaluation, ranker) for ranker in evaluation.rankers}
-    return content
-
-
-def new_item_figures(evaluation: Evaluation, new_targets: NDArray[np.int64], targets: int) -> Figures:
-    """Computes recall on the targets without a training event, over the users who have any.
-
-    Args:
-        evaluation: of all users.
-        new_targets: [Q] each user's number of such targets.
-        targets: number of all targets.
-    """
-    users = np.flatnonzero(new_targets)
-    count = int(new_targets.sum())
-    content: Figures = {"users": len(users), "targets": count, "share_of_targets": count / targets, "metrics": {}}
+    users = np.flatnonzero(targets if part.users is None else part.users)
+    count = int(targets[users].sum())
+    content: Figures = {
+        "group": part.group,
+        "definition": part.definition,
+        "users": len(users),
+        "targets": count,
+        "small": len(users) < SMALL,
+        "metrics": {},
+    }
     if len(users):
         drawn = _bootstrap(evaluation, users)
         content["metrics"] = {
-            ranker: {f"recall@{k}": drawn.estimate(column(ranker, NEW, k)) for k in evaluation.ks}
+            ranker: _estimates(drawn, evaluation, ranker)
+            if part.targets is None
+            else {f"recall@{k}": drawn.estimate(column(ranker, part.name, k)) for k in evaluation.ks}
             for ranker in evaluation.rankers
         }
     return content
 
 
-def exposure_figures(evaluation: Evaluation, popularity: NDArray[np.int64]) -> Figures:
-    """``coverage``, the share of the catalogue recommended to anyone, and ``mean_popularity`` of the recommendations.
+def exposure_figures(evaluation: Evaluation, popularity: NDArray[np.int64], users: int) -> Figures:
+    """Figures of what is recommended: ``coverage``, ``gini``, ``novelty``, ``mean_popularity``, ``similarity``.
 
     Args:
         evaluation: of all users.
         popularity: [N] each item's events before the test.
+        users: number of users of these events.
     """
-    return {
-        "coverage": {
-            ranker: {f"coverage@{k}": metrics.coverage(shown) for k, shown in by_k.items()}
-            for ranker, by_k in evaluation.exposure.items()
-        },
-        "mean_popularity": {
-            ranker: {f"popularity@{k}": metrics.mean_popularity(shown, popularity) for k, shown in by_k.items()}
-            for ranker, by_k in evaluation.exposure.items()
-        },
+    measures: dict[str, Callable[[NDArray[np.int64]], float]] = {
+        "coverage": metrics.coverage,
+        "gini": metrics.gini,
+        "novelty": lambda shown: metrics.novelty(shown, popularity, users),
+        "mean_popularity": lambda shown: metrics.mean_popularity(shown, popularity),
     }
+    content: Figures = {
+        name: {
+            ranker: {f"{SHORT.get(name, name)}@{k}": measure(shown) for k, shown in by_k.items()}
+            for ranker, by_k in evaluation.exposure.items()
+        }
+        for name, measure in measures.items()
+    }
+    content["similarity"] = {
+        ranker: {f"similarity@{k}": None if np.isnan(value) else value for k, value in by_k.items()}
+        for ranker, by_k in evaluation.similarity.items()
+    }
+    return content
 
 
 def _bootstrap(evaluation: Evaluation, users: NDArray[np.intp]) -> Bootstrap:
-    # Recall on new items is NaN for users without such targets. Those columns are read only where every user has one;
-    # elsewhere 0 makes them harmless.
+    # Recall on a slice's targets is NaN for users without such targets. Those columns are read only where every user
+    # has one; elsewhere 0 makes them harmless.
     values = evaluation.values[users].astype(np.float64)
     return bootstrap(np.nan_to_num(values, copy=False, nan=0.0), evaluation.columns)
 

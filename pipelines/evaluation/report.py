@@ -1,7 +1,8 @@
 """`towers report`: evaluates a bundle's served vectors on the test events, beside the baselines.
 
-Writes REPORT with `report.json` and `per_user.parquet`, and prints the verdict against the strongest baseline and a
-short table (docs/report.md). A bundle of `task = "similarity"` gets `pipelines.evaluation.similarity_report` instead.
+Writes REPORT with `report.html`, `report.md`, `report.json` and `per_user.parquet`, and prints the verdict against the
+strongest baseline and a short table (docs/report.md). A bundle of `task = "similarity"` gets
+`pipelines.evaluation.similarity_report` instead.
 """
 
 import json
@@ -21,13 +22,15 @@ from pipelines.console import say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut, heldout, seen
 from pipelines.errors import DataError
-from pipelines.evaluation import figures, similarity_report
+from pipelines.evaluation import examples, figures, similarity_report
+from pipelines.evaluation.findings import Finding, findings
+from pipelines.evaluation.page import html, markdown
 from pipelines.evaluation.report_table import head, headline, lines, table
-from pipelines.evaluation.slices import COLD, DEFINITIONS, NEW_ITEM, WARM, Trained
+from pipelines.evaluation.slices import COLD, NEW_ITEM, WARM, Slice, Trained, slices_of
 from pipelines.rankers.baselines import baselines_of
 from pipelines.rankers.bootstrap import LEVEL, RESAMPLES
 from pipelines.rankers.evaluate import Evaluation, column, evaluate
-from pipelines.rankers.ranker import KNOWN, Served, rankers_of
+from pipelines.rankers.ranker import EXACT, KNOWN, Served, rankers_of
 from pipelines.rankers.verdict import report_verdict
 from serving.bundle.reader import Bundle
 from serving.errors import BundleError
@@ -37,7 +40,8 @@ from towers.config.features import Features
 from towers.config.look_ahead import look_ahead
 from towers.evaluation import metrics
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+NEW = "new_items"
 KS = (10, 20, 50, 100)
 LIBRARIES = ("numpy", "scipy", "polars")
 PROTOCOL = (
@@ -46,7 +50,15 @@ PROTOCOL = (
 )
 
 
-def run(bundle: Path, dataset: Path, out: Path, *, ks: Sequence[int] = KS, overwrite: bool = False) -> dict[str, Any]:
+def run(
+    bundle: Path,
+    dataset: Path,
+    out: Path,
+    *,
+    ks: Sequence[int] = KS,
+    slices: Sequence[str] = (),
+    overwrite: bool = False,
+) -> dict[str, Any]:
     """Evaluates a bundle on the data set's test split, or for task = "similarity" on the items it held out.
 
     Args:
@@ -54,6 +66,7 @@ def run(bundle: Path, dataset: Path, out: Path, *, ks: Sequence[int] = KS, overw
         dataset: the data set it was trained on.
         out: REPORT.
         ks: list lengths to evaluate.
+        slices: columns of users, items or events by which to slice, too.
         overwrite: replace an existing REPORT.
 
     Returns:
@@ -61,7 +74,7 @@ def run(bundle: Path, dataset: Path, out: Path, *, ks: Sequence[int] = KS, overw
 
     Raises:
         BundleError: the bundle is damaged or was trained on other data.
-        DataError: the data set is damaged or has no test events.
+        DataError: the data set is damaged, has no test events, or not such a column.
         OutputExistsError: REPORT exists.
     """
     refuse_existing(out, overwrite=overwrite, marker="report.json")
@@ -75,28 +88,39 @@ def run(bundle: Path, dataset: Path, out: Path, *, ks: Sequence[int] = KS, overw
     served = Served.match(opened, open_index(opened), data)
     baselines = baselines_of(data, KNOWN, max(ks))
     trained = Trained.of(data, KNOWN if opened.manifest.training.get("refit") else KNOWN[:1])
-    evaluation = evaluate(
-        rankers_of(served, data, baselines.rankers, max(ks)), held, trained.new_items, sorted(set(ks))
-    )
+    popularity = np.bincount(seen(data, KNOWN)[1], minlength=data.manifest.items)
+    parts = slices_of(data, held, trained, popularity, slices)
+    new = Slice(NEW, NEW, NEW_ITEM, targets=trained.new_items[held.target_items])
+    groups = {part.name: part.targets for part in [*parts, new] if part.targets is not None}
+    rankers = rankers_of(served, data, baselines.rankers, max(ks))
+    evaluation = evaluate(rankers, held, served.unit_vectors(), sorted(set(ks)), groups)
     content = _provenance(opened, data) | {
         "looks_ahead": _looks_ahead(opened, data),
         "counts": _counts(served, data, held),
         "baselines": baselines.content(),
         "strongest": {"ranker": baselines.strongest, "chosen_on": baselines.choice.chosen_on},
         "ks": list(evaluation.ks),
-        **_figures(evaluation, held, trained, np.bincount(seen(data, KNOWN)[1], minlength=data.manifest.items)),
+        **figures.figures(evaluation),
+        "slices": {part.name: figures.slice_figures(evaluation, part, _targets(held, part)) for part in parts},
+        "new_items": _new_items(evaluation, held, new),
+        **figures.exposure_figures(evaluation, popularity, data.manifest.users),
+        "training": [stage for stage in opened.manifest.training.get("stages", []) if stage.get("best_epoch")],
+        "findings": [each.content() for each in _findings(evaluation, opened, held)],
     }
     content["verdict"] = report_verdict(content, f"recall@{headline(evaluation.ks)}", baselines.strongest).content()
+    page = _page(content, evaluation, served, data, held, popularity)
     with staged(out, overwrite=overwrite, marker="report.json") as directory:
         directory.mkdir()
         text = json.dumps(content, indent=2, allow_nan=False)
         (directory / "report.json").write_text(text + "\n", encoding="utf-8")
+        (directory / "report.html").write_text(page, encoding="utf-8")
+        (directory / "report.md").write_text(markdown(content), encoding="utf-8")
         _per_user(served, data, held, trained, evaluation).write_parquet(directory / "per_user.parquet")
-    _show(content, dataset)
+    _show(content, dataset, out)
     return content
 
 
-def _show(content: dict[str, Any], dataset: Path) -> None:
+def _show(content: dict[str, Any], dataset: Path, out: Path) -> None:
     console = Console(highlight=False, markup=False)
     console.print("\n".join(head(content, dataset)), soft_wrap=True)
     console.print(table(content))
@@ -105,6 +129,7 @@ def _show(content: dict[str, Any], dataset: Path) -> None:
         console.print(f"the strongest baseline was chosen on {content['strongest']['chosen_on']}", soft_wrap=True)
     for name, reason in {**content["baselines"]["left_out"], **content["baselines"]["fixed"]}.items():
         say(f"{name}: {reason}")
+    say(f"{out / 'report.html'}: plots, slices and examples; open it in a browser")
 
 
 def _refuse_strangers(bundle: Bundle, data: Dataset, path: Path) -> None:
@@ -163,22 +188,44 @@ def _counts(served: Served, data: Dataset, held: HeldOut) -> dict[str, int]:
     }
 
 
-def _figures(evaluation: Evaluation, held: HeldOut, trained: Trained, popularity: NDArray[np.int64]) -> dict[str, Any]:
-    targets, new = np.diff(held.target_offsets), trained.new_items
-    new_before = np.concatenate([[0], np.cumsum(new[held.target_items])])
-    new_targets = np.diff(new_before[held.target_offsets])
-    return {
-        **figures.figures(evaluation),
-        "slices": {
-            name: {"definition": DEFINITIONS[name], **figures.slice_figures(evaluation, chosen, targets)}
-            for name, chosen in trained.slices(held).items()
-        },
-        "new_items": {
-            "definition": NEW_ITEM,
-            **figures.new_item_figures(evaluation, new_targets, int(targets.sum())),
-        },
-        **figures.exposure_figures(evaluation, popularity),
+def _targets(held: HeldOut, part: Slice) -> NDArray[np.int64]:
+    """Each user's number of targets in a slice, [Q]."""
+    mask = np.ones(len(held.target_items), bool) if part.targets is None else part.targets
+    counts: NDArray[np.int64] = np.diff(np.concatenate([[0], np.cumsum(mask)])[held.target_offsets])
+    return counts
+
+
+def _new_items(evaluation: Evaluation, held: HeldOut, new: Slice) -> dict[str, Any]:
+    content = figures.slice_figures(evaluation, new, _targets(held, new))
+    return content | {"share_of_targets": content["targets"] / len(held.target_items)}
+
+
+def _findings(evaluation: Evaluation, bundle: Bundle, held: HeldOut) -> list[Finding]:
+    k = headline(evaluation.ks)
+    known = [vectors[np.any(vectors != 0, axis=1)] for vectors in (bundle.item_vectors, bundle.query_vectors)]
+    return findings(evaluation.exposure[EXACT][k], len(held.users), k, *known)
+
+
+def _page(
+    content: dict[str, Any],
+    evaluation: Evaluation,
+    served: Served,
+    data: Dataset,
+    held: HeldOut,
+    popularity: NDArray[np.int64],
+) -> str:
+    k, strongest = headline(evaluation.ks), content["strongest"]["ranker"]
+    counts = {
+        "taken in the test": np.bincount(held.target_items, minlength=len(popularity)),
+        "model": evaluation.exposure[EXACT][k],
+        content["baselines"][strongest]["title"]: evaluation.exposure[strongest][k],
     }
+    recall = evaluation.of(column(EXACT, "recall", k))
+    shown = {
+        "examples": examples.users(served, data, held, recall, k),
+        "neighbours": examples.neighbours(served, data, popularity),
+    }
+    return html(content, popularity, counts, shown)
 
 
 def _per_user(served: Served, data: Dataset, held: HeldOut, trained: Trained, evaluation: Evaluation) -> pl.DataFrame:
@@ -186,7 +233,7 @@ def _per_user(served: Served, data: Dataset, held: HeldOut, trained: Trained, ev
         "user_id": data.users["user_id"].gather(held.users),
         "targets": np.diff(held.target_offsets),
         "history": np.diff(held.seen_offsets),
-        "slice": np.where(trained.slices(held)[WARM], WARM, COLD),
+        "slice": np.where(trained.users[held.users], WARM, COLD),
         "stored_vector": served.query_rows[held.users] >= 0,
     }
     names = [column(*each) for each in product(evaluation.rankers, metrics.METRICS, evaluation.ks)]

@@ -8,6 +8,8 @@ from typing import Any
 from rich import box
 from rich.table import Column, Table
 
+from pipelines.evaluation.slices import TRAINING
+
 K = 20
 DEFINITIONS = "docs/report.md"
 TITLES = {
@@ -46,7 +48,7 @@ def table(content: dict[str, Any]) -> Table:
 
 
 def head(content: dict[str, Any], dataset: Path) -> list[str]:
-    """Returns the verdict and, if the model is below the strongest baseline, what to do about it."""
+    """Returns the verdict, what to do if the model is below the strongest baseline, and what is wrong with it."""
     verdict = content["verdict"]
     shown = [verdict["text"]]
     if verdict["difference"]["value"] < 0:
@@ -54,7 +56,7 @@ def head(content: dict[str, Any], dataset: Path) -> list[str]:
             f"towers tune --dataset {shlex.quote(str(dataset))} --budget-minutes 20 --out tuned.toml searches for a "
             "recipe that does better; docs/recipes.md says what each setting does"
         )
-    return shown
+    return shown + [f"{finding['name']}: {finding['text']}" for finding in content["findings"]]
 
 
 def lines(content: dict[str, Any]) -> list[str]:
@@ -67,7 +69,12 @@ def lines(content: dict[str, Any]) -> list[str]:
         shown.append(f"  minus {title}: {interval(differences[name], sign='+')}")
     shown.append(f"({content['interval']})")
     for part, figures in content["slices"].items():
-        shown.append(f"{part}: {figures['users']:,} users, {figures['targets']:,} targets: {figures['definition']}")
+        size = f"{part}: {figures['users']:,} users, {figures['targets']:,} targets"
+        if figures["group"] == TRAINING:
+            shown.append(f"{size}: {figures['definition']}")
+        elif figures["metrics"]:
+            small = ", few users" if figures["small"] else ""
+            shown.append(f"{size}: {name} {interval(figures['metrics']['exact'][name])}{small}")
     new = content["new_items"]
     shown.append(f"new items: {new['targets']:,} targets of {new['users']:,} users: {new['definition']}")
     shown += [f"trained with a feature that looks ahead: {line}" for line in content.get("looks_ahead") or ()]

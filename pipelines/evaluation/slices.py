@@ -1,14 +1,17 @@
-"""Defines warm users and new items by what the model's training saw of them."""
+"""Divides the test users, or their targets, into slices: by training, activity, popularity, age, or a column."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut, seen
+from pipelines.errors import DataError
 
+TRAINING = "training"  # the group of the next four
 WARM, COLD = "warm", "cold"
 COLD_WITH, COLD_WITHOUT = "cold_with_history", "cold_without_history"
 DEFINITIONS = {
@@ -18,6 +21,30 @@ DEFINITIONS = {
     COLD_WITHOUT: "cold users without an event before the test",
 }
 NEW_ITEM = "items of which the model was trained on no event"
+BANDS = 4  # of a number's values
+MOST_VALUES = 10  # of a column of categories that get a slice; the rest are one
+THIRDS = ("most popular items", "items of middle popularity", "least popular items")
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Some of the test users, or some of their targets.
+
+    Attributes:
+        group: what divides them; the slices of a group are compared.
+        name: of the slice.
+        definition: which users or targets are in it.
+        users: [Q] which users; None for a slice of targets.
+        targets: [T] which targets; None for a slice of users.
+    """
+
+    group: str
+    name: str
+    definition: str
+    users: Mask | None = None
+    targets: Mask | None = None
 
 
 @dataclass(frozen=True)
@@ -29,8 +56,8 @@ class Trained:
         items: [N] whether training saw an event of each.
     """
 
-    users: NDArray[np.bool_]
-    items: NDArray[np.bool_]
+    users: Mask
+    items: Mask
 
     @classmethod
     def of(cls, data: Dataset, splits: Sequence[str]) -> "Trained":
@@ -39,11 +66,154 @@ class Trained:
         return cls(np.diff(offsets) > 0, np.bincount(items, minlength=data.manifest.items) > 0)
 
     @property
-    def new_items(self) -> NDArray[np.bool_]:
+    def new_items(self) -> Mask:
         """[N] items without a training event."""
         return ~self.items
 
-    def slices(self, held: HeldOut) -> dict[str, NDArray[np.bool_]]:
-        """Returns slice name -> [Q] which held-out users are in it."""
+    def slices(self, held: HeldOut) -> list[Slice]:
+        """Returns the slices of warm and cold users."""
         warm, known = self.users[held.users], np.diff(held.seen_offsets) > 0
-        return {WARM: warm, COLD: ~warm, COLD_WITH: ~warm & known, COLD_WITHOUT: ~warm & ~known}
+        masks = {WARM: warm, COLD: ~warm, COLD_WITH: ~warm & known, COLD_WITHOUT: ~warm & ~known}
+        return [Slice(TRAINING, name, DEFINITIONS[name], users=mask) for name, mask in masks.items()]
+
+
+def slices_of(
+    data: Dataset, held: HeldOut, trained: Trained, popularity: NDArray[np.int64], columns: Sequence[str]
+) -> list[Slice]:
+    """Returns all slices of a report.
+
+    Args:
+        data: the data set.
+        held: its test users and their targets.
+        trained: what the model was trained on.
+        popularity: [N] events of each item before the test.
+        columns: names of columns of users, items or events, "users.NAME" where two of them have it.
+
+    Raises:
+        DataError: there is no such column, or it holds vectors.
+    """
+    history = np.diff(held.seen_offsets)
+    return [
+        *trained.slices(held),
+        *_bands("activity", "events before the test", history, by_user=True),
+        *_popularity_thirds(popularity, held.target_items),
+        *(each for name in columns for each in _column_slices(data, held, name)),
+    ]
+
+
+def _bands(group: str, what: str, values: NDArray[np.float64] | NDArray[np.int64], *, by_user: bool) -> list[Slice]:
+    """Returns slices of about equal size by a number; missing values (NaN) have a slice of their own."""
+    found, missing = [], np.isnan(values)
+    some = values[~missing]
+    edges = np.unique(np.quantile(some, np.linspace(0, 1, BANDS + 1), method="lower")) if len(some) else some
+    lower = edges[:-1] if len(edges) > 1 else edges
+    for place, low in enumerate(lower):
+        inside = (values >= low) & ~missing
+        if place + 1 < len(lower):
+            inside &= values < lower[place + 1]
+        high = values[inside].max()
+        label = f"{low:,.6g}" if low == high else f"{low:,.6g} to {high:,.6g}"
+        found.append(_slice(group, label, f"{what}: {label}", inside, by_user=by_user))
+    return found + _missing(group, missing, by_user=by_user)
+
+
+def _missing(group: str, missing: Mask, *, by_user: bool) -> list[Slice]:
+    return [_slice(group, "missing", f"{group}: no value", missing, by_user=by_user)] if missing.any() else []
+
+
+def _slice(group: str, label: str, definition: str, mask: Mask, *, by_user: bool) -> Slice:
+    name = f"{group}: {label}"
+    return Slice(group, name, definition, users=mask) if by_user else Slice(group, name, definition, targets=mask)
+
+
+def _popularity_thirds(popularity: NDArray[np.int64], targets: NDArray[np.int32]) -> list[Slice]:
+    order = np.argsort(-popularity, kind="stable")
+    before = np.cumsum(popularity[order]) - popularity[order]
+    third = np.empty(len(order), np.int64)
+    third[order] = np.minimum(3 * before // max(int(popularity.sum()), 1), 2)
+    return [
+        Slice(
+            "popularity",
+            f"popularity: {name}",
+            f"targets that are {name}: items by events before the test, cut where each part has a third of the events",
+            targets=third[targets] == place,
+        )
+        for place, name in enumerate(THIRDS)
+    ]
+
+
+def _column_slices(data: Dataset, held: HeldOut, name: str) -> Iterator[Slice]:
+    table, column = _find(data, name)
+    if table == "users":
+        values = data.users[column].gather(held.users)
+    elif table == "items":
+        values = data.items[column].gather(held.target_items)
+    else:
+        context = data.context("test")
+        assert context is not None
+        values = context[column].gather(_target_events(data, held))
+    yield from _of_values(name, values, by_user=table == "users")
+
+
+def _find(data: Dataset, name: str) -> tuple[str, str]:
+    tables = {
+        "users": [column for column in data.users.columns if column != "user_id"],
+        "items": [column for column in data.items.columns if column not in ("item_id", "train_count")],
+        "events": list(data.manifest.event_columns),
+    }
+    found = [
+        (table, column)
+        for table, columns in tables.items()
+        for column in columns
+        if name in (column, f"{table}.{column}")
+    ]
+    if len(found) == 1:
+        return found[0]
+    every = ", ".join(f"{table}.{column}" for table, columns in tables.items() for column in columns)
+    if found:
+        several = " and ".join(f"{table}.{column}" for table, column in found)
+        raise DataError(f"--slice {name}: {several} have this name; give one of these")
+    raise DataError(
+        f"--slice {name}: no such column; the data set has {every or 'no columns of users, items or events'}"
+    )
+
+
+def _target_events(data: Dataset, held: HeldOut) -> NDArray[np.int64]:
+    """Returns the test event of each target, the first if the user took the item again: [T] rows."""
+    events = data.events("test")
+    pair, place = np.unique(events.user.astype(np.int64) * data.manifest.items + events.item, return_index=True)
+    users = np.repeat(held.users.astype(np.int64), np.diff(held.target_offsets))
+    rows: NDArray[np.int64] = place[np.searchsorted(pair, users * data.manifest.items + held.target_items)]
+    return rows
+
+
+def _of_values(group: str, values: pl.Series, *, by_user: bool) -> list[Slice]:
+    """Returns slices by a column: bands of a number, the most frequent values of anything else."""
+    if values.dtype.is_numeric():
+        return _bands(group, group, values.cast(pl.Float64).fill_null(np.nan).to_numpy(), by_user=by_user)
+    lists = isinstance(values.dtype, pl.List)
+    if lists and values.dtype != pl.List(pl.String):
+        raise DataError(f"--slice {group}: holds {values.dtype}; allowed are numbers, texts and lists of texts")
+    texts = values if lists else values.cast(pl.String)
+    each = texts.explode() if lists else texts
+    names = each.drop_nulls().value_counts(sort=True).head(MOST_VALUES)[each.name].sort().to_list()
+    found = [
+        _slice(
+            group,
+            value,
+            f"{group} {'contains' if lists else 'is'} {value!r}",
+            ((texts.list.contains(value) if lists else texts == value).fill_null(False)).to_numpy(),
+            by_user=by_user,
+        )
+        for value in names
+    ]
+    masks = [mask for one in found for mask in (one.users, one.targets) if mask is not None]
+    missing = (texts.is_null() | (texts.list.len() == 0) if lists else texts.is_null()).fill_null(True).to_numpy()
+    rest = ~np.any([missing, *masks], axis=0)
+    if rest.any():
+        found.append(
+            _slice(
+                group, "others", f"{group}: another value than the {len(names)} most frequent", rest, by_user=by_user
+            )
+        )
+    return found + _missing(group, missing, by_user=by_user)

@@ -1,11 +1,12 @@
 """Evaluates rankers on held-out users in blocks, with the same users, targets and mask for every ranker.
 
 A ranker maps held-out users to lists ``[Q, K]`` of item numbers. The result has one row per user, one column per
-ranker, metric and k, and counts how often each item was recommended.
+ranker, metric and k, and counts how often each item was recommended and how alike the items of a list are.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,6 @@ USERS = 1_024  # users ranked at once
 Lists = NDArray[np.integer[Any]]
 Ranker = Callable[[HeldOut], Lists]
 
-# Recall on targets without a training event.
-NEW = "new_recall"
-NAMES = (*metrics.METRICS, NEW)
-
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -35,6 +32,7 @@ class Evaluation:
         columns: [C] names, see `column`.
         values: float32 [Q, C]; NaN where a user has no such target.
         exposure: ranker -> k -> [N] how often each item was recommended.
+        similarity: ranker -> k -> mean `intra_list_similarity` of the lists that have one; NaN if none has.
     """
 
     rankers: tuple[str, ...]
@@ -42,6 +40,7 @@ class Evaluation:
     columns: tuple[str, ...]
     values: NDArray[np.float32]
     exposure: Mapping[str, Mapping[int, NDArray[np.int64]]]
+    similarity: Mapping[str, Mapping[int, float]]
 
     def of(self, name: str) -> NDArray[np.float32]:
         """One column, [Q]."""
@@ -53,36 +52,60 @@ def column(ranker: str, metric: str, k: int) -> str:
     return f"{ranker}_{metric}@{k}"
 
 
-def evaluate(rankers: Mapping[str, Ranker], held: HeldOut, new: NDArray[np.bool_], ks: Sequence[int]) -> Evaluation:
+def evaluate(
+    rankers: Mapping[str, Ranker],
+    held: HeldOut,
+    vectors: NDArray[np.float32],
+    ks: Sequence[int],
+    groups: Mapping[str, NDArray[np.bool_]] | None = None,
+) -> Evaluation:
     """Evaluates each ranker on each user.
 
     Args:
         rankers: by name; lists of at least ``max(ks)`` places, item numbers padded with -1.
         held: the users with their seen items and at least one target each.
-        new: [N] which items have no training event.
+        vectors: [N, D] item vectors of length 1, zeros for an item without one; for the similarity within lists.
         ks: list lengths to evaluate, ascending.
+        groups: name -> [T] which targets are in it; the result has the recall on each group's targets.
     """
-    columns = tuple(column(ranker, metric, k) for ranker in rankers for metric in NAMES for k in ks)
+    groups = groups or {}
+    columns = tuple(column(*each) for each in product(rankers, (*metrics.METRICS, *groups), ks))
     place = {name: number for number, name in enumerate(columns)}
     values = np.empty((len(held.users), len(columns)), dtype=np.float32)
-    exposure = {ranker: {k: np.zeros(len(new), dtype=np.int64) for k in ks} for ranker in rankers}
+    exposure = {ranker: {k: np.zeros(len(vectors), dtype=np.int64) for k in ks} for ranker in rankers}
+    alike = {ranker: {k: np.zeros(2) for k in ks} for ranker in rankers}
     with progress("report", total=len(held.users), unit="users") as advance:
         for rows, block in _blocks(held):
-            fresh = new[block.target_items]
-            fresh_offsets = np.concatenate([[0], np.cumsum(fresh)])[block.target_offsets]
+            first, end = held.target_offsets[[rows.start, rows.stop]]
+            masks = {name: mask[first:end] for name, mask in groups.items()}
+            counts = {name: _counts(mask, block.target_offsets) for name, mask in masks.items()}
+            targets = np.diff(block.target_offsets)
             for ranker, rank in rankers.items():
                 lists = rank(block)
-                found = metrics.hits(lists, block.target_offsets, block.target_items)
-                found_new = metrics.hits(lists, fresh_offsets, block.target_items[fresh])
+                matches = metrics.matches(lists, block.target_offsets, block.target_items)
+                hits = matches >= 0
                 for k in ks:
                     for metric, measure in metrics.METRICS.items():
-                        figures = measure(found, np.diff(block.target_offsets), k)
-                        values[rows, place[column(ranker, metric, k)]] = figures
-                    figures = metrics.recall(found_new, np.diff(fresh_offsets), k)
-                    values[rows, place[column(ranker, NEW, k)]] = figures
-                    exposure[ranker][k] += metrics.exposure(lists, len(new), k)
+                        values[rows, place[column(ranker, metric, k)]] = measure(hits, targets, k)
+                    for name, mask in masks.items():
+                        found = metrics.recall(hits & mask[matches], counts[name], k)
+                        values[rows, place[column(ranker, name, k)]] = found
+                    exposure[ranker][k] += metrics.exposure(lists, len(vectors), k)
+                    similarity = metrics.intra_list_similarity(lists, vectors, k)
+                    some = ~np.isnan(similarity)
+                    alike[ranker][k] += similarity[some].sum(), some.sum()
             advance(len(block.users))
-    return Evaluation(tuple(rankers), tuple(ks), columns, values, exposure)
+    similarity_of = {
+        ranker: {k: float(total / count) if count else float("nan") for k, (total, count) in by_k.items()}
+        for ranker, by_k in alike.items()
+    }
+    return Evaluation(tuple(rankers), tuple(ks), columns, values, exposure, similarity_of)
+
+
+def _counts(mask: NDArray[np.bool_], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns how many targets of the group each user has, [Q]."""
+    counts: NDArray[np.int64] = np.diff(np.concatenate([[0], np.cumsum(mask)])[offsets])
+    return counts
 
 
 def per_user(rank: Ranker, held: HeldOut, metric: str, k: int) -> NDArray[np.float64]:
@@ -91,22 +114,19 @@ def per_user(rank: Ranker, held: HeldOut, metric: str, k: int) -> NDArray[np.flo
     Args:
         rank: returns lists of at least k places.
         held: the users with their seen items and at least one target each.
-        metric: one of `towers.evaluation.metrics.METRICS`, or ``precision``, hits@k / k.
+        metric: one of `towers.evaluation.metrics.METRICS`.
         k: list length to evaluate.
 
     Raises:
         ValueError: the metric is unknown.
     """
-    if metric not in (*metrics.METRICS, "precision"):
-        raise ValueError(f"metric: {metric!r}; allowed are {', '.join((*metrics.METRICS, 'precision'))}")
-    figures = []
+    if metric not in metrics.METRICS:
+        raise ValueError(f"metric: {metric!r}; allowed are {', '.join(metrics.METRICS)}")
+    figures = [np.zeros(0)]
     for _, part in _blocks(held):
         found = metrics.hits(rank(part), part.target_offsets, part.target_items)
-        if metric == "precision":
-            figures.append(found[:, :k].sum(axis=1) / k)
-        else:
-            figures.append(metrics.METRICS[metric](found, np.diff(part.target_offsets), k))
-    return np.concatenate([np.zeros(0), *figures])
+        figures.append(metrics.METRICS[metric](found, np.diff(part.target_offsets), k))
+    return np.concatenate(figures)
 
 
 def _blocks(held: HeldOut) -> Iterator[tuple[slice, HeldOut]]:

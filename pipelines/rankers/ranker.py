@@ -67,6 +67,13 @@ class Served:
         """Returns search through the bundle's own index, filtered as the service filters."""
         return lambda held: self._rank(held, k, lambda queries, masked: self._search_index(queries, masked, k))
 
+    def unit_vectors(self) -> NDArray[np.float32]:
+        """The item vectors scaled to length 1, by item number: [N, D], zeros for an item without a vector."""
+        vectors = np.zeros((len(self.item_rows), self.bundle.manifest.dimension), np.float32)
+        raw = np.asarray(self.bundle.item_vectors)
+        vectors[self.item_numbers] = raw / np.maximum(np.linalg.norm(raw, axis=1, keepdims=True), 1e-12)
+        return vectors
+
     @cached_property
     def _exact(self) -> ExactIndex:
         return self.index if isinstance(self.index, ExactIndex) else ExactIndex(self.bundle.recall_vectors)

@@ -16,8 +16,8 @@ Floats = NDArray[np.float64]
 Hits = NDArray[np.bool_]
 
 
-def hits(lists: Integers, target_offsets: Integers, target_items: Integers) -> Hits:
-    """Which positions of the lists hold a target of their query.
+def matches(lists: Integers, target_offsets: Integers, target_items: Integers) -> NDArray[np.int64]:
+    """Which target each position of the lists holds.
 
     Args:
         lists: [Q, K] item numbers, padded with -1.
@@ -25,18 +25,24 @@ def hits(lists: Integers, target_offsets: Integers, target_items: Integers) -> H
         target_items: [T] item numbers, distinct within a query.
 
     Returns:
-        [Q, K].
+        [Q, K] places in `target_items`; -1 where the position holds no target of its query.
     """
     if lists.size == 0 or target_items.size == 0:
-        return np.zeros(lists.shape, dtype=np.bool_)
+        return np.full(lists.shape, -1, dtype=np.int64)
     # One number per pair of query and item turns Q small look-ups into one binary search over sorted pairs.
     stride = np.int64(max(int(lists.max()), int(target_items.max())) + 1)
     queries = np.arange(len(lists), dtype=np.int64)
-    targets = np.sort(np.repeat(queries, np.diff(target_offsets)) * stride + target_items)
+    targets = np.repeat(queries, np.diff(target_offsets)) * stride + target_items
+    order = np.argsort(targets)
     pairs = queries[:, None] * stride + lists
-    places = np.minimum(np.searchsorted(targets, pairs), len(targets) - 1)
-    found: Hits = (targets[places] == pairs) & (lists >= 0)
+    places = np.minimum(np.searchsorted(targets, pairs, sorter=order), len(targets) - 1)
+    found: NDArray[np.int64] = np.where((targets[order[places]] == pairs) & (lists >= 0), order[places], -1)
     return found
+
+
+def hits(lists: Integers, target_offsets: Integers, target_items: Integers) -> Hits:
+    """Which positions of the lists hold a target of their query: bool [Q, K]; arguments as in `matches`."""
+    return matches(lists, target_offsets, target_items) >= 0
 
 
 def recall(hits: Hits, targets: Integers, k: int) -> Floats:
@@ -73,7 +79,29 @@ def ndcg(hits: Hits, targets: Integers, k: int) -> Floats:
     return _ratio(first @ discount[: first.shape[1]], ideal[np.minimum(targets, k)])
 
 
-METRICS = {"recall": recall, "ndcg": ndcg, "hit_rate": hit_rate, "mrr": mrr}
+def precision(hits: Hits, targets: Integers, k: int) -> Floats:
+    """Share of the first k places that hold a target: ``hits@k / k``; arguments as in `recall`."""
+    return _ratio(hits[:, :k].sum(axis=1) / k, np.minimum(targets, 1))
+
+
+def average_precision(hits: Hits, targets: Integers, k: int) -> Floats:
+    """The sum of precision@rank over the ranks of hits up to k, divided by ``min(k, targets)``; its mean is MAP@k.
+
+    Source: Manning, Raghavan & Schütze, Introduction to Information Retrieval, 2008, chapter 8, cut at k.
+    """
+    first = hits[:, :k]
+    at_rank = np.cumsum(first, axis=1) / np.arange(1, first.shape[1] + 1)
+    return _ratio((first * at_rank).sum(axis=1), np.minimum(targets, k))
+
+
+METRICS = {
+    "recall": recall,
+    "ndcg": ndcg,
+    "hit_rate": hit_rate,
+    "mrr": mrr,
+    "precision": precision,
+    "map": average_precision,
+}
 
 
 def exposure(lists: Integers, items: int, k: int) -> NDArray[np.int64]:
@@ -89,6 +117,47 @@ def exposure(lists: Integers, items: int, k: int) -> NDArray[np.int64]:
 def coverage(exposure: Integers) -> float:
     """Share of the catalogue that is in at least one list, from the counts of `exposure`."""
     return float(np.count_nonzero(exposure) / max(len(exposure), 1))
+
+
+def gini(exposure: Integers) -> float:
+    """How unequally items are recommended: 0 if all equally often, near 1 if one item fills every list.
+
+    ``sum_i (2 i - N - 1) x_i / (N sum x)`` over the counts x in rising order (i from 1). 0 if nothing is recommended.
+    """
+    counts = np.sort(exposure).astype(np.float64)
+    rank = np.arange(1, len(counts) + 1)
+    return float(((2 * rank - len(counts) - 1) @ counts) / max(len(counts) * counts.sum(), 1.0))
+
+
+def novelty(exposure: Integers, popularity: Integers, users: int) -> float:
+    """Mean self-information of the recommended items in bits, ``-log2(max(events, 1) / users)``.
+
+    Args:
+        exposure: [N] from `exposure`.
+        popularity: [N] events of each item.
+        users: number of users of these events.
+
+    Source: Zhou et al., PNAS 107(10), 2010.
+    """
+    bits = -np.log2(np.maximum(popularity, 1) / max(users, 1))
+    return float(exposure @ bits / max(int(exposure.sum()), 1))
+
+
+def intra_list_similarity(lists: Integers, vectors: NDArray[np.float32], k: int) -> Floats:
+    """Mean cosine of all pairs among the first k items of each list: float64 [Q], NaN for fewer than two vectors.
+
+    Args:
+        lists: [Q, K] item numbers, padded with -1.
+        vectors: [N, D] of length 1; zeros for an item without a vector, which does not count.
+        k: number of list entries that count.
+
+    Source: Ziegler et al., WWW 2005.
+    """
+    shown = lists[:, :k]
+    rows = np.where((shown >= 0)[:, :, None], vectors[np.maximum(shown, 0)], np.float32(0))
+    count = rows.any(axis=2).sum(axis=1).astype(np.float64)
+    total = np.square(rows.sum(axis=1, dtype=np.float64)).sum(axis=1)
+    return _ratio(total - count, np.where(count > 1, count * (count - 1), 0.0))
 
 
 def mean_popularity(exposure: Integers, popularity: Integers) -> float:

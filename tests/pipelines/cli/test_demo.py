@@ -53,7 +53,7 @@ def test_the_whole_path_ends_with_answers_over_http(
     truths = [np.load(world / "truth" / "item_vectors.npy") for world in (out / "world", tmp_path / "plain")]
     assert (truths[0] != truths[1]).any(), "the demo's world has fashion"
     assert f"serve --bundle {out / 'bundle'}\n" in shown
-    assert f"{out / 'report' / 'report.json'}\n" in shown
+    assert f"{out / 'report' / 'report.html'}\n" in shown
 
 
 def test_the_recall_table_has_a_row_for_every_ranker_and_marks_the_strongest_baseline() -> None:

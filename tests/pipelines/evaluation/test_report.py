@@ -158,11 +158,13 @@ def slow(metric: str, order: list[str], targets: list[str], k: int) -> float:
         "hit_rate": float(bool(ranks)),
         "mrr": 1 / ranks[0] if ranks else 0.0,
         "ndcg": float(sum(1 / np.log2(rank + 1) for rank in ranks) / ideal),
+        "precision": len(ranks) / k,
+        "map": sum(hit / rank for hit, rank in enumerate(ranks, start=1)) / min(k, len(targets)),
     }[metric]
 
 
 @pytest.mark.parametrize("ranker", ["exact", "index"])
-@pytest.mark.parametrize("metric", ["recall", "ndcg", "hit_rate", "mrr"])
+@pytest.mark.parametrize("metric", ["recall", "ndcg", "hit_rate", "mrr", "precision", "map"])
 def test_served_figures_equal_the_slow_loop(
     world: World, content: tuple[dict[str, Any], pl.DataFrame], ranker: str, metric: str
 ) -> None:

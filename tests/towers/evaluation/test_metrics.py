@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,6 +38,12 @@ def test_hits_by_hand() -> None:
         ("ndcg", 4, 0.4981888, 0.0),
         # DCG@2 = 0.6309298, IDCG@2 = 1.6309298.
         ("ndcg", 2, 0.3868528, 0.0),
+        ("precision", 2, 1 / 2, 0.0),
+        ("precision", 4, 1 / 2, 0.0),
+        ("precision", 10, 1 / 5, 0.0),
+        # Hits at ranks 2 and 4 of three targets: (1/2 + 2/4) / min(4, 3).
+        ("map", 4, 1 / 3, 0.0),
+        ("map", 2, 1 / 4, 0.0),
     ],
 )
 def test_metrics_by_hand(name: str, k: int, first: float, second: float) -> None:
@@ -55,6 +62,10 @@ def slow(name: str, ranking: list[int], targets: list[int], k: int) -> float:
         return float(len(ranks) > 0)
     if name == "mrr":
         return 1 / ranks[0] if ranks else 0.0
+    if name == "precision":
+        return len(ranks) / k
+    if name == "map":
+        return sum(hit / rank for hit, rank in enumerate(ranks, start=1)) / min(k, len(targets))
     ideal = sum(1 / np.log2(rank + 1) for rank in range(1, min(k, len(targets)) + 1))
     return float(sum(1 / np.log2(rank + 1) for rank in ranks) / ideal)
 
@@ -101,3 +112,34 @@ def test_metrics_do_not_load_tensorflow() -> None:
     code = "import sys, towers.evaluation.metrics; print('tensorflow' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_matches_name_the_target_of_the_query() -> None:
+    expected = [[-1, 0, -1, 1], [-1] * 4, [-1] * 4]
+    assert metrics.matches(LISTS, OFFSETS, ITEMS).tolist() == expected
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=8))
+def test_gini_is_half_the_mean_difference_relative_to_the_mean(counts: list[int]) -> None:
+    pairs = [abs(one - other) for one in counts for other in counts]
+    mean = sum(counts) / len(counts)
+    expected = sum(pairs) / len(pairs) / 2 / mean if mean else 0.0
+    assert metrics.gini(np.array(counts)) == pytest.approx(expected, abs=1e-12)
+
+
+def test_novelty_is_the_mean_self_information_in_bits() -> None:
+    # 16 users: items of 8, 2 and no events carry 1, 3 and 4 bits; shown 3, 1 and 2 times.
+    assert metrics.novelty(np.array([3, 1, 2]), np.array([8, 2, 0]), 16) == pytest.approx((3 + 3 + 8) / 6)
+
+
+@given(worlds())
+def test_similarity_within_a_list_is_the_mean_cosine_of_its_pairs(world: tuple[list[list[int]], Any, int]) -> None:
+    lists, _, k = world
+    vectors = np.random.default_rng(0).normal(size=(13, 3)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors[4] = 0  # no vector
+    found = metrics.intra_list_similarity(np.array(lists, dtype=np.int32).reshape(len(lists), -1), vectors, k)
+    for value, each in zip(found, lists, strict=True):
+        shown = [item for item in each[:k] if item not in (-1, 4)]
+        cosines = [float(vectors[a] @ vectors[b]) for place, a in enumerate(shown) for b in shown[:place]]
+        assert value == pytest.approx(np.mean(cosines), abs=1e-5) if cosines else np.isnan(value)

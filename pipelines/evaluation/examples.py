@@ -1,0 +1,92 @@
+"""Examples of a report: what some users took, what the model recalls for them, and the nearest items of some items."""
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.heldout import HeldOut
+from pipelines.dataset.lists import select_lists
+from pipelines.rankers.ranker import Served
+
+USERS, ITEMS, SHOWN, SEED = 3, 8, 10, 0
+TITLES = ("title", "name")  # columns of items, the first that is there
+
+
+def names(data: Dataset) -> pl.Series:
+    """Returns what to call each item, [N]: its title and id where there are titles, else its id."""
+    ids = data.items["item_id"].cast(pl.String)
+    for column in TITLES:
+        if column in data.items.columns and data.items[column].dtype == pl.String:
+            titled = data.items[column] + " (" + ids + ")"
+            return pl.select(pl.coalesce(titled, ids)).to_series()
+    return ids
+
+
+def users(served: Served, data: Dataset, held: HeldOut, recall: NDArray[np.float32], k: int) -> list[dict[str, Any]]:
+    """Returns the user of the best, of the median and of the worst recall, and some by a fixed seed.
+
+    Args:
+        served: the bundle.
+        data: the data set.
+        held: its test users.
+        recall: [Q] recall@k of each.
+        k: length of the lists that are judged; `SHOWN` items of them are shown.
+    """
+    order = np.argsort(recall, kind="stable")
+    random = np.random.default_rng(SEED).choice(len(order), min(USERS, len(order)), replace=False)
+    chosen = {
+        "best": order[-1],
+        "median": order[len(order) // 2],
+        "worst": order[0],
+    } | {f"seed {SEED}, {number}": row for number, row in enumerate(random, start=1)}
+    rows = np.array(list(chosen.values()))
+    targets = select_lists(rows, held.target_offsets, held.target_items)
+    seen = select_lists(rows, held.seen_offsets, held.seen_items)
+    lists = served.exact(k)(HeldOut(held.users[rows], *targets, *seen, dropped_targets=0))
+    called = names(data)
+    content = []
+    for place, (what, row) in enumerate(chosen.items()):
+        taken = targets[1][targets[0][place] : targets[0][place + 1]]
+        before = seen[1][seen[0][place] : seen[0][place + 1]]
+        shown = lists[place][lists[place] >= 0]
+        hits = np.isin(shown, taken)
+        content.append(
+            {
+                "title": f"{what}: {hits.sum()} of {len(taken)} targets among the first {k} (recall {recall[row]:.2f})",
+                "history": called.gather(before[::-1][:SHOWN]).to_list(),
+                "recalled": [
+                    {"name": called[int(item)], "hit": bool(hit)}
+                    for item, hit in zip(shown[:SHOWN], hits[:SHOWN], strict=True)
+                ],
+                "targets": called.gather(taken[:SHOWN]).to_list(),
+            }
+        )
+    return content
+
+
+def neighbours(served: Served, data: Dataset, popularity: NDArray[np.int64]) -> list[dict[str, Any]]:
+    """Returns the nearest items by cosine of the most popular items and of some by a fixed seed.
+
+    Args:
+        served: the bundle.
+        data: the data set.
+        popularity: [N] events of each item.
+    """
+    vectors, called = served.unit_vectors(), names(data)
+    known = np.flatnonzero(served.item_rows >= 0)
+    popular = known[np.argsort(-popularity[known], kind="stable")[: ITEMS // 2]]
+    random = np.random.default_rng(SEED).choice(known, min(ITEMS // 2, len(known)), replace=False)
+    chosen = np.unique(np.concatenate([popular, random]))
+    scores = vectors[chosen] @ vectors.T
+    scores[np.arange(len(chosen)), chosen] = -np.inf
+    nearest = np.argsort(-scores, axis=1, kind="stable")[:, : min(SHOWN, len(known) - 1)]
+    return [
+        {
+            "name": called[int(item)],
+            "others": [f"{called[int(other)]}: {scores[place, other]:.2f}" for other in nearest[place]],
+        }
+        for place, item in enumerate(chosen)
+    ]

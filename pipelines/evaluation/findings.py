@@ -1,0 +1,109 @@
+"""Looks for what is wrong with a model or its vectors: collapse, hubs, duplicates, items that nobody is shown.
+
+A finding is a sentence with its figures. docs/report.md names the limits.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towers.evaluation import metrics
+
+SAMPLE = 20_000  # vectors of which the rank is computed
+LEAST_RANK = 0.1  # effective rank, as a share of the dimension
+LEAST_COVERAGE = 0.05  # items in the lists of all users, as a share of what these lists could hold
+MOST_ALIKE = 0.5  # of all places, filled with the k items that are shown most
+MOST_SHOWN = 0.5  # share of the users who are shown one item
+MOST_DUPLICATES = 0.01
+MOST_NORM = 10.0  # times the median
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong, or may be.
+
+    Attributes:
+        name: a word for it.
+        text: a sentence with its figures.
+        value: the figure that is beyond its limit.
+        limit: the limit.
+    """
+
+    name: str
+    text: str
+    value: float
+    limit: float
+
+    def content(self) -> dict[str, Any]:
+        """The entry in `report.json`."""
+        return asdict(self)
+
+
+def findings(
+    exposure: NDArray[np.int64], users: int, k: int, vectors: NDArray[np.float32], queries: NDArray[np.float32]
+) -> list[Finding]:
+    """Returns what is wrong.
+
+    Args:
+        exposure: [N] how often each item is among the first k of a list.
+        users: number of lists.
+        k: length of the lists.
+        vectors: [M, D] item vectors as they are stored, without the items that have none.
+        queries: [U, D] stored query vectors.
+    """
+    return [*_of_lists(exposure, users, k), *_of_vectors("item", vectors), *_of_vectors("query", queries)]
+
+
+def _of_lists(exposure: NDArray[np.int64], users: int, k: int) -> Iterator[Finding]:
+    most = float(exposure.max() / max(users, 1))
+    alike = float(np.sort(exposure)[-k:].sum() / max(int(exposure.sum()), 1))
+    if alike > MOST_ALIKE and len(exposure) > 2 * k:
+        text = f"{alike:.0%} of all places are filled with the same {k} items: the model hardly tells users apart"
+        yield Finding("one list for all", text, alike, MOST_ALIKE)
+    elif most > MOST_SHOWN and len(exposure) > 2 * k:
+        text = f"one item is in the first {k} of {most:.0%} of the users"
+        yield Finding("hub", text, most, MOST_SHOWN)
+    coverage = metrics.coverage(exposure)
+    least = LEAST_COVERAGE * min(users * k / len(exposure), 1.0)
+    if coverage < least:
+        text = f"{1 - coverage:.1%} of the items are in nobody's first {k}"
+        yield Finding("items never recommended", text, coverage, least)
+
+
+def _of_vectors(side: str, vectors: NDArray[np.float32]) -> Iterator[Finding]:
+    if len(vectors) < 2:
+        return
+    dimension = vectors.shape[1]
+    rank = effective_rank(vectors)
+    if rank < LEAST_RANK * min(dimension, len(vectors)):
+        text = f"the {side} vectors fill {rank:.1f} of {dimension} dimensions: they have collapsed"
+        yield Finding(f"{side} vectors collapsed", text, rank, LEAST_RANK * min(dimension, len(vectors)))
+    norms = np.linalg.norm(vectors, axis=1)
+    longest = float(norms.max() / max(float(np.median(norms)), 1e-12))
+    if longest > MOST_NORM:
+        text = f"the longest {side} vector is {longest:.0f} times as long as the median"
+        yield Finding(f"{side} norms", text, longest, MOST_NORM)
+    duplicates = 1 - len(np.unique(vectors, axis=0)) / len(vectors) if side == "item" else 0.0
+    if duplicates > MOST_DUPLICATES:
+        text = f"{duplicates:.0%} of the {side} vectors equal another one: such items cannot be told apart"
+        yield Finding(f"{side} duplicates", text, duplicates, MOST_DUPLICATES)
+
+
+def effective_rank(vectors: NDArray[np.float32]) -> float:
+    """The exponential of the entropy of the normalised singular values of the centred vectors: 1 to D.
+
+    Args:
+        vectors: [M, D]; of more than `SAMPLE` an even sample is taken.
+
+    Source: Roy & Vetterli, EUSIPCO 2007.
+    """
+    step = -(-len(vectors) // SAMPLE)
+    part = np.asarray(vectors[::step], np.float64)
+    values = np.linalg.svd(part - part.mean(axis=0), compute_uv=False)
+    if not values.sum() > 0:
+        return 1.0
+    share = values / values.sum()
+    return float(np.exp(-(share[share > 0] * np.log(share[share > 0])).sum()))

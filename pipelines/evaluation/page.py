@@ -1,0 +1,172 @@
+"""Writes a report for people: `report.html`, one file that needs nothing else, and `report.md`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from pipelines.evaluation import plots
+from pipelines.evaluation.report_table import TITLES, headline, interval
+from pipelines.rankers.ranker import BEST, EXACT, INDEX
+
+SMALL = "†"
+
+
+def sentence(content: Mapping[str, Any]) -> str:
+    """Returns the verdict in a sentence that needs no terms: recall, the baseline's, the difference in points."""
+    verdict = content["verdict"]
+    k = verdict["metric"].partition("@")[2]
+    points = 100 * abs(verdict["difference"]["value"])
+    more = "more" if verdict["difference"]["value"] >= 0 else "less"
+    sure = {
+        "proven better": "The difference is more than chance",
+        "not proven better": "The difference may be chance",
+        "not proven worse": "The difference may be chance",
+        "worse": "The difference is more than chance",
+    }[verdict["conclusion"]]
+    low, high = (100 * verdict["difference"][name] for name in ("low", "high"))
+    return (
+        f"Of the items that a user goes on to take, the model has {verdict['value']:.1%} among its first {k}, "
+        f"{points:.1f} points {more} than the strongest simple method, {verdict['baseline_title']} "
+        f"({verdict['baseline_value']:.1%}). {sure}: between {low:+.1f} and {high:+.1f} points with 95 % confidence."
+    )
+
+
+def html(
+    content: Mapping[str, Any],
+    popularity: NDArray[np.int64],
+    shown: Mapping[str, NDArray[np.int64]],
+    examples: Mapping[str, Any],
+) -> str:
+    """Renders `report.html`.
+
+    Args:
+        content: of `report.json`.
+        popularity: [N] events of each item before the test.
+        shown: title -> [N] how often each item was recommended, or taken.
+        examples: "users" and "neighbours" of `pipelines.evaluation.examples`.
+    """
+    return _render("report.html.j2", content, plots=_plots(content, popularity, shown), **examples)
+
+
+def markdown(content: Mapping[str, Any]) -> str:
+    """Renders `report.md`: the sentence, the findings and the tables."""
+    return _render("report.md.j2", content)
+
+
+def _render(template: str, content: Mapping[str, Any], **more: Any) -> str:
+    environment = Environment(
+        loader=PackageLoader("pipelines.evaluation"),
+        autoescape=select_autoescape(("html.j2",)),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["thousands"] = "{:,}".format
+    verdict, name = content["verdict"], f"recall@{headline(content['ks'])}"
+    return environment.get_template(template).render(
+        title=f"Recall of {content['bundle']['model_version']}",
+        sentence=sentence(content),
+        tone={"proven better": "better", "worse": "worse"}.get(verdict["conclusion"], ""),
+        verdict=verdict,
+        findings=content["findings"],
+        notes=_notes(content),
+        counts=content["counts"],
+        interval=content["interval"],
+        names=_names(content),
+        rows=_rows(content),
+        headline=name,
+        small=SMALL,
+        slices=_slices(content, name),
+        protocol=content["protocol"],
+        provenance=_provenance(content),
+        **more,
+    )
+
+
+def _title(content: Mapping[str, Any], ranker: str) -> str:
+    baseline = content["baselines"].get(ranker)
+    return str(baseline["title"]) if isinstance(baseline, dict) and "title" in baseline else TITLES[ranker]
+
+
+def _names(content: Mapping[str, Any]) -> list[str]:
+    k = headline(content["ks"])
+    return [*(f"recall@{each}" for each in content["ks"]), f"ndcg@{k}", f"mrr@{k}", f"coverage@{k}", f"novelty@{k}"]
+
+
+def _rows(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    k = headline(content["ks"])
+    rows = []
+    for ranker, metrics in content["metrics"].items():
+        cells = [interval(metrics[name]) for name in _names(content)[:-2]]
+        cells.append(f"{content['coverage'][ranker][f'coverage@{k}']:.1%}")
+        cells.append(f"{content['novelty'][ranker][f'novelty@{k}']:.1f} bits")
+        rows.append({"title": _title(content, ranker), "cells": cells})
+    return rows
+
+
+def _slices(content: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    strongest = content["strongest"]["ranker"]
+    return [
+        {
+            "name": part,
+            **{key: figures[key] for key in ("definition", "users", "targets", "small")},
+            "model": interval(figures["metrics"][EXACT][name]),
+            "baseline": interval(figures["metrics"][strongest][name]),
+        }
+        for part, figures in content["slices"].items()
+        if figures["metrics"]
+    ]
+
+
+def _notes(content: Mapping[str, Any]) -> list[str]:
+    counts = content["counts"]
+    sentences = {
+        "users_without_vector": "{:,} test users have no stored vector; they get popular items, as from the service",
+        "items_without_vector": "{:,} items have no vector and cannot be recommended",
+        "targets_without_vector": "{:,} targets have no vector; each is a miss",
+        "dropped_targets": "{:,} test events repeat an item that the user had taken before; they are no targets",
+    }
+    left_out = {**content["baselines"]["left_out"], **content["baselines"]["fixed"]}
+    return [text.format(counts[name]) for name, text in sentences.items() if counts[name]] + [
+        f"{TITLES[ranker]}: {reason}" for ranker, reason in left_out.items()
+    ]
+
+
+def _plots(
+    content: Mapping[str, Any], popularity: NDArray[np.int64], shown: Mapping[str, NDArray[np.int64]]
+) -> list[dict[str, Any]]:
+    strongest, name = content["strongest"]["ranker"], f"recall@{headline(content['ks'])}"
+    rankers = [ranker for ranker in content["metrics"] if ranker not in (BEST, INDEX)]
+    recall = {
+        _title(content, ranker): [content["metrics"][ranker][f"recall@{k}"] for k in content["ks"]]
+        for ranker in rankers
+    }
+    parts = {part: figures["metrics"] for part, figures in content["slices"].items() if figures["metrics"]}
+    sliced = {_title(content, ranker): [each[ranker][name] for each in parts.values()] for ranker in (EXACT, strongest)}
+    found = [
+        ("Recall by length of the list", plots.recall_over_k(content["ks"], recall), "Bars are 95 % intervals."),
+        (f"{name} by slice", plots.by_slice(list(parts), sliced, name), "Bars are 95 % intervals."),
+        (
+            "Popularity of what is recommended",
+            plots.popularity_curves(popularity, shown),
+            "A curve above that of the test's targets recommends popular items more than users take them.",
+        ),
+    ]
+    for stage in content["training"]:
+        curves = plots.training_curves(stage["history"], stage["metric"], stage["best_epoch"])
+        found.append((f"Training: {stage['stage']}", curves, "Loss and validation by epoch."))
+    return [{"title": title, "svg": Markup(svg), "caption": caption} for title, svg, caption in found]
+
+
+def _provenance(content: Mapping[str, Any]) -> dict[str, str]:
+    split = content["dataset"]["split"]
+    return {
+        "made": content["created_at"],
+        "bundle": ", ".join(f"{name} {value}" for name, value in content["bundle"].items()),
+        "data set": f"{content['dataset']['fingerprint'][:12]}, split by {split.get('kind', split)}",
+        "libraries": ", ".join(f"{name} {version}" for name, version in content["libraries"].items()),
+    }

@@ -1,0 +1,68 @@
+"""What a report finds wrong: each finding on a case made for it, and none on a sound one."""
+
+import numpy as np
+import pytest
+
+from pipelines.evaluation.findings import effective_rank, findings
+
+USERS, ITEMS, K, D = 400, 1_000, 10, 16
+
+
+def sound() -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(0)
+    lists = np.stack([generator.choice(ITEMS, K, replace=False) for _ in range(USERS)])
+    return {
+        "exposure": np.bincount(lists.ravel(), minlength=ITEMS),
+        "vectors": generator.normal(size=(ITEMS, D)).astype(np.float32),
+        "queries": generator.normal(size=(USERS, D)).astype(np.float32),
+    }
+
+
+def names(**changes: np.ndarray) -> list[str]:
+    given = sound() | changes
+    return [each.name for each in findings(given["exposure"], USERS, K, given["vectors"], given["queries"])]
+
+
+def test_a_sound_model_has_none() -> None:
+    assert names() == []
+
+
+def test_the_same_list_for_everybody() -> None:
+    exposure = np.zeros(ITEMS, np.int64)
+    exposure[:K] = USERS
+    assert names(exposure=exposure) == ["one list for all", "items never recommended"]
+
+
+def test_one_item_in_most_lists() -> None:
+    exposure = sound()["exposure"]
+    exposure[7] = int(0.6 * USERS)
+    assert names(exposure=exposure) == ["hub"]
+
+
+def test_vectors_on_a_line() -> None:
+    line = np.outer(np.arange(1, ITEMS + 1), np.ones(D)).astype(np.float32)
+    assert names(vectors=line) == ["item vectors collapsed"]
+    assert names(queries=line[:USERS]) == ["query vectors collapsed"]
+
+
+def test_a_vector_far_longer_than_the_rest() -> None:
+    vectors = sound()["vectors"]
+    vectors[3] *= 100
+    assert "item norms" in names(vectors=vectors)
+
+
+def test_items_that_cannot_be_told_apart() -> None:
+    vectors = sound()["vectors"]
+    vectors[:50] = vectors[50:100]
+    assert names(vectors=vectors) == ["item duplicates"]
+
+
+@pytest.mark.parametrize("rank", [1, 3, 8])
+def test_the_effective_rank_of_equal_directions_is_their_number(rank: int) -> None:
+    # +-e_1 .. +-e_rank: centred, with equal singular values.
+    vectors = np.concatenate([np.eye(D)[:rank], -np.eye(D)[:rank]]).astype(np.float32)
+    assert effective_rank(vectors) == pytest.approx(rank)
+
+
+def test_equal_vectors_have_rank_one() -> None:
+    assert effective_rank(np.ones((5, D), np.float32)) == 1.0

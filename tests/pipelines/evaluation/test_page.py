@@ -1,0 +1,95 @@
+"""The page of a report: complete in itself, hostile names escaped, its sentence true."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.evaluation import report
+from pipelines.evaluation.page import sentence
+from tests.support.worlds import columns
+
+HOSTILE = "<script>alert(1)</script>&\"'"
+
+
+class Page(HTMLParser):
+    """The tags, the addresses they name, and the ids that they and others point to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.ids: list[str] = []
+        self.labels: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        given = dict(attrs)
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href", "action")]
+        self.ids += [given["id"] or ""] if "id" in given else []
+        self.labels += [given["aria-labelledby"] or ""] if "aria-labelledby" in given else []
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    dataset = columns.write_dataset(columns.make_events(), tmp_path_factory.mktemp("page"))
+    out = dataset.parent / "report"
+    report.run(columns.write_bundle_of(dataset), dataset, out, ks=[5, 10], slices=["country"])
+    return out
+
+
+def test_the_page_needs_nothing_else_and_is_small(folder: Path) -> None:
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert all(address.startswith("#") for address in page.addresses)
+    assert not {"script", "link", "img", "iframe", "object"} & {*page.tags}
+    assert not re.search(r"url\((?!#)|@import", text)
+    assert len(text) < 3_000_000
+    assert page.tags.count("h1") == page.tags.count("main") == 1 and page.tags.count("svg") == 3
+    assert {*page.labels} <= {*page.ids}
+
+
+def test_names_from_the_data_are_escaped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(columns, "COUNTRIES", [HOSTILE, "FR", None])
+    made = columns.write_dataset(columns.make_events(), tmp_path)
+    report.run(columns.write_bundle_of(made), made, tmp_path / "report", ks=[5], slices=["country"])
+    text = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    assert "script" not in Page(text).tags
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;&amp;" in text
+
+
+def test_the_tables_are_in_the_markdown_too(folder: Path) -> None:
+    lines = (folder / "report.md").read_text(encoding="utf-8").splitlines()
+    tables = [line for line in lines if line.startswith("|")]
+    assert sum(line.startswith("|---") for line in tables) == 2
+    assert any(line.startswith("| country: DE † | 14 | 14 | ") for line in tables)
+    assert "" not in lines[lines.index(tables[0]) : lines.index(tables[0]) + 3]
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "conclusion", "points", "baseline", "sure"),
+    [
+        (0.03, 0.01, 0.05, "proven better", "3.0 points more", "9.0%", "is more than chance"),
+        (0.01, -0.01, 0.03, "not proven better", "1.0 points more", "11.0%", "may be chance"),
+        (-0.01, -0.03, 0.01, "not proven worse", "1.0 points less", "13.0%", "may be chance"),
+        (-0.03, -0.05, -0.01, "worse", "3.0 points less", "15.0%", "is more than chance"),
+    ],
+)
+def test_the_sentence_says_what_the_verdict_says(
+    value: float, low: float, high: float, conclusion: str, points: str, baseline: str, sure: str
+) -> None:
+    verdict: dict[str, Any] = {
+        "metric": "recall@20",
+        "value": 0.12,
+        "baseline_title": "kNN",
+        "baseline_value": 0.12 - value,
+        "difference": {"value": value, "low": low, "high": high},
+        "conclusion": conclusion,
+    }
+    said = sentence({"verdict": verdict})
+    assert f"{points} than the strongest simple method, kNN ({baseline}). The difference {sure}: " in said
+    assert "12.0% among its first 20" in said
+    assert f"between {100 * low:+.1f} and {100 * high:+.1f} points" in said

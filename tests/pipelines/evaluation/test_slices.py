@@ -1,0 +1,121 @@
+"""The slices of a report against slow loops over the files that a person wrote."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.errors import DataError
+from pipelines.evaluation import report
+from tests.support.worlds.columns import USERS, Event, country, genres, make_events, write_bundle_of, write_dataset
+
+
+@pytest.fixture(scope="module")
+def events() -> list[Event]:
+    return make_events()
+
+
+@pytest.fixture(scope="module")
+def dataset(events: list[Event], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_dataset(events, tmp_path_factory.mktemp("slices"))
+
+
+@pytest.fixture(scope="module")
+def bundle(dataset: Path) -> Path:
+    return write_bundle_of(dataset)
+
+
+@pytest.fixture(scope="module")
+def content(bundle: Path, dataset: Path) -> tuple[dict[str, Any], dict[str, float]]:
+    """The report, and recall@5 of each user, who has one target."""
+    wanted = ["country", "genres", "device", "users.age"]
+    report.run(bundle, dataset, dataset.parent / "report", ks=[5], slices=wanted)
+    written = json.loads((dataset.parent / "report" / "report.json").read_text())
+    found = pl.read_parquet(dataset.parent / "report" / "per_user.parquet").select("user_id", "exact_recall@5")
+    return written, dict(found.iter_rows())
+
+
+def last(events: list[Event]) -> dict[str, Event]:
+    return {event[0]: event for event in events}
+
+
+def check(part: dict[str, Any], recall: dict[str, float], users: set[str]) -> None:
+    assert (part["users"], part["targets"]) == (len(users), len(users)) and part["small"]
+    value = part["metrics"]["exact"]["recall@5"]["value"]
+    assert value == pytest.approx(np.mean([recall[user] for user in users]), abs=1e-6)
+
+
+def test_a_column_of_users_with_a_missing_value(content: tuple[dict[str, Any], dict[str, float]]) -> None:
+    written, recall = content
+    for value, label in (("DE", "DE"), ("FR", "FR"), (None, "missing")):
+        users = {f"u{user}" for user in range(USERS) if country(user) == value}
+        check(written["slices"][f"country: {label}"], recall, users)
+
+
+def test_a_column_of_lists_of_items_is_about_targets(
+    events: list[Event], content: tuple[dict[str, Any], dict[str, float]]
+) -> None:
+    written, recall = content
+    for genre in ("drama", "comedy"):
+        users = {user for user, event in last(events).items() if genre in (genres(int(event[1][1:])) or [])}
+        check(written["slices"][f"genres: {genre}"], recall, users)
+    users = {user for user, event in last(events).items() if not genres(int(event[1][1:]))}
+    check(written["slices"]["genres: missing"], recall, users)
+
+
+def test_a_column_of_events_is_that_of_the_held_out_event(
+    events: list[Event], content: tuple[dict[str, Any], dict[str, float]]
+) -> None:
+    written, recall = content
+    for device in ("phone", "web"):
+        users = {user for user, event in last(events).items() if event[3] == device}
+        check(written["slices"][f"device: {device}"], recall, users)
+
+
+def test_a_number_is_cut_into_bands_that_cover_everybody_once(content: tuple[dict[str, Any], dict[str, float]]) -> None:
+    written, recall = content
+    bands = {name: part for name, part in written["slices"].items() if part["group"] == "users.age"}
+    assert list(bands) == ["users.age: 20 to 28", "users.age: 29 to 38", "users.age: 39 to 48", "users.age: 49 to 59"]
+    for name, part in bands.items():
+        low, high = (int(edge) - 20 for edge in name.removeprefix("users.age: ").split(" to "))
+        check(part, recall, {f"u{user}" for user in range(low, high + 1)})
+
+
+def test_every_user_has_one_band_of_activity(content: tuple[dict[str, Any], dict[str, float]]) -> None:
+    activity = [part for part in content[0]["slices"].values() if part["group"] == "activity"]
+    assert len(activity) > 1 and sum(part["users"] for part in activity) == USERS
+
+
+def test_targets_are_cut_where_each_part_of_the_items_has_a_third_of_the_events(
+    events: list[Event], dataset: Path, content: tuple[dict[str, Any], dict[str, float]]
+) -> None:
+    written, recall = content
+    held = last(events)
+    counts = Counter(event[1] for event in events if event != held[event[0]])
+    # Equal counts stand in the order of the data set.
+    order = sorted(Dataset.open(dataset).items["item_id"].to_list(), key=lambda item: -counts[item])
+    part_of, before = {}, 0
+    for item in order:
+        part_of[item] = 3 * before // sum(counts.values())
+        before += counts[item]
+    for place, name in enumerate(("most popular items", "items of middle popularity", "least popular items")):
+        users = {user for user, event in held.items() if part_of[event[1]] == place}
+        check(written["slices"][f"popularity: {name}"], recall, users)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("age", "users.age and items.age have this name"),
+        ("height", "no such column; the data set has users.country"),
+    ],
+)
+def test_a_column_that_is_not_there_is_named(bundle: Path, dataset: Path, name: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        report.run(bundle, dataset, dataset.parent / "never", ks=[5], slices=[name])
+    assert not (dataset.parent / "never").exists()
