@@ -44,7 +44,15 @@ PROTOCOL = (
 )
 
 
-def run(bundle: Path, dataset: Path, out: Path, *, ks: Sequence[int] = KS, overwrite: bool = False) -> dict[str, Any]:
+def run(
+    bundle: Path,
+    dataset: Path,
+    out: Path,
+    *,
+    ks: Sequence[int] = KS,
+    user_ids: bool = False,
+    overwrite: bool = False,
+) -> dict[str, Any]:
     """Evaluates a bundle on the data set's test split, or for task = "similarity" on the items it held out.
 
     Args:
@@ -52,6 +60,7 @@ def run(bundle: Path, dataset: Path, out: Path, *, ks: Sequence[int] = KS, overw
         dataset: the data set it was trained on.
         out: REPORT.
         ks: list lengths to evaluate.
+        user_ids: name the users in `per_user.parquet`.
         overwrite: replace an existing REPORT.
 
     Returns:
@@ -88,7 +97,8 @@ def run(bundle: Path, dataset: Path, out: Path, *, ks: Sequence[int] = KS, overw
         directory.mkdir()
         text = json.dumps(content, indent=2, allow_nan=False)
         (directory / "report.json").write_text(text + "\n", encoding="utf-8")
-        _per_user(served, data, held, trained, evaluation).write_parquet(directory / "per_user.parquet")
+        rows = _per_user(served, data, held, trained, evaluation)
+        (rows if user_ids else rows.drop("user_id")).write_parquet(directory / "per_user.parquet")
     _show(content, dataset)
     return content
 
