@@ -1,18 +1,25 @@
-"""The options of `towers keys`: add, list, remove; the work is in `pipelines.service.keys`."""
+"""The options of the commands for a running service: `towers keys`, `towers events`, `towers state`, `towers forget`.
+
+The work is in `pipelines.service` and `pipelines.forget`.
+"""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from pipelines.cli.options import example
+from pipelines.cli.options import Overwrite, example
 
 File = Annotated[Path, typer.Option(help="The file of keys, which 'towers serve --keys' reads.")]
 
-app = typer.Typer(help="Make, show and remove the API keys of a service.")
+State = Annotated[Path, typer.Option(help="The directory in which a service keeps live changes.")]
+
+keys = typer.Typer(help="Make, show and remove the API keys of a service.")
+events = typer.Typer(help="Export what users took and were shown while a service ran.")
+state = typer.Typer(help="Back up and restore the directory in which a service keeps live changes.")
 
 
-@app.command(epilog=example("towers keys add --file keys.toml --name shop --role read"))
+@keys.command(epilog=example("towers keys add --file keys.toml --name shop --role read"))
 def add(
     file: File,
     name: Annotated[str, typer.Option(help="Whose key it is: letters, digits, '.', '_' and '-'.")],
@@ -24,7 +31,7 @@ def add(
     command.add(file, name, role)
 
 
-@app.command("list", epilog=example("towers keys list --file keys.toml"))
+@keys.command("list", epilog=example("towers keys list --file keys.toml"))
 def show(file: File) -> None:
     """List the names of the keys and what each may do."""
     from pipelines.service import keys as command
@@ -32,7 +39,7 @@ def show(file: File) -> None:
     command.show(file)
 
 
-@app.command(epilog=example("towers keys remove --file keys.toml --name shop"))
+@keys.command(epilog=example("towers keys remove --file keys.toml --name shop"))
 def remove(
     file: File,
     name: Annotated[str, typer.Option(help="The name of the key.")],
@@ -41,3 +48,58 @@ def remove(
     from pipelines.service import keys as command
 
     command.remove(file, name)
+
+
+@events.command("export", epilog=example("towers events export --state state --out events"))
+def export(
+    state: State,
+    out: Annotated[Path, typer.Option(help="The directory to write; 'towers prepare --events' reads it.")],
+    overwrite: Overwrite = False,
+) -> None:
+    """Write events and impressions as Parquet, for training and for figures."""
+    from pipelines.service import events as command
+
+    command.run(state, out, overwrite=overwrite)
+
+
+@state.command(epilog=example("towers state backup --state state --out backups/2026-11-22"))
+def backup(
+    state: State,
+    out: Annotated[Path, typer.Option(help="The directory to write.")],
+    overwrite: Overwrite = False,
+) -> None:
+    """Copy every change acknowledged so far, while the service goes on."""
+    from pipelines.service import state as command
+
+    command.backup(state, out, overwrite=overwrite)
+
+
+@state.command(epilog=example("towers state restore --backup backups/2026-11-22 --state state"))
+def restore(
+    backup: Annotated[Path, typer.Option(help="What 'towers state backup' wrote.")],
+    state: Annotated[Path, typer.Option(help="The directory to make; it must not exist.")],
+) -> None:
+    """Make a state directory from a backup, for a service that is started afterwards."""
+    from pipelines.service import state as command
+
+    command.restore(backup, state)
+
+
+def forget(
+    user: Annotated[str, typer.Option(help="The user's id.")],
+    state: Annotated[
+        Path | None, typer.Option(help="The directory in which a service keeps live changes.", show_default=False)
+    ] = None,
+    bundles: Annotated[
+        list[Path], typer.Option("--bundle", help="A bundle or a directory of bundles; repeatable.", show_default=False)
+    ] = [],  # noqa: B006 - Typer copies it
+    datasets: Annotated[list[Path], typer.Option("--dataset", help="A data set; repeatable.", show_default=False)] = [],  # noqa: B006
+    runs: Annotated[
+        list[Path], typer.Option("--run", help="A run: say whether it saw the user; repeatable.", show_default=False)
+    ] = [],  # noqa: B006
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+) -> None:
+    """Remove a user's id, events and vectors, and say what must be trained anew; services may run meanwhile."""
+    from pipelines.forget import forget as command
+
+    command.run(user, state=state, bundles=bundles, datasets=datasets, runs=runs, dry_run=dry_run)
