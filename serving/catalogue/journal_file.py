@@ -51,7 +51,7 @@ def connect(path: Path) -> sqlite3.Connection:
         # These are per connection, not per file. The second makes macOS flush the disk's own cache, too.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA fullfsync = ON")
-        # What is deleted is overwritten: a forgotten user must not remain in free pages.
+        # What is deleted is overwritten: a forgotten user must not remain in free pages. Not every SQLite's default.
         connection.execute("PRAGMA secure_delete = ON")
     except BaseException:
         connection.close()

@@ -13,7 +13,7 @@ from serving.catalogue.journal import Journal
 from tests.support.processes.running_service import RunningService, eventually
 from tests.support.worlds.serving import copied_towers, save_towers, write_world
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 def test_backup_and_forget_beside_a_service_that_answers_and_writes(tmp_path: Path) -> None:
