@@ -44,7 +44,7 @@ class Settings(BaseSettings):
     max_k: int = Field(1_000, ge=1, description="the largest k a request may ask for")
     max_batch: int = Field(256, ge=1, description="the most queries of one batch")
     max_items: int = Field(5_000, ge=1, description="the most items of one PUT /items")
-    max_events: int = Field(5_000, ge=1, description="the most events of one POST /events")
+    max_events: int = Field(5_000, ge=1, description="the most events, or impressions, of one POST")
     max_list: int = Field(10_000, ge=1, description="the longest history, exclude, allow or items list of a request")
     max_answer_values: int = Field(
         100_000, ge=1, description="the most values of an answer: the sum over its queries of k x (1 + attributes)"

@@ -126,7 +126,7 @@ def honest(name: str, data: Path, work: Path, seed: int) -> dict[str, Any]:
     bundle, report = str(part / "bundle"), str(part / "report")
     stages.run("export", "--run", str(run), "--out", bundle, "--overwrite")
     stages.run("index", "--bundle", bundle, "--target-recall", str(TARGET_RECALL))
-    stages.run("report", "--bundle", bundle, "--dataset", str(dataset), "--out", report, "--overwrite")
+    stages.run("report", "--bundle", bundle, "--dataset", str(dataset), "--out", report, "--user-ids", "--overwrite")
     content = json.loads((Path(report) / "report.json").read_text(encoding="utf-8"))
     figures = {metric: content["metrics"]["exact"][metric]["value"] for metric in METRICS}
     rankers = ("exact", "index", "item_knn", "popularity")

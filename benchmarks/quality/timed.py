@@ -174,7 +174,7 @@ def reported(config: Config, dataset: Dataset, work: Path) -> tuple[dict[str, An
         run, bundle, out = (Path(folder) / name for name in ("run", "bundle", "report"))
         summary = train.run(config, dataset.path, run)
         export.run(run, bundle)
-        content = report.run(bundle, dataset.path, out)
+        content = report.run(bundle, dataset.path, out, user_ids=True)
         rows = pl.read_parquet(out / "per_user.parquet")
     tf.keras.backend.clear_session()
     return summary, content, rows

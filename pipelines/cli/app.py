@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from pipelines.cli import bundles, keys
+from pipelines.cli import bundles, operation
 from pipelines.cli.exit_codes import KEPT, exit_code, sigterm_as_ctrl_c
 from pipelines.cli.export import export
 from pipelines.cli.options import Bundle, Dataset, Overrides, Overwrite, Recipe, example
@@ -27,7 +27,12 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(bundles.app, name="bundles")
-app.add_typer(keys.app, name="keys")
+app.add_typer(operation.keys, name="keys")
+app.add_typer(operation.events, name="events")
+app.add_typer(operation.state, name="state")
+app.command(epilog=example("towers forget --user 42 --state state --bundle bundles --dataset dataset --dry-run"))(
+    operation.forget
+)
 
 
 @app.command(epilog=example("towers synth --out world --users 10000 --items 20000"))
@@ -169,12 +174,13 @@ def report(
         typer.Option("--slice", metavar="COLUMN", help="Slice by a column of users, items or events, too; repeatable."),
     ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open report.html in the browser.")] = False,
+    user_ids: Annotated[bool, typer.Option("--user-ids", help="Name the users in per_user.parquet.")] = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Measure a bundle on the data set's test events, beside its baselines."""
     from pipelines.evaluation import report as command
 
-    command.run(bundle, dataset, out, slices=slices or (), overwrite=overwrite)
+    command.run(bundle, dataset, out, slices=slices or (), user_ids=user_ids, overwrite=overwrite)
     if open_ and (page := out / "report.html").exists():
         typer.launch(str(page))
 

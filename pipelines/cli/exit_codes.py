@@ -32,6 +32,7 @@ KEPT = dict.fromkeys(("query", "check", "doctor", "losses", "samplers"), "nothin
     "serve": "the service has stopped",
     "bundles": "the change is made whole or not at all; 'towers bundles list' shows it",
     "keys": "the file of keys is changed whole or not at all",
+    "forget": "each place is changed whole or not at all, and the same command does the rest",
 }
 
 MODEL_MISTAKES = (("towers.errors", "ConfigError"), ("towers.errors", "DivergedError"))

@@ -57,6 +57,7 @@ def run(
     *,
     ks: Sequence[int] = KS,
     slices: Sequence[str] = (),
+    user_ids: bool = False,
     overwrite: bool = False,
 ) -> dict[str, Any]:
     """Evaluates a bundle on the data set's test split, or for task = "similarity" on the items it held out.
@@ -67,6 +68,7 @@ def run(
         out: REPORT.
         ks: list lengths to evaluate.
         slices: columns of users, items or events by which to slice, too.
+        user_ids: name the users in `per_user.parquet`.
         overwrite: replace an existing REPORT.
 
     Returns:
@@ -115,7 +117,8 @@ def run(
         (directory / "report.json").write_text(text + "\n", encoding="utf-8")
         (directory / "report.html").write_text(page, encoding="utf-8")
         (directory / "report.md").write_text(markdown(content), encoding="utf-8")
-        _per_user(served, data, held, trained, evaluation).write_parquet(directory / "per_user.parquet")
+        rows = _per_user(served, data, held, trained, evaluation)
+        (rows if user_ids else rows.drop("user_id")).write_parquet(directory / "per_user.parquet")
     _show(content, dataset, out)
     return content
 

@@ -1,4 +1,4 @@
-"""The journal of live changes: puts and deletes of items, and users' events, stored before they are acknowledged.
+"""The journal: puts and deletes of items, users' events and what they were shown, stored before it is acknowledged.
 
 Any thread of any process can add changes and read those after a sequence number. One SQLite file in WAL mode, flushed
 to disk with every commit. It must be on a local disk: WAL and file locks need shared memory.
@@ -36,6 +36,17 @@ class UserEvent:
     event_id: str
     user_id: str
     item_id: str
+    time: int
+
+
+@dataclass(frozen=True)
+class Impression:
+    """The items that one user was shown together, in order, and the id of the request that recalled them."""
+
+    impression_id: str
+    request_id: str
+    user_id: str
+    item_ids: tuple[str, ...]
     time: int
 
 
@@ -108,6 +119,19 @@ class Journal:
                 rows,
             ).rowcount
 
+    def add_impressions(self, impressions: Sequence[Impression]) -> int:
+        """Adds impressions as `add_events` adds events."""
+        rows = [
+            (_key(each.impression_id), _key(each.request_id), _key(each.user_id), json.dumps(each.item_ids), each.time)
+            for each in impressions
+        ]
+        with self._transaction() as connection:
+            return connection.executemany(
+                "INSERT INTO impressions (impression_id, request_id, user_id, item_ids, time) VALUES (?, ?, ?, ?, ?)"
+                " ON CONFLICT (impression_id) DO NOTHING",
+                rows,
+            ).rowcount
+
     def items_since(self, seq: int) -> list[ItemChange]:
         """The latest state of every item whose last change has a number above `seq`, in order of change."""
         with self._reads("SELECT * FROM items WHERE seq > ? ORDER BY seq", seq) as rows:
@@ -124,10 +148,56 @@ class Journal:
                 for number, event, user, item, at in rows
             ]
 
+    def impressions_since(self, seq: int) -> list[tuple[int, Impression]]:
+        """Every impression with a number above `seq`, in order of adding; impressions have their own numbers."""
+        with self._reads("SELECT * FROM impressions WHERE seq > ? ORDER BY seq", seq) as rows:
+            return [
+                (number, Impression(_text(impression), _text(request), _text(user), tuple(json.loads(items)), at))
+                for number, impression, request, user, items, at in rows
+            ]
+
     def version(self) -> int:
-        """A number that grows with every change of items or events by any process, and is the same in all of them."""
-        with self._reads("SELECT coalesce(sum(seq), 0) FROM sqlite_sequence WHERE seq > ?", 0) as ((total,),):
+        """A number that grows with every change that answers depend on, by any process; the same in all of them."""
+        statement = "SELECT coalesce(sum(seq), 0) FROM sqlite_sequence WHERE seq > ? AND name != 'impressions'"
+        with self._reads(statement, 0) as ((total,),):
             return int(total)
+
+    def forgotten(self) -> int:
+        """How often a user was forgotten: events that a reader holds may be gone once this has grown."""
+        statement = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE seq > ? AND name = 'forgotten'"
+        with self._reads(statement, 0) as ((number,),):
+            return int(number)
+
+    def forget(self, user_id: str, *, dry_run: bool = False) -> dict[str, int]:
+        """Deletes all events and impressions of a user, also from the file's free space and its write-ahead log.
+
+        Args:
+            user_id: the user.
+            dry_run: only count them.
+
+        Returns:
+            How many there were.
+
+        Raises:
+            JournalError: nothing was deleted, or the write-ahead log still holds it: call it again.
+        """
+        key = (_key(user_id),)
+        with self._transaction() as connection:
+            found = {
+                table: int(connection.execute(f"SELECT count(*) FROM {table} WHERE user_id = ?", key).fetchone()[0])
+                for table in ("events", "impressions")
+            }
+            if any(found.values()) and not dry_run:
+                for table in found:
+                    connection.execute(f"DELETE FROM {table} WHERE user_id = ?", key)
+                connection.execute("INSERT INTO forgotten DEFAULT VALUES")
+                connection.execute("DELETE FROM forgotten")
+        if not dry_run:
+            with telling_errors(self.path), self._writing, locked(self._lock):
+                ((busy, _, _),) = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                if busy:
+                    raise OSError("the user is deleted, but a reader keeps the old write-ahead log; forget once more")
+        return found
 
     def close(self) -> None:
         """Closes the file; a second call does nothing."""

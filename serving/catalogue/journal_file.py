@@ -27,6 +27,15 @@ SCHEMA = (
     f"PRAGMA application_id = {APPLICATION}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
+# Added later, also to a journal that lacks them: an earlier release reads a journal that has them, and ignores them.
+LATER = (
+    "CREATE TABLE IF NOT EXISTS impressions (seq INTEGER PRIMARY KEY AUTOINCREMENT, impression_id BLOB NOT NULL UNIQUE,"
+    " request_id BLOB NOT NULL, user_id BLOB NOT NULL, item_ids TEXT NOT NULL, time INTEGER NOT NULL)",
+    # Always empty: its last number counts the times that a user was forgotten.
+    "CREATE TABLE IF NOT EXISTS forgotten (seq INTEGER PRIMARY KEY AUTOINCREMENT)",
+)
+# More than any journal gets between a backup and the loss of the original.
+RESTORED_STEP = 2**32
 LONGEST_WAIT_S = 10.0
 POLL_S = 0.001
 
@@ -39,9 +48,11 @@ def connect(path: Path) -> sqlite3.Connection:
     """Opens the file; any thread may use the connection."""
     connection = sqlite3.connect(path, LONGEST_WAIT_S, isolation_level=None, check_same_thread=False)
     try:
-        # Both are per connection, not per file. The second makes macOS flush the disk's own cache, too.
+        # These are per connection, not per file. The second makes macOS flush the disk's own cache, too.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA fullfsync = ON")
+        # What is deleted is overwritten: a forgotten user must not remain in free pages. Not every SQLite's default.
+        connection.execute("PRAGMA secure_delete = ON")
     except BaseException:
         connection.close()
         raise
@@ -63,16 +74,54 @@ def create(path: Path) -> None:
         ((mode,),) = connection.execute("PRAGMA journal_mode = WAL").fetchall()
         if mode != "wal":
             raise JournalError(f"{path}: SQLite cannot keep a write-ahead log here (journal mode {mode})")
+        connection.execute("BEGIN IMMEDIATE")
         if tables == 0:
-            connection.execute("BEGIN IMMEDIATE")
             for statement in SCHEMA:
                 connection.execute(statement)
             connection.execute("INSERT INTO journal VALUES (?)", (secrets.token_hex(16),))
-            connection.execute("COMMIT")
+        for statement in LATER:
+            connection.execute(statement)
+        connection.execute("COMMIT")
     if new:
         # The directory entries must be as durable as the contents.
         flush(path.parent)
         flush(path.parent.absolute().parent)
+
+
+def back_up(path: Path, out: Path) -> None:
+    """Copies the journal as of one moment, with every earlier commit of any process, while others go on writing.
+
+    Raises:
+        JournalError: the journal cannot be read, or the copy is damaged.
+    """
+    with telling_errors(path):
+        # Read-only: closing a connection that may write can start a checkpoint (see `locked`).
+        with (
+            closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", LONGEST_WAIT_S, uri=True)) as source,
+            closing(sqlite3.connect(out)) as copy,
+        ):
+            source.backup(copy)
+            # One file, whatever is copied next: its log would be a second.
+            copy.execute("PRAGMA journal_mode = DELETE")
+            ((found,),) = copy.execute("PRAGMA quick_check(1)").fetchall()
+        if found != "ok":
+            raise JournalError(f"{path}: damaged: {found}")
+
+
+def renumber(path: Path) -> None:
+    """Makes a restored journal go on with higher numbers than its lost original had.
+
+    A folded bundle names the last number that it holds; a new change below that would never be applied to it.
+    """
+    with telling_errors(path), closing(connect(path)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        for table in ("items", "events", "impressions", "forgotten"):
+            connection.execute(
+                "INSERT INTO sqlite_sequence SELECT ?, 0 WHERE ? NOT IN (SELECT name FROM sqlite_sequence)",
+                (table, table),
+            )
+        connection.execute("UPDATE sqlite_sequence SET seq = seq + ?", (RESTORED_STEP,))
+        connection.execute("COMMIT")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from serving.bundle.reader import Bundle
 from serving.bundle.request_features import check_features
 from serving.catalogue.catalogue import Catalogue
 from serving.catalogue.item_columns import checked_attributes, fitting_attributes
-from serving.catalogue.journal import ItemChange, Journal, UserEvent
+from serving.catalogue.journal import Impression, ItemChange, Journal, UserEvent
 from serving.catalogue.journal_file import JournalError
 from serving.catalogue.overlay import Change
 from serving.catalogue.user_events import UserEvents
@@ -49,7 +49,7 @@ class CatalogueUpdates:
         self.users = UserEvents()
         self._lock = threading.Lock()
         self._version = -1
-        self._events = 0
+        self._events = self._forgotten = 0
         # Weak: these must not keep a retired bundle alive.
         self._applied: weakref.WeakKeyDictionary[Catalogue, int] = weakref.WeakKeyDictionary()
         self._encoders: weakref.WeakKeyDictionary[Bundle, ItemEncoder] = weakref.WeakKeyDictionary()
@@ -156,6 +156,15 @@ class CatalogueUpdates:
         self._show()
         return added
 
+    def add_impressions(self, impressions: Sequence[Impression]) -> int:
+        """Adds impressions, which change no answer; returns how many were new. On disk when it returns.
+
+        Raises:
+            RequestError: there is no journal.
+            JournalError: the journal cannot be written.
+        """
+        return self._journal().add_impressions(impressions)
+
     def _show(self) -> None:
         """Makes a stored change visible; a failure here does not undo it."""
         try:
@@ -169,13 +178,19 @@ class CatalogueUpdates:
         return self.journal
 
     def _read_events(self) -> None:
-        news = self.journal.events_since(self._events) if self.journal is not None else []
-        self.users.apply((seq, each.user_id, each.item_id, each.time) for seq, each in news)
-        if news:
-            self._events = news[-1][0]
-            taken = {each.item_id for _, each in news}
-            for catalogue in self._applied:
-                catalogue.live.recount(taken)
+        assert self.journal is not None
+        # Read before the events: a user who is forgotten in between is dropped at the next refresh.
+        forgotten = self.journal.forgotten()
+        anew = forgotten != self._forgotten
+        news = self.journal.events_since(0 if anew else self._events)
+        if not news and not anew:
+            return
+        self.users.apply(((seq, each.user_id, each.item_id, each.time) for seq, each in news), anew=anew)
+        self._forgotten = forgotten
+        self._events = news[-1][0] if news else self._events
+        taken = {each.item_id for _, each in news}
+        for catalogue in self._applied:
+            catalogue.live.recount(catalogue.live.view.ids if anew else taken)
 
     def _catch_up(self, catalogue: Catalogue, seq: int) -> int:
         """Applies the changes after `seq`; returns the number of the last one."""

@@ -22,18 +22,24 @@ class UserEvents:
         self._taken: dict[str, tuple[tuple[int, int, str], ...]] = {}
         self._lock = threading.Lock()
 
-    def apply(self, events: Iterable[tuple[int, str, str, int]]) -> None:
-        """Adds new events: (sequence number, user id, item id, time) each."""
+    def apply(self, events: Iterable[tuple[int, str, str, int]], *, anew: bool = False) -> None:
+        """Adds new events: (sequence number, user id, item id, time) each; `anew` replaces all earlier ones."""
         new: dict[str, list[tuple[int, int, str]]] = {}
         counts: Counter[str] = Counter()
         for seq, user_id, item_id, time in events:
             new.setdefault(user_id, []).append((time, seq, item_id))
             counts[item_id] += 1
         with self._lock:
-            for user_id, taken in new.items():
-                # Events of the same second stay in the order in which they were acknowledged.
-                self._taken[user_id] = tuple(sorted([*self._taken.get(user_id, ()), *taken]))
-                self.count += len(taken)
+            if anew:
+                # In one assignment, so that no reader finds a user without events.
+                self._taken = {user_id: tuple(sorted(taken)) for user_id, taken in new.items()}
+                self.count = counts.total()
+                self.item_counts.clear()
+            else:
+                for user_id, taken in new.items():
+                    # Events of the same second stay in the order in which they were acknowledged.
+                    self._taken[user_id] = tuple(sorted([*self._taken.get(user_id, ()), *taken]))
+                self.count += counts.total()
             self.item_counts.update(counts)
 
     def items(self, user_id: str | None) -> list[str]:

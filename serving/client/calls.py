@@ -67,17 +67,29 @@ class Event(TypedDict):
     time: int
 
 
+class Impression(TypedDict):
+    """What one user was shown: items in order, and the `X-Request-Id` of the recall; each `id` counts once."""
+
+    id: str
+    request_id: str
+    user_id: str
+    item_ids: Sequence[str]
+    time: int
+
+
 @dataclass(frozen=True)
 class RecallAnswer:
     """Items as (id, score), best first; `source` says how they were found.
 
     `attributes` holds the requested item columns, one dictionary per item, in order; empty if none were requested.
+    `request_id` is what an impression of these items names.
     """
 
     items: list[tuple[str, float]]
     model_version: str
     source: str
     attributes: list[dict[str, Any]] = field(default_factory=list)
+    request_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -126,8 +138,12 @@ def recall(user_id: str | None, options: Mapping[str, Any]) -> Call[RecallAnswer
 
 def recall_batch(queries: Sequence[RecallQuery]) -> Call[list[RecallAnswer]]:
     """`POST /recall/batch`."""
+
+    def read(answer: Any) -> list[RecallAnswer]:
+        return [_recalled({**each, "request_id": answer["request_id"]}) for each in answer["answers"]]
+
     body = {"queries": [_body(query) for query in queries]}
-    return Call("POST", "/recall/batch", body, lambda answer: [_recalled(each) for each in answer["answers"]])
+    return Call("POST", "/recall/batch", body, read)
 
 
 def similar(items: Sequence[str], options: Mapping[str, Any]) -> Call[RecallAnswer]:
@@ -164,6 +180,12 @@ def add_events(events: Sequence[Event]) -> Call[int]:
     return Call("POST", "/events", {"events": list(events)}, _number("added"))
 
 
+def add_impressions(impressions: Sequence[Impression]) -> Call[int]:
+    """`POST /impressions`."""
+    body = {"impressions": [_body(impression) for impression in impressions]}
+    return Call("POST", "/impressions", body, _number("added"))
+
+
 def ready() -> Call[bool]:
     """`GET /readyz`."""
     return Call("GET", "/readyz", None, lambda answer: bool(answer["status"] == "ready"), once=True)
@@ -186,13 +208,13 @@ def _plain(name: str, value: Any) -> Any:
     return value
 
 
-_LISTS = ("items", "exclude", "allow", "history", "vector", "attributes")
+_LISTS = ("items", "item_ids", "exclude", "allow", "history", "vector", "attributes")
 
 
 def _recalled(answer: Any) -> RecallAnswer:
     items = [(item["id"], item["score"]) for item in answer["items"]]
     attributes = [item["attributes"] for item in answer["items"] if "attributes" in item]
-    return RecallAnswer(items, answer["model_version"], answer["source"], attributes)
+    return RecallAnswer(items, answer["model_version"], answer["source"], attributes, answer["request_id"])
 
 
 def _number(key: str) -> Callable[[Any], int]:

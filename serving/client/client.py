@@ -17,6 +17,7 @@ from serving.client.calls import (
     EmbedAnswer,
     EmbedQuery,
     Event,
+    Impression,
     Item,
     RecallAnswer,
     RecallOptions,
@@ -33,6 +34,7 @@ __all__ = [
     "EmbedAnswer",
     "EmbedQuery",
     "Event",
+    "Impression",
     "Item",
     "RecallAnswer",
     "RecallQuery",
@@ -99,6 +101,10 @@ class Client:
         """
         return self._send(calls.add_events(events))
 
+    def add_impressions(self, impressions: Sequence[Impression]) -> int:
+        """Adds impressions, all or none; returns how many were new, as `add_events` does."""
+        return self._send(calls.add_impressions(impressions))
+
     def ready(self) -> bool:
         """Whether the service answers queries now; does not retry.
 
@@ -135,7 +141,10 @@ class Client:
                 for piece in response.iter_bytes():
                     content += piece
                     trial.check_time()
-                return Answer(response.status_code, response.headers.get("retry-after"), bytes(content))
+                headers = response.headers
+                return Answer(
+                    response.status_code, headers.get("retry-after"), bytes(content), headers.get("x-request-id", "")
+                )
         except httpx.RequestError as error:
             return error
 
@@ -181,6 +190,10 @@ class AsyncClient:
         """As `Client.add_events`."""
         return await self._send(calls.add_events(events))
 
+    async def add_impressions(self, impressions: Sequence[Impression]) -> int:
+        """As `Client.add_impressions`."""
+        return await self._send(calls.add_impressions(impressions))
+
     async def ready(self) -> bool:
         """As `Client.ready`."""
         try:
@@ -213,6 +226,9 @@ class AsyncClient:
                 async for piece in response.aiter_bytes():
                     content += piece
                     trial.check_time()
-                return Answer(response.status_code, response.headers.get("retry-after"), bytes(content))
+                headers = response.headers
+                return Answer(
+                    response.status_code, headers.get("retry-after"), bytes(content), headers.get("x-request-id", "")
+                )
         except httpx.RequestError as error:
             return error

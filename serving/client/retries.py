@@ -33,6 +33,7 @@ class Answer(NamedTuple):
     status: int
     retry_after: str | None
     content: bytes
+    request_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class Trial(Generic[T]):
         if not 200 <= answer.status < 300:
             raise _refused(answer)
         try:
-            return self._call.read(orjson.loads(answer.content))
+            return self._call.read(orjson.loads(answer.content) | {"request_id": answer.request_id})
         except (KeyError, TypeError, ValueError) as error:
             where = f"{self._call.method} {self._service.url}"
             raise ServiceError(answer.status, "bad_answer", f"{where}: not an answer of this service") from error

@@ -137,6 +137,8 @@ def _add_routes(app: FastAPI) -> None:
         ("/items/{item_id:path}", "DELETE", routes.delete_item, "Delete an item", Written, {"seq": 15},
          (404, 409, 422, 429, 500, 503)),
         ("/events", "POST", routes.add_events, "Tell what users took", Added, {"added": 2}, (*body, 409)),
+        ("/impressions", "POST", routes.add_impressions, "Tell what users were shown", Added, {"added": 1},
+         (*body, 409)),
         ("/healthz", "GET", health.healthz, "Is the process alive", Status, {"status": "ok"}, ()),
         ("/readyz", "GET", health.readyz, "Is a bundle loaded, and does a search work", Status, {"status": "ready"},
          (500, 503)),

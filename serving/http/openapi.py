@@ -13,13 +13,11 @@ from serving.bundle.reader import Bundle
 from serving.bundle.request_features import GREATEST, GREATEST_FLOAT32, GREATEST_INT64, HISTORY_KINDS
 from serving.catalogue.item_columns import attribute_json_schema
 from serving.http.auth import OPEN, reads
+from serving.http.change_requests import EventsRequest, ImpressionsRequest, ItemRequest, ItemsRequest
 from serving.http.requests import (
     DEFAULT_K,
     EmbedQuery,
     EmbedRequest,
-    EventsRequest,
-    ItemRequest,
-    ItemsRequest,
     RecallBatchRequest,
     RecallRequest,
     SimilarRequest,
@@ -42,6 +40,7 @@ BODIES: dict[tuple[str, str], type[BaseModel]] = {
     ("/items/{item_id}", "put"): ItemRequest,
     ("/items", "put"): ItemsRequest,
     ("/events", "post"): EventsRequest,
+    ("/impressions", "post"): ImpressionsRequest,
 }
 
 # By status: its description, and the code and message of an example.
@@ -113,6 +112,8 @@ def document(app: FastAPI, bundle: Bundle | None, settings: Settings) -> dict[st
         ("EmbedRequest", "queries", settings.max_batch),
         ("ItemsRequest", "items", settings.max_items),
         ("EventsRequest", "events", settings.max_events),
+        ("ImpressionsRequest", "impressions", settings.max_events),
+        ("Impression", "item_ids", settings.max_list),
     ):
         bodies[name]["properties"][field]["maxItems"] = most
     for asked in (RecallRequest, SimilarRequest, EmbedQuery):

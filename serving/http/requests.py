@@ -17,7 +17,6 @@ from serving.settings import Settings
 
 DEFAULT_K = 100
 LONGEST_ID = 1_000
-SECONDS = 2**40  # the latest time of an event, some 35,000 years from 1970: larger values are milliseconds
 
 # JSON has one number type: 10.0 is an integer, also in JSON Schema.
 Whole = Annotated[int, BeforeValidator(lambda n: int(n) if isinstance(n, float) and n.is_integer() else n)]
@@ -27,18 +26,20 @@ Id = Annotated[str, Field(min_length=1, max_length=LONGEST_ID, pattern=ONE_LINE)
 Body = TypeVar("Body", bound=BaseModel)
 
 
-class _Body(BaseModel):
+class StrictBody(BaseModel):
+    """JSON of exactly the declared types and keys."""
+
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
-class DiversityRequest(_Body):
+class DiversityRequest(StrictBody):
     """Limits how many items share one value of an item column; the answer still has k items if that many exist."""
 
     column: str = Field(description="an item column of the bundle; of a list, each of its values counts")
     most: Whole = Field(ge=1, description="items of one value")
 
 
-class _Wanted(_Body):
+class _Wanted(StrictBody):
     """Which items may come back.
 
     Attributes:
@@ -73,7 +74,7 @@ class _Wanted(_Body):
         )
 
 
-class EmbedQuery(_Body):
+class EmbedQuery(StrictBody):
     """Who asks. All keys are optional."""
 
     limited: ClassVar[tuple[str, ...]] = ("history",)
@@ -108,7 +109,7 @@ class RecallRequest(_Wanted, EmbedQuery):
         )
 
 
-class RecallBatchRequest(_Body):
+class RecallBatchRequest(StrictBody):
     """The body of `POST /recall/batch`."""
 
     queries: list[RecallRequest] = Field(min_length=1, description="each as the body of POST /recall")
@@ -126,46 +127,10 @@ class SimilarRequest(_Wanted):
         return super().query(similar_to=self.items, **more)
 
 
-class EmbedRequest(_Body):
+class EmbedRequest(StrictBody):
     """The body of `POST /embed`."""
 
     queries: list[EmbedQuery] = Field(min_length=1)
-
-
-class ItemRequest(_Body):
-    """The body of `PUT /items/{id}`: the whole item, as it is from now on."""
-
-    features: dict[str, Any] = Field(
-        {}, description="raw features of the candidate tower by name; its id goes by itself"
-    )
-    attributes: dict[str, Any] = Field({}, description="item columns by name, for filters; those left out are missing")
-
-
-class NamedItem(ItemRequest):
-    """One item of `PUT /items`."""
-
-    id: Id
-
-
-class ItemsRequest(_Body):
-    """The body of `PUT /items`: all of them, or none."""
-
-    items: list[NamedItem] = Field(min_length=1)
-
-
-class Event(_Body):
-    """One user took one item."""
-
-    id: Id = Field(description="of the event itself; what comes again under the same id counts once")
-    user_id: Id
-    item_id: Id
-    time: Whole = Field(ge=0, le=SECONDS, description="seconds since 1970, UTC")
-
-
-class EventsRequest(_Body):
-    """The body of `POST /events`: all of them, or none."""
-
-    events: list[Event] = Field(min_length=1)
 
 
 def parse(model: type[Body], body: bytes) -> Body:
@@ -223,8 +188,13 @@ def described(request: EmbedQuery, settings: Settings, path: str) -> RecallQuery
     return RecallQuery(user_id=request.user_id, features=request.features, history=request.history, path=path)
 
 
+def at_most(values: Sequence[object], most: int, field: str) -> None:
+    """Raises RequestError, which names the field, if there are more than `most` values."""
+    if len(values) > most:
+        raise RequestError.at(field, f"must hold at most {most}, got {len(values)}")
+
+
 def _refuse_long(request: _Wanted | EmbedQuery, most: int, path: str) -> None:
     for name in request.limited:
         values = getattr(request, name)
-        if values and len(values) > most:
-            raise RequestError.at(f"{path}{name}", f"must hold at most {most}, got {len(values)}")
+        at_most(values or (), most, f"{path}{name}")

@@ -64,9 +64,9 @@ class Written(_Answer):
 
 
 class Added(_Answer):
-    """Events that are on the disk."""
+    """Events or impressions that are on the disk."""
 
-    added: int = Field(description="how many were new; an event id counts once")
+    added: int = Field(description="how many were new; an id counts once")
 
 
 class Reloaded(_Answer):

@@ -14,20 +14,18 @@ from fastapi import Path, Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from serving.catalogue.journal import UserEvent
 from serving.catalogue.journal_file import JournalError
 from serving.errors import RequestError, refuse_unknown_column
+from serving.http import change_requests as changes
 from serving.http.fast_routes import Json
 from serving.http.requests import (
     LONGEST_ID,
     ONE_LINE,
     EmbedRequest,
-    EventsRequest,
-    ItemRequest,
-    ItemsRequest,
     RecallBatchRequest,
     RecallRequest,
     SimilarRequest,
+    at_most,
     described,
     limited,
     parse,
@@ -71,7 +69,7 @@ async def recall_batch(request: Request) -> Response:
     """Answers several queries, each as `POST /recall` would; one wrong query refuses them all."""
     service = service_of(request)
     body = await _body(request, RecallBatchRequest)
-    _at_most(body.queries, service.settings.max_batch, "queries")
+    at_most(body.queries, service.settings.max_batch, "queries")
     queries = [limited(each, service.settings, f"queries.{place}.") for place, each in enumerate(body.queries)]
     refuse_large(queries, service.settings)
     recallers = [_pick(service, query) for query in queries]
@@ -99,7 +97,7 @@ async def embed(request: Request) -> Response:
     """Answers with the vectors that `POST /recall` would search with, of the active bundle."""
     service = service_of(request)
     body = await _body(request, EmbedRequest)
-    _at_most(body.queries, service.settings.max_batch, "queries")
+    at_most(body.queries, service.settings.max_batch, "queries")
     queries = [described(each, service.settings, f"queries.{place}.") for place, each in enumerate(body.queries)]
     recaller = service.pick(None)
     embedded = await run_in_threadpool(recaller.embed, queries)
@@ -108,13 +106,13 @@ async def embed(request: Request) -> Response:
 
 async def put_item(request: Request, item_id: ItemId) -> Response:
     """Adds an item, or replaces all that is known of it. It is on the disk when the answer comes."""
-    item = await _body(request, ItemRequest)
+    item = await _body(request, changes.ItemRequest)
     return await _put(request, [(item_id, item.features, item.attributes)], "")
 
 
 async def put_items(request: Request) -> Response:
     """Adds or replaces items: all of them, or none. They are on the disk when the answer comes."""
-    body = await _body(request, ItemsRequest)
+    body = await _body(request, changes.ItemsRequest)
     return await _put(request, [(each.id, each.features, each.attributes) for each in body.items])
 
 
@@ -128,10 +126,16 @@ async def delete_item(request: Request, item_id: ItemId) -> Response:
 async def add_events(request: Request) -> Response:
     """Tells what users took: their seen items and histories follow. All are on the disk when the answer comes."""
     service = service_of(request)
-    body = await _body(request, EventsRequest)
-    _at_most(body.events, service.settings.max_events, "events")
-    events = [UserEvent(each.id, each.user_id, each.item_id, each.time) for each in body.events]
+    events = changes.user_events(await _body(request, changes.EventsRequest), service.settings)
     added = await _writing(service, lambda: service.live.add_events(events))
+    return Json(Added(added=added).model_dump_json().encode())
+
+
+async def add_impressions(request: Request) -> Response:
+    """Tells what users were shown, for training and figures; changes no answer. All are on the disk when it comes."""
+    service = service_of(request)
+    shown = changes.impressions(await _body(request, changes.ImpressionsRequest), service.settings)
+    added = await _writing(service, lambda: service.live.add_impressions(shown))
     return Json(Added(added=added).model_dump_json().encode())
 
 
@@ -195,7 +199,7 @@ async def _put(
     request: Request, items: Sequence[tuple[str, dict[str, Any], dict[str, Any]]], path: str = "items.{}."
 ) -> Response:
     service = service_of(request)
-    _at_most(items, service.settings.max_items, "items")
+    at_most(items, service.settings.max_items, "items")
     seq = await _writing(service, lambda: service.live.put(service.pick(None).catalogue, items, path))
     return Json(Written(seq=seq).model_dump_json().encode())
 
@@ -206,11 +210,6 @@ async def _writing(service: Service, write: Callable[[], T]) -> T:
     except JournalError as error:
         # Callers must not see the path; they learn that nothing was stored.
         raise RequestError("the change could not be kept; nothing was changed", code="not_written") from error
-
-
-def _at_most(values: Sequence[object], most: int, field: str) -> None:
-    if len(values) > most:
-        raise RequestError.at(field, f"must hold at most {most}, got {len(values)}")
 
 
 def _pick(service: Service, query: RecallQuery) -> Recaller:

@@ -32,6 +32,7 @@ VERBS = {
     "recall": "pipelines.bundles.bulk_recall",
     "serve": "pipelines.service.serve",
     "query": "pipelines.service.query",
+    "forget": "pipelines.forget.forget",
     "demo": "pipelines.cli.demo",
     "doctor": "pipelines.cli.doctor",
 }
@@ -172,7 +173,12 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
         ("export --bundle b --prior-from e --out o --overwrite", (b, Path("e"), o), {"overwrite": True}),
         ("index --bundle b", (b,), {"target_recall": 0.98, "kind": "auto"}),
         ("index --bundle b --target-recall 0.9 --kind scann", (b,), {"target_recall": 0.9, "kind": "scann"}),
-        ("report --bundle b --dataset d --out o --overwrite", (b, d, o), {"overwrite": True}),
+        ("report --bundle b --dataset d --out o", (b, d, o), {"user_ids": False, "overwrite": False}),
+        (
+            "report --bundle b --dataset d --out o --user-ids --overwrite",
+            (b, d, o),
+            dict.fromkeys(("user_ids", "overwrite"), True),
+        ),
         ("recall --bundle b --k 9 --out o", (b, 9, o), {"users": None, "overwrite": False}),
         ("recall --bundle b --k 9 --users u --out o", (b, 9, o), {"users": Path("u"), "overwrite": False}),
         # What is not given is up to the variables, the settings file and the defaults (tests/serving/test_settings.py).
@@ -211,6 +217,26 @@ def test_export_is_of_a_run_or_renews_a_bundle(
 ) -> None:
     assert towers(monkeypatch, *words.split()) == 2
     assert "give --run RUN, or both --bundle BUNDLE and --prior-from EVENTS" in capsys.readouterr().err
+
+
+def test_every_word_of_the_commands_for_a_running_service_reaches_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    for name in ("service.events.run", "service.state.backup", "service.state.restore", "forget.forget.run"):
+        monkeypatch.setattr(f"pipelines.{name}", lambda *w, name=name, **options: calls.append((name, w, options)))
+    s, o, b = Path("s"), Path("o"), Path("b")
+    nowhere = {"state": None, "bundles": [], "datasets": [], "runs": [], "dry_run": False}
+    places = "--state s --bundle a --bundle b --dataset d --run r --dry-run"
+    every = {"state": s, "bundles": [Path("a"), b], "datasets": [Path("d")], "runs": [Path("r")], "dry_run": True}
+    for line, name, words, options in (
+        ("events export --state s --out o", "service.events.run", (s, o), {"overwrite": False}),
+        ("events export --state s --out o --overwrite", "service.events.run", (s, o), {"overwrite": True}),
+        ("state backup --state s --out o --overwrite", "service.state.backup", (s, o), {"overwrite": True}),
+        ("state restore --backup b --state s", "service.state.restore", (b, s), {}),
+        ("forget --user 7", "forget.forget.run", ("7",), nowhere),
+        (f"forget --user 7 {places}", "forget.forget.run", ("7",), every),
+    ):
+        assert towers(monkeypatch, *line.split()) == 0, line
+        assert calls.pop() == (name, words, options)
 
 
 def test_every_word_of_keys_reaches_its_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,7 +117,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 @pytest.fixture(scope="module")
 def content(world: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], pl.DataFrame]:
     folder = tmp_path_factory.mktemp("report")
-    returned = report.run(world.bundle(folder / "bundle"), world.dataset, folder / "report", ks=KS)
+    returned = report.run(world.bundle(folder / "bundle"), world.dataset, folder / "report", ks=KS, user_ids=True)
     written = json.loads((folder / "report" / "report.json").read_text())
     assert written == json.loads(json.dumps(returned))
     return written, pl.read_parquet(folder / "report" / "per_user.parquet")
@@ -210,7 +210,7 @@ def test_a_user_is_warm_by_what_training_saw(world: World, tmp_path: Path, refit
     assert world.valid["7"]
     other = prepared_again(dataclasses.replace(world, train={**world.train, "7": []}), tmp_path)
     bundle = other.bundle(tmp_path / "bundle", training={"refit": refit})
-    figures = report.run(bundle, other.dataset, tmp_path / "report", ks=[5])
+    figures = report.run(bundle, other.dataset, tmp_path / "report", ks=[5], user_ids=True)
     trained = (other.train, other.valid)[: 1 + refit]
     warm = {user for split in trained for user, items in split.items() if items}
     expected = {
@@ -344,12 +344,12 @@ def test_index_figures_are_those_of_the_index(world: World, tmp_path: Path, monk
     assert figures["metrics"]["exact"]["recall@2"]["value"] != figures["metrics"]["index"]["recall@2"]["value"]
 
 
-def test_blocks_of_users_change_nothing(
+def test_blocks_of_users_change_nothing_and_users_are_named_only_if_asked_to(
     world: World, content: tuple[dict[str, Any], pl.DataFrame], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evaluate, "USERS", 7)
     report.run(world.bundle(tmp_path / "bundle"), world.dataset, tmp_path / "report", ks=KS)
-    assert pl.read_parquet(tmp_path / "report" / "per_user.parquet").equals(content[1])
+    assert pl.read_parquet(tmp_path / "report" / "per_user.parquet").equals(content[1].drop("user_id"))
 
 
 def test_truth_is_the_best_attainable(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ def bundle(dataset: Path) -> Path:
 def content(bundle: Path, dataset: Path) -> tuple[dict[str, Any], dict[str, float]]:
     """The report, and recall@5 of each user, who has one target."""
     wanted = ["country", "genres", "device", "users.age"]
-    report.run(bundle, dataset, dataset.parent / "report", ks=[5], slices=wanted)
+    report.run(bundle, dataset, dataset.parent / "report", ks=[5], slices=wanted, user_ids=True)
     written = json.loads((dataset.parent / "report" / "report.json").read_text())
     found = pl.read_parquet(dataset.parent / "report" / "per_user.parquet").select("user_id", "exact_recall@5")
     return written, dict(found.iter_rows())

@@ -201,7 +201,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "NaN": (nan_vector, r"item_vectors.npy: row 11 holds NaN"),
     "infinity": (infinite_vector, r"query_vectors.npy: row 3 holds NaN or infinity"),
     "too few ids": (lambda b: write_ids(b, [f"i{n}" for n in range(59)]), r"59 ids, the manifest says 60"),
-    "id twice": (lambda b: write_ids(b, ["i7", *(f"i{n}" for n in range(59))]), r"duplicate id 'i7'"),
+    "id twice": (lambda b: write_ids(b, ["i7", *(f"i{n}" for n in range(59))]), "the id of row 0 is that of another"),
     "null id": (lambda b: write_ids(b, [None, *(f"i{n}" for n in range(59))]), r"row 0 has no id"),
     "pickled array": (pickled_array, r"popularity.npy: .*Python objects"),
     "pickle by name": (hidden_pickle, r"scann_docids.pkl: a pickle"),

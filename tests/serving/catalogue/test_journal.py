@@ -14,8 +14,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from serving.catalogue.journal import ItemChange, Journal, UserEvent
-from serving.catalogue.journal_file import APPLICATION, FILE, SCHEMA_VERSION, JournalError
+from serving.catalogue.journal import Impression, ItemChange, Journal, UserEvent
+from serving.catalogue.journal_file import APPLICATION, FILE, SCHEMA, SCHEMA_VERSION, JournalError
 from tests.support.paths import ROOT
 
 # Lone surrogates and NULs, too; short, so that ids meet again.
@@ -31,11 +31,13 @@ VALUES = st.dictionaries(
     ),
     max_size=3,
 )
-EVENTS = st.builds(UserEvent, IDS, IDS, IDS, st.integers(-(2**63), 2**63 - 1))
+TIMES = st.integers(-(2**63), 2**63 - 1)
+EVENTS = st.builds(UserEvent, IDS, IDS, IDS, TIMES)
+IMPRESSIONS = st.builds(Impression, IDS, IDS, IDS, st.lists(IDS, max_size=3).map(tuple), TIMES)
 
 
 class JournalIsADict(RuleBasedStateMachine):
-    """Items by id in the order of their last change, events by id in the order of adding."""
+    """Items by id in the order of their last change, events and impressions by id in the order of adding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,6 +45,7 @@ class JournalIsADict(RuleBasedStateMachine):
         self.journal = Journal.open(self.directory)
         self.items: dict[str, tuple[int, bool, Any, Any]] = {}  # the number of the operation comes first
         self.events: dict[str, UserEvent] = {}
+        self.impressions: dict[str, Impression] = {}
         self.last = [0]  # the last sequence number after each operation
 
     def teardown(self) -> None:
@@ -76,6 +79,27 @@ class JournalIsADict(RuleBasedStateMachine):
             self.events.setdefault(event.event_id, event)
         assert added == len(self.events) - before
 
+    @rule(impressions=st.lists(IMPRESSIONS, max_size=5))
+    def show(self, impressions: list[Impression]) -> None:
+        before, version = len(self.impressions), self.journal.version()
+        added = self.journal.add_impressions(impressions)
+        for impression in impressions:
+            self.impressions.setdefault(impression.impression_id, impression)
+        assert added == len(self.impressions) - before
+        assert self.journal.version() == version, "no answer depends on what was shown"
+
+    @rule(user=IDS, dry_run=st.booleans())
+    def forget(self, user: str, dry_run: bool) -> None:
+        rest = [{name: each for name, each in held.items() if each.user_id != user}
+                for held in (self.events, self.impressions)]  # fmt: skip
+        counts = {"events": len(self.events) - len(rest[0]), "impressions": len(self.impressions) - len(rest[1])}
+        before = self.journal.forgotten(), self.journal.version()
+        assert self.journal.forget(user, dry_run=dry_run) == counts
+        gone = any(counts.values()) and not dry_run
+        assert (self.journal.forgotten() > before[0], self.journal.version() > before[1]) == (gone, gone)
+        if not dry_run:
+            self.events, self.impressions = rest
+
     @rule()
     def open_again(self) -> None:
         identity, version = self.journal.identity, self.journal.version()
@@ -102,6 +126,7 @@ class JournalIsADict(RuleBasedStateMachine):
         assert numbers == sorted(set(numbers))
         assert all(self.last[self.items[each.item_id][0]] >= each.seq for each in changes)
         assert [event for _, event in self.journal.events_since(0)] == list(self.events.values())
+        assert [each for _, each in self.journal.impressions_since(0)] == list(self.impressions.values())
 
 
 JournalIsADict.TestCase.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)
@@ -131,6 +156,35 @@ def test_the_version_tells_what_any_connection_changed(journal: Journal) -> None
         seen.append(journal.version())
     assert seen == sorted(set(seen))
     other.close()
+
+
+def test_a_forgotten_user_is_in_no_file_of_the_journal(journal: Journal) -> None:
+    reader = Journal.open(journal.path.parent)  # as another worker: the log outlives the writer
+    for n in range(500):
+        user = "whom-nobody-knows" if n % 2 else "another-user"
+        journal.add_events([UserEvent(f"{user}-event-{n}", user, "i", n)])
+        journal.add_impressions([Impression(f"{user}-shown-{n}", "r", user, ("i", "j"), n)])
+
+    def files() -> bytes:
+        return b"".join(path.read_bytes() for path in sorted(journal.path.parent.iterdir()))
+
+    assert b"whom-nobody-knows" in files()
+    assert journal.forget("whom-nobody-knows") == {"events": 250, "impressions": 250}
+    assert b"whom-nobody-knows" not in files() and b"another-user" in files()
+    assert reader.events_since(0) == journal.events_since(0) and len(reader.events_since(0)) == 250
+    assert journal.forget("whom-nobody-knows") == {"events": 0, "impressions": 0}
+    reader.close()
+
+
+def test_a_journal_of_the_first_release_is_opened_and_keeps_its_events(tmp_path: Path) -> None:
+    row = "INSERT INTO events (event_id, user_id, item_id, time) VALUES (x'65', x'75', x'69', 7)"
+    database(tmp_path / FILE, *SCHEMA, "INSERT INTO journal VALUES ('first')", row)
+    journal = Journal.open(tmp_path)
+    assert (journal.identity, journal.forgotten(), journal.impressions_since(0)) == ("first", 0, [])
+    assert journal.events_since(0) == [(1, UserEvent("e", "u", "i", 7))]
+    assert journal.add_impressions([Impression("s", "r", "u", ("i",), 8)]) == 1
+    assert journal.forget("u") == {"events": 1, "impressions": 1}
+    journal.close()
 
 
 def test_threads_write_and_read_at_once(journal: Journal) -> None:

@@ -123,6 +123,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
 FILTER = {"and": [{"column": "year", "op": "gte", "value": 2000}]}
 ITEM = {"id": "i1", "features": {"tags": ["a"]}, "attributes": {"year": 2001}}
 EVENT = {"id": "e1", "user_id": "u1", "item_id": "i1", "time": 17}
+SHOWN = {"id": "s1", "request_id": "r1", "user_id": "u1", "item_ids": ["i1", "i7"], "time": 17}
 # What is called, what must be on the wire (method, path, body), what comes back over it, and what the caller gets.
 CALLS: dict[str, tuple[Any, tuple[str, str, Any], Any, Any]] = {
     "nothing known": (lambda c: c.recall(), ("POST", "/recall", {}), RECALLED, ANSWER),
@@ -171,6 +172,10 @@ CALLS: dict[str, tuple[Any, tuple[str, str, Any], Any, Any]] = {
     "put all": (lambda c: c.put_items([ITEM]), ("PUT", "/items", {"items": [ITEM]}), {"seq": 5}, 5),
     "delete": (lambda c: c.delete_item("a/b ?#%é"), ("DELETE", "/items/a%2Fb%20%3F%23%25%C3%A9", None), {"seq": 6}, 6),
     "events": (lambda c: c.add_events([EVENT]), ("POST", "/events", {"events": [EVENT]}), {"added": 1}, 1),
+    "impressions": (
+        lambda c: c.add_impressions([{**SHOWN, "item_ids": ("i1", "i7")}]),
+        ("POST", "/impressions", {"impressions": [SHOWN]}), {"added": 1}, 1,
+    ),
     "ready": (lambda c: c.ready(), ("GET", "/readyz", None), {"status": "ready"}, True),
 }  # fmt: skip
 
@@ -182,6 +187,13 @@ def test_each_call_on_the_wire_and_back(name: str, told: Told, ask: Callable[...
     assert ask(told.url + "/behind/a/proxy/", call) == expected
     method, path, body = wire
     assert told.asked == [(method, f"/behind/a/proxy{path}", body)]
+
+
+def test_an_answer_names_the_request_for_impressions(told: Told, ask: Callable[..., Any]) -> None:
+    told.replies = [reply(200, RECALLED, **{"X-Request-Id": "r-7"})]
+    assert ask(told.url, lambda c: c.recall("u1")).request_id == "r-7"
+    told.replies = [reply(200, {"answers": [RECALLED, RECALLED]}, **{"x-request-id": "r-8"})]
+    assert [each.request_id for each in ask(told.url, lambda c: c.recall_batch([{}, {}]))] == ["r-8", "r-8"]
 
 
 def drop(handler: BaseHTTPRequestHandler) -> None:
@@ -356,10 +368,11 @@ def test_the_page_shows_what_works(told: Told, capsys: pytest.CaptureFixture[str
     )
     error = {"code": "invalid_request", "message": "k: must be at most 1000", "field": "k"}
     told.replies = [
-        reply(200, RECALLED), reply(200, {"seq": 1}), reply(200, {"added": 1}), reply(422, {"error": error}),
+        reply(200, RECALLED), reply(200, {"added": 1}), reply(200, {"seq": 1}), reply(200, {"added": 1}),
+        reply(422, {"error": error}),
     ]  # fmt: skip
     exec(compile(block.replace("http://127.0.0.1:8000", told.url), "docs/client.md", "exec"), {})
-    assert [path for _, path, _ in told.asked] == ["/recall", "/items/i7", "/events", "/similar"]
+    assert [path for _, path, _ in told.asked] == ["/recall", "/impressions", "/items/i7", "/events", "/similar"]
     assert capsys.readouterr().out.splitlines() == [
         "i7 0.5", "i1 -1", "user v1", "422 invalid_request k k: must be at most 1000",
     ]  # fmt: skip

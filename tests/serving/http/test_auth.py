@@ -20,6 +20,7 @@ from tests.support.worlds.serving import write_whole_world
 READ_KEY, ADMIN_KEY = "read-key-0123456789", "admin-key-0123456789"
 ITEM = {"features": {"group": "g1"}, "attributes": {}}
 EVENT = {"events": [{"id": "e1", "user_id": "u1", "item_id": "i1", "time": 1}]}
+SHOWN = {"impressions": [{"id": "s1", "request_id": "r", "user_id": "u1", "item_ids": ["i1"], "time": 1}]}
 OPEN = [("GET", "/healthz"), ("GET", "/readyz")]
 READING = [
     ("POST", "/recall", {}), ("POST", "/recall/batch", {"queries": [{}]}), ("POST", "/similar", {"items": ["i1"]}),
@@ -29,7 +30,8 @@ READING = [
 ]  # fmt: skip
 CHANGING = [
     ("PUT", "/items/x", ITEM), ("PUT", "/items", {"items": [{"id": "x", **ITEM}]}), ("DELETE", "/items/x", None),
-    ("POST", "/events", EVENT), ("POST", "/admin/reload", None), ("POST", "/admin/a-route-of-tomorrow", None),
+    ("POST", "/events", EVENT), ("POST", "/impressions", SHOWN),
+    ("POST", "/admin/reload", None), ("POST", "/admin/a-route-of-tomorrow", None),
     ("GET", "/admin/a-route-of-tomorrow", None), ("POST", "/a-route-of-tomorrow", None), ("PATCH", "/recall", None),
 ]  # fmt: skip
 

@@ -15,6 +15,7 @@ from tests.support.worlds.serving import write_whole_world
 
 ROUTES = {
     ("/recall", "POST"), ("/recall/batch", "POST"), ("/similar", "POST"), ("/embed", "POST"), ("/events", "POST"),
+    ("/impressions", "POST"),
     ("/items", "PUT"), ("/items/{item_id}", "PUT"), ("/items/{item_id}", "DELETE"), ("/admin/reload", "POST"),
     ("/healthz", "GET"), ("/readyz", "GET"), ("/metrics", "GET"),
 }  # fmt: skip

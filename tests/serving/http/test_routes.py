@@ -1,5 +1,6 @@
 """The routes beside `POST /recall`, and what its other fields do: known answers, errors that name their field."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.bundle.reader import Bundle
+from serving.catalogue.journal import Impression
 from serving.catalogue.overlay import Change
 from serving.http import routes
 from serving.http.app import create_app
@@ -17,6 +19,7 @@ from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
 from serving.settings import Settings
+from tests.support.paths import ROOT
 from tests.support.worlds.serving import ITEMS, copied_towers, item_vectors, query_vector, save_towers, write_world
 
 
@@ -34,6 +37,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     write_world(directory / "bundle", item_attributes=attributes, write_towers=copied_towers(directory / "towers"))
     settings = Settings(
         bundle=directory / "bundle", state=directory / "state", max_k=50, max_batch=3, max_items=2,
+        max_events=2, max_list=20,
         max_body_bytes=5_000, max_answer_values=150,
     )  # fmt: skip
     with TestClient(create_app(settings), raise_server_exceptions=False) as client:
@@ -41,6 +45,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 
 
 GROUP_1 = [0.0, 1, 0, 0, 0, 0, 0, 1]
+SHOWN = {"id": "s", "request_id": "r-1", "user_id": "u", "item_ids": ["i2", "i1"], "time": 1}
 YEAR = {"column": "year", "op": "gte", "value": 2020}
 ANSWERS: dict[str, tuple[dict[str, Any], str, list[str]]] = {
     "vector": ({"vector": GROUP_1, "k": 2}, "vector", ["i1", "i5"]),
@@ -179,6 +184,19 @@ ERRORS: dict[str, tuple[str, str, Any, int, str | None, str]] = {
         "POST", "/events", {"events": [{"id": "e", "user_id": "u", "item_id": "i", "time": 2e12}]}, 422,
         "events.0.time", "must be at most",
     ),
+    "impression of nothing": (
+        "POST", "/impressions", {"impressions": [SHOWN | {"item_ids": []}]}, 422, "impressions.0.item_ids",
+        "must hold at least 1",
+    ),
+    "impression without its request": (
+        "POST", "/impressions", {"impressions": [{k: SHOWN[k] for k in SHOWN if k != "request_id"}]}, 422,
+        "impressions.0.request_id", "is missing",
+    ),
+    "many impressions": ("POST", "/impressions", {"impressions": [SHOWN] * 3}, 422, "impressions", "at most 2, got 3"),
+    "many items shown": (
+        "POST", "/impressions", {"impressions": [SHOWN, SHOWN | {"item_ids": ["i"] * 21}]}, 422,
+        "impressions.1.item_ids", "must hold at most 20, got 21",
+    ),
 }  # fmt: skip
 
 
@@ -189,6 +207,26 @@ def test_a_wrong_request_names_its_field(client: TestClient, name: str) -> None:
     error = response.json()["error"]
     assert (response.status_code, error["field"]) == (status, field), error
     assert said in error["message"] and error["message"].startswith(field or "")
+
+
+def test_impressions_are_kept_once_and_change_no_answer(client: TestClient) -> None:
+    service = client.app.state.service  # type: ignore[attr-defined]
+    before = client.post("/recall", json={"user_id": "u5"}).json()
+    impressions = [SHOWN | {"user_id": "u5", "item_ids": [each["id"] for each in before["items"][:3]]}]
+    assert [client.post("/impressions", json={"impressions": impressions * 2}).json() for _ in range(2)] == [
+        {"added": 1}, {"added": 0},
+    ]  # fmt: skip
+    assert client.post("/recall", json={"user_id": "u5"}).json() == before
+    ((_, kept),) = service.journal.impressions_since(0)
+    assert kept == Impression("s", "r-1", "u5", tuple(impressions[0]["item_ids"]), 1)
+
+
+def test_every_metric_of_the_alerts_is_in_a_scrape(client: TestClient) -> None:
+    rules = (ROOT / "deploy" / "prometheus" / "alerts.yml").read_text(encoding="utf-8")
+    named = set(re.findall(r"\btowers_\w+", rules))
+    types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", client.get("/metrics").text, re.MULTILINE))
+    scraped = {name if kind != "histogram" else f"{name}_bucket" for name, kind in types.items()}
+    assert len(named) > 8 and named <= scraped
 
 
 def test_an_answer_as_large_as_allowed_is_given(client: TestClient) -> None:
@@ -205,6 +243,7 @@ def test_without_state_nothing_can_be_changed(tmp_path: Path) -> None:
             ("PUT", "/items/x", {"features": {"group": "g1"}}),
             ("DELETE", "/items/x", None),
             ("POST", "/events", {"events": [{"id": "e", "user_id": "u", "item_id": "i", "time": 1}]}),
+            ("POST", "/impressions", {"impressions": [SHOWN]}),
         ):
             response = client.request(method, path, json=body)
             assert (response.status_code, response.json()["error"]["code"]) == (409, "no_state")

@@ -1,0 +1,105 @@
+"""The options of the commands for a running service: `towers keys`, `towers events`, `towers state`, `towers forget`.
+
+The work is in `pipelines.service` and `pipelines.forget`.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from pipelines.cli.options import Overwrite, example
+
+File = Annotated[Path, typer.Option(help="The file of keys, which 'towers serve --keys' reads.")]
+
+State = Annotated[Path, typer.Option(help="The directory in which a service keeps live changes.")]
+
+keys = typer.Typer(help="Make, show and remove the API keys of a service.")
+events = typer.Typer(help="Export what users took and were shown while a service ran.")
+state = typer.Typer(help="Back up and restore the directory in which a service keeps live changes.")
+
+
+@keys.command(epilog=example("towers keys add --file keys.toml --name shop --role read"))
+def add(
+    file: File,
+    name: Annotated[str, typer.Option(help="Whose key it is: letters, digits, '.', '_' and '-'.")],
+    role: Annotated[Literal["read", "admin"], typer.Option(help="read asks; admin changes items and events, too.")],
+) -> None:
+    """Make a key and show it, this once: the file holds only its SHA-256."""
+    from pipelines.service import keys as command
+
+    command.add(file, name, role)
+
+
+@keys.command("list", epilog=example("towers keys list --file keys.toml"))
+def show(file: File) -> None:
+    """List the names of the keys and what each may do."""
+    from pipelines.service import keys as command
+
+    command.show(file)
+
+
+@keys.command(epilog=example("towers keys remove --file keys.toml --name shop"))
+def remove(
+    file: File,
+    name: Annotated[str, typer.Option(help="The name of the key.")],
+) -> None:
+    """Remove a key; running services refuse it within a second."""
+    from pipelines.service import keys as command
+
+    command.remove(file, name)
+
+
+@events.command("export", epilog=example("towers events export --state state --out events"))
+def export(
+    state: State,
+    out: Annotated[Path, typer.Option(help="The directory to write; 'towers prepare --events' reads it.")],
+    overwrite: Overwrite = False,
+) -> None:
+    """Write events and impressions as Parquet, for training and for figures."""
+    from pipelines.service import events as command
+
+    command.run(state, out, overwrite=overwrite)
+
+
+@state.command(epilog=example("towers state backup --state state --out backups/2026-11-22"))
+def backup(
+    state: State,
+    out: Annotated[Path, typer.Option(help="The directory to write.")],
+    overwrite: Overwrite = False,
+) -> None:
+    """Copy every change acknowledged so far, while the service goes on."""
+    from pipelines.service import state as command
+
+    command.backup(state, out, overwrite=overwrite)
+
+
+@state.command(epilog=example("towers state restore --backup backups/2026-11-22 --state state"))
+def restore(
+    backup: Annotated[Path, typer.Option(help="What 'towers state backup' wrote.")],
+    state: Annotated[Path, typer.Option(help="The directory to make; it must not exist.")],
+) -> None:
+    """Make a state directory from a backup, for a service that is started afterwards."""
+    from pipelines.service import state as command
+
+    command.restore(backup, state)
+
+
+def forget(
+    user: Annotated[str, typer.Option(help="The user's id.")],
+    state: Annotated[
+        Path | None, typer.Option(help="The directory in which a service keeps live changes.", show_default=False)
+    ] = None,
+    bundles: Annotated[
+        list[Path], typer.Option("--bundle", help="A bundle or a directory of bundles; repeatable.", show_default=False)
+    ] = [],  # noqa: B006 - Typer copies it
+    datasets: Annotated[list[Path], typer.Option("--dataset", help="A data set; repeatable.", show_default=False)] = [],  # noqa: B006
+    runs: Annotated[
+        list[Path], typer.Option("--run", help="A run: say whether it saw the user; repeatable.", show_default=False)
+    ] = [],  # noqa: B006
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+) -> None:
+    """Remove a user's id, events and vectors, and say what must be trained anew; services may run meanwhile."""
+    from pipelines.forget import forget as command
+
+    command.run(user, state=state, bundles=bundles, datasets=datasets, runs=runs, dry_run=dry_run)

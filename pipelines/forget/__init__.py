@@ -1,0 +1,1 @@
+"""Removing a user from everything that was written: state, bundles, data sets."""

@@ -1,0 +1,119 @@
+"""Removes a user from a bundle: id, stored vector, seen items, and the user's row of each tower.
+
+The bundle is replaced under its name, so services open it again, and a rollback to it finds no trace of the user.
+"""
+
+import hashlib
+import shutil
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from pipelines.lock import exclusive
+from serving.bundle import arrays as files
+from serving.bundle.array_writer import write_blocks, write_ids
+from serving.bundle.manifest import MANIFEST, Manifest, write_manifest
+from serving.bundle.reader import QUERY_ID, Bundle
+from serving.files.staging import staged
+
+FORGOTTEN = "forgotten_users"  # key of the lineage
+
+
+@dataclass(frozen=True)
+class _Known:
+    """Where a tower knows the user: the file of its vocabulary, the line, and the features that read it."""
+
+    asset: str
+    line: int
+    encoders: list[int]
+
+
+def forget_in_bundle(path: Path, user: str, *, dry_run: bool) -> dict[str, int]:
+    """Removes a user from a bundle.
+
+    Args:
+        path: the bundle.
+        user: the user's id.
+        dry_run: only count.
+
+    Returns:
+        What was found, by name; zeros for a user who is not in it.
+
+    Raises:
+        BundleError: it is damaged.
+        DataError: another process is removing a user from it.
+    """
+    with exclusive(path, f"{path}: another 'towers forget' is changing it; give the command again later"):
+        bundle = Bundle.open(path)
+        row = bundle.query_rows.find(user)
+        towers = _towers(bundle, user)
+        found = {
+            "stored users": int(row >= 0),
+            "seen items": len(bundle.seen(row)) if row >= 0 else 0,
+            "rows of towers": len(towers),
+        }
+        if dry_run or not any(found.values()):
+            return found
+        with staged(path, overwrite=True, marker=MANIFEST) as directory:
+            shutil.copytree(path, directory)
+            if row >= 0:
+                _remove_row(bundle, row, directory)
+            for name, known in towers.items():
+                from pipelines.forget.tower import forget_in_tower  # loads TensorFlow
+
+                forget_in_tower(directory / name, known.asset, known.line, known.encoders)
+            _write_manifest(bundle.manifest, directory, queries=len(bundle.query_names) - int(row >= 0))
+            Bundle.open(directory)
+        return found
+
+
+def _towers(bundle: Bundle, user: str) -> dict[str, _Known]:
+    """The towers that know the user, by directory. Only ids and neighbours of items are features made of users."""
+    sides = (
+        (files.QUERY_TOWER, "id", "query", bundle.manifest.query_features),
+        (files.CANDIDATE_TOWER, "neighbours", "candidate", bundle.manifest.candidate_features),
+    )
+    # Features made of users share the vocabulary of the users' ids, which lies beside each tower that reads it.
+    names = [f"{side}.{spec.name}.txt" for _, kind, side, specs in sides for spec in specs if spec.kind == kind]
+    found = {}
+    for tower, kind, _, specs in sides:
+        # The times of a history are an input, but no feature of their own.
+        features = [spec for spec in specs if spec.kind != "history_times"]
+        encoders = [place for place, spec in enumerate(features) if spec.kind == kind]
+        for asset in (bundle.path / tower / "assets" / name for name in names if encoders):
+            lines = asset.read_bytes().split(b"\n") if asset.is_file() else []
+            if user.encode() in lines:
+                found[tower] = _Known(asset.name, lines.index(user.encode()), encoders)
+    return found
+
+
+def _remove_row(bundle: Bundle, row: int, directory: Path) -> None:
+    """Writes the files of the stored users without one of them."""
+    count = len(bundle.query_names)
+    kept = np.delete(np.arange(count), row)
+    write_ids(directory / files.QUERY_IDS, QUERY_ID, bundle.query_ids.gather(kept))
+    shape = len(kept), bundle.manifest.dimension
+    write_blocks(directory / files.QUERY_VECTORS, shape, lambda part: bundle.query_vectors[kept[part]])
+    offsets = files.open_array(bundle.path, files.SEEN_OFFSETS, np.int64, (count + 1,))
+    items = files.open_array(bundle.path, files.SEEN_ITEMS, np.int32, (None,))
+    begin, end = offsets[row], offsets[row + 1]
+    np.save(directory / files.SEEN_OFFSETS, np.concatenate([offsets[: row + 1], offsets[row + 2 :] - (end - begin)]))
+    np.save(directory / files.SEEN_ITEMS, np.concatenate([items[:begin], items[end:]]))
+
+
+def _write_manifest(old: Manifest, directory: Path, *, queries: int) -> None:
+    names = [path for path in files.files_under(directory) if path != directory / MANIFEST]
+    digests = files.digests(directory, names)
+    version = hashlib.sha256(f"{old.model_version} {digests[files.QUERY_IDS].sha256}".encode()).hexdigest()
+    manifest = old.model_copy(
+        update={
+            "model_version": f"{old.model_version.partition('-')[0]}-{version[:8]}",
+            "created_at": datetime.now(UTC),
+            "queries": queries,
+            "files": digests,
+            "lineage": old.lineage | {FORGOTTEN: old.lineage.get(FORGOTTEN, 0) + 1},
+        }
+    )
+    write_manifest(manifest, directory / MANIFEST)

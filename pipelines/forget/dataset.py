@@ -1,0 +1,135 @@
+"""Removes a user from a data set: row, events, what was rejected, and the caches beside it.
+
+The other users keep their order. Items are numbered anew, because their number of training events orders them; a data
+set prepared from events without the user would be the same.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from pipelines.dataset.arrays import CONTEXT, SPLITS, map_array, write_events
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.manifest import MANIFEST, digest_files
+from pipelines.errors import DataError
+from pipelines.lock import exclusive
+from pipelines.rankers.cache import Cache
+from serving.files.staging import remove, staged
+from towers.data.events import Events, Int32s
+
+REJECTS = "rejects.csv"
+
+
+def forget_in_dataset(path: Path, user: str, *, dry_run: bool) -> dict[str, int]:
+    """Removes a user from a data set.
+
+    Args:
+        path: the data set.
+        user: the user's id.
+        dry_run: only count.
+
+    Returns:
+        What was found, by name; zeros for a user who is not in it.
+
+    Raises:
+        DataError: it holds no other user, or another process is removing a user from it.
+    """
+    with exclusive(path, f"{path}: another 'towers forget' is changing it; give the command again later"):
+        data = Dataset.open(path)
+        place = data.users["user_id"].index_of(user)
+        rejects = _rejects(path)
+        rejected = 0 if rejects is None else int((rejects["value"] == user).sum())
+        events = 0
+        if place is not None:
+            events = sum(len(part.between(place, place + 1)) for part in map(data.events, SPLITS))
+        found = {"users": int(place is not None), "events": events, "bad rows": rejected}
+        if dry_run or not any(found.values()):
+            return found
+        if data.users.height == int(place is not None):
+            raise DataError(f"{path}: holds no other user; remove the data set")
+        with staged(path, overwrite=True, marker=MANIFEST) as directory:
+            directory.mkdir()
+            _write(data, place, directory)
+            if rejects is not None and rejects.height > rejected:
+                rejects.filter(pl.col("value").ne_missing(user)).write_csv(directory / REJECTS)
+            _write_manifest(data, directory, rejected)
+            Dataset.open(directory)
+        remove(Cache.beside(path).folder)
+        return found
+
+
+def _rejects(path: Path) -> pl.DataFrame | None:
+    file = path / REJECTS
+    return pl.read_csv(file, infer_schema=False) if file.is_file() else None
+
+
+def _write(data: Dataset, place: int | None, directory: Path) -> None:
+    """Writes all but the manifest and the rejected rows."""
+    gone = np.zeros(data.users.height, np.bool_)
+    taken = np.zeros(data.items.height, np.int64)
+    if place is not None:
+        gone[place] = True
+        own = data.events("train").between(place, place + 1).item
+        taken = np.bincount(own, minlength=data.items.height)
+    counted = data.items.with_columns(train_count=pl.col("train_count") - pl.Series(taken.astype(np.uint32)))
+    items = counted.with_row_index("__row__").sort("train_count", "item_id", descending=[True, False])
+    order = items["__row__"].to_numpy()
+    number = np.empty(len(order), np.int32)
+    number[order] = np.arange(len(order), dtype=np.int32)
+    items.drop("__row__").write_parquet(directory / "items.parquet")
+    data.users.filter(pl.Series(~gone)).write_parquet(directory / "users.parquet")
+    for split in SPLITS:
+        part, context = data.events(split), data.context(split)
+        begin, end = (0, 0) if place is None else (int(part.offsets[place]), int(part.offsets[place + 1]))
+        write_events(directory / split, _without(part, place, begin, end, number))
+        if context is not None:
+            pl.concat([context[:begin], context[end:]]).write_parquet(directory / split / CONTEXT)
+    if (data.path / "truth").is_dir():
+        (directory / "truth").mkdir()
+        for name, rows in (("query_vectors", np.flatnonzero(~gone)), ("item_vectors", order)):
+            np.save(directory / "truth" / f"{name}.npy", map_array(data.path / "truth" / f"{name}.npy")[rows])
+
+
+def _without(events: Events, place: int | None, begin: int, end: int, number: Int32s) -> Events:
+    """A split without the events `begin:end` of the user at `place`, its items renumbered."""
+    size = end - begin
+
+    def cut(values: np.ndarray) -> np.ndarray:
+        return np.concatenate([values[:begin], values[end:]])
+
+    def cut_or_none(values: np.ndarray | None) -> np.ndarray | None:
+        return None if values is None else cut(values)
+
+    offsets, user = events.offsets, cut(events.user)
+    if place is not None:
+        offsets = np.concatenate([offsets[: place + 1], offsets[place + 2 :] - size])
+        user = user - (user > place).astype(user.dtype)
+    ends = cut_or_none(events.history_end)
+    if ends is not None:
+        ends[begin:] -= size
+    return replace(
+        events,
+        user=user,
+        item=number[cut(events.item)],
+        offsets=offsets,
+        time=cut_or_none(events.time),
+        history_end=ends,
+        weight=cut_or_none(events.weight),
+    )
+
+
+def _write_manifest(data: Dataset, directory: Path, rejected: int) -> None:
+    files, fingerprint = digest_files(directory)
+    users = pl.scan_parquet(directory / "users.parquet").select(pl.len()).collect().item()
+    manifest = data.manifest.model_copy(
+        update={
+            "fingerprint": fingerprint,
+            "users": users,
+            "events": {split: len(map_array(directory / split / "item.npy")) for split in SPLITS},
+            "rejected": data.manifest.rejected - rejected,
+            "files": files,
+        }
+    )
+    (directory / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")

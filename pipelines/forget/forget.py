@@ -1,0 +1,115 @@
+"""`towers forget`: removes one user from a state directory, bundles and data sets, and says what to train anew.
+
+Prints one line per place on stdout, with counts and without ids. The same command finishes what was interrupted.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipelines.console import say
+from pipelines.dataset.dataset import Dataset
+from pipelines.errors import DataError
+from pipelines.forget.bundle import forget_in_bundle
+from pipelines.forget.dataset import forget_in_dataset
+from pipelines.service.state import open_journal
+from serving.bundle.manifest import MANIFEST, not_a_bundle, read_manifest
+from serving.bundle.versions import Versions
+from serving.files.staging import remove_left_overs
+
+ANEW = "its model was trained with the user: train anew"
+
+
+def run(
+    user: str,
+    *,
+    state: Path | None = None,
+    bundles: Sequence[Path] = (),
+    datasets: Sequence[Path] = (),
+    runs: Sequence[Path] = (),
+    dry_run: bool = False,
+) -> dict[Path, dict[str, int]]:
+    """Forgets a user.
+
+    Args:
+        user: the user's id.
+        state: a service's state directory; the service may run.
+        bundles: bundles, and directories of bundles, of which all are searched; services may serve them.
+        datasets: data sets.
+        runs: runs that may have seen the user; nothing is removed from them.
+        dry_run: only count.
+
+    Returns:
+        What was found in each place that held the user.
+
+    Raises:
+        DataError: no place is named, or one is not what it should be; nothing was removed.
+        BundleError: likewise for a bundle.
+    """
+    if state is None and not (bundles or datasets or runs):
+        raise DataError("name at least one place: --state, --bundle, --dataset or --run")
+    every = [path for each in bundles for path in _bundles(each)]
+    opened = [Dataset.open(path) for path in datasets]
+    trained = {run: _summary(run) for run in runs}
+    holding = {data.manifest.fingerprint for data in opened if user in data.users["user_id"]}
+
+    found: dict[Path, dict[str, int]] = {}
+
+    def tell(path: Path, counts: dict[str, int], then: str = "") -> None:
+        if counts := {what: count for what, count in counts.items() if count}:
+            found[path] = counts
+            listed = ", ".join(f"{what} {count:,}" for what, count in counts.items())
+            print(f"{path}: {'would remove' if dry_run else 'removed'} {listed}{then}")  # noqa: T201
+
+    if state is not None:
+        with open_journal(state) as journal:
+            tell(state, journal.forget(user, dry_run=dry_run))
+    for path in [*every, *datasets] if not dry_run else ():
+        remove_left_overs(path.absolute())  # a killed attempt leaves a whole copy with the user
+    for path in every:
+        tell(path, forget_in_bundle(path, user, dry_run=dry_run), f"; {ANEW}")
+    for data in opened:
+        was = f"; runs on data set {data.manifest.fingerprint[:12]} saw the user: train anew"
+        tell(data.path, forget_in_dataset(data.path, user, dry_run=dry_run), was)
+    for run, dataset in trained.items():
+        if dataset in holding or _in_vocabulary(run, user):
+            found[run] = {}
+            print(f"{run}: saw the user; train anew and remove it")  # noqa: T201
+    if not found:
+        say("this user is in none of these places; nothing was changed")
+    return found
+
+
+def _bundles(path: Path) -> list[Path]:
+    """The bundle at a path, or all bundles of a root, also those that are not active.
+
+    Raises:
+        BundleError: there is none, or one of them cannot be read and therefore not be searched.
+    """
+    if (path / MANIFEST).exists():
+        found = [path]
+    else:
+        names = [] if not path.is_dir() else [info.name for info in Versions(path).list()]
+        found = [path / name for name in names]
+    if not found:
+        raise not_a_bundle(path)
+    for each in found:
+        read_manifest(each)
+    return found
+
+
+def _summary(run: Path) -> str:
+    """The fingerprint of the data set that a run was trained on."""
+    try:
+        return str(json.loads((run / "summary.json").read_text(encoding="utf-8"))["dataset"])
+    except FileNotFoundError:
+        raise DataError(f"--run {run}: not a finished run (no summary.json)") from None
+
+
+def _in_vocabulary(run: Path, user: str) -> bool:
+    sides = json.loads((run / "features.json").read_text(encoding="utf-8"))
+    kinds = {"query": "id", "candidate": "neighbours"}
+    files = [
+        each["vocabulary"] for side, kind in kinds.items() for each in sides[side] if each["config"]["kind"] == kind
+    ]
+    return any(user in (run / file).read_text(encoding="utf-8").split("\n") for file in files if file)

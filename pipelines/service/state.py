@@ -1,0 +1,82 @@
+"""`towers state`: backs up the state directory of a service, which may go on running, and restores it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pipelines.console import say
+from pipelines.errors import DataError
+from serving.catalogue.journal import Journal
+from serving.catalogue.journal_file import FILE, JournalError, back_up, renumber
+from serving.files.staging import staged
+
+
+def backup(state: Path, out: Path, *, overwrite: bool = False) -> None:
+    """Writes a copy with every change acknowledged before the call.
+
+    Args:
+        state: the service's state directory.
+        out: the directory to write.
+        overwrite: replace an earlier backup.
+
+    Raises:
+        DataError: there is no journal, or it is damaged.
+        OutputExistsError: `out` exists.
+    """
+    # The copy stays one closed file: opening it as a journal would add a log and a lock.
+    with open_journal(state), staged(out, overwrite=overwrite, marker=FILE) as directory:
+        directory.mkdir()
+        back_up(state / FILE, directory / FILE)
+    say(f"{out}: {(out / FILE).stat().st_size:,} bytes, with every change acknowledged before this command began")
+
+
+def restore(saved: Path, state: Path) -> None:
+    """Makes a state directory from a backup.
+
+    Args:
+        saved: what `backup` wrote.
+        state: the state directory, which must not exist yet: a service may be writing to an existing one.
+
+    Raises:
+        DataError: there is no backup, or it is damaged.
+        OutputExistsError: `state` exists.
+    """
+    _refuse_none("--backup", saved)
+    with staged(state, marker=FILE) as directory:
+        directory.mkdir()
+        with _telling("--backup", saved):
+            back_up(saved / FILE, directory / FILE)
+            Journal.open(directory).close()
+            renumber(directory / FILE)
+    with open_journal(state) as journal:
+        counts = len(journal.items_since(0)), len(journal.events_since(0)), len(journal.impressions_since(0))
+    say("{}: {:,} changed items, {:,} events, {:,} impressions".format(state, *counts))
+
+
+@contextmanager
+def open_journal(state: Path) -> Iterator[Journal]:
+    """Opens the journal of a state directory that must have one.
+
+    Raises:
+        DataError: there is none, or it cannot be read.
+    """
+    _refuse_none("--state", state)
+    with _telling("--state", state):
+        journal = Journal.open(state)
+        try:
+            yield journal
+        finally:
+            journal.close()
+
+
+def _refuse_none(option: str, directory: Path) -> None:
+    if not (directory / FILE).is_file():
+        raise DataError(f"{option} {directory}: no {FILE} in it; a service that runs with --state DIR writes it there")
+
+
+@contextmanager
+def _telling(option: str, directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except JournalError as error:
+        raise DataError(f"{option} {directory}: {error}") from None

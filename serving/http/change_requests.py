@@ -1,0 +1,88 @@
+"""Bodies of the routes that change something: items, events, impressions."""
+
+from typing import Any
+
+from pydantic import Field
+
+from serving.catalogue import journal
+from serving.http.requests import Id, StrictBody, Whole, at_most
+from serving.settings import Settings
+
+SECONDS = 2**40  # the latest time of an event, some 35,000 years from 1970: larger values are milliseconds
+
+
+class ItemRequest(StrictBody):
+    """The body of `PUT /items/{id}`: the whole item, as it is from now on."""
+
+    features: dict[str, Any] = Field(
+        {}, description="raw features of the candidate tower by name; its id goes by itself"
+    )
+    attributes: dict[str, Any] = Field({}, description="item columns by name, for filters; those left out are missing")
+
+
+class NamedItem(ItemRequest):
+    """One item of `PUT /items`."""
+
+    id: Id
+
+
+class ItemsRequest(StrictBody):
+    """The body of `PUT /items`: all of them, or none."""
+
+    items: list[NamedItem] = Field(min_length=1)
+
+
+class Event(StrictBody):
+    """One user took one item."""
+
+    id: Id = Field(description="of the event itself; what comes again under the same id counts once")
+    user_id: Id
+    item_id: Id
+    time: Whole = Field(ge=0, le=SECONDS, description="seconds since 1970, UTC")
+
+
+class EventsRequest(StrictBody):
+    """The body of `POST /events`: all of them, or none."""
+
+    events: list[Event] = Field(min_length=1)
+
+
+class Impression(StrictBody):
+    """What one user was shown at one time."""
+
+    id: Id = Field(description="of the impression itself; what comes again under the same id counts once")
+    request_id: Id = Field(description="X-Request-Id of the answer that these items came from")
+    user_id: Id
+    item_ids: list[Id] = Field(min_length=1, description="in the order shown")
+    time: Whole = Field(ge=0, le=SECONDS, description="seconds since 1970, UTC")
+
+
+class ImpressionsRequest(StrictBody):
+    """The body of `POST /impressions`: all of them, or none."""
+
+    impressions: list[Impression] = Field(min_length=1)
+
+
+def user_events(body: EventsRequest, settings: Settings) -> list[journal.UserEvent]:
+    """The events of a request.
+
+    Raises:
+        RequestError: there are too many.
+    """
+    at_most(body.events, settings.max_events, "events")
+    return [journal.UserEvent(each.id, each.user_id, each.item_id, each.time) for each in body.events]
+
+
+def impressions(body: ImpressionsRequest, settings: Settings) -> list[journal.Impression]:
+    """The impressions of a request.
+
+    Raises:
+        RequestError: there are too many, or one holds too many items.
+    """
+    at_most(body.impressions, settings.max_events, "impressions")
+    for place, each in enumerate(body.impressions):
+        at_most(each.item_ids, settings.max_list, f"impressions.{place}.item_ids")
+    return [
+        journal.Impression(each.id, each.request_id, each.user_id, tuple(each.item_ids), each.time)
+        for each in body.impressions
+    ]

@@ -1,0 +1,166 @@
+"""A forgotten user is in no file of a bundle, its towers or a state, and everyone else is answered as before."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines.errors import DataError
+from pipelines.forget import forget
+from pipelines.forget.bundle import forget_in_bundle
+from serving.bundle.encoder import Encoder
+from serving.bundle.reader import Bundle
+from serving.bundle.versions import Versions
+from serving.catalogue.journal import Impression, Journal, UserEvent
+from serving.catalogue.updates import CatalogueUpdates
+from serving.errors import BundleError
+from serving.recall.query import RecallQuery
+from serving.recall.recaller import Recaller
+from serving.search.exact import ExactIndex
+from tests.support.paths import ROOT
+from tests.support.worlds.serving import USERS, ArithmeticEncoder, seen_rows, write_world
+
+GOLDEN = ROOT / "tests" / "golden"
+
+
+def holding(folder: Path, user: str) -> list[str]:
+    """The files in which an id stands, in any place."""
+    return [str(path) for path in folder.rglob("*") if path.is_file() and user.encode() in path.read_bytes()]
+
+
+@pytest.mark.slow
+def test_a_user_leaves_no_trace_in_a_bundle_and_its_towers(tmp_path: Path) -> None:
+    path = tmp_path / "bundle"
+    shutil.copytree(GOLDEN / "bundle", path)
+    before = Bundle.open(path)
+    names = list(before.query_names)
+    requests = [{"user_id": name} for name in names] + [{"user_id": "x", "country": "FR"}]
+    vectors = Encoder.of_queries(before).encode(requests)
+    seen = [before.seen(row).tolist() for row in range(len(names))]
+    gone = [names[0], names[17]]
+    for count, user in enumerate(gone, start=1):
+        assert forget_in_bundle(path, user, dry_run=True) == {
+            "stored users": 1, "seen items": len(seen[names.index(user)]), "rows of towers": 1,
+        }  # fmt: skip
+        assert holding(path, user)
+        forget_in_bundle(path, user, dry_run=False)
+        assert holding(path, user) == []
+        assert Bundle.open(path).manifest.lineage["forgotten_users"] == count
+    after = Bundle.open(path)
+    rest = [row for row, name in enumerate(names) if name not in gone]
+    assert list(after.query_names) == [names[row] for row in rest]
+    assert np.array_equal(after.query_vectors, before.query_vectors[rest])
+    assert [after.seen(row).tolist() for row in range(len(rest))] == [seen[row] for row in rest]
+    assert after.manifest.index == before.manifest.index and after.manifest.items == before.manifest.items
+    assert after.manifest.model_version != before.manifest.model_version
+    found = Encoder.of_queries(after).encode(requests)
+    rows = [*rest, len(names)]
+    assert np.array_equal(found[rows], vectors[rows]), "bit for bit"
+    assert not found[[names.index(user) for user in gone]].any(), "the tower has learnt nothing of this user"
+    now, then = (embeddings(folder / "query_tower") for folder in (path, GOLDEN / "bundle"))
+    lines = (GOLDEN / "bundle" / "query_tower" / "assets" / "query.user_id.txt").read_text(encoding="utf-8").split("\n")
+    rows = [1 + lines.index(user) for user in gone]
+    assert then[rows].any(axis=1).all() and not now[rows].any()
+    assert np.array_equal(np.delete(now, rows, axis=0), np.delete(then, rows, axis=0))
+
+
+def embeddings(tower: Path) -> np.ndarray:
+    """The table of the user ids, whose feature is the first: row 0 for missing ones, then a row per line."""
+    checkpoint = tf.train.load_checkpoint(str(tower / "variables" / "variables"))
+    return np.asarray(checkpoint.get_tensor("tower/encoders/0/table/.ATTRIBUTES/VARIABLE_VALUE"))
+
+
+def opened(path: Path, state: Path) -> tuple[Recaller, CatalogueUpdates]:
+    bundle = Bundle.open(path)
+    recaller = Recaller(bundle, ExactIndex(bundle.item_vectors), ArithmeticEncoder())
+    live = CatalogueUpdates(Journal.open(state), lambda bundle: ArithmeticEncoder())  # type: ignore[arg-type,return-value]
+    recaller.planner.users = live.users
+    live.attach(recaller.catalogue)
+    return recaller, live
+
+
+def test_a_worker_drops_a_users_events_and_keeps_those_of_others(tmp_path: Path) -> None:
+    write_world(tmp_path / "bundle")
+    recaller, live = opened(tmp_path / "bundle", tmp_path / "state")
+    live.add_events([UserEvent("a", "new", "i1", 5), UserEvent("b", "other", "i1", 5), UserEvent("c", "new", "i2", 6)])
+    live.add_impressions([Impression("s", "r", "new", ("i1",), 4)])
+    assert recaller.recall(RecallQuery(user_id="new", k=1)).source == "history"
+    counts = forget.run("new", state=tmp_path / "state")
+    assert counts == {tmp_path / "state": {"events": 2, "impressions": 1}}
+    assert live.refresh() and not live.refresh()
+    assert recaller.recall(RecallQuery(user_id="new", k=1)).source == "popular"
+    assert live.users.items("other") == ["i1"] and live.users.items("new") == []
+    assert (live.users.count, dict(live.users.item_counts)) == (1, {"i1": 1})
+    assert holding(tmp_path / "state", "new") == []
+    live.add_events([UserEvent("d", "new", "i3", 7)])
+    assert live.users.items("new") == ["i3"], "the same person may come again"
+
+
+def test_every_bundle_of_a_root_is_searched_so_that_a_rollback_stays_without(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "bundles"
+    for name in ("one", "two", "three"):
+        write_world(root / name, model_version=f"world-{name}")
+    versions = Versions(root)
+    for name in ("one", "two"):
+        versions.activate(name)
+    versions.set_canary("three", 0.5)
+    before = versions.read()
+    found = forget.run("u5", bundles=[root], dry_run=True)
+    assert {path.name for path in found} == {"one", "two", "three"}
+    assert all(counts == {"stored users": 1, "seen items": len(seen_rows(5))} for counts in found.values())
+    assert "u5" in Bundle.open(root / "one").query_rows and "would remove" in capsys.readouterr().out
+    assert forget.run("u5", bundles=[root]) == found
+    told = capsys.readouterr().out
+    assert len(told.splitlines()) == 3 and told.count("train anew") == 3
+    assert "u5" not in told.replace(str(tmp_path), "")
+    assert versions.read() == before
+    for name in ("one", "two", "three"):
+        assert "u5" not in Bundle.open(root / name).query_rows
+        assert Bundle.open(root / name).manifest.queries == USERS - 1
+    assert versions.rollback() == "one"
+    assert forget.run("u5", bundles=[root]) == {}
+    assert "in none of these places; nothing was changed" in capsys.readouterr().err
+
+
+def test_the_last_user_and_one_without_seen_items_can_go(tmp_path: Path) -> None:
+    write_world(tmp_path / "bundle", users=1)
+    assert forget.run("u0", bundles=[tmp_path / "bundle"]) == {tmp_path / "bundle": {"stored users": 1}}
+    empty = Bundle.open(tmp_path / "bundle")
+    assert (empty.manifest.queries, len(empty.query_names)) == (0, 0)
+
+
+def test_runs_that_saw_the_user_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("run", "dataset"):
+        shutil.copytree(GOLDEN / name, tmp_path / name)
+    run, dataset = tmp_path / "run", tmp_path / "dataset"
+    trained = json.loads((run / "summary.json").read_text(encoding="utf-8"))["dataset"]
+    user = (run / "vocabulary" / "query.user_id.txt").read_text(encoding="utf-8").split("\n")[4]
+    found = forget.run(user, datasets=[dataset], runs=[run])
+    assert set(found) == {dataset, run}
+    told = capsys.readouterr().out
+    assert trained[:12] in told and f"{run}: saw the user; train anew" in told
+    assert set(forget.run(user, datasets=[dataset], runs=[run])) == {run}, "its vocabulary tells it still"
+    assert forget.run("nobody", datasets=[dataset], runs=[run]) == {}
+
+
+def test_a_place_that_is_not_what_it_should_be_stops_before_anything_is_removed(tmp_path: Path) -> None:
+    write_world(tmp_path / "bundle")
+    write_world(tmp_path / "bundles" / "good")
+    (tmp_path / "bundles" / "bad").mkdir()
+    (tmp_path / "bundles" / "bad" / "manifest.json").write_text("{")
+    for places, error, said in (
+        ({}, DataError, "name at least one place"),
+        ({"bundles": [tmp_path / "bundle", tmp_path / "bundles"]}, BundleError, "bad.*truncated or altered"),
+        ({"bundles": [tmp_path / "bundle", tmp_path / "none"]}, BundleError, "no such directory"),
+        ({"bundles": [tmp_path / "bundle"], "datasets": [tmp_path]}, DataError, "not a data set"),
+        ({"bundles": [tmp_path / "bundle"], "runs": [tmp_path]}, DataError, "not a finished run"),
+        ({"bundles": [tmp_path / "bundle"], "state": tmp_path}, DataError, r"no journal\.sqlite in it"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=said):
+            forget.run("u5", **places)  # type: ignore[arg-type]
+        assert "u5" in Bundle.open(tmp_path / "bundle").query_rows

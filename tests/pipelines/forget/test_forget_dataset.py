@@ -1,0 +1,130 @@
+"""A data set without a user is the one that `towers prepare` makes of files without that user."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from pipelines.dataset.arrays import DTYPES, SPLITS
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.leaks import refuse_leaks
+from pipelines.dataset.manifest import digest_files
+from pipelines.errors import DataError
+from pipelines.forget.dataset import forget_in_dataset
+from pipelines.ingest import prepare
+from pipelines.rankers.cache import Cache
+from tests.support.paths import ROOT
+from towers.config.sections import DataConfig
+
+USERS, ITEMS, EVENTS = 12, 9, 150
+
+
+def write(folder: Path, gone: str | None, *, timed: bool) -> Path:
+    """A given split with weights, a context column and attributes; files without the user `gone`."""
+    numbers = np.random.default_rng(3)
+    user, item = numbers.integers(0, USERS, EVENTS), numbers.integers(0, ITEMS, EVENTS)
+    frame = pl.DataFrame(
+        {
+            "user_id": [f"u{n}" for n in user],
+            "item_id": [f"i{n}" for n in item],
+            "rating": numbers.integers(0, 3, EVENTS).astype(np.float32),
+            "device": [("phone", "desk")[n] for n in numbers.integers(0, 2, EVENTS)],
+        }
+    )
+    if timed:
+        frame = frame.with_columns(timestamp=pl.int_range(EVENTS) // 4 + 1_700_000_000)
+    folder.mkdir()
+    for split, (begin, end) in {"train": (0, 100), "valid": (100, 125), "test": (125, 150)}.items():
+        frame[begin:end].filter(pl.col("user_id") != (gone or "")).write_parquet(folder / f"{split}.parquet")
+    names = [f"u{n}" for n in range(USERS + 1) if f"u{n}" != gone]  # the last one has no event
+    pl.DataFrame({"user_id": names, "country": [name[-1] for name in names]}).write_csv(folder / "users.csv")
+    names = [f"i{n}" for n in range(ITEMS)]
+    pl.DataFrame({"item_id": names, "title": [f"title {name}" for name in names]}).write_csv(folder / "items.csv")
+    config = DataConfig(duplicates="keep")
+    users, items = folder / "users.csv", folder / "items.csv"
+    data = folder.with_name(f"{folder.name}-data")
+    for attributes in (users, items):
+        attributes.rename(folder.with_name(f"{folder.name}-{attributes.name}"))
+    users, items = (folder.with_name(f"{folder.name}-{each.name}") for each in (users, items))
+    prepare.run(config, folder, data, users=users, items=items)
+    return data
+
+
+@pytest.mark.parametrize("timed", [True, False])
+@pytest.mark.parametrize("user", ["u0", "u7", "u12"])
+def test_it_is_what_prepare_makes_without_the_user(user: str, timed: bool, tmp_path: Path) -> None:
+    path, expected = (
+        write(tmp_path / "all", None, timed=timed),
+        Dataset.open(write(tmp_path / "rest", user, timed=timed)),
+    )
+    before = Dataset.open(path)
+    number = before.users["user_id"].to_list().index(user)
+    events = sum(int((before.events(split).user == number).sum()) for split in SPLITS)
+    assert (events > 0) is (user != "u12")
+    fingerprint = before.manifest.fingerprint
+    counted = {"users": 1, "events": events, "bad rows": 0}
+    assert forget_in_dataset(path, user, dry_run=True) == counted
+    assert digest_files(path)[1] == fingerprint
+    assert forget_in_dataset(path, user, dry_run=False) == counted
+    found = Dataset.open(path)
+    assert found.users.equals(expected.users) and found.items.equals(expected.items)
+    for split in SPLITS:
+        left, right = found.events(split), expected.events(split)
+        for name, dtype in DTYPES.items():
+            mine, its = getattr(left, name), getattr(right, name)
+            assert (mine is None) == (its is None), name
+            if its is not None:
+                assert mine.dtype == dtype and mine.tolist() == its.tolist(), (split, name)
+        mine, its = found.context(split), expected.context(split)
+        assert mine is not None and its is not None and mine.equals(its)
+    ignored = {"config", "source"}
+    assert found.manifest.model_dump(exclude=ignored) == expected.manifest.model_dump(exclude=ignored)
+    assert digest_files(path) == (found.manifest.files, found.manifest.fingerprint)
+    refuse_leaks(found)
+    assert forget_in_dataset(path, user, dry_run=False) == dict.fromkeys(counted, 0)
+
+
+def test_rejected_rows_truth_and_caches_go_too(tmp_path: Path) -> None:
+    (tmp_path / "world").mkdir()
+    rows = ["user_id,item_id,timestamp", *(f"u{n % 3},i{n},{n}" for n in range(1, 30)), "u1,,7", "u2,i1,", "u1 ,i9,x"]
+    (tmp_path / "world" / "events.csv").write_text("\n".join(rows) + "\n")
+    users = ["user_id,age", "u0,1", "u1,2", "u1,3", "u2,4", "u2,5"]
+    (tmp_path / "world" / "users.csv").write_text("\n".join(users) + "\n")
+    path = tmp_path / "dataset"
+    prepare.run(DataConfig(), tmp_path / "world", path, on_bad_rows="skip")
+    Cache.beside(path).write("fitted", "key", {"x": np.arange(3)})
+    before = pl.read_csv(path / "rejects.csv", infer_schema=False)
+    assert before["value"].to_list().count("u1") == 1 == before["value"].to_list().count("u2")
+    found = forget_in_dataset(path, "u1", dry_run=False)
+    assert found["bad rows"] == 1 and found["users"] == 1
+    after = pl.read_csv(path / "rejects.csv", infer_schema=False)
+    assert after.equals(before.filter(pl.col("value").is_null() | (pl.col("value") != "u1")))
+    assert Dataset.open(path).manifest.rejected == after.height
+    assert Cache.beside(path).read("fitted", "key") is None
+    forget_in_dataset(path, "u0", dry_run=False)
+    with pytest.raises(DataError, match="holds no other user"):
+        forget_in_dataset(path, "u2", dry_run=False)
+    assert Dataset.open(path).users["user_id"].to_list() == ["u2"]
+
+
+def test_the_truth_follows_its_users_and_items(tmp_path: Path) -> None:
+    path = tmp_path / "dataset"
+    shutil.copytree(ROOT / "tests" / "golden" / "dataset", path)
+    data = Dataset.open(path)
+    shapes = {"query_vectors": data.users.height, "item_vectors": data.items.height}
+    (path / "truth").mkdir()
+    for name, count in shapes.items():
+        np.save(path / "truth" / f"{name}.npy", np.arange(count, dtype=np.float32)[:, np.newaxis])
+    user = data.users["user_id"][5]
+    forget_in_dataset(path, user, dry_run=False)
+    found = Dataset.open(path)
+    truth = found.truth()
+    assert truth is not None
+    for vectors, ids, before in (
+        (truth[0], found.users["user_id"], data.users["user_id"]),
+        (truth[1], found.items["item_id"], data.items["item_id"]),
+    ):  # fmt: skip
+        assert [before[int(row)] for row in vectors[:, 0]] == ids.to_list()
+    refuse_leaks(found)

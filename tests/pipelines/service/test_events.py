@@ -1,0 +1,73 @@
+"""What a service kept, exported: `towers prepare` reads it, and every item shown is there with its request."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.errors import DataError
+from pipelines.ingest import prepare
+from pipelines.service import events
+from serving.catalogue.journal import Impression, Journal, UserEvent
+from serving.files.staging import OutputExistsError
+from towers.config.sections import DataConfig
+
+TAKEN = [("e1", "u1", "i2", 300), ("e2", "u2", "i1", 100), ("e3", "u1", "i3", 50), ("e4", "u1", "i2", 400)]
+SHOWN = [
+    ("s1", "r1", "u1", ("i1", "i2", "i3"), 200),  # i3 taken before, i2 after
+    ("s2", "r1", "u2", ("i3", "i1"), 250),
+    ("s3", "r2", "u3", ("i1", "i1"), 260),  # never took anything
+]
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    journal = Journal.open(tmp_path / "state")
+    journal.add_events([UserEvent(*each) for each in TAKEN])
+    journal.add_impressions([Impression(*each) for each in SHOWN])
+    journal.close()
+    return tmp_path / "state"
+
+
+def test_every_event_and_every_item_shown_is_exported(state: Path, tmp_path: Path) -> None:
+    events.run(state, tmp_path / "out")
+    shown = pl.read_parquet(tmp_path / "out" / "impressions.parquet")
+    assert shown.rows() == [
+        (name, request, user, item, place, time)
+        for name, request, user, items, time in SHOWN
+        for place, item in enumerate(items, start=1)
+    ]
+    took = {(user, item) for _, user, item, _ in TAKEN}
+    expected = [(user, item, time, "event", 1.0) for _, user, item, time in TAKEN]
+    expected += [
+        (user, item, time, "impression", 0.0) for _, _, user, items, time in SHOWN for item in items
+        if (user, item) not in took
+    ]  # fmt: skip
+    assert pl.read_parquet(tmp_path / "out" / "events.parquet").rows() == expected
+
+
+def test_prepare_reads_it_and_no_impression_hides_an_event(state: Path, tmp_path: Path) -> None:
+    events.run(state, tmp_path / "out")
+    prepare.run(DataConfig(split="random", valid_share=0, test_share=0), tmp_path / "out", tmp_path / "dataset")
+    data = Dataset.open(tmp_path / "dataset")
+    train = data.events("train")
+    users, items = data.users["user_id"].to_list(), data.items["item_id"].to_list()
+    assert train.weight is not None
+    rows = zip(train.user.tolist(), train.item.tolist(), train.weight.tolist(), strict=True)
+    assert {(users[user], items[item], weight) for user, item, weight in rows} == {
+        ("u1", "i2", 1), ("u1", "i3", 1), ("u2", "i1", 1), ("u1", "i1", 0), ("u2", "i3", 0), ("u3", "i1", 0),
+    }  # fmt: skip
+    assert data.manifest.event_columns == {}, "a request's id or an item's place would tell the label"
+
+
+def test_an_empty_journal_is_exported_and_none_is_refused(tmp_path: Path) -> None:
+    Journal.open(tmp_path / "state").close()
+    events.run(tmp_path / "state", tmp_path / "out")
+    assert pl.read_parquet(tmp_path / "out" / "events.parquet").is_empty()
+    with pytest.raises(OutputExistsError):
+        events.run(tmp_path / "state", tmp_path / "out")
+    events.run(tmp_path / "state", tmp_path / "out", overwrite=True)
+    with pytest.raises(DataError, match=r"--state .*elsewhere: no journal\.sqlite in it"):
+        events.run(tmp_path / "elsewhere", tmp_path / "other")
+    assert not (tmp_path / "elsewhere").exists() and not (tmp_path / "other").exists()

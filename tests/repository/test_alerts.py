@@ -1,0 +1,157 @@
+"""deploy/prometheus/alerts.yml with the real promtool: each alert fires on its own series and not on similar ones."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.paths import ROOT
+
+RULES = ROOT / "deploy" / "prometheus" / "alerts.yml"
+
+# A value a minute; 'a+bxn' is a, a + b, ... n times more.
+Series = dict[str, str]
+LATENCY = "towers_request_seconds_bucket"
+REFUSED = "towers_requests_refused_total"
+ANSWERS = "towers_bundle_answers"
+WANTED, FOUND = "towers_index_recall_wanted_total", "towers_index_recall_found_total"
+QUERIES, FALLBACKS = 'towers_queries_total{source="user",version="v"}', "towers_fallbacks_total"
+
+
+def latency(route: str, *counts: float) -> Series:
+    bounds = ("0.05", "0.1", "0.25", "+Inf")
+    return {
+        f'{LATENCY}{{route="{route}",le="{le}"}}': f"0+{count}x30" for le, count in zip(bounds, counts, strict=True)
+    }
+
+
+def recalled(wanted: int, found: int) -> Series:
+    return {f'{WANTED}{{version="v"}}': f"0+{wanted}x400", f'{FOUND}{{version="v"}}': f"0+{found}x400"}
+
+
+# Alert -> minutes after the start, labels of the alert, series on which it fires, series on which it does not.
+CASES: dict[str, tuple[int, dict[str, str], list[Series], list[Series]]] = {
+    "TowersDown": (
+        5, {"job": "towers"}, [{'up{job="towers"}': "0x9"}],
+        [{'up{job="towers"}': "1x9"}, {'up{job="other"}': "0x9"}, {'up{job="towers"}': "1 1 1 1 1 0"}],
+    ),
+    "TowersErrors": (
+        15, {}, [{'towers_requests_total{status="200"}': "0+97x20", 'towers_requests_total{status="503"}': "0+3x20"}],
+        [
+            {'towers_requests_total{status="200"}': "0+199x20", 'towers_requests_total{status="500"}': "0+1x20"},
+            {'towers_requests_total{status="200"}': "0+9x20", 'towers_requests_total{status="422"}': "0+90x20"},
+        ],
+    ),
+    "TowersSlow": (
+        25, {}, [latency("/recall", 90, 95, 100, 100)],
+        [latency("/recall", 90, 99.5, 100, 100), latency("/recall/batch", 0, 0, 100, 100)],
+    ),
+    "TowersFull": (
+        15, {}, [{f'{REFUSED}{{reason="{reason}"}}': "0+120x20"} for reason in ("concurrency", "heavy", "wait")],
+        [{f'{REFUSED}{{reason="heavy"}}': "0+30x20"}, {f'{REFUSED}{{reason="slow"}}': "0+600x20"}],
+    ),
+    "TowersTimeouts": (
+        15, {}, [{f'{REFUSED}{{reason="timeout"}}': "0+12x20"}],
+        [{f'{REFUSED}{{reason="timeout"}}': "0+3x20"}, {f'{REFUSED}{{reason="wait"}}': "0+60x20"}],
+    ),
+    "TowersWrongKeys": (
+        20, {}, [{f'{REFUSED}{{reason="key"}}': "0+120x30"}],
+        [{f'{REFUSED}{{reason="key"}}': "0+30x30"}, {f'{REFUSED}{{reason="timeout"}}': "0+120x30"}],
+    ),
+    "TowersBundleRefused": (
+        5, {}, [{"towers_bundles_refused": "0 1x9"}],
+        [{"towers_bundles_refused": "0x9"}, {"towers_bundles_refused": "0 0 0 0 0 1"}],
+    ),
+    "TowersBundlesDiffer": (
+        15, {}, [{f'{ANSWERS}{{role="active",bundle="{name}"}}': "1x20" for name in "ab"}],
+        [
+            {f'{ANSWERS}{{role="active",bundle="a"}}': "1x20", f'{ANSWERS}{{role="active",bundle="b"}}': "0x20"},
+            {f'{ANSWERS}{{role="active",bundle="a"}}': "1x20", f'{ANSWERS}{{role="canary",bundle="b"}}': "1x20"},
+        ],
+    ),
+    "TowersWorkersDie": (
+        20, {}, [{"towers_worker_starts_total": "4+1x30"}],
+        [{"towers_worker_starts_total": "4x30"}, {"towers_worker_starts_total": "4x10 5x20"}],
+    ),
+    "TowersIndexRecall": (
+        370, {"version": "v"}, [recalled(100, 80)], [recalled(100, 95), recalled(10, 8)],
+    ),
+    "TowersMostlyPopular": (
+        45, {}, [{QUERIES: "0+100x60", f'{FALLBACKS}{{reason="popular"}}': "0+60x60"}],
+        [
+            {QUERIES: "0+100x60", f'{FALLBACKS}{{reason="popular"}}': "0+40x60"},
+            {QUERIES: "0+100x60", f'{FALLBACKS}{{reason="exact"}}': "0+60x60"},
+        ],
+    ),
+    "TowersManyScans": (
+        45, {}, [{QUERIES: "0+100x60", f'{FALLBACKS}{{reason="exact"}}': "0+20x60"}],
+        [
+            {QUERIES: "0+100x60", f'{FALLBACKS}{{reason="exact"}}': "0+5x60"},
+            {QUERIES: "0+100x60", f'{FALLBACKS}{{reason="popular"}}': "0+20x60"},
+        ],
+    ),
+    "TowersFold": (
+        90, {}, [{"towers_items_live": "60000x99"}],
+        [{"towers_items_live": "40000x99"}, {"towers_items_live": "0x80 60000x19"}],
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def promtool() -> str:
+    found = shutil.which("promtool")
+    if found is None:
+        reason = "promtool is not on PATH; Debian's package is called prometheus"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return found
+
+
+def judged(
+    promtool: str, folder: Path, expectations: list[tuple[str, Series, bool]]
+) -> subprocess.CompletedProcess[str]:
+    """Runs promtool on what it is told to expect: alert, series, whether it fires."""
+    tests: list[dict[str, Any]] = []
+    for alert, series, fires in expectations:
+        minutes, labels, _, _ = CASES[alert]
+        given = [{"series": name, "values": values} for name, values in series.items()]
+        expected = {
+            "eval_time": f"{minutes}m",
+            "alertname": alert,
+            "exp_alerts": [{"exp_labels": labels}] if fires else [],
+        }
+        tests.append({"interval": "1m", "input_series": given, "alert_rule_test": [expected]})
+    file = folder / "tests.yml"
+    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
+    return subprocess.run([promtool, "test", "rules", str(file)], capture_output=True, text=True, check=False)
+
+
+def test_every_alert_has_series_on_which_it_fires_and_on_which_it_does_not() -> None:
+    groups = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
+    assert [rule["alert"] for group in groups for rule in group["rules"]] == list(CASES)
+    assert all(firing and quiet for _, _, firing, quiet in CASES.values())
+
+
+def test_promtool_accepts_the_rules(promtool: str) -> None:
+    done = subprocess.run([promtool, "check", "rules", str(RULES)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and f"{len(CASES)} rules found" in done.stdout, done.stdout + done.stderr
+
+
+def test_each_alert_fires_when_it_should_and_not_otherwise(promtool: str, tmp_path: Path) -> None:
+    every = [(alert, series, True) for alert, (_, _, firing, _) in CASES.items() for series in firing]
+    every += [(alert, series, False) for alert, (_, _, _, quiet) in CASES.items() for series in quiet]
+    done = judged(promtool, tmp_path, every)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_promtool_reports_every_expectation_that_is_wrong(promtool: str, tmp_path: Path) -> None:
+    wrong = [(alert, series, False) for alert, (_, _, firing, _) in CASES.items() for series in firing]
+    wrong += [(alert, series, True) for alert, (_, _, _, quiet) in CASES.items() for series in quiet]
+    done = judged(promtool, tmp_path, wrong)
+    assert done.returncode == 1 and (done.stdout + done.stderr).count("alertname: ") == len(wrong)
