@@ -14,6 +14,7 @@ from pipelines.cli import bundles, operation
 from pipelines.cli.exit_codes import KEPT, exit_code, sigterm_as_ctrl_c
 from pipelines.cli.export import export
 from pipelines.cli.options import Bundle, Dataset, Overrides, Overwrite, Recipe, example
+from pipelines.cli.report import report
 from pipelines.cli.serve import serve
 from pipelines.cli.tune import tune
 from pipelines.console import say
@@ -67,17 +68,17 @@ def check(
 @app.command(epilog=example("towers losses"))
 def losses() -> None:
     """List every loss with its formula, options and paper."""
-    from pipelines.cli import losses as command
+    from pipelines.cli import choices as command
 
-    typer.echo(command.run())
+    typer.echo(command.run("loss"))
 
 
 @app.command(epilog=example("towers samplers"))
 def samplers() -> None:
     """List every sampler with its formula, options and paper."""
-    from pipelines.cli import samplers as command
+    from pipelines.cli import choices as command
 
-    typer.echo(command.run())
+    typer.echo(command.run("sampler"))
 
 
 @app.command(epilog=example("towers prepare --events u.data --format movielens --out dataset"))
@@ -161,28 +162,7 @@ def index(
     command.run(bundle, target_recall=target_recall, kind=kind)
 
 
-@app.command(epilog=example("towers report --bundle bundle --dataset dataset --out report --slice country"))
-def report(
-    bundle: Bundle,
-    dataset: Dataset,
-    out: Annotated[
-        Path,
-        typer.Option(help="The directory to write: report.html, .md and .json, and the figures of each user or item."),
-    ],
-    slices: Annotated[
-        list[str] | None,
-        typer.Option("--slice", metavar="COLUMN", help="Slice by a column of users, items or events, too; repeatable."),
-    ] = None,
-    open_: Annotated[bool, typer.Option("--open", help="Open report.html in the browser.")] = False,
-    user_ids: Annotated[bool, typer.Option("--user-ids", help="Name the users in per_user.parquet.")] = False,
-    overwrite: Overwrite = False,
-) -> None:
-    """Measure a bundle on the data set's test events, beside its baselines."""
-    from pipelines.evaluation import report as command
-
-    command.run(bundle, dataset, out, slices=slices or (), user_ids=user_ids, overwrite=overwrite)
-    if open_ and (page := out / "report.html").exists():
-        typer.launch(str(page))
+app.command(epilog=example("towers report --bundle bundle --dataset dataset --out report --slice country"))(report)
 
 
 @app.command(epilog=example("towers recall --bundle bundle --k 100 --out recall.parquet"))

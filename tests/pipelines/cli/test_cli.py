@@ -20,8 +20,8 @@ from towers.errors import ConfigError
 # The module that does the work of each verb.
 VERBS = {
     "synth": "pipelines.synthetic.synth",
-    "losses": "pipelines.cli.losses",
-    "samplers": "pipelines.cli.samplers",
+    "losses": "pipelines.cli.choices",
+    "samplers": "pipelines.cli.choices",
     "check": "pipelines.training.check",
     "prepare": "pipelines.ingest.prepare",
     "train": "pipelines.training.train",
