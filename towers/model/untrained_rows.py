@@ -40,13 +40,18 @@ def _read(tables: FeatureTables, events: Events) -> dict[str, dict[str, Iterable
     users = np.flatnonzero(np.diff(events.offsets))
     of_items = {**tables.histories, **tables.neighbours, **tables.sequences}
     query: dict[str, Iterable[Array]] = {name: [rows[users]] for name, rows in tables.users.items()}
-    query |= {name: (rows[block] for block in blocks(rows)) for name, rows in tables.context.items()}
+    query |= {name: _parts(rows) for name, rows in tables.context.items()}
     query |= {name: [each.rows[items]] for name, each in of_items.items()}
     query |= {name: _clock(kind, events, tables.ticks_per_second) for name, kind in tables.clocks.items()}
     candidate: dict[str, Iterable[Array]] = {name: [rows[items]] for name, rows in tables.items.items()}
     candidate |= {name: [rows[users]] for name, rows in tables.audiences.items()}
     candidate |= {name: [rows[items]] for name, rows in tables.companions.items()}
     return {"query": query, "candidate": candidate}
+
+
+def _parts(rows: Array) -> Iterator[Array]:
+    for block in blocks(rows):
+        yield rows[block]
 
 
 def _clock(kind: str, events: Events, ticks_per_second: int) -> Iterator[Array]:
