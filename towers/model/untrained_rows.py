@@ -18,7 +18,10 @@ from towers.model.two_tower import TwoTower
 
 
 def zero_untrained_rows(model: TwoTower, tables: FeatureTables, events: Events) -> None:
-    """Zeroes every embedding row that none of `events` reads, in place; call it before the first step."""
+    """Zeroes every embedding row that none of `events` reads, in place; call it before the first step.
+
+    A row that multiplies a number of a vector is read where that number, standardised, is not zero.
+    """
     read: dict[str, NDArray[np.bool_]] = {}
     variables: dict[str, tf.Variable] = {}
     sources = _read(tables, events)
@@ -29,7 +32,10 @@ def zero_untrained_rows(model: TwoTower, tables: FeatureTables, events: Events) 
                 variables[spec.table] = encoder.table
                 marks = read.setdefault(spec.table, np.zeros(spec.rows, np.bool_))
                 for rows in sources[side][spec.name]:
-                    marks[rows.ravel()] = True
+                    if spec.linear:
+                        marks |= (rows != 0).any(axis=0)
+                    else:
+                        marks[rows.ravel()] = True
     for name, table in variables.items():
         table.assign(tf.where(read[name][:, np.newaxis], table, 0.0))
 
