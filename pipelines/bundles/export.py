@@ -98,7 +98,7 @@ def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool 
         candidate_features=[request_feature(encoder.spec) for encoder in model.candidate_tower.encoders],
         item_ids=dataset.items["item_id"].filter(pl.Series(items)),
         item_vectors=item_vectors,
-        item_attributes=dataset.items.filter(pl.Series(items)).drop("train_count"),
+        item_attributes=_attributes(dataset).filter(pl.Series(items)),
         popularity=popularity[items],
         query_ids=dataset.users["user_id"].gather(users),
         query_vectors=query_vectors,
@@ -161,6 +161,12 @@ def _prior(trained: Trained, unit: float) -> BundlePrior | None:
 
 def _trained_splits(config: Config) -> tuple[str, ...]:
     return KNOWN_SPLITS if config.data.refit else KNOWN_SPLITS[:1]
+
+
+def _attributes(dataset: Dataset) -> pl.DataFrame:
+    """Returns the item columns for display and filters: all but vectors, which are large and neither."""
+    vectors = [column for column, kind in dataset.manifest.item_columns.items() if kind == "vector"]
+    return dataset.items.drop("train_count", *vectors)
 
 
 def request_feature(spec: FeatureSpec) -> RequestFeature:

@@ -107,6 +107,8 @@ def _kind(frame: pl.LazyFrame, values: pl.Expr, kind: str) -> tuple[str | None, 
         return None, NO_VALUE
     if kind == "list":
         return "multi", "lists"
+    if kind == "vector":
+        return "vector", f"vectors of {found(values.arr.len().max()):,} numbers"
     if kind == "number":
         return _kind_of_numbers(found, values)
     distinct = found(values.n_unique())

@@ -96,6 +96,8 @@ def raw_values(encoder: FeatureEncoder, column: pl.Series) -> NDArray[Any]:
     spec = encoder.spec
     if spec.config.kind == "numeric":
         return column.cast(pl.Float32).fill_null(float("nan")).to_numpy()
+    if spec.config.kind == "vector":
+        return column.to_numpy()
     if column.dtype != pl.List:
         return as_strings(column).fill_null("").to_numpy().astype(object)
     if spec.length is None:  # text of a list column

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from towers.config.sections import DataConfig
 
-Kind = Literal["string", "number", "list"]
+Kind = Literal["string", "number", "list", "vector"]
 SplitKind = Literal["global_time", "leave_last_out", "random", "given"]
 SCHEMA_VERSION = 1
 MANIFEST = "dataset.json"

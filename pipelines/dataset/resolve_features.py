@@ -19,6 +19,7 @@ READS = {
     "numeric": ("number",),
     "multi": ("list",),
     "text": ("string", "list"),
+    "vector": ("vector",),
 }
 ID_MASK_SHARE = 0.5
 
@@ -150,9 +151,10 @@ def _check(key: str, name: str, feature: Feature, side: str, dataset: Dataset) -
         raise ConfigError(f"{key}: the data set has no column {column!r}; it has {', '.join(columns) or 'none'}{hint}")
     if columns[column] not in READS[feature.kind]:
         fits = ", ".join(kind for kind, types in READS.items() if columns[column] in types)
+        remedy = "; data.vectors makes `prepare` read it as vectors" if feature.kind == "vector" else ""
         raise ConfigError(
             f"{key}.kind: {feature.kind!r} reads {' or '.join(READS[feature.kind])} columns, and {column!r} is a "
-            f"{columns[column]} column; kinds that fit: {fits}"
+            f"{columns[column]} column; kinds that fit: {fits}{remedy}"
         )
 
 

@@ -2,13 +2,13 @@
 
 import dataclasses
 import json
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from pipelines.dataset.context import Context
@@ -19,6 +19,9 @@ from towers.config.recipe import Config
 from towers.data.events import Events, Int32s
 from towers.data.item_ranks import counted
 from towers.features.encoder import WORD_BREAKS, FeatureSpec
+
+VECTORS = 10_000  # whose moments are computed at once, in float64
+RESOLUTION = float(np.finfo(np.float32).eps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +120,9 @@ class _Learner:
             case "categorical" | "multi" | "text":
                 ids = _values(self._blocks(side, name, feature), feature.kind, feature.max_values)
             case "numeric":
-                return self._numeric(spec, self._blocks(side, name, feature), log=feature.log)
+                return with_moments(spec, _numbers(self._blocks(side, name, feature), log=feature.log))
+            case "vector":
+                return with_moments(spec, _vectors(self._blocks(side, name, feature)))
             case _:
                 return spec
         if not len(ids):  # TensorFlow rejects empty vocabularies; every value is missing or in a bucket
@@ -138,21 +143,40 @@ class _Learner:
             raise KeyError(column)
         return self.context.blocks(column)
 
-    def _numeric(self, spec: FeatureSpec, blocks: Iterable[pl.Series], *, log: bool) -> FeatureSpec:
-        """Computes mean and deviation block by block: Chan, Golub & LeVeque, COMPSTAT 1982."""
-        count, mean, squares = 0, 0.0, 0.0
-        for block in blocks:
-            values = block.cast(pl.Float64).drop_nulls().drop_nans().to_numpy()
-            values = np.sign(values) * np.log1p(np.abs(values)) if log else values
-            if not len(values):
-                continue
-            together, step = count + len(values), float(values.mean()) - mean
-            squares += float(values.var()) * len(values) + step**2 * count * len(values) / together
-            mean, count = mean + step * len(values) / together, together
-        if not count:
-            return spec
-        deviation = math.sqrt(squares / count)
-        return dataclasses.replace(spec, mean=mean, deviation=deviation if deviation > 0 else 1.0)
+
+def with_moments(spec: FeatureSpec, blocks: Iterable[NDArray[np.float64]]) -> FeatureSpec:
+    """Computes mean and deviation of numbers [N], or of each place of vectors [N, L], block by block.
+
+    Source: Chan, Golub & LeVeque, COMPSTAT 1982.
+    """
+    count, size, least = 0, 0, 0.0
+    mean = squares = np.zeros(())
+    for values in blocks:
+        if values.ndim == 2:
+            size, least = values.shape[1], RESOLUTION
+        if not len(values):
+            continue
+        together, step = count + len(values), values.mean(axis=0) - mean
+        squares = squares + (values.var(axis=0) * len(values) + step**2 * count * len(values) / together)
+        mean, count = mean + step * len(values) / together, together
+    if not count:
+        return dataclasses.replace(spec, size=size)
+    deviation = np.sqrt(squares / count)
+    # A place with one value deviates by rounding alone; divided by that, another value would be huge.
+    deviation = np.where(deviation > least * np.abs(mean), deviation, 1.0)
+    return dataclasses.replace(spec, size=size, mean=mean.tolist(), deviation=deviation.tolist())
+
+
+def _numbers(blocks: Iterable[pl.Series], *, log: bool) -> Iterator[NDArray[np.float64]]:
+    for block in blocks:
+        values = block.cast(pl.Float64).drop_nulls().drop_nans().to_numpy()
+        yield np.sign(values) * np.log1p(np.abs(values)) if log else values
+
+
+def _vectors(blocks: Iterable[pl.Series]) -> Iterator[NDArray[np.float64]]:
+    for block in blocks:
+        for begin in range(0, max(1, len(block)), VECTORS):
+            yield block.slice(begin, VECTORS).drop_nulls().to_numpy().astype(np.float64)
 
 
 def by_falling_count(ids: pl.Series, numbers: Int32s, min_count: int) -> pl.Series:

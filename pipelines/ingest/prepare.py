@@ -13,7 +13,7 @@ from pipelines.dataset.column_lines import column_lines
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import MANIFEST, DatasetManifest, Kind, SourceInfo, SplitInfo, digest_files
 from pipelines.ingest.columns.attributes import read_attributes
-from pipelines.ingest.columns.lists import refuse_unknown_lists
+from pipelines.ingest.columns.lists import refuse_unknown_columns
 from pipelines.ingest.events import read_events
 from pipelines.ingest.filters import narrow, refuse_single_events
 from pipelines.ingest.formats.column_names import event_roles, id_column
@@ -68,7 +68,7 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
     items, item_columns = _attributes(source.items, "item", config, rejects)
     users, user_columns = _attributes(source.users, "user", config, rejects)
     table = read_events(source, config, None if items is None else items["item_id"], rejects)
-    refuse_unknown_lists(config.lists, {**item_columns, **user_columns, **table.context_kinds})
+    refuse_unknown_columns(config, {**item_columns, **user_columns, **table.context_kinds})
     narrow(table, config)
     kind = resolve(table, config)
     first = source.events[0][1]

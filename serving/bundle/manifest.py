@@ -51,7 +51,7 @@ class FeatureSpec(_Record):
             in seconds since 1970.
         dtype: the tensor's type. A missing value is "" (string), NaN (float32) or -1 (int64).
         length: None for a scalar per example, a tensor [B]; otherwise a list per example, a tensor [B, L] with
-            L <= length, padded at the end with missing values.
+            L <= length, padded at the end with missing values; with kind "vector" L = length, or all missing.
     """
 
     name: str = Field(min_length=1)

@@ -25,8 +25,8 @@ def check_features(specs: Sequence[FeatureSpec], features: Mapping[str, Any]) ->
     """Checks the features of one request; None counts as missing.
 
     Raises:
-        RequestError: an unknown name, a wrong type, a list that is too long, a number out of range, or not one time
-            per item of a history.
+        RequestError: an unknown name, a wrong type, a list that is too long, a vector of another length, a number out
+            of range, or not one time per item of a history.
     """
     known = {spec.name: spec for spec in specs}
     for name, value in features.items():
@@ -38,12 +38,19 @@ def check_features(specs: Sequence[FeatureSpec], features: Mapping[str, Any]) ->
         if spec.length is None:
             _check_value(spec, name, value)
             continue
+        if isinstance(value, np.ndarray):
+            value = value.tolist()
         if isinstance(value, str | bytes) or not isinstance(value, Sequence):
             raise _wrong(name, f"must be a list, got {type_name(value)}")
+        if spec.kind == "vector" and len(value) not in (0, spec.length):
+            raise _wrong(name, f"must hold {spec.length} numbers, got {len(value)}")
         if len(value) > spec.length and spec.kind not in HISTORY_KINDS:
             raise _wrong(name, f"at most {spec.length} values, got {len(value)}")
+        # Fast checks, for long lists
         if spec.dtype == "string" and set(map(type, value)) <= {str}:
-            continue  # a fast check, for long lists
+            continue
+        if spec.dtype == "float32" and all(type(each) is float and abs(each) <= GREATEST_FLOAT32 for each in value):
+            continue
         for place, each in enumerate(value):
             _check_value(spec, f"{name}.{place}", each)
         if spec.kind == "history_times":
@@ -59,7 +66,9 @@ def history_of(times: str) -> str:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a checked value holds nothing: null, an empty string, or a list of only empty strings."""
+    """Whether a checked value holds nothing: null, an empty string or vector, or a list of only empty strings."""
+    if isinstance(value, np.ndarray):
+        return not len(value)
     return value is None or (isinstance(value, Sequence) and all(each == "" for each in value))
 
 
@@ -80,7 +89,7 @@ def to_columns(
             filled = [missing if value is None else _raw(value) for value in values]
             columns[spec.name] = np.array(filled, dtype)
             continue
-        lists = [list(value or ())[-spec.length :] for value in values]
+        lists = [[] if value is None else list(value)[-spec.length :] for value in values]
         width = max((len(each) for each in lists), default=0)
         width = max(width, least_lengths.get(spec.name, 1))
         column = np.full((len(lists), width), missing, dtype)

@@ -240,8 +240,12 @@ def _feature_schema(spec: FeatureSpec) -> dict[str, Any]:
         "int64": {"type": "integer", "minimum": 0, "maximum": GREATEST.get(spec.kind, GREATEST_INT64)},
     }
     value = schemas[spec.dtype]
+    missing: list[dict[str, Any]] = [{"type": "null"}]
     if spec.length is not None:
         value = {"type": "array", "items": value}
         if spec.kind not in HISTORY_KINDS:
             value["maxItems"] = spec.length
-    return {"anyOf": [value, {"type": "null"}], "description": f"{spec.kind}; null counts as missing"}
+        if spec.kind == "vector":
+            value["minItems"] = spec.length
+            missing.append({"type": "array", "maxItems": 0})
+    return {"anyOf": [value, *missing], "description": f"{spec.kind}; null counts as missing"}

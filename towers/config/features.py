@@ -53,6 +53,15 @@ class NumericFeature(_Feature):
     log: bool = Field(False, description="take sign(x) log(1 + |x|) first")
 
 
+class VectorFeature(_Feature):
+    """Numbers of one length, such as the embedding of a text, each standardised, times a trained matrix.
+
+    A missing one has its own direction.
+    """
+
+    kind: Literal["vector"]
+
+
 class MultiFeature(_Pooled):
     """Several values of one vocabulary, their embeddings pooled."""
 
@@ -148,6 +157,7 @@ Feature = Annotated[
     | CategoricalFeature
     | HashedFeature
     | NumericFeature
+    | VectorFeature
     | MultiFeature
     | TextFeature
     | HistoryFeature

@@ -24,6 +24,7 @@ class DataConfig(Section):
 
     columns: Columns = Columns()
     lists: dict[str, str] = Field({}, description="separators by column of texts that hold lists; empty: it holds none")
+    vectors: tuple[str, ...] = Field((), description="columns whose texts or lists of numbers are vectors")
     event_types: tuple[str, ...] = Field((), description="keep only these event types; empty keeps all")
     min_weight: float | None = Field(None, description="keep only events of at least this weight (a rating, say)")
     time_unit: Literal["auto", "s", "ms", "us", "ns"] = "auto"
@@ -48,7 +49,9 @@ class DataConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _shares_leave_something(self) -> "DataConfig":
+    def _fit_together(self) -> "DataConfig":
+        if twice := sorted(self.lists.keys() & set(self.vectors)):
+            raise ValueError(f"vectors: data.lists names {twice[0]!r}, too; a column is lists of words or vectors")
         if self.valid_share + self.test_share >= 1:
             raise ValueError(f"valid_share + test_share is {self.valid_share + self.test_share:g}; must stay below 1")
         return self

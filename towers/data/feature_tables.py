@@ -48,7 +48,7 @@ class FeatureTables:
     """Looked-up features of a data set.
 
     Attributes:
-        users: by feature, for every user: [U], [U, L] or [U, 2].
+        users: by feature, for every user: [U], [U, L] or, of numbers, float32 [U, 2] or [U, L + 1].
         items: by feature, for every item.
         context: by feature, for every training event.
         clocks: by feature, "hour" or "weekday".

@@ -27,8 +27,8 @@ class FeatureSpec:
         name: the input's name in the SavedModel and in requests.
         config: the recipe's section for it.
         vocabulary: text file, one value per line; "" for kinds without one, and for an empty vocabulary.
-        size: lines of that file.
-        mean, deviation: of a numeric column, after its log if it takes one.
+        size: lines of that file; of a vector, its numbers.
+        mean, deviation: of a numeric column, after its log if it takes one; of a vector, a list with each number's.
         table: name of the embedding table; features that name the same table share its rows.
     """
 
@@ -36,22 +36,30 @@ class FeatureSpec:
     config: Feature
     vocabulary: str = ""
     size: int = 0
-    mean: float = 0.0
-    deviation: float = 1.0
+    mean: float | list[float] = 0.0
+    deviation: float | list[float] = 1.0
     table: str = ""
 
     @property
     def dtype(self) -> tf.DType:
         """Type of the raw input."""
-        return {"numeric": tf.float32, "hour": tf.int64, "weekday": tf.int64}.get(self.config.kind, tf.string)
+        types = {"numeric": tf.float32, "vector": tf.float32, "hour": tf.int64, "weekday": tf.int64}
+        return types.get(self.config.kind, tf.string)
+
+    @property
+    def linear(self) -> bool:
+        """Whether its numbers are multiplied with the table, whose last row stands for a missing value."""
+        return self.config.kind in ("numeric", "vector")
 
     @property
     def length(self) -> int | None:
-        """Maximum number of values in a list input `[B, L]`; None for a scalar input `[B]`."""
+        """Maximum number of values in a list input `[B, L]`, all of a vector; None for a scalar input `[B]`."""
         config = self.config
         match config.kind:
             case "multi" | "history" | "neighbours" | "cooccurrence" | "sequence":
                 return config.max_length
+            case "vector":
+                return self.size
             case _:
                 return None
 
@@ -69,11 +77,11 @@ class FeatureSpec:
             case "numeric":
                 return 2  # one direction for the value, one for "missing"
             case _:
-                return 1 + self.size
+                return 1 + self.size  # of a vector, one direction for each number
 
     def signature(self) -> tf.TensorSpec:
         """The signature of the raw input in the SavedModel."""
-        shape = [None] if self.length is None else [None, None]
+        shape = [None] if self.length is None else [None, self.length if self.config.kind == "vector" else None]
         return tf.TensorSpec(shape, self.dtype, name=self.name)
 
     @property
@@ -116,16 +124,18 @@ class FeatureEncoder(tf.Module):
         """Turns raw values into table rows.
 
         Args:
-            raw: `[B]`, or `[B, L]` for lists padded with "".
+            raw: `[B]`, or `[B, L]` for lists padded with "" and for vectors.
 
         Returns:
-            int32 rows in the raw value's shape, `[B, max_length]` for text; for numbers float32 `[B, 2]`: the
-            standardised value, and 1 if it is missing.
+            int32 rows in the raw value's shape, `[B, max_length]` for text; for a number float32 `[B, 2]`, for a vector
+            `[B, L + 1]`: the standardised values, and 1 if they are missing.
         """
         config = self.spec.config
         match config.kind:
             case "numeric":
                 return self._standardise(raw, log=config.log)
+            case "vector":
+                return self._standardise_vectors(raw)
             case "hour" | "weekday":
                 known = (raw >= 0) & (raw < CLOCK_VALUES[config.kind])
                 return tf.cast(tf.where(known, raw + 1, MISSING), tf.int32)
@@ -160,7 +170,7 @@ class FeatureEncoder(tf.Module):
         """
         if seed is not None and self.spec.config.mask_share > 0:
             rows = self.mask(rows, seed)
-        return tf.matmul(rows, self.table) if self.spec.config.kind == "numeric" else gathered(self.table, rows)
+        return tf.matmul(rows, self.table) if self.spec.linear else gathered(self.table, rows)
 
     def informs(self, rows: tf.Tensor) -> tf.Tensor:
         """Whether looked-up rows carry something that training learnt: bool [B].
@@ -168,16 +178,16 @@ class FeatureEncoder(tf.Module):
         A missing value carries nothing, and a row that no training example read is zero (see
         `towers.model.untrained_rows`).
         """
-        if self.spec.config.kind == "numeric":
-            return (rows[:, 1] == 0) & tf.reduce_any(self.table[0] != 0)
+        if self.spec.linear:
+            return (rows[:, -1] == 0) & tf.reduce_any(self.table[:-1] != 0)
         known = (rows != MISSING) & tf.reduce_any(gathered(self.table, rows) != 0, axis=-1)
         return known if rows.shape.rank == 1 else tf.reduce_any(known, axis=1)
 
     def mask(self, rows: Any, seed: tf.Tensor) -> Any:
         """Makes a seeded `mask_share` of the examples missing, so that "missing" is learnt too."""
         keep = self._kept(tf.shape(rows)[0], seed)
-        if self.spec.config.kind == "numeric":
-            return tf.where(keep[:, tf.newaxis], rows, tf.constant([0.0, 1.0]))
+        if self.spec.linear:
+            return tf.where(keep[:, tf.newaxis], rows, tf.constant([0.0] * (self.spec.rows - 1) + [1.0]))
         keep = keep if rows.shape.rank == 1 else keep[:, tf.newaxis]
         return tf.where(keep, rows, tf.constant(MISSING, rows.dtype))
 
@@ -191,16 +201,25 @@ class FeatureEncoder(tf.Module):
         value = tf.where(missing, 0.0, (value - self.spec.mean) / self.spec.deviation)
         return tf.stack([value, tf.cast(missing, tf.float32)], axis=1)
 
+    def _standardise_vectors(self, raw: tf.Tensor) -> tf.Tensor:
+        # Over sqrt(L), so that the vectors have a mean square of 1 and a step moves a long one as far as a short one.
+        missing = tf.reduce_any(tf.math.is_nan(raw), axis=1, keepdims=True)
+        value = (raw - self.spec.mean) / self.spec.deviation / self.spec.size**0.5
+        return tf.concat([tf.where(missing, 0.0, value), tf.cast(missing, tf.float32)], axis=1)
+
 
 def new_table(spec: FeatureSpec, dimension: int, seed: int, dtype: str = "float32") -> tf.Variable:
     """An embedding table `[spec.rows, dimension]`, seeded by its name; the row of missing values starts at zero.
 
     Uniform, with a mean length of 0.1: small enough that summed features start close to one another. The two directions
-    of a number start at zero, so that an unused one adds nothing, and are float32 whatever `dtype` is.
+    of a number start at zero, so that an unused one adds nothing. Those of numbers are float32 whatever `dtype` is.
     """
     if spec.config.kind == "numeric":
         return tf.Variable(tf.zeros([spec.rows, dimension]), name=f"table_{spec.table}")
     limit = (3.0 / dimension) ** 0.5 / 10
     start = first_weights(spec.table, [spec.rows, dimension], limit, seed)
-    start = tf.concat([tf.zeros([1, dimension]), start[1:]], 0)
+    missing = tf.zeros([1, dimension])
+    if spec.linear:
+        return tf.Variable(tf.concat([start[:-1], missing], 0), name=f"table_{spec.table}")
+    start = tf.concat([missing, start[1:]], 0)
     return tf.Variable(tf.cast(start, dtype), name=f"table_{spec.table}")

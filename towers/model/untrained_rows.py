@@ -18,7 +18,10 @@ from towers.model.two_tower import TwoTower
 
 
 def zero_untrained_rows(model: TwoTower, tables: FeatureTables, events: Events) -> None:
-    """Zeroes every embedding row that none of `events` reads, in place; call it before the first step."""
+    """Zeroes every embedding row that none of `events` reads, in place; call it before the first step.
+
+    A row that multiplies a number of a vector is read where that number, standardised, is not zero.
+    """
     read: dict[str, NDArray[np.bool_]] = {}
     variables: dict[str, tf.Variable] = {}
     sources = _read(tables, events)
@@ -29,7 +32,10 @@ def zero_untrained_rows(model: TwoTower, tables: FeatureTables, events: Events) 
                 variables[spec.table] = encoder.table
                 marks = read.setdefault(spec.table, np.zeros(spec.rows, np.bool_))
                 for rows in sources[side][spec.name]:
-                    marks[rows.ravel()] = True
+                    if spec.linear:
+                        marks |= (rows != 0).any(axis=0)
+                    else:
+                        marks[rows.ravel()] = True
     for name, table in variables.items():
         table.assign(tf.where(read[name][:, np.newaxis], table, 0.0))
 
@@ -40,13 +46,18 @@ def _read(tables: FeatureTables, events: Events) -> dict[str, dict[str, Iterable
     users = np.flatnonzero(np.diff(events.offsets))
     of_items = {**tables.histories, **tables.neighbours, **tables.sequences}
     query: dict[str, Iterable[Array]] = {name: [rows[users]] for name, rows in tables.users.items()}
-    query |= {name: (rows[block] for block in blocks(rows)) for name, rows in tables.context.items()}
+    query |= {name: _parts(rows) for name, rows in tables.context.items()}
     query |= {name: [each.rows[items]] for name, each in of_items.items()}
     query |= {name: _clock(kind, events, tables.ticks_per_second) for name, kind in tables.clocks.items()}
     candidate: dict[str, Iterable[Array]] = {name: [rows[items]] for name, rows in tables.items.items()}
     candidate |= {name: [rows[users]] for name, rows in tables.audiences.items()}
     candidate |= {name: [rows[items]] for name, rows in tables.companions.items()}
     return {"query": query, "candidate": candidate}
+
+
+def _parts(rows: Array) -> Iterator[Array]:
+    for block in blocks(rows):
+        yield rows[block]
 
 
 def _clock(kind: str, events: Events, ticks_per_second: int) -> Iterator[Array]:

@@ -1,4 +1,4 @@
-"""Reads items and users as typed columns: strings, numbers and lists of strings, one row per id."""
+"""Reads items and users as typed columns: strings, numbers, lists of strings and vectors, one row per id."""
 
 import polars as pl
 
@@ -9,6 +9,7 @@ from pipelines.errors import DataError
 from pipelines.ingest.columns.ids import IdColumn
 from pipelines.ingest.columns.lists import kind_of_texts
 from pipelines.ingest.columns.numbers import numbers
+from pipelines.ingest.columns.vectors import Vectors
 from pipelines.ingest.formats.rejects import Rejects
 from pipelines.ingest.formats.table import Table
 
@@ -33,12 +34,13 @@ def read_attributes(table: Table, column: str, name: str, rejects: Rejects) -> t
     attributes = [other for other in table.columns if other != column]
     if reserved := [other for other in attributes if other in RESERVED]:
         raise DataError(f"{table.path}: the column name {reserved[0]!r} is reserved; rename that column")
-    ids = IdColumn(table.path, column, rejects)
+    ids, vectors = IdColumn(table.path, column, rejects), Vectors(rejects)
     parts = []
     with progress(f"read {table.path.name}", total=table.rows, unit="rows") as advance:
         for batch in table.read(rejects):
+            batch = vectors.read(batch, attributes, table)
             if table.typed:
-                batch = typed_columns(batch, attributes, str(table.path))
+                batch = typed_columns(batch, [c for c in attributes if c not in vectors.lengths], str(table.path))
             parts.append(ids.clean(batch))
             advance(batch.height)
     frame = pl.concat(parts, how="vertical_relaxed") if parts else pl.DataFrame()
@@ -64,7 +66,7 @@ def convert(frame: pl.DataFrame, column: str, table: Table, rejects: Rejects) ->
 
 
 def typed_columns(frame: pl.DataFrame, columns: list[str], where: str) -> pl.DataFrame:
-    """Reduces typed columns to the three kinds: booleans become text, dates become seconds since 1970.
+    """Reduces typed columns to strings, numbers and lists: booleans become text, dates seconds since 1970.
 
     Raises:
         DataError: a column has an unsupported type.
@@ -76,7 +78,8 @@ def typed_columns(frame: pl.DataFrame, columns: list[str], where: str) -> pl.Dat
             value = value.cast(pl.String)
         elif dtype in (pl.Datetime, pl.Date):
             value = value.cast(pl.Datetime("us")).dt.epoch("s")
-        elif isinstance(dtype, pl.List) and not dtype.inner.is_nested():
+        elif isinstance(dtype, pl.List | pl.Array) and not dtype.inner.is_nested():
+            value = value if isinstance(dtype, pl.List) else value.arr.to_list()
             value = value.cast(pl.List(pl.String)).list.drop_nulls()
         elif isinstance(dtype, pl.Decimal):
             value = value.cast(pl.Float64)
@@ -90,4 +93,6 @@ def typed_columns(frame: pl.DataFrame, columns: list[str], where: str) -> pl.Dat
 
 def kind_of(dtype: pl.DataType) -> Kind:
     """The kind of a converted column."""
-    return "list" if isinstance(dtype, pl.List) else "number" if dtype.is_numeric() else "string"
+    if isinstance(dtype, pl.List | pl.Array):
+        return "list" if isinstance(dtype, pl.List) else "vector"
+    return "number" if dtype.is_numeric() else "string"

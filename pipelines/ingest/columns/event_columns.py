@@ -11,6 +11,7 @@ from pipelines.ingest.columns.attributes import kind_of, typed_columns
 from pipelines.ingest.columns.event_table import EventTable
 from pipelines.ingest.columns.lists import kind_of_texts
 from pipelines.ingest.columns.numbers import LARGEST, NOT_A_NUMBER, TOO_LARGE, numbers
+from pipelines.ingest.columns.vectors import Vectors
 from pipelines.ingest.formats.rejects import Rejects
 from pipelines.ingest.formats.table import Table
 
@@ -20,19 +21,21 @@ class ContextColumns:
 
     Args:
         table: the first table; its kinds and separators apply to all.
-        rejects: receives rows with NaN.
+        rejects: receives rows with NaN or with vectors of several lengths.
     """
 
     def __init__(self, table: Table, rejects: Rejects) -> None:
-        self.table, self.rejects = table, rejects
+        self.table, self.rejects, self.vectors = table, rejects, Vectors(rejects)
         self._parts: list[pl.DataFrame] = []
         self._texts: dict[str, pl.Categories] = {}
 
     def check(self, frame: pl.DataFrame, table: Table, columns: Sequence[str]) -> pl.DataFrame:
-        """Reduces a batch's typed columns to the three kinds and rejects rows with NaN or too large numbers."""
+        """Reads a batch's vectors, reduces other typed columns to their kinds, rejects NaN and too large numbers."""
+        frame = self.vectors.read(frame, columns, table)
         if not table.typed:
             return frame
-        frame = typed_columns(frame, list(columns), str(table.path))
+        columns = [column for column in columns if column not in self.vectors.lengths]
+        frame = typed_columns(frame, columns, str(table.path))
         for column in columns:
             if frame.schema[column].is_float():
                 frame = numbers(frame, column, table.path, self.rejects)

@@ -1,4 +1,4 @@
-"""Decides which text columns are lists, and checks `data.lists` against the columns read."""
+"""Decides which text columns are lists, and checks `data.lists` and `data.vectors` against the columns read."""
 
 import polars as pl
 
@@ -7,6 +7,7 @@ from pipelines.dataset.manifest import Kind
 from pipelines.errors import DataError
 from pipelines.ingest.columns.numbers import text_kind
 from pipelines.ingest.formats.table import Table
+from towers.config.sections import DataConfig
 
 
 def kind_of_texts(texts: pl.Series, table: Table, column: str) -> tuple[Kind, str]:
@@ -23,7 +24,7 @@ def kind_of_texts(texts: pl.Series, table: Table, column: str) -> tuple[Kind, st
     separator, declared = table.separators.get(column), table.kinds.get(column)
     if separator or (declared == "list" and separator is None):
         return "list", separator or " "
-    if declared is not None and declared != "list":
+    if declared is not None and declared not in ("list", "vector"):  # texts of a vector column are all missing
         return declared, ""
     if not table.typed and text_kind(texts) == "number":
         return "number", ""
@@ -32,21 +33,21 @@ def kind_of_texts(texts: pl.Series, table: Table, column: str) -> tuple[Kind, st
     return "string", ""
 
 
-def refuse_unknown_lists(lists: dict[str, str], kinds: dict[str, Kind]) -> None:
-    """Checks `data.lists` against the columns read.
+def refuse_unknown_columns(config: DataConfig, kinds: dict[str, Kind]) -> None:
+    """Checks `data.lists` and `data.vectors` against the columns read.
 
     Args:
-        lists: separators by column.
+        config: the settings.
         kinds: kinds of the attributes and context columns of all files.
 
     Raises:
         DataError: a column does not exist, or holds numbers.
     """
-    for column, separator in lists.items():
+    named = {f"data.lists.{column}": column for column in config.lists}
+    for key, column in (named | {f"data.vectors: {column!r}": column for column in config.vectors}).items():
         if column not in kinds:
             there = ", ".join(kinds) or "none"
-            raise DataError(
-                f"data.lists.{column}: no column of that name beside ids, time and weight; there are {there}"
-            )
+            raise DataError(f"{key}: no column of that name beside ids, time and weight; there are {there}")
+    for column, separator in config.lists.items():
         if separator and kinds[column] != "list":
             raise DataError(f"data.lists.{column}: a list is made of text, and {column!r} holds {kinds[column]}s")

@@ -26,7 +26,6 @@ _DTYPES: dict[type, pl.DataType] = {
     int: pl.Int64(),
     float: pl.Float64(),
     str: pl.String(),
-    list: pl.List(pl.String()),
 }
 _NAMES = {bool: "a boolean", int: "a whole number", float: "a number", str: "a string", list: "a list"}
 
@@ -84,6 +83,7 @@ class _Columns:
     def __init__(self, path: Path, names: tuple[str, ...], ids: frozenset[str], rejects: Rejects) -> None:
         self.path, self.names, self.ids, self.rejects = path, names, ids, rejects
         self.types: dict[str, type] = {}
+        self.floats: dict[str, bool] = {}  # columns of lists: whether their numbers stay numbers
 
     def frame(self, block: list[tuple[int, bytes]]) -> pl.DataFrame:
         values = [_loads(line) for _, line in block]
@@ -141,11 +141,25 @@ class _Columns:
             # As text, so that ids beyond 64 bits stay exact.
             return pl.Series(name, [None if value is None else str(value) for value in column], dtype=pl.String)
         if expected is list:
-            column = [
-                None if value is None else [_text(each) for each in value if each is not None] for value in column
-            ]
+            return self._lists(name, column)
         dtype = pl.Float64() if expected is int and float in set(map(type, column)) else _DTYPES[expected]
         return pl.Series(name, column, dtype=dtype, strict=False)
+
+    def _lists(self, name: str, column: list[Any]) -> pl.Series:
+        """Lists of text; of numbers if the first block with a filled list has nothing but numbers, one with a point."""
+        types = {type(each) for value in column if value is not None for each in value} - {type(None)}
+        if types:
+            self.floats.setdefault(name, types <= {int, float} and float in types)
+        floats = self.floats.get(name, False)
+        if floats and types <= {int, float}:
+            return pl.Series(name, column, dtype=pl.List(pl.Float64), strict=False)
+
+        def texts(values: list[Any]) -> list[str | None]:
+            # Among numbers, a null is a bad row, so it must stay.
+            return [None if each is None else _text(each) for each in values if floats or each is not None]
+
+        lists = [None if value is None else texts(value) for value in column]
+        return pl.Series(name, lists, dtype=pl.List(pl.String))
 
 
 def _written(line: bytes, name: str, value: Any) -> str:

@@ -10,11 +10,11 @@ from pipelines.errors import DataError
 from pipelines.ingest.formats.delimited import csv_table
 from pipelines.ingest.formats.table import Table
 
-KINDS: dict[str, Kind] = {"token": "string", "float": "number", "token_seq": "list", "float_seq": "list"}
+KINDS: dict[str, Kind] = {"token": "string", "float": "number", "token_seq": "list", "float_seq": "vector"}
 
 
 def recbole_table(path: Path, *, skip: bool = False) -> Table:
-    """Opens an atomic file; sequences become lists, split at spaces.
+    """Opens an atomic file; sequences, split at spaces, become lists and vectors.
 
     Raises:
         DataError: the file is missing, empty or not UTF-8, or a header cell is not `name:type`.

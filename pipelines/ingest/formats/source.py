@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from pipelines.dataset.arrays import SPLITS
+from pipelines.dataset.manifest import Kind
 from pipelines.errors import DataError
 from pipelines.ingest.formats.benchmark_lists import lightgcn_table, looks_like_pairs, pairs_table
 from pipelines.ingest.formats.column_names import may_hold_ids
@@ -93,7 +94,8 @@ def _open(path: Path, kind: str, config: DataConfig, *, skip: bool) -> Table:
         table = jsonl_table(path, partial(may_hold_ids, config.columns), skip=skip)
     else:
         table = TEXT_TABLES[kind](path, skip=skip)
-    return replace(table, separators={**table.separators, **config.lists})
+    vectors: dict[str, Kind] = dict.fromkeys(config.vectors, "vector")
+    return replace(table, kinds={**table.kinds, **vectors}, separators={**table.separators, **config.lists})
 
 
 def _open_attributes(path: Path, config: DataConfig, *, skip: bool) -> Table:

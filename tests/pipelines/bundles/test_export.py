@@ -34,6 +34,7 @@ FEATURES = {
         "city": {"kind": "categorical"},
         "device": {"kind": "categorical", "mask_share": 0.5},
         "hour": {"kind": "hour", "mask_share": 0.5},
+        "mood": {"kind": "vector", "mask_share": 0.5},
     },
     "candidate": {
         "item_id": {"kind": "id", "dimension": 6},
@@ -41,6 +42,7 @@ FEATURES = {
         "title": {"kind": "text"},
         "maker": {"kind": "hashed", "buckets": 7},
         "price": {"kind": "numeric", "log": True},
+        "look": {"kind": "vector", "dimension": 5},
     },
 }
 
@@ -65,6 +67,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "title": [f"Story {i % 5} of item" for i in range(items)],
             "maker": [None if i == 2 else f"m{i % 4}" for i in range(items)],
             "price": [None if i == 1 else float(i) for i in range(items)],
+            "look": [None if i == 5 else [i / 3, -50.0 * i, i % 4 + 0.5] for i in range(items)],
         }
     ).write_parquet(folder / "items.parquet")
     taken = [(u, i) for u in range(users) for i in rng.choice(items - 1, 8, replace=False)]  # nobody takes i19
@@ -74,6 +77,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "item_id": [f"i{i}" for _, i in taken],
             "timestamp": rng.permutation(len(taken)) * 1000 + 1_600_000_000,
             "device": rng.choice(["phone", "desk"], len(taken)),
+            "mood": rng.normal(3, 2, (len(taken), 2)),
         }
     ).write_parquet(folder / "events.parquet")
     prepare.run(
@@ -122,6 +126,7 @@ def test_saved_towers_need_only_tensorflow_and_equal_training(world: Path, expor
             "title": data.items["title"].to_list(),
             "maker": data.items["maker"].fill_null("").to_list(),
             "price": data.items["price"].fill_null(float("nan")).to_list(),
+            "look": [look or [float("nan")] * 3 for look in data.items["look"].to_list()],
         }
     }
     offsets, seen = export.seen(data, ("train", "valid"))
@@ -134,13 +139,14 @@ def test_saved_towers_need_only_tensorflow_and_equal_training(world: Path, expor
         "city": data.users["city"].fill_null("").to_list(),
         "device": [""] * len(histories),
         "hour": [-1] * len(histories),
+        "mood": [[float("nan")] * 2] * len(histories),
     }
     (world / "raw.json").write_text(json.dumps(raw))
     program = """
 import json, sys
 import numpy as np, tensorflow as tf
 raw = json.load(open(sys.argv[1]))
-types = {"age": tf.float32, "price": tf.float32, "hour": tf.int64}
+types = dict.fromkeys(["age", "price", "mood", "look"], tf.float32) | {"hour": tf.int64}
 for side, columns in raw.items():
     tower = tf.saved_model.load(f"{sys.argv[2]}/{side}_tower").signatures["serving_default"]
     out = tower(**{name: tf.constant(values, types.get(name, tf.string)) for name, values in columns.items()})
@@ -235,6 +241,7 @@ def test_features_are_derived_where_the_recipe_has_none(world: Path) -> None:
         "age": "numeric",
         "city": "categorical",
         "device": "categorical",
+        "mood": "vector",
     }
     assert {name: f.kind for name, f in (resolved.candidate or {}).items()} == {
         "item_id": "id",
@@ -242,6 +249,7 @@ def test_features_are_derived_where_the_recipe_has_none(world: Path) -> None:
         "title": "categorical",
         "maker": "categorical",
         "price": "numeric",
+        "look": "vector",
     }
 
 
@@ -367,6 +375,7 @@ def test_derived_features_of_equal_names_are_told_apart(world: Path, tmp_path: P
         "user_id": ("id", None),
         "history": ("history", None),
         "device": ("categorical", "device"),
+        "mood": ("vector", "mood"),
         "history_2": ("categorical", "history"),
         "user_id_2": ("categorical", "user_id"),
     }

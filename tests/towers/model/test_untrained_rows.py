@@ -1,0 +1,35 @@
+"""Only rows that a training example reads may differ from zero, of each feature by its own values."""
+
+import numpy as np
+import tensorflow as tf
+
+from towers.config.features import CategoricalFeature, IdFeature, NumericFeature
+from towers.config.recipe import parse_config
+from towers.data.events import Events
+from towers.data.feature_tables import FeatureTables
+from towers.features.encoder import FeatureSpec
+from towers.model.two_tower import TwoTower
+from towers.model.untrained_rows import zero_untrained_rows
+
+
+def test_each_context_feature_keeps_the_rows_that_its_own_values_read() -> None:
+    device, place = CategoricalFeature(kind="categorical"), CategoricalFeature(kind="categorical")
+    query = [
+        FeatureSpec("device", device, size=2, table="device"),
+        FeatureSpec("place", place, size=4, table="place"),
+        FeatureSpec("price", NumericFeature(kind="numeric"), table="price"),
+    ]
+    items = [FeatureSpec("item_id", IdFeature(kind="id"), size=1, table="item")]
+    towers = TwoTower(query, items, parse_config({"model": {"dimension": 3}}))
+    tables = [encoder.table for encoder in towers.query_tower.encoders[:2]]
+    for table in tables:
+        table.assign(tf.ones(table.shape))
+    context = {
+        "device": np.array([1, 1, 0], np.int32),
+        "place": np.array([5, 2, 2], np.int32),
+        "price": np.array([[0.5, 0], [1.5, 0], [0, 1]], np.float32),
+    }
+    events = Events(np.zeros(3, np.int32), np.zeros(3, np.int32), np.array([0, 3]))
+    zero_untrained_rows(towers, FeatureTables({}, {"item_id": np.ones(1, np.int32)}, context), events)
+    read = [np.flatnonzero(table.numpy().any(axis=1)).tolist() for table in tables]
+    assert read == [[0, 1], [2, 5]]
