@@ -22,6 +22,8 @@ ITEM_ATTRIBUTES, POPULARITY = "item_attributes.parquet", "popularity.npy"
 QUERY_IDS, QUERY_VECTORS = "query_ids.parquet", "query_vectors.npy"
 ITEM_PRIOR, RECALL_VECTORS, POPULAR_COUNTS = "item_prior.npy", "recall_vectors.npy", "popular_counts.npy"
 POPULAR_SEGMENTS = "popular_segments.parquet"
+PROFILE_BYTES, PROFILE_OFFSETS = "query_profile_bytes.npy", "query_profile_offsets.npy"
+PROFILE_ROWS = "query_profile_rows.npy"
 SEEN_OFFSETS, SEEN_ITEMS = "seen_offsets.npy", "seen_items.npy"
 BLOCK_ROWS = 65_536  # rows of vectors read or written at a time
 

@@ -1,23 +1,29 @@
 """Users' events since the bundle was made: their newest seen items, which also end their history.
 
 Takes events in any order, returns item ids per user in time order. The journal ensures that each event id counts once.
+Of one user only the newest are held: every recall of that user reads them all, in the event loop.
 """
 
 import threading
 from collections import Counter
 from collections.abc import Iterable
 
+MOST = 1_000
+
 
 class UserEvents:
     """Events by user. Readers need no lock: a user's tuple is replaced, never changed.
 
+    Args:
+        most: the most events held of one user.
+
     Attributes:
-        count: number of events.
-        item_counts: number of events per item.
+        count: number of events held.
+        item_counts: number of events per item, including those no longer held.
     """
 
-    def __init__(self) -> None:
-        self.count = 0
+    def __init__(self, most: int = MOST) -> None:
+        self.most, self.count = most, 0
         self.item_counts: Counter[str] = Counter()
         self._taken: dict[str, tuple[tuple[int, int, str], ...]] = {}
         self._lock = threading.Lock()
@@ -32,8 +38,9 @@ class UserEvents:
         with self._lock:
             for user_id, taken in new.items():
                 # Events of the same second stay in the order in which they were acknowledged.
-                self._taken[user_id] = tuple(sorted([*self._taken.get(user_id, ()), *taken]))
-                self.count += len(taken)
+                old = self._taken.get(user_id, ())
+                self._taken[user_id] = kept = tuple(sorted([*old, *taken])[-self.most :])
+                self.count += len(kept) - len(old)
             self.item_counts.update(counts)
 
     def items(self, user_id: str | None) -> list[str]:

@@ -12,7 +12,8 @@ from serving.catalogue.catalogue import Wanted
 from serving.errors import RequestError
 from serving.http.request_errors import explained
 from serving.recall.query import EVERYTHING, Diversity, RecallQuery
-from serving.search.conditions import Condition
+from serving.search.conditions import Condition, size
+from serving.search.filter_masks import canonical
 from serving.settings import Settings
 
 DEFAULT_K = 100
@@ -211,6 +212,19 @@ def refuse_large(queries: Sequence[RecallQuery], settings: Settings, field: str 
     if count > most:
         what = "the sum over all queries of k" if field == "queries" else "k"
         raise RequestError.at(field, f"{what} x (1 + attributes) must be at most {most}, got {count}")
+
+
+def refuse_many_conditions(queries: Sequence[RecallQuery], settings: Settings) -> None:
+    """Rejects a batch whose filters would take too long; equal ones are computed once, and count once.
+
+    Raises:
+        RequestError: names the field.
+    """
+    filters = {canonical(each.wanted.filter): each.wanted.filter for each in queries if each.wanted.filter is not None}
+    count, most = sum(map(size, filters.values())), settings.max_conditions
+    if count > most:
+        rule = f"its different filters must hold at most {most} conditions together, got {count}"
+        raise RequestError.at("queries", rule)
 
 
 def described(request: EmbedQuery, settings: Settings, path: str) -> RecallQuery:

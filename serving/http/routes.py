@@ -32,6 +32,7 @@ from serving.http.requests import (
     limited,
     parse,
     refuse_large,
+    refuse_many_conditions,
 )
 from serving.http.responses import Added, Reloaded, Written, answer_bytes, answers_bytes, vectors_bytes
 from serving.recall.query import EVERYTHING, Recalled, RecallQuery
@@ -74,6 +75,7 @@ async def recall_batch(request: Request) -> Response:
     _at_most(body.queries, service.settings.max_batch, "queries")
     queries = [limited(each, service.settings, f"queries.{place}.") for place, each in enumerate(body.queries)]
     refuse_large(queries, service.settings)
+    refuse_many_conditions(queries, service.settings)
     recallers = [_pick(service, query) for query in queries]
 
     def answer() -> bytes:

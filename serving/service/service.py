@@ -52,7 +52,7 @@ class Service:
     def __init__(self, settings: Settings, *, verified: Path | None = None) -> None:
         self.settings, self._verified = settings, verified
         self.journal = None if settings.state is None else Journal.open(settings.state)
-        self.live = CatalogueUpdates(self.journal, open_item_encoder)
+        self.live = CatalogueUpdates(self.journal, open_item_encoder, settings.max_user_events)
         self.active_bundles: ActiveBundles[Recaller] = ActiveBundles(settings.bundle, self._open)
         self.batcher = Batcher(settings.max_microbatch)
         self.writers = CapacityLimiter(WRITERS)
