@@ -12,6 +12,7 @@ from serving.catalogue.catalogue import Wanted
 from serving.errors import RequestError
 from serving.http.request_errors import explained
 from serving.recall.query import EVERYTHING, Diversity, RecallQuery
+from serving.search.condition_limits import GREATEST_DEPTH, GREATEST_NODES
 from serving.search.conditions import Condition, size
 from serving.search.filter_masks import canonical
 from serving.settings import Settings
@@ -56,7 +57,11 @@ class _Wanted(_Body):
         json_schema_extra={"default": []},
     )
     allow: list[str] | None = Field(None, description="only these item ids may come back; unknown ones are ignored")
-    filter: Condition | None = Field(None, description="only items whose columns fit may come back")
+    filter: Condition | None = Field(
+        None,
+        description="only items whose columns fit may come back; "
+        f"at most {GREATEST_NODES} conditions, nested at most {GREATEST_DEPTH} deep",
+    )
     diversity: DiversityRequest | None = Field(None, description="how many items of one kind may come back")
     attributes: list[str] = Field(
         default_factory=list,
@@ -220,9 +225,10 @@ def refuse_many_conditions(queries: Sequence[RecallQuery], settings: Settings) -
     Raises:
         RequestError: names the field.
     """
-    filters = {canonical(each.wanted.filter): each.wanted.filter for each in queries if each.wanted.filter is not None}
-    count, most = sum(map(size, filters.values())), settings.max_conditions
-    if count > most:
+    filters, most = [each.wanted.filter for each in queries if each.wanted.filter is not None], settings.max_conditions
+    if sum(map(size, filters)) <= most:
+        return
+    if (count := sum(map(size, {canonical(each): each for each in filters}.values()))) > most:
         rule = f"its different filters must hold at most {most} conditions together, got {count}"
         raise RequestError.at("queries", rule)
 

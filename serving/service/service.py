@@ -11,7 +11,7 @@ from pathlib import Path
 
 from anyio import CapacityLimiter
 
-from serving.background import no_pause, yielding_to_requests
+from serving.background import OPENING, no_pause, yielding_to_requests
 from serving.catalogue.journal import Journal
 from serving.catalogue.journal_file import JournalError
 from serving.catalogue.updates import CatalogueUpdates
@@ -58,17 +58,18 @@ class Service:
         self.writers = CapacityLimiter(WRITERS)
         self._started = False
         # A thread of its own: reloads that wait for an opening bundle must not occupy shared threads.
-        self._reloads = ThreadPoolExecutor(1, "reload")
+        self._reloads = ThreadPoolExecutor(1, OPENING)
         self._samples = ThreadPoolExecutor(1, "index-recall")
 
     def start(self) -> None:
         """Opens the bundles.
 
         Raises:
-            BundleError: the active bundle is refused.
+            BundleError: the active bundle is refused, and so is every one before it.
         """
         load_libraries()
-        self.active_bundles.open_first()
+        if told := self.active_bundles.open_first():
+            log.error("%s", told)
         self._verified, self._started = None, True
         bundle = self.active_bundles.active.opened.bundle
         told = bundle.manifest
@@ -77,9 +78,9 @@ class Service:
         self._measure()
 
     def stop(self) -> None:
-        """Waits for running work, then closes the journal."""
+        """Waits for running work, but not for a bundle that opens, then closes the journal."""
         self.batcher.close()
-        self._reloads.shutdown(cancel_futures=True)
+        self._reloads.shutdown(wait=False, cancel_futures=True)
         self._samples.shutdown(cancel_futures=True)
         metrics.stopped()
         if self.journal is not None:

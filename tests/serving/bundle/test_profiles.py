@@ -15,7 +15,7 @@ from serving.errors import BundleError
 from tests.serving.bundle.test_reader_and_writer import vouch
 from tests.support.worlds.serving import FEATURES, USERS, write_world
 
-words = st.text("a\"\\\n\x00é€😀", max_size=5)
+words = st.text('a"\\\n\x00é€😀', max_size=5)
 one_profile = st.fixed_dictionaries(
     {},
     optional={
@@ -76,7 +76,8 @@ def test_damaged_profiles_are_refused(tmp_path: Path, name: str) -> None:
         Bundle.open(tmp_path / "bundle")
 
 
-def test_profiles_that_the_manifest_does_not_name_are_not_read(tmp_path: Path) -> None:
+def test_profiles_that_the_manifest_does_not_name_are_refused(tmp_path: Path) -> None:
     write_world(tmp_path / "bundle")
     write_profiles(tmp_path / "bundle", [{"age": 1.0}] * USERS)
-    assert Bundle.open(tmp_path / "bundle").profiles is None
+    with pytest.raises(BundleError, match=r"query_profile_bytes\.npy: not in the manifest"):
+        Bundle.open(tmp_path / "bundle")
