@@ -20,6 +20,7 @@ from serving.recall.microbatching import Batcher
 from serving.recall.recaller import Recaller
 from serving.recall.self_test import open_item_encoder, probe
 from serving.search.exact import ExactIndex
+from serving.search.scann_parameters import TUNED_K
 from serving.service.active_bundles import ActiveBundles
 from serving.service.recall_monitor import SampledIndex, found
 from serving.settings import Settings
@@ -151,7 +152,8 @@ class Service:
         if warning := missing_index(recaller.bundle):
             log.warning("%s", warning)
         if self.settings.index_sample_s and not isinstance(recaller.index, ExactIndex):
-            recaller.catalogue.index = SampledIndex(recaller.index)
+            info = recaller.bundle.manifest.index
+            recaller.catalogue.index = SampledIndex(recaller.index, TUNED_K if info is None else info.target_k)
         try:
             self.live.attach(recaller.catalogue)
         except JournalError as error:
