@@ -69,8 +69,8 @@ class Service:
             BundleError: the active bundle is refused, and so is every one before it.
         """
         load_libraries()
-        if told := self.active_bundles.open_first():
-            log.error("%s", told)
+        if refused := self.active_bundles.open_first():
+            log.error("%s", refused)
         self._verified, self._started = None, True
         bundle = self.active_bundles.active.opened.bundle
         told = bundle.manifest
