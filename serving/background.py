@@ -10,6 +10,8 @@ from collections.abc import Callable
 # to half of it from the event loop, which then saturates at half the load.
 REST = 2.0
 
+OPENING = "reload"  # the name of the thread that opens bundles beside those that answer
+
 Rest = Callable[[], None]
 
 

@@ -45,9 +45,13 @@ class Settings(BaseSettings):
     max_batch: int = Field(256, ge=1, description="the most queries of one batch")
     max_items: int = Field(5_000, ge=1, description="the most items of one PUT /items")
     max_events: int = Field(5_000, ge=1, description="the most events, or impressions, of one POST")
+    max_user_events: int = Field(1_000, ge=1, description="the newest live events of a user that count for recall")
     max_list: int = Field(10_000, ge=1, description="the longest history, exclude, allow or items list of a request")
     max_answer_values: int = Field(
         100_000, ge=1, description="the most values of an answer: the sum over its queries of k x (1 + attributes)"
+    )
+    max_conditions: int = Field(
+        1_024, ge=1, description="the most conditions of a batch: the sum over its different filters"
     )
     max_body_bytes: int = Field(1_048_576, ge=1, description="the largest request body")
     max_concurrent: int = Field(128, ge=1, description="requests that a worker processes at a time; others get 429")

@@ -1,7 +1,7 @@
 """`towers index`: builds the index a bundle's catalogue needs and tunes it until its measured recall is enough.
 
-The target is recall@100 against exact search. The bundle gets `index/<digest>/`, and its manifest records the
-build, the search settings and the measurements.
+The target is recall against exact search, of the first 100 or of as many as asked. The bundle gets `index/<digest>/`,
+and its manifest records the build, the search settings and the measurements.
 """
 
 import os
@@ -30,6 +30,7 @@ def run(
     bundle: Path,
     *,
     target_recall: float = TARGET_RECALL,
+    target_k: int = TUNED_K,
     kind: Literal["auto", "exact", "scann"] = "auto",
     seed: int = 0,
     like: IndexInfo | None = None,
@@ -38,7 +39,8 @@ def run(
 
     Args:
         bundle: the bundle directory.
-        target_recall: recall@100 against exact search that the index must reach, in (0, 1].
+        target_recall: recall@k against exact search that the index must reach, in (0, 1].
+        target_k: that k.
         kind: "auto" uses exact search below 20,000 items.
         seed: picks the queries to measure with.
         like: the index of the bundle from which this one was just made, with nearly the same vectors; its settings are
@@ -54,6 +56,8 @@ def run(
     """
     if not 0 < target_recall <= 1:
         raise DataError(f"--target-recall must lie in (0, 1], got {target_recall:g}")
+    if target_k < 1:
+        raise DataError(f"--target-k must be at least 1, got {target_k}")
     # With `like`, the bundle was verified when it was written a moment ago.
     opened = Bundle.open(bundle, verify=like is None)
     refuse_existing(bundle / MANIFEST, overwrite=True)
@@ -61,17 +65,17 @@ def run(
         kind = "exact" if opened.manifest.items < EXACT_BELOW else "scann"
     queries = opened.sample_queries(SAMPLE, seed)
     if kind == "exact":
-        info = IndexInfo(kind="exact", measured=_measure(ExactIndex(opened.recall_vectors), queries, 1.0, 0.0, 0))
+        measured = _measure(ExactIndex(opened.recall_vectors), queries, target_k, 1.0, 0.0, 0)
+        info = IndexInfo(kind="exact", measured=measured)
         replace_index(bundle, info)
     else:
-        info = _build_scann(opened, queries, target_recall, like)
+        info = _build_scann(opened, queries, target_recall, target_k, like)
     say(_summary(info))
     return info
 
 
-def _build_scann(bundle: Bundle, queries: Floats, target: float, like: IndexInfo | None) -> IndexInfo:
-    k = min(TUNED_K, bundle.manifest.items)
-    truth, _ = ExactIndex(bundle.recall_vectors).search(queries, k)
+def _build_scann(bundle: Bundle, queries: Floats, target: float, k: int, like: IndexInfo | None) -> IndexInfo:
+    truth, _ = ExactIndex(bundle.recall_vectors).search(queries, min(k, bundle.manifest.items))
     say(f"build: ScaNN over {bundle.manifest.items:,} x {bundle.manifest.dimension}")
     start = time.perf_counter()
     kept = None if like is None or like.kind != "scann" else ScannParameters(**like.parameters)
@@ -87,7 +91,7 @@ def _build_scann(bundle: Bundle, queries: Floats, target: float, like: IndexInfo
     try:
         index.save(staging)
         size = sum(path.stat().st_size for path in staging.iterdir())
-        measured = _measure(index, queries, recall, build_s, size) | {"target_recall": target}
+        measured = _measure(index, queries, k, recall, build_s, size) | {"target_recall": target}
         info = IndexInfo(kind="scann", path="index", parameters=asdict(index.parameters), measured=measured)
         replaced = replace_index(bundle.path, info, staging).index
     finally:
@@ -95,13 +99,14 @@ def _build_scann(bundle: Bundle, queries: Floats, target: float, like: IndexInfo
     return replaced or info
 
 
-def _measure(index: Index, queries: Floats, recall: float, build_s: float, size: int) -> dict[str, Any]:
-    single_s = single_query_s(index, queries, TUNED_K)
+def _measure(index: Index, queries: Floats, k: int, recall: float, build_s: float, size: int) -> dict[str, Any]:
+    single_s = single_query_s(index, queries, k)
     start = time.perf_counter()
-    index.search(queries, TUNED_K)
+    index.search(queries, k)
     batched_s = time.perf_counter() - start
     return {
-        f"recall_at_{TUNED_K}": round(recall, 5),
+        f"recall_at_{k}": round(recall, 5),
+        "target_k": k,
         "queries": len(queries),
         "single_query_ms": round(1000 * single_s, 4),
         "batched_queries_per_s": round(len(queries) / batched_s, 1),
@@ -112,9 +117,9 @@ def _measure(index: Index, queries: Floats, recall: float, build_s: float, size:
 
 
 def _summary(info: IndexInfo) -> str:
-    measured = info.measured
+    measured, k = info.measured, info.target_k
     return (
-        f"index: {info.kind}, recall@{TUNED_K} {measured[f'recall_at_{TUNED_K}']:.4f} against exact search, "
+        f"index: {info.kind}, recall@{k} {measured[f'recall_at_{k}']:.4f} against exact search, "
         f"{measured['single_query_ms']:.2f} ms a query, {measured['batched_queries_per_s']:,.0f} queries/s in a batch, "
         f"{measured['bytes'] / 1e6:,.1f} MB, built in {measured['build_s']:.1f} s"
     )

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from pipelines.bundles.popular_segments import popular_segments
 from pipelines.bundles.prior import BundlePrior
+from pipelines.bundles.profiles import profiles
 from pipelines.console import progress
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.feature_lookup import build_tables
@@ -115,6 +116,7 @@ def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool 
         training=trained.summary,
         segmented_by=popular_by,
         popular_segments=segments,
+        profiles=profiles(model, tables, dataset, users),
         **({} if prior is None else prior.writer_arguments(items)),
         overwrite=overwrite,
     )

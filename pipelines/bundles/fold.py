@@ -112,6 +112,7 @@ def _write(
         **_prior_with_events(bundle, ids, taken),
         segmented_by=manifest.segmented_by,
         popular_segments=_segments(bundle, row_of),
+        profiles=bundle.profiles,
         overwrite=overwrite,
     )
 

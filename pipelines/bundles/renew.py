@@ -67,7 +67,7 @@ def run(bundle: Path, events: Path, out: Path, *, format: str = "auto", overwrit
         before = opened.manifest.index
         if before is not None:
             target = before.measured.get("target_recall", build_index.TARGET_RECALL)
-            build_index.run(directory, target_recall=target, kind=before.kind, like=before)
+            build_index.run(directory, target_recall=target, target_k=before.target_k, kind=before.kind, like=before)
     say(f"{out}: the prior counts {counted.events:,} events; {counted.of_others:,} more are of items not in {bundle}")
     return read_manifest(out)
 

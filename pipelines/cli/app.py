@@ -150,8 +150,9 @@ app.command(
 def index(
     bundle: Bundle,
     target_recall: Annotated[
-        float, typer.Option(min=0.01, max=1.0, help="Recall@100 against exact search to tune for.")
+        float, typer.Option(min=0.01, max=1.0, help="Recall against exact search to tune for.")
     ] = 0.98,
+    target_k: Annotated[int, typer.Option("--target-k", min=1, help="How many of the best that recall counts.")] = 100,
     kind: Annotated[
         Literal["auto", "exact", "scann"], typer.Option(help="The index; auto takes exact search for small catalogues.")
     ] = "auto",
@@ -159,7 +160,7 @@ def index(
     """Build the bundle's index, tuned until its measured recall reaches the target."""
     from pipelines.bundles import build_index as command
 
-    command.run(bundle, target_recall=target_recall, kind=kind)
+    command.run(bundle, target_recall=target_recall, target_k=target_k, kind=kind)
 
 
 app.command(epilog=example("towers report --bundle bundle --dataset dataset --out report --slice country"))(report)

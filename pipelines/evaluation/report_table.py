@@ -67,6 +67,13 @@ def lines(content: dict[str, Any]) -> list[str]:
         other = pair.removeprefix("exact_minus_")
         title = baselines[other]["title"] if other in baselines else TITLES[other]
         shown.append(f"  minus {title}: {interval(differences[name], sign='+')}")
+    exact, index = content["metrics"]["exact"], content["metrics"]["index"]
+    for each in (f"recall@{k}" for k in content["ks"]):
+        if index[each]["value"] < exact[each]["low"]:
+            shown.append(
+                f"warning: the index costs {exact[each]['value'] - index[each]['value']:.4f} of {each}, more than its "
+                f"interval: towers index --target-recall 0.995 --target-k {each.removeprefix('recall@')} comes closer"
+            )
     shown.append(f"({content['interval']})")
     for part, figures in content["slices"].items():
         size = f"{part}: {figures['users']:,} users, {figures['targets']:,} targets"

@@ -15,6 +15,7 @@ from pipelines.lock import exclusive
 from serving.bundle import arrays as files
 from serving.bundle.array_writer import write_blocks, write_ids
 from serving.bundle.manifest import MANIFEST, Manifest, write_manifest
+from serving.bundle.profiles import write_profiles
 from serving.bundle.reader import QUERY_ID, Bundle
 from serving.files.staging import staged
 
@@ -101,6 +102,9 @@ def _remove_row(bundle: Bundle, row: int, directory: Path) -> None:
     begin, end = offsets[row], offsets[row + 1]
     np.save(directory / files.SEEN_OFFSETS, np.concatenate([offsets[: row + 1], offsets[row + 2 :] - (end - begin)]))
     np.save(directory / files.SEEN_ITEMS, np.concatenate([items[:begin], items[end:]]))
+    if bundle.profiles is not None:
+        profiles = bundle.profiles
+        write_profiles(directory, (profiles[each] for each in kept.tolist()))
 
 
 def _write_manifest(old: Manifest, directory: Path, *, queries: int) -> None:

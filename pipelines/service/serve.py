@@ -9,6 +9,7 @@ import logging
 import os
 import resource
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,11 +19,13 @@ import uvicorn
 from pydantic import ValidationError
 
 from pipelines.errors import DataError
+from pipelines.service.server import Server
 from pipelines.service.workers import METRICS, Workers, shared_metrics
 from serving.bundle.reader import Bundle
 from serving.bundle.versions import bundle_root
 from serving.catalogue.journal import Journal
 from serving.catalogue.journal_file import JournalError
+from serving.errors import BundleError
 from serving.http.api_keys import KeysError, read_keys
 from serving.http.app import create_app  # Imported first: it sets what NumPy reads at import.
 from serving.settings import ENDED, PREFIX, Settings, file_content
@@ -56,9 +59,9 @@ def run(**given: Any) -> None:
     supervised = settings.workers > 1 or METRICS in os.environ
     refuse_address(settings.host, settings.port, one=supervised)
     root = bundle_root(settings.bundle)
-    active = settings.bundle if root is None else root.path(root.read().active)
     refuse_files(settings)
-    Bundle.open(active, verify=settings.verify)
+    bundles = (settings.bundle,) if root is None else (root.path(root.read().active), *root.earlier())
+    whole = first_whole(bundles, settings)
     allow_open_files()
     server: dict[str, Any] = {
         "host": settings.host,
@@ -75,16 +78,33 @@ def run(**given: Any) -> None:
         "factory": True,
     }
     if not supervised:
-        serving = uvicorn.Config(partial(create_app, settings, verified=active), **server)
+        serving = uvicorn.Config(partial(create_app, settings, verified=whole), **server)
         tell_risks(settings)
         with suppress(KeyboardInterrupt):  # raised again after Ctrl-C has stopped the server
-            uvicorn.Server(serving).run()
+            Server(serving).run()
         return
     # The settings are passed on: a worker that starts later must not read a changed file.
     serving = uvicorn.Config(partial(create_app, settings), workers=settings.workers, **server)
     tell_risks(settings)
     with shared_metrics() as metrics:
         Workers(serving, [serving.bind_socket()], metrics).run()
+
+
+def first_whole(bundles: Sequence[Path], settings: Settings) -> Path:
+    """The first of these bundles that is whole; the service tells why it is not the first of all.
+
+    Raises:
+        BundleError: none is; of the first.
+    """
+    errors = []
+    for path in bundles:
+        try:
+            Bundle.open(path, verify=settings.verify)
+        except BundleError as error:
+            errors.append(error)
+        else:
+            return path
+    raise errors[0]
 
 
 def tell_risks(settings: Settings) -> None:

@@ -23,6 +23,7 @@ import uvicorn
 from prometheus_client.multiprocess import mark_process_dead
 
 from pipelines.errors import DataError
+from pipelines.service.server import Server
 
 log = logging.getLogger("uvicorn.error.serving")
 
@@ -46,10 +47,11 @@ class Worker:
     Args:
         config: of its server.
         sockets: the sockets to listen on.
+        closing: in memory shared with the process; whether all workers are stopping.
     """
 
-    def __init__(self, config: uvicorn.Config, sockets: Sequence[socket.socket]) -> None:
-        self._config, self._sockets = config, sockets
+    def __init__(self, config: uvicorn.Config, sockets: Sequence[socket.socket], closing: Any) -> None:
+        self._config, self._sockets, self._closing = config, sockets, closing
         self._pause_s = FIRST_PAUSE_S
         # Counts checks without progress, not seconds: the parent itself may have been suspended, with all workers.
         self._most_still = (HUNG_S + (config.timeout_graceful_shutdown or 0)) / LOOK_S
@@ -60,7 +62,7 @@ class Worker:
         self.start_at: float | None = None
         self._turns: Any = SPAWN.RawValue("Q", 0)
         self._seen = self._still = 0
-        self.process = SPAWN.Process(target=_serve, args=(self._config, self._sockets, self._turns))
+        self.process = SPAWN.Process(target=_serve, args=(self._config, self._sockets, self._turns, self._closing))
         self.process.start()
 
     @property
@@ -115,6 +117,7 @@ class Workers:
         self._signals: deque[int] = deque()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU):
             signal.signal(number, lambda number, _: self._signals.append(number))
+        self._closing: Any = SPAWN.RawValue("b", 0)
         self._workers: list[Worker] = []
 
     def run(self) -> None:
@@ -123,7 +126,7 @@ class Workers:
         Raises:
             DataError: no worker could start.
         """
-        self._workers = [Worker(self._config, self._sockets) for _ in range(self._config.workers)]
+        self._workers = [self._worker() for _ in range(self._config.workers)]
         stopping = any_answered = failed = False
         while not (stopping or failed):
             time.sleep(LOOK_S)
@@ -134,6 +137,7 @@ class Workers:
                 for worker in self._workers:
                     worker.look(self._metrics)
                 failed = not any_answered and all(worker.start_at is not None for worker in self._workers)
+        self._closing.value = 1
         for worker in self._workers:
             worker.send(signal.SIGTERM)
         # Each worker closes its sockets when its linger is over. If the parent held them open, the system would go on
@@ -145,6 +149,9 @@ class Workers:
         if failed:
             raise DataError("no worker could start; the log above says why")
 
+    def _worker(self) -> Worker:
+        return Worker(self._config, self._sockets, self._closing)
+
     def _handle(self, number: int) -> bool:
         """Handles a signal; returns whether it means stop."""
         if number == signal.SIGHUP:
@@ -152,7 +159,7 @@ class Workers:
                 if worker.answers:  # A starting worker has no handler yet, and finds the bundle by itself.
                     worker.send(number)
         elif number == signal.SIGTTIN:
-            self._workers.append(Worker(self._config, self._sockets))
+            self._workers.append(self._worker())
         elif number == signal.SIGTTOU and len(self._workers) > 1:
             worker = self._workers.pop()
             worker.send(signal.SIGTERM)
@@ -160,31 +167,20 @@ class Workers:
         return number in (signal.SIGINT, signal.SIGTERM)
 
 
-class _Server(uvicorn.Server):
-    """Counts the iterations of its event loop in memory shared with the parent."""
-
-    def __init__(self, config: uvicorn.Config, turns: Any) -> None:
-        super().__init__(config)
-        self.turns = turns
-
-    async def on_tick(self, counter: int) -> bool:
-        self.turns.value += 1
-        return await super().on_tick(counter)
-
-
-def _serve(config: uvicorn.Config, sockets: list[socket.socket], turns: Any) -> None:
+def _serve(config: uvicorn.Config, sockets: list[socket.socket], turns: Any, closing: Any) -> None:
     """Serves in the worker's process, which stops when its parent is gone: it would hold the port."""
     config.configure_logging()
-    threading.Thread(target=_stop_without_parent, name="parent", daemon=True).start()
+    threading.Thread(target=_stop_without_parent, args=(closing,), name="parent", daemon=True).start()
     with suppress(KeyboardInterrupt):
-        _Server(config, turns).run(sockets)
+        Server(config, turns, closing).run(sockets)
 
 
-def _stop_without_parent() -> None:
+def _stop_without_parent(closing: Any) -> None:
     parent = parent_process()
     assert parent is not None
     parent.join()  # waits on a pipe whose other end only the parent holds
     log.error("the parent process is gone; its workers stop")
+    closing.value = 1
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -22,7 +22,16 @@ ITEM_ATTRIBUTES, POPULARITY = "item_attributes.parquet", "popularity.npy"
 QUERY_IDS, QUERY_VECTORS = "query_ids.parquet", "query_vectors.npy"
 ITEM_PRIOR, RECALL_VECTORS, POPULAR_COUNTS = "item_prior.npy", "recall_vectors.npy", "popular_counts.npy"
 POPULAR_SEGMENTS = "popular_segments.parquet"
+PROFILE_BYTES, PROFILE_OFFSETS = "query_profile_bytes.npy", "query_profile_offsets.npy"
+PROFILE_ROWS = "query_profile_rows.npy"
 SEEN_OFFSETS, SEEN_ITEMS = "seen_offsets.npy", "seen_items.npy"
+FIXED = (
+    ITEM_IDS, ITEM_VECTORS, ITEM_ATTRIBUTES, POPULARITY, QUERY_IDS, QUERY_VECTORS, SEEN_OFFSETS, SEEN_ITEMS,
+    f"{QUERY_TOWER}/saved_model.pb", f"{CANDIDATE_TOWER}/saved_model.pb",
+)  # fmt: skip
+OPTIONAL = {ITEM_PRIOR, RECALL_VECTORS, POPULAR_COUNTS, POPULAR_SEGMENTS, PROFILE_BYTES, PROFILE_OFFSETS, PROFILE_ROWS}
+ID_PARTS = ("bytes", "offsets", "slots")  # of the tables of each column of ids, in every bundle since they exist
+ID_TABLES = {f"{column}_{part}.npy" for column in ("item_id", "query_id") for part in ID_PARTS}
 BLOCK_ROWS = 65_536  # rows of vectors read or written at a time
 
 Number = TypeVar("Number", bound=np.generic)
@@ -58,8 +67,13 @@ def verify_files(bundle: Path, manifest: Manifest, *, content: bool, rest: Rest 
 
     Raises:
         BundleError: a file is missing, of another size or content, a link, a pickle, or not in the manifest although
-            it is in a directory that is loaded as a whole.
+            it is read.
     """
+    required = [*FIXED, *([ITEM_PRIOR, RECALL_VECTORS] if manifest.prior is not None else [])]
+    required += [POPULAR_SEGMENTS] if manifest.segmented_by is not None else []
+    for name in required:
+        if name not in manifest.files:
+            raise BundleError(f"{bundle / MANIFEST}: files: must name {name}, which every such bundle has")
     for name, info in manifest.files.items():
         path = bundle / name
         if not path.is_file():
@@ -80,7 +94,8 @@ def verify_files(bundle: Path, manifest: Manifest, *, content: bool, rest: Rest 
             raise BundleError(f"{path}: a link; a bundle holds plain files")
         if _is_pickle(path):
             raise BundleError(f"{path}: a pickle; a bundle never holds one, for loading it would run its code")
-        if name not in manifest.files and name.startswith(tuple(f"{each}/" for each in loaded_whole)):
+        read = name in OPTIONAL | ID_TABLES or name.startswith(tuple(f"{each}/" for each in loaded_whole))
+        if name not in manifest.files and read:
             raise BundleError(f"{path}: not in the manifest")
 
 

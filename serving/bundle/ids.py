@@ -22,7 +22,6 @@ from serving.search.index import RowSet
 
 Bytes = mmap.mmap | bytes
 
-PARTS = ("bytes", "offsets", "slots")
 BLOCK = 65_536
 # Bytes that JSON escapes.
 ESCAPED = re.compile(rb'["\\\x00-\x1f]')
@@ -68,7 +67,7 @@ class Ids(Sequence[str]):
         Raises:
             BundleError: a file is missing, truncated, of another type, or not a table of `count` ids.
         """
-        paths = [bundle / f"{column}_{part}.npy" for part in PARTS]
+        paths = [bundle / f"{column}_{part}.npy" for part in files.ID_PARTS]
         if not any(path.exists() for path in paths):
             return None
         text = files.open_array(bundle, paths[0].name, np.uint8, (None,))
@@ -87,7 +86,7 @@ class Ids(Sequence[str]):
         """Writes the files of a column."""
         text = np.frombuffer(self.text, np.uint8, offset=self.start)
         arrays: tuple[NDArray[np.generic], ...] = (text, self.offsets, self.slots)
-        for part, array in zip(PARTS, arrays, strict=True):
+        for part, array in zip(files.ID_PARTS, arrays, strict=True):
             np.save(directory / f"{column}_{part}.npy", array)
 
     def refuse_other(self, ids: pl.Series, path: Path) -> None:
@@ -95,7 +94,7 @@ class Ids(Sequence[str]):
         wanted = Ids.of(ids)
         same = self.text[self.start :] == wanted.text and np.array_equal(self.offsets, wanted.offsets)
         if not same or not np.array_equal(self.slots, wanted.slots):
-            raise BundleError(f"{path}: not the ids that lie beside it in {'_*.npy, '.join(PARTS)}_*.npy")
+            raise BundleError(f"{path}: not the ids that lie beside it in {'_*.npy, '.join(files.ID_PARTS)}_*.npy")
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

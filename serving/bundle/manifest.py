@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from serving.errors import BundleError
+from serving.search.scann_parameters import TUNED_K
 
 # 2 adds `prior` and `live.events`: a reader that ignores them gets other scores. Some bundles of 1 have them, too.
 SCHEMA_VERSION: Literal[2] = 2
@@ -74,6 +75,11 @@ class IndexInfo(_Record):
     path: RelativePath | None = None
     parameters: dict[str, Any] = {}
     measured: dict[str, Any] = {}
+
+    @property
+    def target_k(self) -> int:
+        """The k of the recall that it was tuned for."""
+        return int(self.measured.get("target_k", TUNED_K))
 
     @model_validator(mode="after")
     def _path_where_there_are_files(self) -> "IndexInfo":

@@ -7,6 +7,7 @@ dimension is a `BundleError` with path and reason. `serving.bundle.writer` write
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -17,6 +18,7 @@ from serving.bundle import arrays as files
 from serving.bundle import prior
 from serving.bundle.ids import Ids, RowOf
 from serving.bundle.manifest import Manifest, read_manifest
+from serving.bundle.profiles import Profiles
 from serving.errors import BundleError
 from serving.search.index import Floats, Rows
 
@@ -37,6 +39,7 @@ class Bundle:
         popular_counts: [N], the counts that rank popular items; `popularity` if the bundle has no separate ones.
         query_names: row -> user id, [Q], like `item_names`.
         query_vectors: [Q, D], memory-mapped.
+        profiles: row -> request features of a user, [Q], memory-mapped; None if the bundle holds none.
         segments: segment of users -> its popular item rows, best first, and their event counts; may be empty.
     """
 
@@ -58,6 +61,7 @@ class Bundle:
             self.popular_counts = files.open_array(path, files.POPULAR_COUNTS, np.float32, (items,))
         self.query_names = Ids.open(path, QUERY_ID, queries) or Ids.of(self.query_ids)
         self.query_vectors = files.open_array(path, files.QUERY_VECTORS, np.float32, (queries, dimension))
+        self.profiles = Profiles.open(path, queries) if files.PROFILE_ROWS in manifest.files else None
         self._seen_offsets = files.open_array(path, files.SEEN_OFFSETS, np.int64, (queries + 1,))
         self._seen_items = files.open_array(path, files.SEEN_ITEMS, np.int32, (None,))
         self.segments = {} if manifest.segmented_by is None else files.open_segments(path, items)
@@ -94,6 +98,9 @@ class Bundle:
                 (bundle.query_names, files.QUERY_IDS, QUERY_ID),
             ):
                 names.refuse_other(files.open_ids(path, name, column, len(names)), path / name)
+                rest()
+            if bundle.profiles is not None:
+                bundle.profiles.refuse_wrong(manifest.query_features, path / files.PROFILE_BYTES)
                 rest()
         return bundle
 
@@ -141,6 +148,10 @@ class Bundle:
         """The directory of the index, or None if search is exact."""
         info = self.manifest.index
         return None if info is None or info.path is None else self.path / info.path
+
+    def profile(self, query_row: int | None) -> dict[str, Any]:
+        """The stored request features of a user; empty if none are known."""
+        return {} if query_row is None or self.profiles is None else self.profiles[query_row]
 
     def has_vector(self, query_rows: Rows) -> NDArray[np.bool_]:
         """Which users training learnt something about; the others have a zero vector, but may have seen items."""

@@ -68,6 +68,10 @@ class Versions:
             )
         return active
 
+    def earlier(self) -> tuple[Path, ...]:
+        """The directories of the bundles that were active before, newest first; links are left out."""
+        return tuple(self.root / name for name in self.read().previous if not (self.root / name).is_symlink())
+
     def path(self, name: str) -> Path:
         """The directory of a bundle; its content is not checked here.
 

@@ -5,7 +5,7 @@
 
 import hashlib
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +28,7 @@ from serving.bundle.manifest import (
     write_manifest,
 )
 from serving.bundle.prior import COLUMNS, recall_vectors
+from serving.bundle.profiles import write_profiles
 from serving.bundle.reader import ITEM_ID, QUERY_ID, Bundle
 from serving.errors import BundleError
 from serving.files.staging import flush_to_disk, remove, staged
@@ -58,6 +59,7 @@ def write_bundle(
     popular_counts: ArrayLike | None = None,
     segmented_by: str | None = None,
     popular_segments: pl.DataFrame | None = None,
+    profiles: Iterable[Mapping[str, Any]] | None = None,
     overwrite: bool = False,
 ) -> Manifest:
     """Writes, verifies and publishes a bundle, complete or not at all.
@@ -86,6 +88,7 @@ def write_bundle(
         popular_counts: [N], the counts that rank popular items; None takes `popularity`.
         segmented_by: the user column whose values are the segments.
         popular_segments: `segment` (String), `rows` (List of item rows, best first) and `counts` (List), one row each.
+        profiles: the request features of each of the Q users that do not change with a request; see `Profiles`.
         overwrite: replace an existing bundle.
 
     Raises:
@@ -105,6 +108,8 @@ def write_bundle(
         np.save(directory / files.SEEN_ITEMS, np.asarray(seen_items, np.int32), allow_pickle=False)
         if popular_segments is not None:
             popular_segments.write_parquet(directory / files.POPULAR_SEGMENTS)
+        if profiles is not None:
+            write_profiles(directory, profiles)
         write_towers(directory)
         for tower in (files.QUERY_TOWER, files.CANDIDATE_TOWER):
             if not (directory / tower / "saved_model.pb").is_file():

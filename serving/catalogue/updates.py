@@ -19,7 +19,7 @@ from serving.catalogue.item_columns import checked_attributes, fitting_attribute
 from serving.catalogue.journal import Impression, ItemChange, Journal, UserEvent
 from serving.catalogue.journal_file import JournalError
 from serving.catalogue.overlay import Change
-from serving.catalogue.user_events import UserEvents
+from serving.catalogue.user_events import MOST, UserEvents
 from serving.errors import RequestError
 from serving.search.index import Floats
 
@@ -42,11 +42,14 @@ class CatalogueUpdates:
     Args:
         journal: where changes are stored; without one nothing can be changed.
         item_encoder: loads the candidate tower of a bundle; called once per bundle, on first use.
+        most_events: the most events held of one user.
     """
 
-    def __init__(self, journal: Journal | None, item_encoder: Callable[[Bundle], ItemEncoder]) -> None:
+    def __init__(
+        self, journal: Journal | None, item_encoder: Callable[[Bundle], ItemEncoder], most_events: int = MOST
+    ) -> None:
         self.journal, self._item_encoder = journal, item_encoder
-        self.users = UserEvents()
+        self.users = UserEvents(most_events)
         self._lock = threading.Lock()
         self._version = -1
         self._events = self._forgotten = 0
@@ -55,18 +58,26 @@ class CatalogueUpdates:
         self._encoders: weakref.WeakKeyDictionary[Bundle, ItemEncoder] = weakref.WeakKeyDictionary()
 
     def attach(self, catalogue: Catalogue) -> None:
-        """Brings a newly opened bundle up to date before it serves, and keeps it so."""
+        """Brings a newly opened bundle up to date before it serves, and keeps it so.
+
+        Raises:
+            JournalError: the journal cannot be read now; the next refresh tries again.
+        """
         if self.journal is None:
             return
         held = catalogue.bundle.manifest.live
         same = held is not None and held.journal == self.journal.identity
-        # Outside the lock: encoding a long journal must not block changes or the other bundles.
-        applied = self._catch_up(catalogue, held.items if held is not None and same else 0)
+        applied = held.items if held is not None and same else 0
+        try:
+            # Outside the lock: encoding a long journal must not block changes or the other bundles.
+            applied = self._catch_up(catalogue, applied)
+        finally:
+            with self._lock:
+                # If reading fails above or below, the next refresh must not consider itself up to date.
+                self._version = -1
+                self._applied[catalogue] = applied
         with self._lock:
-            # If reading fails here, the next refresh must not consider itself up to date.
-            self._version = -1
-            self._applied[catalogue] = applied
-            self._applied[catalogue] = self._catch_up(catalogue, applied)
+            self._applied[catalogue] = self._catch_up(catalogue, self._applied[catalogue])
             # Another thread may have read events since the first catch-up.
             catalogue.live.recount(catalogue.live.view.ids)
             self._read_events()

@@ -23,16 +23,26 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.docs import get_swagger_ui_html
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, PlainTextResponse
+from starlette.routing import Match, Route
 
 from serving.bundle.reader import Bundle
 from serving.errors import RequestError
 from serving.http import health, openapi, routes
 from serving.http.auth import Access
 from serving.http.fast_routes import FastRoutes, Json
+from serving.http.media_type import JSON
 from serving.http.request_errors import explained
 from serving.http.request_log import RequestLog
-from serving.http.responses import Added, EmbedResponse, RecallBatchResponse, RecallResponse, Reloaded, Status, Written
-from serving.http.routes import JSON
+from serving.http.responses import (
+    Added,
+    EmbedResponse,
+    Ready,
+    RecallBatchResponse,
+    RecallResponse,
+    Reloaded,
+    Status,
+    Written,
+)
 from serving.protocol.json_errors import error_bytes
 from serving.protocol.limits import Limits
 from serving.protocol.shutdown import Drain
@@ -140,7 +150,7 @@ def _add_routes(app: FastAPI) -> None:
         ("/impressions", "POST", routes.add_impressions, "Tell what users were shown", Added, {"added": 1},
          (*body, 409)),
         ("/healthz", "GET", health.healthz, "Is the process alive", Status, {"status": "ok"}, ()),
-        ("/readyz", "GET", health.readyz, "Is a bundle loaded, and does a search work", Status, {"status": "ready"},
+        ("/readyz", "GET", health.readyz, "Is a bundle loaded, and does a search work", Ready, {"status": "ready"},
          (500, 503)),
         ("/admin/reload", "POST", routes.reload, "Look for another active bundle now", Reloaded,
          openapi.RELOADED_EXAMPLE, (429, 500, 503)),
@@ -154,6 +164,8 @@ def _add_routes(app: FastAPI) -> None:
             refused = "A bundle was refused; what answered goes on"
             answers[409] = {"model": Reloaded, "description": refused, "content": content}
         app.add_api_route(path, function, methods=[method], response_model=None, summary=summary, responses=answers)
+    for path, function in (("/healthz", health.healthz), ("/readyz", health.readyz), ("/metrics", health.metrics)):
+        app.add_api_route(path, function, methods=["HEAD"], response_model=None, include_in_schema=False)
     app.add_api_route(
         "/metrics",
         health.metrics,
@@ -220,4 +232,10 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     error = cast(HTTPException, error)
     message = {404: "no such path", 405: f"{request.method} is not allowed here"}
     content = error_bytes(CODE_OF.get(error.status_code, "http_error"), message.get(error.status_code, error.detail))
-    return Response(content, error.status_code, headers=error.headers, media_type=JSON)
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        # Starlette's own names the methods of one route; a path may have several.
+        routes = [route for route in request.app.routes if isinstance(route, Route)]
+        fitting = [route.methods or () for route in routes if route.matches(request.scope)[0] != Match.NONE]
+        headers["Allow"] = ", ".join(sorted(set().union(*fitting)))
+    return Response(content, error.status_code, headers=headers, media_type=JSON)

@@ -61,4 +61,4 @@ def _refused(keys: KeyRing, scope: Scope) -> tuple[Any, ...] | None:
 
 def reads(method: str, path: str) -> bool:
     """Whether a request only reads. Anything not listed needs the admin role, future routes included."""
-    return (method == "POST" and path in READ) or (method == "GET" and not path.startswith("/admin"))
+    return (method == "POST" and path in READ) or (method in ("GET", "HEAD") and not path.startswith("/admin"))

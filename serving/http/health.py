@@ -19,6 +19,7 @@ from fastapi import Request, Response
 
 from serving.errors import RequestError
 from serving.http.fast_routes import Json
+from serving.http.responses import Ready
 from serving.recall.recaller import Recaller
 from serving.search.index import Index
 from serving.service.recall_monitor import unsampled
@@ -77,7 +78,10 @@ async def healthz() -> Response:
 
 
 async def readyz(request: Request) -> Response:
-    """Every bundle that answers finds something in a search made just now, and the service is not stopping."""
+    """Every bundle that answers finds something in a search made just now, and the service is not stopping.
+
+    If a bundle that should answer was refused, the answer names it beside the one that answers instead.
+    """
     service: Service | None = request.app.state.service
     if service is None:
         raise RequestError("no bundle is loaded yet", code="not_ready")
@@ -88,6 +92,9 @@ async def readyz(request: Request) -> Response:
         fault = await search.result(partial(_fault, active.opened), HELD_S)
         if fault is not None:
             raise RequestError(fault, code="not_ready")
+    if refused := list(service.active_bundles.refused):
+        ready = Ready(status="ready", active=service.active_bundles.active.name, refused=refused)
+        return Json(ready.model_dump_json().encode())
     return Json(b'{"status":"ready"}')
 
 

@@ -120,6 +120,9 @@ def document(app: FastAPI, bundle: Bundle | None, settings: Settings) -> dict[st
         for field in asked.limited:
             value = bodies[asked.__name__]["properties"][field]
             value.get("anyOf", [value])[0]["maxItems"] = settings.max_list
+    bodies["RecallBatchRequest"]["properties"]["queries"]["description"] += (
+        f"; their different filters may hold {settings.max_conditions} conditions together"
+    )
     if bundle is not None:
         _name_features(bodies, ("RecallRequest", "EmbedQuery"), bundle.manifest.query_features)
         _name_features(bodies, ("ItemRequest", "NamedItem"), bundle.manifest.candidate_features)
@@ -157,8 +160,8 @@ def _examples(bundle: Bundle | None) -> dict[str, Any]:
     if bundle is not None:
         item_ids = bundle.item_names[:3]
         examples["history"] = {"value": {"history": item_ids, "k": 10}}
-        if len(bundle.query_names):
-            examples["user"] = {"value": {"user_id": bundle.query_names[0], "k": 10, "exclude": item_ids[:1]}}
+        # No id of the bundle, which is personal data.
+        examples["user"] = {"value": {"user_id": "user-1", "k": 10, "exclude": item_ids[:1]}}
     return examples
 
 

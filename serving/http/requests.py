@@ -12,7 +12,9 @@ from serving.catalogue.catalogue import Wanted
 from serving.errors import RequestError
 from serving.http.request_errors import explained
 from serving.recall.query import EVERYTHING, Diversity, RecallQuery
-from serving.search.conditions import Condition
+from serving.search.condition_limits import GREATEST_DEPTH, GREATEST_NODES
+from serving.search.conditions import Condition, size
+from serving.search.filter_masks import canonical
 from serving.settings import Settings
 
 DEFAULT_K = 100
@@ -56,7 +58,11 @@ class _Wanted(StrictBody):
         json_schema_extra={"default": []},
     )
     allow: list[str] | None = Field(None, description="only these item ids may come back; unknown ones are ignored")
-    filter: Condition | None = Field(None, description="only items whose columns fit may come back")
+    filter: Condition | None = Field(
+        None,
+        description="only items whose columns fit may come back; "
+        f"at most {GREATEST_NODES} conditions, nested at most {GREATEST_DEPTH} deep",
+    )
     diversity: DiversityRequest | None = Field(None, description="how many items of one kind may come back")
     attributes: list[str] = Field(
         default_factory=list,
@@ -176,6 +182,20 @@ def refuse_large(queries: Sequence[RecallQuery], settings: Settings, field: str 
     if count > most:
         what = "the sum over all queries of k" if field == "queries" else "k"
         raise RequestError.at(field, f"{what} x (1 + attributes) must be at most {most}, got {count}")
+
+
+def refuse_many_conditions(queries: Sequence[RecallQuery], settings: Settings) -> None:
+    """Rejects a batch whose filters would take too long; equal ones are computed once, and count once.
+
+    Raises:
+        RequestError: names the field.
+    """
+    filters, most = [each.wanted.filter for each in queries if each.wanted.filter is not None], settings.max_conditions
+    if sum(map(size, filters)) <= most:
+        return
+    if (count := sum(map(size, {canonical(each): each for each in filters}.values()))) > most:
+        rule = f"its different filters must hold at most {most} conditions together, got {count}"
+        raise RequestError.at("queries", rule)
 
 
 def described(request: EmbedQuery, settings: Settings, path: str) -> RecallQuery:

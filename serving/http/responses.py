@@ -83,6 +83,13 @@ class Status(_Answer):
     status: str
 
 
+class Ready(Status):
+    """The answer of `/readyz`; the last two keys are there only if a bundle was refused."""
+
+    active: str = Field("", description="the bundle that answers")
+    refused: list[str] = Field(default_factory=list, description="bundles that should answer and do not")
+
+
 class ErrorDetail(_Answer):
     """What went wrong."""
 

@@ -18,6 +18,7 @@ from serving.catalogue.journal_file import JournalError
 from serving.errors import RequestError, refuse_unknown_column
 from serving.http import change_requests as changes
 from serving.http.fast_routes import Json
+from serving.http.media_type import refuse_other_media_types
 from serving.http.requests import (
     LONGEST_ID,
     ONE_LINE,
@@ -30,6 +31,7 @@ from serving.http.requests import (
     limited,
     parse,
     refuse_large,
+    refuse_many_conditions,
 )
 from serving.http.responses import Added, Reloaded, Written, answer_bytes, answers_bytes, vectors_bytes
 from serving.recall.query import EVERYTHING, Recalled, RecallQuery
@@ -39,8 +41,6 @@ from serving.search.filtered import OVERFETCH_LIMIT
 from serving.service.service import Service
 from serving.telemetry import metrics
 
-JSON = "application/json"
-JSON_BYTES = JSON.encode()
 ItemId = Annotated[
     str, Path(min_length=1, max_length=LONGEST_ID, pattern=ONE_LINE, description="the item's id, URL-encoded")
 ]
@@ -72,6 +72,7 @@ async def recall_batch(request: Request) -> Response:
     at_most(body.queries, service.settings.max_batch, "queries")
     queries = [limited(each, service.settings, f"queries.{place}.") for place, each in enumerate(body.queries)]
     refuse_large(queries, service.settings)
+    refuse_many_conditions(queries, service.settings)
     recallers = [_pick(service, query) for query in queries]
 
     def answer() -> bytes:
@@ -171,9 +172,7 @@ def service_of(request: Request) -> Service:
 
 
 async def _body(request: Request, model: type[Body]) -> Body:
-    media_type = next((value for name, value in request.scope["headers"] if name == b"content-type"), b"")
-    if media_type != JSON_BYTES and media_type.partition(b";")[0].strip().lower() != JSON_BYTES:
-        raise RequestError(f"send Content-Type: {JSON}", code="unsupported_media_type")
+    refuse_other_media_types(request.scope["headers"])
     body: bytes = (await request.receive())["body"]  # whole: `serving.protocol.limits` has waited for it
     started = perf_counter()
     parsed = parse(model, body)

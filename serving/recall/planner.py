@@ -13,8 +13,8 @@ Turns a `RecallQuery` into a `Plan`, given the catalogue and users' live events.
    rules above is zero, which means that training learnt nothing about the input.
 
 Features are informative unless they hold only missing values, an unknown user id, or a history without a known item.
-With features or a history, the tower also gets the user id and, for a known user who sends no history, the stored one
-plus later events. A user id or history in `features` takes precedence over the one beside them.
+With features or a history, the tower also gets the user id and, for a known user, the stored profile and, without a
+history in the request, the stored one plus later events. What is in `features` takes precedence over all of these.
 """
 
 from collections.abc import Mapping, Sequence
@@ -177,8 +177,8 @@ class Planner:
         user_row: int | None,
         live: Sequence[str],
     ) -> dict[str, Any]:
-        """The features as sent, plus user id and history if the tower takes them."""
-        complete = dict(features)
+        """The features as sent, plus profile, user id and history if the tower takes them."""
+        complete = self.bundle.profile(user_row) | dict(features)
         if self._id and query.user_id is not None:
             complete.setdefault(self._id, query.user_id)
         if self._history_feature is not None:

@@ -69,7 +69,7 @@ def probe(recaller: Recaller, rest: Rest = no_pause) -> None:
 def _search(recaller: Recaller) -> None:
     queries = recaller.bundle.sample_queries(QUERIES, SEED)
     items = recaller.bundle.manifest.items
-    k = min(K, items)
+    k = min(K if recaller.bundle.manifest.index is None else recaller.bundle.manifest.index.target_k, items)
     if not len(queries):
         return
     _, best = recaller.exact.search(queries, k)

@@ -104,6 +104,13 @@ def kinds(schema: Mapping[str, pl.DataType]) -> dict[str, Kind]:
     return found
 
 
+def size(condition: Condition) -> int:
+    """How many conditions it consists of, itself included."""
+    if isinstance(condition, And | Or):
+        return 1 + sum(map(size, condition.conditions))
+    return 1 + size(condition.condition) if isinstance(condition, Not) else 1
+
+
 def check(condition: Condition, columns: Mapping[str, Kind], path: str = "filter") -> None:
     """Rejects a condition that does not fit the columns.
 

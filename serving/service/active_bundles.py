@@ -105,19 +105,25 @@ class ActiveBundles(Generic[T]):
         """Like `refused`, with only the type of an unexpected exception, whose text may hold anything."""
         return {name: refusal.short for name, refusal in self._refused.items()}
 
-    def open_first(self) -> None:
-        """Opens the active bundle and the canary; a refused canary does not prevent the start.
+    def open_first(self) -> str | None:
+        """Opens the active bundle, or else the newest of those before it that opens, and the canary if it opens.
+
+        Returns what was refused, as one log line, or None.
 
         Raises:
-            BundleError: there is no active bundle, or it is refused.
+            BundleError: there is no active bundle, or it is refused like all those before it.
         """
         with self._checking:
             self._versions = bundle_root(self.path)
             wanted = self._wanted()
-            active = self._active_bundle(wanted.active)
+            earlier = () if self._versions is None else self._versions.earlier()
+            active = next(filter(None, map(self._active_bundle, (wanted.active, *earlier))), None)
+            refused = self._refused
             if active is None:
-                raise BundleError(self._refused[wanted.active.name].reason)
+                raise BundleError(refused[wanted.active.name].reason)
             self._flip(wanted, active)
+            told = [f"refused: {each.reason}" for each in (refused | self._refused).values()]
+            return "; ".join([*told, f"{active.name} answers"]) if told else None
 
     def check(self) -> str | None:
         """Checks for newly activated or rewritten bundles, opens them and swaps them in.

@@ -1,7 +1,8 @@
 """Measures index recall on real queries: at intervals the latest one is repeated as an exact search.
 
-Feeds two counters: items of the exact answers, and how many of them the index found. A sample is one query and at most
-the `TUNED_K` best of its list, so it costs almost nothing; an hour of samples gives the ratio to about a percent.
+Feeds two counters: items of the exact answers, and how many of them the index found. A sample is one query and of
+its list at most as many as the index was tuned for, so it costs almost nothing; an hour of samples gives the ratio to
+about a percent.
 """
 
 import time
@@ -27,7 +28,7 @@ class SampledQuery:
 
     Attributes:
         query: [1, D].
-        scores: [k] its best scores, best first, k at most `TUNED_K`; -inf where it found fewer.
+        scores: [k] its best scores, best first, k at most that of the tuning; -inf where it found fewer.
         excluded: rows excluded from the search.
     """
 
@@ -41,10 +42,11 @@ class SampledIndex:
 
     Args:
         index: an approximate index.
+        most: the k of the recall that it was tuned for.
     """
 
-    def __init__(self, index: Index) -> None:
-        self.index = index
+    def __init__(self, index: Index, most: int = TUNED_K) -> None:
+        self.index, self._most = index, most
         self._last: SampledQuery | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -57,7 +59,7 @@ class SampledIndex:
             # Copies, as one row must not keep the arrays of a batch alive. Only the first of a long list: a filtered
             # search fetches thousands, which would outweigh hundreds of other queries.
             left_out = NOTHING if excluded is None else excluded[0].copy()
-            self._last = SampledQuery(queries[:1].copy(), scores[0, :TUNED_K].copy(), left_out)
+            self._last = SampledQuery(queries[:1].copy(), scores[0, : self._most].copy(), left_out)
         return rows, scores
 
     def take(self) -> SampledQuery | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from anyio import CapacityLimiter
 
-from serving.background import no_pause, yielding_to_requests
+from serving.background import OPENING, no_pause, yielding_to_requests
 from serving.catalogue.journal import Journal
 from serving.catalogue.journal_file import JournalError
 from serving.catalogue.updates import CatalogueUpdates
@@ -20,6 +20,7 @@ from serving.recall.microbatching import Batcher
 from serving.recall.recaller import Recaller
 from serving.recall.self_test import open_item_encoder, probe
 from serving.search.exact import ExactIndex
+from serving.search.scann_parameters import TUNED_K
 from serving.service.active_bundles import ActiveBundles
 from serving.service.recall_monitor import SampledIndex, found
 from serving.settings import Settings
@@ -52,23 +53,24 @@ class Service:
     def __init__(self, settings: Settings, *, verified: Path | None = None) -> None:
         self.settings, self._verified = settings, verified
         self.journal = None if settings.state is None else Journal.open(settings.state)
-        self.live = CatalogueUpdates(self.journal, open_item_encoder)
+        self.live = CatalogueUpdates(self.journal, open_item_encoder, settings.max_user_events)
         self.active_bundles: ActiveBundles[Recaller] = ActiveBundles(settings.bundle, self._open)
         self.batcher = Batcher(settings.max_microbatch)
         self.writers = CapacityLimiter(WRITERS)
         self._started = False
         # A thread of its own: reloads that wait for an opening bundle must not occupy shared threads.
-        self._reloads = ThreadPoolExecutor(1, "reload")
+        self._reloads = ThreadPoolExecutor(1, OPENING)
         self._samples = ThreadPoolExecutor(1, "index-recall")
 
     def start(self) -> None:
         """Opens the bundles.
 
         Raises:
-            BundleError: the active bundle is refused.
+            BundleError: the active bundle is refused, and so is every one before it.
         """
         load_libraries()
-        self.active_bundles.open_first()
+        if refused := self.active_bundles.open_first():
+            log.error("%s", refused)
         self._verified, self._started = None, True
         bundle = self.active_bundles.active.opened.bundle
         told = bundle.manifest
@@ -77,9 +79,9 @@ class Service:
         self._measure()
 
     def stop(self) -> None:
-        """Waits for running work, then closes the journal."""
+        """Waits for running work, but not for a bundle that opens, then closes the journal."""
         self.batcher.close()
-        self._reloads.shutdown(cancel_futures=True)
+        self._reloads.shutdown(wait=False, cancel_futures=True)
         self._samples.shutdown(cancel_futures=True)
         metrics.stopped()
         if self.journal is not None:
@@ -150,7 +152,8 @@ class Service:
         if warning := missing_index(recaller.bundle):
             log.warning("%s", warning)
         if self.settings.index_sample_s and not isinstance(recaller.index, ExactIndex):
-            recaller.catalogue.index = SampledIndex(recaller.index)
+            info = recaller.bundle.manifest.index
+            recaller.catalogue.index = SampledIndex(recaller.index, TUNED_K if info is None else info.target_k)
         try:
             self.live.attach(recaller.catalogue)
         except JournalError as error:

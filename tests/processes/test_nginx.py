@@ -293,45 +293,82 @@ def test_operators_paths_are_closed_to_others(proxy: Proxy) -> None:
     assert proxy.client.get("/metrics").status_code == 200  # from here
 
 
+class Callers:
+    """Four callers who ask the proxy again and again; `wrong` holds what is not the known answer."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self.wrong: list[str] = []
+        self._url, self._asked, self._over = f"http://127.0.0.1:{proxy.port}", 0, threading.Event()
+        self._threads = [threading.Thread(target=self._ask) for _ in range(4)]
+
+    def __enter__(self) -> "Callers":
+        for each in self._threads:
+            each.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for each in self._threads:
+            each.join()
+
+    def until_answered(self) -> None:
+        """Until they have got fifty more answers."""
+        then = self._asked
+        until(lambda: self._asked > then + 50, "callers are answered")
+
+    def _ask(self) -> None:
+        with httpx.Client(base_url=self._url, timeout=30) as client:
+            while not self._over.is_set():
+                answer = client.post("/recall", content=BODY, headers={"content-type": "application/json"})
+                self._asked += 1
+                if answer.status_code != 200 or [item["id"] for item in answer.json()["items"]] != ITEMS:
+                    self.wrong.append(answer.text)
+
+
 @pytest.mark.parametrize("how", ["killed", "restarted"])
 def test_no_recall_is_lost_where_a_replica_goes_away_and_comes_back(
     bundle: Path, service: RunningService, tmp_path: Path, how: str
 ) -> None:
     other = RunningService(bundle, log=tmp_path / "first", linger_s=1)
     proxy = Proxy(tmp_path, [service.port, other.port])
-    wrong: list[str] = []
-    asked = 0
-    over = threading.Event()
-
-    def ask() -> None:
-        nonlocal asked
-        with httpx.Client(base_url=f"http://127.0.0.1:{proxy.port}", timeout=30) as client:
-            while not over.is_set():
-                answer = client.post("/recall", content=BODY, headers={"content-type": "application/json"})
-                asked += 1
-                if answer.status_code != 200 or [item["id"] for item in answer.json()["items"]] != ITEMS:
-                    wrong.append(answer.text)
-
-    asking = [threading.Thread(target=ask) for _ in range(4)]
     try:
-        for each in asking:
-            each.start()
-        until(lambda: asked > 50, "callers are answered")
-        other.process.send_signal(signal.SIGKILL if how == "killed" else signal.SIGTERM)
-        other.process.wait(WAIT_S)
-        then = asked
-        until(lambda: asked > then + 50, "callers are answered by the one that is left")
-        other.kill()
-        other = RunningService(bundle, log=tmp_path / "second", port=other.port)
-        before = Exposed(other.client.get("/metrics").text).sum("towers_requests_total", route="/recall")
-        until(
-            lambda: Exposed(other.client.get("/metrics").text).sum("towers_requests_total", route="/recall") > before,
-            "the one that came back is asked, too",
-        )
+        with Callers(proxy) as callers:
+            callers.until_answered()
+            other.process.send_signal(signal.SIGKILL if how == "killed" else signal.SIGTERM)
+            other.process.wait(WAIT_S)
+            callers.until_answered()
+            other.kill()
+            other = RunningService(bundle, log=tmp_path / "second", port=other.port)
+            until_asked(other)
     finally:
-        over.set()
-        for each in asking:
-            each.join()
         proxy.stop()
         other.kill()
-    assert wrong == []
+    assert callers.wrong == []
+
+
+def until_asked(replica: RunningService) -> None:
+    def recalls() -> float:
+        return Exposed(replica.client.get("/metrics").text).sum("towers_requests_total", route="/recall")
+
+    before = recalls()
+    until(lambda: recalls() > before, "the one that came back is asked, too")
+
+
+def test_a_rolling_restart_as_the_operations_page_says_loses_no_recall(bundle: Path, tmp_path: Path) -> None:
+    replicas = [RunningService(bundle, log=tmp_path / f"{number}", linger_s=1) for number in range(2)]
+    proxy = Proxy(tmp_path, [each.port for each in replicas])
+    try:
+        with Callers(proxy) as callers:
+            for number in (0, 1, 0):
+                callers.until_answered()
+                replicas[number].process.send_signal(signal.SIGTERM)
+                replicas[number].process.wait(WAIT_S)
+                replicas[number].kill()
+                port = replicas[number].port
+                replicas[number] = RunningService(bundle, log=tmp_path / f"{number}", port=port, linger_s=1)
+                time.sleep(2)  # seconds that docs/operations.md names
+    finally:
+        proxy.stop()
+        for each in replicas:
+            each.kill()
+    assert callers.wrong == []

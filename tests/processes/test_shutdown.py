@@ -4,6 +4,10 @@ import asyncio
 import json
 import os
 import signal
+import socket
+import threading
+import time
+from collections import Counter
 from pathlib import Path
 
 import httpx
@@ -91,4 +95,41 @@ def test_after_the_linger_nobody_is_let_in_to_wait_for_nothing(tmp_path: Path, w
         until_refused(port, within_s=30)
         status, answer = held.answer()
         assert (status, [item["id"] for item in answer["items"]]) == (200, ["i9", "i13", "i17"])
+        assert service.process.wait(30) in (0, -signal.SIGTERM)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("workers", [1, 2])
+def test_who_connects_anew_at_a_stop_is_answered_or_refused_and_never_reset(tmp_path: Path, workers: int) -> None:
+    with RunningService(write_whole_world(tmp_path), workers=workers, linger_s=0.5) as service:
+        address, body = ("127.0.0.1", service.port), b'{"user_id": "u5", "k": 3}'
+        request = REQUEST.replace(b"Host: x", b"Host: x\r\nConnection: close") % (len(body), body)
+        outcomes: Counter[str] = Counter()
+
+        def call() -> str:
+            try:
+                connection = socket.create_connection(address, timeout=30)
+            except ConnectionRefusedError:
+                return "refused"
+            try:
+                with connection:
+                    connection.sendall(request)
+                    answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+            except ConnectionError as error:
+                return repr(error)
+            return "answered" if answer.startswith(b"HTTP/1.1 200 ") and b"i17" in answer else repr(answer)
+
+        def caller() -> None:
+            while not outcomes["refused"]:
+                outcomes[call()] += 1
+
+        callers = [threading.Thread(target=caller) for _ in range(CALLERS)]
+        for each in callers:
+            each.start()
+        while outcomes["answered"] < 200:
+            time.sleep(0.01)
+        service.process.send_signal(signal.SIGTERM)
+        for each in callers:
+            each.join(60)
+        assert outcomes.keys() == {"answered", "refused"}, outcomes
         assert service.process.wait(30) in (0, -signal.SIGTERM)

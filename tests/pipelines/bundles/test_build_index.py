@@ -76,6 +76,19 @@ def test_scann_is_tuned_to_its_target_and_says_what_was_measured(large: Path) ->
     assert not list(large.glob(".*"))
 
 
+def test_the_target_is_of_the_k_that_is_asked_for(large: Path) -> None:
+    info = command.run(large, kind="scann", target_recall=0.9, target_k=5)
+    assert info.measured["target_k"] == info.target_k == 5 and "recall_at_100" not in info.measured
+    bundle = Bundle.open(large)
+    truth = loop_search(bundle.item_vectors, bundle.query_vectors, 5)[0]
+    found = open_index(bundle).search(bundle.query_vectors, 5)[0]
+    recall = np.mean([len(set(a.tolist()) & set(b.tolist())) / 5 for a, b in zip(truth, found, strict=True)])
+    assert 0.9 <= recall == pytest.approx(info.measured["recall_at_5"], abs=1e-5)
+    assert info.parameters["rescored"] < 100, "the first five need fewer candidates than a hundred items"
+    with pytest.raises(DataError, match="--target-k must be at least 1, got 0"):
+        command.run(large, target_k=0)
+
+
 def test_a_higher_target_never_rescores_less_and_one_is_reached_in_full(large: Path) -> None:
     rescored = []
     for target in (0.5, 0.95, 0.99, 1.0):

@@ -185,6 +185,23 @@ def test_the_bundle_holds_what_a_service_may_know(world: Path, exported: Path) -
     assert "i19" in list(bundle.item_ids)
 
 
+def test_the_history_of_a_known_user_gives_their_stored_vector(world: Path, exported: Path) -> None:
+    """As the service asks after a live event: the columns of the user come from the bundle's profiles."""
+    recaller = open_recaller(exported)
+    bundle, users = recaller.bundle, Dataset.open(world / "dataset").users
+    assert bundle.profiles is not None
+    ages, cities = (dict(zip(users["user_id"], users[name], strict=True)) for name in ("age", "city"))
+    for row, name in enumerate(bundle.query_ids):
+        held = {"age": ages[name], "city": cities[name]}
+        assert bundle.profiles[row] == {key: value for key, value in held.items() if value is not None}
+    histories = [bundle.item_names.at(bundle.seen(row)) for row in range(bundle.manifest.queries)]
+    asked = [RecallQuery(user_id=u, history=h) for u, h in zip(bundle.query_ids, histories, strict=True)]
+    embedded = recaller.embed(asked)
+    assert {each.source for each in embedded} == {"history"} and len(embedded) > 30
+    vectors = np.array([each.vector for each in embedded])
+    np.testing.assert_allclose(vectors, bundle.query_vectors, atol=1e-5 * np.abs(bundle.query_vectors).max())
+
+
 def test_a_run_that_lost_its_data_set_says_so(world: Path, exported: Path, tmp_path: Path) -> None:
     summary = json.loads((world / "run" / "summary.json").read_text())
     moved = tmp_path / "run"

@@ -15,7 +15,7 @@ from serving.catalogue.updates import CatalogueUpdates
 from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
-from tests.support.worlds.serving import ITEMS, copied_towers, save_towers, write_world
+from tests.support.worlds.serving import ITEMS, USERS, copied_towers, save_towers, write_world
 
 
 def opened(path: Path, live: CatalogueUpdates) -> Recaller:
@@ -35,6 +35,7 @@ def test_a_folded_bundle_answers_as_the_old_one_with_its_changes(tmp_path: Path)
         write_towers=copied_towers(tmp_path / "towers"),
         segmented_by="country",
         popular_segments=segments,
+        profiles=[{"country": f"g{user % 3}", "age": 0.1} for user in range(USERS)],
     )
     live = CatalogueUpdates(Journal.open(tmp_path / "state"), Encoder.of_items)
     old = opened(tmp_path / "old", live)
@@ -57,6 +58,7 @@ def test_a_folded_bundle_answers_as_the_old_one_with_its_changes(tmp_path: Path)
         before, after = old.recall(query), folded.recall(query)
         assert sorted(before.ids) == sorted(after.ids)
         np.testing.assert_array_equal(before.scores, after.scores)
+    assert list(folded.bundle.profiles) == list(old.bundle.profiles)
     year = folded.bundle.item_attributes.filter(pl.col("item_id") == "new")["year"]
     assert year.to_list() == [7]
     for user in range(12):

@@ -171,8 +171,12 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
         ),
         ("export --run r --out b --popular-by c", (Path("r"), b), {"popular_by": "c", "overwrite": False}),
         ("export --bundle b --prior-from e --out o --overwrite", (b, Path("e"), o), {"overwrite": True}),
-        ("index --bundle b", (b,), {"target_recall": 0.98, "kind": "auto"}),
-        ("index --bundle b --target-recall 0.9 --kind scann", (b,), {"target_recall": 0.9, "kind": "scann"}),
+        ("index --bundle b", (b,), {"target_recall": 0.98, "target_k": 100, "kind": "auto"}),
+        (
+            "index --bundle b --target-recall 0.9 --target-k 20 --kind scann",
+            (b,),
+            {"target_recall": 0.9, "target_k": 20, "kind": "scann"},
+        ),
         ("report --bundle b --dataset d --out o", (b, d, o), {"slices": (), "user_ids": False, "overwrite": False}),
         (
             "report --bundle b --dataset d --out o --slice c --slice items.c --user-ids --overwrite",

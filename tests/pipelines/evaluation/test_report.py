@@ -1,5 +1,6 @@
 """The report against a slow loop over the raw lists: every figure is computed again from the files a person wrote."""
 
+import copy
 import dataclasses
 import json
 from collections import Counter
@@ -13,6 +14,7 @@ import pytest
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.evaluation import report
+from pipelines.evaluation.report_table import lines
 from pipelines.evaluation.slices import DEFINITIONS
 from pipelines.ingest import prepare
 from pipelines.rankers import ease, evaluate, item_knn
@@ -275,6 +277,22 @@ def test_the_verdict_is_about_the_best_of_validation(
     assert shown[1].startswith(f"towers tune --dataset {world.dataset} ") is (verdict["difference"]["value"] < 0)
     assert "definitions: docs/report.md" in shown
     assert f"cold: {figures['slices']['cold']['users']} users, " in "\n".join(shown)
+
+
+def test_an_index_that_costs_more_than_the_interval_is_warned_of(
+    content: tuple[dict[str, Any], pl.DataFrame],
+) -> None:
+    figures = copy.deepcopy(content[0])
+    exact, index = (figures["metrics"][name]["recall@5"] for name in ("exact", "index"))
+    index["value"] = exact["low"]
+    assert not [line for line in lines(figures) if line.startswith("warning")]
+    index["value"] = exact["low"] - 0.001
+    cost = f"{exact['value'] - exact['low'] + 0.001:.4f}"
+    (warning,) = [line for line in lines(figures) if line.startswith("warning")]
+    assert warning == (
+        f"warning: the index costs {cost} of recall@5, more than its interval: "
+        "towers index --target-recall 0.995 --target-k 5 comes closer"
+    )
 
 
 @pytest.mark.parametrize("refit", [False, True])

@@ -134,6 +134,18 @@ def test_the_last_user_and_one_without_seen_items_can_go(tmp_path: Path) -> None
     assert (empty.manifest.queries, len(empty.query_names)) == (0, 0)
 
 
+def test_the_profile_of_a_user_goes_unless_another_user_has_the_same(tmp_path: Path) -> None:
+    profiles = [{"age": float(user // 2)} for user in range(USERS - 1)] + [{"age": 77.0}]
+    write_world(tmp_path / "bundle", profiles=profiles)
+    forget.run("u4", bundles=[tmp_path / "bundle"])
+    forget.run(f"u{USERS - 1}", bundles=[tmp_path / "bundle"])
+    left = Bundle.open(tmp_path / "bundle")
+    rest = [row for row in range(USERS - 1) if row != 4]
+    assert left.profiles is not None and list(left.profiles) == [profiles[row] for row in rest]
+    text = (tmp_path / "bundle" / "query_profile_bytes.npy").read_bytes()
+    assert b"77.0" not in text and b"2.0" in text  # u5 is of the same age as u4
+
+
 def test_runs_that_saw_the_user_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("run", "dataset"):
         shutil.copytree(GOLDEN / name, tmp_path / name)

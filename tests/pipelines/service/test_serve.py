@@ -11,8 +11,10 @@ import pytest
 
 from pipelines.errors import DataError
 from pipelines.service import serve as command
+from serving.errors import BundleError
+from serving.settings import Settings
 from tests.support.processes.running_service import RunningService
-from tests.support.worlds.serving import write_whole_world
+from tests.support.worlds.serving import write_whole_world, write_world
 
 ABSENT = Path("no such bundle")
 
@@ -45,6 +47,17 @@ def test_the_command_ends_with_one_line_and_exit_code_2(taken: int) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: --host 127.0.0.1 --port {taken}: ")
     assert done.stderr.count("\n") == 1 and done.stdout == ""
+
+
+def test_the_newest_bundle_that_is_whole_is_the_one_to_start_with(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write_world(tmp_path / name)
+    settings = Settings(bundle=tmp_path)
+    assert command.first_whole([tmp_path / "two", tmp_path / "one"], settings) == tmp_path / "two"
+    (tmp_path / "two" / "popularity.npy").write_bytes(b"")
+    assert command.first_whole([tmp_path / "two", tmp_path / "one"], settings) == tmp_path / "one"
+    with pytest.raises(BundleError, match=r"two/popularity\.npy: truncated"):
+        command.first_whole([tmp_path / "two", ABSENT], settings)
 
 
 @pytest.fixture(scope="module")

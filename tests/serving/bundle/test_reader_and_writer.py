@@ -3,6 +3,7 @@
 import hashlib
 import json
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -174,6 +175,26 @@ def linked(bundle: Path) -> None:
 
 def outside(manifest: dict) -> None:
     manifest["files"]["/etc/hostname"] = {"bytes": 1, "sha256": "0" * 64}
+
+
+FIXED = {
+    "item_ids.parquet", "item_vectors.npy", "item_attributes.parquet", "popularity.npy", "query_ids.parquet",
+    "query_vectors.npy", "seen_offsets.npy", "seen_items.npy", "query_tower/saved_model.pb",
+    "candidate_tower/saved_model.pb",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_manifest_must_name_each_file_that_is_read(tmp_path: Path, verify: bool) -> None:
+    manifest = write_world(tmp_path / "whole")
+    for number, name in enumerate(sorted(manifest.files)):
+        bundle = tmp_path / f"{number}"
+        shutil.copytree(tmp_path / "whole", bundle)
+        edit_manifest(bundle, lambda manifest, name=name: manifest["files"].pop(name))
+        said = rf"manifest\.json: files: must name {name}, " if name in FIXED else f"{name}: not in the manifest"
+        with pytest.raises(BundleError, match=said):
+            Bundle.open(bundle, verify=verify)
+    assert manifest.files.keys() > FIXED
 
 
 def spoil_manifest(bundle: Path, change: Callable[[dict], None]) -> None:

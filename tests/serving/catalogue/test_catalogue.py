@@ -184,6 +184,15 @@ def test_an_item_that_changes_again_and_again_leaves_nothing_behind(bundle: Bund
     assert recaller.recall(RecallQuery(vector=vector_of(99).tolist(), k=1)).ids == ["fresh"]
 
 
+def test_the_columns_of_live_items_stay_in_one_piece(bundle: Bundle) -> None:
+    """However many changes they came in: each piece costs every filter a comparison of its own."""
+    recaller = Recaller(bundle, ExactIndex(bundle.item_vectors))
+    for seed in range(20):
+        recaller.catalogue.live.apply([Change(f"fresh {seed}", vector_of(seed), {"year": seed})])
+    attributes = recaller.catalogue.live.view.attributes
+    assert attributes["year"].to_list() == list(range(20)) and attributes.n_chunks("all") == [1] * attributes.width
+
+
 def test_similar_items_leave_themselves_out(bundle: Bundle) -> None:
     recaller = Recaller(bundle, ExactIndex(bundle.item_vectors))
     recalled = recaller.recall(RecallQuery(similar_to=["i1", "i5", "no such item"], k=2))

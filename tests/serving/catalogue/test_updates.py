@@ -239,6 +239,34 @@ def test_what_is_on_the_disk_is_acknowledged_even_where_it_cannot_be_read_back(
     assert live.refresh() and best(recaller, 1) == ["new"]
 
 
+@pytest.mark.parametrize("readings", [0, 1])
+def test_a_bundle_whose_first_catch_up_fails_is_caught_up_by_the_next_refresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, readings: int
+) -> None:
+    """`readings` of the journal succeed: the first is made before the lock is taken, the second under it."""
+    first, second = opened(tmp_path / "bundle"), opened(tmp_path / "bundle")
+    live = worker(tmp_path, first)
+    live.put(first.catalogue, [("new", {"group": "g2", "place": 1.5}, {})])
+    live.delete(["i1"])
+    assert live.journal is not None
+    whole, left = live.journal.items_since, [readings]
+
+    def fails(seq: int) -> list[Any]:
+        if not left[0]:
+            raise JournalError("no memory")
+        left[0] -= 1
+        return whole(seq)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(live.journal, "items_since", fails)
+        with pytest.raises(JournalError):
+            live.attach(second.catalogue)
+        with pytest.raises(JournalError):
+            live.refresh()
+    assert live.refresh()
+    assert best(second, 1) == best(first, 1) == ["i5"] and best(second, 2) == ["new"]
+
+
 def test_events_that_the_bundle_holds_change_nothing(tmp_path: Path) -> None:
     recaller = opened(tmp_path / "bundle")
     live = worker(tmp_path, recaller)

@@ -1,7 +1,9 @@
 """The HTTP service in this process: answers, every error in the one shape, probes, its own document."""
 
 import asyncio
+import json
 import logging
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +17,13 @@ from fastapi.testclient import TestClient
 
 from pipelines.errors import DataError
 from pipelines.service import serve as serve_command
+from serving.bundle.reader import Bundle
 from serving.bundle.versions import Versions
 from serving.errors import BundleError
 from serving.http import health
 from serving.http.app import create_app
 from serving.recall.recaller import Recaller
+from serving.search.condition_limits import GREATEST_NODES
 from serving.service import service as service_module
 from serving.service.service import Service
 from serving.settings import Settings
@@ -127,6 +131,8 @@ def test_every_wrong_body_gets_the_one_error_shape(client: TestClient, name: str
         ("DELETE", "/healthz", {}, 405, "method_not_allowed"),
         ("POST", "/recall", {"content-type": "text/plain"}, 415, "unsupported_media_type"),
         ("POST", "/recall", {"content-type": ""}, 415, "unsupported_media_type"),
+        ("PATCH", "/items/a", {}, 405, "method_not_allowed"),
+        ("GET", "/items", {}, 405, "method_not_allowed"),
     ],
 )
 def test_the_frameworks_errors_have_the_same_shape(
@@ -137,7 +143,38 @@ def test_the_frameworks_errors_have_the_same_shape(
     assert response.json()["error"]["code"] == code
     assert response.json()["error"].keys() == {"code", "message", "field"}
     if status == 405:
-        assert response.headers["allow"] == ("POST" if path == "/recall" else "GET")
+        allowed = {"/recall": "POST", "/healthz": "GET, HEAD", "/items/a": "DELETE, PUT", "/items": "PUT"}
+        assert response.headers["allow"] == allowed[path]
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        ({"content-type": "application/json; charset=latin-1"}, "send the body in UTF-8, got 'latin-1'"),
+        ({"content-type": 'application/json; x=1; Charset="UTF-16"'}, "send the body in UTF-8, got '\"utf-16\"'"),
+        ({"content-encoding": "gzip"}, "send the body without Content-Encoding, got 'gzip'"),
+        ({"content-encoding": "identity"}, ""),
+        ({"content-type": 'application/json;charset="UTF-8"'}, ""),
+        ({"content-type": "Application/JSON ; charset=us-ascii"}, ""),
+    ],
+)
+@pytest.mark.parametrize("path", ["/recall", "/similar"])
+def test_a_body_in_another_coding_is_refused_as_such(
+    client: TestClient, path: str, headers: dict[str, str], said: str
+) -> None:
+    body = b'{"items": ["\xe9"]}' if said else b'{"items": ["i1"]}' if path == "/similar" else b"{}"
+    response = client.post(path, content=body, headers={"content-type": "application/json"} | headers)
+    if said:
+        assert (response.status_code, response.json()["error"]["code"]) == (415, "unsupported_media_type")
+        assert response.json()["error"]["message"] == said
+    else:
+        assert response.status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+def test_a_probe_may_ask_for_the_head_only(client: TestClient, path: str) -> None:
+    head, whole = client.head(path), client.get(path)
+    assert (head.status_code, head.headers["content-type"]) == (200, whole.headers["content-type"])
 
 
 def test_a_huge_wrong_key_is_not_sent_back(client: TestClient) -> None:
@@ -208,8 +245,11 @@ def test_the_document_names_the_bundles_features_and_has_examples(client: TestCl
     assert new["properties"].keys() == {"item", "group", "place"} and new["additionalProperties"] is False
     examples = document["paths"]["/recall"]["post"]["requestBody"]["content"]["application/json"]["examples"]
     assert examples.keys() == {"popular", "history", "user"}
+    assert f"at most {GREATEST_NODES} conditions" in request["properties"]["filter"]["description"]
+    users = Bundle.open(client.app.state.settings.bundle).query_names  # type: ignore[attr-defined]
+    assert not set(users) & set(re.findall(r'"([^"]*)"', json.dumps(examples)))
     for name, example in examples.items():
-        assert client.post("/recall", json=example["value"]).json()["source"] == name
+        assert client.post("/recall", json=example["value"]).json()["source"] == {"user": "popular"}.get(name, name)
 
 
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, bundle: Path) -> None:

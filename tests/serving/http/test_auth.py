@@ -75,6 +75,11 @@ def test_probes_need_no_key(client: TestClient, method: str, path: str) -> None:
     assert client.request(method, path).status_code == 200
 
 
+def test_a_head_needs_the_key_of_a_get(client: TestClient) -> None:
+    assert [client.head("/metrics", headers=headers).status_code for headers in ({}, bearer(READ_KEY))] == [401, 200]
+    assert client.head("/admin/a-route-of-tomorrow", headers=bearer(READ_KEY)).status_code == 403
+
+
 @pytest.mark.parametrize(("method", "path", "body"), READING + CHANGING)
 def test_everything_else_needs_a_good_one(client: TestClient, method: str, path: str, body: Any) -> None:
     for headers in (

@@ -101,6 +101,27 @@ def test_not_ready_where_a_search_fails(
     assert ready(client) == (200, None)
 
 
+def test_a_start_with_a_refused_bundle_falls_back_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("one", "two"):
+        write_world(tmp_path / name, model_version=name)
+        Versions(tmp_path).activate(name)
+    (tmp_path / "two" / "popularity.npy").write_bytes(b"")
+    monkeypatch.setattr("serving.service.service.open_recaller", recaller)
+    with TestClient(create_app(Settings(bundle=tmp_path))) as client:
+        assert client.post("/recall", json={"user_id": "u1"}).json()["model_version"] == "one"
+        answer = client.get("/readyz")
+        assert (answer.status_code, answer.json()) == (200, READY | {"active": "one", "refused": ["two"]})
+        assert "\ntowers_bundles_refused 1.0\n" in client.get("/metrics").text
+        assert [
+            each
+            for each in caplog.messages
+            if each.endswith("popularity.npy: truncated: 0 bytes, the manifest says 608; one answers")
+            and each.startswith("refused: ")
+        ]
+
+
 class Counting:
     """An exact index that counts its searches, and waits in each until it may end."""
 
@@ -138,7 +159,8 @@ def test_one_search_answers_all_probes_of_a_moment(
 def test_probes_at_one_time_share_a_search(client: TestClient) -> None:
     opened = client.app.state.service.active_bundles.active.opened
     opened.catalogue.index = index = Counting(opened.bundle.item_vectors, open_at_once=False)
-    service = SimpleNamespace(active_bundles=SimpleNamespace(answering={"active": SimpleNamespace(opened=opened)}))
+    active_bundles = SimpleNamespace(answering={"active": SimpleNamespace(opened=opened)}, refused={})
+    service = SimpleNamespace(active_bundles=active_bundles)
     state = SimpleNamespace(service=service, drain=SimpleNamespace(begun=False))
     request: Any = SimpleNamespace(app=SimpleNamespace(state=state))
 

@@ -38,7 +38,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     settings = Settings(
         bundle=directory / "bundle", state=directory / "state", max_k=50, max_batch=3, max_items=2,
         max_events=2, max_list=20,
-        max_body_bytes=5_000, max_answer_values=150,
+        max_body_bytes=5_000, max_answer_values=150, max_conditions=6,
     )  # fmt: skip
     with TestClient(create_app(settings), raise_server_exceptions=False) as client:
         yield client
@@ -90,6 +90,19 @@ def test_a_long_batch_gives_its_answers_in_order(client: TestClient) -> None:
     with TestClient(create_app(Settings(bundle=bundle, max_batch=len(bodies)))) as long:
         answers = long.post("/recall/batch", json={"queries": bodies}).json()["answers"]
         assert answers == [long.post("/recall", json=body).json() for body in bodies]
+
+
+def test_the_different_filters_of_a_batch_share_one_limit(client: TestClient) -> None:
+    def asked(*filters: dict[str, Any] | None) -> tuple[int, Any]:
+        response = client.post("/recall/batch", json={"queries": [{"k": 1, "filter": each} for each in filters]})
+        return response.status_code, response.json().get("error")
+
+    four = {"and": [YEAR, {"not": {"column": "tags", "op": "has", "value": "even"}}]}  # with the `and` and the `not`
+    assert asked(four, {"and": four["and"][::-1]}, four)[0] == 200, "equal but for their order"
+    assert asked(four, YEAR, None)[0] == 200
+    status, error = asked(four, {"not": YEAR}, {"column": "year", "op": "lt", "value": 2030})
+    assert (status, error["field"]) == (422, "queries")
+    assert error["message"] == "queries: its different filters must hold at most 6 conditions together, got 7"
 
 
 def test_similar_items_are_nearest_to_the_mean_of_the_given(client: TestClient) -> None:

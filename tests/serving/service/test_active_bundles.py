@@ -221,6 +221,29 @@ def test_a_service_does_not_start_without_its_bundle(versions: Versions, opener:
         ActiveBundles(versions.root, opener).open_first()
 
 
+def test_a_start_falls_back_to_the_newest_bundle_before_that_opens(versions: Versions, opener: Opener) -> None:
+    for name in ("b", "c"):
+        versions.activate(name)
+        (versions.root / name / "bad").touch()
+    running = ActiveBundles(versions.root, opener)
+    assert running.open_first() == f"refused: {versions.root}/c: bad; refused: {versions.root}/b: bad; a answers"
+    assert (running.active.name, list(running.refused), opener.calls) == ("a", ["c"], ["c", "b", "a"])
+    assert running.check() is None
+    (versions.root / "c" / "bad").unlink()
+    versions.activate("c")
+    assert running.check() == "c answers now, after a" and running.refused == {}
+
+
+def test_a_start_follows_no_link_to_an_earlier_bundle(versions: Versions, opener: Opener, tmp_path: Path) -> None:
+    versions.activate("b")
+    (versions.root / "b" / "bad").touch()
+    (versions.root / "a").rename(tmp_path / "elsewhere")
+    (versions.root / "a").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BundleError, match="b: bad"):
+        ActiveBundles(versions.root, opener).open_first()
+    assert opener.calls == ["b"]
+
+
 def test_a_single_bundle_is_opened_and_opened_anew_when_it_is_replaced(versions: Versions, opener: Opener) -> None:
     bundle = versions.root / "c"
     running = ActiveBundles(bundle, opener)
