@@ -33,7 +33,7 @@ from towers.config.sections import PriorConfig
 from towers.data.events import Floats, Int32s, Int64s
 from towers.data.feature_tables import FeatureTables
 from towers.evaluation.validation import embed_all, informed
-from towers.features.encoder import FeatureSpec
+from towers.features.encoder import CLOCK_VALUES, FeatureSpec
 from towers.model.graphs import connect_graphs
 from towers.model.prior import deviation
 from towers.model.two_tower import TwoTower, save_tower
@@ -163,14 +163,17 @@ def _trained_splits(config: Config) -> tuple[str, ...]:
     return KNOWN_SPLITS if config.data.refit else KNOWN_SPLITS[:1]
 
 
-def request_feature(spec: FeatureSpec) -> RequestFeature:
-    """Describes a feature as requests and the bundle's manifest do."""
-    return RequestFeature(name=spec.name, kind=spec.config.kind, dtype=spec.dtype.name, length=spec.length)
+def request_feature(spec: FeatureSpec, time_zone: str = "UTC") -> RequestFeature:
+    """Describes a feature as requests and the bundle's manifest do; `time_zone` is that of the data set."""
+    zone = time_zone if spec.config.kind in CLOCK_VALUES and time_zone != "UTC" else None
+    return RequestFeature(
+        name=spec.name, kind=spec.config.kind, dtype=spec.dtype.name, length=spec.length, time_zone=zone
+    )
 
 
-def _query_inputs(spec: FeatureSpec) -> list[RequestFeature]:
+def _query_inputs(spec: FeatureSpec, time_zone: str) -> list[RequestFeature]:
     """Describes a query feature as requests do: neighbours and sequences arrive as a history of items."""
-    feature = request_feature(spec)
+    feature = request_feature(spec, time_zone)
     if feature.kind in ("neighbours", "sequence"):
         feature = feature.model_copy(update={"kind": "history"})
     if spec.times is None:
@@ -181,7 +184,8 @@ def _query_inputs(spec: FeatureSpec) -> list[RequestFeature]:
 def _query_features(trained: Trained) -> list[RequestFeature]:
     """Returns what a request may send. With task = "similarity" it sends an item, so the id is not a user's."""
     if trained.config.task == "retrieval":
-        return [each for encoder in trained.model.query_tower.encoders for each in _query_inputs(encoder.spec)]
+        zone, encoders = trained.dataset.manifest.config.time_zone, trained.model.query_tower.encoders
+        return [each for encoder in encoders for each in _query_inputs(encoder.spec, zone)]
     features = [request_feature(encoder.spec) for encoder in trained.model.candidate_tower.encoders]
     return [each.model_copy(update={"kind": "item"}) if each.kind == "id" else each for each in features]
 

@@ -16,7 +16,7 @@ from pipelines.dataset.arrays import SPLITS
 from pipelines.errors import DataError
 from pipelines.ingest.columns.event_columns import ContextColumns
 from pipelines.ingest.columns.event_table import Codes, EventTable
-from pipelines.ingest.columns.ids import IdColumn
+from pipelines.ingest.columns.ids import IdColumn, IdForms, refuse_strangers
 from pipelines.ingest.columns.times import TimeColumn
 from pipelines.ingest.formats.column_names import Roles, event_roles
 from pipelines.ingest.formats.rejects import ROW, Rejects
@@ -28,7 +28,9 @@ from towers.data.events import Int32s
 Array = NDArray[Any]
 
 
-def read_events(source: Source, config: DataConfig, items: pl.Series | None, rejects: Rejects) -> EventTable:
+def read_events(
+    source: Source, config: DataConfig, items: pl.Series | None, rejects: Rejects, forms: IdForms
+) -> EventTable:
     """Reads all events once.
 
     Args:
@@ -36,11 +38,13 @@ def read_events(source: Source, config: DataConfig, items: pl.Series | None, rej
         config: the mapping, and which types and weights to keep.
         items: the ids of the items file, or None; an event with any other item is a bad row.
         rejects: receives bad rows.
+        forms: how the data set's files write ids.
 
     Raises:
-        DataError: bad rows that are not skipped, a missing column, or no event left.
+        DataError: bad rows that are not skipped, a missing column, ids of another form than in another file, or no
+            event left.
     """
-    reader = _Reader(source, config, Codes(items), rejects)
+    reader = _Reader(source, config, Codes(items), rejects, forms)
     rows = [table.rows for _, table in source.events]
     total = None if None in rows else sum(row for row in rows if row)
     with progress("read events", total=total, unit="rows") as advance:
@@ -54,10 +58,10 @@ def read_events(source: Source, config: DataConfig, items: pl.Series | None, rej
 
 
 class _Reader:
-    def __init__(self, source: Source, config: DataConfig, items: Codes, rejects: Rejects) -> None:
-        self.source, self.config, self.rejects = source, config, rejects
+    def __init__(self, source: Source, config: DataConfig, items: Codes, rejects: Rejects, forms: IdForms) -> None:
+        self.source, self.config, self.rejects, self.forms = source, config, rejects, forms
         self.users, self.items = Codes(), items
-        self.times = TimeColumn(config.time_unit, rejects)
+        self.times = TimeColumn(config.time_unit, config.time_zone, rejects)
         self.parts: defaultdict[str, list[Array]] = defaultdict(list)
         self.context = ContextColumns(source.events[0][1], rejects)
         self.dropped: dict[str, int] = {}
@@ -79,7 +83,10 @@ class _Reader:
         if self.roles is not None and _shape(self.roles) != _shape(roles):
             raise DataError(f"{table.path}: other columns than in {self.source.events[0][1].path.name}")
         self.roles = self.roles or roles
-        self.ids = (IdColumn(table.path, roles.user, self.rejects), IdColumn(table.path, roles.item, self.rejects))
+        self.ids = (
+            IdColumn(table.path, roles.user, self.rejects, self.forms.user),
+            IdColumn(table.path, roles.item, self.rejects, self.forms.item),
+        )
 
     def take(self, frame: pl.DataFrame, table: Table, roles: Roles, number: int, split: str | None) -> None:
         path = table.path
@@ -112,6 +119,9 @@ class _Reader:
             self.context.append(frame.select(roles.context))
 
     def finish(self) -> EventTable:
+        strange = np.arange(self.items.known, len(self.items.strings()), dtype=np.int32)
+        if self.items.known and len(strange):  # bad rows, which were skipped
+            self._refuse_strangers(np.concatenate([*map(np.unique, self.parts["item"]), strange]))
         if not sum(map(len, self.parts["user"])):
             where = ", ".join(str(table.path) for _, table in self.source.events)
             if not self.rows and self.rejects.count == self.rejected:
@@ -180,10 +190,19 @@ class _Reader:
         unknown = item >= self.items.known
         if not unknown.any():
             return frame, item
+        if not self.rejects.skip:
+            self._refuse_strangers(item)
         frame = frame.with_columns(pl.Series("__unknown__", unknown))
         reason = "an item that the items file does not have"
         frame = self.rejects.split_off(frame, pl.col("__unknown__"), path, column, reason).drop("__unknown__")
         return frame, item[~unknown]
+
+    def _refuse_strangers(self, item: Int32s) -> None:
+        """Refuses an items file that is not of these events; `item` holds codes of theirs."""
+        if self.source.items is not None:
+            ids, events = self.items.strings(), self.source.events[0][1].path
+            listed, used = ids[: self.items.known], ids.gather(np.unique(item))
+            refuse_strangers("item", listed, self.source.items.path, used, events)
 
 
 def _shape(roles: Roles) -> tuple[Any, ...]:

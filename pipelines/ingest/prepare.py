@@ -13,6 +13,7 @@ from pipelines.dataset.column_lines import column_lines
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import MANIFEST, DatasetManifest, Kind, SourceInfo, SplitInfo, digest_files
 from pipelines.ingest.columns.attributes import read_attributes
+from pipelines.ingest.columns.ids import IdForm, IdForms, refuse_strangers
 from pipelines.ingest.columns.lists import refuse_unknown_lists
 from pipelines.ingest.events import read_events
 from pipelines.ingest.filters import narrow, refuse_single_events
@@ -64,9 +65,12 @@ def run(
 
 
 def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) -> DatasetManifest:
-    items, item_columns = _attributes(source.items, "item", config, rejects)
-    users, user_columns = _attributes(source.users, "user", config, rejects)
-    table = read_events(source, config, None if items is None else items["item_id"], rejects)
+    forms = IdForms()
+    items, item_columns = _attributes(source.items, "item", config, rejects, forms.item)
+    users, user_columns = _attributes(source.users, "user", config, rejects, forms.user)
+    table = read_events(source, config, None if items is None else items["item_id"], rejects, forms)
+    if source.users is not None and users is not None:
+        refuse_strangers("user", users["user_id"], source.users.path, table.user_ids, table.paths[0])
     refuse_unknown_lists(config.lists, {**item_columns, **user_columns, **table.context_kinds})
     narrow(table, config)
     kind = resolve(table, config)
@@ -113,12 +117,12 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
 
 
 def _attributes(
-    table: Table | None, side: str, config: DataConfig, rejects: Rejects
+    table: Table | None, side: str, config: DataConfig, rejects: Rejects, form: IdForm
 ) -> tuple[pl.DataFrame | None, dict[str, Kind]]:
     if table is None:
         return None, {}
     column = id_column(table.path, table.columns, side, getattr(config.columns, side))
-    return read_attributes(table, column, f"{side}_id", rejects)
+    return read_attributes(table, column, f"{side}_id", rejects, form)
 
 
 def _names(source: Source) -> tuple[str, ...]:

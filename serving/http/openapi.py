@@ -243,4 +243,8 @@ def _feature_schema(spec: FeatureSpec) -> dict[str, Any]:
         value = {"type": "array", "items": value}
         if spec.kind not in HISTORY_KINDS:
             value["maxItems"] = spec.length
-    return {"anyOf": [value, {"type": "null"}], "description": f"{spec.kind}; null counts as missing"}
+    values, meaning = [value, {"type": "null"}], spec.kind
+    if spec.kind in GREATEST:
+        values.insert(1, {"type": "string", "format": "date-time"})
+        meaning = f"{spec.kind} in the time zone {spec.time_zone or 'UTC'}, or a time, which is read there"
+    return {"anyOf": values, "description": f"{meaning}; null counts as missing"}
