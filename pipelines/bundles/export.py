@@ -19,6 +19,7 @@ from pipelines.bundles.popular_segments import popular_segments
 from pipelines.bundles.prior import BundlePrior
 from pipelines.console import progress
 from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.feature_lookup import build_tables
 from pipelines.dataset.heldout import seen, seen_times
 from pipelines.dataset.lists import select_lists
@@ -136,6 +137,7 @@ def load_run(run: Path) -> Trained:
             f"{dataset.path}: fingerprint {dataset.manifest.fingerprint[:12]}, but {run} was trained on "
             f"{summary['dataset'][:12]}; the data set was prepared again since"
         )
+    refuse_changes(dataset)
     config = load_config(run / "config.toml")
     learnt = load_features(run)
     model = TwoTower(learnt.query, learnt.candidate, config)
