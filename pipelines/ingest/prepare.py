@@ -13,6 +13,7 @@ from pipelines.dataset.column_lines import column_lines
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import MANIFEST, DatasetManifest, Kind, SourceInfo, SplitInfo, digest_files
 from pipelines.ingest.columns.attributes import read_attributes
+from pipelines.ingest.columns.event_table import renumber
 from pipelines.ingest.columns.ids import IdForm, IdForms, refuse_strangers
 from pipelines.ingest.columns.lists import refuse_unknown_lists
 from pipelines.ingest.events import read_events
@@ -68,7 +69,7 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
     forms = IdForms()
     items, item_columns = _attributes(source.items, "item", config, rejects, forms.item)
     users, user_columns = _attributes(source.users, "user", config, rejects, forms.user)
-    table = read_events(source, config, None if items is None else items["item_id"], rejects, forms)
+    table = read_events(source, config, None if items is None else items["item_id"], rejects, forms, staging.parent)
     if source.users is not None and users is not None:
         refuse_strangers("user", users["user_id"], source.users.path, table.user_ids, table.paths[0])
     refuse_unknown_lists(config.lists, {**item_columns, **user_columns, **table.context_kinds})
@@ -82,9 +83,9 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
 
     train = split.label == TRAIN
     item_rows, number = number_entities(table.item, train, table.item_ids, items, "item_id")
-    table.item = number[table.item]
+    renumber(table.item, number)
     user_rows, number = number_entities(table.user, train, table.user_ids, users, "user_id")
-    table.user = number[table.user]
+    renumber(table.user, number)
     del train, number
     staging.mkdir()
     item_rows.write_parquet(staging / "items.parquet")

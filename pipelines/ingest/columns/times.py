@@ -4,17 +4,16 @@ Numbers of different magnitudes (seconds beside milliseconds, say) are rejected:
 written as numbers (20240131) are read as dates.
 """
 
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from pipelines.errors import DataError
+from pipelines.ingest.columns.spool import Spool
 from pipelines.ingest.formats.rejects import Rejects
+from towers.data.events import Int64s
 
 UNITS = ("s", "ms", "us", "ns")
 # Below 1e11 a number is read as seconds (until the year 5138), below 1e14 as milliseconds, and so on.
@@ -128,12 +127,13 @@ class TimeColumn:
         self.unit = "us"
         return frame.with_columns(_in_zone(moment, self.zone).to_physical())
 
-    def finish(self, parts: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+    def finish(self, times: Spool) -> Int64s:
         """Returns all times as int64; if some have fractions, in a finer unit, which `unit` then names."""
-        if all(np.issubdtype(part.dtype, np.integer) for part in parts):
-            return np.concatenate([part.astype(np.int64, copy=False) for part in parts])
-        self.unit, scale = FINER[self.unit or "s"]
-        return np.concatenate([np.rint(part * scale).astype(np.int64) for part in parts])
+        scale = None
+        if any(dtype.kind == "f" for dtype in times.dtypes):
+            self.unit, scale = FINER[self.unit or "s"]
+        whole: Int64s = times.joined(np.int64, scale)
+        return whole
 
 
 def _is_date(text: str) -> bool:
