@@ -132,7 +132,8 @@ class _SplitFiles:
             return np.zeros(0, np.int64)
         low, high = (int(events.user[place]) for place in places[[0, -1]])
         offsets = self._offsets[low : high + 2]
-        return offsets[0] + history_ends(offsets - offsets[0], events.time[places])
+        ends: Int64s = offsets[0] + history_ends(offsets - offsets[0], events.time[places])
+        return ends
 
     def write_context(self, events: EventTable) -> None:
         """Writes the events' own columns, if there are any."""
