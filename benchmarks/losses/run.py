@@ -17,7 +17,7 @@ from pipelines.dataset.heldout import heldout
 from pipelines.dataset.lists import select_lists
 from pipelines.dataset.vocabulary import load_features
 from pipelines.training.check import check_recipe
-from pipelines.training.stage import run_stage
+from pipelines.training.stage import Stage, run_stage
 from towers.config.recipe import Config, parse_config
 from towers.data.feature_tables import FeatureTables
 from towers.evaluation import metrics
@@ -48,7 +48,7 @@ def train_and_measure(recipe: dict[str, Any], data: Dataset, work: Path) -> dict
     with tempfile.TemporaryDirectory(dir=work) as folder:
         directory = Path(folder) / "run"
         # Without validation: the last epoch's weights, the same budget for all.
-        stage = run_stage("run", config, data, ("train",), directory, Path(folder), validated=False)
+        stage = run_stage(config, data, Stage("run", ("train",), validated=False), directory, Path(folder))
         figures = measured(config, data, directory)
     # Hundreds of models come and go in one process.
     tf.keras.backend.clear_session()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,13 @@ MOST_BYTES = 4_000_000_000
 FORMATS = ("parquet", "csv", "jsonl")
 
 
-def main(work: Path, events: int) -> int:
+def main(work: Path, events: int, formats: Sequence[str] = FORMATS, name: str = "prepare") -> int:
     world = work / "world"
     sizes = {"users": USERS * events // EVENTS, "items": max(1_000, ITEMS * events // EVENTS), "events": events}
     options = [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
     timed("synth", "--out", str(world), *options)
     runs = {}
-    for kind in FORMATS:
+    for kind in formats:
         source = world if kind == "parquet" else rewritten(world, work / kind, kind)
         out = work / f"dataset-{kind}"
         runs[kind] = timed("prepare", "--events", str(source), "--out", str(out))
@@ -38,7 +39,7 @@ def main(work: Path, events: int) -> int:
         runs[kind]["events"] = manifest["events"]
         runs[kind]["events_per_s"] = round(sum(manifest["events"].values()) / runs[kind]["seconds"])
     claims = {f"{kind}: at most {MOST_BYTES / 1e9:g} GB": run["peak_bytes"] <= MOST_BYTES for kind, run in runs.items()}
-    print(write(__file__, "prepare", {"claims": claims, "sizes": sizes, "formats": runs}))
+    print(write(__file__, name, {"claims": claims, "sizes": sizes, "formats": runs}))
     for kind, run in runs.items():
         print(f"{kind:8} {run['seconds']:6.1f} s {run['peak_bytes'] / 1e9:5.2f} GB {run['events_per_s']:>10,} events/s")
     return 0 if all(claims.values()) else 1

@@ -20,6 +20,7 @@ from pipelines.bundles.prior import BundlePrior
 from pipelines.bundles.profiles import profiles
 from pipelines.console import progress
 from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.feature_lookup import build_tables
 from pipelines.dataset.heldout import seen, seen_times
 from pipelines.dataset.lists import select_lists
@@ -34,7 +35,7 @@ from towers.config.sections import PriorConfig
 from towers.data.events import Floats, Int32s, Int64s
 from towers.data.feature_tables import FeatureTables
 from towers.evaluation.validation import embed_all, informed
-from towers.features.encoder import FeatureSpec
+from towers.features.encoder import CLOCK_VALUES, FeatureSpec
 from towers.model.graphs import connect_graphs
 from towers.model.prior import deviation
 from towers.model.two_tower import TwoTower, save_tower
@@ -138,6 +139,7 @@ def load_run(run: Path) -> Trained:
             f"{dataset.path}: fingerprint {dataset.manifest.fingerprint[:12]}, but {run} was trained on "
             f"{summary['dataset'][:12]}; the data set was prepared again since"
         )
+    refuse_changes(dataset)
     config = load_config(run / "config.toml")
     learnt = load_features(run)
     model = TwoTower(learnt.query, learnt.candidate, config)
@@ -171,14 +173,17 @@ def _attributes(dataset: Dataset) -> pl.DataFrame:
     return dataset.items.drop("train_count", *vectors)
 
 
-def request_feature(spec: FeatureSpec) -> RequestFeature:
-    """Describes a feature as requests and the bundle's manifest do."""
-    return RequestFeature(name=spec.name, kind=spec.config.kind, dtype=spec.dtype.name, length=spec.length)
+def request_feature(spec: FeatureSpec, time_zone: str = "UTC") -> RequestFeature:
+    """Describes a feature as requests and the bundle's manifest do; `time_zone` is that of the data set."""
+    zone = time_zone if spec.config.kind in CLOCK_VALUES and time_zone != "UTC" else None
+    return RequestFeature(
+        name=spec.name, kind=spec.config.kind, dtype=spec.dtype.name, length=spec.length, time_zone=zone
+    )
 
 
-def _query_inputs(spec: FeatureSpec) -> list[RequestFeature]:
+def _query_inputs(spec: FeatureSpec, time_zone: str) -> list[RequestFeature]:
     """Describes a query feature as requests do: neighbours and sequences arrive as a history of items."""
-    feature = request_feature(spec)
+    feature = request_feature(spec, time_zone)
     if feature.kind in ("neighbours", "sequence"):
         feature = feature.model_copy(update={"kind": "history"})
     if spec.times is None:
@@ -189,7 +194,8 @@ def _query_inputs(spec: FeatureSpec) -> list[RequestFeature]:
 def _query_features(trained: Trained) -> list[RequestFeature]:
     """Returns what a request may send. With task = "similarity" it sends an item, so the id is not a user's."""
     if trained.config.task == "retrieval":
-        return [each for encoder in trained.model.query_tower.encoders for each in _query_inputs(encoder.spec)]
+        zone, encoders = trained.dataset.manifest.config.time_zone, trained.model.query_tower.encoders
+        return [each for encoder in encoders for each in _query_inputs(encoder.spec, zone)]
     features = [request_feature(encoder.spec) for encoder in trained.model.candidate_tower.encoders]
     return [each.model_copy(update={"kind": "item"}) if each.kind == "id" else each for each in features]
 

@@ -14,6 +14,7 @@ from pipelines.bundles.prior import BundlePrior
 from pipelines.console import say
 from pipelines.dataset.popularity import TICKS_PER_S, Counting, Doubles, item_counts
 from pipelines.errors import DataError
+from pipelines.ingest.columns.ids import IdForms
 from pipelines.ingest.events import read_events
 from pipelines.ingest.filters import narrow
 from pipelines.ingest.formats.rejects import Rejects
@@ -85,7 +86,7 @@ def _counted(bundle: Bundle, path: Path, format: str, counting: Counting) -> _Co
     raw = bundle.manifest.lineage.get("config", {}).get("data", {})
     config = parse_config({"data": raw}, origin=f"{bundle.path}: lineage").data
     rejects = Rejects(hint="mend the file, or leave the rows out")
-    table = read_events(open_source(path, None, None, format, config, skip=False), config, None, rejects)
+    table = read_events(open_source(path, None, None, format, config, skip=False), config, None, rejects, IdForms())
     # Repeated pairs are treated as in training; minimum counts do not apply here.
     narrow(table, config.model_copy(update={"min_user_events": 1, "min_item_events": 1}))
     if table.time is None or table.time_unit not in TICKS_PER_S:

@@ -57,16 +57,6 @@ def sum_of_offsets(parts: Sequence[Events]) -> Int64s:
     return total
 
 
-def write_events(directory: Path, events: Events) -> None:
-    """Writes the existing arrays of a split."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, dtype in DTYPES.items():
-        values = getattr(events, name)
-        if values is not None:
-            with ArrayWriter(directory / f"{name}.npy", values.shape, dtype) as file:
-                file.append(values)
-
-
 def map_events(directory: Path) -> Events:
     """Memory-maps the arrays of a split; missing ones are None."""
     files = {name: directory / f"{name}.npy" for name in DTYPES}
@@ -97,11 +87,15 @@ class ArrayWriter:
         for begin in range(0, len(raw), PIECE_BYTES):
             self._file.write(raw[begin : begin + PIECE_BYTES])
 
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
     def __enter__(self) -> "ArrayWriter":
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._file.close()
+        self.close()
 
 
 def new_array(path: Path, shape: tuple[int, ...], dtype: Any) -> Any:

@@ -73,7 +73,8 @@ def build_tables(model: TwoTower, dataset: Dataset, context: Context | None, wor
         else:
             column = "item_id" if feature.kind == "id" else column_of(name, feature)
             found["items"][name] = looked_up(encoder, dataset.items[column])
-    return FeatureTables(**found, ticks_per_second=TICKS_PER_S.get(manifest.time_unit or "s", 1))
+    ticks = TICKS_PER_S.get(manifest.time_unit or "s", 1)
+    return FeatureTables(**found, ticks_per_second=ticks, time_zone=manifest.config.time_zone)
 
 
 def ids_as_rows(encoder: FeatureEncoder, ids: pl.Series) -> NDArray[np.int32]:

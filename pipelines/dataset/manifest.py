@@ -85,13 +85,18 @@ class DatasetManifest(_Model):
 
 def digest_files(directory: Path) -> tuple[dict[str, FileInfo], str]:
     """Returns size and SHA-256 of every file below `directory` except the manifest, and one digest over all of them."""
-    files = {}
-    for path in sorted(directory.rglob("*")):
-        if path.is_file() and path.name != MANIFEST:
-            with path.open("rb") as handle:
-                digest = hashlib.file_digest(handle, "sha256").hexdigest()
-            files[path.relative_to(directory).as_posix()] = FileInfo(bytes=path.stat().st_size, sha256=digest)
+    files = {
+        path.relative_to(directory).as_posix(): FileInfo(bytes=path.stat().st_size, sha256=digest_of(path))
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.name != MANIFEST
+    }
     together = hashlib.sha256()
     for name, info in files.items():
         together.update(f"{name} {info.sha256}\n".encode())
     return files, together.hexdigest()
+
+
+def digest_of(path: Path) -> str:
+    """Returns the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from pipelines.console import say
 from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.heldout import HeldOut, heldout, seen
 from pipelines.errors import DataError
 from pipelines.evaluation import examples, figures, similarity_report
@@ -82,6 +83,7 @@ def run(
     refuse_existing(out, overwrite=overwrite, marker="report.json")
     opened, data = Bundle.open(bundle), Dataset.open(dataset)
     _refuse_strangers(opened, data, dataset)
+    refuse_changes(data)
     if similarity_report.is_similarity(opened):
         return similarity_report.run(opened, data, out, _provenance(opened, data), ks=ks, overwrite=overwrite)
     held = heldout(data, "test")

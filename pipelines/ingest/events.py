@@ -1,22 +1,23 @@
 """Reads all events of a source in one pass as compact arrays: ids as codes, times as integers.
 
-Values take 4 to 8 bytes and each id is stored once, so 20 million events need a few hundred megabytes.
+Values take 4 to 8 bytes and each id is stored once, so 100 million events take 2 to 3 gigabytes.
 """
 
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from pipelines.console import progress
 from pipelines.dataset.arrays import SPLITS
 from pipelines.errors import DataError
 from pipelines.ingest.columns.event_columns import ContextColumns
 from pipelines.ingest.columns.event_table import Codes, EventTable
-from pipelines.ingest.columns.ids import IdColumn
+from pipelines.ingest.columns.ids import IdColumn, IdForms, refuse_strangers
+from pipelines.ingest.columns.spool import Spool
 from pipelines.ingest.columns.times import TimeColumn
 from pipelines.ingest.formats.column_names import Roles, event_roles
 from pipelines.ingest.formats.rejects import ROW, Rejects
@@ -25,10 +26,24 @@ from pipelines.ingest.formats.table import Table
 from towers.config.sections import DataConfig
 from towers.data.events import Int32s
 
-Array = NDArray[Any]
+DTYPES: Mapping[str, type[np.generic]] = {
+    "user": np.int32,
+    "item": np.int32,
+    "row": np.uint32,
+    "file": np.uint16,
+    "weight": np.float32,
+    "split": np.uint8,
+}
 
 
-def read_events(source: Source, config: DataConfig, items: pl.Series | None, rejects: Rejects) -> EventTable:
+def read_events(
+    source: Source,
+    config: DataConfig,
+    items: pl.Series | None,
+    rejects: Rejects,
+    forms: IdForms,
+    folder: Path | None = None,
+) -> EventTable:
     """Reads all events once.
 
     Args:
@@ -36,11 +51,14 @@ def read_events(source: Source, config: DataConfig, items: pl.Series | None, rej
         config: the mapping, and which types and weights to keep.
         items: the ids of the items file, or None; an event with any other item is a bad row.
         rejects: receives bad rows.
+        forms: how the data set's files write ids.
+        folder: gets the columns while they are read, in nameless files; None takes that of temporary files.
 
     Raises:
-        DataError: bad rows that are not skipped, a missing column, or no event left.
+        DataError: bad rows that are not skipped, a missing column, ids of another form than in another file, or no
+            event left.
     """
-    reader = _Reader(source, config, Codes(items), rejects)
+    reader = _Reader(source, config, Codes(items), rejects, forms, folder)
     rows = [table.rows for _, table in source.events]
     total = None if None in rows else sum(row for row in rows if row)
     with progress("read events", total=total, unit="rows") as advance:
@@ -54,11 +72,13 @@ def read_events(source: Source, config: DataConfig, items: pl.Series | None, rej
 
 
 class _Reader:
-    def __init__(self, source: Source, config: DataConfig, items: Codes, rejects: Rejects) -> None:
-        self.source, self.config, self.rejects = source, config, rejects
+    def __init__(
+        self, source: Source, config: DataConfig, items: Codes, rejects: Rejects, forms: IdForms, folder: Path | None
+    ) -> None:
+        self.source, self.config, self.rejects, self.forms = source, config, rejects, forms
         self.users, self.items = Codes(), items
-        self.times = TimeColumn(config.time_unit, rejects)
-        self.parts: defaultdict[str, list[Array]] = defaultdict(list)
+        self.times = TimeColumn(config.time_unit, config.time_zone, rejects)
+        self.parts: defaultdict[str, Spool] = defaultdict(lambda: Spool(folder))
         self.context = ContextColumns(source.events[0][1], rejects)
         self.dropped: dict[str, int] = {}
         self.types: set[str] = set()
@@ -79,7 +99,10 @@ class _Reader:
         if self.roles is not None and _shape(self.roles) != _shape(roles):
             raise DataError(f"{table.path}: other columns than in {self.source.events[0][1].path.name}")
         self.roles = self.roles or roles
-        self.ids = (IdColumn(table.path, roles.user, self.rejects), IdColumn(table.path, roles.item, self.rejects))
+        self.ids = (
+            IdColumn(table.path, roles.user, self.rejects, self.forms.user),
+            IdColumn(table.path, roles.item, self.rejects, self.forms.item),
+        )
 
     def take(self, frame: pl.DataFrame, table: Table, roles: Roles, number: int, split: str | None) -> None:
         path = table.path
@@ -112,7 +135,10 @@ class _Reader:
             self.context.append(frame.select(roles.context))
 
     def finish(self) -> EventTable:
-        if not sum(map(len, self.parts["user"])):
+        strange = np.arange(self.items.known, len(self.items.strings()), dtype=np.int32)
+        if self.items.known and len(strange):  # bad rows, which were skipped
+            self._refuse_strangers(np.concatenate([*map(np.unique, self.parts["item"]), strange]))
+        if not len(self.parts["user"]):
             where = ", ".join(str(table.path) for _, table in self.source.events)
             if not self.rows and self.rejects.count == self.rejected:
                 raise DataError(f"{where}: there are no rows")
@@ -120,18 +146,18 @@ class _Reader:
             raise DataError(f"{where}: no event left to use{kinds}")
         time = self.times.finish(self.parts.pop("time")) if "time" in self.parts else None
         unit = self.times.unit
-        user, item, row = self._joined("user"), self._joined("item"), self._joined("row")
+        user, item, row = (self._joined(name) for name in ("user", "item", "row"))
         if time is None and (self.source.format == "pairs" or self.config.ordered):
             time, unit = np.arange(len(user), dtype=np.int64), "order"
         events = EventTable(
             user=user,
             item=item,
             row=row,
-            file=self._joined("file") if "file" in self.parts else None,
+            file=self._joined("file"),
             time=time,
             time_unit=unit,
-            weight=self._joined("weight") if "weight" in self.parts else None,
-            split=self._joined("split") if "split" in self.parts else None,
+            weight=self._joined("weight"),
+            split=self._joined("split"),
             context=self.context.joined(),
             context_kinds={},
             user_ids=self.users.strings(),
@@ -143,7 +169,7 @@ class _Reader:
         return events
 
     def _joined(self, name: str) -> Any:
-        return np.concatenate(self.parts.pop(name))
+        return self.parts.pop(name).joined(DTYPES[name]) if name in self.parts else None
 
     def _wanted_types(self, frame: pl.DataFrame, roles: Roles) -> pl.DataFrame:
         if not self.config.event_types or roles.type is None:
@@ -180,10 +206,19 @@ class _Reader:
         unknown = item >= self.items.known
         if not unknown.any():
             return frame, item
+        if not self.rejects.skip:
+            self._refuse_strangers(item)
         frame = frame.with_columns(pl.Series("__unknown__", unknown))
         reason = "an item that the items file does not have"
         frame = self.rejects.split_off(frame, pl.col("__unknown__"), path, column, reason).drop("__unknown__")
         return frame, item[~unknown]
+
+    def _refuse_strangers(self, item: Int32s) -> None:
+        """Refuses an items file that is not of these events; `item` holds codes of theirs."""
+        if self.source.items is not None:
+            ids, events = self.items.strings(), self.source.events[0][1].path
+            listed, used = ids[: self.items.known], ids.gather(np.unique(item))
+            refuse_strangers("item", listed, self.source.items.path, used, events)
 
 
 def _shape(roles: Roles) -> tuple[Any, ...]:

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from pipelines.dataset.arrays import SPLITS
 from pipelines.errors import DataError
-from pipelines.ingest.columns.event_table import EventTable
+from pipelines.ingest.columns.event_table import EventTable, among, counts_of, user_ranges
 from pipelines.ingest.formats.rejects import Rejects
 from towers.config.sections import DataConfig
 
@@ -28,8 +28,8 @@ def drop_rare(events: EventTable, min_user: int, min_item: int) -> None:
         DataError: no event is left.
     """
     while min_user > 1 or min_item > 1:
-        enough = np.bincount(events.user)[events.user] >= min_user
-        enough &= np.bincount(events.item)[events.item] >= min_item
+        enough = among(events.user, counts_of(events.user, len(events.user_ids)) >= min_user)
+        enough &= among(events.item, counts_of(events.item, len(events.item_ids)) >= min_item)
         if enough.all():
             return
         events.keep(enough, "min_counts")
@@ -45,7 +45,7 @@ def refuse_single_events(events: EventTable, config: DataConfig, column: str, re
     Raises:
         DataError: there is such a user and bad rows are not skipped, or no event is left.
     """
-    single = np.bincount(events.user)[events.user] == 1
+    single = among(events.user, counts_of(events.user, len(events.user_ids)) == 1)
     if not single.any():
         return
     reason = "the only event of its user, where leave_last_out needs two (data.min_user_events = 2 drops such users)"
@@ -57,13 +57,14 @@ def refuse_single_events(events: EventTable, config: DataConfig, column: str, re
 
 def _one_of_each_pair(events: EventTable, *, last: bool) -> NDArray[np.bool_]:
     """[E] True for the earliest (or latest) event of each user-item pair, within each split if splits are given."""
-    pair = events.user.astype(np.int64) * len(events.item_ids) + events.item
-    if events.split is not None:
-        pair = pair * len(SPLITS) + events.split
-    by_time = np.arange(len(events)) if events.time is None else np.argsort(events.time, kind="stable")
-    order = by_time[np.argsort(pair[by_time], kind="stable")]
-    pair = pair[order]
-    repeated = pair[1:] == pair[:-1]
     keep = np.ones(len(events), bool)
-    keep[order[:-1][repeated] if last else order[1:][repeated]] = False
+    for places in user_ranges(events.user, len(events.user_ids)):
+        pair = events.user[places].astype(np.int64) * len(events.item_ids) + events.item[places]
+        if events.split is not None:
+            pair = pair * len(SPLITS) + events.split[places]
+        by_time = slice(None) if events.time is None else np.argsort(events.time[places], kind="stable")
+        places, pair = places[by_time], pair[by_time]
+        order = np.argsort(pair, kind="stable")
+        repeated = pair[order][1:] == pair[order][:-1]
+        keep[places[order[:-1][repeated] if last else order[1:][repeated]]] = False
     return keep

@@ -13,6 +13,8 @@ from pipelines.dataset.column_lines import column_lines
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import MANIFEST, DatasetManifest, Kind, SourceInfo, SplitInfo, digest_files
 from pipelines.ingest.columns.attributes import read_attributes
+from pipelines.ingest.columns.event_table import renumber
+from pipelines.ingest.columns.ids import IdForm, IdForms, refuse_strangers
 from pipelines.ingest.columns.lists import refuse_unknown_columns
 from pipelines.ingest.events import read_events
 from pipelines.ingest.filters import narrow, refuse_single_events
@@ -65,9 +67,12 @@ def run(
 
 
 def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) -> DatasetManifest:
-    items, item_columns = _attributes(source.items, "item", config, rejects)
-    users, user_columns = _attributes(source.users, "user", config, rejects)
-    table = read_events(source, config, None if items is None else items["item_id"], rejects)
+    forms = IdForms()
+    items, item_columns = _attributes(source.items, "item", config, rejects, forms.item)
+    users, user_columns = _attributes(source.users, "user", config, rejects, forms.user)
+    table = read_events(source, config, None if items is None else items["item_id"], rejects, forms, staging.parent)
+    if source.users is not None and users is not None:
+        refuse_strangers("user", users["user_id"], source.users.path, table.user_ids, table.paths[0])
     refuse_unknown_columns(config, {**item_columns, **user_columns, **table.context_kinds})
     narrow(table, config)
     kind = resolve(table, config)
@@ -81,9 +86,9 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
 
     train = split.label == TRAIN
     item_rows, number = number_entities(table.item, train, table.item_ids, items, "item_id")
-    table.item = number[table.item]
+    renumber(table.item, number)
     user_rows, number = number_entities(table.user, train, table.user_ids, users, "user_id")
-    table.user = number[table.user]
+    renumber(table.user, number)
     del train, number
     staging.mkdir()
     item_rows.write_parquet(staging / "items.parquet")
@@ -116,12 +121,12 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
 
 
 def _attributes(
-    table: Table | None, side: str, config: DataConfig, rejects: Rejects
+    table: Table | None, side: str, config: DataConfig, rejects: Rejects, form: IdForm
 ) -> tuple[pl.DataFrame | None, dict[str, Kind]]:
     if table is None:
         return None, {}
     column = id_column(table.path, table.columns, side, getattr(config.columns, side))
-    return read_attributes(table, column, f"{side}_id", rejects)
+    return read_attributes(table, column, f"{side}_id", rejects, form)
 
 
 def _names(source: Source) -> tuple[str, ...]:

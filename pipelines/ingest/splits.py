@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 
 from pipelines.dataset.manifest import SplitKind
 from pipelines.errors import DataError
-from pipelines.ingest.columns.event_table import EventTable
+from pipelines.ingest.columns.event_table import EventTable, user_ranges
 from towers.config.sections import DataConfig
+from towers.data.blocks import blocks
 from towers.data.events import Int64s
 
 TRAIN, VALID, TEST = 0, 1, 2
+RANK_BITS = 16
 
 
 @dataclass(frozen=True)
@@ -103,9 +105,7 @@ def _global_time(events: EventTable, config: DataConfig) -> Split:
     held_out = [round(total * (config.valid_share + config.test_share)), round(total * config.test_share)]
     ends = [total - count for count in held_out]
     later = int(events.time.max()) + 1
-    inner = [end for end in set(ends) if end < total]
-    ordered = np.partition(events.time, inner) if inner else events.time
-    valid_from, test_from = (int(ordered[end]) if end < total else later for end in ends)
+    valid_from, test_from = (_at_rank(events.time, end) if end < total else later for end in ends)
     # Simultaneous events stay together: a cut-off among them moves to the first.
     label = np.zeros(total, np.uint8)
     label[events.time >= valid_from] = VALID
@@ -117,18 +117,39 @@ def _global_time(events: EventTable, config: DataConfig) -> Split:
     return Split("global_time", label, timed=True, boundaries={"valid": valid_from, "test": test_from})
 
 
+def _at_rank(time: Int64s, rank: int) -> int:
+    """Returns the value at a place of the ascending order: counts by the leading bits, then sorts those that tie."""
+    low = int(time.min())
+    shift = np.uint64(max(0, (int(time.max()) - low).bit_length() - RANK_BITS))
+
+    def leading_bits(block: slice) -> Int64s:
+        # Unsigned, because the widest difference of two times is beyond int64.
+        return ((time[block] - low).view(np.uint64) >> shift).astype(np.int64)
+
+    counts = np.zeros(1 << RANK_BITS, np.int64)
+    for block in blocks(time):
+        counts += np.bincount(leading_bits(block), minlength=len(counts))
+    ends = np.cumsum(counts)
+    leading = int(np.searchsorted(ends, rank, side="right"))
+    rank -= int(ends[leading] - counts[leading])
+    tied = np.concatenate([time[block][leading_bits(block) == leading] for block in blocks(time)])
+    return int(np.partition(tied, rank)[rank])
+
+
 def _leave_last_out(events: EventTable, config: DataConfig) -> NDArray[np.uint8]:
     assert events.time is not None
-    order = np.lexsort((events.time, events.user))
-    counts = np.bincount(events.user)
-    ends = np.cumsum(counts)
     label = np.zeros(len(events), np.uint8)
-    if config.test_share > 0:
-        label[order[ends[counts >= 2] - 1]] = TEST
-    if config.valid_share > 0:
-        # Users with two events keep one to train on; without a test the last one validates.
-        needed, back = (3, 2) if config.test_share > 0 else (2, 1)
-        label[order[ends[counts >= needed] - back]] = VALID
+    # Users with two events keep one to train on; without a test the last one validates.
+    needed, back = (3, 2) if config.test_share > 0 else (2, 1)
+    for places in user_ranges(events.user, len(events.user_ids)):
+        user = events.user[places]
+        order = np.lexsort((events.time[places], user))
+        ends = np.flatnonzero(np.diff(user[order], append=-1)) + 1
+        counts = np.diff(ends, prepend=0)
+        if config.test_share > 0:
+            label[places[order[ends[counts >= 2] - 1]]] = TEST
+        if config.valid_share > 0:
+            label[places[order[ends[counts >= needed] - back]]] = VALID
     return label
 
 

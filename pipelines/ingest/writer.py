@@ -3,6 +3,7 @@
 `dataset.json` is written elsewhere.
 """
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipelines.console import progress
-from pipelines.dataset.arrays import CONTEXT, SPLITS, history_ends, new_array, offsets_of, write_events
+from pipelines.dataset.arrays import CONTEXT, DTYPES, SPLITS, ArrayWriter, history_ends, new_array
 from pipelines.errors import DataError
-from pipelines.ingest.columns.event_table import EventTable
+from pipelines.ingest.columns.event_table import EventTable, counts_of, user_ranges
 from pipelines.ingest.splits import TRAIN, Split
-from towers.data.events import Events, Int32s
+from towers.data.events import Int32s, Int64s
 
 COPY_ROWS = 1 << 18
 
@@ -39,8 +40,8 @@ def number_entities(
         {
             name: ids.alias(name),
             "code": pl.int_range(size, dtype=pl.Int32, eager=True),
-            "train_count": np.bincount(codes[train], minlength=size).astype(np.uint32),
-            "used": np.bincount(codes, minlength=size) > 0,
+            "train_count": counts_of(codes, size, train).astype(np.uint32),
+            "used": counts_of(codes, size) > 0,
         }
     )
     if attributes is None:
@@ -65,32 +66,81 @@ def write_splits(directory: Path, events: EventTable, split: Split, users: int) 
     Returns:
         The number of events of each split.
     """
-    counts = {}
-    with progress("sort and write", total=len(events), unit="events") as advance:
-        for number, name in enumerate(SPLITS):
-            places = np.flatnonzero(split.label == number)
-            keys: tuple[NDArray[np.generic], ...] = (events.user[places],)
-            if split.timed and events.time is not None:
-                keys = (events.time[places], *keys)
-            places = places[np.lexsort(keys)]
-            counts[name] = len(places)
-            _write_split(directory / name, events, places, users, timed=split.timed, train=number == TRAIN)
-            advance(len(places), note=name)
-    return counts
+    timed = split.timed and events.time is not None
+    sizes = [counts_of(events.user, users, split.label == number) for number in range(len(SPLITS))]
+    with ExitStack() as opened, progress("sort and write", total=len(events), unit="events") as advance:
+        files = [
+            opened.enter_context(_SplitFiles(directory / name, counts, events, timed, train=name == SPLITS[TRAIN]))
+            for name, counts in zip(SPLITS, sizes, strict=True)
+        ]
+        for places in user_ranges(events.user, users):
+            for number, file in enumerate(files):
+                file.append(events, places[split.label[places] == number])
+            advance(len(places))
+    for file in files:
+        file.write_context(events)
+    return {name: file.size for name, file in zip(SPLITS, files, strict=True)}
 
 
-def _write_split(
-    directory: Path, events: EventTable, places: NDArray[np.int64], users: int, *, timed: bool, train: bool
-) -> None:
-    user = events.user[places]
-    offsets = offsets_of(user, users)
-    time = events.time[places] if timed and events.time is not None else None
-    ends = history_ends(offsets, time) if train and time is not None else None
-    weight = None if events.weight is None else events.weight[places]
-    write_events(directory, Events(user, events.item[places], offsets, time, ends, weight))
-    if events.context is not None:
-        texts = pl.selectors.categorical().cast(pl.String)
-        events.context[places].lazy().with_columns(texts).sink_parquet(directory / CONTEXT)
+class _SplitFiles:
+    """The files of one split, written range by range of users.
+
+    Args:
+        directory: the split's folder.
+        counts: [users] events of each user.
+        events: all events.
+        timed: sort each user's events by time, and keep the times.
+        train: also write where histories end, if timed.
+    """
+
+    def __init__(self, directory: Path, counts: Int64s, events: EventTable, timed: bool, *, train: bool) -> None:
+        self.directory, self.size, self.timed = directory, int(counts.sum()), timed
+        self._offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        self._order: list[NDArray[np.uint32]] = []
+        directory.mkdir()
+        there = {"user": True, "item": True, "time": timed, "history_end": timed and train}
+        there["weight"] = events.weight is not None
+        self._files = {
+            name: ArrayWriter(directory / f"{name}.npy", (self.size,), DTYPES[name]) for name in there if there[name]
+        }
+        with ArrayWriter(directory / "offsets.npy", self._offsets.shape, np.int64) as file:
+            file.append(self._offsets)
+
+    def __enter__(self) -> "_SplitFiles":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def append(self, events: EventTable, places: Int64s) -> None:
+        """Sorts and writes the events at `places`, all of consecutive users that follow those before."""
+        keys: tuple[NDArray[np.generic], ...] = (events.user[places],)
+        if self.timed and events.time is not None:
+            keys = (events.time[places], *keys)
+        places = places[np.lexsort(keys)]
+        for name, file in self._files.items():
+            if name == "history_end":
+                file.append(self._history_ends(events, places))
+            else:
+                file.append(getattr(events, name)[places])
+        if events.context is not None:
+            self._order.append(places.astype(np.uint32))
+
+    def _history_ends(self, events: EventTable, places: Int64s) -> Int64s:
+        if not len(places) or events.time is None:
+            return np.zeros(0, np.int64)
+        low, high = (int(events.user[place]) for place in places[[0, -1]])
+        offsets = self._offsets[low : high + 2]
+        ends: Int64s = offsets[0] + history_ends(offsets - offsets[0], events.time[places])
+        return ends
+
+    def write_context(self, events: EventTable) -> None:
+        """Writes the events' own columns, if there are any."""
+        if events.context is not None:
+            texts = pl.selectors.categorical().cast(pl.String)
+            frame = events.context[np.concatenate(self._order)].lazy().with_columns(texts)
+            frame.sink_parquet(self.directory / CONTEXT)
 
 
 def write_truth(directory: Path, source: Path, ids: dict[str, tuple[pl.Series, pl.DataFrame | None]]) -> None:

@@ -3,9 +3,11 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pipelines.dataset.column_lines import column_lines
 from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.heldout import heldout_users
 from pipelines.dataset.leaks import refuse_leaks
 from pipelines.dataset.popularity import has_windows
@@ -23,21 +25,32 @@ PREPARED = tuple(key for key in DataConfig.model_fields if key not in ("split", 
 
 
 def run(config: Config, dataset: Path | None = None) -> Config:
-    """Checks a recipe, and that a data set is intact, free of leaks and able to feed it.
+    """Checks a recipe, and that a data set is intact, free of leaks and able to feed it up to the first step.
 
     Returns:
         The recipe, with its features spelt out if a data set was given.
 
     Raises:
-        ConfigError: the recipe is wrong, or does not fit the data set.
-        DataError: the data set is damaged or leaks.
+        ConfigError: the recipe is wrong, does not fit the data set, or makes a step that cannot run.
+        DataError: the data set is changed or leaks, or leaves nothing to train on.
     """
     if dataset is None:
         return config
     data = Dataset.open(dataset)
+    refuse_changes(data)
     resolved = check_recipe(config, data)
     refuse_leaks(data)
+    _start(resolved, data)
     return resolved
+
+
+def _start(config: Config, data: Dataset) -> None:
+    """Builds every stage of a training as `towers train` does, so whatever it refuses before a step is found here."""
+    from pipelines.training.stage import build_trainer, stages  # loads TensorFlow, which a recipe alone does not need
+
+    for stage in stages(config, data):
+        with TemporaryDirectory() as folder:
+            build_trainer(config, data, stage, Path(folder), Path(folder))
 
 
 def describe(config: Config, dataset: Path | None = None) -> str:

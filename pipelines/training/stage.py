@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -47,19 +47,33 @@ CHECKPOINTS, FINAL = "checkpoints", "final"
 VALIDATION = "validation.parquet"  # the metric of each held-out user
 
 
-def run_stage(
-    name: str, config: Config, data: Dataset, splits: tuple[str, ...], directory: Path, work: Path, *, validated: bool
-) -> dict[str, Any]:
+class Stage(NamedTuple):
+    """One training of a run: its name, the splits that train in time order, whether validation chooses the epoch."""
+
+    name: str
+    splits: tuple[str, ...]
+    validated: bool
+
+
+def stages(config: Config, data: Dataset) -> list[Stage]:
+    """Returns the stages of a resolved recipe: with `data.refit` one that chooses the epochs, and one on all events."""
+    refit = Stage("refit", ("train", "valid"), validated=False)
+    if config.data.refit and not config.train.choose_epoch:
+        return [refit]
+    validated = config.train.choose_epoch and data.manifest.events["valid"] > 0
+    first = Stage("train", ("train",), validated)
+    return [first, refit] if config.data.refit else [first]
+
+
+def run_stage(config: Config, data: Dataset, stage: Stage, directory: Path, work: Path) -> dict[str, Any]:
     """Trains one model to the end, resuming where an earlier process stopped.
 
     Args:
-        name: shown by the progress bar.
         config: a resolved recipe; `train.epochs` is an upper bound with validation, exact without.
         data: the data set.
-        splits: the splits whose events train, in time order.
+        stage: its splits train.
         directory: gets the vocabulary, checkpoints/final and stage.json; the last marks the stage as done.
         work: gets the files that are not part of a stage's result.
-        validated: choose the epoch on the validation split.
 
     Returns:
         The content of stage.json.
@@ -67,7 +81,7 @@ def run_stage(
     marker = directory / "stage.json"
     if not marker.exists():
         directory.mkdir(exist_ok=True)
-        result = _train(name, config, data, splits, directory, work, validated=validated)
+        result = _train(config, data, stage, directory, work)
         with staged(marker) as half:
             half.write_text(json.dumps(result, allow_nan=False), encoding="utf-8")
     # After the marker, and again on every resume: a kill in between loses neither the training nor the clean-up.
@@ -79,15 +93,10 @@ def run_stage(
     return done
 
 
-def _train(
-    name: str, config: Config, data: Dataset, splits: tuple[str, ...], directory: Path, work: Path, *, validated: bool
-) -> dict[str, Any]:
+def _train(config: Config, data: Dataset, stage: Stage, directory: Path, work: Path) -> dict[str, Any]:
     """Trains to the end and writes the final weights; see `run_stage`."""
-    training = build_training(config, data, splits, directory, work, validated=validated)
-    summary = _fit(
-        name,
-        Trainer(training.task, training.batches, config.optimizer, config.train, directory, training.validation),
-    )
+    training, trainer = build_trainer(config, data, stage, directory, work)
+    summary = _fit(stage.name, trainer)
     if isinstance(training.validation, Validation) and training.users is not None:
         values = training.validation.values(training.task.towers)
         frame = pl.DataFrame({"user": training.users, config.train.metric: values})
@@ -95,7 +104,7 @@ def _train(
     tf.train.Checkpoint(model=training.task.towers).write(str(directory / CHECKPOINTS / FINAL))
     flush_to_disk(directory / CHECKPOINTS)
     return {
-        "stage": name,
+        "stage": stage.name,
         "examples": training.examples,
         "batch_size": config.train.batch_size,
         "norm_exponent": round(float(training.task.towers.candidate_tower.norm_exponent), 6),
@@ -113,6 +122,13 @@ def _prior(config: Config, data: Dataset, training: Training) -> dict[str, Any] 
     else:
         return None
     return chosen.model_dump()
+
+
+def build_trainer(config: Config, data: Dataset, stage: Stage, directory: Path, work: Path) -> tuple[Training, Trainer]:
+    """Builds all that a stage has before its first step, for `towers train` and `check` alike; see `run_stage`."""
+    training = build_training(config, data, stage.splits, directory, work, validated=stage.validated)
+    trainer = Trainer(training.task, training.batches, config.optimizer, config.train, directory, training.validation)
+    return training, trainer
 
 
 def build_training(

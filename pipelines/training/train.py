@@ -18,13 +18,14 @@ import tomli_w
 
 from pipelines.console import say
 from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.leaks import refuse_leaks
 from pipelines.errors import DataError
 from pipelines.lock import exclusive
 from pipelines.rankers.verdict import validation_verdict
 from pipelines.training.check import check_recipe
 from pipelines.training.similar_pairs import pairs_digest
-from pipelines.training.stage import VALIDATION, run_stage
+from pipelines.training.stage import VALIDATION, run_stage, stages
 from serving.files.disk_full import telling_full_disk
 from serving.files.staging import publish, refuse_existing, remove, staged
 from towers.config.look_ahead import look_ahead
@@ -57,6 +58,7 @@ def run(config: Config, dataset: Path, out: Path, *, resume: bool = True, overwr
     """
     refuse_existing(out, overwrite=overwrite, marker=SUMMARY)
     data = Dataset.open(dataset)
+    refuse_changes(data)
     config = check_recipe(config, data)
     refuse_leaks(data)
     work = out.absolute().parent / f".{out.name}.unfinished"
@@ -132,13 +134,11 @@ def _open_work(work: Path, out: Path, config: Config, data: Dataset, *, resume: 
 
 def _train_stages(config: Config, data: Dataset, work: Path) -> list[dict[str, Any]]:
     """Trains on the training events; with `data.refit` again on training + validation, for the chosen epochs."""
-    if config.data.refit and not config.train.choose_epoch:
-        return [run_stage("refit", config, data, ("train", "valid"), work, work, validated=False)]
-    if not config.data.refit:
-        validated = config.train.choose_epoch and data.manifest.events["valid"] > 0
-        return [run_stage("train", config, data, ("train",), work, work, validated=validated)]
+    *choosing, last = stages(config, data)
+    if not choosing:
+        return [run_stage(config, data, last, work, work)]
     choose = work / CHOOSE
-    chosen = run_stage("train", config, data, ("train",), choose, work, validated=True)
+    chosen = run_stage(config, data, choosing[0], choose, work)
     if (choose / "tensorboard").exists():
         (choose / "tensorboard").replace(work / "tensorboard_choose")
     best = config.model_copy(update={"train": config.train.model_copy(update={"epochs": chosen["best_epoch"]})})
@@ -148,7 +148,7 @@ def _train_stages(config: Config, data: Dataset, work: Path) -> list[dict[str, A
     if config.model.prior == "validation":
         given = "off" if chosen["prior"] is None else PriorConfig(**chosen["prior"])
         best = best.model_copy(update={"model": best.model.model_copy(update={"prior": given})})
-    return [chosen, run_stage("refit", best, data, ("train", "valid"), work, work, validated=False)]
+    return [chosen, run_stage(best, data, last, work, work)]
 
 
 def _say_summary(summary: dict[str, Any], out: Path) -> None:

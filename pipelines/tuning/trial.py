@@ -19,7 +19,7 @@ import tensorflow as tf
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.popularity import Counting
 from pipelines.training.prior import DECIMALS, prior_config
-from pipelines.training.stage import build_training
+from pipelines.training.stage import Stage, build_trainer
 from pipelines.tuning.budget import Clock
 from serving.files.staging import staged
 from towers.config.recipe import Config
@@ -30,6 +30,7 @@ End = Literal[
     "share", "converged", "pruned", "refused", "diverged", "too slow", "too large", "failed", "budget", "cut off"
 ]
 
+TRIAL = Stage("trial", ("train",), validated=True)
 MEASURED_STEPS = 20  # steps before an epoch's time is predicted
 MEASURED_S = 1.0
 OVERRUN = 1.05  # an epoch is still trained if it ends within this multiple of the share
@@ -148,10 +149,7 @@ def train(config: Config, data: Dataset, directory: Path, share: Share) -> Run:
     end: End = "converged"
     reason = ""
     try:
-        training = build_training(config, data, ("train",), directory, directory, validated=True)
-        trainer = Trainer(
-            training.task, training.batches, config.optimizer, config.train, directory, training.validation
-        )
+        training, trainer = build_trainer(config, data, TRIAL, directory, directory)
         history.counting = training.counting
         history.restore(trainer)
         _fit(trainer, history, share)

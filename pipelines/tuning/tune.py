@@ -16,6 +16,7 @@ import polars as pl
 
 from pipelines.console import say
 from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.heldout import heldout_users
 from pipelines.dataset.leaks import refuse_leaks
 from pipelines.errors import DataError
@@ -84,6 +85,7 @@ def run(
     asked = SearchGoal(metric or given, seed, trials, 60.0 * train_minutes)
     parse_config({"train": {"metric": asked.metric, "seed": seed}}, origin="--metric, --seed")
     space = Search.check(data, fixed)
+    refuse_changes(data)
     refuse_leaks(data)
     if not (data.manifest.events["valid"] and len(heldout_users(data, "valid"))):
         raise DataError(f"{dataset}: it has no validation targets, so settings cannot be compared")

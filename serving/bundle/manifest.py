@@ -9,6 +9,7 @@ import json
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -35,6 +36,14 @@ def _inside(path: str) -> str:
     return path
 
 
+def _known_zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"this machine's time zone database has no {name!r}; install tzdata") from None
+    return name
+
+
 RelativePath = Annotated[str, AfterValidator(_inside)]
 
 
@@ -53,12 +62,14 @@ class FeatureSpec(_Record):
         dtype: the tensor's type. A missing value is "" (string), NaN (float32) or -1 (int64).
         length: None for a scalar per example, a tensor [B]; otherwise a list per example, a tensor [B, L] with
             L <= length, padded at the end with missing values; with kind "vector" L = length, or all missing.
+        time_zone: of an "hour" or a "weekday", the IANA name of the zone in which it reads a time; None is UTC.
     """
 
     name: str = Field(min_length=1)
     kind: str
     dtype: Literal["string", "float32", "int64"]
     length: int | None = Field(None, ge=1)
+    time_zone: Annotated[str, AfterValidator(_known_zone)] | None = None
 
 
 class IndexInfo(_Record):

@@ -5,7 +5,10 @@ An invalid value is a `RequestError` that names the field. No TensorFlow here.
 
 import math
 from collections.abc import Mapping, Sequence
+from datetime import MAXYEAR, MINYEAR, UTC, datetime
+from functools import partial
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,7 +89,8 @@ def to_columns(
         dtype: Any = object if spec.dtype == "string" else spec.dtype
         missing = MISSING[spec.dtype]
         if spec.length is None:
-            filled = [missing if value is None else _raw(value) for value in values]
+            raw = partial(_on_clock, spec) if spec.kind in GREATEST else _raw
+            filled = [missing if value is None else raw(value) for value in values]
             columns[spec.name] = np.array(filled, dtype)
             continue
         lists = [[] if value is None else list(value)[-spec.length :] for value in values]
@@ -111,12 +115,32 @@ def _check_value(spec: FeatureSpec, name: str, value: Any) -> None:
         # JSON has one number type: 5.0 is an integer.
         right = _is_number(value) and bool(0 <= value <= greatest) and value == int(value)
         expected = f"a whole number from 0 to {greatest}"
+        if spec.kind in GREATEST and isinstance(value, str):
+            right = _is_moment(value)
+            expected += ", or a time with its zone, such as '2026-01-31T18:30:00Z'"
     if not right:
         raise _wrong(name, f"must be {expected}, got {shown(value)}")
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def _is_moment(text: str) -> bool:
+    """Whether a text is an ISO-8601 time with its zone, and not at an end of the calendar, where zones have no room."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return moment.tzinfo is not None and MINYEAR < moment.year < MAXYEAR
+
+
+def _on_clock(spec: FeatureSpec, value: Any) -> Any:
+    """The hour or weekday of a checked value: the number itself, or a time read in the feature's zone."""
+    if not isinstance(value, str):
+        return value
+    local = datetime.fromisoformat(value).astimezone(UTC if spec.time_zone is None else ZoneInfo(spec.time_zone))
+    return local.hour if spec.kind == "hour" else local.weekday()
 
 
 def _raw(value: Any) -> Any:

@@ -251,4 +251,8 @@ def _feature_schema(spec: FeatureSpec) -> dict[str, Any]:
         if spec.kind == "vector":
             value["minItems"] = spec.length
             missing.append({"type": "array", "maxItems": 0})
-    return {"anyOf": [value, *missing], "description": f"{spec.kind}; null counts as missing"}
+    values, meaning = [value, *missing], spec.kind
+    if spec.kind in GREATEST:
+        values.insert(1, {"type": "string", "format": "date-time"})
+        meaning = f"{spec.kind} in the time zone {spec.time_zone or 'UTC'}, or a time, which is read there"
+    return {"anyOf": values, "description": f"{meaning}; null counts as missing"}

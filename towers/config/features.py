@@ -147,7 +147,7 @@ class SequenceFeature(_Feature):
 
 
 class ClockFeature(_Feature):
-    """Hour of the day or day of the week (UTC, Monday = 0) of the event; a request sends it as an integer."""
+    """Hour of the day or day of the week (Monday = 0) of the event, in `data.time_zone`."""
 
     kind: Literal["hour", "weekday"]
 

@@ -1,6 +1,8 @@
 """The base of every section of a recipe. No TensorFlow here, so that reading a recipe is quick."""
 
+import difflib
 from typing import Annotated
+from zoneinfo import available_timezones
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -8,6 +10,19 @@ Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def known_zone(name: str) -> str:
+    """Returns the name of a time zone.
+
+    Raises:
+        ValueError: this machine's IANA database has no such zone; names the nearest.
+    """
+    if name == "UTC" or name in (zones := available_timezones()):
+        return name
+    near = difflib.get_close_matches(name, zones, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"must be the IANA name of a time zone, such as 'Europe/Paris'; got {name!r}{hint}")
 
 
 class Section(BaseModel):

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from towers.config.section import Count, NonNegative, Positive, Section, Share
+from towers.config.section import Count, NonNegative, Positive, Section, Share, known_zone
 
 DEFAULT_TEMPERATURE = 0.2
 
@@ -28,6 +28,9 @@ class DataConfig(Section):
     event_types: tuple[str, ...] = Field((), description="keep only these event types; empty keeps all")
     min_weight: float | None = Field(None, description="keep only events of at least this weight (a rating, say)")
     time_unit: Literal["auto", "s", "ms", "us", "ns"] = "auto"
+    time_zone: Annotated[str, AfterValidator(known_zone)] = Field(
+        "UTC", description="IANA name; of hours and weekdays, and of times that name no zone themselves"
+    )
     duplicates: Literal["keep", "first", "last"] = Field("first", description="which of a pair's events stays")
     min_user_events: Count = 1
     min_item_events: Count = 1

@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towers.data.bags import MISSING, distinct_bag
+from towers.data.clocks import clock_rows
 from towers.data.events import Events, Int32s, Int64s
 from towers.data.packing import UNKNOWN_GAP, gap_buckets, packed
 
 Array = NDArray[Any]
-SECONDS_PER_HOUR, HOURS_PER_DAY, DAYS_PER_WEEK = 3600, 24, 7
-EPOCH_WEEKDAY = 3  # 1970-01-01 was a Thursday, Monday = 0
 
 
 @dataclass(frozen=True)
@@ -62,6 +61,7 @@ class FeatureTables:
         sequences: by feature; not among the features of examples, because `towers.data.sequence_examples` makes those
             for a whole batch.
         ticks_per_second: unit of the events' times.
+        time_zone: IANA name of the time zone of the clocks.
     """
 
     users: Mapping[str, Array]
@@ -75,6 +75,7 @@ class FeatureTables:
     companions: Mapping[str, Int32s] = field(default_factory=dict)
     sequences: Mapping[str, SequenceTable] = field(default_factory=dict)
     ticks_per_second: int = 1
+    time_zone: str = "UTC"
 
     def of_examples(self, events: Events, example: Int64s, positives: int = 1) -> dict[str, Array]:
         """Query features of training events `example` [B], each as it was before its event.
@@ -87,7 +88,7 @@ class FeatureTables:
         features |= {name: table[example] for name, table in self.context.items()}
         for name, kind in self.clocks.items():
             seconds = events.time[example] // self.ticks_per_second if events.time is not None else None
-            features[name] = clock_rows(kind, seconds, len(example))
+            features[name] = clock_rows(kind, seconds, len(example), self.time_zone)
         for name, history in self.histories.items():
             features[name] = example_histories(events, example, history, positives)
         for name, graph in self.neighbours.items():
@@ -190,13 +191,3 @@ def example_histories(events: Events, example: Int64s, history: HistoryTable, po
     for target in events.item.take(targets).T:
         other &= items != target[:, None]
     return np.where(other, history.rows.take(items), np.int32(MISSING))
-
-
-def clock_rows(kind: str, seconds: Int64s | None, count: int) -> Int32s:
-    """Rows of an hour or weekday feature for event times in seconds since 1970 (UTC); MISSING without a time."""
-    if seconds is None:
-        return np.full(count, MISSING, np.int32)
-    hours = seconds // SECONDS_PER_HOUR
-    if kind == "hour":
-        return (1 + hours % HOURS_PER_DAY).astype(np.int32)
-    return (1 + (hours // HOURS_PER_DAY + EPOCH_WEEKDAY) % DAYS_PER_WEEK).astype(np.int32)

@@ -11,8 +11,9 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from towers.data.blocks import blocks
+from towers.data.clocks import clock_rows
 from towers.data.events import Events
-from towers.data.feature_tables import Array, FeatureTables, clock_rows
+from towers.data.feature_tables import Array, FeatureTables
 from towers.data.item_ranks import counted
 from towers.model.two_tower import TwoTower
 
@@ -46,21 +47,21 @@ def _read(tables: FeatureTables, events: Events) -> dict[str, dict[str, Iterable
     users = np.flatnonzero(np.diff(events.offsets))
     of_items = {**tables.histories, **tables.neighbours, **tables.sequences}
     query: dict[str, Iterable[Array]] = {name: [rows[users]] for name, rows in tables.users.items()}
-    query |= {name: _parts(rows) for name, rows in tables.context.items()}
+    query |= {name: _in_blocks(rows) for name, rows in tables.context.items()}
     query |= {name: [each.rows[items]] for name, each in of_items.items()}
-    query |= {name: _clock(kind, events, tables.ticks_per_second) for name, kind in tables.clocks.items()}
+    query |= {name: _clock(kind, events, tables) for name, kind in tables.clocks.items()}
     candidate: dict[str, Iterable[Array]] = {name: [rows[items]] for name, rows in tables.items.items()}
     candidate |= {name: [rows[users]] for name, rows in tables.audiences.items()}
     candidate |= {name: [rows[items]] for name, rows in tables.companions.items()}
     return {"query": query, "candidate": candidate}
 
 
-def _parts(rows: Array) -> Iterator[Array]:
+def _in_blocks(rows: Array) -> Iterator[Array]:
     for block in blocks(rows):
         yield rows[block]
 
 
-def _clock(kind: str, events: Events, ticks_per_second: int) -> Iterator[Array]:
+def _clock(kind: str, events: Events, tables: FeatureTables) -> Iterator[Array]:
     for block in blocks(events.item):
-        seconds = None if events.time is None else events.time[block] // ticks_per_second
-        yield clock_rows(kind, seconds, block.stop - block.start)
+        seconds = None if events.time is None else events.time[block] // tables.ticks_per_second
+        yield clock_rows(kind, seconds, block.stop - block.start, tables.time_zone)

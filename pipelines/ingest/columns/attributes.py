@@ -6,7 +6,7 @@ from pipelines.console import progress
 from pipelines.dataset.list_text import split_text
 from pipelines.dataset.manifest import Kind
 from pipelines.errors import DataError
-from pipelines.ingest.columns.ids import IdColumn
+from pipelines.ingest.columns.ids import IdColumn, IdForm
 from pipelines.ingest.columns.lists import kind_of_texts
 from pipelines.ingest.columns.numbers import numbers
 from pipelines.ingest.columns.vectors import Vectors
@@ -16,7 +16,9 @@ from pipelines.ingest.formats.table import Table
 RESERVED = ("user_id", "item_id", "train_count")
 
 
-def read_attributes(table: Table, column: str, name: str, rejects: Rejects) -> tuple[pl.DataFrame, dict[str, Kind]]:
+def read_attributes(
+    table: Table, column: str, name: str, rejects: Rejects, form: IdForm
+) -> tuple[pl.DataFrame, dict[str, Kind]]:
     """Reads an items or users file.
 
     Args:
@@ -24,6 +26,7 @@ def read_attributes(table: Table, column: str, name: str, rejects: Rejects) -> t
         column: its id column.
         name: the new name of the id column, ``item_id`` or ``user_id``.
         rejects: receives bad rows.
+        form: how the data set's files write these ids.
 
     Returns:
         The frame (`name` as String, then the attributes, rows in file order) and the kinds of the attributes.
@@ -34,7 +37,7 @@ def read_attributes(table: Table, column: str, name: str, rejects: Rejects) -> t
     attributes = [other for other in table.columns if other != column]
     if reserved := [other for other in attributes if other in RESERVED]:
         raise DataError(f"{table.path}: the column name {reserved[0]!r} is reserved; rename that column")
-    ids, vectors = IdColumn(table.path, column, rejects), Vectors(rejects)
+    ids, vectors = IdColumn(table.path, column, rejects, form), Vectors(rejects)
     parts = []
     with progress(f"read {table.path.name}", total=table.rows, unit="rows") as advance:
         for batch in table.read(rejects):

@@ -75,11 +75,12 @@ class ContextColumns:
         categories = self._texts.get(column)
         if categories is None and values.dtype != pl.Null:
             return kind_of(values.dtype)
-        texts = values.cast(pl.String)
-        kind, separator = kind_of_texts(texts if categories is None else categories.to_series(), self.table, column)
+        distinct = values.cast(pl.String) if categories is None else categories.to_series()
+        kind, separator = kind_of_texts(distinct, self.table, column)
         if kind == "list":
             events.context = events.context.with_columns(split_text(pl.col(column).cast(pl.String), separator))
         elif kind == "number":
+            texts = values.cast(pl.String)
             number = texts.str.strip_chars().cast(pl.Float64, strict=False)
             broken = texts.str.contains(NOT_A_NUMBER).fill_null(False) | (number.is_null() & texts.is_not_null())
             events.context = events.context.with_columns(number)

@@ -1,7 +1,10 @@
 """Holds all events as compact arrays in file order, and numbers their ids."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -9,7 +12,10 @@ from numpy.typing import NDArray
 
 from pipelines.dataset.manifest import Kind
 from pipelines.ingest.formats.rejects import Rejects
+from towers.data.blocks import blocks
 from towers.data.events import Floats, Int32s, Int64s
+
+RANGE_EVENTS = 1 << 22
 
 
 @dataclass
@@ -60,7 +66,7 @@ class EventTable:
             self.dropped[rule] = self.dropped.get(rule, 0) + gone
         for name in ("user", "item", "row", "file", "time", "weight", "split"):
             if (values := getattr(self, name)) is not None:
-                setattr(self, name, values[mask])
+                setattr(self, name, _compressed(values, mask))
         if self.context is not None:
             self.context = self.context.filter(pl.Series(mask))
 
@@ -74,6 +80,49 @@ class EventTable:
             chosen = places[files == number]
             rejects.add(self.paths[number], column, reason, pl.Series(self.row[chosen]), values[chosen])
         self.keep(~bad)
+
+
+def _compressed(values: NDArray[Any], mask: NDArray[np.bool_]) -> NDArray[Any]:
+    """The values where `mask` holds, moved to the front of `values`: a copy would double the memory."""
+    end = 0
+    for block in blocks(values):
+        part = values[block][mask[block]]
+        values[end : end + len(part)] = part
+        end += len(part)
+    return values[:end]
+
+
+def renumber(codes: Int32s, numbers: Int32s) -> None:
+    """Replaces each code [E] by its number."""
+    for block in blocks(codes):
+        codes[block] = numbers[codes[block]]
+
+
+def counts_of(codes: Int32s, size: int, chosen: NDArray[np.bool_] | None = None) -> Int64s:
+    """Counts the events of each code, [size]; only where `chosen` [E] holds."""
+    counts = np.zeros(size, np.int64)
+    for block in blocks(codes):
+        counts += np.bincount(codes[block] if chosen is None else codes[block][chosen[block]], minlength=size)
+    return counts
+
+
+def among(codes: Int32s, good: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """[E] whether the code of each event is among the good ones."""
+    found = np.empty(len(codes), bool)
+    for block in blocks(codes):
+        found[block] = good[codes[block]]
+    return found
+
+
+def user_ranges(user: Int32s, users: int) -> Iterator[Int64s]:
+    """Yields the places of the events of consecutive ranges of users, in the order of the table.
+
+    A range has about `RANGE_EVENTS` events, so that what sorts them takes little memory.
+    """
+    ends = np.cumsum(counts_of(user, users))
+    bounds = np.searchsorted(ends, np.arange(RANGE_EVENTS, len(user), RANGE_EVENTS)) + 1
+    for low, high in pairwise(np.unique(np.concatenate(([0], bounds, [users])))):
+        yield np.flatnonzero((user >= low) & (user < high))
 
 
 class Codes:

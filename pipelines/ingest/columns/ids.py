@@ -1,9 +1,10 @@
-"""Converts ids of any type to strings and rejects rows without a valid id.
+"""Converts ids of any type to strings, rejects rows without one, and refuses files whose ids do not fit together.
 
-Whole numbers in a float column lose their ".0". Text stays as it is, so a text column must not mix 1 and
-1.0, which would be different ids.
+Whole numbers in a float column lose their ".0". Text stays as it is, so no file of a data set may hold 1.0 where
+another holds 1: they would be different ids.
 """
 
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import polars as pl
@@ -13,20 +14,78 @@ from pipelines.ingest.formats.rejects import Rejects
 
 WHOLE = r"^-?[0-9]+$"
 POINT = r"^-?[0-9]+\.0+$"
+EITHER = r"^-?[0-9]+(\.0+)?$"
+ALMOST_NONE = 0.01  # a file of attributes that fits this share of the ids it could fit is not of these events
+
+
+class IdForm:
+    """How all files of a data set write whole numbers among the ids of one side: ``1`` or ``1.0``."""
+
+    def __init__(self) -> None:
+        self._first: tuple[str, str, Path] | None = None
+
+    def take(self, form: str, example: str, path: Path, column: str) -> None:
+        """Takes the form of a file.
+
+        Raises:
+            DataError: an earlier file has the other form; names both files and an id of each.
+        """
+        if self._first is None:
+            self._first = form, example, path
+        first, other, where = self._first
+        if form != first:
+            raise DataError(
+                f"{path}, column {column!r}: ids that differ only in form from those of {where}: {example!r} here, "
+                f"{other!r} there; write whole numbers alike in all files, best without a point"
+            )
+
+
+@dataclass
+class IdForms:
+    """The forms of both sides."""
+
+    user: IdForm = field(default_factory=IdForm)
+    item: IdForm = field(default_factory=IdForm)
+
+
+def refuse_strangers(what: str, listed: pl.Series, path: Path, used: pl.Series, events: Path) -> None:
+    """Refuses a users or items file that is not of these events.
+
+    Args:
+        what: ``user`` or ``item``.
+        listed: [N] distinct ids of the file at `path`.
+        path: the file.
+        used: [M] distinct ids of the events.
+        events: a file of events, for the message.
+
+    Raises:
+        DataError: at most `ALMOST_NONE` of the ids that could be in both are; quotes an id of each.
+    """
+    matches = listed.is_in(used.implode())
+    count = int(matches.sum())
+    if count > ALMOST_NONE * min(len(listed), len(used)):
+        return
+    strange = used.filter(~used.is_in(listed.implode()))
+    raise DataError(
+        f"{path}: {count:,} of its {len(listed):,} {what} ids are among the {len(used):,} of the events: "
+        f"{listed.filter(~matches)[0]!r} here, {strange[0]!r} in {events.name}; write the ids alike in both, or leave "
+        "the file out"
+    )
 
 
 class IdColumn:
     """Cleans one id column of one file, batch by batch."""
 
-    def __init__(self, path: Path, column: str, rejects: Rejects) -> None:
-        self.path, self.column, self.rejects = path, column, rejects
+    def __init__(self, path: Path, column: str, rejects: Rejects, form: IdForm) -> None:
+        self.path, self.column, self.rejects, self._all = path, column, rejects, form
         self._form: str | None = None
 
     def clean(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Converts the column to strings and rejects rows without a valid id.
 
         Raises:
-            DataError: a bad row that is not skipped, or a column type that cannot hold ids.
+            DataError: a bad row that is not skipped, a column type that cannot hold ids, or another form of whole
+                numbers than in an earlier file.
         """
         name = self.column
         dtype = frame.schema[name]
@@ -37,27 +96,34 @@ class IdColumn:
             exact = 2**24 if dtype == pl.Float32 else 2**53
             broken = (value.abs() > exact) | (value != value.floor())
             frame = self._drop(frame, broken, "an id must be a string or a whole number")
-            return frame.with_columns(value.cast(pl.Int64).cast(pl.String))
+            return self._whole(frame.with_columns(value.cast(pl.Int64).cast(pl.String)))
         if not (dtype.is_integer() or dtype in (pl.String, pl.Categorical, pl.Enum, pl.Null)):
             raise DataError(f"{self.path}, column {name!r}: wrong type: ids are strings or whole numbers, got {dtype}")
         frame = self._drop(frame, value.is_null(), "no id")
         frame = frame.with_columns(value.cast(pl.String))
         if dtype.is_integer():
-            return frame
+            return self._whole(frame)
         frame = self._drop(frame, value.str.strip_chars() == "", "an empty id")
         frame = self._drop(frame, value.str.contains(r"[\r\n]"), "an id with a line break")
         return self._one_form(frame)
 
+    def _whole(self, frame: pl.DataFrame) -> pl.DataFrame:
+        if self._form is None and frame.height:
+            self._take(frame[self.column][0])
+        return frame
+
+    def _take(self, example: str) -> None:
+        self._form = POINT if "." in example else WHOLE
+        self._all.take(self._form, example, self.path, self.column)
+
     def _one_form(self, frame: pl.DataFrame) -> pl.DataFrame:
         value = pl.col(self.column)
         # Most ids contain no point: this literal search spares most files the regular expression.
-        maybe = frame.filter(value.str.contains(".", literal=True)).select(value.str.contains(POINT).any()).item()
+        maybe = frame.select(value.str.contains(".", literal=True).any()).item()
         if self._form is None:
-            numeric = frame.filter(value.str.contains(WHOLE) | value.str.contains(POINT)) if maybe else None
-            if numeric is None:
-                self._form = WHOLE if frame.select(value.str.contains(WHOLE).any()).item() else None
-            else:
-                self._form = POINT if numeric.head(1).select(value.str.contains(POINT)).item() else WHOLE
+            first = frame.select(value.filter(value.str.contains(EITHER)).first()).item()
+            if first is not None:
+                self._take(first)
         other = POINT if self._form == WHOLE else WHOLE
         if self._form is None or (self._form == WHOLE and not maybe):
             return frame

@@ -1,22 +1,26 @@
 """Parses event times (numbers, ISO-8601 text, date columns) to integers of one unit, and rejects rows that fit none.
 
-Numbers of different magnitudes (seconds beside milliseconds, say) are rejected: they would silently sort wrongly.
+Numbers of different magnitudes (seconds beside milliseconds, say) are rejected: they would silently sort wrongly. Dates
+written as numbers (20240131) are read as dates.
 """
 
-from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from pipelines.errors import DataError
+from pipelines.ingest.columns.spool import Spool
 from pipelines.ingest.formats.rejects import Rejects
+from towers.data.events import Int64s
 
 UNITS = ("s", "ms", "us", "ns")
 # Below 1e11 a number is read as seconds (until the year 5138), below 1e14 as milliseconds, and so on.
 LIMITS = (1e11, 1e14, 1e17, 9e18)
+# Dates written as numbers, of the years 1900 to 2199, by their digits. As counts since 1970, 8 digits would be seconds
+# of that year, 12 milliseconds of 1976 to 1979, 14 milliseconds after 2500.
+CALENDAR = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 FINER = {"s": ("us", 1e6), "ms": ("us", 1e3), "us": ("ns", 1e3), "ns": ("ns", 1.0)}
 
 
@@ -25,14 +29,17 @@ class TimeColumn:
 
     Args:
         unit: ``data.time_unit``; "auto" infers it from the magnitude of the first row.
+        zone: ``data.time_zone``, of dates and times that name none.
         rejects: receives bad rows.
     """
 
-    def __init__(self, unit: str, rejects: Rejects) -> None:
-        self.rejects = rejects
+    def __init__(self, unit: str, zone: str, rejects: Rejects) -> None:
+        self.rejects, self.zone = rejects, zone
         self.stated = None if unit == "auto" else unit
         self.unit: str | None = None
         self._dates: bool | None = None
+        self._calendar: str | None = None
+        self._small = False
 
     def parse(self, frame: pl.DataFrame, path: Path, column: str) -> pl.DataFrame:
         """Converts the column to Int64, or Float64 if it has fractions, and rejects rows without a valid time.
@@ -50,7 +57,9 @@ class TimeColumn:
             frame = self._text(frame, path, column, dates=dates)
         elif dtype in (pl.Datetime, pl.Date):
             dates = True
-            frame = frame.with_columns(value.cast(pl.Datetime("us")).to_physical().cast(pl.Int64))
+            zoned = isinstance(dtype, pl.Datetime) and dtype.time_zone is not None
+            moment = value.cast(pl.Datetime("us"))
+            frame = frame.with_columns((moment if zoned else _in_zone(moment, self.zone)).to_physical())
         elif dtype.is_numeric():
             dates = False
         else:
@@ -65,7 +74,7 @@ class TimeColumn:
 
     def _text(self, frame: pl.DataFrame, path: Path, column: str, *, dates: bool) -> pl.DataFrame:
         value = pl.col(column)
-        parsed = _from_iso(value) if dates else value.str.strip_chars().cast(pl.Int64, strict=False)
+        parsed = _from_iso(value, self.zone) if dates else value.str.strip_chars().cast(pl.Int64, strict=False)
         frame = frame.with_columns(parsed.alias("__time__"))
         if frame["__time__"].null_count() and dates:
             wrong = "not an ISO-8601 date and time"
@@ -90,25 +99,41 @@ class TimeColumn:
         if frame.is_empty():
             return frame.with_columns(value.cast(pl.Int64, strict=False))
         if self.unit is None:
-            magnitude = frame.head(1).select(size).item()
-            self.unit = self.stated or UNITS[int(np.searchsorted(LIMITS[:3], magnitude, side="right"))]
-        place = UNITS.index(self.unit)
-        wrong = size >= LIMITS[place]
-        if self.stated is None and place > 0:
-            wrong = wrong | (size < LIMITS[place - 1])
-        told = "data.time_unit says" if self.stated else "the column began with"
-        reason = f"mixed time units: {told} {self.unit!r}, this magnitude is another (or set data.time_unit)"
+            first = frame.head(1).select(value.cast(pl.Float64)).item()
+            self._calendar = None if self.stated else _calendar(first)
+            self.unit = self.stated or UNITS[int(np.searchsorted(LIMITS[:3], abs(first), side="right"))]
+            self._small = abs(first) < _least(self.unit)
+        if self._calendar is not None:
+            return self._from_calendar(frame, path, column, self._calendar)
+        told = f"data.time_unit says {self.unit!r}" if self.stated else f"the column began with {self.unit!r}"
+        # A clock that counts from its own start may stay below all times since 1973, but not beside such times.
+        other = (size < _least(self.unit)) != self._small
+        wrong = (size >= LIMITS[UNITS.index(self.unit)]) | other
+        reason = f"mixed time units: {told}, this magnitude is another"
+        if self.stated is None:
+            reason += " (or set data.time_unit)"
         frame = self.rejects.split_off(frame, wrong, path, column, reason)
         if frame.schema[column].is_integer() or frame.select((value == value.floor()).all()).item():
             return frame.with_columns(value.cast(pl.Int64))
         return frame.with_columns(value.cast(pl.Float64))
 
-    def finish(self, parts: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+    def _from_calendar(self, frame: pl.DataFrame, path: Path, column: str, form: str) -> pl.DataFrame:
+        text = pl.col(column).cast(pl.Int64, strict=False).cast(pl.String)
+        digits = next(count for count, each in CALENDAR.items() if each == form)
+        moment = text.str.to_datetime(form, time_unit="us", strict=False)
+        wrong = moment.is_null() | (text.str.len_chars() != digits) | (pl.col(column) % 1 != 0)
+        reason = f"no date of {digits} digits, as the column began with (data.time_unit says that these are no dates)"
+        frame = self.rejects.split_off(frame, wrong, path, column, reason)
+        self.unit = "us"
+        return frame.with_columns(_in_zone(moment, self.zone).to_physical())
+
+    def finish(self, times: Spool) -> Int64s:
         """Returns all times as int64; if some have fractions, in a finer unit, which `unit` then names."""
-        if all(np.issubdtype(part.dtype, np.integer) for part in parts):
-            return np.concatenate([part.astype(np.int64, copy=False) for part in parts])
-        self.unit, scale = FINER[self.unit or "s"]
-        return np.concatenate([np.rint(part * scale).astype(np.int64) for part in parts])
+        scale = None
+        if any(dtype.kind == "f" for dtype in times.dtypes):
+            self.unit, scale = FINER[self.unit or "s"]
+        whole: Int64s = times.joined(np.int64, scale)
+        return whole
 
 
 def _is_date(text: str) -> bool:
@@ -119,11 +144,42 @@ def _is_date(text: str) -> bool:
     return False
 
 
-def _from_iso(value: pl.Expr) -> pl.Expr:
+def _least(unit: str) -> float:
+    """The size from which `LIMITS` reads a number as one of this unit."""
+    place = UNITS.index(unit)
+    return LIMITS[place - 1] if place else 0.0
+
+
+def _calendar(first: float) -> str | None:
+    """The form of a date written as a number, or None if it is none."""
+    text = str(int(first))
+    form = CALENDAR.get(len(text))
+    if form is None or first != int(first) or not "1900" <= text[:4] < "2200":
+        return None
+    try:
+        datetime.strptime(text, form)
+    except ValueError:
+        return None
+    return form
+
+
+def _in_zone(value: pl.Expr, zone: str) -> pl.Expr:
+    """Moments of local times without a zone: the first of two, and as much after a gap as they lie in it."""
+    later = (0, 1, 24)  # hours: clocks skip one in spring, and skipped a day where the date line moved
+    moments = [
+        (value + pl.duration(hours=h)).dt.replace_time_zone(zone, ambiguous="earliest", non_existent="null")
+        for h in later
+    ]
+    return value.dt.replace_time_zone(zone) if zone == "UTC" else pl.coalesce(moments).dt.convert_time_zone("UTC")
+
+
+def _from_iso(value: pl.Expr, zone: str) -> pl.Expr:
     text = value.str.strip_chars().str.replace(" ", "T", literal=True).str.replace(r"[Zz]$", "+00:00")
     text = text.str.replace(r"^(\d{4}-\d\d-\d\d)$", "${1}T00:00:00")
     text = text.str.replace(r"T(\d\d:\d\d)($|[+-])", "T${1}:00${2}")
-    # Times without a zone count as UTC.
+    local = text.str.contains(r"T[\d:.]+$")
     text = text.str.replace(r"(T[\d:.]+)$", "${1}+00:00")
     parsed = text.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%z", time_unit="us", time_zone="UTC", strict=False)
+    if zone != "UTC":
+        parsed = pl.when(local).then(_in_zone(parsed.dt.replace_time_zone(None), zone)).otherwise(parsed)
     return parsed.to_physical()

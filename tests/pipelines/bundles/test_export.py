@@ -3,9 +3,11 @@
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -251,7 +253,7 @@ def test_a_recipe_at_odds_with_the_data_set_is_refused(world: Path, sections: di
 
 
 def test_features_are_derived_where_the_recipe_has_none(world: Path) -> None:
-    resolved = check.run(Config(), world / "dataset").features
+    resolved = check.check_recipe(Config(), Dataset.open(world / "dataset")).features
     assert {name: f.kind for name, f in (resolved.query or {}).items()} == {
         "user_id": "id",
         "history": "history",
@@ -386,7 +388,7 @@ def test_derived_features_of_equal_names_are_told_apart(world: Path, tmp_path: P
     columns = Columns(user="uid", item="item_id")
     files = {"items": tmp_path / "items.parquet"}
     prepare.run(DataConfig(columns=columns), tmp_path / "events.parquet", tmp_path / "dataset", **files)
-    resolved = check.run(Config(), tmp_path / "dataset").features
+    resolved = check.check_recipe(Config(), Dataset.open(tmp_path / "dataset")).features
     query, candidate = resolved.query or {}, resolved.candidate or {}
     assert {name: (f.kind, f.column) for name, f in query.items()} == {
         "user_id": ("id", None),
@@ -446,6 +448,45 @@ def test_fresh_discards_unfinished_work(world: Path, tmp_path: Path) -> None:
         train.run(plain(), world / "dataset", tmp_path / "run")
     train.run(plain(), world / "dataset", tmp_path / "run", resume=False)
     assert (tmp_path / "run" / "summary.json").is_file()
+
+
+def test_clocks_are_read_in_the_time_zone_of_the_data_from_events_to_requests(tmp_path: Path) -> None:
+    """Every event is on a Monday at 00:30 UTC, which is 19:30 of Sunday in New York."""
+    monday, zone = int(datetime(2024, 1, 15, 0, 30, tzinfo=UTC).timestamp()), "America/New_York"
+    rows = [(f"u{u}", f"i{(u + n) % 9}", monday + 7 * 86_400 * n) for u in range(20) for n in range(6)]
+    pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row").write_csv(tmp_path / "events.csv")
+    clocks = {"query": {"hour": {"kind": "hour"}, "day": {"kind": "weekday"}}, "candidate": {"item_id": {"kind": "id"}}}
+    prepare.run(DataConfig(time_zone=zone), tmp_path / "events.csv", tmp_path / "dataset")
+    train.run(plain(features=clocks, data={"time_zone": zone}), tmp_path / "dataset", tmp_path / "run")
+    export.run(tmp_path / "run", tmp_path / "bundle")
+    assert {each.time_zone for each in Bundle.open(tmp_path / "bundle").manifest.query_features} == {zone}
+    recaller = open_recaller(tmp_path / "bundle")
+    # Rows that no event reads stay zero, and a query of them alone gets popular items.
+    told = {
+        name: {n for n in range(count) if recaller.recall(RecallQuery(features={name: n})).source == "features"}
+        for name, count in (("hour", 24), ("day", 7))
+    }
+    assert told == {"hour": {19}, "day": {6}}
+    # In June New York is an hour nearer to UTC.
+    for time, hour in (("2024-06-03T00:30:00Z", 20), ("2024-12-02T00:30:00Z", 19)):
+        by_time = recaller.recall(RecallQuery(features={"hour": time, "day": time}))
+        by_clock = recaller.recall(RecallQuery(features={"hour": hour, "day": 6}))
+        assert (by_time.ids, by_time.scores.tolist()) == (by_clock.ids, by_clock.scores.tolist())
+
+
+def test_a_recipe_of_another_time_zone_is_refused(world: Path) -> None:
+    with pytest.raises(ConfigError, match=r"data\.time_zone: the recipe says 'Asia/Tokyo', but .* prepared with 'UTC'"):
+        check.run(plain(data={"time_zone": "Asia/Tokyo"}), world / "dataset")
+
+
+def test_a_changed_data_set_is_refused(world: Path, exported: Path, tmp_path: Path) -> None:
+    for name in ("dataset", "run"):
+        shutil.copytree(world / name, tmp_path / name)
+    events = tmp_path / "dataset" / "valid" / "item.npy"
+    events.write_bytes(events.read_bytes()[:-4] + bytes(4))
+    with pytest.raises(DataError, match=r"valid/item.npy: changed since `towers prepare`"):
+        export.run(tmp_path / "run", tmp_path / "bundle")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dataset", "run"]
 
 
 def test_overwrite_replaces_only_its_like(world: Path, exported: Path) -> None:

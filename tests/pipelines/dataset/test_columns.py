@@ -103,7 +103,7 @@ def test_every_format_gives_the_same_kinds_values_and_features(made: Path, suffi
     times = data.events("train").time
     assert times is not None
     assert [list(found) for found in context["device"]] == [genres(int(t) - 1_700_000_000).split("|") for t in times]
-    resolved = check.run(Config(), made / f"out-{suffix}").features
+    resolved = check.check_recipe(Config(), data).features
     assert {name: each.kind for name, each in (resolved.query or {}).items()} == {
         "user_id": "id",
         "history": "history",
@@ -275,7 +275,7 @@ def test_lists_written_as_text_come_back_from_every_format(
 
 def derived(made: Path, *overrides: str) -> dict[str, Any]:
     (made / "empty.toml").touch()
-    resolved = check.run(load_config(made / "empty.toml", overrides), made / "out-csv").features
+    resolved = check.check_recipe(load_config(made / "empty.toml", overrides), Dataset.open(made / "out-csv")).features
     assert resolved.changes is None
     return {name: each.model_dump(exclude_unset=True) for name, each in (resolved.query or {}).items()}
 

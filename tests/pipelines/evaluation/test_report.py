@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -456,6 +457,15 @@ def test_a_bundle_of_other_data_is_refused(world: World, tmp_path: Path) -> None
     with pytest.raises(BundleError, match="'strange'"):
         report.run(renamed, world.dataset, tmp_path / "report")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "renamed"]
+
+
+def test_a_changed_data_set_is_refused(world: World, tmp_path: Path) -> None:
+    shutil.copytree(world.dataset, tmp_path / "dataset")
+    events = tmp_path / "dataset" / "test" / "item.npy"
+    events.write_bytes(events.read_bytes()[:-4] + bytes(4))
+    with pytest.raises(DataError, match=r"test/item.npy: changed since `towers prepare`"):
+        report.run(world.bundle(tmp_path / "bundle"), tmp_path / "dataset", tmp_path / "report")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "dataset"]
 
 
 def test_a_bundle_without_lineage_is_reported_with_a_warning(

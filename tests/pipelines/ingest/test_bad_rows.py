@@ -304,16 +304,6 @@ def test_a_user_with_one_event_is_refused_only_under_leave_last_out(tmp_path: Pa
     assert prepare.run(config, tmp_path / "e.csv", tmp_path / "out", overwrite=True).users == 3
 
 
-def test_a_stated_time_unit_refuses_larger_magnitudes_only(tmp_path: Path) -> None:
-    (tmp_path / "e.csv").write_text("user,item,time\nu1,a,5\nu2,b,1700000000000\n")
-    with pytest.raises(DataError, match="row 3, column 'time': mixed time units: the column began with 's'"):
-        prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out")
-    with pytest.raises(DataError, match=r"row 3, column 'time': mixed time units: data.time_unit says 's'"):
-        prepare.run(ALL_TRAIN.model_copy(update={"time_unit": "s"}), tmp_path / "e.csv", tmp_path / "out")
-    stated = ALL_TRAIN.model_copy(update={"time_unit": "ms"})
-    assert prepare.run(stated, tmp_path / "e.csv", tmp_path / "out").time_unit == "ms"
-
-
 def test_bad_rows_are_found_beyond_the_first_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipelines.ingest.formats.delimited.BATCH_ROWS", 10)
     lines = [f"u{n},i{n % 7},{1_700_000_000 + n},1" for n in range(95)]

@@ -8,7 +8,7 @@ import pytest
 from towers.data.bags import distinct_bag
 from towers.data.events import Events
 from towers.data.examples import Examples
-from towers.data.feature_tables import FeatureTables, HistoryTable, clock_rows, windows
+from towers.data.feature_tables import FeatureTables, HistoryTable, windows
 from towers.data.item_ranks import ItemRanks
 
 
@@ -47,13 +47,6 @@ def test_windows_outside_any_event_take_the_end_of_the_list() -> None:
     history = HistoryTable(np.arange(10, dtype=np.int32) + 1, 3)
     got = windows(np.array([0, 2, 2]), np.array([2, 2, 6]), np.array([9, 8, 1, 2, 3, 4], np.int32), history)
     assert got.tolist() == [[0, 10, 9], [0, 0, 0], [3, 4, 5]]
-
-
-@pytest.mark.parametrize(("kind", "wanted"), [("hour", [1, 24, 4]), ("weekday", [4, 4, 6])])
-def test_clock_features_read_utc(kind: str, wanted: list[int]) -> None:
-    # 1970-01-01 00:00 (a Thursday), the same day 23:59:59, and Saturday 1970-01-03 03:00; row 0 is "missing".
-    assert clock_rows(kind, np.array([0, 86_399, 2 * 86_400 + 3 * 3600]), 3).tolist() == wanted
-    assert clock_rows(kind, None, 2).tolist() == [0, 0]
 
 
 def test_batches_are_a_function_of_the_step() -> None:

@@ -1,0 +1,125 @@
+"""Ids are written alike in all files of a data set, and users and items files are those of the events."""
+
+import itertools
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.errors import DataError
+from pipelines.ingest import prepare
+from towers.config.sections import DataConfig
+
+ALL_TRAIN = DataConfig(valid_share=0, test_share=0)
+IDS = range(12)
+# Each writes the ids 0 to 11 in one form: as text without and with a point, as whole and as broken numbers.
+WHOLE, POINT, INTEGER, FLOAT = "1", "1.0", "Int64", "Float64"
+ALIKE = {WHOLE: WHOLE, POINT: POINT, INTEGER: WHOLE, FLOAT: WHOLE}
+
+
+def written(folder: Path, stem: str, column: str, form: str, **others: list[str]) -> Path:
+    """A file with the ids 0 to 11 in a form, and other columns."""
+    if form in (INTEGER, FLOAT):
+        path = folder / f"{stem}.parquet"
+        pl.DataFrame({column: list(IDS), **others}).with_columns(pl.col(column).cast(getattr(pl, form))).write_parquet(
+            path
+        )
+        return path
+    path = folder / f"{stem}.csv"
+    pl.DataFrame({column: [f"{n}{form[1:]}" for n in IDS], **others}).write_csv(path)
+    return path
+
+
+@pytest.mark.parametrize("column", ["user", "item"])
+@pytest.mark.parametrize(("first", "second"), itertools.product(ALIKE, repeat=2))
+def test_parts_of_the_events_write_ids_alike(tmp_path: Path, column: str, first: str, second: str) -> None:
+    if {first, second} & {INTEGER, FLOAT} and {first, second} & {WHOLE, POINT}:
+        return  # a folder holds one format; the files of attributes below mix them
+    other = "item" if column == "user" else "user"
+    (tmp_path / "events").mkdir()
+    for stem, form in (("a", first), ("b", second)):
+        written(tmp_path / "events", stem, column, form, **{other: [f"{stem}{n}" for n in IDS]})
+    if ALIKE[first] == ALIKE[second]:
+        manifest = prepare.run(ALL_TRAIN, tmp_path / "events", tmp_path / "out")
+        assert (manifest.users if column == "user" else manifest.items) == len(IDS)
+        return
+    told = f"b.csv, column '{column}': ids that differ only in form .*a.csv: '0{second[1:]}' here, '0{first[1:]}' there"
+    for on_bad_rows in ("error", "skip"):
+        with pytest.raises(DataError, match=told):
+            prepare.run(ALL_TRAIN, tmp_path / "events", tmp_path / "out", on_bad_rows=on_bad_rows)
+
+
+@pytest.mark.parametrize("side", ["user", "item"])
+@pytest.mark.parametrize(("events", "listed"), itertools.product(ALIKE, repeat=2))
+def test_users_and_items_files_write_ids_as_the_events_do(tmp_path: Path, side: str, events: str, listed: str) -> None:
+    other = "item" if side == "user" else "user"
+    path = written(tmp_path, "events", side, events, **{other: [f"x{n}" for n in IDS]})
+    table = written(tmp_path, f"{side}s", side, listed, colour=[f"c{n}" for n in IDS])
+    if ALIKE[events] != ALIKE[listed]:
+        with pytest.raises(DataError, match="ids that differ only in form"):
+            prepare.run(ALL_TRAIN, path, tmp_path / "out", **{f"{side}s": table}, on_bad_rows="skip")
+        return
+    prepare.run(ALL_TRAIN, path, tmp_path / "out", **{f"{side}s": table})
+    data = Dataset.open(tmp_path / "out")
+    frame = data.users if side == "user" else data.items
+    assert dict(zip(frame[f"{side}_id"], frame["colour"], strict=True)) == {
+        f"{n}{ALIKE[events][1:]}": f"c{n}" for n in IDS
+    }
+
+
+ID = st.sampled_from(["1", "2", "2.0", "1.00", "a", "x.0", "7"])
+
+
+@settings(max_examples=30, deadline=None)
+@given(parts=st.lists(st.lists(ID, min_size=1), min_size=1, max_size=3))
+def test_a_data_set_holds_one_form_of_whole_numbers(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[list[str]]
+) -> None:
+    folder = tmp_path_factory.mktemp("world")
+    (folder / "events").mkdir()
+    for number, ids in enumerate(parts):
+        pl.DataFrame({"user": ids, "item": ["i"] * len(ids)}).write_csv(folder / "events" / f"{number}.csv")
+    every = {each for ids in parts for each in ids}
+    if every & {"2.0", "1.00"} and every & {"1", "2", "7"}:
+        with pytest.raises(DataError, match="ids that differ only"):
+            prepare.run(ALL_TRAIN, folder / "events", folder / "out")
+        return
+    prepare.run(ALL_TRAIN, folder / "events", folder / "out")
+    assert set(Dataset.open(folder / "out").users["user_id"]) == every
+
+
+FORMS = {"case": ("U{}", "u{}"), "zeros": ("{:03}", "{}"), "prefix": ("user-{}", "{}")}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("side", ["user", "item"])
+@pytest.mark.parametrize("on_bad_rows", ["error", "skip"])
+def test_a_file_of_other_ids_than_the_events_is_refused_with_both_forms(
+    tmp_path: Path, form: str, side: str, on_bad_rows: str
+) -> None:
+    here, there = FORMS[form]
+    other = "item" if side == "user" else "user"
+    ids = range(200, 500)
+    pl.DataFrame({side: [there.format(n) for n in ids], other: ["x"] * len(ids)}).write_csv(tmp_path / "e.csv")
+    # Three of the 300 are in both: almost none.
+    listed = [(there if n < 203 else here).format(n) for n in ids]
+    if form == "zeros":
+        listed = [each if n < 203 else f"0{each}" for n, each in zip(ids, listed, strict=True)]
+    pl.DataFrame({side: listed, "colour": ["red"] * len(ids)}).write_csv(tmp_path / f"{side}s.csv")
+    told = (
+        rf"{side}s.csv: 3 of its 300 {side} ids are among the 300 .*'{listed[3]}' here, '{there.format(203)}' in e.csv"
+    )
+    files = {f"{side}s": tmp_path / f"{side}s.csv"}
+    with pytest.raises(DataError, match=told):
+        prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", **files, on_bad_rows=on_bad_rows)
+
+
+@pytest.mark.parametrize("listed", [range(200), range(1_000), range(98, 4_000)])
+def test_a_users_file_of_some_or_of_more_users_is_not_refused(tmp_path: Path, listed: range) -> None:
+    pl.DataFrame({"user": [f"u{n}" for n in range(100, 300)], "item": ["i"] * 200}).write_csv(tmp_path / "e.csv")
+    pl.DataFrame({"user": [f"u{n}" for n in listed], "age": [1] * len(listed)}).write_csv(tmp_path / "users.csv")
+    manifest = prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", users=tmp_path / "users.csv")
+    assert manifest.users == len({*listed, *range(100, 300)})

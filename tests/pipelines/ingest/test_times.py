@@ -1,0 +1,132 @@
+"""Times in one unit and one zone: mixed magnitudes, dates written as numbers, times that name no zone."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import polars as pl
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.errors import DataError
+from pipelines.ingest import prepare
+from towers.config.recipe import parse_config
+from towers.config.sections import DataConfig
+from towers.errors import ConfigError
+
+ALL_TRAIN = DataConfig(valid_share=0, test_share=0)
+SECOND = 1_700_000_000
+
+
+def times_of(folder: Path, cells: list[object], **config: object) -> list[int]:
+    """The times that `prepare` stores for one user's events, in the order of the cells."""
+    rows = pl.DataFrame({"user": ["u"] * len(cells), "item": [f"i{n}" for n in range(len(cells))], "time": cells})
+    rows.write_parquet(folder / "e.parquet")
+    prepare.run(ALL_TRAIN.model_copy(update=config), folder / "e.parquet", folder / "out", overwrite=True)
+    data = Dataset.open(folder / "out")
+    events = data.events("train")
+    assert events.time is not None
+    names = data.items["item_id"].to_list()
+    by_item = {names[item]: int(time) for item, time in zip(events.item, events.time, strict=True)}
+    return [by_item[f"i{n}"] for n in range(len(cells))]
+
+
+@pytest.mark.parametrize(("unit", "ticks"), [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
+@pytest.mark.parametrize("other", [1, 10**3, 10**6, 10**9])
+@pytest.mark.parametrize("stated", [False, True])
+def test_two_magnitudes_are_refused_also_with_a_stated_unit(
+    tmp_path: Path, unit: str, ticks: int, other: int, stated: bool
+) -> None:
+    cells = [SECOND * ticks, SECOND * ticks + 1, SECOND * other + 2]
+    config = {"time_unit": unit} if stated else {}
+    if other == ticks:
+        assert times_of(tmp_path, cells, **config) == cells
+        return
+    said = f"data.time_unit says '{unit}'" if stated else f"the column began with '{unit}'"
+    with pytest.raises(DataError, match=rf"row 3, column 'time': mixed time units: {said}, .*got '{cells[-1]}'"):
+        times_of(tmp_path, cells, **config)
+
+
+@pytest.mark.parametrize(("unit", "least"), [("ms", 10**11), ("us", 10**14), ("ns", 10**17)])
+@pytest.mark.parametrize("stated", [False, True])
+def test_the_least_number_of_a_unit_is_of_that_unit(tmp_path: Path, unit: str, least: int, stated: bool) -> None:
+    config = {"time_unit": unit} if stated else {}
+    assert times_of(tmp_path, [10 * least, least], **config) == [10 * least, least]
+    with pytest.raises(DataError, match="row 3, column 'time': mixed time units"):
+        times_of(tmp_path, [10 * least, least, least - least // 1_000], **config)
+
+
+def test_a_clock_with_its_own_start_needs_a_stated_unit_and_stays_small(tmp_path: Path) -> None:
+    assert times_of(tmp_path, [0, 5, 90_000], time_unit="ms") == [0, 5, 90_000]
+    assert Dataset.open(tmp_path / "out").manifest.time_unit == "ms"
+    with pytest.raises(DataError, match=r"row 3, column 'time': mixed time units: data.time_unit says 'ms'"):
+        times_of(tmp_path, [0, 5, SECOND * 1000], time_unit="ms")
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    moments=st.lists(st.datetimes(datetime(1900, 1, 1), datetime(2199, 12, 31)), min_size=1, max_size=6),
+    form=st.sampled_from(["%Y%m%d", "%Y%m%d%H%M", "%Y%m%d%H%M%S"]),
+    kind=st.sampled_from([int, float, str]),
+)
+@example(moments=[datetime(2024, 1, 1), datetime(2024, 2, 29)], form="%Y%m%d", kind=int)
+def test_dates_written_as_numbers_are_dates(
+    tmp_path_factory: pytest.TempPathFactory, moments: list[datetime], form: str, kind: type
+) -> None:
+    cells = [kind(int(moment.strftime(form))) for moment in moments]
+    wanted = [datetime.strptime(moment.strftime(form), form).replace(tzinfo=UTC) for moment in moments]
+    folder = tmp_path_factory.mktemp("world")
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    assert times_of(folder, cells) == [(moment - epoch) // timedelta(microseconds=1) for moment in wanted]
+    assert Dataset.open(folder / "out").manifest.time_unit == "us"
+
+
+@pytest.mark.parametrize("wrong", [20240230, 20241301, 2024010, 202401011, 1_700_000_000])
+def test_a_number_that_is_no_date_among_dates_is_a_bad_row(tmp_path: Path, wrong: int) -> None:
+    with pytest.raises(DataError, match=rf"row 3, column 'time': no date of 8 digits, as the column began .*'{wrong}'"):
+        times_of(tmp_path, [20240101, 20240102, wrong])
+    # Seconds on purpose: the unit says so.
+    seconds = [20240101, 20240102, wrong]
+    assert times_of(tmp_path, seconds, time_unit="s") == seconds
+
+
+def micros(moment: datetime) -> int:
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+@pytest.mark.parametrize("kind", ["text", "minutes", "datetime", "date", "number"])
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Paris", "America/Sao_Paulo", "Asia/Kolkata"])
+def test_times_without_a_zone_are_in_the_zone_of_the_data(tmp_path: Path, kind: str, zone: str) -> None:
+    # A winter's and a summer's day, the night when Paris puts clocks back, the midnight that São Paulo skipped.
+    days = [datetime(2024, 1, 15), datetime(2024, 7, 15), datetime(2024, 10, 27), datetime(2018, 11, 4)]
+    hours = 2 if kind in ("text", "minutes", "datetime") else 0
+    local = [day + timedelta(hours=hours, minutes=30 if hours else 0) for day in days]
+    cells = {
+        "text": [moment.isoformat() for moment in local],
+        "minutes": [moment.strftime("%Y-%m-%d %H:%M") for moment in local],
+        "datetime": local,
+        "date": [moment.date() for moment in local],
+        "number": [int(moment.strftime("%Y%m%d")) for moment in local],
+    }[kind]
+    # Python's own rule: fold = 0 is the first of two moments, and goes on after a gap by as much as lies in it.
+    wanted = [micros(moment.replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)) for moment in local]
+    assert times_of(tmp_path, cells, time_zone=zone) == wanted
+
+
+def test_a_time_that_names_its_zone_keeps_it(tmp_path: Path) -> None:
+    cells = ["2024-07-01T12:00:00+02:00", "2024-07-01T12:00:00Z", "2024-07-01T12:00:00"]
+    # Kathmandu is 5 h 45 min ahead.
+    wanted = [datetime(2024, 7, 1, 10), datetime(2024, 7, 1, 12), datetime(2024, 7, 1, 6, 15)]
+    assert times_of(tmp_path, cells, time_zone="Asia/Kathmandu") == [micros(t.replace(tzinfo=UTC)) for t in wanted]
+    typed = [datetime(2024, 7, 1, 12, tzinfo=ZoneInfo("Asia/Tokyo"))]
+    assert times_of(tmp_path, typed, time_zone="Asia/Kathmandu") == [micros(typed[0])]
+
+
+@pytest.mark.parametrize(
+    ("zone", "hint"), [("Europe/Pariss", "did you mean 'Europe/Paris'"), ("Europe", "got 'Europe'"), ("", "got ''")]
+)
+def test_an_unknown_zone_is_refused_with_the_nearest(zone: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=rf"data.time_zone: must be the IANA name of a time zone.*{hint}"):
+        parse_config({"data": {"time_zone": zone}})

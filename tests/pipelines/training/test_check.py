@@ -1,0 +1,81 @@
+"""`towers check` refuses with the same words whatever `towers train` would refuse before its first step."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.errors import DataError
+from pipelines.ingest import prepare
+from pipelines.training import check, train
+from towers.config.recipe import Config, parse_config
+from towers.config.sections import DataConfig
+from towers.errors import ConfigError
+
+ITEM = {"item_id": {"kind": "id"}}
+USER = {"user_id": {"kind": "id"}}
+BOUND = "towers.features.neighbours.MOST_PAIRS"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`many` has seven events of each of 20 users; in `single` each trains on one, so nothing has a past."""
+    folder = tmp_path_factory.mktemp("world")
+    for name, each in (("many", 7), ("single", 3)):
+        rows = [(f"u{u}", f"i{(u + n) % 9}", 1_700_000_000 + 60 * n + u) for u in range(20) for n in range(each)]
+        frame = pl.DataFrame(rows, schema=["user", "item", "time"], orient="row")
+        frame.write_parquet(folder / f"{name}.parquet")
+        prepare.run(DataConfig(split="leave_last_out"), folder / f"{name}.parquet", folder / name)
+    return folder
+
+
+def recipe(query: dict[str, Any], **sections: Any) -> Config:
+    train_section = {"epochs": 1, "batch_size": 16, **sections.pop("train", {})}
+    features = {"query": query, "candidate": ITEM}
+    return parse_config({"features": features, "model": {"dimension": 4}, "train": train_section, **sections})
+
+
+HISTORY, GRAPH = {"history": {"kind": "history"}}, {"taken": {"kind": "neighbours"}}
+SEQUENCE = {"past": {"kind": "sequence", "max_length": 4}}
+REFUSED: dict[str, tuple[str, Config, str]] = {
+    "XLA and lists": ("many", recipe(USER | HISTORY, train={"jit_compile": True}), "train.jit_compile: how many rows"),
+    "XLA and a graph": ("many", recipe(USER | GRAPH, train={"jit_compile": True}), "train.jit_compile: XLA cannot"),
+    "a graph beyond its bound": ("many", recipe(USER | GRAPH), "'taken' of kind 'neighbours' pools .* at most 99, got"),
+    "no past": ("single", recipe(SEQUENCE), "no training event has an earlier one of its user"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_check_refuses_what_train_refuses(
+    world: Path, tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, config, message = REFUSED[case]
+    monkeypatch.setattr(BOUND, 99 if "bound" in case else 10**6)
+    with pytest.raises((ConfigError, DataError), match=message) as checked:
+        check.run(config, world / name)
+    with pytest.raises(type(checked.value)) as trained:
+        train.run(config, world / name, tmp_path / "run")
+    # XLA numbers the functions of a process.
+    first, second = (re.sub(r"_\d+", "", str(each.value)) for each in (checked, trained))
+    assert first == second
+
+
+def test_the_last_stage_is_checked_before_the_first_trains(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = Dataset.open(world / "many").manifest.events
+    monkeypatch.setattr(BOUND, events["train"])
+    check.run(recipe(USER | GRAPH), world / "many")
+    with pytest.raises(ConfigError, match=f"at most {events['train']}, got {events['train'] + events['valid']}"):
+        check.run(recipe(USER | GRAPH, data={"refit": True}), world / "many")
+
+
+def test_a_recipe_that_trains_passes_and_leaves_nothing(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = world / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    before = {path.name for path in world.iterdir()} | {".many.digests"}
+    config = check.run(recipe(USER | HISTORY, data={"refit": True}), world / "many")
+    assert check.run(config, world / "many") == config
+    assert list(folder.iterdir()) == [] and {path.name for path in world.iterdir()} == before
