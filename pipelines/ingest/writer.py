@@ -10,11 +10,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipelines.console import progress
-from pipelines.dataset.arrays import CONTEXT, SPLITS, history_ends, new_array, offsets_of, write_events
+from pipelines.dataset.arrays import CONTEXT, SPLITS, new_array, offsets_of, write_events
 from pipelines.errors import DataError
 from pipelines.ingest.columns.event_table import EventTable
 from pipelines.ingest.splits import TRAIN, Split
 from towers.data.events import Events, Int32s
+from towers.data.history import history_ends
 
 COPY_ROWS = 1 << 18
 

@@ -64,7 +64,7 @@ class SequenceExamples(Examples):
         firsts, counts = [], []
         for block in blocks(self.events.item):
             event = np.arange(block.start, block.stop)
-            start, end = self._history(event, self._length)
+            start, end = self._shown(event, self._length)
             if self.alone:
                 event, start = event[end > start], start[end > start]
             changed = np.flatnonzero(np.diff(start, prepend=-1))
@@ -81,19 +81,16 @@ class SequenceExamples(Examples):
             self._orders[epoch] = order, np.cumsum(count[order])
         return self._orders[epoch]
 
-    def _history(self, event: Int64s, length: int) -> tuple[Int64s, Int64s]:
+    def _shown(self, event: Int64s, length: int) -> tuple[Int64s, Int64s]:
         """Start and end of the part of each event's history that its window shows."""
-        past = self.events.past
-        if past.end is None:
-            raise ValueError("a sequence needs timed events")
-        begin, end = past.offsets[self.events.user[event]], past.end[event]
+        begin, end = self.events.past.earlier(self.events.user[event], event)
         step = (length + 1) // 2
         beyond = np.maximum(end - begin - length, 0)
         return begin + step * -(-beyond // step), end
 
     def _sequences(self, example: Int64s, table: SequenceTable) -> Sequences:
         """The windows of examples [B], each as long as the longest history that ends in it."""
-        begin, end = self._history(example, table.length)
+        begin, end = self._shown(example, table.length)
         start, first, window = np.unique(begin, return_index=True, return_inverse=True)
         lengths = np.maximum.reduceat(end, first) - start
         step = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
