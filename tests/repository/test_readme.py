@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from benchmarks.harness import plots
-from benchmarks.harness.machine import results
+from benchmarks.harness.machine import OLD, results
 from benchmarks.harness.plots import PLOTS
 from benchmarks.readme.plot import draw
-from benchmarks.readme.table import OLD, PAGE, highlights, measured, with_block
+from benchmarks.readme.table import PAGE, highlights, measured, with_block
 from tests.support.paths import ROOT
 
 
