@@ -15,12 +15,12 @@ from pipelines.dataset.manifest import MANIFEST, DatasetManifest, Kind, SourceIn
 from pipelines.ingest.columns.attributes import read_attributes
 from pipelines.ingest.columns.lists import refuse_unknown_lists
 from pipelines.ingest.events import read_events
-from pipelines.ingest.filters import narrow, refuse_single_events
-from pipelines.ingest.formats.column_names import event_roles, id_column
+from pipelines.ingest.filters import narrow
+from pipelines.ingest.formats.column_names import id_column
 from pipelines.ingest.formats.rejects import Rejects
 from pipelines.ingest.formats.source import Source, open_source
 from pipelines.ingest.formats.table import Table
-from pipelines.ingest.splits import TRAIN, assign, resolve
+from pipelines.ingest.splits import TRAIN, split_events
 from pipelines.ingest.writer import number_entities, write_splits, write_truth
 from serving.files.staging import staged
 from towers.config.sections import DataConfig
@@ -69,12 +69,7 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
     table = read_events(source, config, None if items is None else items["item_id"], rejects)
     refuse_unknown_lists(config.lists, {**item_columns, **user_columns, **table.context_kinds})
     narrow(table, config)
-    kind = resolve(table, config)
-    first = source.events[0][1]
-    roles = event_roles(first.path, first.columns, config.columns)
-    if kind == "leave_last_out" and config.valid_share + config.test_share > 0:
-        refuse_single_events(table, config, roles.user, rejects)
-    split = assign(table, kind, config)
+    split = split_events(table, config, rejects)
 
     train = split.label == TRAIN
     item_rows, number = number_entities(table.item, train, table.item_ids, items, "item_id")
@@ -102,7 +97,7 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
         user_columns=user_columns,
         item_columns=item_columns,
         event_columns=table.context_kinds,
-        roles=roles.columns,
+        roles=table.roles.columns,
         weighted=table.weight is not None,
         config=config,
         source=SourceInfo(format=source.format, files=_names(source)),
