@@ -40,7 +40,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "jit_compile": {"jit_compile": True},
     "both": {"precision": "bfloat16", "jit_compile": True},
 }
-Run = tuple[Callable[[], Any], int]  # trains the next batches, so many at once
+Run = tuple[Callable[[], Any], int]  # trains that many batches
 
 
 def main(*, dry: bool) -> int:

@@ -55,7 +55,7 @@ class _Wanted(_Body):
         json_schema_extra={"default": []},
     )
     allow: list[str] | None = Field(None, description="only these item ids may come back; unknown ones are ignored")
-    filter: Condition | None = Field(None, description="only items whose columns fit may come back")
+    filter: Condition | None = Field(None, description="only items that pass this condition may come back")
     diversity: DiversityRequest | None = Field(None, description="how many items of one kind may come back")
     attributes: list[str] = Field(
         default_factory=list,
@@ -74,7 +74,7 @@ class _Wanted(_Body):
 
 
 class EmbedQuery(_Body):
-    """Who asks. All keys are optional."""
+    """The query. All keys are optional."""
 
     limited: ClassVar[tuple[str, ...]] = ("history",)
 
@@ -88,11 +88,14 @@ class RecallRequest(_Wanted, EmbedQuery):
 
     limited = (*_Wanted.limited, *EmbedQuery.limited)
 
-    vector: list[float] | None = Field(None, description="a query vector of your own; goes before features and history")
+    vector: list[float] | None = Field(
+        None, description="your own query vector; takes precedence over features and history"
+    )
     exclude_seen: bool = Field(True, description="also leave out the user's seen items and the given history")
     segment: str | None = Field(
         None,
-        description="where nothing is known of the user: whose popular items come first; an unknown one is ignored",
+        description="if nothing is known about the user: the segment whose popular items come first; an unknown one is "
+        "ignored",
     )
 
     def query(self, **more: Any) -> RecallQuery:
@@ -115,7 +118,7 @@ class RecallBatchRequest(_Body):
 
 
 class SimilarRequest(_Wanted):
-    """The body of `POST /similar`: items like these, which do not come back themselves."""
+    """The body of `POST /similar`. The given items do not come back."""
 
     limited = (*_Wanted.limited, "items")
 
@@ -133,11 +136,9 @@ class EmbedRequest(_Body):
 
 
 class ItemRequest(_Body):
-    """The body of `PUT /items/{id}`: the whole item, as it is from now on."""
+    """The body of `PUT /items/{id}`: the complete item."""
 
-    features: dict[str, Any] = Field(
-        {}, description="raw features of the candidate tower by name; its id goes by itself"
-    )
+    features: dict[str, Any] = Field({}, description="raw features of the candidate tower by name; the id is added")
     attributes: dict[str, Any] = Field({}, description="item columns by name, for filters; those left out are missing")
 
 
@@ -156,7 +157,7 @@ class ItemsRequest(_Body):
 class Event(_Body):
     """One user took one item."""
 
-    id: Id = Field(description="of the event itself; what comes again under the same id counts once")
+    id: Id = Field(description="the event's own id; an event sent again with the same id counts once")
     user_id: Id
     item_id: Id
     time: Whole = Field(ge=0, le=SECONDS, description="seconds since 1970, UTC")
