@@ -107,7 +107,7 @@ def write_world(folder: Path) -> None:
     rows = [(draw.choice(users), draw.choice(items), 1_700_000_000 + 600 * n) for n in range(6_000)]
     pl.DataFrame(rows, ["user_id", "item_id", "time"], orient="row").write_csv(folder / "events.csv")
     kinds = {
-        "genres": ["drama|crime", "comedy|drama", "war|drama"],
+        "genres": ["drama|comedy", "comedy|war", "war|drama"],
         "movie_title": ["The heat", "A day", "Of rain"],
         "release_year": [1994, 1995, 2001],
         "title": ["Heat", "Day", "Rain"],
