@@ -27,7 +27,7 @@ tell = partial(print, flush=True)
 
 
 class Mutant(NamedTuple):
-    """One mistake: in `file` stands `new` instead of `old`, and one of `tests` must fail. Paths are from the root."""
+    """One mistake: `file` has `new` instead of `old`, and one of `tests` must fail. Paths are from the root."""
 
     file: str
     old: str
@@ -45,12 +45,12 @@ def read() -> list[Mutant]:
 
 
 def problems(mutants: Sequence[Mutant], root: Path = ROOT) -> list[str]:
-    """What keeps mutants from being run: code that moved or stands there twice, tests that are not there."""
+    """What keeps mutants from being run: code that moved or occurs twice, missing tests."""
     found = []
     for mutant in mutants:
         path = root / mutant.file
         times = path.read_text(encoding="utf-8").count(mutant.old) if path.is_file() else 0
-        found += [f"{mutant}: `old` stands there {times} times, must be once"] if times != 1 else []
+        found += [f"{mutant}: `old` occurs {times} times, must be once"] if times != 1 else []
         found += [f"{mutant}: no tests"] if not mutant.tests else []
         found += [f"{mutant}: {test}: no such file" for test in mutant.tests if not (root / test).is_file()]
     return found
@@ -75,7 +75,7 @@ def killed(mutant: Mutant, folder: Path) -> bool:
 
 
 def run(mutants: Sequence[Mutant], jobs: int) -> int:
-    """Runs them all, so many at a time; gives how many survived."""
+    """Runs them all, several at a time; returns how many survived."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     tracked = [name for name in listed.split("\0") if name and (ROOT / name).is_file()]
     with tempfile.TemporaryDirectory(prefix="mutants-") as work, ThreadPoolExecutor(jobs) as pool:

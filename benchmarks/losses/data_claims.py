@@ -1,4 +1,4 @@
-"""What the comparison on real data claims; each claim is worked out of the result that it stands in.
+"""What the comparison on real data claims; each claim is computed from the result that holds it.
 
 In: cells or runs of `benchmarks.losses.on_data`. Out: claim to whether it holds.
 """

@@ -5,9 +5,10 @@ In: results/losses_*.json. Out: the page with each table between its marks, and 
 
 import importlib
 import re
+from functools import partial
 from pathlib import Path
 
-from benchmarks.harness.machine import ROOT, load, results
+from benchmarks.harness.machine import OLD, ROOT, is_old, load, results
 from benchmarks.harness.plots import PLOTS
 
 PAGE = ROOT / "docs" / "losses.md"
@@ -32,24 +33,29 @@ DRAWN: dict[str, tuple[str, tuple[str, ...]]] = {
 BLOCK = re.compile(r"<!-- table: (?P<name>[\w-]+) -->\n.*?<!-- /table -->", re.DOTALL)
 
 
-def page_with_tables(text: str) -> str:
+def page_with_tables(text: str, *, marks: bool = True) -> str:
     """The page's text with each table between its marks, ``<!-- table: NAME -->`` and ``<!-- /table -->``.
 
     Raises:
         KeyError: a mark names a table that is none of `TABLES`.
     """
-    return BLOCK.sub(lambda mark: f"<!-- table: {mark['name']} -->\n{table(mark['name'])}\n<!-- /table -->", text)
+    return BLOCK.sub(partial(_block, marks=marks), text)
 
 
-def table(name: str) -> str:
-    """One table, and what machine its figures are from."""
+def _block(mark: re.Match[str], *, marks: bool) -> str:
+    return f"<!-- table: {mark['name']} -->\n{table(mark['name'], marks=marks)}\n<!-- /table -->"
+
+
+def table(name: str, *, marks: bool = True) -> str:
+    """One table, what machine its figures are from and, unless `marks` is False, whether they are old."""
     module, function, names = TABLES[name]
     found = [load(each) for each in names]
     # Imported here: the tables of real data load TensorFlow.
     rows: str = getattr(importlib.import_module(f"benchmarks.losses.{module}"), function)(*found)
     machine = found[-1]["machine"]
     files = ", ".join(f"`benchmarks/losses/results/{each}.json`" for each in names)
-    return f"{rows}\n\n{machine['cores']} cores of an {machine['cpu']}; raw results in {files}."
+    old = OLD if marks and any(map(is_old, names)) else ""
+    return f"{rows}\n\n{old}{machine['cores']} cores of an {machine['cpu']}; raw results in {files}."
 
 
 def draw(folder: Path = PLOTS) -> None:

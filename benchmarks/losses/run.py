@@ -70,7 +70,7 @@ def on_split(model: TwoTower, tables: FeatureTables, data: Dataset, split: str) 
 
     Returns:
         ``recall@20``, ``recall@50``, ``ndcg@20``, the standard error of the first, the number of ``users``,
-        ``coverage`` (share of the catalogue that stands in a list of 20) and ``mean_popularity`` (training events of
+        ``coverage`` (share of the catalogue in some list of 20) and ``mean_popularity`` (training events of
         an item that is recommended).
     """
     held = heldout(data, split)

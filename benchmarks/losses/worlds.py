@@ -15,7 +15,7 @@ Singles = NDArray[np.float32]
 
 # Of the Zipf law of popularity, log(rank + OFFSET): without an offset the first item alone would take a tenth of all.
 OFFSET = 10.0
-EXAMPLES = 10_000_000  # stands for a training set: counts are the expected ones of so many examples, at least 1
+EXAMPLES = 10_000_000  # of a training set: counts are their expected values, at least 1
 
 
 @dataclass(frozen=True)

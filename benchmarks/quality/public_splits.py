@@ -171,7 +171,7 @@ def ask(url: str, users: list[str]) -> dict[str, list[str]]:
 
 
 def comparable(name: str, data: Path, work: Path, seed: int) -> dict[str, Any]:
-    """The epoch chosen on the test: the test stands in the place of the validation, with all its users."""
+    """The epoch chosen on the test, which takes the place of the validation, with all its users."""
     folder = work / f"{name}_with_test"
     folder.mkdir(exist_ok=True)
     merge([data / "train.txt", data / "valid.txt"], folder / "train.txt")

@@ -5,6 +5,7 @@ from pathlib import Path
 from benchmarks.harness.machine import load
 from benchmarks.harness.plots import COLOURS, PLOTS, figure
 
+GREY = "#999999"
 # Only towers' figure for Gowalla reads the order of the lists.
 SETS = {"quality_gowalla": "Gowalla\n(towers: with order)", "quality_ml_1m_split": "MovieLens-1M"}
 
@@ -24,12 +25,20 @@ def draw(folder: Path = PLOTS) -> None:
         "server of the tutorials": max(each["known"] for each in serving["tutorial_per_s"].values()),
     }
     with figure("measured", 2, folder) as (recall, speed):
+        for axes in (recall, speed):
+            axes.set_axisbelow(True)
         for place, name in enumerate(("towers", "best published", "item-kNN")):
             at = [number + 0.26 * (place - 1) for number in range(len(figures))]
-            recall.bar(at, [each[name] for each in figures.values()], 0.24, color=COLOURS[place], label=name)
+            bars = recall.bar(at, [each[name] for each in figures.values()], 0.24, color=COLOURS[place], label=name)
+            recall.bar_label(bars, fmt="{:.3f}", fontsize=8)
         recall.set(xticks=range(len(figures)), xticklabels=list(figures), title="recall@20", ylim=(0, 0.4))
         recall.grid(axis="x", visible=False)
-        recall.legend(ncols=3, loc="upper left", handlelength=1)
-        speed.barh(list(rates)[::-1], list(rates.values())[::-1], color=COLOURS[0])
-        speed.set(title="requests/s of one worker on one core, k = 100")
+        recall.legend(ncols=3, loc="upper left", handlelength=1, columnspacing=1)
+        colours = [COLOURS[0] if name == "towers" else GREY for name in rates]
+        bars = speed.barh(list(rates)[::-1], list(rates.values())[::-1], color=colours[::-1])
+        speed.bar_label(bars, fmt="{:,.0f}", fontsize=8, padding=2)
+        speed.set(title="requests/s on one core, k = 100")
+        speed.margins(x=0.2)  # room for the figure beside the longest bar
+        speed.locator_params(axis="x", nbins=4)
+        speed.xaxis.set_major_formatter("{x:,.0f}")
         speed.grid(axis="y", visible=False)

@@ -3,15 +3,10 @@
 `python -m benchmarks.readme.table` writes them. A figure whose code has changed since it was measured gets a dagger.
 """
 
-import subprocess
-from importlib import import_module
-
-from benchmarks.harness.machine import ROOT, load, results
+from benchmarks.harness.machine import OLD, ROOT, is_old, load, results
 from benchmarks.readme import quality_rows, serving_rows, training_rows
-from benchmarks.readme.figures import Result
 
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "measured.md"
-OLD = "† "
 # The rows of the README, by how they begin.
 HIGHLIGHTS = (
     "Gowalla",
@@ -52,19 +47,12 @@ def with_block(text: str, name: str, block: str) -> str:
     return f"{before}{begin}{block}\n{end}{rest.split(end)[1]}"
 
 
-def changed_since(result: Result, folders: tuple[str, ...]) -> bool:
-    """Whether the code in these folders is another than that which a result measured."""
-    command = ["git", "diff", "--quiet", str(result["commit"]), "--", *folders]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode != 0
-
-
 def _rows(marks: bool) -> list[tuple[str, str, str, str]]:
     rows, paths = [], results()
     for name, rows_of in (quality_rows.ROWS | serving_rows.ROWS | training_rows.ROWS).items():
         if name in paths:
-            area, result = import_module(f"benchmarks.{paths[name].parents[1].name}"), load(name)
-            old = OLD if marks and changed_since(result, area.MEASURES) else ""
-            rows += [(old, *row) for row in rows_of(result)]
+            old = OLD if marks and is_old(name) else ""
+            rows += [(old, *row) for row in rows_of(load(name))]
     return rows
 
 

@@ -76,7 +76,7 @@ def build(folder: Path, items: int) -> None:
     vectors, _ = clustered(rng, items + USERS)
     popularity = 1 / (np.arange(items) + OFFSET)
     before = np.bincount(drawn(rng, popularity, EVENTS), minlength=items)
-    # Items stand in a bundle by falling popularity.
+    # A bundle's items are in order of falling popularity.
     before[::-1].sort()
     shares = log_share(before)
     write_bundle(
@@ -125,7 +125,7 @@ def ids(letter: str, numbers: np.ndarray) -> pl.Series:
 
 
 def no_towers(directory: Path) -> None:
-    """What stands for two SavedModels: a renewal copies them and never loads them."""
+    """In the place of two SavedModels: a renewal copies them and never loads them."""
     for name in ("query_tower", "candidate_tower"):
         (directory / name).mkdir()
         (directory / name / "saved_model.pb").write_bytes(b"not a model")

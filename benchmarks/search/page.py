@@ -7,7 +7,7 @@ In: `results/` of the search and scale benchmarks. Out: the page with each table
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.machine import ROOT, load, results
+from benchmarks.harness.machine import OLD, ROOT, is_old, load, results
 
 PAGE = ROOT / "docs" / "index.md"
 END = "<!-- /table -->"
@@ -26,9 +26,10 @@ def write_page(page: Path = PAGE) -> None:
 
 def machine(result: dict[str, Any]) -> str:
     it = result["machine"]
+    name = result["benchmark"]
     return (
-        f"{it['cores']} cores of an {it['cpu']}, {it['memory_gib']} GiB; raw result in "
-        f"`{results()[result['benchmark']].relative_to(ROOT)}`."
+        f"{OLD if is_old(name) else ''}{it['cores']} cores of an {it['cpu']}, {it['memory_gib']} GiB; raw result in "
+        f"`{results()[name].relative_to(ROOT)}`."
     )
 
 

@@ -5,7 +5,7 @@ In: a bundle of about Gowalla's size with seen items and an index. Out: `benchma
 
 The service runs with all its defaults, one worker on one core, the load generator on another. Known users, their seen
 items excluded, k = 100. Normal is open loop at half of the saturation that is found first. The generator does not obey
-Retry-After: who was refused sends the next request at once.
+Retry-After: a refused connection sends the next request at once.
 """
 
 import argparse
@@ -29,7 +29,7 @@ BODIES = 2_000
 SLOW_CONNECTIONS = 400
 SLOW_TIMES = 1.5
 KILL_RATE = 0.25  # of saturation: what one worker on one core answers easily
-LEAST_SHARE = 0.05  # of the work, of one of two workers: whoever wakes up first takes a new connection
+LEAST_SHARE = 0.05  # of the work, of one of two workers: the one that wakes up first takes a new connection
 LOST_S = 0.1
 BACK_S = 60.0
 
@@ -119,7 +119,7 @@ def worker_killed(server: Server, asked: Asked, per_s: float) -> tuple[dict[str,
         "processor_s_of_each_worker_afterwards": [round(share, 2) for share in shares],
     }
     return figures, {
-        # Until the kernel has taken its memory back, its connections stay open, and nobody reads them.
+        # Until the kernel has taken its memory back, its connections stay open and unread.
         f"worker killed: fewer requests are lost than come in {LOST_S * 1000:g} ms": lost < rate * LOST_S,
         "worker killed: the others get 200 with the right items": set(result.statuses) == {200} and not result.wrong,
         "worker killed: it comes back and takes its share": (
@@ -130,7 +130,7 @@ def worker_killed(server: Server, asked: Asked, per_s: float) -> tuple[dict[str,
 
 
 def _idle_workers(server: Server, count: int) -> set[int]:
-    """The workers, when there are so many again and none is starting any more."""
+    """The workers, once their number is complete and none is starting."""
     deadline = time.monotonic() + BACK_S
     while time.monotonic() < deadline:
         found = server.workers()

@@ -32,7 +32,7 @@ BEGINNINGS = (
 
 @dataclass
 class Dripping:
-    """One connection: what came back, and when the server closed it (seconds since it was made)."""
+    """One connection: the response, and when the server closed it (seconds since it was made)."""
 
     socket: socket.socket
     made: float

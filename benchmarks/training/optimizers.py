@@ -42,7 +42,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "jit_compile": {"jit_compile": True},
     "both": {"precision": "bfloat16", "jit_compile": True},
 }
-Run = tuple[Callable[[], Any], int]  # trains the next batches, and their number
+Run = tuple[Callable[[], Any], int]  # trains that many batches
 
 
 def main(*, dry: bool) -> int:

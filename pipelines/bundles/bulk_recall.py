@@ -172,6 +172,6 @@ def _parts_directory(hidden: Path, job: str) -> Path:
     if parts.exists():
         for half in parts.glob(".*.partial"):
             remove(half)
-        say(f"recall: going on with {len(list(parts.glob('*.arrow')))} finished parts")
+        say(f"recall: continuing with {len(list(parts.glob('*.arrow')))} finished parts")
     parts.mkdir(exist_ok=True)
     return parts

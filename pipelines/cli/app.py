@@ -221,7 +221,7 @@ def demo(
 
 @app.command(epilog=example("towers doctor"))
 def doctor() -> int:
-    """Say what this machine has of what the commands need, and what to do where something lacks; exit code 1 then."""
+    """Show what works on this machine and how to mend what does not; exit code 1 if anything does not."""
     from pipelines.cli import doctor as command
 
     return 1 if command.run() else 0

@@ -30,7 +30,7 @@ def serve(
         typer.Option(help="A TOML file of settings; what is given here goes before it.", show_default=False),
     ] = None,
 ) -> None:
-    """Serve a bundle over HTTP: POST /recall and its kin.
+    """Serve a bundle over HTTP: POST /recall and the other routes.
 
     Every setting can come from TOWERS_ variables and the file of --config, too: docs/settings.md.
     """

@@ -1,4 +1,4 @@
-"""Defines the arrays of a split on disk: names, types, writing, and which events make a history.
+"""Defines the arrays of a split on disk: names, types, writing and mapping.
 
 docs/design.md lists the files.
 """
@@ -24,24 +24,6 @@ DTYPES: Mapping[str, type[np.generic]] = {
 }
 CONTEXT = "context.parquet"
 PIECE_BYTES = 1 << 16
-
-
-def history_ends(offsets: Int64s, time: Int64s) -> Int64s:
-    """Returns where each event's history, the strictly earlier events of its user, ends.
-
-    Args:
-        offsets: [users + 1].
-        time: [E], ascending within each user.
-
-    Returns:
-        [E]; the history of event e of user u is ``offsets[u]:history_end[e]``.
-    """
-    starts = np.zeros(len(time), bool)
-    starts[offsets[:-1][offsets[:-1] < offsets[1:]]] = True
-    starts[1:] |= time[1:] != time[:-1]
-    # A user's simultaneous events all share the place of the first.
-    ends = np.where(starts, np.arange(len(time)), 0)
-    return np.maximum.accumulate(ends, out=ends)
 
 
 def offsets_of(user: NDArray[np.integer[Any]], users: int) -> Int64s:

@@ -96,7 +96,7 @@ def seen_times(dataset: Dataset, splits: Sequence[str]) -> Int64s | None:
 
 
 def _taken(dataset: Dataset, splits: Sequence[str]) -> list[Events]:
-    return [dataset.events(split).taken() for split in splits]
+    return [dataset.events(split).positives() for split in splits]
 
 
 def user_blocks(parts: Sequence[Events]) -> Iterator[tuple[int, int]]:
@@ -119,7 +119,7 @@ def _block(
     held: Events, parts: Sequence[Events], low: int, high: int, items: int, chosen: Int32s | None = None
 ) -> Block:
     # Per block, because with impressions the taken events are a copy.
-    held, *parts = (part.between(low, high).taken() for part in (held, *parts))
+    held, *parts = (part.between(low, high).positives() for part in (held, *parts))
     user = np.asarray(held.user)
     pair = user.astype(np.int64) * items + held.item
     _, place = np.unique(pair, return_index=True)

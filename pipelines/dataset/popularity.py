@@ -73,7 +73,7 @@ def item_counts(
     Raises:
         ValueError: the counting has a window, but the events have no times in a unit.
     """
-    taken = [part.taken() for part in parts]
+    taken = [part.positives() for part in parts]
     kept = [np.ones(len(part), np.bool_) for part in taken]
     end = last_time(taken) if until is None else until
     if counting.days is not None and (time_unit not in TICKS_PER_S or any(part.time is None for part in taken)):

@@ -146,6 +146,7 @@ class _Reader:
             raise DataError(f"{where}: no event left to use{kinds}")
         time = self.times.finish(self.parts.pop("time")) if "time" in self.parts else None
         unit = self.times.unit
+        assert self.roles is not None
         user, item, row = (self._joined(name) for name in ("user", "item", "row"))
         if time is None and (self.source.format == "pairs" or self.config.ordered):
             time, unit = np.arange(len(user), dtype=np.int64), "order"
@@ -162,6 +163,7 @@ class _Reader:
             context_kinds={},
             user_ids=self.users.strings(),
             item_ids=self.items.strings()[: self.items.known or None],
+            roles=self.roles,
             paths=[table.path for _, table in self.source.events],
             dropped=self.dropped,
         )

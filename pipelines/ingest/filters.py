@@ -6,7 +6,6 @@ from numpy.typing import NDArray
 from pipelines.dataset.arrays import SPLITS
 from pipelines.errors import DataError
 from pipelines.ingest.columns.event_table import EventTable, among, counts_of, user_ranges
-from pipelines.ingest.formats.rejects import Rejects
 from towers.config.sections import DataConfig
 
 
@@ -37,22 +36,6 @@ def drop_rare(events: EventTable, min_user: int, min_item: int) -> None:
             raise DataError(
                 f"no event is left with data.min_user_events = {min_user} and data.min_item_events = {min_item}"
             )
-
-
-def refuse_single_events(events: EventTable, config: DataConfig, column: str, rejects: Rejects) -> None:
-    """Rejects users with a single event: leave-last-out would hold out all that is known of them.
-
-    Raises:
-        DataError: there is such a user and bad rows are not skipped, or no event is left.
-    """
-    single = among(events.user, counts_of(events.user, len(events.user_ids)) == 1)
-    if not single.any():
-        return
-    reason = "the only event of its user, where leave_last_out needs two (data.min_user_events = 2 drops such users)"
-    events.reject(single, column, reason, events.user_ids.gather(events.user), rejects)
-    drop_rare(events, max(2, config.min_user_events), config.min_item_events)
-    if not len(events):
-        raise DataError("no user has two events, which leave_last_out needs")
 
 
 def _one_of_each_pair(events: EventTable, *, last: bool) -> NDArray[np.bool_]:

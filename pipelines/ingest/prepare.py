@@ -17,13 +17,13 @@ from pipelines.ingest.columns.event_table import renumber
 from pipelines.ingest.columns.ids import IdForm, IdForms, refuse_strangers
 from pipelines.ingest.columns.lists import refuse_unknown_columns
 from pipelines.ingest.events import read_events
-from pipelines.ingest.filters import narrow, refuse_single_events
-from pipelines.ingest.formats.column_names import event_roles, id_column
+from pipelines.ingest.filters import narrow
+from pipelines.ingest.formats.column_names import id_column
 from pipelines.ingest.formats.rejects import Rejects
 from pipelines.ingest.formats.source import Source, open_source
 from pipelines.ingest.formats.table import Table
 from pipelines.ingest.order import doubt
-from pipelines.ingest.splits import TRAIN, assign, resolve
+from pipelines.ingest.splits import TRAIN, split_events
 from pipelines.ingest.writer import number_entities, write_splits, write_truth
 from serving.files.staging import staged
 from towers.config.sections import DataConfig
@@ -75,13 +75,8 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
         refuse_strangers("user", users["user_id"], source.users.path, table.user_ids, table.paths[0])
     refuse_unknown_columns(config, {**item_columns, **user_columns, **table.context_kinds})
     narrow(table, config)
-    kind = resolve(table, config)
-    first = source.events[0][1]
-    roles = event_roles(first.path, first.columns, config.columns)
-    if kind == "leave_last_out" and config.valid_share + config.test_share > 0:
-        refuse_single_events(table, config, roles.user, rejects)
-    split = assign(table, kind, config)
-    if kind == "given" and table.time_unit == "order" and (reason := doubt(table, split.label)) is not None:
+    split = split_events(table, config, rejects)
+    if split.kind == "given" and table.time_unit == "order" and (reason := doubt(table, split.label)) is not None:
         say(f"warning: {reason}")
 
     train = split.label == TRAIN
@@ -110,7 +105,7 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
         user_columns=user_columns,
         item_columns=item_columns,
         event_columns=table.context_kinds,
-        roles=roles.columns,
+        roles=table.roles.columns,
         weighted=table.weight is not None,
         config=config,
         source=SourceInfo(format=source.format, files=_names(source)),

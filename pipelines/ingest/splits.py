@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from pipelines.dataset.manifest import SplitKind
 from pipelines.errors import DataError
-from pipelines.ingest.columns.event_table import EventTable, user_ranges
+from pipelines.ingest.columns.event_table import EventTable, among, counts_of, user_ranges
+from pipelines.ingest.filters import drop_rare
+from pipelines.ingest.formats.rejects import Rejects
 from towers.config.sections import DataConfig
 from towers.data.blocks import blocks
 from towers.data.events import Int64s
@@ -41,7 +43,19 @@ class Split:
     boundaries: dict[str, int] = field(default_factory=dict)
 
 
-def resolve(events: EventTable, config: DataConfig) -> SplitKind:
+def split_events(events: EventTable, config: DataConfig, rejects: Rejects) -> Split:
+    """Resolves and computes the split that the recipe asks for; with leave_last_out, users of a single event leave.
+
+    Raises:
+        DataError: the split is not possible, or holds out all that is known of a user and bad rows are not skipped.
+    """
+    kind = _resolve(events, config)
+    if kind == "leave_last_out" and config.valid_share + config.test_share > 0:
+        _refuse_single_events(events, config, rejects)
+    return _assign(events, kind, config)
+
+
+def _resolve(events: EventTable, config: DataConfig) -> SplitKind:
     """Resolves ``data.split = "auto"``: given, else by time, else by the order of the file, else random.
 
     Raises:
@@ -76,7 +90,7 @@ def _resolved(events: EventTable, config: DataConfig) -> SplitKind:
     return config.split
 
 
-def assign(events: EventTable, kind: SplitKind, config: DataConfig) -> Split:
+def _assign(events: EventTable, kind: SplitKind, config: DataConfig) -> Split:
     """Labels every event.
 
     Raises:
@@ -97,6 +111,22 @@ def assign(events: EventTable, kind: SplitKind, config: DataConfig) -> Split:
     if not (split.label == TRAIN).any():
         raise DataError(f"the {kind} split leaves no event to train on")
     return split
+
+
+def _refuse_single_events(events: EventTable, config: DataConfig, rejects: Rejects) -> None:
+    """Rejects users with a single event: leave-last-out would hold out all that is known of them.
+
+    Raises:
+        DataError: there is such a user and bad rows are not skipped, or no event is left.
+    """
+    single = among(events.user, counts_of(events.user, len(events.user_ids)) == 1)
+    if not single.any():
+        return
+    reason = "the only event of its user, where leave_last_out needs two (data.min_user_events = 2 drops such users)"
+    events.reject(single, events.roles.user, reason, events.user_ids.gather(events.user), rejects)
+    drop_rare(events, max(2, config.min_user_events), config.min_item_events)
+    if not len(events):
+        raise DataError("no user has two events, which leave_last_out needs")
 
 
 def _global_time(events: EventTable, config: DataConfig) -> Split:

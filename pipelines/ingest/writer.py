@@ -11,11 +11,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipelines.console import progress
-from pipelines.dataset.arrays import CONTEXT, DTYPES, SPLITS, ArrayWriter, history_ends, new_array
+from pipelines.dataset.arrays import CONTEXT, DTYPES, SPLITS, ArrayWriter, new_array
 from pipelines.errors import DataError
 from pipelines.ingest.columns.event_table import EventTable, counts_of, user_ranges
 from pipelines.ingest.splits import TRAIN, Split
 from towers.data.events import Int32s, Int64s
+from towers.data.history import history_ends
 
 COPY_ROWS = 1 << 18
 

@@ -80,7 +80,7 @@ class Served:
 
     def _search_index(self, queries: Floats, masked: list[Rows], k: int) -> Rows:
         # An index searches for k plus the number of masked items, and deeper for a larger sum. Users with the same
-        # number share a search, so nobody is ranked better here than by a request of their own.
+        # number share a search, so no user is ranked better here than by a request of their own.
         counts = np.array([len(rows) for rows in masked], dtype=np.int64)
         found = np.empty((len(queries), k), dtype=np.int64)
         for count in np.unique(counts):

@@ -86,7 +86,7 @@ class Worker:
             self._still = self._still + 1 if self.answers and self._seen == self._turns.value else 0
             self._seen = self._turns.value
             if self._still > self._most_still:
-                log.error("worker %s: its event loop has stood still for %g s", self.process.pid, HUNG_S)
+                log.error("worker %s: its event loop has been blocked for %g s", self.process.pid, HUNG_S)
                 self._still = 0
                 self.send(signal.SIGKILL)
 
@@ -141,7 +141,7 @@ class Workers:
         for worker in self._workers:
             worker.send(signal.SIGTERM)
         # Each worker closes its sockets when its linger is over. If the parent held them open, the system would go on
-        # accepting connections that nobody answers.
+        # accepting connections and answering none.
         for each in self._sockets:
             each.close()
         for worker in self._workers:

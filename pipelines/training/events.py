@@ -13,12 +13,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from pipelines.dataset.arrays import CONTEXT, DTYPES, ArrayWriter, history_ends, map_array, map_events
+from pipelines.dataset.arrays import CONTEXT, DTYPES, ArrayWriter, map_array, map_events
 from pipelines.dataset.context import Context
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import user_blocks
 from towers.data.blocks import blocks
-from towers.data.events import Events, Int64s, Past
+from towers.data.events import Events, Int64s
+from towers.data.history import PositiveEvents, history_ends
 
 
 def training_events(
@@ -40,7 +41,7 @@ def training_events(
     """
     parts = [dataset.events(split) for split in splits]
     tables = [dataset.path / split / CONTEXT for split in splits] if dataset.manifest.event_columns else []
-    if len(parts) == 1 and (impressions or _all_taken(parts)):
+    if len(parts) == 1 and (impressions or _all_positive(parts)):
         events, files = parts[0], tables
     else:
         files = _write(parts, tables, directory, tuple(DTYPES), impressions=impressions)
@@ -48,7 +49,7 @@ def training_events(
     return _with_past(events, parts, directory), Context(files) if tables else None
 
 
-def _all_taken(parts: Sequence[Events]) -> bool:
+def _all_positive(parts: Sequence[Events]) -> bool:
     return all(part.weight is None or (part.weight[block] > 0).all() for part in parts for block in blocks(part.item))
 
 
@@ -84,9 +85,9 @@ def _write(
 
 def _with_past(events: Events, parts: Sequence[Events], directory: Path) -> Events:
     """Adds the events that histories are made of, in separate files if the events include impressions."""
-    if _all_taken([events]):
-        return replace(events, taken_past=Past(events.item, events.offsets, events.time, events.history_end))
-    folder = directory / "taken"
+    if _all_positive([events]):
+        return replace(events, stored_past=PositiveEvents(events.item, events.offsets, events.time, events.history_end))
+    folder = directory / "positives"
     folder.mkdir()
     _write(parts, [], folder, ("item", "offsets", "time"), impressions=False)
     with ArrayWriter(folder / "place.npy", (len(events) + 1,), np.int64) as file:
@@ -103,7 +104,7 @@ def _with_past(events: Events, parts: Sequence[Events], directory: Path) -> Even
                 file.append(place[events.history_end[block]])
     paths = {name: folder / f"{name}.npy" for name in ("item", "offsets", "time", "end")}
     arrays: dict[str, Any] = {name: map_array(path) if path.is_file() else None for name, path in paths.items()}
-    return replace(events, taken_past=Past(**arrays, place=place))
+    return replace(events, stored_past=PositiveEvents(**arrays, place=place))
 
 
 def _columns(parts: Sequence[Events], own: Sequence[Events], tables: Sequence[Path], low: int) -> pl.DataFrame:

@@ -122,7 +122,7 @@ def _open_work(work: Path, out: Path, config: Config, data: Dataset, *, resume: 
                 f"{out}: an unfinished run of another recipe or data set is in the way; finish it with its own "
                 "command, or discard it with --fresh"
             )
-        say(f"going on with the unfinished run of {out}")
+        say(f"continuing the unfinished run of {out}")
         return
     # Delete the key first and write it last: a kill in between must not leave it beside half a run.
     for each in [work / "key", *work.iterdir()]:

@@ -193,7 +193,7 @@ def _open_work(work: Path, out: Path, key: str, *, resume: bool) -> None:
                 f"{out}: an unfinished search of another data set or other settings is in the way; finish it with its "
                 "own command, or discard it with --fresh"
             )
-        say(f"going on with the unfinished search for {out}")
+        say(f"continuing the unfinished search for {out}")
         return
     # Delete the key first and write it last: a kill in between must not leave it beside half of another search.
     for each in [work / KEY, *work.iterdir()]:

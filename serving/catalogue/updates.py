@@ -230,7 +230,7 @@ class CatalogueUpdates:
             if vector.any():
                 changes[item_id] = Change(item_id, vector, changes[item_id].attributes)
             else:
-                log.warning("%s: a live item is left out: training learnt nothing of its features", bundle.path)
+                log.warning("%s: a live item is left out: training learnt nothing about its features", bundle.path)
                 del changes[item_id]
         return list(changes.values())
 

@@ -129,7 +129,7 @@ class KeyRing:
         try:
             self._keys = _digests(read_keys(self._path))
         except KeysError as error:
-            log.error("the keys stay as they were: %s", error)
+            log.error("the keys are unchanged: %s", error)
             return
         log.info("%s: %d keys", self._path, len(self._keys))
         self._warn_of_readers()
@@ -144,7 +144,7 @@ class KeyRing:
 
     def _warn_of_readers(self) -> None:
         if os.name == "posix" and self._status is not None and self._status[0] & 0o077:
-            log.warning("%s: others than its owner may read it; chmod 600", self._path)
+            log.warning("%s: users other than its owner may read it; chmod 600", self._path)
 
 
 def _digests(keys: list[Key]) -> list[tuple[bytes, Role]]:

@@ -152,7 +152,7 @@ def _add_routes(app: FastAPI) -> None:
         ("/healthz", "GET", health.healthz, "Is the process alive", Status, {"status": "ok"}, ()),
         ("/readyz", "GET", health.readyz, "Is a bundle loaded, and does a search work", Ready, {"status": "ready"},
          (500, 503)),
-        ("/admin/reload", "POST", routes.reload, "Look for another active bundle now", Reloaded,
+        ("/admin/reload", "POST", routes.reload, "Check for another active bundle now", Reloaded,
          openapi.RELOADED_EXAMPLE, (429, 500, 503)),
     ):  # fmt: skip
         answers: dict[int | str, dict[str, Any]] = {
@@ -161,7 +161,7 @@ def _add_routes(app: FastAPI) -> None:
         }
         if answer is Reloaded:
             content = {JSON: {"example": example | {"refused": {"2026-11-21": "item_vectors.npy: altered"}}}}
-            refused = "A bundle was refused; what answered goes on"
+            refused = "A bundle was refused; the previous ones stay in use"
             answers[409] = {"model": Reloaded, "description": refused, "content": content}
         app.add_api_route(path, function, methods=[method], response_model=None, summary=summary, responses=answers)
     for path, function in (("/healthz", health.healthz), ("/readyz", health.readyz), ("/metrics", health.metrics)):
@@ -170,7 +170,7 @@ def _add_routes(app: FastAPI) -> None:
         "/metrics",
         health.metrics,
         response_model=None,
-        summary="What all workers measured, for Prometheus",
+        summary="The metrics of all workers, for Prometheus",
         response_class=PlainTextResponse,
         responses={200: {"content": {"text/plain": {"example": openapi.METRICS_EXAMPLE}}}},
     )

@@ -73,12 +73,12 @@ _scrape: Shared[tuple[bytes, str]] = Shared()
 
 
 async def healthz() -> Response:
-    """The process is alive and its event loop turns."""
+    """The process is alive and its event loop runs."""
     return Json(b'{"status":"ok"}')
 
 
 async def readyz(request: Request) -> Response:
-    """Every bundle that answers finds something in a search made just now, and the service is not stopping.
+    """Ready: a search in every bundle in use finds something, and the service is not stopping.
 
     If a bundle that should answer was refused, the answer names it beside the one that answers instead.
     """
@@ -99,7 +99,7 @@ async def readyz(request: Request) -> Response:
 
 
 async def metrics() -> Response:
-    """What all workers measured, in Prometheus's text format."""
+    """The metrics of all workers, in Prometheus's text format."""
     body, content_type = await _scrape.result(measured.exposition)
     return Response(body, headers={"content-type": content_type})
 

@@ -68,7 +68,7 @@ ERROR_EXAMPLES = {
         "user_id: must be a string, got 7; ids are strings, even if they look like numbers",
     ),
     429: (
-        "More requests than the service takes; Retry-After says when to come again",
+        "The service is full; Retry-After says when to try again",
         "too_many_requests",
         "too many requests are being processed; try again",
     ),

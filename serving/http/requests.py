@@ -81,7 +81,7 @@ class _Wanted(StrictBody):
 
 
 class EmbedQuery(StrictBody):
-    """Who asks. All keys are optional."""
+    """The query. All keys are optional."""
 
     limited: ClassVar[tuple[str, ...]] = ("history",)
 
@@ -95,11 +95,14 @@ class RecallRequest(_Wanted, EmbedQuery):
 
     limited = (*_Wanted.limited, *EmbedQuery.limited)
 
-    vector: list[float] | None = Field(None, description="a query vector of your own; goes before features and history")
+    vector: list[float] | None = Field(
+        None, description="your own query vector; takes precedence over features and history"
+    )
     exclude_seen: bool = Field(True, description="also leave out the user's seen items and the given history")
     segment: str | None = Field(
         None,
-        description="where nothing is known of the user: whose popular items come first; an unknown one is ignored",
+        description="if nothing is known about the user: the segment whose popular items come first; an unknown one is "
+        "ignored",
     )
 
     def query(self, **more: Any) -> RecallQuery:
@@ -122,7 +125,7 @@ class RecallBatchRequest(StrictBody):
 
 
 class SimilarRequest(_Wanted):
-    """The body of `POST /similar`: items like these, which do not come back themselves."""
+    """The body of `POST /similar`. The given items do not come back."""
 
     limited = (*_Wanted.limited, "items")
 

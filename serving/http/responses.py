@@ -26,8 +26,8 @@ class RecallItem(_Answer):
 
     id: str
     score: float = Field(
-        description="dot product with the query's vector, and the prior where the bundle has one, a float32 in as few "
-        "digits as tell it from all others; the popular count where source is popular"
+        description="dot product with the query's vector, plus the prior if the bundle has one: a float32 in the "
+        "fewest digits that identify it; the popularity count if source is popular"
     )
     attributes: dict[str, Any] = Field(
         default_factory=dict,
@@ -52,29 +52,29 @@ class RecallBatchResponse(_Answer):
 class EmbedResponse(_Answer):
     """The vectors, in the order of the queries."""
 
-    vectors: list[list[float]] = Field(description="zeros where nothing is known of the query")
+    vectors: list[list[float]] = Field(description="zeros if nothing is known about the query")
     sources: list[str] = Field(description="what each was made of", json_schema_extra={"items": {"enum": SOURCES}})
     model_version: str
 
 
 class Written(_Answer):
-    """A change of items that is on the disk."""
+    """A change of items that has been written to disk."""
 
     seq: int = Field(description="number of the last change")
 
 
 class Added(_Answer):
-    """Events or impressions that are on the disk."""
+    """Events or impressions that have been written to disk."""
 
-    added: int = Field(description="how many were new; an id counts once")
+    added: int = Field(description="number of new ones; an id counts once")
 
 
 class Reloaded(_Answer):
-    """What answers after a reload."""
+    """The bundles in use after a reload."""
 
     active: str = Field(description="the bundle that answers")
     canary: str | None = Field(description="the bundle that answers a share of the users")
-    refused: dict[str, str] = Field(description="bundles that should answer and do not, and why")
+    refused: dict[str, str] = Field(description="bundles that should be in use but are not, and why")
 
 
 class Status(_Answer):
@@ -99,7 +99,7 @@ class ErrorDetail(_Answer):
 
 
 class ErrorResponse(_Answer):
-    """The one shape of every error."""
+    """The body of every error."""
 
     error: ErrorDetail
 

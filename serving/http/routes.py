@@ -66,7 +66,7 @@ async def recall(request: Request) -> Response:
 
 
 async def recall_batch(request: Request) -> Response:
-    """Answers several queries, each as `POST /recall` would; one wrong query refuses them all."""
+    """Answers several queries, each as `POST /recall` would; one invalid query fails the request."""
     service = service_of(request)
     body = await _body(request, RecallBatchRequest)
     at_most(body.queries, service.settings.max_batch, "queries")
@@ -88,14 +88,14 @@ async def recall_batch(request: Request) -> Response:
 
 
 async def similar(request: Request) -> Response:
-    """Answers with the items nearest to the given ones, which do not come back themselves."""
+    """Returns the items nearest to the given ones, without those."""
     service = service_of(request)
     query = limited(await _body(request, SimilarRequest), service.settings)
     return await _answered(await run_in_threadpool(_pick(service, query).recall, query), query)
 
 
 async def embed(request: Request) -> Response:
-    """Answers with the vectors that `POST /recall` would search with, of the active bundle."""
+    """Returns the vectors that `POST /recall` would search with, from the active bundle."""
     service = service_of(request)
     body = await _body(request, EmbedRequest)
     at_most(body.queries, service.settings.max_batch, "queries")
@@ -106,26 +106,26 @@ async def embed(request: Request) -> Response:
 
 
 async def put_item(request: Request, item_id: ItemId) -> Response:
-    """Adds an item, or replaces all that is known of it. It is on the disk when the answer comes."""
+    """Adds an item, or replaces all that is known about it. The change is on disk before the response."""
     item = await _body(request, changes.ItemRequest)
     return await _put(request, [(item_id, item.features, item.attributes)], "")
 
 
 async def put_items(request: Request) -> Response:
-    """Adds or replaces items: all of them, or none. They are on the disk when the answer comes."""
+    """Adds or replaces items: all of them, or none. They are on disk before the response."""
     body = await _body(request, changes.ItemsRequest)
     return await _put(request, [(each.id, each.features, each.attributes) for each in body.items])
 
 
 async def delete_item(request: Request, item_id: ItemId) -> Response:
-    """Takes an item out of every answer; an unknown one stays unknown. It is on the disk when the answer comes."""
+    """Removes an item from every answer; an unknown id is no error. The change is on disk before the response."""
     service = service_of(request)
     seq = await _writing(service, lambda: service.live.delete([item_id]))
     return Json(Written(seq=seq).model_dump_json().encode())
 
 
 async def add_events(request: Request) -> Response:
-    """Tells what users took: their seen items and histories follow. All are on the disk when the answer comes."""
+    """Adds what users took to their seen items and histories. All events are on disk before the response."""
     service = service_of(request)
     events = changes.user_events(await _body(request, changes.EventsRequest), service.settings)
     added = await _writing(service, lambda: service.live.add_events(events))
@@ -133,7 +133,7 @@ async def add_events(request: Request) -> Response:
 
 
 async def add_impressions(request: Request) -> Response:
-    """Tells what users were shown, for training and figures; changes no answer. All are on the disk when it comes."""
+    """Adds what users were shown, for training and figures; changes no answer. All are on disk before the response."""
     service = service_of(request)
     shown = changes.impressions(await _body(request, changes.ImpressionsRequest), service.settings)
     added = await _writing(service, lambda: service.live.add_impressions(shown))
@@ -141,9 +141,9 @@ async def add_impressions(request: Request) -> Response:
 
 
 async def reload(request: Request) -> Response:
-    """Looks for another active bundle or canary now; a bad one is refused, and what answered goes on.
+    """Checks at once for another active bundle or canary; a bad one is refused, and the previous ones stay in use.
 
-    The other workers look by themselves, within a second.
+    The other workers check on their own within a second.
     """
     service = service_of(request)
     refused = await asyncio.wrap_future(service.reload())

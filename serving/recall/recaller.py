@@ -96,7 +96,8 @@ class Recaller:
         Raises:
             RequestError: as `recall`, for the first invalid query.
         """
-        return self.answers(self._encoded(queries))
+        work = self._encoded(queries)
+        return self.answers(work)
 
     def begin(self, queries: Sequence[RecallQuery]) -> Work:
         """Plans queries; an invalid one gets its own error, the others their plans."""

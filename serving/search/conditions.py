@@ -61,19 +61,19 @@ class Comparison(_Node):
 
 
 class And(_Node):
-    """Passes what passes all of them."""
+    """Passes items that pass all conditions."""
 
     conditions: "Conditions" = Field(alias="and")
 
 
 class Or(_Node):
-    """Passes what passes one of them."""
+    """Passes items that pass at least one condition."""
 
     conditions: "Conditions" = Field(alias="or")
 
 
 class Not(_Node):
-    """Passes what the condition does not, missing values included."""
+    """Passes items that fail the condition, missing values included."""
 
     condition: "Condition" = Field(alias="not")
 

@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from prometheus_client import Counter, Histogram
 
-# Without a service, as in bulk recall, nobody calls `write`: at this length a list writes itself.
+# Without a service, as in bulk recall, nothing calls `write`: at this length a list writes itself.
 MOST_GATHERED = 4_096
 # Held while `write` runs.
 FLUSHING = threading.Lock()

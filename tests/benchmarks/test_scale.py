@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.harness import million
 from benchmarks.harness.process_memory import MeasuredProcess
 from benchmarks.scale import ten_million
 from benchmarks.training import factorized_top_k as peer
 from benchmarks.training import full_evaluation
+from towers.config.recipe import load_config
 
 STAGE = {"seconds": 61.2, "peak_bytes": 2_500_000_000, "peak_anonymous_bytes": 1_000_000_000}
 
@@ -30,6 +32,15 @@ def test_the_table_of_stages_names_time_memory_and_disk() -> None:
         "| train | 61 s | 2.5 GB, 1.0 GB | 7.0 GB |",
         "| serve, until ready | 61 s | 2.5 GB, 1.0 GB |  |",
     ]
+
+
+def test_ten_million_items_have_the_recipe_of_a_million_with_user_ids_for_one_epoch(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(million.RECIPE, encoding="utf-8")
+    one, ten = load_config(path), load_config(path, ten_million.CHANGES)
+    assert set(ten.features.query) == {"history", "user_id"}
+    assert (one.train.epochs, ten.train.epochs) == (2, 1)
+    assert (one.model, one.optimizer, one.features.candidate) == (ten.model, ten.optimizer, ten.features.candidate)
 
 
 def test_the_page_has_its_marks() -> None:

@@ -1,18 +1,17 @@
 """The whole path, as a user runs it, on a world whose answer is known: what `POST /recall` must return."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import polars as pl
 import pytest
 
-from tests.support.processes.running_service import free_port
+from tests.support.processes.running_service import RunningService
 
 GROUPS, USERS, ITEMS = 4, 120, 40
 RECIPE = """
@@ -87,23 +86,11 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def url(bundle: Path) -> str:
-    port = free_port()
-    command = [sys.executable, "-m", "pipelines", "serve", "--bundle", str(bundle), "--port", str(port)]
-    service = subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"})
-    address = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(600):
-            assert service.poll() is None, service.stderr.read().decode() if service.stderr else ""
-            try:
-                if httpx.get(f"{address}/readyz").status_code == 200:
-                    break
-            except httpx.TransportError:
-                time.sleep(0.1)
-        yield address
-    finally:
-        service.send_signal(signal.SIGTERM)
-        assert service.wait(timeout=30) in (0, -signal.SIGTERM)  # uvicorn drains, then ends by the signal
+def url(bundle: Path) -> Iterator[str]:
+    with RunningService(bundle) as service:
+        yield service.url
+        service.process.send_signal(signal.SIGTERM)
+        assert service.process.wait(timeout=30) in (0, -signal.SIGTERM)  # uvicorn drains, then ends by the signal
 
 
 def recalled(url: str, **body: object) -> tuple[list[str], str]:

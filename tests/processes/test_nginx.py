@@ -36,7 +36,7 @@ LARGE = json.dumps({"queries": [{"k": 60}] * 256}).encode()
 
 
 class Proxy:
-    """nginx with the shipped file: ports, paths and times are the test's, all else as it stands there.
+    """nginx with the shipped file: ports, paths and times are the test's, all else unchanged.
 
     Of an answer that is not read the system takes little.
     """
@@ -126,7 +126,7 @@ def proxy(service: RunningService, tmp_path: Path) -> Iterator[Proxy]:
 
 
 def error(answer: bytes) -> tuple[int, str]:
-    """Status and code of the one error that is the whole of what came."""
+    """Status and code of the one error that is the whole response."""
     head, _, body = answer.partition(b"\r\n\r\n")
     assert b"content-type: application/json" in head.lower() and b"x-request-id: " in head.lower()
     detail = json.loads(body)["error"]

@@ -1,4 +1,4 @@
-"""Overload and slow clients over real sockets: what is let in is answered rightly, the rest is refused in one shape."""
+"""Overload and slow clients over real sockets: accepted requests get right answers, the others one form of refusal."""
 
 import json
 import socket

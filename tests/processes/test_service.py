@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,8 @@ import pytest
 
 from pipelines.errors import DataError
 from pipelines.service import query as query_command
-from tests.support.processes.running_service import free_port
+from tests.support.processes.running_service import RunningService
 from tests.support.worlds.serving import ITEMS, USERS, write_whole_world
-
-START_S = 90
 
 
 @pytest.fixture(scope="module")
@@ -25,51 +22,25 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_whole_world(tmp_path_factory.mktemp("process"))
 
 
-def wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            said = process.stderr.read() if process.stderr else b""
-            pytest.fail(f"the service ended with {process.returncode}: {said!r}")
-        try:
-            if httpx.get(f"{url}/readyz", timeout=5).status_code == 200:
-                return
-        except httpx.TransportError:
-            time.sleep(0.1)
-    pytest.fail(f"the service was not ready after {START_S} s")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_real_process_answers_and_stops_on_sigterm(
     bundle: Path, workers: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    port = free_port()
-    code = (
-        "import sys; from pathlib import Path; from pipelines.service.serve import run;"
-        f"run(bundle=Path({str(bundle)!r}), host='127.0.0.1', port={port}, workers={workers})"
-    )
-    environment = {**os.environ, "TOWERS_MAX_K": "9"}
-    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, env=environment)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        wait_until_ready(url, process)
-        with httpx.Client(base_url=url) as client:
-            answer = client.post("/recall", json={"user_id": "u5", "k": 3}).json()
-            assert [item["id"] for item in answer["items"]] == ["i9", "i13", "i17"]
-            answer = client.post("/recall", json={"features": {"country": "g2"}, "k": 1}).json()
-            assert (answer["items"][0]["id"], answer["source"]) == ("i2", "features")
-            assert client.post("/recall", json={"k": 10}).status_code == 422
+    with RunningService(bundle, workers=workers, max_k=9) as service:
+        client, url = service.client, service.url
+        answer = client.post("/recall", json={"user_id": "u5", "k": 3}).json()
+        assert [item["id"] for item in answer["items"]] == ["i9", "i13", "i17"]
+        answer = client.post("/recall", json={"features": {"country": "g2"}, "k": 1}).json()
+        assert (answer["items"][0]["id"], answer["source"]) == ("i2", "features")
+        assert client.post("/recall", json={"k": 10}).status_code == 422
         query_command.run("u5", url=url, k=2)
         shown = capsys.readouterr().out
         assert "i13" in shown and "Title 13" in shown
         with pytest.raises(DataError, match="--k must be at most 9, got 10: "):
             query_command.run("u5", url=url, k=10)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) in (0, -signal.SIGTERM)
-    finally:
-        process.kill()
-        process.communicate()
+        service.process.send_signal(signal.SIGTERM)
+        assert service.process.wait(timeout=30) in (0, -signal.SIGTERM)
     with pytest.raises(httpx.TransportError):
         httpx.get(f"{url}/healthz", timeout=5)
 

@@ -20,7 +20,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(world: Path) -> Path:
-    """The run that nobody disturbed."""
+    """The run without an interruption."""
     stopped(training(world, world / "whole"), [])
     # Each epoch is the best one so far: its weights are saved, those of the one before removed.
     assert [stage["best_epoch"] for stage in stages(world / "whole")] == [3, 3]

@@ -64,8 +64,8 @@ def test_what_does_not_fit_the_tree_is_told(tool: ModuleType, tmp_path: Path) ->
         tool.Mutant("code.py", "one = 1", "one = 4", ()),
     ]
     assert tool.problems(mutants, tmp_path) == [
-        "code.py: = 1 -> = 2: `old` stands there 2 times, must be once",
-        "gone.py: one -> two: `old` stands there 0 times, must be once",
+        "code.py: = 1 -> = 2: `old` occurs 2 times, must be once",
+        "gone.py: one -> two: `old` occurs 0 times, must be once",
         "code.py: one = 1 -> one = 3: test_gone.py: no such file",
         "code.py: one = 1 -> one = 4: no tests",
     ]

@@ -41,8 +41,8 @@ def rules() -> list[dict[str, Any]]:
 
 
 def expressions() -> list[str]:
-    queries = next(block for block in code_blocks("") if "rate(" in block).splitlines()
-    return [rule["expr"] for rule in rules()] + queries
+    (queries,) = code_blocks("promql")
+    return [rule["expr"] for rule in rules()] + queries.splitlines()
 
 
 def test_every_metric_is_told_with_type_labels_and_what_to_do() -> None:

@@ -6,9 +6,14 @@ import re
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
-from benchmarks.harness.machine import results
-from benchmarks.readme.table import OLD, PAGE, highlights, measured, with_block
+from benchmarks.harness import plots
+from benchmarks.harness.machine import OLD, results
+from benchmarks.harness.plots import PLOTS
+from benchmarks.readme.plot import draw
+from benchmarks.readme.table import PAGE, highlights, measured, with_block
 from tests.support.paths import ROOT
 
 
@@ -48,6 +53,33 @@ def test_the_figures_are_those_of_the_committed_results() -> None:
     # Which of them are old changes with every commit.
     page = PAGE.read_text(encoding="utf-8").replace(OLD, "")
     assert with_block(page, "measured", measured(marks=False)) == page, "run python -m benchmarks.readme.table"
+
+
+def test_the_plot_is_drawn_from_the_committed_results(tmp_path: Path) -> None:
+    draw(tmp_path)
+    assert (tmp_path / "measured.svg").read_bytes() == (PLOTS / "measured.svg").read_bytes(), "readme.table"
+
+
+def test_every_text_of_the_plot_is_inside_and_over_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(plots.plt, "close", figures.append)
+    draw(tmp_path)
+    (figure,) = figures
+    figure.draw_without_rendering()
+    axes = [(part, part.get_view_interval()) for each in figure.axes for part in (each.xaxis, each.yaxis)]
+    beyond = {
+        tick.label1
+        for part, (low, high) in axes
+        for tick in part.get_major_ticks()
+        if not low <= tick.get_loc() <= high
+    }
+    texts = {text for text in figure.findobj(Text) if text.get_text() and text.get_visible()} - beyond
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts]
+    assert len(boxes) > 20
+    for place, (text, box) in enumerate(boxes):
+        assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1, text
+        assert figure.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1, text
+        assert [other for other, its in boxes[place + 1 :] if box.overlaps(its)] == [], text
 
 
 def test_the_readme_is_read_in_a_few_minutes() -> None:

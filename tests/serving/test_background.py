@@ -1,4 +1,4 @@
-"""Work beside answers rests, and the collector does not look at libraries again and again."""
+"""Background work pauses for requests, and the garbage collector skips the libraries."""
 
 import gc
 import sys

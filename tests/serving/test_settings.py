@@ -20,7 +20,7 @@ OTHER_CASES = {"request_timeout_s": 2.5, "http": "h11", "log_format": "text", "a
 
 
 def rows() -> dict[str, str]:
-    """Of the page's tables of settings: name to what stands under default."""
+    """Of the page's tables of settings: name to default."""
     found = re.findall(r"^\| `([a-z_]+)` \| (.+?) \| .+ \|$", PAGE, re.MULTILINE)
     assert len(found) == len(dict(found)), "a setting has two rows"
     return dict(found)

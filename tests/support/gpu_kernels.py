@@ -10,7 +10,7 @@ TensorFlow registers the GPU kernels of its Linux wheels on every machine. An op
    not, and neither is an int32 input of a few elements (a seed), which lies in host memory from the start;
 3. its kernel leaves more than a few elements in host memory, from where each step would copy them to the GPU;
 4. it carries int32 data through a loop or a branch: they keep int32 in host memory.
-Resource handles and seeds may be in host memory. An operation whose result nobody uses is not looked at.
+Resource handles and seeds may be in host memory. An operation whose result is unused is not checked.
 """
 
 from collections.abc import Iterator

@@ -113,7 +113,7 @@ class Mixed(Sampler):
         if len(self.parts) < 2:
             raise ValueError(f"parts: a mixture needs at least 2 samplers; got {len(self.parts)}")
         if sum(part.name == "in_batch" for part in self.parts) > 1:
-            raise ValueError("parts: in_batch can stand in a mixture once; the batch has its items only once")
+            raise ValueError("parts: a mixture can hold in_batch only once, as the batch has its items only once")
         return self
 
 

@@ -171,23 +171,12 @@ def windows(start: Int64s, end: Int64s, items: Int32s, history: HistoryTable) ->
 
 
 def example_histories(events: Events, example: Int64s, history: HistoryTable, positives: int = 1) -> Int32s:
-    """Histories of training events: strictly earlier ones, or (untimed or `others`) all the user's but the targets."""
-    user = events.user[example]
-    past = events.past
+    """Table rows [B, L] of the histories of training events; of `positives` targets, all but the first follow it."""
+    user, past = events.user[example], events.past
     if past.end is not None and not history.others:
-        return windows(past.offsets[user], past.end[example], past.item, history)
-    # Unordered: the window of a long list begins after the targets and wraps round, so no item is left out for good.
+        return windows(*past.earlier(user, example), past.item, history)
     first, listed = events.offsets[user][:, None], (events.offsets[user + 1] - events.offsets[user])[:, None]
-    targets = first + (example[:, None] - first + np.arange(positives)) % listed
-    place, _ = past.among(example)
-    _, taken = past.among(targets)
-    start, count = past.offsets[user], (past.offsets[user + 1] - past.offsets[user])[:, None]
-    step = np.where(np.arange(positives) < listed, taken, 0).sum(axis=1)[:, None] + np.arange(history.length)
-    other = step < count
-    # With another event, this wraps round at most once; a division would cost more than all the rest.
-    places = place[:, None] + step
-    places -= np.where(places >= start[:, None] + count, count, 0)
-    items = past.item.take(np.where(other, places, 0))
-    for target in events.item.take(targets).T:
-        other &= items != target[:, None]
+    step = np.arange(positives)
+    targets = first + (example[:, None] - first + step) % listed
+    items, other = past.others(user, targets, step < listed, events.item.take(targets), history.length)
     return np.where(other, history.rows.take(items), np.int32(MISSING))

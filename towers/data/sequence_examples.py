@@ -67,7 +67,7 @@ class SequenceExamples(Examples):
             event = np.arange(block.start, block.stop)
             if self.alone:
                 event = event[_with_history(self.events, event)]
-            start, _ = self._history(event, self._length)
+            start, _ = self._shown(event, self._length)
             changed = np.flatnonzero(np.diff(start, prepend=-1))
             firsts.append(event[changed])
             counts.append(np.diff(changed, append=len(event)))
@@ -82,16 +82,16 @@ class SequenceExamples(Examples):
             self._orders[epoch] = order, np.cumsum(count[order])
         return self._orders[epoch]
 
-    def _history(self, event: Int64s, length: int) -> tuple[Int64s, Int64s]:
+    def _shown(self, event: Int64s, length: int) -> tuple[Int64s, Int64s]:
         """Start and end of the part of each event's history that its window shows."""
-        begin, end = _history_of(self.events, event)
+        begin, end = self.events.past.earlier(self.events.user[event], event)
         step = (length + 1) // 2
         beyond = np.maximum(end - begin - length, 0)
         return begin + step * -(-beyond // step), end
 
     def _sequences(self, example: Int64s, table: SequenceTable) -> Sequences:
         """The windows of examples [B], each as long as the longest history that ends in it."""
-        begin, end = self._history(example, table.length)
+        begin, end = self._shown(example, table.length)
         start, first, window = np.unique(begin, return_index=True, return_inverse=True)
         lengths = np.maximum.reduceat(end, first) - start
         step = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -117,14 +117,6 @@ def example_counts(events: Events, size: int) -> Int64s:
 
 def _with_history(events: Events, event: Int64s) -> NDArray[np.bool_]:
     """Which of some events have an earlier one of their user."""
-    begin, end = _history_of(events, event)
+    begin, end = events.past.earlier(events.user[event], event)
     earlier: NDArray[np.bool_] = end > begin
     return earlier
-
-
-def _history_of(events: Events, event: Int64s) -> tuple[Int64s, Int64s]:
-    """Start and end of each event's history among the taken events."""
-    past = events.past
-    if past.end is None:
-        raise ValueError("a sequence needs timed events")
-    return past.offsets[events.user[event]], past.end[event]

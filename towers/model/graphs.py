@@ -31,7 +31,7 @@ def connect_graphs(model: TwoTower, tables: FeatureTables, parts: Sequence[Event
     ]
     if not queries and not candidates:
         return
-    parts = [part.taken() for part in parts]  # copies if some have weight 0, so not before a graph needs it
+    parts = [part.positives() for part in parts]  # copies if some have weight 0, so not before a graph needs it
     user, item = np.concatenate([part.user for part in parts]), np.concatenate([part.item for part in parts])
     # By user, as in training: of too many neighbours the last ones count.
     order = np.argsort(user, kind="stable")

@@ -4,7 +4,7 @@ In: a URL, JSON bodies, how many connections and how long, in open loop a rate. 
 errors. `python -m benchmarks.serving.load.generator URL --bodies FILE` prints one.
 
 In open loop a latency counts from the moment at which the request was due, not from when it could be sent: a server
-that stands still for a second cannot hide the requests of that second. Give the generator a core of its own (`pin`),
+that stalls for a second cannot hide the requests of that second. Give the generator a core of its own (`pin`),
 and look at its own delays in the result (`lag_ms`).
 """
 

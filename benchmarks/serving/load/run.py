@@ -63,8 +63,8 @@ class Run:
         self.errors: Counter[str] = Counter()
         self.unasked: Counter[int] = Counter()
         self.wrong = self.sent = self.waited = self.in_flight = self.tried = 0
-        self.resting: deque[tuple[float, Connection]] = deque()  # who was told to come again, and when
-        self.again = False  # closed loop, and there is time left: whoever is free sends at once
+        self.resting: deque[tuple[float, Connection]] = deque()  # those told to try again, and when
+        self.again = False  # closed loop, and there is time left: a free connection sends at once
 
     def go(self, due: np.ndarray | None) -> Result:
         """Connects, sends, waits for the last answers."""

@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipelines.dataset.manifest import Kind
+from pipelines.ingest.formats.column_names import Roles
 from pipelines.ingest.formats.rejects import Rejects
 from towers.data.blocks import blocks
 from towers.data.events import Floats, Int32s, Int64s
@@ -35,6 +36,7 @@ class EventTable:
         context_kinds: kinds of those columns.
         user_ids: the id of each user code.
         item_ids: the id of each item code.
+        roles: their columns by role, those of the first file.
         paths: the files.
         dropped: how many events each rule of the recipe dropped.
     """
@@ -51,6 +53,7 @@ class EventTable:
     context_kinds: dict[str, Kind]
     user_ids: pl.Series
     item_ids: pl.Series
+    roles: Roles
     paths: list[Path]
     dropped: dict[str, int] = field(default_factory=dict)
 

@@ -61,7 +61,7 @@ def csv_table(
         separator = _separator(path, quote)
     names = tuple(header) if header is not None else tuple(map(rename, _header(path, separator, quote)))
     if len(set(names)) < len(names):
-        raise DataError(f"{path}, row 1: a column name comes twice in: {', '.join(names)}")
+        raise DataError(f"{path}, row 1: a column name occurs twice in: {', '.join(names)}")
     first = 1 if header is not None else 2
     layout = _Layout(path, separator, quote, names, first, text)
 

@@ -81,7 +81,7 @@ def test_no_users_make_an_empty_table(bundle: Path, tmp_path: Path) -> None:
 
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, searches: int) -> list[int]:
-    """Lets so many searches pass and then interrupts; gives the list of users searched."""
+    """Lets that many searches pass and then interrupts; gives the list of users searched."""
     done: list[int] = []
     original = Recaller.recall_users
 

@@ -1,4 +1,4 @@
-"""Folding: the new bundle answers as the old one did with its live changes, and replays only what came after."""
+"""Folding: the new bundle answers as the old one did with its live changes, and replays only later changes."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A bundle whose index nobody built is warned of; one that is exact on purpose is not."""
+"""A bundle without an index causes a warning; one that is exact on purpose is not."""
 
 import json
 import logging

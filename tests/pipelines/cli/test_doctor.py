@@ -29,7 +29,7 @@ WHOLE = dict.fromkeys(("scipy", "httptools", "uvloop", "tf_keras", "tensorflow_r
 
 
 def told_by(folder: Path, modules: dict[str, str], gpus: int = 0) -> tuple[int, dict[str, str]]:
-    """Exit code, and the screen by the first word of each line, where these modules stand before the real ones."""
+    """Exit code, and the screen by the first word of each line, where these modules hide the real ones."""
     tensorflow = (
         f"class config:\n    list_physical_devices = lambda kind: ['one'] * {gpus}\n"
         f"class test:\n    is_built_with_cuda = lambda: {gpus > 0}\n"

@@ -103,7 +103,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         lines = [" ".join([user, *split.get(user, [])]) for user in map(str, range(USERS))]
         (lists / f"{name}.txt").write_text("\n".join(lines) + "\n")
     prepare.run(DataConfig(), lists, folder / "dataset", format="lightgcn")
-    # Rows of the bundle stand in another order than the numbers of the data set, and one user has no vector.
+    # The bundle's rows have another order than the data set's numbers, and one user has no vector.
     item_ids = [str(item) for item in generator.permutation(ITEMS)]
     query_ids = [str(user) for user in generator.permutation(USERS) if str(user) != COLD_UNKNOWN]
     return World(
@@ -138,7 +138,7 @@ def prepared_again(world: World, folder: Path, **settings: Any) -> World:
 
 
 def popular(world: World) -> list[str]:
-    """By falling count; among equals as the bundle's rows stand."""
+    """By falling count; equal ones in the order of the bundle's rows."""
     counts = world.counts()
     return sorted(world.item_ids, key=lambda item: (-counts[item], world.item_ids.index(item)))
 
@@ -182,7 +182,7 @@ def test_served_figures_equal_the_slow_loop(
 
 
 def test_popularity_equals_the_slow_loop(world: World, content: tuple[dict[str, Any], pl.DataFrame]) -> None:
-    # Equal counts may stand in any order: the bounds are the best and the worst of them.
+    # Equal counts may have any order: the bounds are the best and the worst of them.
     counts = world.counts()
     found = dict(content[1].select("user_id", "popularity_recall@5").iter_rows())
     for user, targets in world.test.items():

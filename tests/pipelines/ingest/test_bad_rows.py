@@ -14,7 +14,7 @@ ALL_TRAIN = DataConfig(valid_share=0, test_share=0)
 HEADER = "user,item,time,rating\n"
 GOOD = "u1,a,1700000000,4\nu2,b,1700000001,5\n"
 
-# Name of the case: file, content, row, column, reason, value in rejects.csv. The good rows stand before it.
+# Name of the case: file, content, row, column, reason, value in rejects.csv. The good rows come before it.
 CASES: dict[str, tuple[str, bytes, int, str, str, str | None]] = {
     "null user": ("e.csv", (HEADER + GOOD + ",a,1700000002,3\n").encode(), 4, "user", "no id", None),
     "null item": ("e.csv", (HEADER + GOOD + "u3,,1700000002,3\n").encode(), 4, "item", "no id", None),

@@ -107,7 +107,7 @@ def test_named_columns_win_over_usual_names(tmp_path: Path) -> None:
         ("user,item", Columns(time="tme"), r"no column 'tme' \(data.columns.time\); it has user, item"),
         ("user,item,when", Columns(time="whn"), r"no column 'whn' .*did you mean 'when'\?"),
         ("user,item", Columns(user="item"), r"column 'item' cannot be both data.columns.user and .item"),
-        ("user,user", Columns(), r"a column name comes twice"),
+        ("user,user", Columns(), r"a column name occurs twice"),
     ],
 )
 def test_a_missing_column_names_the_file_its_columns_and_the_nearest(

@@ -30,7 +30,7 @@ def events(tmp_path: Path) -> list[tuple[str, str]]:
     return sorted((users[int(u)], items[int(i)]) for u, i in zip(train.user, train.item, strict=True))
 
 
-# The note of the first event spans lines 2 to 4, so that the second stands on 5 and the third on 6.
+# The note of the first event spans lines 2 to 4, so the second is on line 5 and the third on 6.
 QUOTED = 'user,item,note\nu1,a,"one\ntwo\nthree"\nu2,b,x\n{bad}\nu4,d,y\n'
 
 

@@ -133,7 +133,7 @@ def test_a_worker_whose_event_loop_stands_still_is_replaced(
         httpx.get(f"http://127.0.0.1:{(tmp_path / 'port').read_text()}/hang", timeout=1)
     until(lambda: len(service.starts()) == 3 and len(service.pids()) == 2, "the one that stands still is replaced")
     assert len(service.pids() & before) == 1
-    assert "its event loop has stood still" in service.stop()
+    assert "its event loop has been blocked" in service.stop()
 
 
 @pytest.mark.long

@@ -55,8 +55,8 @@ def test_splits_laid_together_are_one_split_with_histories(
     )
     assert found.offsets.tolist() == [sum(user < u for user, *_ in expected) for u in range(data.manifest.users + 1)]
     # An impression is no part of a history: those of taken events alone are read where they lie.
-    assert found.taken_past is not None and (found.taken_past.place is not None) == impressions
-    again = replace(found, taken_past=None)
+    assert found.stored_past is not None and (found.stored_past.place is not None) == impressions
+    again = replace(found, stored_past=None)
     for name in ("item", "offsets", "time", "end", "place"):
         mapped, made = getattr(found.past, name), getattr(again.past, name)
         assert (mapped is None and made is None) or mapped.tolist() == made.tolist(), name
@@ -101,7 +101,7 @@ def test_a_feature_may_be_named_like_an_array_of_the_events(name: str, tmp_path:
     run.mkdir()
     training = build_training(config, data, ("train",), run, run, validated=False)
     assert isinstance(training.batches, Examples)
-    wanted = data.events("train").taken()
+    wanted = data.events("train").positives()
     for array in ("item", "user", "time", "weight", "offsets"):
         assert getattr(training.batches.events, array).tolist() == getattr(wanted, array).tolist()
     assert len(training.batches.tables.context[name]) == len(wanted)

@@ -112,7 +112,7 @@ def test_a_killed_search_goes_on_and_ends_as_an_undisturbed_one(
     assert not (tmp_path / "r.toml").exists()
     again = run()
     assert again.returncode == 0, again.stderr[-2000:]
-    assert "going on with the unfinished search" in again.stderr
+    assert "continuing the unfinished search" in again.stderr
     # The two finished trials are kept, the third goes on from its checkpoint.
     assert [line.split()[1] for line in again.stderr.splitlines() if line.startswith("trial ")] == ["2", "3", "4"]
     assert settings(tmp_path / "r.toml") == settings(tuned[0])

@@ -23,7 +23,7 @@ from serving.service.active_bundles import ActiveBundles
 from tests.serving.bundle.test_reader_and_writer import vouch
 from tests.support.worlds.serving import DIMENSION, FEATURES, ITEM_FEATURES, copied_towers, save_towers, write_world
 
-ITEMS = 1_000  # so many that an index of other vectors does not find the best by looking at nearly all
+ITEMS = 1_000  # too many for an index of other vectors to find the best by searching nearly all
 
 
 def save_ones(path: Path, features: Sequence[FeatureSpec], dimension: int) -> None:

@@ -81,7 +81,7 @@ def test_they_are_mapped_files_and_not_objects_of_this_process(tmp_path: Path) -
         assert isinstance(ids.text, mmap.mmap) and len(ids.text) == (bundle.path / f"{column}_bytes.npy").stat().st_size
         assert isinstance(ids.offsets.base, np.memmap) and isinstance(ids.slots.base, np.memmap)
         assert ids.offsets.base.mode == ids.slots.base.mode == "r"
-    # Whoever serves never reads the columns.
+    # A service never reads the columns.
     assert not {"item_ids", "query_ids"} & vars(bundle).keys()
     assert bundle.item_names[17] == "i17" and bundle.item_rows["i17"] == 17 and bundle.query_rows.get("u3") == 3
 

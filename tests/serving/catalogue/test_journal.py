@@ -1,4 +1,4 @@
-"""The journal equals a dict, whoever writes: any ids, threads, processes; and what it refuses, it has not kept."""
+"""The journal equals a dict for any ids, threads and processes, and keeps nothing of what it refuses."""
 
 import shutil
 import sqlite3

@@ -138,7 +138,7 @@ def test_no_key_and_nothing_of_a_body_or_query_string_is_logged(
         whole = json.dumps(record.__dict__, default=str)
         for secret in ("key-0123456789", "key-9876543210", "secret-question", "secret-field"):
             assert secret not in whole
-        # It stands in a field, which the formatter leaves out unless a setting asks for it.
+        # It is in a field, which the formatter leaves out unless a setting asks for it.
         assert "secret-user" not in record.getMessage()
 
 
@@ -188,7 +188,7 @@ def test_a_change_of_long_ago_counts_for_the_first_who_asks(file: Path) -> None:
     clock = Clock()
     ring = KeyRing(file, clock)
     write(file, entry("shop", "read", "new"))
-    clock.now += 60  # in which nobody asked
+    clock.now += 60  # without a request
     assert (ring.role(READ_KEY.encode()), ring.role(b"new")) == (None, "read")
 
 

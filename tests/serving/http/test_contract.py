@@ -42,7 +42,7 @@ def ask(contract: BaseSchema, cases: int) -> Counter[tuple[str, str, int]]:
     def answered_as_documented(case: schemathesis.Case) -> None:
         response = case.call()
         assert response.status_code < 500
-        # JSON Schema has no word for how many conditions stand in a tree of them.
+        # JSON Schema cannot limit the number of conditions in a tree.
         if f"must hold at most {GREATEST_NODES} conditions" not in response.text:
             case.validate_response(response)
         seen[case.operation.path, case.operation.method.upper(), response.status_code] += 1

@@ -80,7 +80,7 @@ def test_not_ready_before_the_bundle_is_loaded(tmp_path: Path) -> None:
 def test_not_ready_from_the_moment_a_stop_is_asked_for(client: TestClient) -> None:
     client.app.state.drain.begun = True
     assert ready(client) == (503, "stopping")
-    # What still comes is answered: whoever sends has not seen it yet.
+    # Late requests are answered: their callers do not know yet.
     assert client.post("/recall", json={"user_id": "u1"}).status_code == 200
     assert client.get("/healthz").status_code == 200
 
@@ -168,7 +168,7 @@ def test_probes_at_one_time_share_a_search(client: TestClient) -> None:
         probing = [asyncio.create_task(health.readyz(request)) for _ in range(20)]
         while not index.asked:
             await asyncio.sleep(0.001)
-        probing[0].cancel()  # Whoever began it goes away.
+        probing[0].cancel()  # The caller that began it disconnects.
         late = asyncio.create_task(health.readyz(request))
         await asyncio.sleep(0)
         index.may_end.set()

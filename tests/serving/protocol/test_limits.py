@@ -1,4 +1,4 @@
-"""The limits over real sockets, with both parsers: who is refused and how, what comes after, who is harmed by it."""
+"""The limits over real sockets, with both parsers: which requests are refused, how, and what follows."""
 
 import asyncio
 
@@ -171,7 +171,7 @@ def test_requests_sent_in_a_row_are_answered_in_their_order_refused_or_not() -> 
         for number in range(5):
             row.send("/healthz" if number in (1, 3) else "/recall", b"%d" % number)
         assert [(await row.answer())[0] for _ in range(5)] == [429, 200, 429, 200, 429]
-        for number in range(3):  # behind one that is let in
+        for number in range(3):  # behind an accepted one
             held.send("/recall", b"%d" % number)
         await asyncio.sleep(0.02)
         world.app.gate.set()
@@ -330,7 +330,7 @@ def test_a_body_on_its_way_when_the_stop_begins_is_waited_for(http: str) -> None
 
 
 def asked(line: Line, count: int, seconds: float, every: float, at: float) -> tuple[list[bool], float]:
-    """What is said to those who come to so many others for a time, and when it is over."""
+    """Whether the line has room for `count` more, asked every `every` seconds; and the time at the end."""
     said = []
     for _ in range(round(seconds / every)):
         at += every
@@ -363,10 +363,10 @@ def test_few_places_know_no_line() -> None:
     assert all(said)
 
 
-def test_a_line_that_stands_is_told_as_such_and_holds_no_heavy_request_up(
+def test_a_standing_line_is_reported_and_delays_no_heavy_request(
     refused: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serving.protocol.limits.BURST_S", -1)  # what would be a burst stands already
+    monkeypatch.setattr("serving.protocol.limits.BURST_S", -1)  # any queue is a standing one
 
     async def test(world: World) -> None:
         await world.holding(8)

@@ -1,4 +1,4 @@
-"""At most so many items of one value: against a slow loop over the whole catalogue."""
+"""A limit on the items of one value: against a slow loop over the whole catalogue."""
 
 import itertools
 import math

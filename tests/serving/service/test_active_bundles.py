@@ -251,7 +251,7 @@ def test_a_single_bundle_is_opened_and_opened_anew_when_it_is_replaced(versions:
     assert running.active.name == "c" and running.check() is None
     versions.activate("b")
     assert running.check() is None
-    bundle.rename(versions.root / "aside")  # Where an export with --overwrite stands between its two renames.
+    bundle.rename(versions.root / "aside")  # As between the two renames of an export with --overwrite.
     assert str(running.check()).startswith("refused: ")
     (versions.root / "aside").rename(bundle)
     running.check()

@@ -1,4 +1,4 @@
-"""The log's lines: their form, and what never stands in them."""
+"""The log's lines: their form, and what they never hold."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""`/metrics`: what it counts, in one process; what is right across workers stands in test_observed_process."""
+"""`/metrics`: what it counts, in one process; tests/processes/test_metrics_of_workers.py has several workers."""
 
 import math
 import random

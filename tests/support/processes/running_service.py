@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,8 @@ class RunningService:
         state: what `--state` names.
         workers: processes.
         port: to listen on; None takes a free one.
-        log: where its stderr goes; None keeps it in a pipe, of which nobody reads before the end.
+        log: where its stderr goes; None keeps it in a pipe that is read at the end.
+        options: further words of the command line.
         **settings: further settings, as variables.
     """
 
@@ -44,11 +45,12 @@ class RunningService:
         workers: int = 1,
         log: Path | None = None,
         port: int | None = None,
+        options: Sequence[str] = (),
         **settings: object,
     ) -> None:
         self.port = port = port or free_port()
         words = ["serve", "--bundle", str(bundle), "--port", str(port), "--workers", str(workers)]
-        words += [] if state is None else ["--state", str(state)]
+        words += [*options] if state is None else ["--state", str(state), *options]
         self.url = f"http://127.0.0.1:{port}"
         # A group of its own: a kill reaches the workers, too.
         variables = {f"TOWERS_{name.upper()}": str(value) for name, value in settings.items()}

@@ -31,7 +31,7 @@ batch_size = 64
 checkpoint_steps = 2
 metric = "ndcg@5"
 """
-# Steps that depend on what came before them: moments, a sampler that learns, averages. 9 steps an epoch, then 10.
+# Steps that depend on earlier ones: moments, a sampler that learns, averages. 9 steps an epoch, then 10.
 RECIPE = (
     """
 [data]

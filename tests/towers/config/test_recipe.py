@@ -1,4 +1,4 @@
-"""A recipe's mistakes name the key, what came, what is allowed and the nearest right name."""
+"""A recipe's mistakes name the key, its value, what is allowed and the nearest right name."""
 
 import tomllib
 from pathlib import Path

@@ -69,14 +69,14 @@ def test_ranks_fall_with_the_number_of_examples_and_leave_untrained_items_out() 
 def test_impressions_that_nobody_took_up_are_no_examples() -> None:
     """Weight 0 leaves; the histories of the others lose it, too."""
     timed = dataclasses.replace(small_events(timed=True), weight=np.array([1, 0, 2, 1, 0, 1, 1], np.float32))
-    taken = timed.taken()
+    taken = timed.positives()
     assert taken.user.tolist() == [0, 0, 0, 2, 2]
     assert taken.item.tolist() == [5, 4, 5, 2, 0]
     assert taken.offsets.tolist() == [0, 3, 3, 5]
     assert histories(taken, 8) == [[], [5], [5, 4], [], [2]]
     assert taken.weight is not None and taken.weight.min() > 0
     whole = small_events(timed=True)
-    assert whole.taken() is whole
+    assert whole.positives() is whole
 
 
 @pytest.mark.parametrize("timed", [True, False])

@@ -179,5 +179,5 @@ def test_histories_of_users_keep_the_last_known_items_and_the_gaps_between_them(
 
 def test_untimed_events_have_no_order() -> None:
     events = Events(np.zeros(2, np.int32), np.zeros(2, np.int32), np.array([0, 2]))
-    with pytest.raises(ValueError, match="a sequence needs timed events"):
+    with pytest.raises(ValueError, match="needs timed events"):
         len(examples_of(events, 3, alone=True))

@@ -114,7 +114,7 @@ def test_a_list_of_neighbours_is_pooled_as_the_node_that_has_them(cooccurrence: 
 def test_of_a_list_in_the_order_of_time_the_last_weighs_most() -> None:
     made = encoder(recency=9.0)
     wanted = slow(*pairs(), made.table.numpy(), 10, 9.0)
-    lists = tf.constant([[0, 1, 2, 3], [0, 0, 0, 0], [2, 0, 5, 0]])  # nodes 0, 3 and 2, wherever the padding stands
+    lists = tf.constant([[0, 1, 2, 3], [0, 0, 0, 0], [2, 0, 5, 0]])  # nodes 0, 3 and 2, wherever the padding is
     np.testing.assert_allclose(made.embed(lists), wanted[[0, 3, 2]], rtol=1e-5, atol=1e-7)
     assert np.abs(made.embed(lists[:1, ::-1]) - wanted[0]).max() > 0.01
 

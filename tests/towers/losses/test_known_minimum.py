@@ -1,6 +1,6 @@
 """A world whose answer is known: the minimum of each loss where items follow P(item | query) and draws follow q.
 
-Every positive and every tuple of k draws stands in the batch once, with its probability as weight: the expected loss is
+Every positive and every tuple of k draws is in the batch once, with its probability as weight: the expected loss is
 exact, nothing is sampled, and its minimum is the closed form.
 """
 

@@ -77,7 +77,7 @@ def test_frequencies_with_replacement(name: str, size: int) -> None:
 
 
 def skewed(item: NDArray[np.int64], p: Doubles, decile: int) -> NDArray[np.int64]:
-    """The same draws with 2 % of one decile missing, as a sampler would give that is off by so much there."""
+    """The same draws with 2 % of one decile missing, as from a sampler with that error."""
     hit = np.flatnonzero(bins(p, 10)[item] == decile)
     lost = np.random.default_rng(3).choice(hit, round(0.02 * len(hit)), replace=False)
     return np.delete(item, lost)
@@ -156,7 +156,7 @@ def test_distinct_draws_among_ten_million(name: str) -> None:
     noise, p = made(name, LARGE)
     k = 8_192
     items, tries = drawn_distinct(noise, k, plan(-np.sort(-p), k), 25)
-    # T is nearly fixed for so many: 1 - (1 - p)^T is the inclusion to a part in k.
+    # T is nearly fixed for this many: 1 - (1 - p)^T is the inclusion to a part in k.
     q = -np.expm1(tries.mean() * np.log1p(-p))
     of = bins(q, 10)
     assert unlikely(*included(items, of, q)) > ALARM

@@ -1,4 +1,4 @@
-"""Row-sparse and fused steps against Keras's dense ones, rows that must stand still, and what a step is made of."""
+"""Row-sparse and fused steps against Keras's dense ones, rows that must not move, and what a step is made of."""
 
 from collections.abc import Callable
 from pathlib import Path
