@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 from pydantic import ValidationError
 
-from pipelines.dataset.arrays import map_array, map_events
+from pipelines.dataset.arrays import CONTEXT, map_array, map_events
 from pipelines.dataset.manifest import MANIFEST, SCHEMA_VERSION, DatasetManifest
 from pipelines.errors import DataError
 from towers.data.events import Events, Floats
@@ -67,6 +67,12 @@ class Dataset:
     def events(self, split: str) -> Events:
         """The events of ``train``, ``valid`` or ``test``, memory-mapped."""
         return map_events(self.path / split)
+
+    def context(self, split: str) -> pl.DataFrame | None:
+        """The events' own columns, rows as in `events`; None if there are none."""
+        if not self.manifest.event_columns:
+            return None
+        return pl.read_parquet(self.path / split / CONTEXT)
 
     def truth(self) -> tuple[Floats, Floats] | None:
         """User and item vectors of a synthetic world, memory-mapped, rows as in `users` and `items`; else None.

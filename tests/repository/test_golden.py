@@ -18,7 +18,6 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pytest
 from fastapi.testclient import TestClient
 
@@ -44,7 +43,8 @@ def test_the_data_set_opens_with_the_counts_that_prepare_printed() -> None:
     assert data.manifest.events == {"train": 1_917, "valid": 239, "test": 240}
     assert [len(data.events(split).user) for split in ("train", "valid", "test")] == [1_917, 239, 240]
     assert (data.manifest.split.kind, data.manifest.timed, data.manifest.time_unit) == ("global_time", True, "s")
-    assert pl.read_parquet(data.path / "train" / "context.parquet")["device"].n_unique() == 4
+    context = data.context("train")
+    assert context is not None and context["device"].n_unique() == 4
     assert digest_files(data.path) == (data.manifest.files, data.manifest.fingerprint)
     refuse_leaks(data)
 

@@ -39,8 +39,8 @@ def test_splits_laid_together_are_one_split_with_histories(
     expected = []
     for user in range(data.manifest.users):
         for split in splits:
-            part, frame = data.events(split), pl.read_parquet(data.path / split / "context.parquet")
-            assert part.weight is not None
+            part, frame = data.events(split), data.context(split)
+            assert part.weight is not None and frame is not None
             for row in rows_of(part, user):
                 if impressions or part.weight[row] > 0:
                     values = int(part.item[row]), time_of(part, row), float(part.weight[row]), frame["place"][row]
