@@ -20,13 +20,7 @@ _HOMES = {
     "AsyncClient": "client.client",
     "ServiceError": "client.client",
 }
-__all__ = [
-    "AsyncClient",
-    "Bundle",
-    "Client",
-    "ExactIndex",
-    "ServiceError",
-]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -31,13 +31,7 @@ _HOMES = {
     "parse_config": "config.recipe",
     "ConfigError": "errors",
 }
-__all__ = [
-    "Config",
-    "ConfigError",
-    "DataConfig",
-    "load_config",
-    "parse_config",
-]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Shows the result of `towers demo`: one user's recommendations, the measured recall, and where the outputs are."""
+"""Shows the result of `towers demo`: one user's recommendations, the verdict, and where the outputs are."""
 
 import json
 import shutil
@@ -16,9 +16,7 @@ from pipelines.cli.demo_service import DemoAnswer
 from pipelines.service.query import title_column
 from serving.bundle.reader import Bundle
 
-KS = (10, 50, 100)
 LONGEST_BODY = 40
-TITLES = {"exact": "this model", "index": "through its index", "item_knn": "item-kNN"}
 
 
 def show(
@@ -47,8 +45,6 @@ def show(
     console.print(_user_table(bundle, later, user, answers[0]))
     console.print()
     console.print(_asked_table(answers, _titles(bundle)))
-    console.print()
-    console.print(recall_table(report))
     if "verdict" in report:
         console.print(escape(report["verdict"]["text"]), highlight=False)
     console.print()
@@ -102,27 +98,6 @@ def _asked_table(answers: Sequence[DemoAnswer], titles: dict[str, str]) -> Table
         who = f"{asked.who}\n[dim]{escape(body)}[/dim]"
         shown.add_row(who, asked.answer["source"], titles.get(first, first), f"{asked.milliseconds:.1f}")
     return shown
-
-
-def recall_table(report: dict[str, Any]) -> Table:
-    """Builds a row for each ranker of the report, in its order; marks the strongest baseline if it is named."""
-    strongest = report.get("strongest", {}).get("ranker")
-    users = report["counts"]["users"]
-    columns = [Column(f"recall@{k}", justify="right") for k in KS]
-    shown = Table("", *columns, title=f"Recall of what {users:,} test users took next", title_style="bold")
-    for ranker, figures in report["metrics"].items():
-        title = _ranker_title(ranker, report) + (" (strongest)" if ranker == strongest else "")
-        shown.add_row(title, *(f"{figures[f'recall@{k}']['value']:.3f}" for k in KS))
-    if "share_of_attainable" in report:
-        shares = (report["share_of_attainable"][f"recall@{k}"]["value"] for k in KS)
-        shown.add_row("share of the attainable", *(f"{share:.0%}" for share in shares), style="bold")
-    return shown
-
-
-def _ranker_title(ranker: str, report: dict[str, Any]) -> str:
-    """Returns the report's title of a baseline, else a readable form of the ranker's name."""
-    told = report["baselines"].get(ranker, {}).get("title")
-    return escape(told or TITLES.get(ranker) or ranker.replace("_", " "))
 
 
 def _command() -> str:

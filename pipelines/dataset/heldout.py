@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pipelines.dataset.arrays import sum_of_offsets
 from pipelines.dataset.dataset import Dataset
+from serving.search.index import is_in
 from towers.data.events import Events, Int32s, Int64s
 
 EARLIER = {"valid": ("train",), "test": ("train", "valid")}
@@ -127,7 +128,7 @@ def _block(
     user, pair = user[place], pair[place]
     seen_user, seen_item, seen_time = _known(parts, _first_times(held), low)
     known = np.sort(seen_user.astype(np.int64) * items + seen_item)
-    fresh = ~_contains(known, pair)
+    fresh = ~is_in(pair, known)
     among = np.ones(high - low, bool) if chosen is None else np.isin(np.arange(low, high), chosen)
     wanted = fresh & among[user - low]
     user, pair = user[wanted], pair[wanted]
@@ -167,15 +168,6 @@ def _known(parts: Sequence[Events], until: NDArray[np.int64] | None, low: int) -
     time = np.concatenate(times)[order]
     early = np.ones(len(user), bool) if until is None else time <= until[user - low]
     return user[early], item[early], time[early]
-
-
-def _contains(ordered: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
-    # Binary search: ten times as fast as `np.isin`, which sorts both.
-    if not len(ordered):
-        return np.zeros(len(wanted), bool)
-    place = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
-    found: NDArray[np.bool_] = ordered[place] == wanted
-    return found
 
 
 def _offsets(counts: NDArray[np.int64]) -> Int64s:

@@ -47,26 +47,10 @@ class ItemKnn:
     half_life: float | None = None
 
     @classmethod
-    def fit(
-        cls,
-        users: Integers,
-        items: Integers,
-        shape: tuple[int, int],
-        *,
-        neighbours: int = NEIGHBOURS,
-        shrinkage: float = SHRINKAGE,
-    ) -> "ItemKnn":
-        """Counts co-occurrence over the events; their popularity fills short lists.
-
-        Args:
-            users: [E] user numbers.
-            items: [E] item numbers; an item that a user took twice counts once.
-            shape: number of users and of items.
-            neighbours: how many each item keeps.
-            shrinkage: added to the denominator of the cosine.
-        """
+    def fit(cls, users: Integers, items: Integers, shape: tuple[int, int]) -> "ItemKnn":
+        """Counts co-occurrence over the events; their popularity fills short lists. Arguments as in `nearest_items`."""
         with progress("item-kNN", total=shape[1], unit="items") as advance:
-            nearest = nearest_items(users, items, shape, neighbours=neighbours, shrinkage=shrinkage, advance=advance)
+            nearest = nearest_items(users, items, shape, neighbours=NEIGHBOURS, shrinkage=SHRINKAGE, advance=advance)
         distinct = _indicators(users, items, shape)
         return cls(sp.csr_array(nearest.T), by_popularity(np.bincount(distinct.indices, minlength=shape[1])))
 
@@ -106,7 +90,16 @@ def nearest_items(
     damp_users: bool = False,
     advance: Advance = lambda _: None,
 ) -> sp.csr_array:
-    """Finds each item's nearest neighbours; arguments as in `ItemKnn.fit`, `advance` is called for each block of items.
+    """Finds each item's nearest neighbours.
+
+    Args:
+        users: [E] user numbers.
+        items: [E] item numbers; an item that a user took twice counts once.
+        shape: number of users and of items.
+        neighbours: how many each item keeps.
+        shrinkage: added to the denominator of the cosine.
+        damp_users: see `ItemKnn`.
+        advance: called for each block of items.
 
     Returns:
         [N, N] sparse; row j holds the similarities of the nearest neighbours of item j, largest first.

@@ -137,13 +137,6 @@ def build_training(
     """Builds what a `Trainer` trains; writes what the features learnt to `directory`. Arguments as in `run_stage`."""
     if config.task == "similarity":
         return similarity_training(config, data, directory)
-    return _retrieval(config, data, splits, directory, work, validated=validated)
-
-
-def _retrieval(
-    config: Config, data: Dataset, splits: tuple[str, ...], directory: Path, work: Path, *, validated: bool
-) -> Training:
-    """Builds the training of `task = "retrieval"`."""
     files = work / EVENT_FILES
     remove(files)
     # Separate folders, because a feature may have the name of an event array.

@@ -15,7 +15,6 @@ Strings = Sequence[str] | NDArray[np.str_] | pl.Series
 
 
 def write_ids(path: Path, column: str, ids: Strings) -> None:
-    """Writes ids as one Parquet column."""
     """Writes ids as a column, and beside it as the table that the service maps."""
     values = (ids if isinstance(ids, pl.Series) else pl.Series(list(ids))).cast(pl.String)
     values.alias(column).to_frame().write_parquet(path)

@@ -140,9 +140,8 @@ class Recaller:
         vectors = self.bundle.recall_queries(work.vectors, np.array([plan.history for plan in plans], np.int64))
         for places in _alike(plans):
             first = plans[places[0]].query
-            every = len(places) == len(plans)
-            queries = vectors if every else vectors[places]
-            rows, scores = items.search(queries, first.k, [plans[place].excluded for place in places], first.wanted)
+            queries, excluded = vectors[places], [plans[place].excluded for place in places]
+            rows, scores = items.search(queries, first.k, excluded, first.wanted)
             counts = (rows >= 0).sum(axis=1).tolist()
             found |= zip(places, [(r[:n], s[:n]) for r, s, n in zip(rows, scores, counts, strict=True)], strict=True)
         for place, plan in enumerate(plans):
@@ -172,20 +171,19 @@ class Recaller:
         self.encode(work)
         return work
 
-    def recall_users(self, query_rows: Rows, k: int, *, exclude_seen: bool = True) -> tuple[Rows, Floats]:
-        """Answers many known users at once, for bulk recall and offline checks.
+    def recall_users(self, query_rows: Rows, k: int) -> tuple[Rows, Floats]:
+        """Answers many known users at once, without the items they have seen.
 
         Args:
             query_rows: rows of `bundle.query_vectors`, [B].
             k: how many items, at least 1.
-            exclude_seen: exclude each user's seen items.
 
         Returns:
             Item rows [B, k] and scores [B, k], best first; row -1 with score -inf where fewer are eligible. Popular
             items for a user whose stored vector is zero.
         """
         items = self.catalogue.snapshot()
-        excluded = self.bundle.seen_sets(query_rows) if exclude_seen else [np.empty(0, np.int64)] * len(query_rows)
+        excluded = self.bundle.seen_sets(query_rows)
         vectors = self.bundle.recall_queries(self.bundle.query_vectors[query_rows], self.bundle.seen_counts(query_rows))
         rows, scores = items.search(vectors, k, excluded, EVERYTHING)
         for place in np.flatnonzero(~self.bundle.has_vector(query_rows)):

@@ -35,23 +35,13 @@ class ExactIndex:
 
     Args:
         item_vectors: [N, D], may be memory-mapped.
-        block_queries: queries scored at a time.
-        block_items: items scored at a time.
         longest: an upper bound of the vectors' lengths, if known; None measures them.
     """
 
-    def __init__(
-        self,
-        item_vectors: Floats,
-        *,
-        block_queries: int = BLOCK_QUERIES,
-        block_items: int = BLOCK_ITEMS,
-        longest: float | None = None,
-    ) -> None:
+    def __init__(self, item_vectors: Floats, *, longest: float | None = None) -> None:
         self.item_vectors = item_vectors
-        self.block_queries, self.block_items = block_queries, block_items
-        starts = range(0, len(item_vectors), block_items)
-        blocks = (item_vectors[start : start + block_items] for start in starts)
+        starts = range(0, len(item_vectors), BLOCK_ITEMS)
+        blocks = (item_vectors[start : start + BLOCK_ITEMS] for start in starts)
         measured = (float(vector_lengths(block).max()) for block in blocks)
         self.longest = max(measured, default=0.0) if longest is None else longest
 
@@ -78,11 +68,11 @@ class ExactIndex:
             raise ValueError(f"excluded must hold one array per query: {len(queries)} queries, {len(excluded)} arrays")
         rows = np.full((len(queries), k), -1, np.int64)
         scores = np.full((len(queries), k), -np.inf, np.float32)
-        for start in range(0, len(queries), self.block_queries):
-            part = slice(start, start + self.block_queries)
+        for start in range(0, len(queries), BLOCK_QUERIES):
+            part = slice(start, start + BLOCK_QUERIES)
             masked = _flat(excluded[part]) if excluded is not None else None
-            for first in range(0, len(self.item_vectors), self.block_items):
-                hidden = None if eligible is None else ~eligible[first : first + self.block_items]
+            for first in range(0, len(self.item_vectors), BLOCK_ITEMS):
+                hidden = None if eligible is None else ~eligible[first : first + BLOCK_ITEMS]
                 self._search_block(queries[part], first, masked, hidden, rows[part], scores[part])
         return rows, scores
 
@@ -96,7 +86,7 @@ class ExactIndex:
         scores: Floats,
     ) -> None:
         """Merges the items from row `first` on into the best so far, in place."""
-        block = self.item_vectors[first : first + self.block_items]
+        block = self.item_vectors[first : first + BLOCK_ITEMS]
         # Of unit length, so that no product overflows; the order of a query's items does not change.
         unit, lengths = unit_queries(queries)
         rough = unit @ block.T

@@ -1,7 +1,7 @@
 """Parameters of a ScaNN index: how it is built, and how far a search looks."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 # Leaves and rescored candidates are tuned for this k. For a larger k, candidates grow in proportion and leaves with the
 # square root: at 200k items recall@1000 was then 0.975, 0.938 without, at a recall@100 of 0.993.
@@ -42,7 +42,3 @@ class ScannParameters:
         leaves = round(root / 2 if few else min(2 * root, max(MOST_DOUBLED, root)))
         blocks = 2 if dimension > 1 and not few else 1
         return cls(leaves=leaves, dimensions_per_block=blocks, leaves_searched=math.ceil(leaves / 64))
-
-    def exhaustive(self, items: int) -> "ScannParameters":
-        """The same index, searched in full: equal to exact search."""
-        return replace(self, leaves_searched=self.leaves, rescored=items)

@@ -44,17 +44,14 @@ def _model_and_loss(config: "Config") -> Iterator[str]:
 
 
 def _loss_and_sampler(config: "Config") -> Iterator[str]:
-    loss, sampler = config.loss, config.negatives
-    if sampler is None:
-        return
-    if not loss.samples:
+    loss = config.loss
+    if config.negatives is not None and not loss.samples:
         instead = (
             "it learns from the labels of the events; for sampled negatives take neg or nce"
             if loss.graded
             else "it scores the whole catalogue; sampled_softmax is its sampled form"
         )
         yield f"sampler: {loss.name} takes no sampler, so leave the section out (--set sampler=): {instead}"
-        return
 
 
 def _options(config: "Config") -> Iterator[str]:

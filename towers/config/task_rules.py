@@ -7,7 +7,6 @@ if TYPE_CHECKING:
     from towers.config.recipe import Config
 
 SIMILARITY_LOSSES = ("full_softmax", "am_softmax", "distance_softmax", "triplet", "pair", "circle")
-MOST_TRIPLETS = 400  # items of a batch whose triplets are all compared: a tensor of 256 MB
 
 
 def task_rules(config: "Config") -> Iterator[str]:

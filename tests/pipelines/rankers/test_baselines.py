@@ -4,11 +4,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.rankers import item_knn
-from pipelines.rankers.item_knn import ItemKnn, too_large
+from pipelines.rankers.item_knn import ItemKnn, nearest_items, too_large
 from pipelines.rankers.popular import by_popularity, popular_lists
 
 ITEMS = 9
@@ -57,7 +58,9 @@ def slow_scores(histories: Histories, neighbours: int, shrinkage: float) -> np.n
 @given(histories_strategy, st.sampled_from([0.0, 10.0]))
 def test_knn_ranks_by_the_formula(histories: Histories, shrinkage: float) -> None:
     users, offsets, items = flat(histories)
-    fitted = ItemKnn.fit(users, items, (len(histories), ITEMS), neighbours=ITEMS, shrinkage=shrinkage)
+    nearest = nearest_items(users, items, (len(histories), ITEMS), neighbours=ITEMS, shrinkage=shrinkage)
+    pairs = np.unique(np.stack([users, items], axis=1), axis=0)
+    fitted = ItemKnn(sp.csr_array(nearest.T), by_popularity(np.bincount(pairs[:, 1], minlength=ITEMS)))
     expected = slow_scores(histories, ITEMS, shrinkage)
     popular = [item for item, _ in sorted(Counter(items.tolist()).items(), key=lambda pair: (-pair[1], pair[0]))]
     for query, row in enumerate(fitted.lists(offsets, items, ITEMS).tolist()):
@@ -80,8 +83,8 @@ def test_knn_keeps_the_nearest_neighbours_of_each_candidate(monkeypatch: pytest.
     expected = slow_scores(histories, 3, 10.0)
     for block in (2_048, 4):
         monkeypatch.setattr(item_knn, "ITEM_BLOCK", block)
-        fitted = ItemKnn.fit(users, items, (60, ITEMS), neighbours=3, shrinkage=10.0)
-        one_item_histories = np.eye(ITEMS) @ fitted.similarity
+        nearest = nearest_items(users, items, (60, ITEMS), neighbours=3, shrinkage=10.0)
+        one_item_histories = np.eye(ITEMS) @ nearest.T
         assert np.count_nonzero(one_item_histories, axis=0).max() == 3
         found = np.zeros((60, ITEMS))
         for user, each in enumerate(histories):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -265,7 +266,8 @@ def test_an_index_of_the_joined_vectors_finds_what_exact_search_finds(world: Pat
     bundle = Bundle.open(world / "bundle")
     assert bundle.recall_vectors.shape == (bundle.manifest.items, bundle.manifest.dimension + 2)
     built = ScannIndex.build(bundle.recall_vectors)
-    built = built.with_parameters(built.parameters.exhaustive(bundle.manifest.items))
+    whole = replace(built.parameters, leaves_searched=built.parameters.leaves, rescored=bundle.manifest.items)
+    built = built.with_parameters(whole)
     queries = bundle.sample_queries(50, seed=1)
     rows, _ = built.search(queries, 10)
     wanted = np.argsort(-(queries.astype(np.float64) @ np.asarray(bundle.recall_vectors).T), axis=1)[:, :10]

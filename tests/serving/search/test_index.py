@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.errors import BundleError
+from serving.search import exact
 from serving.search.exact import ExactIndex
 from serving.search.filtered import search_filtered
 from serving.search.index import Index, best_first, best_of_one, rescore
@@ -84,7 +85,12 @@ class TestExactIndex(IndexContract):
 
 
 class TestExactIndexInSmallBlocks(IndexContract):
-    index = ExactIndex(VECTORS, block_queries=3, block_items=41)
+    index = ExactIndex(VECTORS)
+
+    @pytest.fixture(autouse=True)
+    def blocks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(exact, "BLOCK_QUERIES", 3)
+        monkeypatch.setattr(exact, "BLOCK_ITEMS", 41)
 
 
 class ScannContract(IndexContract):
@@ -160,20 +166,24 @@ def test_exact_search_equals_the_loop_on_ties_blocks_and_exclusions(
     left_out = st.lists(st.integers(0, items - 1), max_size=items)
     excluded = draw(st.none() | st.lists(left_out, min_size=queries, max_size=queries))
     arrays = None if excluded is None else [np.array(rows, np.int64) for rows in excluded]
-    index = ExactIndex(vectors, block_queries=draw(st.integers(1, 6)), block_items=draw(st.integers(1, 31)))
-    rows, scores = index.search(asked_vectors, k, arrays)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(exact, "BLOCK_QUERIES", draw(st.integers(1, 6)))
+        patched.setattr(exact, "BLOCK_ITEMS", draw(st.integers(1, 31)))
+        rows, scores = ExactIndex(vectors).search(asked_vectors, k, arrays)
     wanted_rows, wanted_scores = loop_search(vectors, asked_vectors, k, excluded)
     np.testing.assert_array_equal(rows, wanted_rows)
     np.testing.assert_array_equal(scores, wanted_scores)
 
 
-def test_exact_search_does_not_depend_on_blocks_where_float32_rounds() -> None:
+def test_exact_search_does_not_depend_on_blocks_where_float32_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(5)
     vectors = rng.normal(size=(5_000, 64)).astype(np.float32)
     vectors[2_500:] = vectors[:2_500] * np.float32(1 + 1e-7)
     queries = rng.normal(size=(30, 64)).astype(np.float32)
     whole = ExactIndex(vectors).search(queries, 50)
-    blocks = ExactIndex(vectors, block_queries=7, block_items=611).search(queries, 50)
+    monkeypatch.setattr(exact, "BLOCK_QUERIES", 7)
+    monkeypatch.setattr(exact, "BLOCK_ITEMS", 611)
+    blocks = ExactIndex(vectors).search(queries, 50)
     products = (queries.astype(np.float64) @ vectors.T.astype(np.float64)).astype(np.float32)
     wanted = np.array([sorted(range(5_000), key=lambda row: (-line[row], row))[:50] for line in products])
     np.testing.assert_array_equal(whole[0], wanted)
