@@ -93,9 +93,7 @@ def test_help_shows_an_example_that_parses(
     assert "Example:" in lines
     examples = [line.removeprefix("$ towers ").split() for line in lines if line.startswith("$ towers ")]
     assert examples
-    (tmp_path / "recipes").mkdir()
-    for name in ("recipes/default.toml", "my.toml"):
-        (tmp_path / name).write_text("")
+    (tmp_path / "my.toml").write_text("")
     monkeypatch.chdir(tmp_path)
     for words in examples:
         assert words[0] == verb
