@@ -77,12 +77,16 @@ def samplers() -> None:
 
 @app.command(epilog=example("towers prepare --events u.data --format movielens --out dataset"))
 def prepare(
-    events: Annotated[Path, typer.Option(help="The events: a file, or a folder of a public format.")],
+    events: Annotated[
+        str, typer.Option(metavar="PATH", help="The events: a file or a folder, or the URL of one (s3://, gs://).")
+    ],
     out: Annotated[Path, typer.Option(help="The data set to write.")],
-    items: Annotated[Path | None, typer.Option(help="Attributes of the items: a file.")] = None,
-    users: Annotated[Path | None, typer.Option(help="Attributes of the users: a file.")] = None,
+    items: Annotated[str | None, typer.Option(metavar="PATH", help="Attributes of the items: a file.")] = None,
+    users: Annotated[str | None, typer.Option(metavar="PATH", help="Attributes of the users: a file.")] = None,
     format: Annotated[Format, typer.Option(help="How the files are written; auto looks at them.")] = "auto",
-    config: Annotated[Path | None, typer.Option(help="A recipe, as for train; its data section maps columns and splits.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A recipe, as for train; its data section maps columns and splits.")
+    ] = None,
     overrides: Overrides = [],  # noqa: B006
     on_bad_rows: Annotated[
         Literal["error", "skip"], typer.Option(help="Stop at a bad row, or leave it out and count it in 'rejects'.")

@@ -123,13 +123,19 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
         (f"check --config {r} --dataset d --set train.epochs=2 --set train.seed=5", (two, d), {}),
         (
             "prepare --events e --out o",
-            (Config().data, Path("e"), o),
+            (Config().data, "e", o),
             {"items": None, "users": None, "format": "auto", "on_bad_rows": "error", "overwrite": False},
+        ),
+        # A path would make one slash of two.
+        (
+            "prepare --events s3://b/e --items gs://b/i.csv --out o",
+            (Config().data, "s3://b/e", o),
+            {"items": "gs://b/i.csv", "users": None, "format": "auto", "on_bad_rows": "error", "overwrite": False},
         ),
         (
             f"prepare {sources} --config {r} --on-bad-rows skip --out o --overwrite",
-            (seven.data, Path("e"), o),
-            {"items": Path("i"), "users": Path("u"), "format": "pairs", "on_bad_rows": "skip", "overwrite": True},
+            (seven.data, "e", o),
+            {"items": "i", "users": "u", "format": "pairs", "on_bad_rows": "skip", "overwrite": True},
         ),
         (f"train --dataset d --config {r} --out o", (seven, d, o), {"resume": True, "overwrite": False}),
         (
@@ -167,7 +173,7 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
             },
         ),
         ("export --run r --out b --popular-by c", (Path("r"), b), {"popular_by": "c", "overwrite": False}),
-        ("export --bundle b --prior-from e --out o --overwrite", (b, Path("e"), o), {"overwrite": True}),
+        ("export --bundle b --prior-from e --out o --overwrite", (b, "e", o), {"overwrite": True}),
         ("index --bundle b", (b,), {"target_recall": 0.98, "kind": "auto"}),
         ("index --bundle b --target-recall 0.9 --kind scann", (b,), {"target_recall": 0.9, "kind": "scann"}),
         ("report --bundle b --dataset d --out o --overwrite", (b, d, o), {"overwrite": True}),
