@@ -28,11 +28,12 @@ long: $(VENV)/.dev  ## the tests marked long: many kills, many requests, whole s
 fast: lint  ## as test, without the tests marked slow
 	$(PYTEST) -m "not slow and not long"
 
-lint: $(VENV)/.dev  ## lint, types and import contracts
+lint: $(VENV)/.dev  ## lint, types, import contracts and declared dependencies
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/deptry .
 
 format: $(VENV)/.dev  ## rewrite the files as lint wants them
 	$(BIN)/ruff check --fix
