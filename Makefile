@@ -28,11 +28,12 @@ long: $(VENV)/.dev  ## the tests marked long: many kills, many requests, whole s
 fast: lint  ## as test, without the tests marked slow
 	$(PYTEST) -m "not slow and not long"
 
-lint: $(VENV)/.dev  ## lint, types and import contracts
+lint: $(VENV)/.dev  ## lint, types, import contracts and declared dependencies
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/deptry .
 
 format: $(VENV)/.dev  ## rewrite the files as lint wants them
 	$(BIN)/ruff check --fix
@@ -46,8 +47,8 @@ image-check: $(VENV)/.runtime  ## build the Dockerfile without Docker, start its
 
 lock: ## write both locks anew from pyproject.toml (needs uv)
 	@test -n "$(UV)" || { echo "make lock needs uv on PATH" >&2; exit 1; }
-	$(LOCK) pyproject.toml -o requirements.lock
 	$(LOCK) pyproject.toml --extra dev -o requirements-dev.lock
+	$(LOCK) pyproject.toml --constraint requirements-dev.lock -o requirements.lock
 
 lowest: $(LOWEST)/.installed  ## the tests of serving with the lowest versions that pyproject.toml allows (needs uv)
 	$(LOWEST)/bin/python -m pytest $(SERVING_TESTS)

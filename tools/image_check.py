@@ -75,7 +75,7 @@ def _small_bundle(work: Path) -> Path:
     world, dataset, run, bundle = (str(work / name) for name in ("world", "dataset", "trained", "bundle"))
     sizes = [word for name, count in SMALL.items() for word in (f"--{name}", count)]
     sources = [f"--{name}={world}/{name}.parquet" for name in ("events", "items", "users")]
-    recipe = ["--config", "recipes/default.toml", "--set", "train.epochs=1"]
+    recipe = ["--config", "default", "--set", "train.epochs=1"]
     _call([*towers, "synth", "--out", world, *sizes])
     _call([*towers, "prepare", *sources, "--out", dataset])
     _call([*towers, "train", "--dataset", dataset, *recipe, "--out", run])

@@ -25,7 +25,7 @@ from benchmarks.harness.resumable import Store
 from benchmarks.harness.stages import Stages
 from serving.bundle.reader import Bundle
 
-RECIPE = "recipes/beauty.toml"
+RECIPE = "towers/recipes/beauty.toml"
 K = 10
 # SASRec with full cross-entropy: Klenitskiy & Vasilev, Turning dross into gold loss, RecSys 2023.
 PUBLISHED = {"hit_rate@10": 0.0533, "ndcg@10": 0.0327}

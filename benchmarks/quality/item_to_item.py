@@ -23,7 +23,7 @@ from pipelines.training.similarity_labels import HELD_OUT, read_labels
 from towers.config.recipe import load_config
 from towers.evaluation.validation import embed_all
 
-RECIPE = Path("recipes") / "ml-100k-similarity.toml"
+RECIPE = Path("towers") / "recipes" / "ml-100k-similarity.toml"
 FIGURE = "precision@10"
 RATES = (0.002, 0.008)
 LOSSES: dict[str, tuple[str, ...]] = {

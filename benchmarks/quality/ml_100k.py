@@ -17,7 +17,7 @@ CLAIMED = FIGURES[1:]
 
 
 def main(data: Path, work: Path) -> int:
-    recipe = str(Path("recipes") / "ml-100k.toml")
+    recipe = str(Path("towers") / "recipes" / "ml-100k.toml")
     dataset, run, bundle, report = (str(work / name) for name in ("dataset", "run", "bundle", "report"))
     stages = Stages(work, data)
     stages.run("prepare", "--events", str(data), "--format", "recbole", "--config", recipe, "--out", dataset)

@@ -39,9 +39,9 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.training.stage import validation
 
 METRICS = ("recall@20", "ndcg@20")
-RECIPES = {"gowalla": "recipes/gowalla.toml", "ml-1m-split": "recipes/ml-1m.toml"}
+RECIPES = {"gowalla": "towers/recipes/gowalla.toml", "ml-1m-split": "towers/recipes/ml-1m.toml"}
 # The best published figures of vectors that an index can serve, d = 64; BARS, RecZoo, the BSL repository's logs. None
-# of these models reads the order of the lists, as recipes/gowalla.toml does.
+# of these models reads the order of the lists, as towers/recipes/gowalla.toml does.
 PUBLISHED = {
     "gowalla": {"recall@20": 0.1892, "ndcg@20": 0.1595},
     "ml-1m-split": {"recall@20": 0.2809, "ndcg@20": 0.2681},

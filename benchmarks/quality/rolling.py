@@ -44,7 +44,7 @@ from serving.bundle.reader import Bundle
 from serving.search.exact import ExactIndex
 from towers.config.recipe import parse_config
 
-RECIPE = ROOT / "recipes" / "ml-100k.toml"
+RECIPE = ROOT / "towers" / "recipes" / "ml-100k.toml"
 CUTS = (0.5, 0.6, 0.7, 0.8, 0.9)  # shares of the events, by time
 SHARE = 0.1  # of all events, for the test after a cut-off and for the validation before it
 KS = (10, 50)

@@ -3,7 +3,7 @@
 In: the folder with the data, a working directory. Out: benchmarks/quality/results/timed.json; 1 where a claim fails.
 
 Data: MovieLens-100k at the five cut-offs of `benchmarks.quality.rolling`, and two synthetic worlds in which items
-go in and out of fashion. Models: `default`, recipes/default.toml as it is, and `tune`, the recipe that `towers tune`
+go in and out of fashion. Models: `default`, the recipe of that name as it is, and `tune`, the recipe that `towers tune`
 finds within its budget. The strongest baseline is that of each report, chosen on validation. The questions of all
 cut-offs (worlds) are pooled, and the model is compared with the strongest baseline of each, paired.
 
@@ -45,7 +45,7 @@ from pipelines.tuning import tune
 from towers.config.recipe import Config, load_config
 from towers.config.sections import DataConfig
 
-RECIPE = ROOT / "recipes" / "default.toml"
+RECIPE = ROOT / "towers" / "recipes" / "default.toml"
 MODELS = ("default", "tune")
 SEEDS = (0, 1)
 WORLD: dict[str, Any] = {"users": 6_000, "items": 5_000, "events": 300_000, "fashion": 1.0}

@@ -50,7 +50,7 @@ def main(data: Path, work: Path, names: list[str], budget_minutes: float | None,
     store = Store(work / "finished")
     for name in names:
         minutes = SETS[name].minutes if budget_minutes is None else budget_minutes
-        recipe = ROOT / "recipes" / SETS[name].recipe
+        recipe = ROOT / "towers" / "recipes" / SETS[name].recipe
         settings = {"data": name, "minutes": minutes, "seed": seed, "recipe": recipe.read_text(encoding="utf-8")}
         folder = work / f"{name}-{minutes:g}-{seed}"
         result = store.run(settings, partial(one, data, name, folder, minutes, seed))
@@ -71,7 +71,7 @@ def one(data: Path, name: str, folder: Path, minutes: float, seed: int) -> dict[
     """Searches, trains both recipes, reports both."""
     chosen, folder = SETS[name], folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    made, found, dataset = ROOT / "recipes" / chosen.recipe, folder / "found.toml", folder / "dataset"
+    made, found, dataset = ROOT / "towers" / "recipes" / chosen.recipe, folder / "found.toml", folder / "dataset"
     metric = load_config(made).train.metric
     source = ["--events", str(data / chosen.events), "--format", chosen.format]
     towers(dataset, "prepare", *source, "--config", str(made), "--out", str(dataset))

@@ -83,7 +83,7 @@ def measured(folder: Path, rounds: int) -> dict[str, Any]:
     from towers.training.trainer import Trainer, as_tensors
 
     data = Dataset.open(folder / "dataset")
-    config = check_recipe(load_config(ROOT / "recipes" / "default.toml"), data)
+    config = check_recipe(load_config("default"), data)
     query = config.features.query or {}
     query["history"] = query["history"].model_copy(update={"max_length": HISTORY})
     refuse_leaks(data)

@@ -17,6 +17,7 @@ from pipelines.errors import DataError
 from pipelines.ingest.columns.ids import IdForms
 from pipelines.ingest.events import read_events
 from pipelines.ingest.filters import narrow
+from pipelines.ingest.formats.copies import local_copies
 from pipelines.ingest.formats.rejects import Rejects
 from pipelines.ingest.formats.source import open_source
 from serving.bundle.manifest import MANIFEST, Manifest, read_manifest
@@ -30,12 +31,12 @@ from towers.data.events import Events
 FIELDS = ("days", "users_alike", "now", "past", "length")
 
 
-def run(bundle: Path, events: Path, out: Path, *, format: str = "auto", overwrite: bool = False) -> Manifest:
+def run(bundle: Path, events: Path | str, out: Path, *, format: str = "auto", overwrite: bool = False) -> Manifest:
     """Renews the prior of a bundle.
 
     Args:
         bundle: BUNDLE.
-        events: EVENTS: a file, or a folder of a public format; must reach back as far as the prior's window.
+        events: EVENTS, as `pipelines.ingest.prepare` reads them; must reach back as far as the prior's window.
         out: the new bundle.
         format: format of the files; auto detects it.
         overwrite: replace an existing bundle.
@@ -81,12 +82,14 @@ class _Counted:
     of_others: int
 
 
-def _counted(bundle: Bundle, path: Path, format: str, counting: Counting) -> _Counted:
+def _counted(bundle: Bundle, path: Path | str, format: str, counting: Counting) -> _Counted:
     """Counts the bundle's items in a file of events; `events` are those of the window."""
     raw = bundle.manifest.lineage.get("config", {}).get("data", {})
     config = parse_config({"data": raw}, origin=f"{bundle.path}: lineage").data
     rejects = Rejects(hint="mend the file, or leave the rows out")
-    table = read_events(open_source(path, None, None, format, config, skip=False), config, None, rejects, IdForms())
+    with local_copies() as copies:
+        source = open_source(path, None, None, format, config, copies, skip=False)
+        table = read_events(source, config, None, rejects, IdForms())
     # Repeated pairs are treated as in training; minimum counts do not apply here.
     narrow(table, config.model_copy(update={"min_user_events": 1, "min_item_events": 1}))
     if table.time is None or table.time_unit not in TICKS_PER_S:

@@ -52,7 +52,7 @@ def synth(
     command.run(out, users=users, items=items, events=events, seed=seed, fashion=fashion, overwrite=overwrite)
 
 
-@app.command(epilog=example("towers check --config recipes/default.toml --dataset dataset"))
+@app.command(epilog=example("towers check --config default --dataset dataset"))
 def check(
     config: Recipe,
     dataset: Annotated[Path | None, typer.Option(help="Check the recipe against this data set, too.")] = None,
@@ -83,12 +83,16 @@ def samplers() -> None:
 
 @app.command(epilog=example("towers prepare --events u.data --format movielens --out dataset"))
 def prepare(
-    events: Annotated[Path, typer.Option(help="The events: a file, or a folder of a public format.")],
+    events: Annotated[
+        str, typer.Option(metavar="PATH", help="The events: a file or a folder, or the URL of one (s3://, gs://).")
+    ],
     out: Annotated[Path, typer.Option(help="The data set to write.")],
-    items: Annotated[Path | None, typer.Option(help="Attributes of the items: a file.")] = None,
-    users: Annotated[Path | None, typer.Option(help="Attributes of the users: a file.")] = None,
+    items: Annotated[str | None, typer.Option(metavar="PATH", help="Attributes of the items: a file.")] = None,
+    users: Annotated[str | None, typer.Option(metavar="PATH", help="Attributes of the users: a file.")] = None,
     format: Annotated[Format, typer.Option(help="How the files are written; auto looks at them.")] = "auto",
-    config: Annotated[Path | None, typer.Option(help="A recipe; its data section maps columns and splits.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A recipe, as for train; its data section maps columns and splits.")
+    ] = None,
     overrides: Overrides = [],  # noqa: B006
     on_bad_rows: Annotated[
         Literal["error", "skip"], typer.Option(help="Stop at a bad row, or leave it out and count it in 'rejects'.")
@@ -109,7 +113,7 @@ def prepare(
 
 @app.command(
     epilog=example(
-        "towers train --dataset dataset --config recipes/default.toml --out run",
+        "towers train --dataset dataset --config default --out run",
         "towers train --dataset dataset --config my.toml --set train.epochs=3 --out r",
     )
 )

@@ -22,7 +22,6 @@ from pipelines.training import check, train
 from serving.bundle.reader import Bundle
 from towers.config.recipe import load_config
 
-RECIPE = Path(__file__).parents[2] / "recipes" / "default.toml"
 # Large enough for a ScaNN index and a measured recall, small enough for a few minutes on two cores.
 USERS, ITEMS, EVENTS, EPOCHS = 4_000, 21_000, 300_000, 3
 # Popularity changes as in a shop: what is popular now matters more than what was popular overall.
@@ -48,7 +47,7 @@ def run(
     """
     started = time.monotonic()
     world, dataset, trained, bundle, judged = (out / name for name in ("world", "dataset", "run", "bundle", "report"))
-    config = load_config(RECIPE, [f"train.epochs={epochs}"])
+    config = load_config("default", [f"train.epochs={epochs}"])
     _step(1, f"synth: {users:,} users, {items:,} items that come into fashion and go, {events:,} events, truth known")
     synth.run(world, users=users, items=items, events=events, seed=0, fashion=FASHION, overwrite=True)
     _step(2, "prepare: events, items and users to a data set")

@@ -22,12 +22,15 @@ NATIVE = {
     "scipy": "scipy.sparse",
     "polars": "polars",
     "pydantic": "pydantic",
+    "pydantic-core": "pydantic_core",
     "orjson": "orjson",
     "httptools": "httptools",
     "uvloop": "uvloop",
 }
 # The pure-Python dependencies of pyproject.toml.
 OTHERS = (
+    "annotated-types",
+    "anyio",
     "fastapi",
     "fastapi-offline",
     "httpx",
@@ -35,6 +38,7 @@ OTHERS = (
     "prometheus-client",
     "pydantic-settings",
     "rich",
+    "starlette",
     "tomli-w",
     "typer",
     "uvicorn",

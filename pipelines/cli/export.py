@@ -18,8 +18,10 @@ def export(
         Path | None, typer.Option(help="With --prior-from: the bundle whose prior is renewed.", show_default=False)
     ] = None,
     prior_from: Annotated[
-        Path | None,
-        typer.Option(help="Events, as for prepare: renew the prior and the index of --bundle, without training."),
+        str | None,
+        typer.Option(
+            metavar="PATH", help="Events, as for prepare: renew the prior and the index of --bundle, without training."
+        ),
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:

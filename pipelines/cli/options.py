@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
-Recipe = Annotated[Path, typer.Option("--config", help="The recipe, a TOML file.")]
+Recipe = Annotated[
+    Path, typer.Option("--config", help="The recipe: a TOML file, or the name of one that comes with towers: default.")
+]
 Overrides = Annotated[
     list[str],
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one setting; repeatable.", show_default=False),

@@ -19,7 +19,8 @@ from pipelines.ingest.columns.lists import refuse_unknown_columns
 from pipelines.ingest.events import read_events
 from pipelines.ingest.filters import narrow
 from pipelines.ingest.formats.column_names import id_column
-from pipelines.ingest.formats.rejects import Rejects
+from pipelines.ingest.formats.copies import local_copies
+from pipelines.ingest.formats.rejects import Rejects, short_name
 from pipelines.ingest.formats.source import Source, open_source
 from pipelines.ingest.formats.table import Table
 from pipelines.ingest.order import doubt
@@ -31,11 +32,11 @@ from towers.config.sections import DataConfig
 
 def run(
     config: DataConfig,
-    events: Path,
+    events: Path | str,
     out: Path,
     *,
-    items: Path | None = None,
-    users: Path | None = None,
+    items: Path | str | None = None,
+    users: Path | str | None = None,
     format: str = "auto",
     on_bad_rows: Literal["error", "skip"] = "error",
     overwrite: bool = False,
@@ -44,7 +45,7 @@ def run(
 
     Args:
         config: how to read and split.
-        events: a file or a folder.
+        events: a file or a folder: a path, or a URL that fsspec knows, such as ``s3://bucket/events``.
         out: the data set's directory.
         items: attributes of items; by default those in the events' folder.
         users: attributes of users; likewise.
@@ -56,9 +57,9 @@ def run(
         DataError: the input is wrong; names file, column and row.
         OutputExistsError: `out` exists and may not be replaced.
     """
-    with staged(out, overwrite=overwrite, marker=MANIFEST) as staging:
+    with staged(out, overwrite=overwrite, marker=MANIFEST) as staging, local_copies() as copies:
         rejects = Rejects(skip=on_bad_rows == "skip")
-        source = open_source(events, items, users, format, config, skip=rejects.skip)
+        source = open_source(events, items, users, format, config, copies, skip=rejects.skip)
         manifest = _write(staging, source, config, rejects)
         (staging / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
     say("\n".join(column_lines(Dataset.open(out))))
@@ -126,7 +127,7 @@ def _attributes(
 
 def _names(source: Source) -> tuple[str, ...]:
     tables = [table for _, table in source.events] + [t for t in (source.items, source.users) if t is not None]
-    return tuple(table.path.name for table in tables)
+    return tuple(short_name(table.path) for table in tables)
 
 
 def _summary(manifest: DatasetManifest, out: Path) -> str:

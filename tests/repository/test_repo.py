@@ -21,7 +21,7 @@ VERBS = sorted(
 
 def project_files() -> list[Path]:
     """Every text file of the project itself: no environment, no cache, no output."""
-    folders = (*PACKAGES, "tests", "tools", "docs", "recipes", "benchmarks", ".ci")
+    folders = (*PACKAGES, "tests", "tools", "docs", "benchmarks", ".ci")
     inside = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     return [
         path

@@ -27,6 +27,9 @@ from towers.config.sections import (
 )
 from towers.errors import ConfigError
 
+RECIPES = Path(__file__).parents[1] / "recipes"
+"""The folder of the recipes that come with towers."""
+
 
 class Config(Section):
     """One recipe."""
@@ -72,20 +75,24 @@ class Config(Section):
         return DEFAULT_TEMPERATURE if self.model.temperature is None else self.model.temperature
 
 
-def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
+def load_config(path: Path | str, overrides: Iterable[str] = ()) -> Config:
     """Reads a recipe.
 
     Args:
-        path: a TOML file.
+        path: a TOML file, or the name of a recipe in `RECIPES`: ``default``. A file of that name comes first.
         overrides: ``section.key=value`` strings (see `towers.config.overrides`).
 
     Raises:
         ConfigError: the file is missing or not TOML, or a key or value in it, or an override, is wrong.
     """
+    file = Path(path)
+    ready = {each.stem: each for each in sorted(RECIPES.glob("*.toml"))}
+    if not file.is_file():
+        file = ready.get(str(path), file)
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such recipe file") from None
+        raise ConfigError(f"{path}: no such recipe file; those that come with towers are {', '.join(ready)}") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

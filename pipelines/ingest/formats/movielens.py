@@ -11,6 +11,7 @@ import polars as pl
 
 from pipelines.dataset.manifest import Kind
 from pipelines.errors import DataError
+from pipelines.ingest.formats.copies import bare_name
 from pipelines.ingest.formats.delimited import csv_table
 from pipelines.ingest.formats.rejects import ROW, Rejects
 from pipelines.ingest.formats.table import Table, lines_table
@@ -34,23 +35,24 @@ def movielens_table(path: Path, *, skip: bool = False) -> Table:
         DataError: the name is not one of MovieLens, or the file is missing, empty or not UTF-8 (ratings only: the
             movies of the older sets may be Latin-1 and are then read as such).
     """
-    if path.name == "u.data":
+    name = str(bare_name(path))
+    if name == "u.data":
         return csv_table(path, separator="\t", quote=None, header=RATING_COLUMNS, skip=skip)
-    if path.name == "ratings.dat":
+    if name == "ratings.dat":
         return lines_table(path, RATING_COLUMNS, partial(_ratings, path), skip=skip)
-    if path.name == "ratings.csv":
+    if name == "ratings.csv":
         return csv_table(path, skip=skip)
-    if path.name == "movies.csv":
+    if name == "movies.csv":
         return csv_table(path, kinds={"title": "string", "genres": "list"}, separators={"genres": "|"}, skip=skip)
-    if path.name == "u.item":
+    if name == "u.item":
         movie = ("item_id", "title", "release_date", "genres")
         return _small_file(path, movie, "|", {"genres": "list"}, 5 + len(GENRES), _movie_100k)
-    if path.name == "movies.dat":
+    if name == "movies.dat":
         return _small_file(path, ("item_id", "title", "genres"), "::", {"genres": "list"})
-    if path.name == "u.user":
+    if name == "u.user":
         kinds: dict[str, Kind] = {"age": "number", "zip_code": "string"}
         return _small_file(path, ("user_id", "age", "gender", "occupation", "zip_code"), "|", kinds)
-    if path.name == "users.dat":
+    if name == "users.dat":
         # Age and occupation are group codes here, not amounts.
         columns = ("user_id", "gender", "age", "occupation", "zip_code")
         return _small_file(path, columns, "::", dict.fromkeys(columns[1:], "string"))

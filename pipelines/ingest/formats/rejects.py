@@ -1,7 +1,7 @@
 """Handles bad rows: raises a `DataError` that names file, row, column and value, or collects them in `rejects.csv`."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import polars as pl
 
@@ -64,7 +64,11 @@ class Rejects:
             raise DataError(f"{path}, row {rows[first]}{where}: {reason}{got}{more}{self.hint}")
         self.count += len(rows)
         part = pl.DataFrame({"row": rows.cast(pl.Int64), "value": texts})
-        constants = (pl.lit(path.name).alias("file"), pl.lit(column).alias("column"), pl.lit(reason).alias("reason"))
+        constants = (
+            pl.lit(short_name(path)).alias("file"),
+            pl.lit(column).alias("column"),
+            pl.lit(reason).alias("reason"),
+        )
         self._parts.append(part.with_columns(*constants).select(*SCHEMA))
 
     def split_off(self, frame: pl.DataFrame, bad: pl.Expr, path: Path, column: str, reason: str) -> pl.DataFrame:
@@ -80,6 +84,15 @@ class Rejects:
         """Writes the collected rows as CSV, in the order found; nothing if there are none."""
         if self._parts:
             pl.concat(self._parts).write_csv(path)
+
+
+def short_name(path: Path) -> str:
+    """The name of a file, after the partitions that hold it: `date=2026-11-01/part.parquet`."""
+    parts = PurePath(str(path)).parts
+    first = len(parts) - 1
+    while first and "=" in parts[first - 1]:
+        first -= 1
+    return "/".join(parts[first:])
 
 
 def _texts(values: pl.Series) -> pl.Series:

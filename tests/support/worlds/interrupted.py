@@ -51,7 +51,7 @@ negatives = 16
 """
     + TRAINING
 )
-# What else recipes/gowalla.toml and ml-1m.toml are made of, which is read from all events anew when a run goes on.
+# What else the recipes gowalla and ml-1m are made of, which is read from all events anew when a run goes on.
 GRAPH = (
     """
 [data]

@@ -10,7 +10,7 @@ from tests.support.paths import ROOT
 from towers.config.recipe import Config, load_config, parse_config
 from towers.errors import ConfigError
 
-RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
+READY = sorted((ROOT / "towers" / "recipes").glob("*.toml"))
 
 MISTAKES = [
     ({"los": {}}, "los: no such key; a recipe allows task, data, features, model, loss", "'loss'"),
@@ -180,12 +180,30 @@ def test_a_file_that_is_not_toml_is_refused(tmp_path: Path, text: str) -> None:
         load_config(recipe)
 
 
-def test_a_missing_recipe_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no such recipe file"):
-        load_config(tmp_path / "absent.toml")
+@pytest.mark.parametrize("name", ["absent", "folder/default", "default.toml"])
+def test_a_missing_recipe_is_refused_with_the_names_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = ", ".join(path.stem for path in READY)
+    with pytest.raises(ConfigError, match=rf"^{name}: no such recipe file; those that come with towers are {names}$"):
+        load_config(name)
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.name)
+@pytest.mark.parametrize("recipe", READY, ids=lambda path: path.stem)
+def test_a_ready_recipe_is_read_by_its_name_in_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_config(recipe.stem) == load_config(Path(recipe.stem)) == load_config(recipe)
+    Path(recipe.stem).mkdir()
+    assert load_config(recipe.stem) == load_config(recipe), "a folder is no recipe"
+    Path(recipe.stem).rmdir()
+    Path(recipe.stem).write_text("[train]\nepochs = 77\n")
+    assert load_config(recipe.stem).train.epochs == 77, "a file of that name comes first"
+
+
+@pytest.mark.parametrize("recipe", READY, ids=lambda path: path.name)
 def test_ready_recipes_load(recipe: Path) -> None:
     wanted = tomllib.loads(recipe.read_text())
     loaded = load_config(recipe).model_dump(mode="json", exclude_unset=True)

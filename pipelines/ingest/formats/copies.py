@@ -1,0 +1,135 @@
+"""Local copies of input that cannot be read where it is: gzip files, and the files behind URLs.
+
+A copy keeps the name of its original, so that messages and `rejects.csv` are about the file that the user named.
+"""
+
+import gzip
+import shutil
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PosixPath, PurePath, PurePosixPath
+from tempfile import TemporaryDirectory, mkdtemp
+from typing import Any
+
+from pipelines.console import progress
+from pipelines.errors import DataError
+from pipelines.ingest.formats.partitions import TRUTH, in_reach
+from serving.files.disk_full import no_room
+
+BLOCK_BYTES = 1 << 20
+
+
+class Copy(PosixPath):
+    """A path that shows its original and opens the copy; make it with `copied`."""
+
+    original: str
+    local: Path
+
+    def __str__(self) -> str:
+        return self.original
+
+    def __fspath__(self) -> str:
+        return str(self.local)
+
+
+def copied(original: str, local: Path) -> Copy:
+    """The path of a copy.
+
+    Args:
+        original: the path or URL that it shows.
+        local: the file or folder that it opens.
+    """
+    path = Copy(original)
+    path.original, path.local = original, local
+    return path
+
+
+def bare_name(path: Path) -> PurePath:
+    """The name of a file in lower case, without the ending `.gz`."""
+    return PurePath(path.name.lower().removesuffix(".gz"))
+
+
+@contextmanager
+def local_copies() -> Iterator["Copies"]:
+    """Yields a maker of copies, which are deleted at the end."""
+    with TemporaryDirectory(prefix="towers-") as folder:
+        yield Copies(Path(folder))
+
+
+class Copies:
+    """Makes copies.
+
+    Args:
+        folder: an existing folder for them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def local(self, place: Path | str) -> Path:
+        """Returns the path by which to read a path, or the copy of what is behind a URL, a string with ``://``.
+
+        Of a folder the files directly in it, in its partitions and in `truth` are copied.
+
+        Raises:
+            DataError: nothing is there, it cannot be read, the package for such URLs is missing, or the disk is full.
+        """
+        if isinstance(place, Path) or "://" not in place:
+            return Path(place)
+        url = place.rstrip("/")
+        root = Path(mkdtemp(dir=self._folder))
+        try:
+            system, inside = _file_system(url)
+            if system.isfile(inside):
+                root /= PurePosixPath(inside).name
+                files = {inside: root}
+            else:
+                found = {name: PurePosixPath(name).relative_to(inside) for name in system.find(inside)}
+                if not found:
+                    raise FileNotFoundError
+                files = {name: root / each for name, each in found.items() if in_reach(each, TRUTH)}
+            with progress(f"copy {url}", total=len(files), unit="files") as advance:
+                for name, file in files.items():
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    system.get_file(name, str(file))
+                    advance(1)
+        except FileNotFoundError:
+            raise DataError(f"{url}: no such file or folder") from None
+        except ImportError as error:
+            reason = f"URLs need the extra 'cloud': pip install 'towers-recall[cloud]' ({error})"
+            raise DataError(f"{url}: {reason}") from None
+        except Exception as error:  # noqa: BLE001 - every file system raises errors of its own
+            raise self._no_copy(url, error) or DataError(f"{url}: cannot be read: {error}") from None
+        return copied(url, root)
+
+    def unpacked(self, path: Path) -> Path:
+        """Returns the path by which to read a file: a gzip file, one that ends with `.gz`, is unpacked block by block.
+
+        Raises:
+            DataError: it is not a whole gzip file, or the disk is full.
+        """
+        if path.suffix.lower() != ".gz":
+            return path
+        file = Path(mkdtemp(dir=self._folder)) / bare_name(path)
+        try:
+            with gzip.open(path) as packed, file.open("wb") as copy:
+                shutil.copyfileobj(packed, copy, BLOCK_BYTES)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise DataError(f"{path}: not a whole gzip file (cut short, altered or not packed): {error}") from None
+        except OSError as error:
+            raise self._no_copy(str(path), error) or error from None
+        return copied(str(path), file)
+
+    def _no_copy(self, name: str, error: Exception) -> DataError | None:
+        # Without the system's words for a full disk, which would be taken for one that has no room for the data set.
+        wanted = f"{name}: no room for its copy in {self._folder.parent}; the variable TMPDIR names another folder"
+        return DataError(wanted) if no_room(error) else None
+
+
+def _file_system(url: str) -> tuple[Any, str]:
+    """Returns the fsspec file system of a URL, and the place in it."""
+    from fsspec.core import url_to_fs
+
+    system, inside = url_to_fs(url)
+    return system, inside

@@ -1,0 +1,63 @@
+"""Reads folders of partitions: in `date=2026-11-01/part.parquet` the key `date` becomes a column of that file."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePath
+from urllib.parse import unquote
+
+import polars as pl
+
+from pipelines.ingest.formats.rejects import Rejects
+from pipelines.ingest.formats.table import Table
+
+MISSING = "__HIVE_DEFAULT_PARTITION__"
+WHOLE_NUMBER = re.compile(r"0|-?[1-9]\d{0,17}")
+TRUTH = "truth"
+
+
+def in_reach(file: PurePath, *folders: str) -> bool:
+    """Whether a file, named from the folder given by the user, lies in it, in partitions or in one of `folders`."""
+    hidden = any(part.startswith(".") for part in file.parts)
+    return not hidden and all("=" in part or part in folders for part in file.parts[:-1])
+
+
+def keys_of(file: PurePath) -> dict[str, str | None]:
+    """The partition keys and values of a file, named from the folder given by the user."""
+    pairs = (part.partition("=")[::2] for part in file.parts[:-1])
+    return {unquote(key): None if value == MISSING else unquote(value) for key, value in pairs}
+
+
+def with_keys(tables: Sequence[Table], keys: Sequence[Mapping[str, str | None]]) -> list[Table]:
+    """Adds to each table its keys as columns, unless the file has a column of that name.
+
+    In typed tables a key whose values in all tables are whole numbers without leading zeros is a number, else text.
+
+    Args:
+        tables: one per file.
+        keys: the keys of each.
+
+    Raises:
+        DataError: a key has the name of an internal column.
+    """
+    texts = {
+        key
+        for values in keys
+        for key, value in values.items()
+        if value is not None and not WHOLE_NUMBER.fullmatch(value)
+    }
+    return [_with_keys(table, values, texts) for table, values in zip(tables, keys, strict=True)]
+
+
+def _with_keys(table: Table, values: Mapping[str, str | None], texts: set[str]) -> Table:
+    names = [key for key in values if key not in table.columns]
+    numbers = set(names) - texts if table.typed else set()
+    columns = [
+        pl.lit(values[key], pl.String).cast(pl.Int64 if key in numbers else pl.String).alias(key) for key in names
+    ]
+
+    def read(rejects: Rejects) -> Iterator[pl.DataFrame]:
+        for batch in table.read(rejects):
+            yield batch.with_columns(columns)
+
+    return replace(table, columns=(*table.columns, *names), read=read)

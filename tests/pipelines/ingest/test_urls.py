@@ -1,0 +1,159 @@
+"""Input behind URLs, by fsspec: in memory, and in a local object store that speaks S3."""
+
+import gzip
+import io
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.errors import DataError
+from pipelines.ingest import prepare
+from towers.config.sections import DataConfig
+
+ALL_TRAIN = DataConfig(valid_share=0, test_share=0)
+Put = Callable[[str, bytes], str]
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that holds copies while they are used."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture
+def in_memory() -> Iterator[Put]:
+    memory = pytest.importorskip("fsspec", reason="needs the extra 'cloud'").filesystem("memory")
+
+    def put(name: str, content: bytes) -> str:
+        memory.pipe_file(f"/shop/{name}", content)
+        return f"memory://shop/{name}"
+
+    yield put
+    memory.rm("/shop", recursive=True)
+
+
+@pytest.fixture
+def in_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Put]:
+    s3fs = pytest.importorskip("s3fs", reason="needs the extra 'cloud'")
+    server = pytest.importorskip("moto.server", reason="needs moto[server]").ThreadedMotoServer(
+        ip_address="127.0.0.1", port=0, verbose=False
+    )
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    s3fs.S3FileSystem.clear_instance_cache()
+    system = s3fs.S3FileSystem()
+    system.mkdir("shop")
+
+    def put(name: str, content: bytes) -> str:
+        system.pipe_file(f"shop/{name}", content)
+        return f"s3://shop/{name}"
+
+    yield put
+    # The store lives in this process and outlives its server.
+    system.rm("shop", recursive=True)
+    s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
+@pytest.fixture(params=["in_memory", "in_s3"])
+def put(request: pytest.FixtureRequest) -> Put:
+    """Writes a file to a store; gives its URL."""
+    chosen: Put = request.getfixturevalue(request.param)
+    return chosen
+
+
+def opened(tmp_path: Path, events: str, **options: object) -> Dataset:
+    prepare.run(ALL_TRAIN, events, tmp_path / "out", overwrite=True, **options)
+    return Dataset.open(tmp_path / "out")
+
+
+def parquet(**columns: list[str]) -> bytes:
+    file = io.BytesIO()
+    pl.DataFrame(columns).write_parquet(file)
+    return file.getvalue()
+
+
+def test_a_file_and_its_items_are_read_from_their_urls(tmp_path: Path, temporary: Path, put: Put) -> None:
+    events = put("log.csv.gz", gzip.compress(b"user,item\nu1,a\nu2,b\n"))
+    data = opened(tmp_path, events, items=put("goods.parquet", parquet(item=["a", "b", "c"], title=["A", "B", "C"])))
+    assert data.items.sort("item_id")["title"].to_list() == ["A", "B", "C"]
+    assert data.users["user_id"].to_list() == ["u1", "u2"]
+    assert data.manifest.source.files == ("log.csv.gz", "goods.parquet")
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_folder_of_partitions_is_read_from_its_url(tmp_path: Path, put: Put) -> None:
+    put("events/day=2026-11-01/x.parquet", parquet(user=["u1"], item=["a"]))
+    put("events/day=2026-11-02/x.parquet", parquet(user=["u2"], item=["b"]))
+    put("events/items.csv.gz", gzip.compress(b"item,title\na,A\nb,B\n"))
+    put("events/old/x.parquet", b"not read")
+    url = put("events/_SUCCESS", b"").removesuffix("/_SUCCESS")
+    data = opened(tmp_path, url + "/")
+    context = data.context("train")
+    assert context is not None and sorted(context["day"].to_list()) == ["2026-11-01", "2026-11-02"]
+    assert data.items["title"].to_list() == ["A", "B"]
+    assert data.manifest.source.files == ("day=2026-11-01/x.parquet", "day=2026-11-02/x.parquet", "items.csv.gz")
+
+
+def test_a_mistake_names_the_url(tmp_path: Path, temporary: Path, put: Put) -> None:
+    bad = put("bad/log.csv.gz", gzip.compress(b"user,item\nu1,a\nu2,\n"))
+    folder = bad.removesuffix("/log.csv.gz")
+    with pytest.raises(DataError, match=rf"^{bad}, row 3, column 'item': no id"):
+        opened(tmp_path, bad)
+    with pytest.raises(DataError, match=rf"^{bad}, row 3, column 'item': no id"):
+        opened(tmp_path, folder)
+    put("bad/notes.parquet", b"")
+    with pytest.raises(DataError, match=rf"^{folder}: cannot tell the format of log.csv.gz, notes.parquet"):
+        opened(tmp_path, folder)
+    with pytest.raises(DataError, match=rf"^{bad}x: no such file or folder$"):
+        opened(tmp_path, f"{bad}x")
+    with pytest.raises(DataError, match=rf"^{folder}: no such file$"):
+        opened(tmp_path, put("good.csv", b"user,item\nu1,a\n"), items=folder)
+    put("far/old/log.csv", b"user,item\nu1,a\n")
+    far = folder.removesuffix("bad") + "far"
+    with pytest.raises(DataError, match=rf"^{far}: the folder holds no file$"):
+        opened(tmp_path, far)
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_bucket_that_does_not_exist_is_an_error(tmp_path: Path, in_s3: Put) -> None:
+    with pytest.raises(DataError, match=r"^s3://none/log.csv: no such file or folder$"):
+        opened(tmp_path, "s3://none/log.csv")
+
+
+@pytest.mark.parametrize(("url", "missing"), [("s3://b/k.csv", "fsspec.core"), ("gs://b/k.csv", "gcsfs")])
+def test_a_missing_package_is_an_error_that_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, missing: str
+) -> None:
+    if missing != "fsspec.core":
+        pytest.importorskip("fsspec", reason="needs the extra 'cloud'")
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(
+        DataError, match=rf"^{url}: URLs need the extra 'cloud': pip install 'towers-recall\[cloud\]' \("
+    ):
+        opened(tmp_path, url)
+
+
+def test_an_unknown_kind_of_url_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("fsspec", reason="needs the extra 'cloud'")
+    with pytest.raises(DataError, match=r"^ftpx://b/k.csv: cannot be read: Protocol not known: ftpx"):
+        opened(tmp_path, "ftpx://b/k.csv")
+
+
+def test_a_local_path_loads_no_fsspec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    (tmp_path / "e.csv").write_text("user,item\nu1,a\n")
+    assert opened(tmp_path, str(tmp_path / "e.csv")).manifest.users == 1
