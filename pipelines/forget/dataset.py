@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from pipelines.dataset.arrays import CONTEXT, SPLITS, map_array, write_events
+from pipelines.dataset.arrays import CONTEXT, DTYPES, SPLITS, ArrayWriter, map_array
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import MANIFEST, digest_files
 from pipelines.errors import DataError
@@ -83,13 +83,22 @@ def _write(data: Dataset, place: int | None, directory: Path) -> None:
     for split in SPLITS:
         part, context = data.events(split), data.context(split)
         begin, end = (0, 0) if place is None else (int(part.offsets[place]), int(part.offsets[place + 1]))
-        write_events(directory / split, _without(part, place, begin, end, number))
+        _write_events(directory / split, _without(part, place, begin, end, number))
         if context is not None:
             pl.concat([context[:begin], context[end:]]).write_parquet(directory / split / CONTEXT)
     if (data.path / "truth").is_dir():
         (directory / "truth").mkdir()
         for name, rows in (("query_vectors", np.flatnonzero(~gone)), ("item_vectors", order)):
             np.save(directory / "truth" / f"{name}.npy", map_array(data.path / "truth" / f"{name}.npy")[rows])
+
+
+def _write_events(directory: Path, events: Events) -> None:
+    directory.mkdir()
+    for name, dtype in DTYPES.items():
+        values = getattr(events, name)
+        if values is not None:
+            with ArrayWriter(directory / f"{name}.npy", values.shape, dtype) as file:
+                file.append(values)
 
 
 def _without(events: Events, place: int | None, begin: int, end: int, number: Int32s) -> Events:

@@ -56,9 +56,8 @@ class FeatureSpec(_Record):
 
     Attributes:
         name: the tensor's name, and the key in a request's `features`.
-        kind: its meaning; "history" takes item ids, newest last, a query's "id" the user id, and a query's "item" the
-            id of the item to find similar items for; "history_times", named after a history, the times of its events
-            in seconds since 1970.
+        kind: its meaning; "history" takes item ids, newest last, a query's "id" the user id, and its "item" the id of
+            the item to find similar items for; "history_times", named after a history, its times in seconds of 1970.
         dtype: the tensor's type. A missing value is "" (string), NaN (float32) or -1 (int64).
         length: None for a scalar per example, a tensor [B]; otherwise a list per example, a tensor [B, L] with
             L <= length, padded at the end with missing values; with kind "vector" L = length, or all missing.

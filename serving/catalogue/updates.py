@@ -51,8 +51,7 @@ class CatalogueUpdates:
         self.journal, self._item_encoder = journal, item_encoder
         self.users = UserEvents(most_events)
         self._lock = threading.Lock()
-        self._version = -1
-        self._events = self._forgotten = 0
+        self._version, self._events, self._forgotten = -1, 0, 0
         # Weak: these must not keep a retired bundle alive.
         self._applied: weakref.WeakKeyDictionary[Catalogue, int] = weakref.WeakKeyDictionary()
         self._encoders: weakref.WeakKeyDictionary[Bundle, ItemEncoder] = weakref.WeakKeyDictionary()

@@ -1,6 +1,6 @@
 """Builds the OpenAPI document: examples for every route and error, and the features of the served bundle."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -10,10 +10,10 @@ from pydantic.json_schema import models_json_schema
 
 from serving.bundle.manifest import FeatureSpec
 from serving.bundle.reader import Bundle
-from serving.bundle.request_features import GREATEST, GREATEST_FLOAT32, GREATEST_INT64, HISTORY_KINDS
 from serving.catalogue.item_columns import attribute_json_schema
 from serving.http.auth import OPEN, reads
 from serving.http.change_requests import EventsRequest, ImpressionsRequest, ItemRequest, ItemsRequest
+from serving.http.json_schemas import COMPONENTS, condition_schemas, feature_schema
 from serving.http.requests import (
     DEFAULT_K,
     EmbedQuery,
@@ -24,12 +24,9 @@ from serving.http.requests import (
 )
 from serving.http.responses import ErrorResponse
 from serving.recall.planner import GREATEST_NUMBER
-from serving.search.condition_limits import GREATEST_DEPTH, GREATEST_NODES, GREATEST_VALUES
-from serving.search.conditions import OPERATORS_OF, Kind, kinds
+from serving.search.conditions import kinds
 from serving.settings import Settings
 
-COMPONENTS = "#/components/schemas/"
-SEVERAL = {"in", "not_in"}  # operators whose value is a list
 FORMS = ("And", "Or", "Not")  # models; in the document each depth of a filter has its own schemas
 
 BODIES: dict[tuple[str, str], type[BaseModel]] = {
@@ -169,7 +166,7 @@ def _name_features(bodies: dict[str, Any], models: Sequence[str], specs: Sequenc
     """Spells out the features in the schemas of these models."""
     features = {
         "type": "object",
-        "properties": {spec.name: _feature_schema(spec) for spec in specs},
+        "properties": {spec.name: feature_schema(spec) for spec in specs},
         "additionalProperties": False,
     }
     for name in models:
@@ -186,7 +183,7 @@ def _name_columns(bodies: dict[str, Any], bundle: Bundle) -> None:
     bodies["DiversityRequest"]["properties"]["column"]["enum"] = sorted(columns)
     for name in FORMS:
         del bodies[name]
-    bodies |= _condition_schemas(columns)
+    bodies |= condition_schemas(columns)
     for name in ("RecallRequest", "SimilarRequest"):
         bodies[name]["properties"]["filter"]["anyOf"] = [{"$ref": f"{COMPONENTS}Condition1"}, {"type": "null"}]
         bodies[name]["properties"]["attributes"]["items"]["enum"] = sorted(columns)
@@ -202,57 +199,3 @@ def _name_columns(bodies: dict[str, Any], bundle: Bundle) -> None:
     vector, dimension = bodies["RecallRequest"]["properties"]["vector"]["anyOf"][0], bundle.manifest.dimension
     vector |= {"minItems": dimension, "maxItems": dimension}
     vector["items"] |= {"minimum": -GREATEST_NUMBER, "maximum": GREATEST_NUMBER}
-
-
-def _condition_schemas(columns: Mapping[str, Kind]) -> dict[str, Any]:
-    """`Condition1` is a whole filter, `Condition2` is nested in one, and so on; each ends in a `Comparison`."""
-    comparisons = [form for kind in dict.fromkeys(columns.values()) for form in _comparisons(kind, columns)]
-    # Without columns there is nothing to compare.
-    schemas: dict[str, Any] = {"Comparison": {"anyOf": comparisons} if comparisons else {"not": {}}}
-    for depth in range(1, GREATEST_DEPTH + 1):
-        forms = [{"$ref": f"{COMPONENTS}Comparison"}]
-        if depth < GREATEST_DEPTH:
-            inner = {"$ref": f"{COMPONENTS}Condition{depth + 1}"}
-            several = {"type": "array", "items": inner, "minItems": 1, "maxItems": GREATEST_NODES - 1}
-            forms += [_object({"and": several}), _object({"or": several}), _object({"not": inner})]
-        schemas[f"Condition{depth}"] = {"anyOf": forms}
-    return schemas
-
-
-def _comparisons(kind: Kind, columns: Mapping[str, Kind]) -> list[dict[str, Any]]:
-    """The comparisons for columns of one kind: with a list of values, and with one value."""
-    value = {"type": "number" if kind == "number" else "string"}
-    several = {"type": "array", "items": value, "maxItems": GREATEST_VALUES}
-    names = [name for name, each in columns.items() if each == kind]
-    forms = []
-    for asked, what in ((SEVERAL, several), (set(OPERATORS_OF[kind]) - SEVERAL, value)):
-        if operators := [name for name in OPERATORS_OF[kind] if name in asked]:
-            forms.append(_object({"column": {"enum": names}, "op": {"enum": operators}, "value": what}))
-    return forms
-
-
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    required = list(properties)
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-
-
-def _feature_schema(spec: FeatureSpec) -> dict[str, Any]:
-    schemas: dict[str, dict[str, Any]] = {
-        "string": {"type": "string"},
-        "float32": {"type": "number", "minimum": -GREATEST_FLOAT32, "maximum": GREATEST_FLOAT32},
-        "int64": {"type": "integer", "minimum": 0, "maximum": GREATEST.get(spec.kind, GREATEST_INT64)},
-    }
-    value = schemas[spec.dtype]
-    missing: list[dict[str, Any]] = [{"type": "null"}]
-    if spec.length is not None:
-        value = {"type": "array", "items": value}
-        if spec.kind not in HISTORY_KINDS:
-            value["maxItems"] = spec.length
-        if spec.kind == "vector":
-            value["minItems"] = spec.length
-            missing.append({"type": "array", "maxItems": 0})
-    values, meaning = [value, *missing], spec.kind
-    if spec.kind in GREATEST:
-        values.insert(1, {"type": "string", "format": "date-time"})
-        meaning = f"{spec.kind} in the time zone {spec.time_zone or 'UTC'}, or a time, which is read there"
-    return {"anyOf": values, "description": f"{meaning}; null counts as missing"}
