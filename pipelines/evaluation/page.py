@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-from markupsafe import Markup
 from numpy.typing import NDArray
 
 from pipelines.evaluation import plots
@@ -159,7 +158,7 @@ def _plots(
     for stage in content["training"]:
         curves = plots.training_curves(stage["history"], stage["metric"], stage["best_epoch"])
         found.append((f"Training: {stage['stage']}", curves, "Loss and validation by epoch."))
-    return [{"title": title, "svg": Markup(svg), "caption": caption} for title, svg, caption in found]
+    return [{"title": title, "svg": svg, "caption": caption} for title, svg, caption in found]
 
 
 def _provenance(content: Mapping[str, Any]) -> dict[str, str]:
