@@ -51,7 +51,7 @@ class Settings(BaseSettings):
         100_000, ge=1, description="the most values of an answer: the sum over its queries of k x (1 + attributes)"
     )
     max_conditions: int = Field(
-        1_024, ge=1, description="the most conditions of a batch: the sum over its different filters"
+        512, ge=1, description="the most conditions of a batch: the sum over its different filters"
     )
     max_body_bytes: int = Field(1_048_576, ge=1, description="the largest request body")
     max_concurrent: int = Field(128, ge=1, description="requests that a worker processes at a time; others get 429")

@@ -24,6 +24,7 @@ NATIVE = {
     "pydantic": "pydantic",
     "pydantic-core": "pydantic_core",
     "orjson": "orjson",
+    "matplotlib": "matplotlib",
     "httptools": "httptools",
     "uvloop": "uvloop",
 }
@@ -34,6 +35,7 @@ OTHERS = (
     "fastapi",
     "fastapi-offline",
     "httpx",
+    "jinja2",
     "optuna",
     "prometheus-client",
     "pydantic-settings",

@@ -1,5 +1,6 @@
-"""`kill -9`, wherever it strikes: the run that goes on ends with the weights of one never disturbed, bit for bit."""
+"""`kill -9` and SIGTERM, wherever they strike: the run that goes on has the weights of an undisturbed one, bit for bit."""
 
+import json
 import random
 import signal
 import subprocess
@@ -7,10 +8,11 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.support.paths import ROOT
-from tests.support.worlds.interrupted import Point, make_world, same, stages, stopped, training
+from tests.support.paths import PROCESSES, ROOT
+from tests.support.worlds.interrupted import ENVIRONMENT, Point, make_world, same, stages, stopped, training, weights
 
 
 @pytest.fixture(scope="module")
@@ -107,3 +109,32 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_weights(world: Path, 
         assert process.returncode in (0, -signal.SIGKILL), f"seed {seed}: {told}"
         kills += process.returncode != 0
     same(out, whole)
+
+
+@pytest.mark.slow
+def test_sigterm_saves_the_step_it_came_in(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    # Of 9 steps an epoch, a checkpoint is made after 2 and 4.
+    job = {"words": training(world, world / "run"), "points": [("step", "", 5)], "by": "term", "disk": str(world)}
+    command = [sys.executable, str(PROCESSES / "interrupted_run.py"), json.dumps(job)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=ENVIRONMENT)
+    first, second = json.loads(done.stdout)
+    assert (first["ended"], second["ended"]) == ("130", "0")
+    assert "interrupted; the last checkpoint is kept, and the same command resumes from there" in first["told"]
+    assert "-step-5-best-0/" in first["left"]
+    assert "continuing the unfinished run" in second["told"]
+
+
+@pytest.mark.long
+def test_a_run_stopped_by_sigterm_again_and_again_ends_with_the_same_weights(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    stopped(training(world, world / "whole"), [])
+    points = [("open", "features.json", 1), ("step", "", 3), ("write", "latest", 2), ("validation", "", 1)]
+    points += [("write", "best", 1), ("step", "", 12), ("write", "final", 1), ("step", "", 7)]
+    *ends, _ = stopped(training(world, world / "run"), points, by="term")
+    assert [each["ended"] for each in ends] == ["130"] * len(points)
+    assert [stage["best_epoch"] for stage in stages(world / "run")] == [3, 3]
+    one, other = weights(world / "run"), weights(world / "whole")
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        np.testing.assert_array_equal(value, other[name], err_msg=name)

@@ -24,6 +24,7 @@ TYPED = {"docs/tutorial.md": "tests/processes/test_tutorial.py"}
 LEFT_OUT = {
     "make demo": "downloads the libraries; its parts, `towers demo` and the steps of this page, are tested",
     "make test": "runs these tests",
+    "towers forget": "removes a user for whom other pages ask; tests/pipelines/forget gives it",
     "towers tune": "searches for an hour; tests/pipelines/tuning gives it seconds",
 }
 PAGES = {

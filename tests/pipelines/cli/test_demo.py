@@ -34,7 +34,17 @@ def test_the_whole_path_ends_with_answers_over_http(
 
     assert sorted(path.name for path in out.rglob("of an earlier demo")) == []
     assert sorted(path.name for path in out.iterdir()) == [
-        *(".dataset.baselines", "bundle", "dataset", "notes.txt", "report", "run", "service.log", "world"),
+        *(
+            ".dataset.baselines",
+            ".dataset.digests",
+            "bundle",
+            "dataset",
+            "notes.txt",
+            "report",
+            "run",
+            "service.log",
+            "world",
+        ),
     ]
     assert [asked.answer["source"] for asked in answers] == ["user", "features", "history", "popular"]
     assert [len(asked.answer["items"]) for asked in answers] == [demo.SHOWN] * 4

@@ -485,7 +485,8 @@ def test_an_existing_report_stays(world: World, tmp_path: Path) -> None:
             report.run(given, world.dataset, tmp_path / "report")
     assert list((tmp_path / "report").iterdir()) == []
     report.run(bundle, world.dataset, tmp_path / "report", ks=[5], overwrite=True)
-    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == ["per_user.parquet", "report.json"]
+    left = ["per_user.parquet", "report.html", "report.json", "report.md"]
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == left
 
 
 def test_no_test_events_is_an_error(world: World, tmp_path: Path) -> None:

@@ -49,8 +49,9 @@ def test_each_conclusion_has_its_line(
         "conclusion": conclusion,
         "text": verdict.text,
     }
-    shown = report_table.head({"verdict": content}, Path("my data"))
-    assert shown == [verdict.text] + ([ADVICE] if "below" in side else [])
+    hub = {"name": "hub", "text": "one item is everywhere"}
+    shown = report_table.head({"verdict": content, "findings": [hub]}, Path("my data"))
+    assert shown == [verdict.text, *([ADVICE] if "below" in side else []), "hub: one item is everywhere"]
 
 
 @pytest.mark.parametrize(("ks", "k"), [((10, 20, 50), 20), ((5, 10, 50), 10), ((7,), 7), ((20, 50), 20)])

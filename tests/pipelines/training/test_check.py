@@ -38,7 +38,7 @@ def recipe(query: dict[str, Any], **sections: Any) -> Config:
     return parse_config({"features": features, "model": {"dimension": 4}, "train": train_section, **sections})
 
 
-HISTORY, GRAPH = {"history": {"kind": "history"}}, {"taken": {"kind": "neighbours"}}
+HISTORY, GRAPH = {"history": {"kind": "history"}}, {"taken": {"kind": "neighbours", "window": "all"}}
 SEQUENCE = {"past": {"kind": "sequence", "max_length": 4}}
 REFUSED: dict[str, tuple[str, Config, str]] = {
     "XLA and lists": ("many", recipe(USER | HISTORY, train={"jit_compile": True}), "train.jit_compile: how many rows"),
