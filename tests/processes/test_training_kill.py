@@ -1,4 +1,4 @@
-"""`kill -9` and SIGTERM, wherever they strike: the run that goes on has the weights of an undisturbed one, bit for bit."""
+"""`kill -9` and SIGTERM, wherever they strike: the run that goes on has the same weights as an undisturbed one."""
 
 import json
 import random

@@ -139,6 +139,8 @@ def test_every_command_of_the_pages_works(
                 shutil.copytree("bundle", "new")
                 shutil.copytree("bundle", "bundles/2026-11-13")
                 shell.run("towers bundles activate 2026-11-13 --root bundles")
+                shell.run("towers serve --bundle bundle --state state")
+                shell.stop()
         # docs/training.md shows how to look at a batch; this data set has fewer than 36.
         (block,) = (text for language, text in FENCE.findall(PAGES["docs/training.md"]) if language == "python")
         exec(compile(block.replace("step=36", "step=0"), "docs/training.md", "exec"), {})
