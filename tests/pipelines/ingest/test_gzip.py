@@ -2,11 +2,13 @@
 
 import gzip
 import tempfile
+import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from pipelines.dataset.dataset import Dataset
@@ -117,6 +119,9 @@ def test_a_gzip_file_cut_or_altered_anywhere_is_refused(tmp_path: Path, data: st
         # The 10 bytes of the header hold a time and a system, which may be any.
         place = data.draw(st.integers(10, len(whole) - 1))
         broken = whole[:place] + bytes([whole[place] ^ data.draw(st.integers(1, 255))]) + whole[place + 1 :]
+    with suppress(EOFError, OSError, zlib.error):
+        # A few bits fill the last byte of the packed text, and change nothing.
+        assume(gzip.decompress(broken) != EVENTS * 3)
     path = tmp_path / "e.csv.gz"
     path.write_bytes(broken)
     with pytest.raises(DataError, match=rf"^{path}: not a whole gzip file \(cut short, altered or not packed\): "):
