@@ -11,7 +11,7 @@ import secrets
 import time
 from itertools import count
 
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.protocol.asgi import CLOSE, answer
@@ -44,6 +44,7 @@ class RequestLog:
     def __init__(self, app: ASGIApp, settings: Settings, drain: Drain) -> None:
         self.app, self._drain = app, drain
         self._logged, self._slow_s = settings.access_log, settings.slow_ms / 1e3
+        self._routes: _Templates | None = None
         # Unique to this process, and short: 12 random digits, then a number.
         self._prefix, self._numbers = f"{secrets.token_hex(6)}-", count(1)
 
@@ -117,7 +118,22 @@ class RequestLog:
         access.log(level, "%s %s: %d after %s ms", method, route, status, ms, extra={"fields": fields})
 
     def _route(self, scope: Scope) -> str:
-        """The template of a path's route; unknown paths share one name, or callers could create metrics at will."""
-        routes = (route for route in scope["app"].routes if isinstance(route, Route))
+        if self._routes is None:
+            self._routes = _Templates(scope["app"].routes)
+        return self._routes.of(scope["path"])
+
+
+class _Templates:
+    """Maps a path to its route's template; unknown paths share one name, or callers could create metrics at will."""
+
+    def __init__(self, routes: list[BaseRoute]) -> None:
         # Not `path`, which shows the converter, `{item_id:path}`; in `path_format` it is `{item_id}`.
-        return next((route.path_format for route in routes if route.path_regex.match(scope["path"])), UNKNOWN)
+        regexes = {route.path_format: route.path_regex for route in routes if isinstance(route, Route)}
+        self._plain = {template: template for template in regexes if "{" not in template}
+        self._patterns = [(template, regex) for template, regex in regexes.items() if "{" in template]
+
+    def of(self, path: str) -> str:
+        plain = self._plain.get(path)
+        if plain is not None:
+            return plain
+        return next((template for template, regex in self._patterns if regex.match(path)), UNKNOWN)

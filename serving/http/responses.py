@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from serving.recall.query import Embedded, Recalled, Source
@@ -129,7 +130,7 @@ def _pieces(recalled: Sequence[Recalled]) -> list[bytes]:
     names = _plain_names(recalled)
     if names is None:
         return [b",".join(map(_plainly, recalled))]
-    scores = orjson.dumps(np.concatenate([each.scores for each in recalled]), option=orjson.OPT_SERIALIZE_NUMPY)
+    scores = orjson.dumps(_joined([each.scores for each in recalled]), option=orjson.OPT_SERIALIZE_NUMPY)
     # The numbers as orjson writes them; between two of them everything but the id.
     pieces = [b""] * (2 * len(names))
     pieces[::2] = names
@@ -149,7 +150,7 @@ def _plain_names(recalled: Sequence[Recalled]) -> list[bytes] | None:
     """The ids of all answers; None if an answer is empty, an id needs escapes, or the answers have several views."""
     if not recalled or any(each.items.view is not recalled[0].items.view or not len(each.rows) for each in recalled):
         return None
-    return recalled[0].items.plain_names(np.concatenate([each.rows for each in recalled]))
+    return recalled[0].items.plain_names(_joined([each.rows for each in recalled]))
 
 
 def _plainly(recalled: Recalled, columns: Sequence[str] = ()) -> bytes:
@@ -164,3 +165,7 @@ def _plainly(recalled: Recalled, columns: Sequence[str] = ()) -> bytes:
 
 def _tail(recalled: Recalled) -> bytes:
     return b',"model_version":%b,"source":"%b"}' % (orjson.dumps(recalled.model_version), recalled.source.encode())
+
+
+def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

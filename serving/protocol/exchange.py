@@ -85,6 +85,11 @@ class Exchange:
         seconds: timeout of the body.
     """
 
+    __slots__ = (
+        "_answer_s", "_body", "_context", "_exchanges", "_sink", "_source", "_task",
+        "answering", "due", "given_up", "loop", "started", "waiting_bytes",
+    )  # fmt: skip
+
     def __init__(self, exchanges: Exchanges, source: Receive, sink: Send, seconds: float) -> None:
         self.loop = asyncio.get_running_loop()
         self.due, self.waiting_bytes = self.loop.time() + seconds, 0

@@ -30,6 +30,7 @@ from serving.errors import RequestError, refuse_unknown_column
 from serving.recall.plan import NO_FEATURES, NO_ROWS, Plan
 from serving.recall.query import RecallQuery, Source
 from serving.search.conditions import check, kinds
+from serving.search.filtered import distinct
 from serving.search.index import Floats, Rows
 
 FEW = 16  # queries
@@ -236,7 +237,7 @@ class Planner:
         rows = (items.rows_of(ids) if ids else []) + (history if query.exclude_seen else [])
         if rows:
             seen = np.concatenate([np.array(rows, np.int64), seen])
-        return np.unique(seen)
+        return distinct(seen)
 
 
 def _mean_vector(items: Snapshot, rows: Sequence[int]) -> Floats:

@@ -140,8 +140,8 @@ class Recaller:
         vectors = self.bundle.recall_queries(work.vectors, np.array([plan.history for plan in plans], np.int64))
         for places in _alike(plans):
             first = plans[places[0]].query
-            queries, excluded = vectors[places], [plans[place].excluded for place in places]
-            rows, scores = items.search(queries, first.k, excluded, first.wanted)
+            queries = vectors if len(places) == len(plans) else vectors[places]
+            rows, scores = items.search(queries, first.k, [plans[place].excluded for place in places], first.wanted)
             counts = (rows >= 0).sum(axis=1).tolist()
             found |= zip(places, [(r[:n], s[:n]) for r, s, n in zip(rows, scores, counts, strict=True)], strict=True)
         for place, plan in enumerate(plans):

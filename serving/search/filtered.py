@@ -182,3 +182,9 @@ def search_rows(
             np.concatenate([found, its_rows], axis=1), np.concatenate([scores, its_scores], axis=1), k
         )
     return found, scores
+
+
+def distinct(rows: Rows) -> Rows:
+    """Distinct rows, ascending: `np.unique`, but several times faster for a few that are distinct already."""
+    rising = np.sort(rows)
+    return rising if np.count_nonzero(rising[1:] > rising[:-1]) == len(rising) - 1 else np.unique(rising)

@@ -163,8 +163,13 @@ def served(route: str, method: str, status: int, seconds: float) -> None:
         seconds: time since it began.
     """
     # A caller may send any word as a method: unknown ones share a label.
-    _requests.labels(route, method if method in METHODS else "other", str(status)).inc()
+    _requests_of(route, method if method in METHODS else "other", status).inc()
     _seconds_of(route).add(seconds)
+
+
+@cache
+def _requests_of(route: str, method: str, status: int) -> Counter:
+    return _requests.labels(route, method, str(status))
 
 
 @cache
