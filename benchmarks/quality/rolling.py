@@ -172,7 +172,7 @@ def questions(recipe: dict[str, Any], data: Dataset, work: Path) -> dict[str, An
         baselines = baselines_of(data, KNOWN, max(KS)).rankers
         rankers = {EXACT: served.exact(max(KS))} | {name: baselines[name] for name in (POPULARITY, KNN)}
         rankers[BALANCED] = balanced(known, len(new), max(KS))
-        measured = evaluate(rankers, held, served.unit_vectors(), KS, {NEW: new[held.target_items]})
+        measured = evaluate(rankers, held, served.unit_vectors, KS, {NEW: new[held.target_items]})
     tf.keras.backend.clear_session()
     fresh_before = np.concatenate([[0], np.cumsum(new[held.target_items])])
     return {

@@ -25,12 +25,14 @@ def names(data: Dataset) -> pl.Series:
     return ids
 
 
-def users(served: Served, data: Dataset, held: HeldOut, recall: NDArray[np.float32], k: int) -> list[dict[str, Any]]:
+def users(
+    served: Served, called: pl.Series, held: HeldOut, recall: NDArray[np.float32], k: int
+) -> list[dict[str, Any]]:
     """Returns the user of the best, of the median and of the worst recall, and some by a fixed seed.
 
     Args:
         served: the bundle.
-        data: the data set.
+        called: [N] of `names`.
         held: its test users.
         recall: [Q] recall@k of each.
         k: length of the lists that are judged; `SHOWN` items of them are shown.
@@ -46,7 +48,6 @@ def users(served: Served, data: Dataset, held: HeldOut, recall: NDArray[np.float
     targets = select_lists(rows, held.target_offsets, held.target_items)
     seen = select_lists(rows, held.seen_offsets, held.seen_items)
     lists = served.exact(k)(HeldOut(held.users[rows], *targets, *seen, dropped_targets=0))
-    called = names(data)
     content = []
     for place, (what, row) in enumerate(chosen.items()):
         taken = targets[1][targets[0][place] : targets[0][place + 1]]
@@ -67,15 +68,15 @@ def users(served: Served, data: Dataset, held: HeldOut, recall: NDArray[np.float
     return content
 
 
-def neighbours(served: Served, data: Dataset, popularity: NDArray[np.int64]) -> list[dict[str, Any]]:
+def neighbours(served: Served, called: pl.Series, popularity: NDArray[np.int64]) -> list[dict[str, Any]]:
     """Returns the nearest items by cosine of the most popular items and of some by a fixed seed.
 
     Args:
         served: the bundle.
-        data: the data set.
+        called: [N] of `names`.
         popularity: [N] events of each item.
     """
-    vectors, called = served.unit_vectors(), names(data)
+    vectors = served.unit_vectors
     known = np.flatnonzero(served.item_rows >= 0)
     popular = known[np.argsort(-popularity[known], kind="stable")[: ITEMS // 2]]
     random = np.random.default_rng(SEED).choice(known, min(ITEMS // 2, len(known)), replace=False)

@@ -3,7 +3,8 @@
 Returns plain dictionaries for `report.json`; an estimate is ``{"value", "low", "high"}``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ SMALL = 100  # users: below it a slice's interval is wide, and the report says s
 
 def figures(evaluation: Evaluation) -> Figures:
     """Returns each ranker's ``metrics``, exact search's ``differences`` to the others, and ``share_of_attainable``."""
-    drawn = _bootstrap(evaluation, np.arange(len(evaluation.values)))
+    drawn = _bootstrap(evaluation, metrics.METRICS)
     content: Figures = {
         "metrics": {ranker: _estimates(drawn, evaluation, ranker) for ranker in evaluation.rankers},
         "differences": {
@@ -61,7 +62,7 @@ def slice_figures(evaluation: Evaluation, part: Slice, targets: NDArray[np.int64
         "metrics": {},
     }
     if len(users):
-        drawn = _bootstrap(evaluation, users)
+        drawn = _bootstrap(evaluation, metrics.METRICS if part.targets is None else (part.name,), users)
         content["metrics"] = {
             ranker: _estimates(drawn, evaluation, ranker)
             if part.targets is None
@@ -99,11 +100,13 @@ def exposure_figures(evaluation: Evaluation, popularity: NDArray[np.int64], user
     return content
 
 
-def _bootstrap(evaluation: Evaluation, users: NDArray[np.intp]) -> Bootstrap:
-    # Recall on a slice's targets is NaN for users without such targets. Those columns are read only where every user
-    # has one; elsewhere 0 makes them harmless.
-    values = evaluation.values[users].astype(np.float64)
-    return bootstrap(np.nan_to_num(values, copy=False, nan=0.0), evaluation.columns)
+def _bootstrap(
+    evaluation: Evaluation, names: Iterable[str], users: NDArray[np.intp] | slice = slice(None)
+) -> Bootstrap:
+    """Resamples some users' figures of these metrics or groups, of all rankers."""
+    columns = [column(*each) for each in product(evaluation.rankers, names, evaluation.ks)]
+    places = [evaluation.columns.index(each) for each in columns]
+    return bootstrap(evaluation.values[users][:, places].astype(np.float64), columns)
 
 
 def _estimates(drawn: Bootstrap, evaluation: Evaluation, ranker: str) -> Figures:

@@ -8,7 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from numpy.typing import NDArray
 
 from pipelines.evaluation import plots
-from pipelines.evaluation.report_table import TITLES, headline, interval
+from pipelines.evaluation.report_table import TITLES, headline, interval, ranker_title
 from pipelines.rankers.ranker import BEST, EXACT, INDEX
 
 SMALL = "†"
@@ -86,11 +86,6 @@ def _render(template: str, content: Mapping[str, Any], **more: Any) -> str:
     )
 
 
-def _title(content: Mapping[str, Any], ranker: str) -> str:
-    baseline = content["baselines"].get(ranker)
-    return str(baseline["title"]) if isinstance(baseline, dict) and "title" in baseline else TITLES[ranker]
-
-
 def _names(content: Mapping[str, Any]) -> list[str]:
     k = headline(content["ks"])
     return [*(f"recall@{each}" for each in content["ks"]), f"ndcg@{k}", f"mrr@{k}", f"coverage@{k}", f"novelty@{k}"]
@@ -103,7 +98,7 @@ def _rows(content: Mapping[str, Any]) -> list[dict[str, Any]]:
         cells = [interval(metrics[name]) for name in _names(content)[:-2]]
         cells.append(f"{content['coverage'][ranker][f'coverage@{k}']:.1%}")
         cells.append(f"{content['novelty'][ranker][f'novelty@{k}']:.1f} bits")
-        rows.append({"title": _title(content, ranker), "cells": cells})
+        rows.append({"title": ranker_title(content, ranker), "cells": cells})
     return rows
 
 
@@ -141,11 +136,13 @@ def _plots(
     strongest, name = content["strongest"]["ranker"], f"recall@{headline(content['ks'])}"
     rankers = [ranker for ranker in content["metrics"] if ranker not in (BEST, INDEX)]
     recall = {
-        _title(content, ranker): [content["metrics"][ranker][f"recall@{k}"] for k in content["ks"]]
+        ranker_title(content, ranker): [content["metrics"][ranker][f"recall@{k}"] for k in content["ks"]]
         for ranker in rankers
     }
     parts = {part: figures["metrics"] for part, figures in content["slices"].items() if figures["metrics"]}
-    sliced = {_title(content, ranker): [each[ranker][name] for each in parts.values()] for ranker in (EXACT, strongest)}
+    sliced = {
+        ranker_title(content, ranker): [each[ranker][name] for each in parts.values()] for ranker in (EXACT, strongest)
+    }
     found = [
         ("Recall by length of the list", plots.recall_over_k(content["ks"], recall), "Bars are 95 % intervals."),
         (f"{name} by slice", plots.by_slice(list(parts), sliced, name), "Bars are 95 % intervals."),

@@ -30,7 +30,7 @@ from pipelines.evaluation.report_table import head, headline, lines, table
 from pipelines.evaluation.slices import COLD, NEW_ITEM, WARM, Slice, Trained, slices_of
 from pipelines.rankers.baselines import baselines_of
 from pipelines.rankers.bootstrap import LEVEL, RESAMPLES
-from pipelines.rankers.evaluate import Evaluation, column, evaluate
+from pipelines.rankers.evaluate import Evaluation, column, counts_by_user, evaluate
 from pipelines.rankers.ranker import EXACT, KNOWN, Served, rankers_of
 from pipelines.rankers.verdict import report_verdict
 from serving.bundle.reader import Bundle
@@ -97,7 +97,7 @@ def run(
     new = Slice(NEW, NEW, NEW_ITEM, targets=trained.new_items[held.target_items])
     groups = {part.name: part.targets for part in [*parts, new] if part.targets is not None}
     rankers = rankers_of(served, data, baselines.rankers, max(ks))
-    evaluation = evaluate(rankers, held, served.unit_vectors(), sorted(set(ks)), groups)
+    evaluation = evaluate(rankers, held, served.unit_vectors, sorted(set(ks)), groups)
     content = _provenance(opened, data) | {
         "looks_ahead": _looks_ahead(opened, data),
         "counts": _counts(served, data, held),
@@ -195,9 +195,7 @@ def _counts(served: Served, data: Dataset, held: HeldOut) -> dict[str, int]:
 
 def _targets(held: HeldOut, part: Slice) -> NDArray[np.int64]:
     """Each user's number of targets in a slice, [Q]."""
-    mask = np.ones(len(held.target_items), bool) if part.targets is None else part.targets
-    counts: NDArray[np.int64] = np.diff(np.concatenate([[0], np.cumsum(mask)])[held.target_offsets])
-    return counts
+    return np.diff(held.target_offsets) if part.targets is None else counts_by_user(part.targets, held.target_offsets)
 
 
 def _new_items(evaluation: Evaluation, held: HeldOut, new: Slice) -> dict[str, Any]:
@@ -225,10 +223,10 @@ def _page(
         "model": evaluation.exposure[EXACT][k],
         content["baselines"][strongest]["title"]: evaluation.exposure[strongest][k],
     }
-    recall = evaluation.of(column(EXACT, "recall", k))
+    recall, called = evaluation.of(column(EXACT, "recall", k)), examples.names(data)
     shown = {
-        "examples": examples.users(served, data, held, recall, k),
-        "neighbours": examples.neighbours(served, data, popularity),
+        "examples": examples.users(served, called, held, recall, k),
+        "neighbours": examples.neighbours(served, called, popularity),
     }
     return html(content, popularity, counts, shown)
 

@@ -61,12 +61,11 @@ def head(content: dict[str, Any], dataset: Path) -> list[str]:
 
 def lines(content: dict[str, Any]) -> list[str]:
     """Returns the model's headline figure and differences with intervals, the user slices, and the docs path."""
-    name, baselines = f"recall@{headline(content['ks'])}", content["baselines"]
+    name = f"recall@{headline(content['ks'])}"
     shown = [f"{name} {interval(content['metrics']['exact'][name])}"]
     for pair, differences in content["differences"].items():
         other = pair.removeprefix("exact_minus_")
-        title = baselines[other]["title"] if other in baselines else TITLES[other]
-        shown.append(f"  minus {title}: {interval(differences[name], sign='+')}")
+        shown.append(f"  minus {ranker_title(content, other)}: {interval(differences[name], sign='+')}")
     exact, index = content["metrics"]["exact"], content["metrics"]["index"]
     for each in (f"recall@{k}" for k in content["ks"]):
         if index[each]["value"] < exact[each]["low"]:
@@ -86,6 +85,12 @@ def lines(content: dict[str, Any]) -> list[str]:
     shown.append(f"new items: {new['targets']:,} targets of {new['users']:,} users: {new['definition']}")
     shown += [f"trained with a feature that looks ahead: {line}" for line in content.get("looks_ahead") or ()]
     return [*shown, f"definitions: {DEFINITIONS}"]
+
+
+def ranker_title(content: Mapping[str, Any], ranker: str) -> str:
+    """Returns a ranker's name for readers; that of a baseline tells its settings."""
+    baseline = content["baselines"].get(ranker)
+    return TITLES[ranker] if baseline is None else str(baseline["title"])
 
 
 def headline(ks: Sequence[int]) -> int:

@@ -78,7 +78,7 @@ def evaluate(
         for rows, block in _blocks(held):
             first, end = held.target_offsets[[rows.start, rows.stop]]
             masks = {name: mask[first:end] for name, mask in groups.items()}
-            counts = {name: _counts(mask, block.target_offsets) for name, mask in masks.items()}
+            counts = {name: counts_by_user(mask, block.target_offsets) for name, mask in masks.items()}
             targets = np.diff(block.target_offsets)
             for ranker, rank in rankers.items():
                 lists = rank(block)
@@ -102,8 +102,8 @@ def evaluate(
     return Evaluation(tuple(rankers), tuple(ks), columns, values, exposure, similarity_of)
 
 
-def _counts(mask: NDArray[np.bool_], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns how many targets of the group each user has, [Q]."""
+def counts_by_user(mask: NDArray[np.bool_], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns how many of some targets, [T], each user has, [Q]; `offsets` [Q + 1] are the users' targets."""
     counts: NDArray[np.int64] = np.diff(np.concatenate([[0], np.cumsum(mask)])[offsets])
     return counts
 

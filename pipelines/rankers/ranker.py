@@ -67,6 +67,7 @@ class Served:
         """Returns search through the bundle's own index, filtered as the service filters."""
         return lambda held: self._rank(held, k, lambda queries, masked: self._search_index(queries, masked, k))
 
+    @cached_property
     def unit_vectors(self) -> NDArray[np.float32]:
         """The item vectors scaled to length 1, by item number: [N, D], zeros for an item without a vector."""
         vectors = np.zeros((len(self.item_rows), self.bundle.manifest.dimension), np.float32)

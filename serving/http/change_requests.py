@@ -12,11 +12,9 @@ SECONDS = 2**40  # the latest time of an event, some 35,000 years from 1970: lar
 
 
 class ItemRequest(StrictBody):
-    """The body of `PUT /items/{id}`: the whole item, as it is from now on."""
+    """The body of `PUT /items/{id}`: the complete item."""
 
-    features: dict[str, Any] = Field(
-        {}, description="raw features of the candidate tower by name; its id goes by itself"
-    )
+    features: dict[str, Any] = Field({}, description="raw features of the candidate tower by name; the id is added")
     attributes: dict[str, Any] = Field({}, description="item columns by name, for filters; those left out are missing")
 
 
@@ -35,7 +33,7 @@ class ItemsRequest(StrictBody):
 class Event(StrictBody):
     """One user took one item."""
 
-    id: Id = Field(description="of the event itself; what comes again under the same id counts once")
+    id: Id = Field(description="the event's own id; an event sent again with the same id counts once")
     user_id: Id
     item_id: Id
     time: Whole = Field(ge=0, le=SECONDS, description="seconds since 1970, UTC")
@@ -50,7 +48,7 @@ class EventsRequest(StrictBody):
 class Impression(StrictBody):
     """What one user was shown at one time."""
 
-    id: Id = Field(description="of the impression itself; what comes again under the same id counts once")
+    id: Id = Field(description="the impression's own id; an impression sent again with the same id counts once")
     request_id: Id = Field(description="X-Request-Id of the answer that these items came from")
     user_id: Id
     item_ids: list[Id] = Field(min_length=1, description="in the order shown")

@@ -16,7 +16,7 @@ def refuse_other_media_types(headers: Iterable[tuple[bytes, bytes]]) -> None:
         headers: as in the ASGI scope, names in lower case.
 
     Raises:
-        RequestError: code "unsupported_media_type"; says what to send and what came.
+        RequestError: code "unsupported_media_type"; says what to send, and what was sent.
     """
     media_type = b""
     for name, value in headers:

@@ -5,24 +5,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.ingest import prepare
+from tests.support.worlds.prepared import opened, pairs
 from towers.config.sections import DataConfig
 
-ALL_TRAIN = DataConfig(valid_share=0, test_share=0)
 EVENTS = [("u1", "a"), ("u2", "b")]
-
-
-def opened(tmp_path: Path, events: Path, **options: object) -> Dataset:
-    prepare.run(ALL_TRAIN, events, tmp_path / "out", overwrite=True, **options)
-    return Dataset.open(tmp_path / "out")
-
-
-def pairs(data: Dataset) -> list[tuple[str, str]]:
-    train = data.events("train")
-    users, items = data.users["user_id"], data.items["item_id"]
-    return sorted((users[int(u)], items[int(i)]) for u, i in zip(train.user, train.item, strict=True))
 
 
 @pytest.mark.parametrize(("text", "format"), [("u1 a\nu2 b\n", "pairs"), ("u1 a b\nu2 b\n", "lightgcn")])

@@ -1,7 +1,6 @@
 """Gzip files: read as what they hold, under their own names; a broken one is a clear error and no copy is left."""
 
 import gzip
-import tempfile
 import zlib
 from contextlib import suppress
 from pathlib import Path
@@ -11,34 +10,13 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
-from pipelines.ingest import prepare
 from pipelines.ingest.formats import copies
-from towers.config.sections import DataConfig
+from tests.support.worlds.prepared import opened, pairs
 
-ALL_TRAIN = DataConfig(valid_share=0, test_share=0)
+pytestmark = pytest.mark.usefixtures("temporary")
+
 EVENTS = b"user,item\nu1,a\nu2,b\n"
-
-
-@pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that holds copies while they are used."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return folder
-
-
-def opened(tmp_path: Path, events: Path, **options: object) -> Dataset:
-    prepare.run(ALL_TRAIN, events, tmp_path / "out", overwrite=True, **options)
-    return Dataset.open(tmp_path / "out")
-
-
-def pairs(data: Dataset) -> list[tuple[str, str]]:
-    train = data.events("train")
-    users, items = data.users["user_id"], data.items["item_id"]
-    return sorted((users[int(u)], items[int(i)]) for u, i in zip(train.user, train.item, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import gzip
 import io
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,16 +15,9 @@ from pipelines.ingest import prepare
 from towers.config.sections import DataConfig
 
 ALL_TRAIN = DataConfig(valid_share=0, test_share=0)
+pytestmark = pytest.mark.usefixtures("temporary")
+
 Put = Callable[[str, bytes], str]
-
-
-@pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that holds copies while they are used."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return folder
 
 
 @pytest.fixture
