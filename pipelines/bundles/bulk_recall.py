@@ -15,8 +15,8 @@ import polars as pl
 from pipelines.console import progress, say
 from pipelines.errors import DataError
 from pipelines.ingest.id_files import read_users
-from pipelines.lock import exclusive
 from serving.bundle.manifest import MANIFEST
+from serving.files.lock import exclusive
 from serving.files.staging import refuse_existing, remove, staged
 from serving.recall.loading import missing_index, open_recaller
 from serving.recall.recaller import Recaller
@@ -44,7 +44,8 @@ def run(bundle: Path, k: int, out: Path, *, users: Path | None = None, overwrite
         The number of users.
 
     Raises:
-        DataError: k or the file of users is wrong, or another process works on `out`.
+        BusyError: another process works on `out`.
+        DataError: k or the file of users is wrong.
         BundleError: the bundle is damaged.
         OutputExistsError: `out` exists.
     """

@@ -17,6 +17,7 @@ from pipelines.console import say
 from pipelines.errors import DataError
 from serving.errors import BundleError, RequestError
 from serving.files.disk_full import DiskFullError, no_room
+from serving.files.lock import BusyError
 from serving.files.staging import OutputExistsError
 
 UNEXPECTED = 1
@@ -92,7 +93,7 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
 def _mistakes() -> tuple[type[Exception], ...]:
     # `towers serve` must not load `towers`; a module that was never loaded cannot have raised its error.
     loaded = [(sys.modules[module], name) for module, name in MODEL_MISTAKES if module in sys.modules]
-    return (DataError, BundleError, RequestError, OutputExistsError, *(getattr(*place) for place in loaded))
+    return (BusyError, DataError, BundleError, RequestError, OutputExistsError, *(getattr(*place) for place in loaded))
 
 
 def _failed(error: Exception, message: str, code: int) -> int:

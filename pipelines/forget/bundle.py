@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelines.lock import exclusive
 from serving.bundle import arrays as files
 from serving.bundle.array_writer import write_blocks, write_ids
 from serving.bundle.manifest import MANIFEST, Manifest, write_manifest
 from serving.bundle.profiles import write_profiles
 from serving.bundle.reader import QUERY_ID, Bundle
+from serving.files.lock import exclusive
 from serving.files.staging import staged
 
 FORGOTTEN = "forgotten_users"  # key of the lineage
@@ -44,7 +44,7 @@ def forget_in_bundle(path: Path, user: str, *, dry_run: bool) -> dict[str, int]:
 
     Raises:
         BundleError: it is damaged.
-        DataError: another process is removing a user from it.
+        BusyError: another process is removing a user from it.
     """
     with exclusive(path, f"{path}: another 'towers forget' is changing it; give the command again later"):
         bundle = Bundle.open(path)

@@ -14,8 +14,8 @@ from pipelines.dataset.arrays import CONTEXT, DTYPES, SPLITS, ArrayWriter, map_a
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import MANIFEST, digest_files
 from pipelines.errors import DataError
-from pipelines.lock import exclusive
 from pipelines.rankers.cache import Cache
+from serving.files.lock import exclusive
 from serving.files.staging import remove, staged
 from towers.data.events import Events, Int32s
 
@@ -34,7 +34,8 @@ def forget_in_dataset(path: Path, user: str, *, dry_run: bool) -> dict[str, int]
         What was found, by name; zeros for a user who is not in it.
 
     Raises:
-        DataError: it holds no other user, or another process is removing a user from it.
+        BusyError: another process is removing a user from it.
+        DataError: it holds no other user.
     """
     with exclusive(path, f"{path}: another 'towers forget' is changing it; give the command again later"):
         data = Dataset.open(path)

@@ -21,12 +21,12 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.leaks import refuse_leaks
 from pipelines.errors import DataError
-from pipelines.lock import exclusive
 from pipelines.rankers.verdict import validation_verdict
 from pipelines.training.check import check_recipe
 from pipelines.training.similar_pairs import pairs_digest
 from pipelines.training.stage import VALIDATION, run_stage, stages
 from serving.files.disk_full import telling_full_disk
+from serving.files.lock import exclusive
 from serving.files.staging import publish, refuse_existing, remove, staged
 from towers.config.look_ahead import look_ahead
 from towers.config.recipe import Config

@@ -20,13 +20,13 @@ from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.heldout import heldout_users
 from pipelines.dataset.leaks import refuse_leaks
 from pipelines.errors import DataError
-from pipelines.lock import exclusive
 from pipelines.tuning.budget import Clock
 from pipelines.tuning.finals import Finals
 from pipelines.tuning.fixed_settings import FixedSettings
 from pipelines.tuning.recipe import comments, recipe, text
 from pipelines.tuning.search import Search, SearchGoal
 from pipelines.tuning.space import Family
+from serving.files.lock import exclusive
 from serving.files.staging import refuse_existing, remove, staged
 from towers.config.recipe import Config, parse_config
 

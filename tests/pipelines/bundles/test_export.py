@@ -21,6 +21,7 @@ from pipelines.errors import DataError
 from pipelines.ingest import prepare
 from pipelines.training import check, stage, train
 from serving.bundle.reader import Bundle
+from serving.files.lock import BusyError
 from serving.files.staging import OutputExistsError
 from serving.recall.loading import open_recaller
 from serving.recall.query import RecallQuery
@@ -431,7 +432,7 @@ def test_a_run_that_is_being_trained_is_left_alone(
 
     def second(*arguments: object) -> object:
         monkeypatch.setattr(stage, "_fit", real)
-        with pytest.raises(DataError, match="another process is training this run"):
+        with pytest.raises(BusyError, match="another process is training this run"):
             train.run(plain(), world / "dataset", tmp_path / "run", resume=resume)
         return real(*arguments)  # type: ignore[arg-type]
 

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipelines.errors import DataError
+
+class BusyError(Exception):
+    """Another process works in the directory."""
 
 
 @contextmanager
@@ -18,7 +20,7 @@ def exclusive(directory: Path, busy: str) -> Iterator[None]:
         busy: the error message if another process holds the lock.
 
     Raises:
-        DataError: another process holds the lock.
+        BusyError: another process holds the lock.
     """
     while True:
         directory.mkdir(parents=True, exist_ok=True)
@@ -30,7 +32,7 @@ def exclusive(directory: Path, busy: str) -> Iterator[None]:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise DataError(busy) from None
+                raise BusyError(busy) from None
             if not _is_at(handle, directory):
                 continue  # Removed between open and lock: no other process would see this lock.
             yield
