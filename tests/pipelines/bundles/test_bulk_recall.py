@@ -148,11 +148,11 @@ SECOND = """
 import sys
 from pathlib import Path
 from pipelines import recall as command
-from pipelines.errors import DataError
+from serving.files.lock import BusyError
 command.PART_ROWS = 9
 try:
     command.run(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
-except DataError as error:
+except BusyError as error:
     print(error)
 """
 
