@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pipelines.bundles import renew as renew
     from pipelines.evaluation import report as report
     from pipelines.ingest import prepare as prepare
+    from pipelines.launch import gate as gate
     from pipelines.synthetic import synth as synth
     from pipelines.training import check as check
     from pipelines.training import train as train
@@ -37,11 +38,13 @@ _COMMANDS = {
     "fold": "bundles.fold",
     "report": "evaluation.report",
     "recall": "bundles.bulk_recall",
+    "gate": "launch.gate",
 }
 __all__ = [
     "check",
     "export",
     "fold",
+    "gate",
     "index",
     "prepare",
     "recall",

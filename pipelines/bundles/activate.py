@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from pipelines.bundles.requirement import gate
 from pipelines.console import say
 from serving.bundle.active import Active
 from serving.bundle.versions import Versions
@@ -37,22 +38,30 @@ def show(root: Path) -> None:
         say(f"none of them is active; name one: towers bundles activate NAME --root {root}")
 
 
-def activate(root: Path, name: str) -> Active:
+def activate(root: Path, name: str, override: str | None = None) -> Active:
     """Makes the services of a root answer from another bundle.
+
+    Args:
+        root: the directory of bundles.
+        name: of the bundle.
+        override: why it answers although the root's gate refuses it.
 
     Raises:
         BundleError: the bundle does not exist, is damaged, or fails a real search.
+        GateError: the root has a gate, and the bundle no valid blessing.
     """
     versions = Versions(root)
-    told = _checked(versions, name)
-    active = versions.activate(name)
+    with gate(versions, name, "activate", override) as write_down:
+        told = _checked(versions, name)
+        write_down()
+        active = versions.activate(name)
     before = f", after {active.previous[0]}" if active.previous else ""
     say(f"active: {told}{before}")
     return active
 
 
 def rollback(root: Path) -> str:
-    """Makes the services of a root answer from the previously active bundle again.
+    """Makes the services of a root answer from the previously active bundle again; that needs no blessing.
 
     Raises:
         BundleError: there is no previous bundle, or it is damaged or fails a real search.
@@ -66,20 +75,24 @@ def rollback(root: Path) -> str:
     return name
 
 
-def canary(root: Path, name: str, share: float) -> Active:
+def canary(root: Path, name: str, share: float, override: str | None = None) -> Active:
     """Makes the services of a root answer a share of the users from another bundle.
 
     Args:
         root: the directory of bundles.
         name: of the other bundle.
         share: of the users, in (0, 1].
+        override: as for `activate`.
 
     Raises:
         BundleError: as `activate`, or the share is wrong, or the bundle is already active.
+        GateError: as `activate`.
     """
     versions = Versions(root)
-    told = _checked(versions, name)
-    active = versions.set_canary(name, share)
+    with gate(versions, name, "canary", override) as write_down:
+        told = _checked(versions, name)
+        write_down()
+        active = versions.set_canary(name, share)
     say(f"canary: {told} for {share:.2%} of the users, beside {active.active}")
     return active
 

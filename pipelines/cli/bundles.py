@@ -1,4 +1,4 @@
-"""The options of `towers bundles`: list, activate, rollback, canary; the work is in `pipelines.bundles.activate`."""
+"""The options of `towers bundles`: list, activate, rollback, canary, fold, gate; the work is in `pipelines.bundles`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +9,10 @@ from pipelines.cli.options import example
 
 Root = Annotated[Path, typer.Option(help="The directory of bundles; each is a directory that 'towers export' wrote.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The bundle: the name of its directory in the root.")]
+Override = Annotated[
+    str | None,
+    typer.Option(metavar="REASON", help="Although the gate refuses it; the reason is kept.", show_default=False),
+]
 
 app = typer.Typer(help="Show the bundles of a directory, and choose which one answers.")
 
@@ -22,11 +26,11 @@ def show(root: Root) -> None:
 
 
 @app.command(epilog=example("towers bundles activate 2024-06-01 --root bundles"))
-def activate(name: Name, root: Root) -> None:
+def activate(name: Name, root: Root, override: Override = None) -> None:
     """Answer from another bundle, once it is verified and real searches work."""
     from pipelines.bundles import activate as command
 
-    command.activate(root, name)
+    command.activate(root, name, override)
 
 
 @app.command(epilog=example("towers bundles fold --bundle bundle --state state --out bundles/2024-06-01"))
@@ -60,15 +64,40 @@ def canary(
         float | None, typer.Option(min=0, max=1, help="Of the users, above 0 and at most 1.", show_default=False)
     ] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Answer every user from the active bundle again.")] = False,
+    override: Override = None,
 ) -> None:
     """Answer a share of the users from another bundle, the same users each time."""
     from pipelines.bundles import activate as command
 
     if clear:
-        if name is not None or share is not None:
-            raise typer.BadParameter("goes with neither a name nor --share", param_hint="--clear")
+        if name is not None or share is not None or override is not None:
+            raise typer.BadParameter("goes with neither a name nor --share nor --override", param_hint="--clear")
         command.clear_canary(root)
         return
     if name is None or share is None:
         raise typer.BadParameter("give NAME and --share, or --clear", param_hint="NAME / --share")
-    command.canary(root, name, share)
+    command.canary(root, name, share, override)
+
+
+@app.command(epilog=example("towers bundles gate gate.toml --root bundles"))
+def gate(
+    root: Root,
+    rules: Annotated[
+        Path | None, typer.Argument(metavar="RULES", help="A file of rules; none with --off.", show_default=False)
+    ] = None,
+    off: Annotated[
+        str | None,
+        typer.Option(metavar="REASON", help="Remove the gate; the reason is kept.", show_default=False),
+    ] = None,
+) -> None:
+    """Activate only bundles that 'towers gate' has blessed by these rules."""
+    if (rules is None) == (off is None):
+        raise typer.BadParameter('give RULES, or --off "REASON"', param_hint="RULES / --off")
+    if off is not None:
+        from pipelines.bundles import requirement
+
+        requirement.unrequire(root, off)
+    elif rules is not None:
+        from pipelines.launch import gate as command
+
+        command.require(rules, root)

@@ -14,7 +14,7 @@ from types import FrameType
 from typer import TyperException
 
 from pipelines.console import say
-from pipelines.errors import DataError
+from pipelines.errors import DataError, GateError
 from serving.errors import BundleError, RequestError
 from serving.files.disk_full import DiskFullError, no_room
 from serving.files.lock import BusyError
@@ -22,10 +22,11 @@ from serving.files.staging import OutputExistsError
 
 UNEXPECTED = 1
 USER_MISTAKE = 2
+REFUSED = 3
 INTERRUPTED = 130
 
 # What remains after Ctrl-C (see also `sigterm_as_ctrl_c`); commands not listed leave no unfinished output.
-KEPT = dict.fromkeys(("query", "check", "doctor", "losses", "samplers"), "nothing was changed") | {
+KEPT = dict.fromkeys(("query", "check", "doctor", "gate", "losses", "samplers"), "nothing was changed") | {
     "train": "the last checkpoint is kept, and the same command resumes from there (--fresh starts over)",
     "tune": "the best recipe so far is written if a trial had ended, and the same command resumes from there "
     "(--fresh starts over)",
@@ -47,8 +48,8 @@ def exit_code(command: Callable[[], object], *, kept: str) -> int:
         kept: what an interrupted command leaves behind, for a user who pressed Ctrl-C or whose disk is full.
 
     Returns:
-        0 on success, 2 on a user's mistake (one ``error: …`` line), 130 after Ctrl-C (or SIGTERM, see
-        `sigterm_as_ctrl_c`), 1 on anything unexpected.
+        0 on success, 2 on a user's mistake (one ``error: …`` line), 3 if the gate refuses a bundle (likewise), 130
+        after Ctrl-C (or SIGTERM, see `sigterm_as_ctrl_c`), 1 on anything unexpected.
     """
     try:
         code = command()
@@ -61,6 +62,8 @@ def exit_code(command: Callable[[], object], *, kept: str) -> int:
         if isinstance(error, DiskFullError) or no_room(error):
             told = str(error) if isinstance(error, DiskFullError) else _system_reason(error)
             return _failed(error, f"{told}; make room, then give the same command again: {kept}", USER_MISTAKE)
+        if isinstance(error, GateError):
+            return _failed(error, str(error), REFUSED)
         if isinstance(error, _mistakes()):
             return _failed(error, str(error), USER_MISTAKE)
         if isinstance(error, OSError):

@@ -19,6 +19,16 @@ MOST_ALIKE = 0.5  # of all places, filled with the k items that are shown most
 MOST_SHOWN = 0.5  # share of the users who are shown one item
 MOST_DUPLICATES = 0.01
 MOST_NORM = 10.0  # times the median
+NAMES = (
+    "one list for all",
+    "hub",
+    "items never recommended",
+    "item vectors collapsed",
+    "query vectors collapsed",
+    "item norms",
+    "query norms",
+    "item duplicates",
+)
 
 
 @dataclass(frozen=True)

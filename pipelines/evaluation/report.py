@@ -5,7 +5,6 @@ strongest baseline and a short table (docs/report.md). A bundle of `task = "simi
 `pipelines.evaluation.similarity_report` instead.
 """
 
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import metadata
@@ -26,6 +25,7 @@ from pipelines.errors import DataError
 from pipelines.evaluation import examples, figures, similarity_report
 from pipelines.evaluation.findings import Finding, findings
 from pipelines.evaluation.page import html, markdown
+from pipelines.evaluation.report_json import PER_USER, REPORT, write_report
 from pipelines.evaluation.report_table import head, headline, lines, table
 from pipelines.evaluation.slices import COLD, NEW_ITEM, WARM, Slice, Trained, slices_of
 from pipelines.rankers.baselines import baselines_of
@@ -33,6 +33,7 @@ from pipelines.rankers.bootstrap import LEVEL, RESAMPLES
 from pipelines.rankers.evaluate import Evaluation, column, counts_by_user, evaluate
 from pipelines.rankers.ranker import EXACT, KNOWN, Served, rankers_of
 from pipelines.rankers.verdict import report_verdict
+from serving.bundle.digest import bundle_digest
 from serving.bundle.reader import Bundle
 from serving.errors import BundleError
 from serving.files.staging import refuse_existing, staged
@@ -80,12 +81,13 @@ def run(
         DataError: the data set is damaged, has no test events, or not such a column.
         OutputExistsError: REPORT exists.
     """
-    refuse_existing(out, overwrite=overwrite, marker="report.json")
+    refuse_existing(out, overwrite=overwrite, marker=REPORT)
     opened, data = Bundle.open(bundle), Dataset.open(dataset)
     _refuse_strangers(opened, data, dataset)
     refuse_changes(data)
+    provenance = _provenance(opened, data)
     if similarity_report.is_similarity(opened):
-        return similarity_report.run(opened, data, out, _provenance(opened, data), ks=ks, overwrite=overwrite)
+        return similarity_report.run(opened, data, out, provenance, ks=ks, overwrite=overwrite)
     held = heldout(data, "test")
     if not len(held.users):
         raise DataError(f"{dataset}: no user has a test event to recall; prepare it with data.test_share above 0")
@@ -98,7 +100,7 @@ def run(
     groups = {part.name: part.targets for part in [*parts, new] if part.targets is not None}
     rankers = rankers_of(served, data, baselines.rankers, max(ks))
     evaluation = evaluate(rankers, held, served.unit_vectors, sorted(set(ks)), groups)
-    content = _provenance(opened, data) | {
+    content = provenance | {
         "looks_ahead": _looks_ahead(opened, data),
         "counts": _counts(served, data, held),
         "baselines": baselines.content(),
@@ -113,14 +115,13 @@ def run(
     }
     content["verdict"] = report_verdict(content, f"recall@{headline(evaluation.ks)}", baselines.strongest).content()
     page = _page(content, evaluation, served, data, held, popularity)
-    with staged(out, overwrite=overwrite, marker="report.json") as directory:
+    with staged(out, overwrite=overwrite, marker=REPORT) as directory:
         directory.mkdir()
-        text = json.dumps(content, indent=2, allow_nan=False)
-        (directory / "report.json").write_text(text + "\n", encoding="utf-8")
         (directory / "report.html").write_text(page, encoding="utf-8")
         (directory / "report.md").write_text(markdown(content), encoding="utf-8")
         rows = _per_user(served, data, held, trained, evaluation)
-        (rows if user_ids else rows.drop("user_id")).write_parquet(directory / "per_user.parquet")
+        (rows if user_ids else rows.drop("user_id")).write_parquet(directory / PER_USER)
+        write_report(content, directory, PER_USER)
     _show(content, dataset, out)
     return content
 
@@ -163,6 +164,7 @@ def _provenance(bundle: Bundle, data: Dataset) -> dict[str, Any]:
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "bundle": {
             "model_version": bundle.manifest.model_version,
+            "digest": bundle_digest(bundle.path),
             "dimension": bundle.manifest.dimension,
             "metric": bundle.manifest.metric,
             "index": "exact" if index is None else index.kind,

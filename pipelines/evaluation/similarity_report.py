@@ -3,7 +3,6 @@
 Writes REPORT with `report.json` and `per_item.parquet`, and prints a short table.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import seen
 from pipelines.errors import DataError
 from pipelines.evaluation.item_neighbours import CHANCE, GROUPS, Neighbours, Ranked, metric_of, neighbours
+from pipelines.evaluation.report_json import PER_ITEM, REPORT, write_report
 from pipelines.evaluation.report_table import figures_table, interval
 from pipelines.rankers.bootstrap import bootstrap
 from pipelines.rankers.ranker import BEST, EXACT, KNN, POPULARITY
@@ -71,11 +71,10 @@ def run(
         "ks": depths,
         **_figures(measured, metric_of(labels), depths),
     }
-    with staged(out, overwrite=overwrite, marker="report.json") as directory:
+    with staged(out, overwrite=overwrite, marker=REPORT) as directory:
         directory.mkdir()
-        text = json.dumps(content, indent=2, allow_nan=False)
-        (directory / "report.json").write_text(text + "\n", encoding="utf-8")
-        _per_item(measured, labels, data).write_parquet(directory / "per_item.parquet")
+        _per_item(measured, labels, data).write_parquet(directory / PER_ITEM)
+        write_report(content, directory, PER_ITEM)
     _show(content)
     return content
 

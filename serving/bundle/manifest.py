@@ -207,7 +207,7 @@ def read_manifest(bundle: Path) -> Manifest:
         )
     if DIGEST not in raw:
         raise BundleError(f"{path}: altered: it has no {DIGEST}; export the run again")
-    if raw.pop(DIGEST) != _digest(raw):
+    if raw.pop(DIGEST) != json_digest(raw):
         raise BundleError(f"{path}: altered: its {DIGEST} is not that of its content")
     raw["schema_version"] = SCHEMA_VERSION
     try:
@@ -241,10 +241,10 @@ def write_manifest(manifest: Manifest, path: Path) -> None:
     """Writes the manifest to a file that is not published yet."""
     # Through JSON, so that the digest covers exactly what a reader will find.
     content = json.loads(manifest.model_dump_json())
-    text = json.dumps({**content, DIGEST: _digest(content)}, indent=2, ensure_ascii=False)
+    text = json.dumps({**content, DIGEST: json_digest(content)}, indent=2, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")
 
 
-def _digest(content: dict[str, Any]) -> str:
-    """SHA-256 over canonical JSON: sorted keys, no spaces, ASCII."""
+def json_digest(content: dict[str, Any]) -> str:
+    """SHA-256 of parsed JSON in canonical form: sorted keys, no spaces, ASCII."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

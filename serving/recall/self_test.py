@@ -12,6 +12,7 @@ from serving.errors import BundleError
 from serving.recall.loading import open_recaller
 from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
+from serving.search.index import Floats
 
 if TYPE_CHECKING:
     from serving.bundle.encoder import Encoder
@@ -72,6 +73,23 @@ def _search(recaller: Recaller) -> None:
     k = min(K if recaller.bundle.manifest.index is None else recaller.bundle.manifest.index.target_k, items)
     if not len(queries):
         return
+    recall = index_recall(recaller, queries, k)
+    if recall < LEAST_RECALL:
+        raise BundleError(f"recall@{k} against exact search is {recall:.3f}, must be at least {LEAST_RECALL}")
+
+
+def index_recall(recaller: Recaller, queries: Floats, k: int) -> float:
+    """Recall@k of a bundle's index against exact search, mean over queries.
+
+    Args:
+        recaller: an opened bundle.
+        queries: [Q, D], at least one.
+        k: at most the number of items.
+
+    Raises:
+        BundleError: the index gives a wrong shape, a row beyond its items or a score that is not finite.
+    """
+    items = recaller.bundle.manifest.items
     _, best = recaller.exact.search(queries, k)
     rows, scores = recaller.index.search(queries, k)
     if rows.shape != best.shape or scores.shape != best.shape:
@@ -80,9 +98,7 @@ def _search(recaller: Recaller) -> None:
     if rows.max() >= items or not np.isfinite(scores[found]).all():
         raise BundleError(f"gave a row beyond its {items} items, or a score that is not finite")
     # By score, not by row: of a thousand equal items any hundred are the best.
-    recall = float(np.mean(found & (scores >= best[:, -1:])))
-    if recall < LEAST_RECALL:
-        raise BundleError(f"recall@{k} against exact search is {recall:.3f}, must be at least {LEAST_RECALL}")
+    return float(np.mean(found & (scores >= best[:, -1:])))
 
 
 def _encode(recaller: Recaller) -> None:

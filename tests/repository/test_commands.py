@@ -119,6 +119,9 @@ def write_world(folder: Path) -> None:
     pl.DataFrame({"user_id": users, "country": countries}).write_csv(folder / "users.csv")
     (folder / "recipes").symlink_to(ROOT / "recipes")
     shutil.copyfile(ROOT / "recipes" / "default.toml", folder / "recipe.toml")
+    (folder / "bundles").mkdir()
+    rule = '[[metrics]]\nmetric = "recall@20"\nrelative = "difference"\nbound = "low"\nat_least = -0.5\n'
+    (folder / "bundles" / "rules.toml").write_text(rule)
 
 
 @pytest.mark.long

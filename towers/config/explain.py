@@ -8,15 +8,15 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel
 
 
-def explain(detail: Mapping[str, Any], root: type[BaseModel]) -> str:
-    """Turns one entry of `ValidationError.errors()` into one line that names the key."""
+def explain(detail: Mapping[str, Any], root: type[BaseModel], whole: str = "a recipe") -> str:
+    """Turns one entry of `ValidationError.errors()` into one line that names the key; `whole` is what `root` is of."""
     models, path = _walk(root, list(detail["loc"]))
     key = ".".join(path)
     match detail["type"]:
         case "extra_forbidden":
             # The walk stops at the section that lacks the key.
             allowed = list(models[0].model_fields)
-            where = ".".join(path[:-1]) or "a recipe"
+            where = ".".join(path[:-1]) or whole
             return f"{key}: no such key; {where} allows {', '.join(allowed)}{_nearest(path[-1], allowed)}"
         case "union_tag_invalid" | "union_tag_not_found":
             tag = _tag(models[0])

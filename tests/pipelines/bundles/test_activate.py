@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 import pipelines.bundles
+import pipelines.launch
 from pipelines.cli import app, bundles
 from serving.bundle.active import Active, Canary
 from serving.bundle.versions import Versions
 from tests.support.worlds.serving import write_whole_world, write_world
 
-VERBS = ["activate", "canary", "fold", "list", "rollback"]
+VERBS = ["activate", "canary", "fold", "gate", "list", "rollback"]
 
 
 def towers(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
@@ -28,13 +29,18 @@ def towers(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
 def put_double(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Replaces the modules behind the words; gives the list that fills with their calls."""
     calls: list[Any] = []
-    modules = {"activate": ("show", "activate", "rollback", "canary", "clear_canary"), "fold": ("run",)}
-    for module, functions in modules.items():
-        double = ModuleType(f"pipelines.bundles.{module}")
+    modules = {
+        (pipelines.bundles, "activate"): ("show", "activate", "rollback", "canary", "clear_canary"),
+        (pipelines.bundles, "fold"): ("run",),
+        (pipelines.bundles, "requirement"): ("unrequire",),
+        (pipelines.launch, "gate"): ("require",),
+    }
+    for (package, module), functions in modules.items():
+        double = ModuleType(f"{package.__name__}.{module}")
         for name in functions:
             setattr(double, name, lambda *args, name=name, **options: calls.append((name, *args, *options.values())))
-        monkeypatch.setitem(sys.modules, f"pipelines.bundles.{module}", double)
-        monkeypatch.setattr(pipelines.bundles, module, double, raising=False)
+        monkeypatch.setitem(sys.modules, double.__name__, double)
+        monkeypatch.setattr(package, module, double, raising=False)
     return calls
 
 
@@ -47,9 +53,13 @@ def test_every_word_reaches_its_command(monkeypatch: pytest.MonkeyPatch) -> None
     root = Path("r")
     cases: dict[str, tuple[Any, ...]] = {
         "list --root r": ("show", root),
-        "activate v2 --root r": ("activate", root, "v2"),
+        "activate v2 --root r": ("activate", root, "v2", None),
+        "activate v2 --root r --override why": ("activate", root, "v2", "why"),
         "rollback --root r": ("rollback", root),
-        "canary v2 --share 0.05 --root r": ("canary", root, "v2", 0.05),
+        "canary v2 --share 0.05 --root r": ("canary", root, "v2", 0.05, None),
+        "canary v2 --share 0.05 --root r --override why": ("canary", root, "v2", 0.05, "why"),
+        "gate rules.toml --root r": ("require", Path("rules.toml"), root),
+        "gate --off why --root r": ("unrequire", root, "why"),
         "canary --clear --root r": ("clear_canary", root),
         "fold --bundle b --state s --out o": ("run", Path("b"), Path("s"), Path("o"), False),
         "fold --bundle b --state s --out o --overwrite": ("run", Path("b"), Path("s"), Path("o"), True),
@@ -84,6 +94,9 @@ def test_help_shows_an_example_that_parses(
         ("canary v2 --root r", ["NAME / --share", "--clear"]),
         ("canary v2 --share 1.5 --root r", ["'--share'", "less than or equal to 1"]),
         ("canary v2 --clear --root r", ["--clear", "neither a name nor --share"]),
+        ("canary --clear --override why --root r", ["--clear", "nor --override"]),
+        ("gate --root r", ["RULES / --off", "give RULES"]),
+        ("gate rules.toml --off why --root r", ["RULES / --off"]),
         ("list --root nowhere", ["nowhere: no such directory"]),
         ("rollback --root nowhere", ["nowhere: no such directory"]),
         ("activate v2 --root nowhere", ["nowhere/v2: not a bundle: no such directory"]),

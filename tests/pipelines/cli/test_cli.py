@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from pipelines.cli import app, exit_codes
-from pipelines.errors import DataError
+from pipelines.errors import DataError, GateError
 from serving.errors import BundleError, RequestError
 from serving.files.staging import OutputExistsError
 from towers.config.recipe import Config
@@ -29,6 +29,7 @@ VERBS = {
     "export": "pipelines.bundles.export",
     "index": "pipelines.bundles.build_index",
     "report": "pipelines.evaluation.report",
+    "gate": "pipelines.launch.gate",
     "recall": "pipelines.bundles.bulk_recall",
     "serve": "pipelines.service.serve",
     "query": "pipelines.service.query",
@@ -200,6 +201,16 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
         ("query --bundle b --user 007", ("007",), {"bundle": b, "url": None, "k": 10}),
         ("query --url http://x --user u --k 3", ("u",), {"bundle": None, "url": "http://x", "k": 3}),
         ("query --url http://x --bundle b --user u", ("u",), {"bundle": b, "url": "http://x", "k": 10}),
+        (
+            "gate r --candidate b",
+            (Path("r"), b),
+            {"baseline": None, "report": None, "baseline_report": None},
+        ),
+        (
+            "gate r --candidate b --report s --baseline c --baseline-report t",
+            (Path("r"), b),
+            {"baseline": Path("c"), "report": Path("s"), "baseline_report": Path("t")},
+        ),
         ("demo", (Path("demo"),), {}),
         ("doctor", (), {}),
     ]
@@ -281,6 +292,14 @@ def test_a_mistake_of_the_user_is_one_line_and_exit_2(
     assert towers(monkeypatch, "export", "--run", "r", "--out", "b") == exit_codes.USER_MISTAKE == 2
     streams = capsys.readouterr()
     assert (streams.out, streams.err) == ("", f"error: {line}\n")
+
+
+def test_a_refusal_by_the_gate_has_an_exit_code_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_double(monkeypatch, VERBS["gate"], raises=GateError("b: refused"))
+    assert towers(monkeypatch, "gate", "r", "--candidate", "b") == exit_codes.REFUSED == 3
+    assert capsys.readouterr().err == "error: b: refused\n"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipelines.evaluation.findings import effective_rank, findings
+from pipelines.evaluation.findings import NAMES, effective_rank, findings
 
 USERS, ITEMS, K, D = 400, 1_000, 10, 16
 
@@ -20,7 +20,9 @@ def sound() -> dict[str, np.ndarray]:
 
 def names(**changes: np.ndarray) -> list[str]:
     given = sound() | changes
-    return [each.name for each in findings(given["exposure"], USERS, K, given["vectors"], given["queries"])]
+    found = [each.name for each in findings(given["exposure"], USERS, K, given["vectors"], given["queries"])]
+    assert set(found) <= set(NAMES), "a rule of a gate could not name it"
+    return found
 
 
 def test_a_sound_model_has_none() -> None:

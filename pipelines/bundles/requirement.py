@@ -1,0 +1,182 @@
+"""The gate of a root of bundles: `gate.toml` names the rules by which a bundle must be blessed before it answers.
+
+`gate.log` beside it, to which lines are only added, keeps who set or removed the gate, or overrode it, and why.
+"""
+
+import getpass
+import json
+import os
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+from pydantic import ValidationError
+
+from pipelines.bundles.blessing import AGAIN, Record, Sha256, valid_blessing
+from pipelines.console import say
+from pipelines.errors import DataError, GateError
+from serving.bundle.digest import bundle_digest
+from serving.bundle.versions import Versions
+from serving.errors import BundleError
+from serving.files.lock import exclusive
+from serving.files.staging import flush, staged
+
+GATE, LOG = "gate.toml", "gate.log"
+
+
+class Requirement(Record):
+    """The content of `gate.toml`.
+
+    Attributes:
+        gate: the only value; without a gate there is no file.
+        rules: SHA-256 of the file of rules.
+        file: name of that file, for people.
+    """
+
+    gate: Literal["required"]
+    rules: Sha256
+    file: str
+
+
+def require(root: Path, rules: str, file: str) -> None:
+    """From now on a bundle of the root must be blessed by these rules before it answers.
+
+    Args:
+        root: the directory of bundles.
+        rules: SHA-256 of the file of rules.
+        file: its name.
+
+    Raises:
+        BundleError: there is no such directory.
+    """
+    _refuse_no_root(root)
+    with staged(root / GATE, overwrite=True) as staging:
+        staging.write_text(tomli_w.dumps(Requirement(gate="required", rules=rules, file=file).model_dump()))
+        _log(root, "gate set", file=file, rules=rules)
+    say(f"gate: {root} activates only what passes {file} ({rules[:12]})")
+
+
+def unrequire(root: Path, reason: str) -> None:
+    """Removes the gate of a root.
+
+    Raises:
+        BundleError: there is no such directory.
+        DataError: it has no gate, or the reason is empty.
+    """
+    _refuse_no_root(root)
+    if not (root / GATE).exists():
+        raise DataError(f"{root}: has no gate to remove")
+    _log(root, "gate removed", reason=_given(reason, "--off"))
+    (root / GATE).unlink()
+    say(f"no gate: {root} activates every bundle that answers")
+
+
+@contextmanager
+def gate(versions: Versions, name: str, action: str, override: str | None) -> Iterator[Callable[[], None]]:
+    """Refuses a bundle without a valid blessing where the root requires one; no other command may choose meanwhile.
+
+    Args:
+        versions: the root.
+        name: the bundle.
+        action: what becomes of it, for the log: "activate" or "canary".
+        override: the reason why this bundle answers although the gate refuses it.
+
+    Yields:
+        What writes an override down, to be called just before the change.
+
+    Raises:
+        GateError: it has no valid blessing, and there is no override.
+        BundleError: its manifest is damaged.
+        DataError: `gate.toml` is damaged, or the reason is empty.
+        BusyError: another process is choosing a bundle of this root.
+    """
+    reason = None if override is None else _given(override, "--override")
+    required = _requirement(versions.root)
+    if required is None:
+        yield _nothing
+        return
+    with exclusive(versions.root, f"{versions.root}: another command is choosing its bundle; try again"):
+        refused = _refusal(versions, name, required)
+        if refused is None:
+            yield _nothing
+        elif reason is None:
+            raise GateError(f'{refused}; or say why it must answer all the same: --override "REASON"')
+        else:
+            told = {"bundle": name, "digest": bundle_digest(versions.path(name)), "refused": refused}
+            yield lambda: _log(versions.root, f"{action} by override", reason=reason, **told)
+            say(f"override: {name} answers although the gate refuses it; {versions.root / LOG} keeps the reason")
+
+
+def _nothing() -> None:
+    """There is no override to write down."""
+
+
+def _refusal(versions: Versions, name: str, required: Requirement) -> str | None:
+    """Why the gate refuses a bundle; None if it does not."""
+    bundle = versions.path(name)
+    try:
+        blessing = valid_blessing(bundle)
+    except GateError as error:
+        return str(error)
+    if blessing.rules != required.rules:
+        return (
+            f"{bundle}: blessed by the rules {blessing.rules[:12]}, but {versions.root} requires {required.file}, "
+            f"{required.rules[:12]}; {AGAIN}"
+        )
+    # What is better than some bundle need not be better than the one it would replace.
+    active = versions.read().active if versions.file.exists() else None
+    if active is None and blessing.section == "renewal":
+        return f"{bundle}: renews a bundle, but none is active; activate that one first"
+    if active in (None, name) or blessing.baseline is None:
+        return None
+    try:
+        now = bundle_digest(versions.path(active))
+    except BundleError as error:
+        return f"{bundle}: the active bundle, with which it must be compared, is damaged: {error}"
+    if blessing.baseline == now:
+        return None
+    return f"{bundle}: compared with {blessing.baseline[:12]}, but {active}, {now[:12]}, is active; {AGAIN}"
+
+
+def _requirement(root: Path) -> Requirement | None:
+    path = root / GATE
+    try:
+        return Requirement.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+        told = "; ".join(lines)
+    except ValueError as error:
+        told = f"not valid TOML: {error}"
+    raise DataError(f"{path}: damaged: {told}; `towers bundles gate RULES --root {root}` writes it anew")
+
+
+def _log(root: Path, action: str, **told: Any) -> None:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    line = json.dumps({"time": now, "user": _user(), "action": action, **told}, ensure_ascii=False)
+    with (root / LOG).open("ab") as file:
+        file.write(f"{line}\n".encode())
+    flush(root / LOG)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # in a container whose user has no name
+        return f"uid {os.getuid()}"
+
+
+def _given(reason: str, option: str) -> str:
+    if not reason.strip():
+        raise DataError(f"{option} needs a reason; got {reason!r}")
+    return reason
+
+
+def _refuse_no_root(root: Path) -> None:
+    if not root.is_dir():
+        raise BundleError(f"{root}: no such directory")

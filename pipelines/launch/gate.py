@@ -1,0 +1,155 @@
+"""`towers gate`: judges whether a bundle may go live, by rules from a file, and blesses it if it may.
+
+The figures are those of `towers report`, and of searches that are made and timed here. Each rule is printed with its
+figure and limit. A bundle that passes gets `NAME.blessing.json` beside it; one that does not loses an earlier one.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pipelines.bundles import requirement
+from pipelines.bundles.blessing import Blessing, Judgement, blessing_path, evidence, write_blessing
+from pipelines.console import say
+from pipelines.errors import DataError, GateError
+from pipelines.evaluation.report_json import FILES, REPORT
+from pipelines.launch.judge import Report, Reports
+from pipelines.launch.measure import judge_agreement, judge_index, judge_latency
+from pipelines.launch.rules import RuleFile, Rules, read_rules
+from serving.bundle.arrays import CANDIDATE_TOWER, QUERY_TOWER, QUERY_VECTORS
+from serving.bundle.digest import bundle_digest
+from serving.bundle.manifest import Manifest
+from serving.recall.loading import open_recaller
+from serving.recall.recaller import Recaller
+from serving.recall.self_test import open_probed
+
+MODEL = (f"{QUERY_TOWER}/", f"{CANDIDATE_TOWER}/", QUERY_VECTORS)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A bundle with its digest, and its report if one is given."""
+
+    recaller: Recaller
+    digest: str
+    report: Report | None
+
+    @property
+    def manifest(self) -> Manifest:
+        """Of the bundle."""
+        return self.recaller.bundle.manifest
+
+
+def run(
+    rules: Path,
+    candidate: Path,
+    *,
+    baseline: Path | None = None,
+    report: Path | None = None,
+    baseline_report: Path | None = None,
+) -> Blessing:
+    """Judges a bundle.
+
+    Args:
+        rules: the file of rules.
+        candidate: the bundle.
+        baseline: the bundle that it would replace; a candidate with its model is judged as a renewal.
+        report: the candidate's report.
+        baseline_report: the baseline's report.
+
+    Returns:
+        The blessing, as it was written.
+
+    Raises:
+        GateError: the bundle breaks a rule.
+        DataError: the rules are wrong, or need a bundle, a report or a figure that is not there.
+        BundleError: a bundle is damaged, or fails a real search.
+    """
+    file, digest = read_rules(rules)
+    if baseline is None and baseline_report is not None:
+        raise DataError("--baseline-report needs --baseline, the bundle that it is of")
+    # The digests first: if a bundle changes meanwhile, they are not those of what is judged, and void the blessing.
+    new, old = bundle_digest(candidate), None if baseline is None else bundle_digest(baseline)
+    if new == old:
+        raise DataError(f"{candidate} and --baseline {baseline} are the same bundle, {new[:12]}")
+    judged = Opened(open_probed(candidate), new, None if report is None else Report.read(report, candidate, new))
+    before = None
+    if baseline is not None and old is not None:
+        its_report = None if baseline_report is None else Report.read(baseline_report, baseline, old)
+        before = Opened(open_recaller(baseline, tower=False), old, its_report)
+    renewal = file.renewal is not None and before is not None and _model(judged.manifest) == _model(before.manifest)
+    judgements = tuple(_judgements(_needed(file, renewal, rules, judged, before), judged, before))
+    _show(judgements)
+    if failed := [each for each in judgements if not each.passed]:
+        path = blessing_path(candidate)
+        earlier = f"; its earlier blessing is removed: {path}" if path.exists() else ""
+        path.unlink(missing_ok=True)
+        raise GateError(f"{candidate}: refused by {len(failed)} of {len(judgements)} judgements of {rules}{earlier}")
+    reports = [judged.report] if before is None else [judged.report, before.report]
+    tables = [each.path / name for each in reports if each is not None for name in (REPORT, *each.content[FILES])]
+    blessing = Blessing(
+        created_at=datetime.now(UTC),
+        candidate=new,
+        baseline=old,
+        dataset=None if judged.report is None else judged.report.dataset,
+        rules=digest,
+        section="renewal" if renewal else "new model",
+        files=evidence(candidate, [rules, *tables]),
+        judgements=judgements,
+    )
+    path = write_blessing(blessing, candidate)
+    say(f"blessed as a {blessing.section}: {candidate}; {path}")
+    return blessing
+
+
+def require(rules: Path, root: Path) -> None:
+    """Makes a root activate only bundles that these rules have blessed.
+
+    Raises:
+        DataError: the rules are wrong.
+        BundleError: there is no such root.
+    """
+    _, digest = read_rules(rules)
+    requirement.require(root, digest, rules.name)
+
+
+def _model(manifest: Manifest) -> dict[str, str]:
+    """The digests of what training made: the towers, and the vectors of the users."""
+    return {name: info.sha256 for name, info in manifest.files.items() if name.startswith(MODEL)}
+
+
+def _needed(file: RuleFile, renewal: bool, path: Path, judged: Opened, before: Opened | None) -> Rules:
+    """Returns the rules that apply, once all that they need is there."""
+    rules = file.renewal if renewal and file.renewal is not None else file
+    section = f"{path}: renewal" if renewal else str(path)
+    if (rules.of_both_reports or rules.agreement) and before is None:
+        raise DataError(f"{section}: compares with a baseline; give --baseline, the bundle that answers now")
+    if rules.of_report and judged.report is None:
+        raise DataError(f"{section}: judges figures of a report; give --report, of `towers report`")
+    if rules.of_both_reports and (before is None or before.report is None):
+        raise DataError(f"{section}: judges differences to the baseline; give --baseline-report, of `towers report`")
+    return rules
+
+
+def _judgements(rules: Rules, judged: Opened, before: Opened | None) -> Iterator[Judgement]:
+    if judged.report is not None:
+        reports = Reports(judged.report, None if before is None else before.report)
+        yield from map(reports.judge_metric, rules.metrics)
+        for rule in rules.slices:
+            yield from reports.judge_slices(rule)
+        if rules.findings is not None:
+            yield from reports.judge_findings(rules.findings)
+    if rules.index is not None:
+        yield judge_index(judged.recaller, rules.index)
+    if rules.latency is not None:
+        yield from judge_latency(judged.recaller, rules.latency)
+    if rules.agreement is not None and before is not None:
+        yield judge_agreement(judged.recaller, before.recaller, rules.agreement)
+
+
+def _show(judgements: tuple[Judgement, ...]) -> None:
+    for each in judgements:
+        figure = "" if each.figure is None else f"{each.figure:,.4f}, must be "
+        note = f" ({each.note})" if each.note else ""
+        print(f"{'passed' if each.passed else 'refused':<8} {each.rule}: {figure}{each.limit}{note}")  # noqa: T201

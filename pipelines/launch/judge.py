@@ -1,0 +1,208 @@
+"""Judges the figures of a candidate's report, beside the baseline's, by the rules."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from pipelines.bundles.blessing import Judgement
+from pipelines.errors import DataError
+from pipelines.evaluation.report_json import PER_USER, REPORT, read_report
+from pipelines.launch.rules import ALL, OF_ALL_LISTS, FigureRule, FindingsRule, Limit, SliceRule
+from pipelines.rankers.bootstrap import Estimate, bootstrap
+
+BOUNDS = {"value": "", "low": ", lower bound", "high": ", upper bound"}
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report of the bundle that it is about.
+
+    Attributes:
+        path: its directory.
+        content: of `report.json`.
+    """
+
+    path: Path
+    content: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: Path, bundle: Path, digest: str) -> "Report":
+        """Reads a report.
+
+        Args:
+            path: its directory.
+            bundle: the bundle.
+            digest: of that bundle.
+
+        Raises:
+            DataError: it was altered, or is of another bundle, or of the bundle before it changed, or about items.
+        """
+        content = read_report(path)
+        if content["bundle"]["digest"] != digest:
+            raise DataError(
+                f"{path / REPORT}: is of the bundle {content['bundle']['digest'][:12]}, but {bundle} is {digest[:12]}; "
+                "run `towers report` on it as it is now"
+            )
+        if content.get("task") == "similarity":
+            raise DataError(f"{path / REPORT}: of task = 'similarity'; rules for its figures are not supported")
+        return cls(path, content)
+
+    @property
+    def dataset(self) -> str:
+        """The fingerprint of the data set."""
+        return str(self.content["dataset"]["fingerprint"])
+
+
+@dataclass(frozen=True)
+class Reports:
+    """The report of the candidate and that of the baseline, if there is one, with the same users and targets.
+
+    Raises:
+        DataError: they are of different data sets or protocols.
+    """
+
+    candidate: Report
+    baseline: Report | None
+
+    def __post_init__(self) -> None:
+        if self.baseline is None:
+            return
+        for key, one, two in (
+            ("data set", self.candidate.dataset, self.baseline.dataset),
+            ("protocol", self.candidate.content["protocol"], self.baseline.content["protocol"]),
+        ):
+            if one != two:
+                raise DataError(
+                    f"{self.baseline.path}: of the {key} {str(two)[:12]}, but {self.candidate.path} is of "
+                    f"{str(one)[:12]}; a difference needs both reports on the same"
+                )
+
+    def judge_metric(self, rule: FigureRule) -> Judgement:
+        """Judges one figure over all test users.
+
+        Raises:
+            DataError: a report lacks the figure, or a ratio has no divisor.
+        """
+        own = _figure(self.candidate, rule)
+        if rule.relative is None or self.baseline is None:
+            return _judgement(rule, own, f"{rule.metric} of {rule.ranker}")
+        other = _figure(self.baseline, rule)
+        if rule.of_users:
+            compared = self._paired(rule)
+        elif rule.relative == "difference":
+            compared = {"value": own["value"] - other["value"]}
+        else:
+            compared = {"value": own["value"] / other["value"]} if other["value"] else None
+        if compared is None:
+            raise DataError(f"{self.baseline.path}: {rule.metric} of {rule.ranker} is or may be 0: no ratio to it")
+        return _judgement(rule, compared, f"{rule.metric} of {rule.ranker}")
+
+    def judge_slices(self, rule: SliceRule) -> Iterator[Judgement]:
+        """Judges a figure of every slice of a rule; small slices are listed and pass.
+
+        Raises:
+            DataError: there is no such group, none of its slices has the figure, or the baseline's differ.
+        """
+        found = _slices(self.candidate, rule)
+        others = {} if rule.relative is None or self.baseline is None else _slices(self.baseline, rule)
+        for name, part in found.items():
+            told = f"{rule.metric} of {rule.ranker}, {name}"
+            if part["users"] < rule.least_users:
+                yield Judgement(
+                    rule=told,
+                    figure=None,
+                    limit=_limit(rule),
+                    passed=True,
+                    note=f"not judged: {part['users']:,} users, fewer than {rule.least_users:,}",
+                )
+                continue
+            estimate = part["metrics"][rule.ranker][rule.metric]
+            if rule.relative is not None and self.baseline is not None:
+                other = others.get(name)
+                if other is None or (other["users"], other["targets"]) != (part["users"], part["targets"]):
+                    raise DataError(
+                        f"{self.baseline.path}: has no slice {name!r} of the same users and targets as "
+                        f"{self.candidate.path}; report both with the same --slice, or name other groups in the rule"
+                    )
+                estimate = difference(estimate, other["metrics"][rule.ranker][rule.metric])
+            yield _judgement(rule, estimate, told)
+
+    def judge_findings(self, rule: FindingsRule) -> Iterator[Judgement]:
+        """Judges that the candidate's report has none of the findings: one judgement for each that it has."""
+        found = [each for each in self.candidate.content["findings"] if {ALL, each["name"]} & set(rule.clean)]
+        for each in found:
+            yield Judgement(
+                rule=f"finding: {each['name']}", figure=each["value"], limit="none", passed=False, note=each["text"]
+            )
+        if not found:
+            yield Judgement(rule=f"findings: {', '.join(rule.clean)}", figure=None, limit="none", passed=True)
+
+    def _paired(self, rule: FigureRule) -> Estimate | None:
+        assert self.baseline is not None
+        name = f"{rule.ranker}_{rule.metric}"
+        tables = [pl.read_parquet(each.path / PER_USER) for each in (self.candidate, self.baseline)]
+        users = [table.select("targets", "history") for table in tables]
+        if not users[0].equals(users[1]):
+            raise DataError(f"{self.baseline.path / PER_USER}: has other test users than {self.candidate.path}")
+        values = np.stack([table[name].to_numpy() for table in tables], axis=1).astype(np.float64)
+        drawn = bootstrap(values, ("candidate", "baseline"))
+        compare = drawn.difference if rule.relative == "difference" else drawn.ratio
+        return compare("candidate", "baseline")
+
+
+def difference(one: Estimate, other: Estimate) -> Estimate:
+    """The interval of a difference from the intervals of both, as if they were of different users.
+
+    It is wider than the paired one where both models please the same users. Source: Zou & Donner, Statistics in
+    Medicine 27, 2008 (method of variance estimates recovery).
+    """
+    value = one["value"] - other["value"]
+    below = math.hypot(one["value"] - one["low"], other["high"] - other["value"])
+    above = math.hypot(one["high"] - one["value"], other["value"] - other["low"])
+    return {"value": value, "low": value - below, "high": value + above}
+
+
+def _judgement(rule: FigureRule, estimate: Mapping[str, float], what: str) -> Judgement:
+    relative = {None: "", "difference": " minus the baseline's", "ratio": " over the baseline's"}[rule.relative]
+    figure = estimate[rule.bound]
+    return Judgement(
+        rule=f"{what}{relative}{BOUNDS[rule.bound]}", figure=figure, limit=_limit(rule), passed=rule.holds(figure)
+    )
+
+
+def _limit(rule: Limit) -> str:
+    return f"at most {rule.at_most:g}" if rule.at_least is None else f"at least {rule.at_least:g}"
+
+
+def _figure(report: Report, rule: FigureRule) -> Mapping[str, float]:
+    key = "metrics" if rule.of_users else OF_ALL_LISTS[rule.metric.partition("@")[0]]
+    figure = report.content[key][rule.ranker].get(rule.metric)
+    if figure is None:
+        ks = ", ".join(map(str, report.content["ks"]))
+        raise DataError(f"{report.path / REPORT}: has no {rule.metric} of {rule.ranker}; it has lists of {ks}")
+    return figure if rule.of_users else {"value": figure}
+
+
+def _slices(report: Report, rule: SliceRule) -> dict[str, Any]:
+    """The slices of a rule by name; where it names no groups, those that have its figure."""
+    every = {**report.content["slices"], "new_items": report.content["new_items"]}
+    if unknown := set(rule.groups or ()) - {part["group"] for part in every.values()}:
+        groups = ", ".join(sorted({part["group"] for part in every.values()}))
+        raise DataError(f"{report.path / REPORT}: has no slices by {', '.join(sorted(unknown))}; it has {groups}")
+    found = {name: part for name, part in every.items() if rule.groups is None or part["group"] in rule.groups}
+    # A slice without users has no figures at all; one of targets has recall only.
+    has = {
+        name: part
+        for name, part in found.items()
+        if not part["users"] or rule.metric in part["metrics"].get(rule.ranker, {})
+    }
+    if lacking := [name for name in found if name not in has and rule.groups is not None]:
+        raise DataError(f"{report.path / REPORT}: the slice {lacking[0]!r} has no {rule.metric} of {rule.ranker}")
+    if not any(part["users"] for part in has.values()):
+        raise DataError(f"{report.path / REPORT}: no slice has {rule.metric} of {rule.ranker}")
+    return has

@@ -1,0 +1,189 @@
+"""The rules of a gate, from a TOML file: what a candidate's report and its measurements must show (docs/gate.md)."""
+
+import hashlib
+import json
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from pipelines.errors import DataError
+from pipelines.evaluation.findings import NAMES
+from towers.config.explain import explain
+from towers.config.section import Count, Section
+from towers.evaluation.metrics import METRICS
+
+# Figures of all lists together, which have no interval, and their keys in `report.json`.
+OF_ALL_LISTS = {
+    "coverage": "coverage",
+    "gini": "gini",
+    "novelty": "novelty",
+    "popularity": "mean_popularity",
+    "similarity": "similarity",
+}
+ALL = "all"
+
+
+def _known_metric(text: str) -> str:
+    name, _, k = text.partition("@")
+    known = (*METRICS, *OF_ALL_LISTS)
+    if name not in known or not k.isdecimal():
+        raise ValueError(f"must be METRIC@K, METRIC one of {', '.join(known)}; got {text!r}")
+    return text
+
+
+def _known_finding(text: str) -> str:
+    if text not in (ALL, *NAMES):
+        raise ValueError(f"must be {ALL!r} or one of {', '.join(map(repr, NAMES))}; got {text!r}")
+    return text
+
+
+class Limit(Section):
+    """One limit: the least or the most that a figure may be."""
+
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> "Limit":
+        if (self.at_least is None) == (self.at_most is None):
+            raise ValueError("needs either at_least or at_most")
+        return self
+
+    def holds(self, figure: float) -> bool:
+        """Whether a figure is within the limit."""
+        return figure >= self.at_least if self.at_least is not None else figure <= (self.at_most or 0.0)
+
+
+class FigureRule(Limit):
+    """A limit of a figure of the report.
+
+    Attributes:
+        metric: such as "recall@20".
+        ranker: "index", what is served, or "exact".
+        relative: the figure minus or over the baseline's; None for the candidate's own.
+        bound: what must be within the limit: the value, or the lower or the upper bound of its interval.
+    """
+
+    metric: Annotated[str, AfterValidator(_known_metric)]
+    ranker: Literal["index", "exact"] = "index"
+    relative: Literal["difference", "ratio"] | None = None
+    bound: Literal["value", "low", "high"]
+
+    @property
+    def of_users(self) -> bool:
+        """Whether the metric is a mean over users, which has an interval."""
+        return self.metric.partition("@")[0] in METRICS
+
+    @model_validator(mode="after")
+    def _has_that_bound(self) -> "FigureRule":
+        if self.bound != "value" and not self.of_users:
+            raise ValueError(f"{self.metric} has no interval; its bound must be 'value', got {self.bound!r}")
+        return self
+
+
+class SliceRule(FigureRule):
+    """A limit of a figure of every slice with enough users.
+
+    Attributes:
+        groups: of which slices, such as "activity" or a column; None for all.
+        least_users: smaller slices are listed, but not judged.
+    """
+
+    relative: Literal["difference"] | None = None
+    groups: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    least_users: Count = 100
+
+    @model_validator(mode="after")
+    def _exists_in_slices(self) -> "SliceRule":
+        if not self.of_users:
+            raise ValueError(f"{self.metric} is no figure of slices; they have {', '.join(METRICS)}")
+        return self
+
+
+class IndexRule(Section):
+    """The least recall@k of the index against exact search."""
+
+    k: Count = 100
+    at_least: Annotated[float, Field(gt=0, le=1)]
+
+
+class LatencyRule(Section):
+    """The longest that half and 99 % of single queries may take on the machine of the gate."""
+
+    k: Count = 100
+    p50_ms: Annotated[float, Field(gt=0)] | None = None
+    p99_ms: Annotated[float, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _one_at_least(self) -> "LatencyRule":
+        if self.p50_ms is None and self.p99_ms is None:
+            raise ValueError("needs p50_ms, p99_ms or both")
+        return self
+
+
+class FindingsRule(Section):
+    """The findings that the report must not have."""
+
+    clean: Annotated[tuple[Annotated[str, AfterValidator(_known_finding)], ...], Field(min_length=1)]
+
+
+class AgreementRule(Section):
+    """The least mean share of the baseline's first k items that the candidate answers, too, over known users."""
+
+    k: Count = 20
+    at_least: Annotated[float, Field(gt=0, le=1)]
+
+
+class Rules(Section):
+    """What a candidate must show; not empty."""
+
+    metrics: tuple[FigureRule, ...] = ()
+    slices: tuple[SliceRule, ...] = ()
+    findings: FindingsRule | None = None
+    index: IndexRule | None = None
+    latency: LatencyRule | None = None
+    agreement: AgreementRule | None = None
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> "Rules":
+        if not (self.of_report or self.index or self.latency or self.agreement):
+            raise ValueError(f"holds no rule; there are {', '.join(Rules.model_fields)}")
+        return self
+
+    @property
+    def of_report(self) -> bool:
+        """Whether a rule needs the candidate's report."""
+        return bool(self.metrics or self.slices or self.findings)
+
+    @property
+    def of_both_reports(self) -> bool:
+        """Whether a rule needs the baseline's report, too."""
+        return any(rule.relative for rule in (*self.metrics, *self.slices))
+
+
+class RuleFile(Rules):
+    """The rules of a new model, and those of a renewal: a candidate with the baseline's towers and users' vectors."""
+
+    renewal: Rules | None = None
+
+
+def read_rules(path: Path) -> tuple[RuleFile, str]:
+    """Reads a file of rules; returns them and the SHA-256 of its bytes.
+
+    Raises:
+        DataError: it is missing or not TOML, or a key or value is wrong; names all of them.
+    """
+    try:
+        content = path.read_bytes()
+        # In JSON an array may be a tuple, also for strict models.
+        text = json.dumps(tomllib.loads(content.decode()), default=str)
+        return RuleFile.model_validate_json(text), hashlib.sha256(content).hexdigest()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        lines = [explain(detail, RuleFile, "a file of rules") for detail in error.errors()]
+        raise DataError(f"{path}: " + "; ".join(lines)) from None
+    except ValueError as error:  # of TOML, or not UTF-8
+        raise DataError(f"{path}: not valid TOML: {error}") from None

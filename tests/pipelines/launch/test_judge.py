@@ -1,0 +1,173 @@
+"""Judging the figures of reports: against slow loops over the lists; the interval of a difference by its formula."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipelines.errors import DataError
+from pipelines.evaluation import report
+from pipelines.launch.judge import Report, Reports, difference
+from pipelines.launch.rules import FigureRule, FindingsRule, SliceRule
+from serving.bundle.digest import bundle_digest
+from tests.support.worlds.launch import ITEMS, KS, USERS, first, query_vectors, recalls, write_dataset, write_model
+
+GOOD, BAD = 1.0, 6.0
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_dataset(tmp_path_factory.mktemp("judge") / "dataset")
+
+
+def reported(out: Path, dataset: Path, noise: float, **changes: Any) -> Report:
+    bundle = write_model(out, dataset, noise, **changes)
+    place = out.with_name(f"{out.name}.report")
+    report.run(bundle, dataset, place, ks=KS)
+    return Report.read(place, bundle, bundle_digest(bundle))
+
+
+@pytest.fixture(scope="module")
+def reports(dataset: Path) -> Reports:
+    return Reports(*(reported(dataset.parent / f"{noise}", dataset, noise) for noise in (GOOD, BAD)))
+
+
+@pytest.mark.parametrize("ranker", ["index", "exact"])
+def test_figures_equal_the_slow_loop(reports: Reports, ranker: Any) -> None:
+    good, bad = (np.array(recalls(noise, 5)) for noise in (GOOD, BAD))
+    expected = {None: good.mean(), "difference": good.mean() - bad.mean(), "ratio": good.mean() / bad.mean()}
+    assert expected["difference"] > 0.05
+    for relative, value in expected.items():
+        rule = FigureRule(metric="recall@5", ranker=ranker, relative=relative, bound="value", at_least=value - 1e-6)
+        judged = reports.judge_metric(rule)
+        assert judged.figure == pytest.approx(value, abs=1e-6) and judged.passed, relative
+        assert not reports.judge_metric(rule.model_copy(update={"at_least": value + 1e-6})).passed
+        other = FigureRule(metric="recall@5", ranker=ranker, relative=relative, bound="value", at_most=value + 1e-6)
+        assert reports.judge_metric(other).passed
+        assert not reports.judge_metric(other.model_copy(update={"at_most": value - 1e-6})).passed
+
+
+def test_a_figure_of_all_lists_equals_the_slow_loop(reports: Reports) -> None:
+    shown = [{item for user in range(USERS) for item in first(noise, user, 5)} for noise in (GOOD, BAD)]
+    good, bad = (len(items) / ITEMS for items in shown)
+    for relative, value in ((None, good), ("difference", good - bad), ("ratio", good / bad)):
+        rule = FigureRule(metric="coverage@5", relative=relative, bound="value", at_least=0.0)  # type: ignore[arg-type]
+        assert reports.judge_metric(rule).figure == pytest.approx(value, abs=1e-9)
+
+
+def test_bounds_of_a_difference_are_those_of_resampled_users(reports: Reports) -> None:
+    per_user = np.array(recalls(GOOD, 5)) - np.array(recalls(BAD, 5))
+    # The normal approximation; the bootstrap of 1,000 resamples is within a few per cent of it.
+    half = 1.96 * per_user.std(ddof=1) / math.sqrt(USERS)
+    for bound, expected in (("low", per_user.mean() - half), ("high", per_user.mean() + half)):
+        rule = FigureRule(metric="recall@5", relative="difference", bound=bound, at_least=0.0)  # type: ignore[arg-type]
+        assert reports.judge_metric(rule).figure == pytest.approx(expected, abs=0.2 * half)
+
+
+def test_the_same_lists_differ_by_nothing_whatever_their_interval(
+    reports: Reports, dataset: Path, tmp_path: Path
+) -> None:
+    twice = reported(tmp_path / "twice", dataset, BAD, query_vectors=2 * query_vectors(BAD))
+    assert reports.baseline is not None
+    paired = Reports(twice, reports.baseline)
+    for relative, value in (("difference", 0.0), ("ratio", 1.0)):
+        for bound in ("low", "high"):
+            rule = FigureRule(metric="ndcg@10", relative=relative, bound=bound, at_least=0)  # type: ignore[arg-type]
+            assert paired.judge_metric(rule).figure == value
+
+
+def test_a_figure_that_no_report_has(reports: Reports) -> None:
+    with pytest.raises(DataError, match=r"has no recall@7 of index; it has lists of 5, 10"):
+        reports.judge_metric(FigureRule(metric="recall@7", bound="low", at_least=0))
+
+
+def estimate(value: float, half: float) -> dict[str, float]:
+    return {"value": value, "low": value - half, "high": value + half}
+
+
+def part(value: float, half: float, users: int = 500, group: str = "country", metric: str = "recall@20") -> Any:
+    figures = {"index": {metric: estimate(value, half)}} if users else {}
+    return {"group": group, "users": users, "targets": 2 * users, "metrics": figures}
+
+
+def made(slices: dict[str, Any], findings: list[dict[str, Any]] | None = None) -> Report:
+    content = {
+        "dataset": {"fingerprint": "f"},
+        "protocol": "p",
+        "ks": [20],
+        "slices": slices,
+        "new_items": part(0, 0, 0, "new_items"),
+        "findings": findings or [],
+    }
+    return Report(Path("made"), content)
+
+
+def test_the_interval_of_a_difference_of_independent_means() -> None:
+    # Of normal intervals the half-widths add up in squares.
+    found = difference(estimate(0.5, 0.03), estimate(0.4, 0.04))
+    assert found == pytest.approx({"value": 0.1, "low": 0.1 - 0.05, "high": 0.1 + 0.05})
+    skewed = difference({"value": 1.0, "low": 0.7, "high": 1.1}, {"value": 0.5, "low": 0.3, "high": 0.9})
+    assert skewed == pytest.approx(
+        {"value": 0.5, "low": 0.5 - math.hypot(0.3, 0.4), "high": 0.5 + math.hypot(0.1, 0.2)}
+    )
+
+
+def test_no_slice_may_be_worse_and_small_ones_are_only_listed() -> None:
+    names = {"FR": (0.30, 0.31), "DE": (0.30, 0.40), "IT": (0.10, 0.40)}
+    small = {"IT"}
+    both = Reports(
+        *(
+            made({name: part(values[side], 0.03, 40 if name in small else 500) for name, values in names.items()})
+            for side in (0, 1)
+        )
+    )
+    rule = SliceRule(metric="recall@20", relative="difference", bound="value", at_least=-0.05)
+    judged = list(both.judge_slices(rule))
+    assert [(each.figure, each.passed) for each in judged[:2]] == [
+        (pytest.approx(-0.01), True),
+        (pytest.approx(-0.1), False),
+    ]
+    assert (judged[2].rule, judged[2].figure, judged[2].passed) == ("recall@20 of index, IT", None, True)
+    assert judged[2].note == "not judged: 40 users, fewer than 100"
+    # The upper bound of DE is -0.1 + 0.0424: above -0.06, so it is not surely worse.
+    lenient = SliceRule(metric="recall@20", relative="difference", bound="high", at_least=-0.06, least_users=10)
+    assert [each.passed for each in both.judge_slices(lenient) if each.figure is not None] == [True, True, False]
+
+
+def test_slices_that_cannot_be_judged_are_no_pass() -> None:
+    country = {"FR": part(0.3, 0.01), "hits": part(0.3, 0.01, group="popularity")}
+    rule = SliceRule(metric="recall@20", relative="difference", bound="value", at_least=0, groups=("country",))
+    own = made(country)
+    with pytest.raises(DataError, match="no slices by colour; it has country, new_items, popularity"):
+        list(Reports(own, own).judge_slices(rule.model_copy(update={"groups": ("colour",)})))
+    with pytest.raises(DataError, match="the slice 'FR' has no ndcg@20 of index"):
+        list(Reports(own, own).judge_slices(rule.model_copy(update={"metric": "ndcg@20"})))
+    with pytest.raises(DataError, match="no slice has ndcg@20"):
+        list(Reports(own, own).judge_slices(rule.model_copy(update={"metric": "ndcg@20", "groups": None})))
+    others = made({"DE": part(0.3, 0.01)})
+    with pytest.raises(DataError, match="has no slice 'FR' of the same users"):
+        list(Reports(own, others).judge_slices(rule))
+    fewer = made({"FR": part(0.3, 0.01, users=499)})
+    with pytest.raises(DataError, match="has no slice 'FR' of the same users"):
+        list(Reports(own, fewer).judge_slices(rule))
+
+
+def test_findings_by_name_or_all_of_them() -> None:
+    hub = {"name": "hub", "text": "one item is everywhere", "value": 0.7, "limit": 0.5}
+    found = Reports(made({}, [hub]), None)
+    for clean, passed in ((["all"], False), (["hub", "item norms"], False), (["item norms"], True)):
+        (judged,) = found.judge_findings(FindingsRule(clean=tuple(clean)))
+        assert judged.passed == passed
+        assert (judged.figure, judged.note) == ((None, "") if passed else (0.7, "one item is everywhere"))
+    (clean,) = Reports(made({}), None).judge_findings(FindingsRule(clean=("all",)))
+    assert clean.passed
+
+
+def test_reports_of_other_data_or_another_protocol_are_not_compared() -> None:
+    one = made({})
+    for change, told in (({"dataset": {"fingerprint": "g"}}, "data set g"), ({"protocol": "q"}, "protocol q")):
+        other = Report(Path("other"), {**one.content, **change})
+        with pytest.raises(DataError, match=f"other: of the {told}, but made is of"):
+            Reports(one, other)
