@@ -15,7 +15,7 @@ from pipelines.cli.exit_codes import KEPT, exit_code, sigterm_as_ctrl_c
 from pipelines.cli.export import export
 from pipelines.cli.options import Bundle, Dataset, Overrides, Overwrite, Recipe, example
 from pipelines.cli.report import report
-from pipelines.cli.serve import serve
+from pipelines.cli.serve import look, serve
 from pipelines.cli.tune import tune
 from pipelines.console import say
 
@@ -191,6 +191,9 @@ app.command(
         "towers serve --config serve.toml",
     )
 )(serve)
+app.command(
+    epilog=example("towers look --bundle bundle --dataset dataset", "towers look --bundle old --bundle new --no-open")
+)(look)
 
 
 @app.command(
