@@ -125,7 +125,7 @@ class Ids(Sequence[str]):
     def starting(self, prefix: str, most: int) -> Rows:
         """The first rows, at most `most`, whose ids begin with a text."""
         text, begins = np.frombuffer(self.text, np.uint8)[self.start :], self.offsets[:-1]
-        wanted = prefix.encode()
+        wanted = prefix.encode(errors="surrogatepass")  # no id holds one
         rows = np.flatnonzero(np.diff(self.offsets) >= len(wanted)).astype(np.int64)
         for place, byte in enumerate(wanted):
             rows = rows[text[begins[rows] + place] == byte]

@@ -29,13 +29,15 @@ class Form:
 
     Args:
         values: the parameters of the address, by name.
+        most_k: the most items that may be asked for.
 
     Attributes:
+        most_k: the most items that may be asked for.
         errors: what is wrong, by field; "" holds what is wrong with the whole request.
     """
 
-    def __init__(self, values: Mapping[str, str]) -> None:
-        self._values = dict(values)
+    def __init__(self, values: Mapping[str, str], most_k: int = MOST_K) -> None:
+        self._values, self.most_k = dict(values), most_k
         self.errors: dict[str, str] = {}
 
     def __getitem__(self, name: str) -> str:
@@ -78,7 +80,7 @@ class Form:
         Returns:
             A body of `POST /similar` if the form names items to be similar to, else of `POST /recall`.
         """
-        content: dict[str, Any] = {"k": self._k()}
+        content: dict[str, Any] = {"k": self._whole("k", min(DEFAULT_K, self.most_k), self.most_k)}
         if exclude := self.lines("exclude"):
             content["exclude"] = exclude
         if conditions := self._conditions(columns):
@@ -106,9 +108,6 @@ class Form:
             fitting = [each for each in names if f"{rest}.".startswith(f"{each.removeprefix(FEATURE)}.")]
             name = max(fitting, key=len, default="")
         self.errors.setdefault(name, error.message)
-
-    def _k(self) -> int:
-        return self._whole("k", DEFAULT_K, MOST_K)
 
     def _whole(self, name: str, default: int, most: int | None = None) -> int:
         text = self[name].strip()

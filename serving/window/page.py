@@ -17,7 +17,7 @@ from serving.search.conditions import OPERATORS
 from serving.service.service import Service
 from serving.window.answer import answered, answered_or_refused, details, in_words, obstacle
 from serving.window.differences import differences
-from serving.window.form import MOST_K, Form, in_form
+from serving.window.form import Form, in_form
 from serving.window.items import MOST_FOUND, ShownItem, found_items, found_users, known_history, shown_ids
 
 MOST_HISTORY = 100  # items of a stored history that are shown, and with which editing it begins
@@ -69,34 +69,27 @@ class Page:
         recaller = chosen.recaller
         manifest, items, columns = recaller.bundle.manifest, recaller.catalogue.snapshot(), recaller.catalogue.kinds
         history = _edited_history(form, recaller)
-        found: dict[str, Any] = {}
-        if form["find_user"]:
-            found["users"] = found_users(recaller, form["find_user"])
-        if form["find_item"]:
-            found["items"] = found_items(items, form["find_item"])
         column_options = [("", "no column"), *((name, name) for name in sorted(columns))]
         bundle_options = [("", "as the service picks"), *((each.role, each.label) for each in choices.values())]
-        return (
-            _environment()
-            .get_template("window.html.j2")
-            .render(
-                form=form,
-                choices=choices,
-                chosen=chosen,
-                features=in_form(manifest.query_features),
-                column_options=column_options,
-                bundle_options=bundle_options,
-                operators=[("", "eq"), *((name, name) for name in OPERATORS if name != "eq")],
-                most_k=min(MOST_K, self._service.settings.max_k),
-                most_found=MOST_FOUND,
-                open=_open(form),
-                found=found,
-                examples=recaller.bundle.query_names[:EXAMPLES],
-                history=shown_ids(items, history[-MOST_HISTORY:])[::-1],
-                history_length=len(history),
-                refused=self._service.active_bundles.refused_in_short,
-                **self._answers(form, choices, chosen),
-            )
+        content = self._answers(form, choices, chosen)
+        template = _environment().get_template("window.html.j2")
+        return template.render(
+            form=form,
+            choices=choices,
+            chosen=chosen,
+            features=in_form(manifest.query_features),
+            column_options=column_options,
+            bundle_options=bundle_options,
+            operators=[("", "eq"), *((name, name) for name in OPERATORS if name != "eq")],
+            open=_open(form),
+            found_users=found_users(recaller, form["find_user"]) if form["find_user"] else None,
+            found_items=found_items(items, form["find_item"]) if form["find_item"] else None,
+            most_found=MOST_FOUND,
+            examples=recaller.bundle.query_names[:EXAMPLES],
+            history=shown_ids(items, history[-MOST_HISTORY:])[::-1],
+            history_length=len(history),
+            refused=self._service.active_bundles.refused_in_short,
+            **content,
         )
 
     def _choices(self) -> dict[str, Choice]:

@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from serving.errors import RequestError
 from serving.recall.query import RecallQuery
 from serving.service.service import Service
-from serving.window.form import MOST_CHARACTERS, Form
+from serving.window.form import MOST_CHARACTERS, MOST_K, Form
 from serving.window.page import Beside, Page
 
 PATH = "/window"
@@ -41,9 +41,10 @@ def add_window(app: FastAPI, query_of: Callable[[Mapping[str, Any]], RecallQuery
         service: Service | None = request.app.state.service
         if service is None:
             raise RequestError("no bundle is loaded yet", code="not_ready")
-        size, form, status = len(request.scope["query_string"]), Form(dict(request.query_params)), 200
+        size, most_k, status = len(request.scope["query_string"]), min(MOST_K, service.settings.max_k), 200
+        form = Form(dict(request.query_params) if size <= MOST_CHARACTERS else {}, most_k)
         if size > MOST_CHARACTERS:
-            form, status = Form({}), 413
+            status = 413
             form.errors[""] = (
                 f"the address has {size:,} characters, at most {MOST_CHARACTERS:,} are allowed; "
                 "POST /recall takes longer lists"

@@ -33,11 +33,15 @@ def request(errors: dict[str, str] | None = None, **fields: str) -> dict[str, An
         ({"user": "u1", "seen": "keep"}, {"user_id": "u1", "exclude_seen": False}),
         ({"exclude": "i1\ni2"}, {"exclude": ["i1", "i2"]}),
         ({"column": "title", "value": "a"}, {"filter": {"column": "title", "op": "eq", "value": "a"}}),
-        ({"column": "title", "op": "in", "value": "a, b"}, {"filter": {"column": "title", "op": "in", "value": ["a", "b"]}}),
+        (
+            {"column": "title", "op": "in", "value": "a, b"},
+            {"filter": {"column": "title", "op": "in", "value": ["a", "b"]}},
+        ),
         ({"column": "year", "op": "gte", "value": "1990"}, {"filter": {"column": "year", "op": "gte", "value": 1990}}),
         ({"column": "tags", "op": "has", "value": "a"}, {"filter": {"column": "tags", "op": "has", "value": "a"}}),
         (
-            {"column": "tags", "op": "has", "value": "a", "filter": '{"not": {"column": "year", "op": "lt", "value": 2.5}}'},
+            {"column": "tags", "op": "has", "value": "a",
+             "filter": '{"not": {"column": "year", "op": "lt", "value": 2.5}}'},
             {"filter": {"and": [{"column": "tags", "op": "has", "value": "a"},
                                 {"not": {"column": "year", "op": "lt", "value": 2.5}}]}},
         ),

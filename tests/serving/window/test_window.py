@@ -1,8 +1,9 @@
-"""The page over HTTP: off by default, private, escaped, the same answers as `POST /recall`, errors beside their fields."""
+"""The page over HTTP: off by default, private, escaped, the answers of `POST /recall`, errors beside their fields."""
 
 import base64
 import hashlib
 import re
+import shutil
 from collections.abc import Iterator
 from html import escape, unescape
 from html.parser import HTMLParser
@@ -13,10 +14,11 @@ from urllib.parse import urlencode
 import pytest
 from fastapi.testclient import TestClient
 
+from serving.bundle.versions import Versions
 from serving.http.app import create_app
 from serving.settings import Settings
 from serving.window.page import Beside
-from tests.serving.window.conftest import HOSTILE, HOSTILE_ID, IMAGE
+from tests.serving.window.conftest import HOSTILE, HOSTILE_ID, IMAGE, write_second
 
 # Elements without an end.
 VOID = {"meta", "link", "input", "br", "img"}
@@ -127,11 +129,15 @@ def test_it_is_in_no_openapi_document(client: TestClient) -> None:
             {"user_id": "u2", "filter": {"column": "year", "op": "gte", "value": 2010}},
         ),
         (
-            {"user": "u2", "column": "tags", "op": "has", "value": "a", "filter": '{"column":"kind","op":"eq","value":"war"}'},
-            {"user_id": "u2", "filter": {"and": [{"column": "tags", "op": "has", "value": "a"},
+            {"user": "u2", "column": "tags", "op": "has", "value": "b",
+             "filter": '{"column":"kind","op":"eq","value":"war"}'},
+            {"user_id": "u2", "filter": {"and": [{"column": "tags", "op": "has", "value": "b"},
                                                  {"column": "kind", "op": "eq", "value": "war"}]}},
         ),
-        ({"user": "u2", "diversity": "kind", "most": "2"}, {"user_id": "u2", "diversity": {"column": "kind", "most": 2}}),
+        (
+            {"user": "u2", "diversity": "kind", "most": "2"},
+            {"user_id": "u2", "diversity": {"column": "kind", "most": 2}},
+        ),
     ],
 )  # fmt: skip
 def test_it_answers_as_recall_does(client: TestClient, fields: dict[str, str], body: dict[str, Any]) -> None:
@@ -181,6 +187,43 @@ def test_users_are_found_by_the_beginning_of_their_id_and_items_by_their_title(c
     found = re.findall(r"<li><strong>(.*?)</strong> <code>(.*?)</code>", items)
     assert found == [(f"Title {row}", f"i{row}") for row in (4, *range(40, 50))]
     assert re.findall(r"<li><strong>.*?</strong> <code>(.*?)</code>", page(client, find_item="i59")) == ["i59"]
+
+
+def test_a_live_item_is_found_and_a_deleted_one_is_not(bundle: Path, tmp_path: Path) -> None:
+    settings = Settings(bundle=bundle, window=True, state=tmp_path / "state", index_sample_s=0)
+    with TestClient(create_app(settings)) as client:
+        item = {"features": {"group": "g1", "place": 2.0}, "attributes": {"title": "Title 400", "kind": "war"}}
+        assert client.put("/items/new", json=item).status_code == 200
+        assert client.delete("/items/i41").status_code == 200
+        assert client.put("/items/i42", json=item | {"attributes": {"title": "Other"}}).status_code == 200
+        html = page(client, find_item="title 4", user="u1", item="i41")
+        found = re.search(r'<section aria-labelledby="found-items">(.*?)</section>', html, re.DOTALL)
+        assert found is not None
+        rows = [4, 40, *range(43, 50)]
+        assert re.findall(r"<code>(.*?)</code>", found[1]) == [*(f"i{row}" for row in rows), "new"]
+        assert recalled(html)[0] == "new"
+        assert "it was deleted since the bundle was made" in html
+        assert "2 items added or changed, 2 of the bundle replaced or deleted" in html
+
+
+def test_the_canary_answers_beside_the_active_bundle(bundle: Path, tmp_path: Path) -> None:
+    shutil.copytree(bundle, tmp_path / "old")
+    write_second(bundle, tmp_path / "renewed")
+    root = Versions(tmp_path)
+    root.activate("old")
+    root.set_canary("renewed", 0.5)
+    with TestClient(create_app(Settings(bundle=tmp_path, window=True, index_sample_s=0))) as client:
+        html = page(client, user="u1", k="5", bundle="active")
+        assert "active: old" in html and "canary: renewed" in html
+        # The last items of group 1, as `write_second` says, and the first: none is in both lists.
+        assert "0 % of the items are in both lists" in html
+        canary = page(client, user="u1", k="5", bundle="canary", alone="yes")
+        assert recalled(canary) == ["i57", "i53", "i49", "i45", "i41"]
+        assert "What differs" not in canary
+        picked = page(client, user="u1", k="5", alone="yes")
+        assert recalled(picked) == ids(client, user_id="u1", k=5)
+        lacking = page(client, user="u3", k="5", item="i59", bundle="canary", alone="yes")
+        assert "the catalogue has no such item" in lacking
 
 
 @pytest.mark.parametrize(
@@ -243,15 +286,14 @@ def test_a_long_address_and_a_long_list_are_refused_on_a_page(client: TestClient
 
 
 def test_the_heavy_limit_holds(bundle: Path) -> None:
-    app = create_app(Settings(bundle=bundle, window=True, max_concurrent=1))
+    app = create_app(Settings(bundle=bundle, window=True, max_heavy=1))
     client = TestClient(app)
     assert client.get("/window").status_code == 503  # no bundle before the start
     with client:
         limits = app.middleware_stack.app  # type: ignore[union-attr]
         while not hasattr(limits, "heavy"):
             limits = limits.app
-        limits.heavy = 8
-        limits.in_flight = 8
+        limits.heavy = 1
         assert client.get("/window").status_code == 429
 
 
