@@ -40,6 +40,7 @@ class Settings(BaseSettings):
     workers: int = Field(1, ge=1, description="processes; they share the vectors through the page cache")
     verify: bool = Field(True, description="compare every file's SHA-256 at the start")
     keys: Path | None = Field(None, description="the file of API keys; without one no key is asked for")
+    window: bool = Field(False, description="whether the page /window is there, for people who run the service")
 
     max_k: int = Field(1_000, ge=1, description="the largest k a request may ask for")
     max_batch: int = Field(256, ge=1, description="the most queries of one batch")

@@ -16,7 +16,7 @@ from pipelines.cli.export import export
 from pipelines.cli.launch import gate
 from pipelines.cli.options import Bundle, Dataset, Overrides, Overwrite, Recipe, example
 from pipelines.cli.report import report
-from pipelines.cli.serve import serve
+from pipelines.cli.serve import look, serve
 from pipelines.cli.tune import tune
 from pipelines.console import say
 
@@ -195,6 +195,9 @@ app.command(
         "towers serve --config serve.toml",
     )
 )(serve)
+app.command(
+    epilog=example("towers look --bundle bundle --dataset dataset", "towers look --bundle old --bundle new --no-open")
+)(look)
 
 
 @app.command(

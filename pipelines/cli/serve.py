@@ -1,4 +1,7 @@
-"""The options of `towers serve`; the work is in `pipelines.service.serve`."""
+"""The options of `towers serve` and `towers look`.
+
+The work is in `pipelines.service.serve` and `pipelines.bundles.look`.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -25,6 +28,9 @@ def serve(
     keys: Annotated[
         Path | None, typer.Option(help="The file of API keys, written by 'towers keys'.", show_default=False)
     ] = None,
+    window: Annotated[
+        bool | None, typer.Option("--window", help="Show the page /window, for people who run the service.")
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(help="A TOML file of settings; what is given here goes before it.", show_default=False),
@@ -36,4 +42,19 @@ def serve(
     """
     from pipelines.service import serve as command
 
-    command.run(bundle=bundle, state=state, host=host, port=port, workers=workers, keys=keys, config=config)
+    command.run(
+        bundle=bundle, state=state, host=host, port=port, workers=workers, keys=keys, window=window, config=config
+    )
+
+
+def look(
+    bundle: Annotated[list[Path], typer.Option(help="A bundle; give two to compare them.")],
+    dataset: Annotated[
+        Path | None, typer.Option(help="Their data set: marks what a user took in the test.", show_default=False)
+    ] = None,
+    browse: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
+) -> None:
+    """Look into a bundle: ask it in the browser, see why, compare it with another one. Ctrl-C ends it."""
+    from pipelines.bundles import look as command
+
+    command.run(bundle, dataset, browse=browse)

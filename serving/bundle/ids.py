@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from serving.bundle import arrays as files
 from serving.errors import BundleError
-from serving.search.index import RowSet
+from serving.search.index import Rows, RowSet
 
 Bytes = mmap.mmap | bytes
 
@@ -121,6 +121,15 @@ class Ids(Sequence[str]):
         """The ids of rows in UTF-8, each in 0..N - 1."""
         text, begins, ends = self.text, self.offsets[rows] + self.start, self.offsets[rows + 1] + self.start
         return [text[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+
+    def starting(self, prefix: str, most: int) -> Rows:
+        """The first rows, at most `most`, whose ids begin with a text."""
+        text, begins = np.frombuffer(self.text, np.uint8)[self.start :], self.offsets[:-1]
+        wanted = prefix.encode(errors="surrogatepass")  # no id holds one
+        rows = np.flatnonzero(np.diff(self.offsets) >= len(wanted)).astype(np.int64)
+        for place, byte in enumerate(wanted):
+            rows = rows[text[begins[rows] + place] == byte]
+        return rows[:most]
 
     def plain(self) -> NDArray[np.bytes_] | None:
         """The ids as JSON strings without quotes, [N]; None if one is too long or needs escapes.

@@ -108,13 +108,14 @@ class Snapshot:
         plain = self.catalogue.plain_ids
         return None if plain is None else plain.take(rows).tolist()
 
-    def vectors(self, rows: Sequence[int]) -> Floats:
-        """The vectors [R, D] of rows."""
-        chosen = np.array(rows, np.int64)
-        out = np.empty((len(chosen), self.view.vectors.shape[1]), np.float32)
-        live = chosen >= self.view.base
-        out[~live] = self.catalogue.bundle.item_vectors[chosen[~live]]
-        out[live] = self.view.vectors[chosen[live] - self.view.base]
+    def vectors(self, rows: Sequence[int], *, recalled: bool = False) -> Floats:
+        """The vectors [R, D] of rows; `recalled` gives those that recall searches, [R, D + 2] with a prior."""
+        bundle, view, chosen = self.catalogue.bundle, self.view, np.array(rows, np.int64)
+        base, own = (bundle.recall_vectors, view.recall_vectors) if recalled else (bundle.item_vectors, view.vectors)
+        out = np.empty((len(chosen), own.shape[1]), np.float32)
+        live = chosen >= view.base
+        out[~live] = base[chosen[~live]]
+        out[live] = own[chosen[live] - view.base]
         return out
 
     def values(self, column: str, rows: Rows) -> list[object]:
@@ -159,6 +160,14 @@ class Snapshot:
             return rows, scores
         found, found_scores = self._search_own(own, queries, k, [rows[rows >= base] - base for rows in excluded])
         return best_first(np.concatenate([rows, found], axis=1), np.concatenate([scores, found_scores], axis=1), k)
+
+    def eligible(self, wanted: Wanted) -> Mask:
+        """[total] which rows `search` and `popular` choose from, apart from the exclusions of a query."""
+        kept, passing = _both(self._fits(wanted, None), self.view.kept), np.zeros(self.total, np.bool_)
+        some = np.arange(self.view.base) if wanted.allow is None else self._known(wanted.allow)
+        passing[some] = True if kept is None else kept[some]
+        passing[self._own(wanted, None) + self.view.base] = True
+        return passing
 
     def _search_own(self, own: Rows, queries: Floats, k: int, excluded: Sequence[Rows]) -> tuple[Rows, Floats]:
         """Searches the overlay positions `own` except the excluded ones; returns rows of the catalogue."""

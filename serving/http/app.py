@@ -10,6 +10,7 @@ import signal
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
@@ -33,6 +34,7 @@ from serving.http.fast_routes import FastRoutes, Json
 from serving.http.media_type import JSON
 from serving.http.request_errors import explained
 from serving.http.request_log import RequestLog
+from serving.http.requests import query_of
 from serving.http.responses import (
     Added,
     EmbedResponse,
@@ -48,6 +50,7 @@ from serving.protocol.limits import Limits
 from serving.protocol.shutdown import Drain
 from serving.service.service import Service
 from serving.settings import Settings
+from serving.window.routes import Beside, add_window
 
 log = logging.getLogger("uvicorn.error.serving")
 
@@ -72,12 +75,15 @@ POLICY = (
 )
 
 
-def create_app(settings: Settings | None = None, *, verified: Path | None = None) -> FastAPI:
+def create_app(
+    settings: Settings | None = None, *, verified: Path | None = None, beside: Beside | None = None
+) -> FastAPI:
     """Makes the service; the bundle is opened, verified and warmed up when it starts, not here.
 
     Args:
         settings: None reads them from the environment.
         verified: a bundle whose checksums this process has just compared.
+        beside: what `towers look` shows in the window beside the service's own bundles.
     """
     settings = settings or Settings()
     drain = Drain(settings.linger_s)
@@ -117,6 +123,8 @@ def create_app(settings: Settings | None = None, *, verified: Path | None = None
     app.state.documents = weakref.WeakKeyDictionary()
     _add_routes(app)
     _add_docs_page(app)
+    if settings.window:
+        add_window(app, partial(query_of, settings=settings), beside or Beside())
     app.add_exception_handler(RequestError, _on_request_error)
     app.add_exception_handler(RequestValidationError, _on_wrong_path)
     app.add_exception_handler(HTTPException, _on_http_exception)

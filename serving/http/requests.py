@@ -3,7 +3,7 @@
 An invalid body is a `RequestError` that names the field. Ids are strings on the wire.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -150,6 +150,23 @@ def parse(model: type[Body], body: bytes) -> Body:
     """
     try:
         return model.model_validate_json(body)
+    except ValidationError as error:
+        raise explained(dict(error.errors(include_url=False)[0]), model) from None
+
+
+def query_of(content: Mapping[str, Any], settings: Settings) -> RecallQuery:
+    """The query of the window's form, by the models and limits of a body.
+
+    Args:
+        content: the keys of a body of `POST /similar` if it holds `items`, else of `POST /recall`.
+        settings: the limits.
+
+    Raises:
+        RequestError: a key is invalid or exceeds its limit; names the field.
+    """
+    model = SimilarRequest if "items" in content else RecallRequest
+    try:
+        return limited(model.model_validate(content), settings)
     except ValidationError as error:
         raise explained(dict(error.errors(include_url=False)[0]), model) from None
 

@@ -96,7 +96,7 @@ class Planner:
         features = query.features or {}
         check_features(self.bundle.manifest.query_features, features)
         features = {name: value for name, value in features.items() if not is_missing(value)}
-        user_id = self._user_id(query, features)
+        user_id = self.user_id(query, features)
         user_row = self.bundle.query_rows.get(user_id or "")
         live = self._live(user_id, user_row)
         history = items.rows_of(query.history or ())
@@ -151,7 +151,7 @@ class Planner:
         if not all(abs(number) <= GREATEST_NUMBER for number in query.vector):
             raise RequestError.at("vector", f"its numbers must lie within +-{GREATEST_NUMBER:g}")
 
-    def _user_id(self, query: RecallQuery, features: Mapping[str, Any]) -> str | None:
+    def user_id(self, query: RecallQuery, features: Mapping[str, Any]) -> str | None:
         """The user of a query; a known one in the features takes precedence over the one beside them."""
         named = features.get(self._id)
         known = named in self.bundle.query_rows or len(self.users.items(named)) > 0

@@ -96,8 +96,7 @@ class Recaller:
         Raises:
             RequestError: as `recall`, for the first invalid query.
         """
-        work = self._encoded(queries)
-        return self.answers(work)
+        return self.answers(self.encoded(queries))
 
     def begin(self, queries: Sequence[RecallQuery]) -> Work:
         """Plans queries; an invalid one gets its own error, the others their plans."""
@@ -135,9 +134,8 @@ class Recaller:
     def answers(self, work: Work) -> list[Recalled]:
         """Answers the plans of encoded work with few searches."""
         started = perf_counter()
-        plans, items = _plans_with_sources(work), work.items
+        (plans, vectors), items = self.searches(work), work.items
         found: dict[int, tuple[Rows, Floats]] = {}
-        vectors = self.bundle.recall_queries(work.vectors, np.array([plan.history for plan in plans], np.int64))
         for places in _alike(plans):
             first = plans[places[0]].query
             queries = vectors if len(places) == len(plans) else vectors[places]
@@ -159,12 +157,22 @@ class Recaller:
 
     def embed(self, queries: Sequence[RecallQuery]) -> list[Embedded]:
         """The vectors that `recall_many` would search with."""
-        work = self._encoded(queries)
+        work = self.encoded(queries)
         return [
             Embedded(vector, plan.source) for plan, vector in zip(_plans_with_sources(work), work.vectors, strict=True)
         ]
 
-    def _encoded(self, queries: Sequence[RecallQuery]) -> Work:
+    def searches(self, work: Work) -> tuple[list[Plan], Floats]:
+        """The plans of encoded work with the sources that answer, and what searches `recall_vectors` for each."""
+        plans = _plans_with_sources(work)
+        return plans, self.bundle.recall_queries(work.vectors, np.array([plan.history for plan in plans], np.int64))
+
+    def encoded(self, queries: Sequence[RecallQuery]) -> Work:
+        """Plans and encodes queries.
+
+        Raises:
+            RequestError: as `recall`, for the first invalid query.
+        """
         work = self.begin(queries)
         if work.errors:
             raise work.errors[min(work.errors)]

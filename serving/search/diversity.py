@@ -40,7 +40,7 @@ def diversify(groups: Sequence[Any], most: int, k: int, used: Counter[Any]) -> l
     for place, group in enumerate(groups):
         if len(kept) == k:
             break
-        values = _values(group)
+        values = values_of(group)
         if all(used[value] < most for value in values):
             used.update(values)
             kept.append(place)
@@ -107,7 +107,7 @@ def holding(column: pl.Series, values: Collection[Any]) -> Mask:
     return found
 
 
-def _values(group: Any) -> set[Any]:
-    """The values of one item that are not missing."""
+def values_of(group: Any) -> set[Any]:
+    """The values of one item that are not missing, each once."""
     several = group if isinstance(group, list | tuple) else [group]
     return {value for value in several if value is not None and not (isinstance(value, float) and math.isnan(value))}

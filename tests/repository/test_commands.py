@@ -24,6 +24,7 @@ TYPED = {"docs/tutorial.md": "tests/processes/test_tutorial.py"}
 LEFT_OUT = {
     "make demo": "downloads the libraries; its parts, `towers demo` and the steps of this page, are tested",
     "make test": "runs these tests",
+    "towers look": "answers until Ctrl-C; tests/pipelines/bundles/test_look.py gives it",
     "towers forget": "removes a user for whom other pages ask; tests/pipelines/forget gives it",
     "towers tune": "searches for an hour; tests/pipelines/tuning gives it seconds",
 }
@@ -80,12 +81,14 @@ class Shell:
             self.key = said.out.split()[-1]
 
     def serve(self, words: list[str]) -> None:
+        options = ["--window"] if "--window" in words else []
+        words = [word for word in words if word not in options]
         given = dict(zip(words[::2], words[1::2], strict=True))
         given.pop("--port", None)
         self.stop()
         bundle, workers = Path(given.pop("--bundle")), int(given.pop("--workers", "1"))
         self.service = RunningService(
-            bundle, workers=workers, options=[word for pair in given.items() for word in pair]
+            bundle, workers=workers, options=[*options, *(word for pair in given.items() for word in pair)]
         )
 
     def stop(self) -> None:

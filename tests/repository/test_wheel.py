@@ -64,6 +64,9 @@ def test_the_installed_wheel_knows_its_recipes_and_runs_the_demo(tmp_path: Path)
         python, "-c", "from towers.config.recipe import RECIPES; print(*RECIPES.iterdir())", cwd=empty
     ).split()
     assert {Path(recipe).name for recipe in recipes} == {path.name for path in (ROOT / "towers" / "recipes").iterdir()}
+    for folder in ("templates", "static"):
+        inside = Path("serving", "window", folder)
+        assert {each.name for each in (site / inside).iterdir()} == {each.name for each in (ROOT / inside).iterdir()}
     assert "nothing wrong found" in run(environment / "bin" / "towers", "check", "--config", "default", cwd=empty)
     run(python, "-c", DEMO, cwd=empty)
     assert (empty / "demo" / "report" / "report.json").is_file()

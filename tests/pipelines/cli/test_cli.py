@@ -32,6 +32,7 @@ VERBS = {
     "gate": "pipelines.launch.gate",
     "recall": "pipelines.bundles.bulk_recall",
     "serve": "pipelines.service.serve",
+    "look": "pipelines.bundles.look",
     "query": "pipelines.service.query",
     "forget": "pipelines.forget.forget",
     "demo": "pipelines.cli.demo",
@@ -191,13 +192,15 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
         ("recall --bundle b --k 9 --out o", (b, 9, o), {"users": None, "overwrite": False}),
         ("recall --bundle b --k 9 --users u --out o", (b, 9, o), {"users": Path("u"), "overwrite": False}),
         # What is not given is up to the variables, the settings file and the defaults (tests/serving/test_settings.py).
-        ("serve", (), dict.fromkeys(("bundle", "state", "host", "port", "workers", "keys", "config"))),
+        ("serve", (), dict.fromkeys(("bundle", "state", "host", "port", "workers", "keys", "window", "config"))),
         (
-            "serve --bundle b --host 0.0.0.0 --port 9000 --workers 4 --state s --keys k --config c",
+            "serve --bundle b --host 0.0.0.0 --port 9000 --workers 4 --state s --keys k --window --config c",
             (),
             {"bundle": b, "host": "0.0.0.0", "port": 9000, "workers": 4}
-            | {"state": Path("s"), "keys": Path("k"), "config": Path("c")},
+            | {"state": Path("s"), "keys": Path("k"), "window": True, "config": Path("c")},
         ),
+        ("look --bundle b", ([b], None), {"browse": True}),
+        ("look --bundle b --bundle o --dataset d --no-open", ([b, o], d), {"browse": False}),
         ("query --bundle b --user 007", ("007",), {"bundle": b, "url": None, "k": 10}),
         ("query --url http://x --user u --k 3", ("u",), {"bundle": None, "url": "http://x", "k": 3}),
         ("query --url http://x --bundle b --user u", ("u",), {"bundle": b, "url": "http://x", "k": 10}),

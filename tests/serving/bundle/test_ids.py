@@ -48,6 +48,16 @@ def test_they_say_what_a_list_and_a_dictionary_say(
             assert found.rows.find(name) == wanted.get(name, -1)
 
 
+@given(
+    ids=st.lists(st.text("aé\U0001f600", max_size=5), unique=True, max_size=40),
+    prefix=st.text("aé\U0001f600\ud800", max_size=3),
+    most=st.integers(1, 50),
+)
+def test_the_first_ids_that_begin_with_a_text(ids: list[str], prefix: str, most: int) -> None:
+    wanted = [row for row, name in enumerate(ids) if name.startswith(prefix)]
+    assert Ids.of(pl.Series(ids, dtype=pl.String)).starting(prefix, most).tolist() == wanted[:most]
+
+
 def test_a_row_that_is_not_there_and_an_id_that_is_not_there() -> None:
     ids = Ids.of(pl.Series(["a", "b"]))
     for row in (2, -3):

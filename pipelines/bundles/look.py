@@ -1,0 +1,128 @@
+"""`towers look`: shows bundles in the browser, from a service of its own that only this machine reaches.
+
+It is the service of `towers serve --window` without keys and live changes, on a free port; Ctrl-C ends it.
+"""
+
+import socket
+import webbrowser
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from pipelines.console import say
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.heldout import heldout
+from pipelines.errors import DataError
+from pipelines.service.server import Server
+from serving.bundle.reader import Bundle
+from serving.bundle.versions import bundle_root
+from serving.http.app import create_app  # Imported first: it sets what NumPy reads at import.
+from serving.recall.loading import load_libraries, open_recaller
+from serving.settings import Settings
+from serving.telemetry.logs import log_config
+from serving.window.page import Beside
+from serving.window.routes import PATH
+
+HOST = "127.0.0.1"
+
+
+def run(bundles: Sequence[Path], dataset: Path | None = None, *, browse: bool = True) -> None:
+    """Shows one bundle or two, until stopped.
+
+    Args:
+        bundles: one or two bundles, or directories of bundles of which one is active.
+        dataset: the data set they were trained on: its test events are marked in the answers.
+        browse: open the page in the browser; its address is printed in any case.
+
+    Raises:
+        BundleError: a bundle is damaged.
+        DataError: more than two bundles, or the data set is damaged, another one, or has no test events.
+    """
+    if not 1 <= len(bundles) <= 2:
+        raise DataError(f"--bundle: give one bundle, or two to compare them; got {len(bundles)}")
+    paths = [_active(path).absolute() for path in bundles]
+    held_out = None if dataset is None else _held_out(dataset, [Bundle.open(path, verify=False) for path in paths])
+    Bundle.open(paths[0])  # The service would only log what is wrong with it.
+    load_libraries()
+    beside = Beside(open_recaller(paths[1]) if len(paths) > 1 else None, held_out)
+    # Nothing from variables or a file, which are for the services of this machine.
+    settings = Settings.model_construct(bundle=paths[0], host=HOST, port=0, window=True, log_level="warning")
+    config = uvicorn.Config(
+        partial(_app, settings, beside),
+        host=HOST,
+        port=0,
+        log_level=settings.log_level,
+        log_config=log_config(settings),
+        access_log=False,
+        ws="none",
+        server_header=False,
+        proxy_headers=False,
+        factory=True,
+    )
+    with socket.create_server((HOST, 0)) as listener:
+        address = f"http://{HOST}:{listener.getsockname()[1]}{PATH}"
+        with suppress(KeyboardInterrupt):  # raised again after Ctrl-C has stopped the server
+            _Announced(config, partial(_announce, address, browse=browse)).run([listener])
+
+
+def _app(settings: Settings, beside: Beside) -> FastAPI:
+    app = create_app(settings, verified=settings.bundle, beside=beside)
+    # A page elsewhere may name its own host, then let that name lead here.
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST])
+    return app
+
+
+class _Announced(Server):
+    """Calls `ready` once the page can be asked."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """See `uvicorn.Server`."""
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+
+def _announce(address: str, *, browse: bool) -> None:
+    say(f"{address} shows the bundle; Ctrl-C ends it")
+    if browse:
+        webbrowser.open(address)
+
+
+def _active(path: Path) -> Path:
+    root = bundle_root(path)
+    return path if root is None else root.path(root.read().active)
+
+
+def _held_out(dataset: Path, bundles: Sequence[Bundle]) -> Callable[[str], Collection[str]]:
+    """Returns what gives the items that a user took in the test."""
+    data = Dataset.open(dataset)
+    for bundle in bundles:
+        trained_on = bundle.manifest.lineage.get("dataset")
+        if trained_on is None:
+            say(f"warning: {bundle.path} does not name its data set; the test events may be among its training events")
+        elif trained_on != data.manifest.fingerprint:
+            raise DataError(
+                f"{dataset}: not the data set that {bundle.path} was trained on; its test events may be training events"
+            )
+    held = heldout(data, "test")
+    if not len(held.users):
+        raise DataError(f"{dataset}: no user has a test event to mark; prepare it with data.test_share above 0")
+    places = dict(zip(data.users["user_id"].gather(held.users).to_list(), range(len(held.users)), strict=True))
+    names = data.items["item_id"]
+
+    def of_user(user_id: str) -> list[str]:
+        if (place := places.get(user_id)) is None:
+            return []
+        taken = held.target_items[held.target_offsets[place] : held.target_offsets[place + 1]]
+        return names.gather(taken).to_list()
+
+    return of_user

@@ -1,0 +1,1 @@
+"""The page of a service: ask it, see why, compare two bundles."""

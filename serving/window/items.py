@@ -1,0 +1,108 @@
+"""What the window shows of items and users: titles and columns by row, and those that a few letters find."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from serving.catalogue.catalogue import Snapshot
+from serving.recall.recaller import Recaller
+from serving.search.index import Rows
+
+# Columns of readable titles: the first that is there.
+TITLES = ("title", "name", "movie_title", "item_title")
+MOST_COLUMNS, MOST_CHARACTERS = 8, 120
+MOST_FOUND = 20
+
+
+@dataclass(frozen=True)
+class ShownItem:
+    """One item of a list.
+
+    Attributes:
+        id: its id.
+        title: its title, or None if it has none.
+        attributes: other columns with a value, in short.
+        known: whether the catalogue holds it.
+    """
+
+    id: str
+    title: str | None = None
+    attributes: Mapping[str, str] | None = None
+    known: bool = True
+
+
+def shown_rows(items: Snapshot, rows: Rows) -> list[ShownItem]:
+    """The items at rows, in their order."""
+    columns = [name for name in items.catalogue.kinds if name != "item_id"]
+    title = title_of(columns)
+    others = [name for name in columns if name != title][:MOST_COLUMNS]
+    values = {name: items.values(name, rows) for name in ([title] if title else []) + others}
+    return [
+        ShownItem(
+            item_id,
+            _text(values[title][place]) if title else None,
+            {name: text for name in others if (text := _text(values[name][place])) is not None},
+        )
+        for place, item_id in enumerate(items.names(rows))
+    ]
+
+
+def shown_ids(items: Snapshot, item_ids: Sequence[str]) -> list[ShownItem]:
+    """The items of ids, in their order; unknown ones are marked."""
+    rows = {item_id: row for item_id in item_ids if (row := items.row_of(item_id)) is not None}
+    known = dict(zip(rows, shown_rows(items, np.array([*rows.values()], np.int64)), strict=True))
+    return [known.get(item_id, ShownItem(item_id, known=False)) for item_id in item_ids]
+
+
+def title_of(columns: Sequence[str]) -> str | None:
+    """The column of readable titles, or None."""
+    return next((name for name in TITLES if name in columns), None)
+
+
+def known_history(recaller: Recaller, user_id: str) -> list[str]:
+    """What the service knows that a user took, oldest first: the stored items, then later events."""
+    bundle, row = recaller.bundle, recaller.bundle.query_rows.get(user_id)
+    stored = [] if row is None else bundle.item_names.at(bundle.seen(row))
+    held = set(stored)
+    return stored + [item_id for item_id in recaller.planner.users.items(user_id) if item_id not in held]
+
+
+def found_users(recaller: Recaller, prefix: str) -> list[str]:
+    """The first users of the bundle whose ids begin with a text, at most `MOST_FOUND`; the most active come first."""
+    names = recaller.bundle.query_names
+    return names.at(names.starting(prefix, MOST_FOUND))
+
+
+def found_items(items: Snapshot, text: str) -> list[ShownItem]:
+    """Items whose id begins with a text, then those whose title holds it in any case; at most `MOST_FOUND`."""
+    bundle, view = items.catalogue.bundle, items.view
+    rows = bundle.item_names.starting(text, MOST_FOUND + len(view.buried)).tolist()
+    rows += [view.base + place for place, item_id in enumerate(view.ids) if item_id.startswith(text)]
+    title = title_of(bundle.item_attributes.columns)
+    if title is not None:
+        for start, frame in ((0, bundle.item_attributes), (view.base, view.attributes)):
+            column = frame[title]
+            words = column.list.join(" ") if column.dtype == pl.List else column.cast(pl.String)
+            holding = words.str.to_lowercase().str.contains(text.lower(), literal=True).fill_null(False)
+            rows += (holding.arg_true().to_numpy().astype(np.int64) + start).tolist()
+    found = [row for row in dict.fromkeys(rows) if _may_come_back(items, row)]
+    return shown_rows(items, np.array(found[:MOST_FOUND], np.int64))
+
+
+def _may_come_back(items: Snapshot, row: int) -> bool:
+    view = items.view
+    if row >= view.base:
+        return bool(view.alive[row - view.base])
+    return view.kept is None or bool(view.kept[row])
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, list):
+        value = ", ".join(map(str, value)) or None
+    if value is None:
+        return None
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"

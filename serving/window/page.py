@@ -1,0 +1,189 @@
+"""Renders the window: reads the form, asks the bundles as `POST /recall` does, and fills the templates in.
+
+Everything that comes from a request or a bundle is escaped by the templates.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from serving.errors import RequestError
+from serving.recall.query import RecallQuery
+from serving.recall.recaller import Recaller
+from serving.search.conditions import OPERATORS
+from serving.service.service import Service
+from serving.window.answer import answered, answered_or_refused, details, in_words, obstacle
+from serving.window.differences import differences
+from serving.window.form import Form, in_form
+from serving.window.items import MOST_FOUND, ShownItem, found_items, found_users, known_history, shown_ids
+
+MOST_HISTORY = 100  # items of a stored history that are shown, and with which editing it begins
+EXAMPLES = 5
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What `towers look` shows beside the bundles of its service.
+
+    Attributes:
+        second: another bundle to compare with.
+        held_out: user id -> ids of the items that the user took in the test.
+    """
+
+    second: Recaller | None = None
+    held_out: Callable[[str], Collection[str]] | None = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A bundle that can be asked, with what it is here: active, canary, A or B."""
+
+    role: str
+    recaller: Recaller
+
+    @property
+    def label(self) -> str:
+        """The role and the name."""
+        return f"{self.role}: {self.recaller.bundle.path.name}"
+
+
+class Page:
+    """The page over the bundles that answer now.
+
+    Args:
+        service: picks the bundles, and holds the limits.
+        query_of: makes the query of a request's keys, or raises RequestError.
+        beside: what else is shown.
+    """
+
+    def __init__(self, service: Service, query_of: Callable[[Mapping[str, Any]], RecallQuery], beside: Beside) -> None:
+        self._service, self._query_of, self._beside = service, query_of, beside
+
+    def render(self, form: Form) -> str:
+        """The HTML; `form.errors` then holds what is wrong with the request. Takes a thread: no event loop."""
+        choices = self._choices()
+        chosen = self._chosen(form, choices)
+        recaller = chosen.recaller
+        manifest, items, columns = recaller.bundle.manifest, recaller.catalogue.snapshot(), recaller.catalogue.kinds
+        history = _edited_history(form, recaller)
+        column_options = [("", "no column"), *((name, name) for name in sorted(columns))]
+        bundle_options = [("", "as the service picks"), *((each.role, each.label) for each in choices.values())]
+        content = self._answers(form, choices, chosen)
+        template = _environment().get_template("window.html.j2")
+        return template.render(
+            form=form,
+            choices=choices,
+            chosen=chosen,
+            features=in_form(manifest.query_features),
+            column_options=column_options,
+            bundle_options=bundle_options,
+            operators=[("", "eq"), *((name, name) for name in OPERATORS if name != "eq")],
+            open=_open(form),
+            found_users=found_users(recaller, form["find_user"]) if form["find_user"] else None,
+            found_items=found_items(items, form["find_item"]) if form["find_item"] else None,
+            most_found=MOST_FOUND,
+            examples=recaller.bundle.query_names[:EXAMPLES],
+            history=shown_ids(items, history[-MOST_HISTORY:])[::-1],
+            history_length=len(history),
+            refused=self._service.active_bundles.refused_in_short,
+            **content,
+        )
+
+    def _choices(self) -> dict[str, Choice]:
+        answering = self._service.active_bundles.answering
+        if self._beside.second is not None:
+            return {"A": Choice("A", answering["active"].opened), "B": Choice("B", self._beside.second)}
+        return {role: Choice(role, each.opened) for role, each in answering.items()}
+
+    def _chosen(self, form: Form, choices: Mapping[str, Choice]) -> Choice:
+        if form["bundle"] and form["bundle"] not in choices:
+            # One bundle: there is no field to choose it.
+            form.errors["bundle" if len(choices) > 1 else ""] = (
+                f"bundle: no such bundle; there are {', '.join(choices)}"
+            )
+        picked = self._service.pick(None if form["similar"] else form["user"])
+        default = next((each for each in choices.values() if each.recaller is picked), next(iter(choices.values())))
+        return choices.get(form["bundle"], default)
+
+    def _answers(self, form: Form, choices: Mapping[str, Choice], chosen: Choice) -> dict[str, Any]:
+        """The answer of the chosen bundle and that of the other one; empty if nothing is asked, or wrongly."""
+        query = self._query(form, chosen.recaller)
+        if query is None:
+            return {"answers": []}
+        others = [] if form["alone"] else [each for each in choices.values() if each is not chosen]
+        held_out = self._beside.held_out(form["user"]) if self._beside.held_out and form["user"] else ()
+        try:
+            first = answered(chosen.recaller, query, chosen.role, held_out)
+            assert first.inquiry is not None
+            told = details(first.inquiry, form["item"])
+        except RequestError as error:
+            form.refuse(error)
+            return {"answers": []}
+        answers = [first, *(answered_or_refused(each.recaller, query, each.role, held_out) for each in others)]
+        second = answers[1].inquiry if len(answers) > 1 else None
+        named: dict[str, ShownItem] = {}
+        # The chosen bundle's titles come last, over those of the other one.
+        for answer, ids in [*((each, set[str]()) for each in answers[1:]), (first, told.ids)]:
+            if answer.inquiry is not None:
+                wanted = [*ids, *(item.id for item in answer.items)]
+                named |= {each.id: each for each in shown_ids(answer.inquiry.answer.items, wanted)}
+        return {
+            "answers": answers,
+            "query": query,
+            "details": told,
+            "named": named,
+            "differences": None if second is None else differences(first.inquiry, second),
+        }
+
+    def _query(self, form: Form, recaller: Recaller) -> RecallQuery | None:
+        if not form.asks:
+            return None
+        content = form.request(recaller.bundle.manifest.query_features, recaller.catalogue.kinds)
+        if form.errors:
+            return None
+        try:
+            return self._query_of(content)
+        except RequestError as error:
+            form.refuse(error)
+            return None
+
+
+def _edited_history(form: Form, recaller: Recaller) -> list[str]:
+    """The history of the form, after its changes; without one, that which the service knows of the user."""
+    given = form.lines("history")
+    history = given or (known_history(recaller, form["user"]) if form["user"] else [])
+    added, removed = form["add"], form["remove"]
+    if not added and not removed:
+        return history
+    # The newest: an address holds no more.
+    history = [each for each in history[-MOST_HISTORY:] if each != removed] + ([added] if added else [])
+    form.replace(history="\n".join(history), add="", remove="", similar="", find_item="")
+    return history
+
+
+def _open(form: Form) -> dict[str, bool]:
+    """Which parts of the form are unfolded: those in use."""
+    fields = {
+        "filters": ("column", "op", "value", "filter", "exclude", "diversity", "most"),
+        "search": ("find_user", "find_item", "item", "similar"),
+    }
+    return {part: any(form[name] or name in form.errors for name in names) for part, names in fields.items()} | {
+        "features": form.has_features
+    }
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("serving.window"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["thousands"] = "{:,}".format
+    environment.globals |= {"in_words": in_words, "obstacle": obstacle}
+    return environment

@@ -1,0 +1,114 @@
+"""What each step of a recall removed, and how it moved the items at the top.
+
+The steps, in the order in which they are counted: "allow", the filter, each condition of an outer "and" as a step of
+its own, "exclude", "seen", "diversity", "k", all by exact search, each only if the query asks for it, "k" always. With
+an approximate index a last step, "index", leads from the answer of exact search to the answer given.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from serving.search.index import Rows
+from serving.window.inquiry import Inquiry, Ranked
+
+MOST_SHOWN = 50  # items in a list of a trace
+StepKind = Literal["allow", "filter", "exclude", "seen", "diversity", "k", "index"]
+
+
+@dataclass(frozen=True)
+class Moved:
+    """An item with its ranks before and after a step; `item.rank` is the one after."""
+
+    item: Ranked
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step.
+
+    Attributes:
+        kind: which.
+        field: the field of the request that asks for it, "filter.and.1" for one condition; "" for "index".
+        before: how many candidates entered.
+        after: how many were left. Diversity looks no further than the last of the k items that it keeps, and removes
+            nothing behind it.
+        removed: of the `k` best that entered, those that the step removed, with their rank on entry; at most
+            `MOST_SHOWN`. For "index" the items that it missed, with their rank in the answer of exact search.
+        moved: of the `k` best that were left, those whose rank changed, by rank after; at most `MOST_SHOWN`.
+    """
+
+    kind: StepKind
+    field: str
+    before: int
+    after: int
+    removed: list[Ranked]
+    moved: list[Moved]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The way from the catalogue to an answer.
+
+    Attributes:
+        items: how many items may be recalled at all: the bundle's and the live ones, without the deleted ones.
+        deleted: how many of the bundle's items were deleted live.
+        top: at most `MOST_SHOWN` of the items that would be the best without any step, in order.
+        steps: what removed what.
+        answered: how many items the answer has.
+    """
+
+    items: int
+    deleted: int
+    top: list[Ranked]
+    steps: list[Step]
+    answered: int
+
+
+def trace(inquiry: Inquiry) -> Trace:
+    """Traces a query through its steps."""
+    query, order, best, answer = inquiry.query, inquiry.order, inquiry.best, inquiry.answer.rows
+    steps, rows = [], order
+    for barrier in inquiry.barriers:
+        passing = barrier.passing[rows]
+        steps.append(_step(inquiry, barrier.kind, barrier.field, rows, np.flatnonzero(passing)))
+        rows = rows[passing]
+    if query.diversity is not None:
+        # Diversity has looked at these and no others.
+        looked = len(rows) if len(best) < query.k else int(np.flatnonzero(rows == best[-1])[0]) + 1
+        kept = np.concatenate([np.flatnonzero(np.isin(rows[:looked], best)), np.arange(looked, len(rows))])
+        steps.append(_step(inquiry, "diversity", "diversity", rows, kept))
+        rows = rows[kept]
+    steps.append(_step(inquiry, "k", "k", rows, np.arange(min(query.k, len(rows)))))
+    if inquiry.recaller.index is not inquiry.recaller.exact and inquiry.plan.source != "popular":
+        found = np.isin(best, answer)
+        after = {row: rank for rank, row in enumerate(answer.tolist(), 1)}
+        ranks = [after[row] for row in best[found].tolist()]
+        steps.append(_step(inquiry, "index", "", best, np.flatnonzero(found), ranks))
+    top = order[: min(query.k, MOST_SHOWN)]
+    items = inquiry.items
+    return Trace(
+        items=len(order),
+        deleted=sum(row < 0 for row in items.view.rows.values()),
+        top=inquiry.ranked(top, range(1, len(top) + 1)),
+        steps=steps,
+        answered=len(answer),
+    )
+
+
+def _step(
+    inquiry: Inquiry, kind: StepKind, field: str, rows: Rows, kept: Rows, ranks: Sequence[int] | None = None
+) -> Step:
+    """The step that keeps the places `kept`, ascending, of `rows`; they get the given `ranks`, or 1, 2, ...."""
+    top = kept[: inquiry.query.k]
+    after = np.arange(1, len(top) + 1) if ranks is None else np.array(ranks, np.int64)
+    gone = np.setdiff1d(np.arange(min(inquiry.query.k, len(rows))), top)[:MOST_SHOWN]
+    changed = np.flatnonzero(top + 1 != after)
+    changed = changed[np.argsort(after[changed], kind="stable")][:MOST_SHOWN]
+    items = inquiry.ranked(rows[top[changed]], after[changed])
+    moved = [Moved(item, int(top[place]) + 1, item.rank) for item, place in zip(items, changed.tolist(), strict=True)]
+    return Step(kind, field, len(rows), len(kept), inquiry.ranked(rows[gone], gone + 1), moved)

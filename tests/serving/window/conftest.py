@@ -1,0 +1,79 @@
+"""The world of the window's tests: titles, ids and values that a page must escape, a service that answers over HTTP."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+from tests.support.worlds.serving import ITEMS, copied_towers, item_vectors, save_towers, write_world
+
+HOSTILE = "<script>alert(1)</script>"
+IMAGE = '"><img src=x onerror=alert(1)>'
+HOSTILE_ROW, HOSTILE_ID = 9, f"i9{IMAGE}&"
+
+
+def attributes() -> pl.DataFrame:
+    titles = [f"Title {row}" for row in range(ITEMS)]
+    titles[1], titles[HOSTILE_ROW] = HOSTILE, IMAGE
+    kinds = [("drama", "war", "comedy")[row % 3] for row in range(ITEMS)]
+    kinds[5] = HOSTILE
+    years = [None if row == 7 else 1990 + row for row in range(ITEMS)]
+    tags = [["a", "b"] if row % 2 else ["b"] for row in range(ITEMS)]
+    return pl.DataFrame({"title": titles, "kind": kinds, "year": years, "tags": tags})
+
+
+def item_ids() -> list[str]:
+    return [HOSTILE_ID if row == HOSTILE_ROW else f"i{row}" for row in range(ITEMS)]
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("window")
+    save_towers(directory / "towers")
+    write_world(
+        directory / "bundle",
+        write_towers=copied_towers(directory / "towers"),
+        item_attributes=attributes(),
+        item_ids=item_ids(),
+    )
+    return directory / "bundle"
+
+
+def write_second(bundle: Path, out: Path) -> Path:
+    """A bundle of the same towers that prefers the last items of a group and lacks the very last one."""
+    items = ITEMS - 1
+    vectors = item_vectors(items)
+    vectors[:, 7] = np.arange(items) / items
+    write_world(
+        out,
+        items=items,
+        write_towers=copied_towers(bundle),
+        model_version="world-2",
+        item_vectors=vectors,
+        item_attributes=attributes().head(items),
+        item_ids=item_ids()[:items],
+    )
+    return out
+
+
+@contextmanager
+def served(app: FastAPI) -> Iterator[str]:
+    """Serves an app in a thread; gives its address."""
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.02)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()

@@ -1,0 +1,171 @@
+"""The page in a real browser: with and without JavaScript, by keyboard, on a phone, in the dark, for axe.
+
+With TOWERS_SCREENSHOTS=1 the run also writes the pictures of docs/window.md.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from serving.http.app import create_app
+from serving.recall.loading import open_recaller
+from serving.settings import Settings
+from serving.window.page import Beside
+from tests.serving.window.conftest import IMAGE, served, write_second
+from tests.support.paths import ROOT
+
+pytestmark = pytest.mark.slow
+VIEWS = {
+    "start": {},
+    "answer": {"user": "u1", "item": "i3", "k": "5"},
+    "steps": {"user": "u2", "column": "kind", "value": "war", "diversity": "year", "most": "1"},
+    "found": {"find_user": "u", "find_item": "title 1"},
+    "errors": {"user": "u1", "k": "many", "filter": "{", "feature.age": "old"},
+    "similar": {"similar": "i2"},
+}
+PICTURES = ROOT / "docs" / "plots"
+PHONE, DESK = {"width": 360, "height": 740}, {"width": 1_200, "height": 900}
+
+
+@pytest.fixture(scope="module")
+def address(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    second = open_recaller(write_second(bundle, tmp_path_factory.mktemp("second") / "renewed"))
+    settings = Settings(bundle=bundle, window=True, index_sample_s=0)
+    with served(create_app(settings, beside=Beside(second, lambda user: ["i13", "i3"] if user == "u1" else []))) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None and os.environ.get("CI") != "true":
+        pytest.skip("no Chromium here")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser: Browser, address: str) -> Iterator[Any]:
+    """Opens a view in a context of its own; fails if the browser complains of the page."""
+    complaints: list[str] = []
+    with ExitStack() as contexts:
+
+        def opened(fields: dict[str, str], **options: Any) -> Page:
+            context = browser.new_context(viewport=options.pop("viewport", DESK), **options)
+            contexts.callback(context.close)
+            page = context.new_page()
+            page.on("pageerror", lambda error: complaints.append(str(error)))
+            # The status 400 of a wrong request is a line there, too.
+            page.on(
+                "console", lambda said: said.type == "error" and "400" not in said.text and complaints.append(said.text)
+            )
+            page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))
+            page.goto(f"{address}/window?{urlencode(fields)}")
+            return page
+
+        yield opened
+    assert complaints == []
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_axe_finds_nothing_wrong_and_nothing_is_wider_than_a_phone(visit: Any, view: str) -> None:
+    for scheme, viewport in (("light", DESK), ("dark", PHONE)):
+        page = visit(VIEWS[view], color_scheme=scheme, viewport=viewport)
+        for summary in page.locator("summary").all():  # Folded text is not looked at.
+            if summary.is_visible() and summary.evaluate("each => !each.parentElement.open"):
+                summary.click()
+        found = Axe().run(page)
+        assert found.violations_count == 0, (view, scheme, found.generate_report())
+        assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+
+
+@pytest.mark.parametrize("javascript", [True, False])
+def test_a_question_is_asked_changed_and_followed(visit: Any, javascript: bool) -> None:
+    page = visit({}, java_script_enabled=javascript)
+    page.get_by_label("User id").fill("u1")
+    page.get_by_label("Items (1 to 100)").fill("4")
+    page.get_by_role("button", name="Ask").first.click()
+    answer = page.locator("section[aria-labelledby=answer-head] .columns > div").first.locator("ol > li")
+    assert answer.count() == 4
+    assert ("find_user" in page.url) == (not javascript)  # Empty fields are left out.
+    page.get_by_role("button", name="Remove Title 5 from the history").click()
+    assert page.get_by_label("History: item ids").input_value() == "i1"
+    page.get_by_role("button", name="add to history: Title 17").first.click()
+    assert page.get_by_label("History: item ids").input_value() == "i1\ni17"
+    page.get_by_role("link", name="Items similar to Title 13").first.click()
+    assert page.get_by_role("heading", name="Similar to i13").is_visible()
+    page.go_back()
+    assert page.get_by_label("User id").is_enabled()
+
+
+def test_hostile_titles_run_nothing(visit: Any) -> None:
+    page = visit({"history": f"{IMAGE}\ni1", "find_item": "<script", "item": IMAGE})
+    assert page.locator("img").count() == 0
+    assert page.get_by_text(IMAGE, exact=False).first.is_visible()
+
+
+def test_by_keyboard_alone(visit: Any) -> None:
+    page = visit({})
+    page.keyboard.press("/")
+    page.keyboard.type("u1/")
+    assert page.get_by_label("User id").input_value() == "u1/"
+    page.keyboard.press("Backspace")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**user=u1**")
+    page.keyboard.press("Tab")
+    skip = page.get_by_role("link", name="Skip to the answer")
+    assert skip.evaluate("each => each === document.activeElement")
+    assert skip.bounding_box()["x"] >= 0
+    page.keyboard.press("Enter")
+    seen = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        name, inside, ring = page.evaluate(
+            "[document.activeElement.getAttribute('aria-label') || document.activeElement.innerText,"
+            " !!document.activeElement.closest('main'), getComputedStyle(document.activeElement).outlineStyle]"
+        )
+        if not inside:
+            break
+        assert ring != "none", name
+        seen.add(name)
+    assert "Remove Title 5 from the history" in seen
+    assert any(name.startswith("Items similar to") for name in seen)
+
+
+def test_a_wrong_field_is_in_view_and_named_for_a_screen_reader(visit: Any) -> None:
+    page = visit({"user": "u1", "feature.age": "old"})
+    field = page.get_by_label("age (numeric)")
+    assert field.is_visible() and field.evaluate("each => each === document.activeElement")
+    described = field.get_attribute("aria-describedby")
+    assert page.locator(f"#{described}").inner_text() == "must be a number, got 'old'"
+    without = visit({"user": "u1", "feature.age": "old"}, java_script_enabled=False)
+    assert without.get_by_label("age (numeric)").is_visible()
+
+
+def test_paper_shows_the_answer_without_the_form(visit: Any) -> None:
+    page = visit({"user": "u1"})
+    page.emulate_media(media="print")
+    assert not page.locator("form").is_visible() and not page.locator(".acts").first.is_visible()
+    assert page.get_by_role("heading", name="Recalled").is_visible()
+
+
+@pytest.mark.skipif("TOWERS_SCREENSHOTS" not in os.environ, reason="TOWERS_SCREENSHOTS asks for pictures")
+def test_the_pictures_of_the_docs(visit: Any) -> None:
+    for name, fields in (
+        ("answer", {"history": "i2\ni6", "k": "6", "alone": "yes", "column": "kind", "value": "war", "item": "i3"}),
+        ("two", {"user": "u1", "k": "5"}),
+    ):
+        page = visit(fields, viewport={"width": 1_000, "height": 760})
+        for summary in page.locator("section[aria-labelledby=answer-head] summary").all()[:1]:
+            summary.click()
+        page.screenshot(path=PICTURES / f"window-{name}.png")

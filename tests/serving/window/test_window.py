@@ -1,0 +1,343 @@
+"""The page over HTTP: off by default, private, escaped, the answers of `POST /recall`, errors beside their fields."""
+
+import base64
+import hashlib
+import re
+import shutil
+from collections.abc import Iterator
+from html import escape, unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from fastapi.testclient import TestClient
+
+from serving.bundle.versions import Versions
+from serving.http.app import create_app
+from serving.settings import Settings
+from serving.window.page import Beside
+from tests.serving.window.conftest import HOSTILE, HOSTILE_ID, IMAGE, write_second
+
+# Elements without an end.
+VOID = {"meta", "link", "input", "br", "img"}
+
+
+@pytest.fixture(scope="module")
+def client(bundle: Path) -> Iterator[TestClient]:
+    held_out = {"u1": ["i13", "i59", "unknown"]}
+    app = create_app(
+        Settings(bundle=bundle, window=True, max_k=50, index_sample_s=0),
+        beside=Beside(held_out=lambda user: held_out.get(user, [])),
+    )
+    with TestClient(app) as client:
+        yield client
+
+
+class Elements(HTMLParser):
+    """The elements of a page, as (tag, attributes); fails if one is not closed in turn."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert len(attrs) == len(dict(attrs)), (tag, attrs)
+        self.found.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def page(client: TestClient, status: int = 200, **fields: str) -> str:
+    answer = client.get("/window", params=fields)
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    Elements(answer.text)
+    return answer.text
+
+
+def recalled(html: str) -> list[str]:
+    """The ids of the answer, in order."""
+    section = re.search(r'<section aria-labelledby="answer-head">(.*?)</section>', html, re.DOTALL)
+    assert section is not None
+    entries = re.findall(
+        r"<li[^>]*>(?:<strong>.*?</strong> )?<code>(.*?)</code>[^\n]*<span class=\"score\">", section[1]
+    )
+    return [unescape(each) for each in entries]
+
+
+def ids(client: TestClient, path: str = "/recall", **body: Any) -> list[str]:
+    return [item["id"] for item in client.post(path, json=body).json()["items"]]
+
+
+@pytest.mark.parametrize("path", ["/window", "/window/window.css", "/window/window.js"])
+def test_it_is_off_by_default(bundle: Path, path: str) -> None:
+    assert TestClient(create_app(Settings(bundle=bundle))).get(path).status_code == 404
+
+
+def test_a_browser_may_load_only_its_files_run_no_inline_script_and_keep_nothing(client: TestClient) -> None:
+    for address in ("/window", "/window?user=u1", "/window?k=none", f"/window?{'x' * 20_000}"):
+        headers = client.get(address).headers
+        policy = dict(part.split(maxsplit=1) for part in headers["content-security-policy"].split("; "))
+        assert policy.pop("default-src") == policy.pop("base-uri") == policy.pop("frame-ancestors") == "'none'"
+        assert set(policy.values()) == {"'self'"}
+        assert headers["cache-control"] == "no-store"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["x-content-type-options"] == "nosniff"
+    for name, kind in (("css", "text/css"), ("js", "text/javascript"), ("svg", "image/svg+xml")):
+        file = client.get(f"/window/window.{name}")
+        assert (file.status_code, file.headers["content-type"].partition(";")[0]) == (200, kind)
+        assert file.headers["x-content-type-options"] == "nosniff"
+    assert client.get("/window/page.py").status_code == client.get("/window/..%2Froutes.py").status_code == 404
+
+
+def test_a_page_names_no_other_host_and_holds_nothing_inline(client: TestClient) -> None:
+    html = page(client, user="u1", item="i3", find_item="title", column="kind", value="war")
+    for tag, attributes in Elements(html).found:
+        assert tag != "style" and "style" not in attributes
+        assert not [name for name in attributes if name.startswith("on")]
+        for name in ("href", "src", "action"):
+            link = attributes.get(name) or ""
+            assert not re.match(r"\w+:|/", link), link
+        if tag == "script":
+            assert attributes["src"]
+
+
+def test_it_is_in_no_openapi_document(client: TestClient) -> None:
+    assert not [path for path in client.get("/openapi.json").json()["paths"] if "window" in path]
+
+
+@pytest.mark.parametrize(
+    ("fields", "body"),
+    [
+        ({"user": "u1"}, {"user_id": "u1"}),
+        ({"user": "nobody"}, {"user_id": "nobody"}),
+        ({"history": "i2\ni6", "k": "7"}, {"history": ["i2", "i6"], "k": 7}),
+        ({"history": "i2\ni6", "seen": "keep"}, {"history": ["i2", "i6"], "exclude_seen": False}),
+        ({"feature.country": "g3", "feature.tags": "x\ny"}, {"features": {"country": "g3", "tags": ["x", "y"]}}),
+        ({"user": "u2", "exclude": "i10\ni14"}, {"user_id": "u2", "exclude": ["i10", "i14"]}),
+        (
+            {"user": "u2", "column": "year", "op": "gte", "value": "2010"},
+            {"user_id": "u2", "filter": {"column": "year", "op": "gte", "value": 2010}},
+        ),
+        (
+            {"user": "u2", "column": "tags", "op": "has", "value": "b",
+             "filter": '{"column":"kind","op":"eq","value":"war"}'},
+            {"user_id": "u2", "filter": {"and": [{"column": "tags", "op": "has", "value": "b"},
+                                                 {"column": "kind", "op": "eq", "value": "war"}]}},
+        ),
+        (
+            {"user": "u2", "diversity": "kind", "most": "2"},
+            {"user_id": "u2", "diversity": {"column": "kind", "most": 2}},
+        ),
+    ],
+)  # fmt: skip
+def test_it_answers_as_recall_does(client: TestClient, fields: dict[str, str], body: dict[str, Any]) -> None:
+    found = recalled(page(client, **fields))
+    assert found and found == ids(client, **({"k": 20} | body))
+
+
+def test_similar_items_are_those_of_similar(client: TestClient) -> None:
+    html = page(client, similar="i2", k="5")
+    assert recalled(html) == ids(client, "/similar", items=["i2"], k=5)
+
+
+def test_links_and_buttons_lead_to_similar_items_and_other_histories(client: TestClient) -> None:
+    html = page(client, history="i2\ni6", k="3")
+    hrefs = [attributes["href"] or "" for tag, attributes in Elements(html).found if tag == "a"]
+    (similar,) = {href for href in hrefs if href == f"window?{urlencode({'k': '3', 'similar': 'i10'})}"}
+    assert recalled(client.get(f"/{similar}").text) == ids(client, "/similar", items=["i10"], k=3)
+    buttons = [attributes for tag, attributes in Elements(html).found if tag == "button" and attributes.get("name")]
+    assert {each["form"] for each in buttons} == {"ask"}
+    assert {each["value"] for each in buttons if each["name"] == "remove"} == {"i2", "i6"}
+    assert {each["value"] for each in buttons if each["name"] == "add"} == set(recalled(html))
+    assert recalled(page(client, history="i2\ni6", k="3", remove="i2")) == ids(client, history=["i6"], k=3)
+    assert recalled(page(client, history="i2\ni6", k="3", add="i3")) == ids(client, history=["i2", "i6", "i3"], k=3)
+
+
+def test_a_change_of_a_known_users_history_begins_with_what_they_took(client: TestClient) -> None:
+    assert "What user u1 took" in page(client, user="u1")  # i1, then i5
+    changed = page(client, user="u1", remove="i5")
+    assert re.search(r'<textarea id="history"[^>]*>\ni1</textarea>', changed)
+    assert recalled(changed) == ids(client, user_id="u1", history=["i1"], k=20)
+
+
+def test_what_a_user_took_in_the_test_is_marked(client: TestClient) -> None:
+    html = page(client, user="u1", k="5")  # of group 1: i9, i13, …
+    assert "1 of the 3 items that this user took in the test" in html
+    hits = re.findall(r'<li class="hit">.*?<code>(.*?)</code>', html)
+    assert hits == ["i13"]
+    assert "took in the test" not in page(client, user="u2")
+
+
+def test_users_are_found_by_the_beginning_of_their_id_and_items_by_their_title(client: TestClient) -> None:
+    users = page(client, find_user="u1")
+    for user, there in (("u1", True), ("u10", True), ("u11", True), ("u2", False)):
+        assert (f">{user}</a>" in users) == there
+    assert "No user of this bundle" in page(client, find_user="x")
+    items = page(client, find_item="TITLE 4")
+    found = re.findall(r"<li><strong>(.*?)</strong> <code>(.*?)</code>", items)
+    assert found == [(f"Title {row}", f"i{row}") for row in (4, *range(40, 50))]
+    assert re.findall(r"<li><strong>.*?</strong> <code>(.*?)</code>", page(client, find_item="i59")) == ["i59"]
+
+
+def test_a_live_item_is_found_and_a_deleted_one_is_not(bundle: Path, tmp_path: Path) -> None:
+    settings = Settings(bundle=bundle, window=True, state=tmp_path / "state", index_sample_s=0)
+    with TestClient(create_app(settings)) as client:
+        item = {"features": {"group": "g1", "place": 2.0}, "attributes": {"title": "Title 400", "kind": "war"}}
+        assert client.put("/items/new", json=item).status_code == 200
+        assert client.delete("/items/i41").status_code == 200
+        assert client.put("/items/i42", json=item | {"attributes": {"title": "Other"}}).status_code == 200
+        html = page(client, find_item="title 4", user="u1", item="i41")
+        found = re.search(r'<section aria-labelledby="found-items">(.*?)</section>', html, re.DOTALL)
+        assert found is not None
+        rows = [4, 40, *range(43, 50)]
+        assert re.findall(r"<code>(.*?)</code>", found[1]) == [*(f"i{row}" for row in rows), "new"]
+        assert recalled(html)[0] == "new"
+        assert "it was deleted since the bundle was made" in html
+        assert "2 items added or changed, 2 of the bundle replaced or deleted" in html
+
+
+def test_the_canary_answers_beside_the_active_bundle(bundle: Path, tmp_path: Path) -> None:
+    shutil.copytree(bundle, tmp_path / "old")
+    write_second(bundle, tmp_path / "renewed")
+    root = Versions(tmp_path)
+    root.activate("old")
+    root.set_canary("renewed", 0.5)
+    with TestClient(create_app(Settings(bundle=tmp_path, window=True, index_sample_s=0))) as client:
+        html = page(client, user="u1", k="5", bundle="active")
+        assert "active: old" in html and "canary: renewed" in html
+        # The last items of group 1, as `write_second` says, and the first: none is in both lists.
+        assert "0 % of the items are in both lists" in html
+        canary = page(client, user="u1", k="5", bundle="canary", alone="yes")
+        assert recalled(canary) == ["i57", "i53", "i49", "i45", "i41"]
+        assert "What differs" not in canary
+        picked = page(client, user="u1", k="5", alone="yes")
+        assert recalled(picked) == ids(client, user_id="u1", k=5)
+        lacking = page(client, user="u3", k="5", item="i59", bundle="canary", alone="yes")
+        assert "the catalogue has no such item" in lacking
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"user": HOSTILE}, {"user": IMAGE}, {"history": f"{HOSTILE}\n{HOSTILE_ID}\ni1"}, {"exclude": IMAGE},
+        {"similar": HOSTILE_ID}, {"similar": HOSTILE}, {"item": HOSTILE_ID}, {"item": IMAGE, "user": "u1"},
+        {"find_user": HOSTILE}, {"find_item": HOSTILE}, {"find_item": IMAGE}, {"feature.country": IMAGE},
+        {"user": "u1", "column": "kind", "value": HOSTILE}, {"user": "u1", "k": "60"},
+        {"user": "u1", "diversity": "kind", "most": "1", "item": HOSTILE_ID},
+        {"history": "i1", "add": IMAGE}, {"history": "i1", "remove": IMAGE},
+    ],
+)  # fmt: skip
+def test_hostile_titles_ids_and_values_stay_text(client: TestClient, fields: dict[str, str]) -> None:
+    html = client.get("/window", params=fields).text
+    tags = [(tag, attributes) for tag, attributes in Elements(html).found]
+    assert [attributes.get("src") for tag, attributes in tags if tag == "script"] == ["window/window.js"]
+    assert not [tag for tag, _ in tags if tag == "img"]
+    assert not [name for _, attributes in tags for name in attributes if name.startswith("on")]
+    if fields.get("find_item") or fields.get("history", "").startswith(HOSTILE):
+        assert escape(HOSTILE) in html.replace("&#34;", "&quot;") or escape(IMAGE) in html.replace("&#34;", "&quot;")
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "message"),
+    [
+        ({"k": IMAGE}, "k", "must be a whole number from 1 to 50"),
+        ({"user": "u1", "k": "51"}, "k", "must be a whole number from 1 to 50"),
+        ({"user": "u1", "column": "colour", "value": "red"}, "column", "filter.column: no such column"),
+        ({"user": "u1", "column": "kind", "op": "has", "value": "red"}, "op", "column &#39;kind&#39; is a string"),
+        ({"user": "u1", "column": "year", "value": HOSTILE}, "value", "must be a number"),
+        ({"user": "u1", "filter": '{"column": "<b>"}'}, "filter", "must be {&#34;column&#34;"),
+        ({"user": "u1", "filter": "{<script>"}, "filter", "not valid JSON"),
+        ({"user": "u1", "diversity": "<b>"}, "diversity", "no such column"),
+        ({"feature.age": "1e99"}, "feature-2", "must be a finite number that float32 can hold"),
+        ({"feature.tags": "a\nb\nc\nd"}, "feature-4", "at most 3 values, got 4"),
+        ({"user": "u1", "bundle": "<b>"}, "", "bundle: no such bundle; there are active"),
+    ],
+)
+def test_what_is_wrong_stands_beside_its_field(
+    client: TestClient, fields: dict[str, str], field: str, message: str
+) -> None:
+    html = page(client, 400, **fields)
+    assert 'role="alert"' in html
+    if field == "":
+        assert message in html
+        return
+    told = re.search(rf'<p class="error" id="{field}-error">(.*?)</p>', html)
+    assert told is not None and message in told[1]
+    (marked,) = [each for _, each in Elements(html).found if each.get("aria-invalid")]
+    assert (marked["id"], marked["aria-describedby"]) == (field, f"{field}-error")
+    assert 'id="answer-head"' not in html
+
+
+def test_a_long_address_and_a_long_list_are_refused_on_a_page(client: TestClient, bundle: Path) -> None:
+    html = page(client, 413, history="\n".join(f"item-{number}" for number in range(3_000)))
+    assert "the address has" in html and "at most 16,384 are allowed" in html
+    with TestClient(create_app(Settings(bundle=bundle, window=True, max_list=2))) as small:
+        assert "history: must hold at most 2, got 3" in page(small, 400, history="i1\ni2\ni3")
+
+
+def test_the_heavy_limit_holds(bundle: Path) -> None:
+    app = create_app(Settings(bundle=bundle, window=True, max_heavy=1))
+    client = TestClient(app)
+    assert client.get("/window").status_code == 503  # no bundle before the start
+    with client:
+        limits = app.middleware_stack.app  # type: ignore[union-attr]
+        while not hasattr(limits, "heavy"):
+            limits = limits.app
+        limits.heavy = 1
+        assert client.get("/window").status_code == 429
+
+
+def entry(name: str, role: str, key: str) -> str:
+    return f'[[key]]\nname = "{name}"\nrole = "{role}"\nsha256 = "{hashlib.sha256(key.encode()).hexdigest()}"\n'
+
+
+@pytest.fixture(scope="module")
+def locked(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> TestClient:
+    keys = tmp_path_factory.mktemp("keys") / "keys.toml"
+    keys.write_text(entry("shop", "read", "read-key") + entry("loader", "admin", "admin-key"))
+    keys.chmod(0o600)
+    return TestClient(create_app(Settings(bundle=bundle, window=True, keys=keys)))
+
+
+def basic(user: str, key: str) -> str:
+    return f"Basic {base64.b64encode(f'{user}:{key}'.encode()).decode()}"
+
+
+@pytest.mark.parametrize("path", ["/window", "/window/window.js", "/window?user=u1"])
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (None, 401), ("Bearer admin-key", 503), ("bearer admin-key", 503), ("Bearer read-key", 403),
+        ("Bearer wrong", 401), (basic("", "admin-key"), 503), (basic("me", "admin-key"), 503),
+        ("basic " + basic("me", "admin-key")[6:], 503), (basic("me", "read-key"), 401), (basic("me", "wrong"), 401),
+        (basic("admin-key", ""), 401), ("Basic admin-key", 401), ("Basic !!!", 401), ("Basic", 401), ("Basic ", 401),
+        ("Digest x", 401),
+    ],
+)  # fmt: skip
+def test_an_admin_key_opens_it_as_a_password_too(locked: TestClient, path: str, sent: str | None, status: int) -> None:
+    answer = locked.get(path, headers={} if sent is None else {"authorization": sent})
+    # Without a start there is no bundle: 503 is the page's own answer; its files are there.
+    assert answer.status_code == (200 if status == 503 and path.endswith(".js") else status)
+    if status == 401:
+        bearer = sent is not None and sent.lower().startswith("bearer")
+        scheme = 'Bearer realm="towers"' if bearer else 'Basic realm="towers", charset="UTF-8"'
+        assert answer.headers["www-authenticate"].startswith(scheme)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/recall"), ("GET", "/metrics"), ("DELETE", "/items/i1"), ("GET", "/windows")]
+)
+def test_a_password_opens_nothing_else(locked: TestClient, method: str, path: str) -> None:
+    answer = locked.request(method, path, headers={"authorization": basic("me", "admin-key")})
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"].startswith("Bearer")
