@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from pipelines.cli import bundles, operation
+from pipelines.cli import bundles, launch, operation
 from pipelines.cli.exit_codes import KEPT, exit_code, sigterm_as_ctrl_c
 from pipelines.cli.export import export
 from pipelines.cli.options import Bundle, Dataset, Overrides, Overwrite, Recipe, example
@@ -168,6 +168,9 @@ def index(
 
 
 app.command(epilog=example("towers report --bundle bundle --dataset dataset --out report --slice country"))(report)
+
+for command, epilog in launch.COMMANDS.items():
+    app.command(epilog=epilog)(command)
 
 
 @app.command(epilog=example("towers recall --bundle bundle --k 100 --out recall.parquet"))

@@ -82,7 +82,7 @@ def run(
     """
     refuse_existing(out, overwrite=overwrite, marker="report.json")
     opened, data = Bundle.open(bundle), Dataset.open(dataset)
-    _refuse_strangers(opened, data, dataset)
+    refuse_strangers(opened, data, dataset)
     refuse_changes(data)
     if similarity_report.is_similarity(opened):
         return similarity_report.run(opened, data, out, _provenance(opened, data), ks=ks, overwrite=overwrite)
@@ -137,7 +137,12 @@ def _show(content: dict[str, Any], dataset: Path, out: Path) -> None:
     say(f"{out / 'report.html'}: plots, slices and examples; open it in a browser")
 
 
-def _refuse_strangers(bundle: Bundle, data: Dataset, path: Path) -> None:
+def refuse_strangers(bundle: Bundle, data: Dataset, path: Path) -> None:
+    """Refuses a bundle that was trained on another data set than `data`, which lies at `path`.
+
+    Raises:
+        BundleError: it was, or has items that are not in it.
+    """
     trained_on = bundle.manifest.lineage.get("dataset")
     if trained_on is None:
         say(f"warning: {bundle.path} does not name its data set; the test events may be among its training events")

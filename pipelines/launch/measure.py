@@ -1,0 +1,130 @@
+"""Measures bundles on the test events of their data set, all on the same users, targets and masks.
+
+Takes bundles; returns a `Member` for each, and what only bundles can tell: lists, slices, exposure, vectors.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.digests import refuse_changes
+from pipelines.dataset.heldout import HeldOut, heldout, seen
+from pipelines.errors import DataError
+from pipelines.evaluation.report import PROTOCOL, refuse_strangers
+from pipelines.evaluation.similarity_report import is_similarity
+from pipelines.evaluation.slices import COLD, WARM, Slice, Trained, slices_of
+from pipelines.launch.sides import USER, Member, facts_of
+from pipelines.rankers.evaluate import Evaluation, Lists, Ranker, column, evaluate
+from pipelines.rankers.ranker import EXACT, KNOWN, Served
+from serving.bundle.reader import Bundle
+from serving.search.exact import ExactIndex
+from towers.evaluation.metrics import METRICS
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Bundles with their figures; `lists` holds the first items of each, [Q, k], padded with -1.
+
+    Attributes:
+        members: path -> its figures.
+        evaluation: all figures; a path is the name of a ranker, and each slice of targets is a metric.
+        parts: the slices of users and targets.
+        served: path -> its vectors, in the data set's numbers.
+        lists: path -> what it recalls for the test users.
+        data: the data set.
+        held: its test users and their targets.
+    """
+
+    members: Mapping[Path, Member]
+    evaluation: Evaluation
+    parts: Sequence[Slice]
+    served: Mapping[Path, Served]
+    lists: Mapping[Path, Lists]
+    data: Dataset
+    held: HeldOut
+
+    def slice_values(self, path: Path, part: Slice, k: int) -> NDArray[np.float64]:
+        """Each user's recall@k on the targets of a slice, [Q]; NaN without such a target."""
+        return self.evaluation.of(column(str(path), part.name, k)).astype(np.float64)
+
+
+def measure(paths: Sequence[Path], dataset: Path, ks: Sequence[int], columns: Sequence[str], k: int) -> Measured:
+    """Measures bundles by exact search over their vectors.
+
+    Args:
+        paths: the bundles; training of the first defines warm and cold users.
+        dataset: the data set that all were trained on.
+        ks: list lengths, ascending.
+        columns: columns by which to slice, too.
+        k: length of the lists to keep, at most ``max(ks)``.
+
+    Raises:
+        BundleError: a bundle is damaged or was trained on other data.
+        DataError: the data set is damaged, has no test events, or not such a column; a bundle recalls no items.
+    """
+    data = Dataset.open(dataset)
+    opened = {path: Bundle.open(path) for path in paths}
+    for path, bundle in opened.items():
+        if is_similarity(bundle):
+            raise DataError(f"{path}: task = 'similarity'; compare takes bundles that recall items for users")
+        refuse_strangers(bundle, data, dataset)
+    refuse_changes(data)
+    held = heldout(data, "test")
+    if not len(held.users):
+        raise DataError(f"{dataset}: no user has a test event to recall; prepare it with data.test_share above 0")
+    served = {path: Served.match(bundle, ExactIndex(bundle.recall_vectors), data) for path, bundle in opened.items()}
+    refit = opened[paths[0]].manifest.training.get("refit")
+    trained = Trained.of(data, KNOWN if refit else KNOWN[:1])
+    popularity = np.bincount(seen(data, KNOWN)[1], minlength=data.manifest.items)
+    parts = slices_of(data, held, trained, popularity, columns)
+    groups = {part.name: part.targets for part in parts if part.targets is not None}
+    kept: dict[Path, list[Lists]] = {path: [] for path in paths}
+    rankers = {str(path): _keep(each.exact(max(ks)), kept[path], k) for path, each in served.items()}
+    evaluation = evaluate(rankers, held, served[paths[0]].unit_vectors, ks, groups)
+    warm = np.where(trained.users[held.users], WARM, COLD)
+    facts = facts_of(
+        {"fingerprint": data.manifest.fingerprint, "split": data.manifest.split.model_dump(mode="json")}, PROTOCOL, ks
+    )
+    about = {
+        USER: data.users["user_id"].gather(held.users),
+        "targets": np.diff(held.target_offsets),
+        "history": np.diff(held.seen_offsets),
+        "slice": warm,
+    }
+    members = {
+        path: Member(path, bundle.manifest.model_version, facts, _rows(about, evaluation, path), _recipe(bundle))
+        for path, bundle in opened.items()
+    }
+    lists = {path: np.concatenate(blocks) for path, blocks in kept.items()}
+    return Measured(members, evaluation, parts, served, lists, data, held)
+
+
+def _keep(rank: Ranker, kept: list[Lists], k: int) -> Ranker:
+    def keeping(held: HeldOut) -> Lists:
+        lists = rank(held)
+        kept.append(lists[:, :k].copy())
+        return lists
+
+    return keeping
+
+
+def _rows(about: Mapping[str, Any], evaluation: Evaluation, path: Path) -> pl.DataFrame:
+    names = product(METRICS, evaluation.ks)
+    return pl.DataFrame(
+        {**about} | {column(EXACT, name, k): evaluation.of(column(str(path), name, k)) for name, k in names}
+    )
+
+
+def _recipe(bundle: Bundle) -> dict[str, Any] | None:
+    recipe = bundle.manifest.lineage.get("config")
+    if not isinstance(recipe, dict):
+        return None
+    train = {key: value for key, value in recipe.get("train", {}).items() if key != "seed"}
+    return {**recipe, "train": train}
