@@ -10,10 +10,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from pipelines.cli import bundles, operation
+from pipelines.cli import bundles, launch, operation
 from pipelines.cli.exit_codes import KEPT, exit_code, sigterm_as_ctrl_c
 from pipelines.cli.export import export
-from pipelines.cli.launch import gate
 from pipelines.cli.options import Bundle, Dataset, Overrides, Overwrite, Recipe, example
 from pipelines.cli.report import report
 from pipelines.cli.serve import look, serve
@@ -170,8 +169,8 @@ def index(
 
 app.command(epilog=example("towers report --bundle bundle --dataset dataset --out report --slice country"))(report)
 
-
-app.command(epilog=example("towers gate gate.toml --candidate bundle --report report"))(gate)
+for command, epilog in launch.COMMANDS.items():
+    app.command(epilog=epilog)(command)
 
 
 @app.command(epilog=example("towers recall --bundle bundle --k 100 --out recall.parquet"))

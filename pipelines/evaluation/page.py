@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
 from numpy.typing import NDArray
 
 from pipelines.evaluation import plots
@@ -56,33 +56,42 @@ def markdown(content: Mapping[str, Any]) -> str:
     return _render("report.md.j2", content)
 
 
-def _render(template: str, content: Mapping[str, Any], **more: Any) -> str:
+def templates(*packages: str) -> Environment:
+    """Returns the templates of these packages; those for HTML escape all values and can extend `page.html.j2`."""
     environment = Environment(
-        loader=PackageLoader("pipelines.evaluation"),
+        loader=ChoiceLoader([PackageLoader(package) for package in packages]),
         autoescape=select_autoescape(("html.j2",)),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters["thousands"] = "{:,}".format
+    return environment
+
+
+def _render(template: str, content: Mapping[str, Any], **more: Any) -> str:
     verdict, name = content["verdict"], f"recall@{headline(content['ks'])}"
-    return environment.get_template(template).render(
-        title=f"Recall of {content['bundle']['model_version']}",
-        sentence=sentence(content),
-        tone={"proven better": "better", "worse": "worse"}.get(verdict["conclusion"], ""),
-        verdict=verdict,
-        findings=content["findings"],
-        notes=_notes(content),
-        counts=content["counts"],
-        interval=content["interval"],
-        names=_names(content),
-        rows=_rows(content),
-        headline=name,
-        small=SMALL,
-        slices=_slices(content, name),
-        protocol=content["protocol"],
-        provenance=_provenance(content),
-        **more,
+    return (
+        templates("pipelines.evaluation")
+        .get_template(template)
+        .render(
+            title=f"Recall of {content['bundle']['model_version']}",
+            sentence=sentence(content),
+            tone={"proven better": "better", "worse": "worse"}.get(verdict["conclusion"], ""),
+            verdict=verdict,
+            findings=content["findings"],
+            notes=_notes(content),
+            counts=content["counts"],
+            interval=content["interval"],
+            names=_names(content),
+            rows=_rows(content),
+            headline=name,
+            small=SMALL,
+            slices=_slices(content, name),
+            protocol=content["protocol"],
+            provenance=_provenance(content),
+            **more,
+        )
     )
 
 

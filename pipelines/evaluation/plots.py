@@ -73,6 +73,22 @@ def by_slice(names: Sequence[str], rankers: Mapping[str, Sequence[Interval]], fi
     return out[0]
 
 
+def differences(names: Sequence[str], estimates: Sequence[Interval], figure: str) -> str:
+    """Draws a difference with its interval for each name, beside a line at 0."""
+    with _figure(7, 1 + 0.3 * len(names)) as (axes, out):
+        values = [each["value"] for each in estimates]
+        # Rounding puts the bounds of equal differences beside them, and errors below 0 are refused.
+        errors = [
+            [max(e["value"] - e["low"], 0) for e in estimates],
+            [max(e["high"] - e["value"], 0) for e in estimates],
+        ]
+        axes.axvline(0, color=INK, linestyle="--")
+        axes.errorbar(values, range(len(names)), xerr=errors, fmt="o", color=COLOURS[0], markersize=4, capsize=3)
+        axes.set_yticks(range(len(names)), list(names))
+        axes.set(xlabel=figure, ylim=(len(names) - 0.5, -0.5))
+    return out[0]
+
+
 def popularity_curves(popularity: NDArray[np.int64], counts: Mapping[str, NDArray[np.int64]]) -> str:
     """Draws what share of all places (or targets) the most popular items have, a curve for each title.
 

@@ -83,7 +83,7 @@ def run(
     """
     refuse_existing(out, overwrite=overwrite, marker=REPORT)
     opened, data = Bundle.open(bundle), Dataset.open(dataset)
-    _refuse_strangers(opened, data, dataset)
+    refuse_strangers(opened, data, dataset)
     refuse_changes(data)
     provenance = _provenance(opened, data)
     if similarity_report.is_similarity(opened):
@@ -138,7 +138,12 @@ def _show(content: dict[str, Any], dataset: Path, out: Path) -> None:
     say(f"{out / 'report.html'}: plots, slices and examples; open it in a browser")
 
 
-def _refuse_strangers(bundle: Bundle, data: Dataset, path: Path) -> None:
+def refuse_strangers(bundle: Bundle, data: Dataset, path: Path) -> None:
+    """Refuses a bundle that was trained on another data set than `data`, which lies at `path`.
+
+    Raises:
+        BundleError: it was, or has items that are not in it.
+    """
     trained_on = bundle.manifest.lineage.get("dataset")
     if trained_on is None:
         say(f"warning: {bundle.path} does not name its data set; the test events may be among its training events")

@@ -95,10 +95,15 @@ def slices_of(
     history = np.diff(held.seen_offsets)
     return [
         *trained.slices(held),
-        *_bands("activity", "events before the test", history, by_user=True),
+        *activity_slices(history),
         *_popularity_thirds(popularity, held.target_items),
         *(each for name in columns for each in _column_slices(data, held, name)),
     ]
+
+
+def activity_slices(history: NDArray[np.int64]) -> list[Slice]:
+    """Returns slices of the users by the number of their events before the test, [Q]."""
+    return _bands("activity", "events before the test", history, by_user=True)
 
 
 def _bands(group: str, what: str, values: NDArray[np.float64] | NDArray[np.int64], *, by_user: bool) -> list[Slice]:

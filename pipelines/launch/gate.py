@@ -15,8 +15,8 @@ from pipelines.console import say
 from pipelines.errors import DataError, GateError
 from pipelines.evaluation.report_json import FILES, REPORT
 from pipelines.launch.judge import Report, Reports
-from pipelines.launch.measure import judge_agreement, judge_index, judge_latency
 from pipelines.launch.rules import RuleFile, Rules, read_rules
+from pipelines.launch.searches import judge_agreement, judge_index, judge_latency
 from serving.bundle.arrays import CANDIDATE_TOWER, QUERY_TOWER, QUERY_VECTORS
 from serving.bundle.digest import bundle_digest
 from serving.bundle.manifest import Manifest

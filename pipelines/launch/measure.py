@@ -1,91 +1,130 @@
-"""Measures an opened bundle by real searches: recall of its index, latency, agreement with another bundle."""
+"""Measures bundles on the test events of their data set, all on the same users, targets and masks.
 
-from collections.abc import Iterator, Sequence
-from time import perf_counter
+Takes bundles; returns a `Member` for each, and what only bundles can tell: lists, slices, exposure, vectors.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import polars as pl
+from numpy.typing import NDArray
 
-from pipelines.bundles.blessing import Judgement
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.digests import refuse_changes
+from pipelines.dataset.heldout import HeldOut, heldout, seen
 from pipelines.errors import DataError
-from pipelines.launch.rules import AgreementRule, IndexRule, LatencyRule
-from serving.recall.query import RecallQuery
-from serving.recall.recaller import Recaller
-from serving.recall.self_test import index_recall
+from pipelines.evaluation.report import PROTOCOL, refuse_strangers
+from pipelines.evaluation.similarity_report import is_similarity
+from pipelines.evaluation.slices import COLD, WARM, Slice, Trained, slices_of
+from pipelines.launch.sides import USER, Member, facts_of
+from pipelines.rankers.evaluate import Evaluation, Lists, Ranker, column, evaluate
+from pipelines.rankers.ranker import EXACT, KNOWN, Served
+from serving.bundle.reader import Bundle
+from serving.search.exact import ExactIndex
+from towers.evaluation.metrics import METRICS
 
-SAMPLE, WARM_UP, SEED = 1_000, 50, 0
+
+@dataclass(frozen=True)
+class Measured:
+    """Bundles with their figures; `lists` holds the first items of each, [Q, k], padded with -1.
+
+    Attributes:
+        members: path -> its figures.
+        evaluation: all figures; a path is the name of a ranker, and each slice of targets is a metric.
+        parts: the slices of users and targets.
+        served: path -> its vectors, in the data set's numbers.
+        lists: path -> what it recalls for the test users.
+        data: the data set.
+        held: its test users and their targets.
+    """
+
+    members: Mapping[Path, Member]
+    evaluation: Evaluation
+    parts: Sequence[Slice]
+    served: Mapping[Path, Served]
+    lists: Mapping[Path, Lists]
+    data: Dataset
+    held: HeldOut
+
+    def slice_values(self, path: Path, part: Slice, k: int) -> NDArray[np.float64]:
+        """Each user's recall@k on the targets of a slice, [Q]; NaN without such a target."""
+        return self.evaluation.of(column(str(path), part.name, k)).astype(np.float64)
 
 
-def judge_index(recaller: Recaller, rule: IndexRule) -> Judgement:
-    """Recall@k against exact search of a sample of the stored queries.
+def measure(paths: Sequence[Path], dataset: Path, ks: Sequence[int], columns: Sequence[str], k: int) -> Measured:
+    """Measures bundles by exact search over their vectors.
+
+    Args:
+        paths: the bundles; training of the first defines warm and cold users.
+        dataset: the data set that all were trained on.
+        ks: list lengths, ascending.
+        columns: columns by which to slice, too.
+        k: length of the lists to keep, at most ``max(ks)``.
 
     Raises:
-        BundleError: the index gives what is no answer.
-        DataError: the bundle has no vectors to search with.
+        BundleError: a bundle is damaged or was trained on other data.
+        DataError: the data set is damaged, has no test events, or not such a column; a bundle recalls no items.
     """
-    queries = recaller.bundle.sample_queries(SAMPLE, SEED)
-    if not len(queries):
-        raise DataError(f"{recaller.bundle.path}: all its vectors are zero; its index cannot be measured")
-    k = min(rule.k, recaller.bundle.manifest.items)
-    figure = index_recall(recaller, queries, k)
-    return Judgement(
-        rule=f"recall@{rule.k} of the index against exact search",
-        figure=figure,
-        limit=f"at least {rule.at_least:g}",
-        passed=figure >= rule.at_least,
-        note=f"{len(queries):,} queries",
+    data = Dataset.open(dataset)
+    opened = {path: Bundle.open(path) for path in paths}
+    for path, bundle in opened.items():
+        if is_similarity(bundle):
+            raise DataError(f"{path}: task = 'similarity'; compare takes bundles that recall items for users")
+        refuse_strangers(bundle, data, dataset)
+    refuse_changes(data)
+    held = heldout(data, "test")
+    if not len(held.users):
+        raise DataError(f"{dataset}: no user has a test event to recall; prepare it with data.test_share above 0")
+    served = {path: Served.match(bundle, ExactIndex(bundle.recall_vectors), data) for path, bundle in opened.items()}
+    refit = opened[paths[0]].manifest.training.get("refit")
+    trained = Trained.of(data, KNOWN if refit else KNOWN[:1])
+    popularity = np.bincount(seen(data, KNOWN)[1], minlength=data.manifest.items)
+    parts = slices_of(data, held, trained, popularity, columns)
+    groups = {part.name: part.targets for part in parts if part.targets is not None}
+    kept: dict[Path, list[Lists]] = {path: [] for path in paths}
+    rankers = {str(path): _keep(each.exact(max(ks)), kept[path], k) for path, each in served.items()}
+    evaluation = evaluate(rankers, held, served[paths[0]].unit_vectors, ks, groups)
+    warm = np.where(trained.users[held.users], WARM, COLD)
+    facts = facts_of(
+        {"fingerprint": data.manifest.fingerprint, "split": data.manifest.split.model_dump(mode="json")}, PROTOCOL, ks
+    )
+    about = {
+        USER: data.users["user_id"].gather(held.users),
+        "targets": np.diff(held.target_offsets),
+        "history": np.diff(held.seen_offsets),
+        "slice": warm,
+    }
+    members = {
+        path: Member(path, bundle.manifest.model_version, facts, _rows(about, evaluation, path), _recipe(bundle))
+        for path, bundle in opened.items()
+    }
+    lists = {path: np.concatenate(blocks) for path, blocks in kept.items()}
+    return Measured(members, evaluation, parts, served, lists, data, held)
+
+
+def _keep(rank: Ranker, kept: list[Lists], k: int) -> Ranker:
+    def keeping(held: HeldOut) -> Lists:
+        lists = rank(held)
+        kept.append(lists[:, :k].copy())
+        return lists
+
+    return keeping
+
+
+def _rows(about: Mapping[str, Any], evaluation: Evaluation, path: Path) -> pl.DataFrame:
+    names = product(METRICS, evaluation.ks)
+    return pl.DataFrame(
+        {**about} | {column(EXACT, name, k): evaluation.of(column(str(path), name, k)) for name, k in names}
     )
 
 
-def judge_latency(recaller: Recaller, rule: LatencyRule) -> Iterator[Judgement]:
-    """Milliseconds of whole answers to single queries of known users, or by vectors where no user is known."""
-    queries = _queries(recaller, rule.k)
-    for query in queries[:WARM_UP]:
-        recaller.recall(query)
-    took_ms = []
-    for query in queries:
-        start = perf_counter()
-        recaller.recall(query)
-        took_ms.append(1_000 * (perf_counter() - start))
-    for percent, limit in ((50, rule.p50_ms), (99, rule.p99_ms)):
-        if limit is not None:
-            figure = float(np.percentile(took_ms, percent))
-            yield Judgement(
-                rule=f"latency of {rule.k} items, p{percent} in ms",
-                figure=figure,
-                limit=f"at most {limit:g}",
-                passed=figure <= limit,
-                note=f"{len(queries):,} queries",
-            )
-
-
-def judge_agreement(candidate: Recaller, baseline: Recaller, rule: AgreementRule) -> Judgement:
-    """The mean share of the baseline's first k items that the candidate answers, too, over known users.
-
-    Raises:
-        DataError: the baseline knows no users.
-    """
-    users = _users(baseline)
-    if not users:
-        raise DataError(f"{baseline.bundle.path}: knows no users, so there are no lists to compare")
-    queries = [RecallQuery(user_id=user, k=rule.k) for user in users]
-    both = zip(baseline.recall_many(queries), candidate.recall_many(queries), strict=True)
-    figure = float(np.mean([len({*one.ids} & {*two.ids}) / len(one.ids) for one, two in both if one.ids]))
-    return Judgement(
-        rule=f"share of the baseline's first {rule.k} items",
-        figure=figure,
-        limit=f"at least {rule.at_least:g}",
-        passed=figure >= rule.at_least,
-        note=f"{len(users):,} users",
-    )
-
-
-def _queries(recaller: Recaller, k: int) -> Sequence[RecallQuery]:
-    if users := _users(recaller):
-        return [RecallQuery(user_id=user, k=k) for user in users]
-    return [RecallQuery(vector=vector.tolist(), k=k) for vector in recaller.bundle.item_vectors[:SAMPLE]]
-
-
-def _users(recaller: Recaller) -> list[str]:
-    names = recaller.bundle.query_names
-    rows = np.random.default_rng(SEED).choice(len(names), size=min(SAMPLE, len(names)), replace=False)
-    return [names[row] for row in rows.tolist()]
+def _recipe(bundle: Bundle) -> dict[str, Any] | None:
+    recipe = bundle.manifest.lineage.get("config")
+    if not isinstance(recipe, dict):
+        return None
+    train = {key: value for key, value in recipe.get("train", {}).items() if key != "seed"}
+    return {**recipe, "train": train}

@@ -29,6 +29,7 @@ VERBS = {
     "export": "pipelines.bundles.export",
     "index": "pipelines.bundles.build_index",
     "report": "pipelines.evaluation.report",
+    "compare": "pipelines.launch.compare",
     "gate": "pipelines.launch.gate",
     "recall": "pipelines.bundles.bulk_recall",
     "serve": "pipelines.service.serve",

@@ -1,6 +1,7 @@
 """A data set with columns of users, items and events, and a bundle of random vectors for it."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -52,21 +53,21 @@ def write_dataset(events: list[Event], folder: Path) -> Path:
     return folder / "dataset"
 
 
-def write_bundle_of(dataset: Path) -> Path:
-    """A bundle of random vectors for the data set."""
+def write_bundle_of(dataset: Path, name: str = "bundle", seed: int = 1, recipe: dict[str, Any] | None = None) -> Path:
+    """A bundle of random vectors for the data set, beside it."""
     data = Dataset.open(dataset)
-    generator = np.random.default_rng(1)
+    generator = np.random.default_rng(seed)
     row = FeatureSpec(name="user_id", kind="id", dtype="string", length=None)
 
     def write_towers(directory: Path) -> None:
-        for name in ("query_tower", "candidate_tower"):
-            (directory / name).mkdir()
-            (directory / name / "saved_model.pb").write_bytes(b"no model")
+        for tower in ("query_tower", "candidate_tower"):
+            (directory / tower).mkdir()
+            (directory / tower / "saved_model.pb").write_bytes(b"no model")
 
-    out = dataset.parent / "bundle"
+    out = dataset.parent / name
     write_bundle(
         out,
-        model_version="test-1",
+        model_version=f"test-{seed}",
         metric="dot",
         query_features=[row],
         candidate_features=[row],
@@ -80,7 +81,7 @@ def write_bundle_of(dataset: Path) -> Path:
         seen_items=[],
         write_towers=write_towers,
         libraries={},
-        lineage={"dataset": data.manifest.fingerprint},
+        lineage={"dataset": data.manifest.fingerprint} | ({} if recipe is None else {"config": recipe}),
         training={},
     )
     return out

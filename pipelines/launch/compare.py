@@ -1,0 +1,215 @@
+"""`towers compare`: which of several models to ship, and is the difference real.
+
+Takes bundles with their data set, or reports; writes COMPARISON with `compare.html`, `compare.md` and `compare.json`,
+and prints the conclusion (docs/compare.md). The first is the baseline; each other one is compared with it.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from pipelines.console import say
+from pipelines.errors import DataError
+from pipelines.evaluation.report import KS
+from pipelines.evaluation.report_table import headline
+from pipelines.launch import differences
+from pipelines.launch.compare_page import html, lines, markdown
+from pipelines.launch.conclusion import conclusion, sentence, shipped
+from pipelines.launch.measure import Measured, measure
+from pipelines.launch.sides import (
+    FACTS,
+    USER,
+    Side,
+    is_report,
+    paths_of,
+    read_report,
+    refuse_different,
+    refuse_other_recipes,
+)
+from pipelines.launch.significance import DRAWS, LEVEL
+from pipelines.rankers.bootstrap import RESAMPLES, bootstrap
+from serving.files.staging import refuse_existing, staged
+from towers.evaluation.metrics import METRICS
+
+SCHEMA_VERSION = 1
+METHOD = (
+    f"Paired by user. p-values: randomisation test by sign flips, {DRAWS:,} draws with a fixed seed (all of them where "
+    f"there are fewer), two-sided; Holm's correction over all metrics and sides; level {LEVEL:.0%}. Intervals: "
+    f"95 % percentile bootstrap over users, {RESAMPLES:,} resamples, not adjusted. 'could have shown': 2.8 paired "
+    "standard errors, the true difference that such a test set shows four times out of five at the unadjusted level."
+)
+ONLY_REPORTS = "overlap of lists, items and vectors that change, slices of targets and columns: a report holds none of "
+ONLY_REPORTS += "them; name bundles and --dataset"
+ONE_SEED = "the spread over seeds is not known: name several bundles or reports of one recipe, joined by commas"
+
+
+def run(
+    names: Sequence[str],
+    out: Path,
+    *,
+    dataset: Path | None = None,
+    metric: str | None = None,
+    family: str | None = None,
+    slices: Sequence[str] = (),
+    user_ids: bool = False,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Compares bundles or reports; the first is the baseline.
+
+    Args:
+        names: paths of bundles or reports; several seeds of one recipe joined by commas.
+        out: COMPARISON.
+        dataset: the data set on whose test events bundles are measured.
+        metric: the primary metric; None for recall at 20, or at the second k.
+        family: more metrics, separated by commas; None for NDCG at the same k and recall at greater ones.
+        slices: columns by which to slice bundles, too.
+        user_ids: name the users who change most.
+        overwrite: replace an existing COMPARISON.
+
+    Returns:
+        The content of `compare.json`.
+
+    Raises:
+        BundleError, DataError: an input is damaged, or they are not about the same test in the same way.
+        OutputExistsError: COMPARISON exists.
+    """
+    refuse_existing(out, overwrite=overwrite, marker="compare.json")
+    paths = paths_of(names)
+    every = [path for each in paths.values() for path in each]
+    reports = {path: read_report(path) for path in every if is_report(path)}
+    bundles = [path for path in every if path not in reports]
+    _refuse_options(bundles, list(reports), dataset, slices)
+    asked = [each.strip() for each in (family or "").split(",") if each.strip()]
+    extra = {_parsed(each)[1] for each in [*([metric] if metric else []), *asked]}
+    ks = next(iter(reports.values())).facts["ks"] if reports else sorted({*KS, *extra})
+    primary = metric or f"recall@{headline(ks)}"
+    k = _parsed(primary)[1]
+    others = [f"ndcg@{k}", *(f"recall@{each}" for each in ks if each > k)] if family is None else asked
+    metrics = list(dict.fromkeys([primary, *others]))
+    _refuse_unmeasured(metrics, ks)
+    measured = measure(bundles, dataset, ks, slices, k) if bundles and dataset else None
+    members = reports | ({} if measured is None else dict(measured.members))
+    sides = [Side(name, tuple(members[path] for path in each)) for name, each in paths.items()]
+    refuse_different([member for side in sides for member in side.members])
+    for side in sides:
+        refuse_other_recipes(side)
+    if user_ids and USER not in sides[0].members[0].rows.columns:
+        raise DataError(f"--user-ids: {sides[0].members[0].path} names no user; make the report with --user-ids, too")
+    if len(sides[0].members[0].rows) < 2:
+        raise DataError(f"{every[0]}: fewer than two test users; a comparison needs more of them")
+    content = _content(sides, metrics, None if reports else measured, named=user_ids)
+    with staged(out, overwrite=overwrite, marker="compare.json") as directory:
+        directory.mkdir()
+        text = json.dumps(content, indent=2, allow_nan=False)
+        (directory / "compare.json").write_text(text + "\n", encoding="utf-8")
+        (directory / "compare.html").write_text(html(content), encoding="utf-8")
+        (directory / "compare.md").write_text(markdown(content), encoding="utf-8")
+    console = Console(highlight=False, markup=False)
+    console.print(content["sentence"], soft_wrap=True)
+    console.print("\n".join(lines(content)), soft_wrap=True)
+    say(f"{out / 'compare.html'}: slices, users, items and lists; open it in a browser")
+    return content
+
+
+def _refuse_options(
+    bundles: Sequence[Path], reports: Sequence[Path], dataset: Path | None, slices: Sequence[str]
+) -> None:
+    if bundles and dataset is None:
+        raise DataError(f"--dataset: {bundles[0]} is a bundle; name the data set on whose test events to measure it")
+    if dataset is not None and not bundles:
+        raise DataError(f"--dataset {dataset}: measures bundles, and {reports[0]} is a report; leave it out")
+    if slices and reports:
+        raise DataError(
+            f"--slice {slices[0]}: {reports[0]} is a report, which has no columns; name bundles and --dataset"
+        )
+
+
+def _parsed(metric: str) -> tuple[str, int]:
+    name, _, k = metric.partition("@")
+    if name not in METRICS or not (k.isascii() and k.isdecimal() and int(k)):
+        raise DataError(f"metric {metric!r}: expected NAME@K, for example recall@20; names are {', '.join(METRICS)}")
+    return name, int(k)
+
+
+def _refuse_unmeasured(metrics: Sequence[str], ks: Sequence[int]) -> None:
+    for metric in metrics:
+        if _parsed(metric)[1] not in ks:
+            raise DataError(
+                f"metric {metric!r}: the reports have no such list length; allowed are {', '.join(map(str, ks))}"
+            )
+
+
+def _content(
+    sides: Sequence[Side], metrics: Sequence[str], measured: Measured | None, *, named: bool
+) -> dict[str, Any]:
+    baseline, *others = sides
+    primary, rows = metrics[0], baseline.members[0].rows
+    tests = differences.metric_tests(sides, metrics, LEVEL)
+    parts = differences.report_slices(baseline) if measured is None else measured.parts
+    fingerprint, split, protocol, ks = (baseline.members[0].facts[fact] for fact in FACTS)
+    comparisons = {}
+    for other in others:
+        seeds, name = differences.seeds_of(baseline, other, primary), other.name
+        comparisons[name] = {
+            "conclusion": conclusion(tests[name][primary], seeds),
+            "metrics": tests[name],
+            "seeds": seeds,
+            "slices": differences.slice_differences(baseline, other, parts, primary, measured),
+            "users": differences.user_changes(baseline, other, primary, named=named),
+            "items": None,
+            "lists": None,
+            "vectors": None,
+        }
+        if measured is not None:
+            k = int(primary.partition("@")[2])
+            comparisons[name]["items"] = differences.item_changes(baseline, other, k, measured)
+            pair = baseline.members[0].path, other.members[0].path
+            comparisons[name] |= differences.likeness(*pair, measured)
+    content: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "baseline": baseline.name,
+        "primary": primary,
+        "family": list(metrics[1:]),
+        "tests": len(metrics) * len(others),
+        "method": METHOD,
+        "dataset": {"fingerprint": fingerprint, "split": split},
+        "protocol": protocol,
+        "ks": ks,
+        "counts": {"users": len(rows), "targets": int(rows["targets"].sum())},
+        "sides": {side.name: _side(side, metrics) for side in sides},
+        "comparisons": comparisons,
+        "seeds_of_one_recipe": None if measured is None else differences.yardstick(sides, measured),
+        "notes": list(_notes(sides, measured)),
+    }
+    content["ship"] = shipped(content)
+    content["sentence"] = sentence(content)
+    return content
+
+
+def _side(side: Side, metrics: Sequence[str]) -> dict[str, Any]:
+    drawn = bootstrap(np.stack([side.values(metric) for metric in metrics], axis=1), metrics)
+    return {
+        "members": [{"path": str(each.path), "model_version": each.version} for each in side.members],
+        "metrics": {metric: drawn.estimate(metric) for metric in metrics},
+        "seeds": {metric: side.seeds(metric).tolist() for metric in metrics},
+    }
+
+
+def _notes(sides: Sequence[Side], measured: Measured | None) -> Iterator[str]:
+    if measured is None:
+        yield ONLY_REPORTS
+    if all(len(side.members) == 1 for side in sides):
+        yield ONE_SEED
+    baseline = sides[0].members[0]
+    for side in sides[1:]:
+        other = side.members[0]
+        if other.version == baseline.version:
+            yield f"{other.path} holds the model of {baseline.path}, {baseline.version}"
+        elif baseline.recipe is not None and baseline.recipe == other.recipe:
+            yield f"{other.path} has the recipe of {baseline.path}: they are two trainings of one recipe"

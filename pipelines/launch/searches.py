@@ -1,0 +1,91 @@
+"""Measures an opened bundle by real searches: recall of its index, latency, agreement with another bundle."""
+
+from collections.abc import Iterator, Sequence
+from time import perf_counter
+
+import numpy as np
+
+from pipelines.bundles.blessing import Judgement
+from pipelines.errors import DataError
+from pipelines.launch.rules import AgreementRule, IndexRule, LatencyRule
+from serving.recall.query import RecallQuery
+from serving.recall.recaller import Recaller
+from serving.recall.self_test import index_recall
+
+SAMPLE, WARM_UP, SEED = 1_000, 50, 0
+
+
+def judge_index(recaller: Recaller, rule: IndexRule) -> Judgement:
+    """Recall@k against exact search of a sample of the stored queries.
+
+    Raises:
+        BundleError: the index gives what is no answer.
+        DataError: the bundle has no vectors to search with.
+    """
+    queries = recaller.bundle.sample_queries(SAMPLE, SEED)
+    if not len(queries):
+        raise DataError(f"{recaller.bundle.path}: all its vectors are zero; its index cannot be measured")
+    k = min(rule.k, recaller.bundle.manifest.items)
+    figure = index_recall(recaller, queries, k)
+    return Judgement(
+        rule=f"recall@{rule.k} of the index against exact search",
+        figure=figure,
+        limit=f"at least {rule.at_least:g}",
+        passed=figure >= rule.at_least,
+        note=f"{len(queries):,} queries",
+    )
+
+
+def judge_latency(recaller: Recaller, rule: LatencyRule) -> Iterator[Judgement]:
+    """Milliseconds of whole answers to single queries of known users, or by vectors where no user is known."""
+    queries = _queries(recaller, rule.k)
+    for query in queries[:WARM_UP]:
+        recaller.recall(query)
+    took_ms = []
+    for query in queries:
+        start = perf_counter()
+        recaller.recall(query)
+        took_ms.append(1_000 * (perf_counter() - start))
+    for percent, limit in ((50, rule.p50_ms), (99, rule.p99_ms)):
+        if limit is not None:
+            figure = float(np.percentile(took_ms, percent))
+            yield Judgement(
+                rule=f"latency of {rule.k} items, p{percent} in ms",
+                figure=figure,
+                limit=f"at most {limit:g}",
+                passed=figure <= limit,
+                note=f"{len(queries):,} queries",
+            )
+
+
+def judge_agreement(candidate: Recaller, baseline: Recaller, rule: AgreementRule) -> Judgement:
+    """The mean share of the baseline's first k items that the candidate answers, too, over known users.
+
+    Raises:
+        DataError: the baseline knows no users.
+    """
+    users = _users(baseline)
+    if not users:
+        raise DataError(f"{baseline.bundle.path}: knows no users, so there are no lists to compare")
+    queries = [RecallQuery(user_id=user, k=rule.k) for user in users]
+    both = zip(baseline.recall_many(queries), candidate.recall_many(queries), strict=True)
+    figure = float(np.mean([len({*one.ids} & {*two.ids}) / len(one.ids) for one, two in both if one.ids]))
+    return Judgement(
+        rule=f"share of the baseline's first {rule.k} items",
+        figure=figure,
+        limit=f"at least {rule.at_least:g}",
+        passed=figure >= rule.at_least,
+        note=f"{len(users):,} users",
+    )
+
+
+def _queries(recaller: Recaller, k: int) -> Sequence[RecallQuery]:
+    if users := _users(recaller):
+        return [RecallQuery(user_id=user, k=k) for user in users]
+    return [RecallQuery(vector=vector.tolist(), k=k) for vector in recaller.bundle.item_vectors[:SAMPLE]]
+
+
+def _users(recaller: Recaller) -> list[str]:
+    names = recaller.bundle.query_names
+    rows = np.random.default_rng(SEED).choice(len(names), size=min(SAMPLE, len(names)), replace=False)
+    return [names[row] for row in rows.tolist()]

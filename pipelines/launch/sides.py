@@ -1,0 +1,172 @@
+"""Reads what `towers compare` compares: reports as they are written, bundles once they are measured.
+
+A side is one report or bundle, or several of one recipe with different seeds: `old-0,old-1,old-2`. All members of all
+sides are about the same users in the same order; `refuse_different` holds that.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from pipelines.errors import DataError
+from pipelines.evaluation.similarity_report import PROTOCOL as SIMILARITY
+from pipelines.rankers.evaluate import column
+from pipelines.rankers.ranker import EXACT
+from serving.bundle.manifest import MANIFEST
+from towers.evaluation.metrics import METRICS
+
+REPORT, PER_USER, USER = "report.json", "per_user.parquet", "user_id"
+FACTS = ("data set", "split", "protocol", "ks")
+SAME_USERS = ("targets", "history")  # columns that no model changes
+
+
+@dataclass(frozen=True)
+class Member:
+    """One bundle or report.
+
+    Attributes:
+        path: where it lies.
+        version: its model version.
+        facts: by name, what must be equal in all that is compared.
+        rows: [Q] one row per test user, with the columns of `per_user.parquet`.
+        recipe: the settings of its training without the seed; None where it is not known.
+    """
+
+    path: Path
+    version: str
+    facts: Mapping[str, Any]
+    rows: pl.DataFrame
+    recipe: Mapping[str, Any] | None = None
+
+    def values(self, metric: str) -> NDArray[np.float64]:
+        """The figures of one metric, such as ``"recall@20"``, by exact search, [Q]."""
+        name, _, k = metric.partition("@")
+        return self.rows[column(EXACT, name, int(k))].to_numpy().astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Side:
+    """What is compared: the mean of its members, which differ by their seed alone.
+
+    Attributes:
+        name: as the command names it.
+        members: at least one.
+    """
+
+    name: str
+    members: tuple[Member, ...]
+
+    def seeds(self, metric: str) -> NDArray[np.float64]:
+        """The mean over users of each member, [S]."""
+        return np.array([member.values(metric).mean() for member in self.members])
+
+    def values(self, metric: str) -> NDArray[np.float64]:
+        """Each user's mean over the members, [Q]."""
+        figures: NDArray[np.float64] = np.mean([member.values(metric) for member in self.members], axis=0)
+        return figures
+
+
+def paths_of(names: Sequence[str]) -> dict[str, tuple[Path, ...]]:
+    """Splits what the command names into paths: name -> one path, or several of one recipe.
+
+    Raises:
+        DataError: fewer than two, one is named twice, or one is neither a bundle nor a report.
+    """
+    found = {name: tuple(map(Path, [name] if Path(name).exists() else name.split(","))) for name in names}
+    paths = [path for each in found.values() for path in each]
+    if len(found) < 2:
+        raise DataError(f"compare: {', '.join(names) or 'nothing'}; give at least two different bundles or reports")
+    twice = sorted({str(path) for path in paths if paths.count(path) > 1})
+    if twice or len(names) > len(found):
+        raise DataError(f"compare: {(twice or names)[0]} is named twice; name each bundle or report once")
+    for path in paths:
+        if not any((path / file).is_file() for file in (REPORT, MANIFEST)):
+            raise DataError(f"{path}: neither a report (no {REPORT}) nor a bundle (no {MANIFEST})")
+    return found
+
+
+def is_report(path: Path) -> bool:
+    """Whether a path holds a report; else it is a bundle."""
+    return (path / REPORT).is_file()
+
+
+def read_report(path: Path) -> Member:
+    """Reads a report.
+
+    Raises:
+        DataError: a file is missing or damaged, or it is a report of neighbours.
+    """
+    try:
+        content = json.loads((path / REPORT).read_bytes())
+        if content.get("task") == "similarity" or content["protocol"] == SIMILARITY:
+            raise DataError(f"{path}: a report of item neighbours (task = 'similarity'); allowed are reports of recall")
+        rows = pl.read_parquet(path / PER_USER, glob=False)
+        missing = {*SAME_USERS, "slice", *(column(EXACT, name, k) for name in METRICS for k in content["ks"])}
+        if absent := sorted(missing - {*rows.columns}):
+            raise DataError(f"{path / PER_USER}: no column {absent[0]}; make the report again with this release")
+        facts = facts_of(content["dataset"], content["protocol"], content["ks"])
+        return Member(path, content["bundle"]["model_version"], facts, rows)
+    except FileNotFoundError as error:
+        raise DataError(f"{error.filename or path / PER_USER}: missing; make the report again") from None
+    except (ValueError, KeyError, TypeError, AttributeError, pl.exceptions.PolarsError) as error:
+        raise DataError(f"{path}: damaged ({type(error).__name__}: {error}); make the report again") from None
+
+
+def facts_of(dataset: Mapping[str, Any], protocol: object, ks: Sequence[int]) -> dict[str, Any]:
+    """Returns what must be equal in all that is compared.
+
+    Args:
+        dataset: of `report.json`.
+        protocol: how it was measured.
+        ks: the list lengths.
+    """
+    return dict(zip(FACTS, (dataset["fingerprint"], dataset["split"], protocol, list(ks)), strict=True))
+
+
+def refuse_different(members: Sequence[Member]) -> None:
+    """Refuses figures that are not of the same users, measured alike.
+
+    Raises:
+        DataError: names two members and what differs.
+    """
+    for one, other in pairwise(members):
+        for fact in FACTS:
+            if one.facts[fact] != other.facts[fact]:
+                raise DataError(
+                    f"{one.path} and {other.path} differ in {fact}: {one.facts[fact]} and {other.facts[fact]}; "
+                    "measure both on one data set in the same way"
+                )
+        for name in (*SAME_USERS, *({USER} & {*one.rows.columns} & {*other.rows.columns})):
+            if not one.rows[name].equals(other.rows[name]):
+                raise DataError(f"{one.path} and {other.path} are not about the same users: {name} differs")
+
+
+def refuse_other_recipes(side: Side) -> None:
+    """Refuses members of one side that differ by more than their seed, as far as their recipes are known.
+
+    Raises:
+        DataError: names two members and a setting that differs.
+    """
+    known = [(member.path, dict(_settings(member.recipe))) for member in side.members if member.recipe is not None]
+    for (path, settings), (other_path, other) in pairwise(known):
+        for key in sorted({*settings, *other}):
+            if settings.get(key) != other.get(key):
+                raise DataError(
+                    f"{path} and {other_path} are named as seeds of one recipe, but differ in {key}: "
+                    f"{settings.get(key)} and {other.get(key)}; separate them by a space"
+                )
+
+
+def _settings(recipe: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    return [
+        pair
+        for key, value in recipe.items()
+        for pair in (_settings(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(prefix + key, value)])
+    ]

@@ -1,0 +1,409 @@
+"""Comparisons of bundles against slow loops over their vectors, of reports, what is refused, and the pages."""
+
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.errors import DataError
+from pipelines.evaluation import report
+from pipelines.launch import compare
+from serving.bundle.reader import Bundle
+from serving.errors import BundleError
+from serving.files.staging import OutputExistsError
+from tests.support.worlds import columns
+
+METRICS = ("recall", "ndcg", "precision", "map", "hit_rate", "mrr")
+HOSTILE = "<script>alert(1)</script>|&\"'"
+USER_IDS = re.compile(r"\bu\d+\b")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set and three bundles, of which `a` and `b` have one recipe, beside it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "COUNTRIES", [HOSTILE, "FR", None])
+        dataset = columns.write_dataset(columns.make_events(), tmp_path_factory.mktemp("compare"))
+    for seed, name in enumerate("abc"):
+        recipe = {"train": {"seed": seed, "epochs": 9 if name == "c" else 3}}
+        columns.write_bundle_of(dataset, name, seed, recipe)
+    return dataset.parent
+
+
+def lists_of(folder: Path, name: str, k: int) -> dict[str, list[str]]:
+    """What a bundle recalls for each test user, one dot product at a time."""
+    data, bundle = Dataset.open(folder / "dataset"), Bundle.open(folder / name)
+    users, items = (table.to_series(0).to_list() for table in (data.users, data.items))
+    taken: dict[str, set[str]] = {user: set() for user in users}
+    for split in ("train", "valid"):
+        events = data.events(split)
+        for user, item in zip(events.user, events.item, strict=True):
+            taken[users[user]].add(items[item])
+    found = {}
+    for user in {users[number] for number in data.events("test").user}:
+        vector = bundle.query_vectors[bundle.query_rows[user]]
+        scores = {item: float(vector @ bundle.item_vectors[bundle.item_rows[item]]) for item in items}
+        found[user] = [item for item in sorted(items, key=lambda item: -scores[item]) if item not in taken[user]][:k]
+    return found
+
+
+def targets_of(folder: Path) -> dict[str, list[str]]:
+    data = Dataset.open(folder / "dataset")
+    users, items = (table.to_series(0).to_list() for table in (data.users, data.items))
+    events, found = data.events("test"), {}
+    for user, item in zip(events.user, events.item, strict=True):
+        found.setdefault(users[user], []).append(items[item])
+    return found
+
+
+@pytest.fixture(scope="module")
+def content(folder: Path) -> dict[str, Any]:
+    names = [str(folder / name) for name in "abc"]
+    return compare.run(
+        names,
+        folder / "comparison",
+        dataset=folder / "dataset",
+        metric="recall@5",
+        family="recall@3",
+        slices=["country", "genres"],
+        user_ids=True,
+    )
+
+
+def recall(folder: Path, name: str, k: int) -> dict[str, float]:
+    lists, targets = lists_of(folder, name, k), targets_of(folder)
+    return {user: len({*lists[user]} & {*targets[user]}) / len(targets[user]) for user in lists}
+
+
+@pytest.mark.parametrize("k", [3, 5])
+def test_the_differences_are_those_of_slow_loops(folder: Path, content: dict[str, Any], k: int) -> None:
+    one, two = recall(folder, "a", k), recall(folder, "c", k)
+    test = content["comparisons"][str(folder / "c")]["metrics"][f"recall@{k}"]
+    gains = np.array([two[user] - one[user] for user in one])
+    assert test["value"] == pytest.approx(gains.mean())
+    assert (test["wins"], test["losses"], test["ties"]) == tuple((np.sign(gains) == sign).sum() for sign in (1, -1, 0))
+    assert test["low"] <= test["value"] <= test["high"]
+    assert test["detectable"] == pytest.approx(2.8 * gains.std(ddof=1) / np.sqrt(len(gains)), rel=1e-4)
+
+
+def test_slices_of_users_and_of_targets_are_those_of_slow_loops(folder: Path, content: dict[str, Any]) -> None:
+    slices = content["comparisons"][str(folder / "b")]["slices"]
+    one, two = recall(folder, "a", 5), recall(folder, "b", 5)
+    french = {user for user in one if int(user[1:]) % 3 == 1}
+    part = slices["country: FR"]
+    assert part["users"] == len(french)
+    assert part["value"] == pytest.approx(np.mean([two[user] - one[user] for user in french]))
+    assert part["wins"] == sum(two[user] > one[user] for user in french)
+    targets, lists = targets_of(folder), [lists_of(folder, name, 5) for name in "ab"]
+    drama = {user: [item for item in each if int(item[1:]) % 2 and item != "i7"] for user, each in targets.items()}
+    some = {user: each for user, each in drama.items() if each}
+    found = [np.mean([len({*each[user]} & {*theirs}) / len(theirs) for user, theirs in some.items()]) for each in lists]
+    part = slices["genres: drama"]
+    assert part["users"] == len(some)
+    np.testing.assert_allclose([part["baseline"], part["other"]], found, rtol=1e-6)
+
+
+def test_lists_items_and_users_are_those_of_slow_loops(folder: Path, content: dict[str, Any]) -> None:
+    comparison = content["comparisons"][str(folder / "c")]
+    one, two = lists_of(folder, "a", 5), lists_of(folder, "c", 5)
+    common = [len({*one[user]} & {*two[user]}) / 5 for user in one]
+    assert comparison["lists"]["overlap"] == pytest.approx(np.mean(common))
+    assert comparison["lists"]["equal"] == sum(one[user] == two[user] for user in one)
+    shares = {
+        f"i{item}": [np.mean([f"i{item}" in each[user] for user in one]) for each in (one, two)]
+        for item in range(columns.ITEMS)
+    }
+    gain = comparison["items"]["gain"]
+    assert gain[0]["other"] - gain[0]["baseline"] == pytest.approx(max(b - a for a, b in shares.values()))
+    for change in [*gain, *comparison["items"]["lose"]]:
+        assert [change["baseline"], change["other"]] == pytest.approx(shares[change["item"]])
+    before, after = recall(folder, "a", 5), recall(folder, "c", 5)
+    gains = sorted((after[user] - before[user] for user in before), reverse=True)
+    told = comparison["users"]["gain"]
+    assert [each["other"] - each["baseline"] for each in told] == [gain for gain in gains if gain > 0][:10]
+    assert all(before[each["user_id"]] == each["baseline"] for each in told)
+
+
+def test_holms_correction_covers_all_metrics_of_all_sides(content: dict[str, Any]) -> None:
+    tests = [test for each in content["comparisons"].values() for test in each["metrics"].values()]
+    assert len(tests) == content["tests"] == 4
+    smallest = min(tests, key=lambda test: test["p"])
+    assert smallest["p_holm"] == min(1, 4 * smallest["p"])
+    assert [test["shown"] for test in tests] == [test["p_holm"] <= 0.05 for test in tests]
+
+
+def test_two_trainings_of_one_recipe_are_said_to_be_that(folder: Path, content: dict[str, Any]) -> None:
+    notes = " ".join(content["notes"])
+    assert f"{folder / 'b'} has the recipe of {folder / 'a'}" in notes
+    assert f"{folder / 'c'} has the recipe" not in notes
+    assert "the spread over seeds is not known" in notes
+
+
+def test_reports_give_the_figures_of_their_bundles(folder: Path, content: dict[str, Any]) -> None:
+    for name in "ac":
+        report.run(folder / name, folder / "dataset", folder / f"report-{name}", ks=[3, 5])
+    names = [str(folder / f"report-{name}") for name in "ac"]
+    told = compare.run(names, folder / "of-reports", metric="recall@5", family="recall@3")
+    bundles = content["comparisons"][str(folder / "c")]
+    (reports,) = told["comparisons"].values()
+    for metric, test in reports["metrics"].items():
+        # Holm's correction is over two tests here, over four there.
+        assert {**test, "p_holm": 0, "shown": 0} == {**bundles["metrics"][metric], "p_holm": 0, "shown": 0}
+    for part, figures in reports["slices"].items():
+        assert figures == bundles["slices"][part]
+    assert "warm" in reports["slices"] and any(part.startswith("activity") for part in reports["slices"])
+    assert reports["lists"] is reports["items"] is reports["vectors"] is None
+    assert any("a report holds none of them" in note for note in told["notes"])
+    both = compare.run([names[0], str(folder / "c")], folder / "both", dataset=folder / "dataset", metric="recall@5")
+    (mixed,) = both["comparisons"].values()
+    assert mixed["metrics"]["recall@5"]["p"] == reports["metrics"]["recall@5"]["p"]
+
+
+def test_seeds_joined_by_commas_are_one_side(folder: Path, tmp_path: Path) -> None:
+    side = f"{folder / 'a'},{folder / 'b'}"
+    told = compare.run([side, str(folder / "c")], tmp_path / "out", dataset=folder / "dataset", metric="recall@5")
+    means = [np.mean([*recall(folder, name, 5).values()]) for name in "abc"]
+    np.testing.assert_allclose(told["sides"][side]["seeds"]["recall@5"], means[:2], rtol=1e-6)
+    comparison = told["comparisons"][str(folder / "c")]
+    assert comparison["metrics"]["recall@5"]["value"] == pytest.approx(means[2] - np.mean(means[:2]))
+    assert comparison["seeds"]["standard_deviation"] == pytest.approx(np.std(means[:2], ddof=1))
+    assert told["seeds_of_one_recipe"]["lists"]["overlap"] < 1
+    assert not any("spread over seeds" in note for note in told["notes"])
+    assert "Two seeds of one recipe, for comparison" in (tmp_path / "out" / "compare.html").read_text(encoding="utf-8")
+
+
+def test_members_of_a_side_that_differ_by_more_than_the_seed_are_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"named as seeds of one recipe, but differ in train\.epochs: 3 and 9"):
+        names = [f"{folder / 'a'},{folder / 'c'}", str(folder / "b")]
+        compare.run(names, tmp_path / "out", dataset=folder / "dataset")
+
+
+class Page(HTMLParser):
+    """The tags, the addresses they name, and the ids that they and others point to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.given: list[tuple[str, str]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.given += [(name, value or "") for name, value in attrs]
+
+    def of(self, *names: str) -> set[str]:
+        return {value for name, value in self.given if name in names}
+
+
+def test_the_page_needs_nothing_else_and_escapes_names(folder: Path, content: dict[str, Any]) -> None:
+    text = (folder / "comparison" / "compare.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert all(address.startswith("#") for address in page.of("src", "href", "xlink:href", "action"))
+    assert not {"script", "link", "img", "iframe", "object"} & {*page.tags}
+    assert not re.search(r"url\((?!#)|@import", text)
+    assert page.tags.count("h1") == page.tags.count("main") == 1
+    assert page.tags.count("svg") == len(content["comparisons"]) == 2
+    assert page.of("aria-labelledby") <= page.of("id")
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;|&amp;" in text
+
+
+def test_every_row_of_the_markdown_has_the_columns_of_its_head(folder: Path, content: dict[str, Any]) -> None:
+    lines = (folder / "comparison" / "compare.md").read_text(encoding="utf-8").splitlines()
+    assert content["sentence"] in lines
+    tables = "\n".join(line if line.startswith("|") else "" for line in lines).split("\n\n")
+    sizes = [{len(re.findall(r"(?<!\\)\|", row)) for row in table.split("\n") if row} for table in tables]
+    assert [size for size in sizes if size] == [{12}, {8}, {12}, {8}]
+
+
+def test_users_are_named_only_where_asked(folder: Path, content: dict[str, Any], tmp_path: Path) -> None:
+    named = [path for path in (folder / "comparison").iterdir() if USER_IDS.search(path.read_text(encoding="utf-8"))]
+    assert {path.name for path in named} == {"compare.html", "compare.json"}
+    compare.run([str(folder / "a"), str(folder / "c")], tmp_path / "out", dataset=folder / "dataset")
+    text = "".join(path.read_text(encoding="utf-8") for path in (tmp_path / "out").iterdir())
+    assert not USER_IDS.search(text.replace(str(folder), ""))
+
+
+def write_report(path: Path, recalls: np.ndarray, **changes: Any) -> Path:
+    """A report of a model that has these recalls at 20, written by hand."""
+    given = {
+        "bundle": {"model_version": path.name},
+        "dataset": {"fingerprint": "f" * 64, "split": {"kind": "last"}},
+        "protocol": "as ever",
+        "ks": [10, 20],
+    }
+    path.mkdir()
+    (path / "report.json").write_text(json.dumps(given | changes))
+    rows = {"targets": np.full(len(recalls), 2), "history": np.arange(len(recalls)), "slice": ["warm"] * len(recalls)}
+    values = {f"exact_{metric}@{k}": np.asarray(recalls, np.float32) for metric in METRICS for k in (10, 20)}
+    pl.DataFrame(rows | values).write_parquet(path / "per_user.parquet")
+    return path
+
+
+def decided(folder: Path, gains: dict[str, np.ndarray], sides: list[str]) -> dict[str, Any]:
+    base = np.random.default_rng(0).uniform(0.2, 0.6, 200)
+    for name, gain in gains.items():
+        write_report(folder / name, base + gain)
+    names = [",".join(str(folder / name) for name in side.split(",")) for side in sides]
+    return compare.run(names, folder / "out")
+
+
+NOISE = np.random.default_rng(1).normal(0, 0.02, (4, 200))
+
+
+def test_the_better_one_is_shipped(tmp_path: Path) -> None:
+    told = decided(tmp_path, {"a": NOISE[0], "b": NOISE[1] + 0.02, "c": NOISE[2] + 0.04}, ["a", "b", "c"])
+    assert told["ship"] == str(tmp_path / "c")
+    assert told["sentence"].startswith(
+        f"Ship {tmp_path / 'c'}: {tmp_path / 'c'} is above {tmp_path / 'a'} in recall@20 by"
+    )
+    assert told["sentence"].count("the difference is real (p = 0.0004, Holm over 4 tests)") == 2
+
+
+def test_a_worse_one_is_not_shipped_and_its_loss_is_told(tmp_path: Path) -> None:
+    told = decided(tmp_path, {"a": NOISE[0], "b": NOISE[1] - 0.02}, ["a", "b"])
+    assert told["ship"] == str(tmp_path / "a")
+    test = told["comparisons"][str(tmp_path / "b")]["metrics"]["recall@20"]
+    figures = f"by {-test['value']:.4f} ({-test['high']:.4f} to {-test['low']:.4f})"
+    assert (
+        f"{tmp_path / 'b'} is below {tmp_path / 'a'} in recall@20 {figures}; the difference is real" in told["sentence"]
+    )
+
+
+def test_no_difference_says_what_could_have_been_shown(tmp_path: Path) -> None:
+    told = decided(tmp_path, {"a": NOISE[0], "b": NOISE[1]}, ["a", "b"])
+    could = 2.8 * (NOISE[1] - NOISE[0]).std(ddof=1) / np.sqrt(200)
+    assert told["sentence"].startswith(f"Keep {tmp_path / 'a'}: no difference shown between")
+    assert told["sentence"].endswith(f"these 200 test users could have shown {could:.4f}.")
+
+
+def test_models_that_are_alike_for_every_user_are_said_to_be(tmp_path: Path) -> None:
+    told = decided(tmp_path, {"a": NOISE[0], "b": NOISE[0]}, ["a", "b"])
+    assert told["sentence"].endswith("p = 1, Holm over 2 tests); it is the same for every user.")
+
+
+def test_a_difference_that_seeds_have_too_is_no_reason_to_ship(tmp_path: Path) -> None:
+    gains = {"a0": NOISE[0], "a1": NOISE[1] + 0.03, "b0": NOISE[2] + 0.02, "b1": NOISE[3] + 0.035}
+    told = decided(tmp_path, gains, ["a0,a1", "b0,b1"])
+    (comparison,) = told["comparisons"].values()
+    assert comparison["metrics"]["recall@20"]["shown"]
+    assert comparison["conclusion"] == "within the spread of seeds"
+    assert told["ship"] == told["baseline"]
+    assert "but two seeds of one recipe differ, too" in told["sentence"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"dataset": {"fingerprint": "0" * 64, "split": {"kind": "last"}}},
+            "a and .*b differ in data set: fff.* and 000",
+        ),
+        ({"dataset": {"fingerprint": "f" * 64, "split": {"kind": "time"}}}, "a and .*b differ in split: .*last.*time"),
+        ({"protocol": "another"}, "a and .*b differ in protocol: as ever and another"),
+        ({"ks": [10]}, r"a and .*b differ in ks: \[10, 20\] and \[10\]"),
+        ({"task": "similarity"}, "b: a report of item neighbours"),
+        ({"ks": None}, "b: damaged"),
+    ],
+)
+def test_reports_that_differ_in_more_than_the_model_are_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    one, other = write_report(tmp_path / "a", NOISE[0]), write_report(tmp_path / "b", NOISE[1], **changes)
+    with pytest.raises(DataError, match=message):
+        compare.run([str(one), str(other)], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def drop_rows(folder: Path) -> None:
+    (folder / "per_user.parquet").unlink()
+
+
+def drop_column(folder: Path) -> None:
+    path = folder / "per_user.parquet"
+    pl.read_parquet(path).drop("exact_map@20").write_parquet(path)
+
+
+def reorder(folder: Path) -> None:
+    path = folder / "per_user.parquet"
+    pl.read_parquet(path).reverse().write_parquet(path)
+
+
+def truncate(folder: Path) -> None:
+    path = folder / "per_user.parquet"
+    path.write_bytes(path.read_bytes()[:50])
+
+
+def cut_json(folder: Path) -> None:
+    (folder / "report.json").write_text("{")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (drop_rows, r"per_user\.parquet: missing"),
+        (drop_column, r"per_user\.parquet: no column exact_map@20"),
+        (reorder, "are not about the same users: history differs"),
+        (truncate, "b: damaged"),
+        (cut_json, "b: damaged"),
+    ],
+)
+def test_damaged_reports_are_refused(tmp_path: Path, damage: Callable[[Path], None], message: str) -> None:
+    one, other = (write_report(tmp_path / name, NOISE[0]) for name in "ab")
+    damage(other)
+    with pytest.raises(DataError, match=message):
+        compare.run([str(one), str(other)], tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "message"),
+    [
+        (["a"], {}, "give at least two"),
+        (["a", "a"], {}, "give at least two"),
+        (["a", "b", "a"], {}, "a is named twice"),
+        (["a,b", "b"], {}, "b is named twice"),
+        (["a", "none"], {}, "none: neither a report"),
+        (["a", "b"], {"metric": "recal@20"}, "metric 'recal@20': expected NAME@K"),
+        (["a", "b"], {"family": "ndcg"}, "metric 'ndcg': expected NAME@K"),
+        (["a", "b"], {"family": "ndcg@0"}, "metric 'ndcg@0': expected NAME@K"),
+        (
+            ["a", "b"],
+            {"metric": "recall@7"},
+            "metric 'recall@7': the reports have no such list length; allowed are 10, 20",
+        ),
+        (["a", "b"], {"slices": ["country"]}, "--slice country: a is a report"),
+        (["a", "b"], {"user_ids": True}, "--user-ids: a names no user"),
+        (["a", "b"], {"dataset": Path("dataset")}, "--dataset dataset: measures bundles, and a is a report"),
+    ],
+)
+def test_wrong_words_are_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], options: dict[str, Any], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in "ab":
+        write_report(Path(name), NOISE[0])
+    with pytest.raises(DataError, match=re.escape(message)):
+        compare.run(names, Path("out"), **options)
+
+
+def test_bundles_need_their_data_set(folder: Path, tmp_path: Path) -> None:
+    names = [str(folder / "a"), str(folder / "b")]
+    with pytest.raises(DataError, match=r"--dataset: .*a is a bundle"):
+        compare.run(names, tmp_path / "out")
+    strange = columns.write_dataset(columns.make_events()[:-1], tmp_path)
+    with pytest.raises(BundleError, match="was trained on the data set"):
+        compare.run(names, tmp_path / "out", dataset=strange)
+
+
+def test_an_output_is_replaced_only_where_asked(tmp_path: Path) -> None:
+    names = [str(write_report(tmp_path / name, NOISE[0])) for name in "ab"]
+    compare.run(names, tmp_path / "out")
+    with pytest.raises(OutputExistsError):
+        compare.run(names, tmp_path / "out")
+    compare.run(names, tmp_path / "out", overwrite=True)
