@@ -5,7 +5,7 @@ ranker, metric and k, and counts how often each item was recommended and how ali
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -91,7 +91,7 @@ def evaluate(
                         found = metrics.recall(hits & mask[matches], counts[name], k)
                         values[rows, place[column(ranker, name, k)]] = found
                     exposure[ranker][k] += metrics.exposure(lists, len(vectors), k)
-                    similarity = metrics.intra_list_similarity(lists, vectors, k)
+                for k, similarity in zip(ks, metrics.intra_list_similarity(lists, vectors, ks).T, strict=True):
                     some = ~np.isnan(similarity)
                     alike[ranker][k] += similarity[some].sum(), some.sum()
             advance(len(block.users))
@@ -136,12 +136,13 @@ def _blocks(held: HeldOut) -> Iterator[tuple[slice, HeldOut]]:
         users = held.users[start : start + USERS]
         yield (
             slice(start, start + len(users)),
-            HeldOut(
+            replace(
+                held,
                 users=users,
                 target_offsets=targets - targets[0],
                 target_items=held.target_items[targets[0] : targets[-1]],
                 seen_offsets=seen - seen[0],
                 seen_items=held.seen_items[seen[0] : seen[-1]],
-                dropped_targets=0,
+                seen_times=None,
             ),
         )
