@@ -167,7 +167,7 @@ def intra_list_similarity(lists: Integers, vectors: NDArray[np.float32], ks: Seq
     doubles = vectors[items].astype(np.float64)
     has_vector = np.append(doubles.any(axis=1), False)
     # Place -1, of padding, is the last one.
-    place = np.full(len(vectors) + 1, len(items))
+    place = np.full(len(vectors) + 1, len(items), np.int32)
     place[items] = np.arange(len(items))
     places = place[lists]
     counted = has_vector[places]
@@ -175,7 +175,7 @@ def intra_list_similarity(lists: Integers, vectors: NDArray[np.float32], ks: Seq
     for column, k in enumerate(ks):
         shown = counted[:, :k]
         count = shown.sum(axis=1)
-        ends = np.concatenate([[0], np.cumsum(count)])
+        ends = np.concatenate([[0], np.cumsum(count)]).astype(np.int32)
         # A product with a sparse matrix of ones sums the vectors without a copy of each.
         ones = csr_array((np.ones(ends[-1]), places[:, :k][shown], ends), shape=(len(lists), len(items)))
         total = np.square(ones @ doubles).sum(axis=1)
