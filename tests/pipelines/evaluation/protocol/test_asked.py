@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.dataset.dataset import Dataset
@@ -17,8 +17,10 @@ from pipelines.errors import DataError
 from pipelines.evaluation import report
 from pipelines.evaluation.protocol.asked import Asked, ask, target_events
 from pipelines.evaluation.protocol.options import Protocol
+from pipelines.ingest import prepare
 from tests.support.worlds.columns import write_bundle_of
 from tests.support.worlds.splits import split_world
+from towers.config.sections import DataConfig
 
 MISSING = 4  # the number of an item without a vector
 
@@ -84,6 +86,7 @@ def lists(asked: Asked) -> dict[int, list[int]]:
     return {int(user): part.tolist() for user, part in zip(asked.held.users, parts, strict=True)}
 
 
+@settings(deadline=None, max_examples=60)
 @given(
     repeats=st.booleans(),
     reachable=st.booleans(),
@@ -170,6 +173,25 @@ def test_the_event_of_a_target_is_the_first_that_counts(data: Dataset) -> None:
             ]
             assert target_events(data, asked.held, asked.window)[place] == theirs[0]
             place += 1
+
+
+def test_an_impression_before_the_event_of_a_target_is_not_it(tmp_path: Path) -> None:
+    rows = [(f"u{user}", f"i{item}", 1_000 + item, 5, "tv") for user in range(9) for item in range(9)]
+    for user in range(9):
+        rows += [
+            (f"u{user}", f"new{user % 2}", 2_000 + user, 0, "web"),
+            (f"u{user}", f"new{user % 2}", 3_000, 5, "phone"),
+        ]
+    schema = ["user", "item", "time", "rating", "device"]
+    pl.DataFrame(rows, schema=schema, orient="row").write_parquet(tmp_path / "e.parquet")
+    config = DataConfig(split="global_time", duplicates="keep", valid_share=0.1, test_share=0.15)
+    prepare.run(config, tmp_path / "e.parquet", tmp_path / "set")
+    shown = Dataset.open(tmp_path / "set")
+    asked = ask(Protocol(), shown, np.arange(shown.manifest.items))
+    context = shown.context("test")
+    assert context is not None and asked.left_out["impressions"] > 0
+    devices = context["device"].gather(target_events(shown, asked.held, asked.window))
+    assert devices.to_list() == ["phone"] * 9
 
 
 @pytest.mark.parametrize(
