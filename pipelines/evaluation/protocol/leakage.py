@@ -16,6 +16,7 @@ from pipelines.dataset.heldout import EARLIER, HeldOut, user_blocks
 from pipelines.dataset.popularity import has_windows
 from pipelines.evaluation.findings import Finding
 from pipelines.evaluation.protocol.asked import SPLIT
+from towers.data.blocks import blocks
 from towers.data.events import Events
 
 # Events that two ids must share: fewer may be chance. Without a clock, equal times say nothing, so more are needed.
@@ -67,25 +68,25 @@ def _twins(data: Dataset, parts: list[Events], side: str) -> Iterator[Finding]:
     key_of = rng.integers(0, 2**64, sizes_of[other], np.uint64)
     factor = rng.integers(0, 2**63, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
     sums, sizes = np.zeros(count, np.uint64), np.zeros(count, np.int64)
-    for part in parts:
-        keys = key_of[getattr(part, other)]
-        if clock:
-            keys = _mixed(keys ^ (np.asarray(part.time).astype(np.uint64) * factor))
-        np.add.at(sums, getattr(part, side), keys)
-        sizes += np.bincount(getattr(part, side), minlength=count)
+    for part, block in ((each, rows) for each in parts for rows in blocks(each.item)):
+        own, keys = getattr(part, side)[block], key_of[getattr(part, other)[block]]
+        if part.time is not None and clock:
+            keys = _mixed(keys ^ (part.time[block].astype(np.uint64) * factor))
+        np.add.at(sums, own, keys)
+        sizes += np.bincount(own, minlength=count)
     least = LEAST_TIMED if clock else LEAST_UNTIMED
     many = np.flatnonzero(sizes >= least)
     order = many[np.lexsort((sizes[many], sums[many]))]
     same = (sums[order][1:] == sums[order][:-1]) & (sizes[order][1:] == sizes[order][:-1])
     if same.any():
         twins = int(np.count_nonzero(np.append(same, False) | np.append(False, same)))
-        place = int(np.argmax(same))
-        ids = (data.users["user_id"] if side == "user" else data.items["item_id"])[order[place : place + 2].tolist()]
         when = " at the same times" if clock else ""
         what = f"took the same items{when}" if side == "user" else f"were taken by the same users{when}"
-        text = (
-            f"{twins:,} {side}s {what} as another one, for example {ids[0]!r} and {ids[1]!r}: one {side} under two ids?"
-        )
+        text = f"{twins:,} {side}s {what} as another one: one {side} under two ids?"
+        if side == "item":  # a report names no user
+            place = int(np.argmax(same))
+            one, two = data.items["item_id"][order[place : place + 2].tolist()]
+            text += f" For example {one!r} and {two!r}"
         yield Finding(f"{side}s under two ids", text, twins, 0)
 
 
