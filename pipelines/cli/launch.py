@@ -1,5 +1,6 @@
 """The options of `towers compare` and `towers gate`, which decide what goes live; the work is in `pipelines.launch`."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -71,7 +72,7 @@ def gate(
     command.run(rules, candidate, baseline=baseline, report=report, baseline_report=baseline_report)
 
 
-COMMANDS = {
+COMMANDS: dict[Callable[..., None], str] = {
     compare: example(
         "towers compare bundles/old bundles/new --dataset dataset --out comparison",
         "towers compare report-old report-new --metric ndcg@20 --out comparison",

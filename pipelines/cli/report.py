@@ -19,13 +19,35 @@ def report(
         list[str] | None,
         typer.Option("--slice", metavar="COLUMN", help="Slice by a column of users, items or events, too; repeatable."),
     ] = None,
+    repeats: Annotated[
+        bool, typer.Option("--repeats", help="Items a user took before stay candidates, and count as targets.")
+    ] = False,
+    reachable: Annotated[
+        bool, typer.Option("--reachable-only", help="Leave out targets without a vector; otherwise each is a miss.")
+    ] = False,
+    gap: Annotated[
+        str | None,
+        typer.Option(metavar="SPAN", help="Leave out test events within SPAN of the last known event: 12h, 7d, 2w."),
+    ] = None,
+    begin: Annotated[
+        str | None, typer.Option("--from", metavar="DATE", help="Leave out test events before DATE (ISO date or time).")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--until", metavar="DATE", help="Leave out test events from DATE on.")
+    ] = None,
+    users: Annotated[
+        int | None, typer.Option(metavar="N", help="Ask only a sample of N test users: for many users.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of that sample.")] = 0,
     open_: Annotated[bool, typer.Option("--open", help="Open report.html in the browser.")] = False,
     user_ids: Annotated[bool, typer.Option("--user-ids", help="Name the users in per_user.parquet.")] = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Measure a bundle on the data set's test events, beside its baselines."""
     from pipelines.evaluation import report as command
+    from pipelines.evaluation.protocol.options import Protocol
 
-    command.run(bundle, dataset, out, slices=slices or (), user_ids=user_ids, overwrite=overwrite)
+    protocol = Protocol(repeats=repeats, reachable=reachable, gap=gap, begin=begin, end=end, users=users, seed=seed)
+    command.run(bundle, dataset, out, slices=slices or (), protocol=protocol, user_ids=user_ids, overwrite=overwrite)
     if open_ and (page := out / "report.html").exists():
         typer.launch(str(page))

@@ -1,25 +1,29 @@
 """Prepares held-out events for evaluation: for each user, the items known before and the items to find.
 
-All protocols here share a rule: items that a user took earlier are known and masked, so they are not targets; users
-without targets are not evaluated. An event of weight 0 is an impression that the user did not act on: a label to learn
-from, neither known nor a target. A query knows its user's earlier splits up to the moment of their first held-out
-event, that moment included; a training example knows strictly earlier events (docs/design.md says why they differ).
+All protocols here share a rule: items that a user took earlier are known and masked, so they are not targets, unless
+repeats count; users without targets are not evaluated. An event of weight 0 is an impression that the user did not act
+on: a label to learn from, neither known nor a target. A query knows its user's earlier splits up to the moment of their
+first held-out event, that moment included; a training example knows strictly earlier events (docs/design.md says why
+they differ).
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.dataset.arrays import sum_of_offsets
 from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.lists import select_lists
 from serving.search.index import is_in
 from towers.data.events import Events, Int32s, Int64s
 
 EARLIER = {"valid": ("train",), "test": ("train", "valid")}
 BLOCK_EVENTS = 1_000_000
+Window = tuple[int | None, int | None]  # the first tick that counts, and the first that no longer does
 # Users, target counts, targets, seen counts, seen items, seen times, number of pairs that are not targets.
 Block = tuple[Int32s, Int64s, Int32s, Int64s, Int32s, Int64s, int]
 
@@ -37,6 +41,7 @@ class HeldOut:
         seen_times: [len(seen_items)] their times, in ticks; None if the data set is not timed.
         dropped_targets: number of distinct held-out pairs that are not targets because the user had already taken the
             item.
+        repeats: what a user took before may be recommended and is a target when they take it again.
     """
 
     users: Int32s
@@ -46,20 +51,52 @@ class HeldOut:
     seen_items: Int32s
     dropped_targets: int
     seen_times: Int64s | None = None
+    repeats: bool = False
+
+    @property
+    def masked(self) -> tuple[Int64s, Int32s]:
+        """What no ranker may recommend: offsets [Q + 1] and items; nothing where repeats count."""
+        if self.repeats:
+            return np.zeros_like(self.seen_offsets), self.seen_items[:0]
+        return self.seen_offsets, self.seen_items
+
+    def of_queries(self, rows: NDArray[np.integer[Any]]) -> "HeldOut":
+        """Only these queries, by their place in `users`, in this order."""
+        target_offsets, target_items = select_lists(rows, self.target_offsets, self.target_items)
+        seen_offsets, seen_items = select_lists(rows, self.seen_offsets, self.seen_items)
+        return replace(
+            self,
+            users=self.users[rows],
+            target_offsets=target_offsets,
+            target_items=target_items,
+            seen_offsets=seen_offsets,
+            seen_items=seen_items,
+            seen_times=None,
+        )
 
 
-def heldout(dataset: Dataset, split: str, users: Int32s | None = None) -> HeldOut:
+def heldout(
+    dataset: Dataset,
+    split: str,
+    users: Int32s | None = None,
+    *,
+    repeats: bool = False,
+    window: Window = (None, None),
+) -> HeldOut:
     """Returns the evaluation data of ``valid`` (train is known) or ``test`` (train and valid are known).
 
     Args:
         dataset: the data set.
         split: the split to evaluate on.
         users: only these users; None for all.
+        repeats: count an item again that its user had taken before.
+        window: count only held-out events of these times, in ticks; the others are as if they were not in the data.
 
     Raises:
         KeyError: `split` is neither.
+        ValueError: a window, but the data set is not timed.
     """
-    blocks = _blocks(dataset, split, users)
+    blocks = _blocks(dataset, split, users, repeats=repeats, window=window)
     asked, target_counts, targets, seen_counts, seen_items, seen_times, dropped = zip(*blocks, strict=True)
     return HeldOut(
         users=np.concatenate(asked),
@@ -69,6 +106,7 @@ def heldout(dataset: Dataset, split: str, users: Int32s | None = None) -> HeldOu
         seen_items=np.concatenate(seen_items),
         dropped_targets=sum(dropped),
         seen_times=np.concatenate(seen_times) if dataset.manifest.timed else None,
+        repeats=repeats,
     )
 
 
@@ -77,10 +115,37 @@ def heldout_users(dataset: Dataset, split: str) -> Int32s:
     return np.concatenate([users for users, *_ in _blocks(dataset, split)])
 
 
-def _blocks(dataset: Dataset, split: str, users: Int32s | None = None) -> Iterator[Block]:
+def _blocks(
+    dataset: Dataset,
+    split: str,
+    users: Int32s | None = None,
+    *,
+    repeats: bool = False,
+    window: Window = (None, None),
+) -> Iterator[Block]:
     parts, held = [dataset.events(name) for name in EARLIER[split]], dataset.events(split)
     for low, high in user_blocks([held, *parts]):
-        yield _block(held, parts, low, high, max(dataset.manifest.items, 1), users)
+        theirs = _in_window(held.between(low, high).positives(), window)
+        yield _block(theirs, parts, low, high, max(dataset.manifest.items, 1), users, repeats=repeats)
+
+
+def _in_window(events: Events, window: Window) -> Events:
+    if window == (None, None):
+        return events
+    inside = within(events, window)
+    offsets = np.concatenate([[0], np.cumsum(inside)])[events.offsets]
+    return Events(events.user[inside], events.item[inside], offsets, np.asarray(events.time)[inside])
+
+
+def within(events: Events, window: Window) -> NDArray[np.bool_]:
+    """Returns which events are in the window, [E]; those of untimed data are in the window of all times alone."""
+    if window == (None, None):
+        return np.ones(len(events), np.bool_)
+    if events.time is None:
+        raise ValueError("a window needs a timed data set")
+    low, high = window
+    inside = np.ones(len(events), np.bool_) if low is None else np.asarray(events.time >= low)
+    return inside if high is None else inside & (events.time < high)
 
 
 def seen(dataset: Dataset, splits: Sequence[str]) -> tuple[Int64s, Int32s]:
@@ -117,10 +182,17 @@ def _by_user(parts: Sequence[Events]) -> NDArray[np.intp]:
 
 
 def _block(
-    held: Events, parts: Sequence[Events], low: int, high: int, items: int, chosen: Int32s | None = None
+    held: Events,
+    parts: Sequence[Events],
+    low: int,
+    high: int,
+    items: int,
+    chosen: Int32s | None = None,
+    *,
+    repeats: bool = False,
 ) -> Block:
     # Per block, because with impressions the taken events are a copy.
-    held, *parts = (part.between(low, high).positives() for part in (held, *parts))
+    parts = [part.between(low, high).positives() for part in parts]
     user = np.asarray(held.user)
     pair = user.astype(np.int64) * items + held.item
     _, place = np.unique(pair, return_index=True)
@@ -128,7 +200,7 @@ def _block(
     user, pair = user[place], pair[place]
     seen_user, seen_item, seen_time = _known(parts, _first_times(held), low)
     known = np.sort(seen_user.astype(np.int64) * items + seen_item)
-    fresh = ~is_in(pair, known)
+    fresh = np.ones(len(pair), bool) if repeats else ~is_in(pair, known)
     among = np.ones(high - low, bool) if chosen is None else np.isin(np.arange(low, high), chosen)
     wanted = fresh & among[user - low]
     user, pair = user[wanted], pair[wanted]

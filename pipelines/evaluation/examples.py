@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut
-from pipelines.dataset.lists import select_lists
 from pipelines.rankers.ranker import Served
 
 USERS, ITEMS, SHOWN, SEED = 3, 8, 10, 0
@@ -45,13 +44,12 @@ def users(
         "worst": order[0],
     } | {f"seed {SEED}, {number}": row for number, row in enumerate(random, start=1)}
     rows = np.array(list(chosen.values()))
-    targets = select_lists(rows, held.target_offsets, held.target_items)
-    seen = select_lists(rows, held.seen_offsets, held.seen_items)
-    lists = served.exact(k)(HeldOut(held.users[rows], *targets, *seen, dropped_targets=0))
+    asked = held.of_queries(rows)
+    lists = served.exact(k)(asked)
     content = []
     for place, (what, row) in enumerate(chosen.items()):
-        taken = targets[1][targets[0][place] : targets[0][place + 1]]
-        before = seen[1][seen[0][place] : seen[0][place + 1]]
+        taken = asked.target_items[asked.target_offsets[place] : asked.target_offsets[place + 1]]
+        before = asked.seen_items[asked.seen_offsets[place] : asked.seen_offsets[place + 1]]
         shown = lists[place][lists[place] >= 0]
         hits = np.isin(shown, taken)
         content.append(

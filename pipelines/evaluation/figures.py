@@ -3,15 +3,14 @@
 Returns plain dictionaries for `report.json`; an estimate is ``{"value", "low", "high"}``.
 """
 
-from collections.abc import Callable, Iterable
-from itertools import product
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.evaluation.slices import Slice
-from pipelines.rankers.bootstrap import Bootstrap, bootstrap
+from pipelines.rankers.bootstrap import Bootstrap
 from pipelines.rankers.evaluate import Evaluation, column
 from pipelines.rankers.ranker import BEST, EXACT
 from towers.evaluation import metrics
@@ -23,7 +22,7 @@ SMALL = 100  # users: below it a slice's interval is wide, and the report says s
 
 def figures(evaluation: Evaluation) -> Figures:
     """Returns each ranker's ``metrics``, exact search's ``differences`` to the others, and ``share_of_attainable``."""
-    drawn = _bootstrap(evaluation, metrics.METRICS)
+    drawn = evaluation.of_all
     content: Figures = {
         "metrics": {ranker: _estimates(drawn, evaluation, ranker) for ranker in evaluation.rankers},
         "differences": {
@@ -62,7 +61,10 @@ def slice_figures(evaluation: Evaluation, part: Slice, targets: NDArray[np.int64
         "metrics": {},
     }
     if len(users):
-        drawn = _bootstrap(evaluation, metrics.METRICS if part.targets is None else (part.name,), users)
+        if part.targets is not None:
+            drawn = evaluation.resampled((part.name,), users)
+        else:
+            drawn = evaluation.of_all if len(users) == len(targets) else evaluation.resampled(metrics.METRICS, users)
         content["metrics"] = {
             ranker: _estimates(drawn, evaluation, ranker)
             if part.targets is None
@@ -98,15 +100,6 @@ def exposure_figures(evaluation: Evaluation, popularity: NDArray[np.int64], user
         for ranker, by_k in evaluation.similarity.items()
     }
     return content
-
-
-def _bootstrap(
-    evaluation: Evaluation, names: Iterable[str], users: NDArray[np.intp] | slice = slice(None)
-) -> Bootstrap:
-    """Resamples some users' figures of these metrics or groups, of all rankers."""
-    columns = [column(*each) for each in product(evaluation.rankers, names, evaluation.ks)]
-    places = [evaluation.columns.index(each) for each in columns]
-    return bootstrap(evaluation.values[users][:, places].astype(np.float64), columns)
 
 
 def _estimates(drawn: Bootstrap, evaluation: Evaluation, ranker: str) -> Figures:

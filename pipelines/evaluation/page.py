@@ -8,6 +8,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, se
 from numpy.typing import NDArray
 
 from pipelines.evaluation import plots
+from pipelines.evaluation.protocol.asked import notes
 from pipelines.evaluation.report_table import TITLES, headline, interval, ranker_title
 from pipelines.rankers.ranker import BEST, EXACT, INDEX
 
@@ -89,6 +90,7 @@ def _render(template: str, content: Mapping[str, Any], **more: Any) -> str:
             small=SMALL,
             slices=_slices(content, name),
             protocol=content["protocol"],
+            options=content["protocol_options"]["words"],
             provenance=_provenance(content),
             **more,
         )
@@ -97,7 +99,14 @@ def _render(template: str, content: Mapping[str, Any], **more: Any) -> str:
 
 def _names(content: Mapping[str, Any]) -> list[str]:
     k = headline(content["ks"])
-    return [*(f"recall@{each}" for each in content["ks"]), f"ndcg@{k}", f"mrr@{k}", f"coverage@{k}", f"novelty@{k}"]
+    return [
+        *(f"recall@{each}" for each in content["ks"]),
+        f"capped_recall@{k}",
+        f"ndcg@{k}",
+        f"mrr@{k}",
+        f"coverage@{k}",
+        f"novelty@{k}",
+    ]
 
 
 def _rows(content: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -131,11 +140,12 @@ def _notes(content: Mapping[str, Any]) -> list[str]:
         "users_without_vector": "{:,} test users have no stored vector; they get popular items, as from the service",
         "items_without_vector": "{:,} items have no vector and cannot be recommended",
         "targets_without_vector": "{:,} targets have no vector; each is a miss",
-        "dropped_targets": "{:,} test events repeat an item that the user had taken before; they are no targets",
     }
     left_out = {**content["baselines"]["left_out"], **content["baselines"]["fixed"]}
-    return [text.format(counts[name]) for name, text in sentences.items() if counts[name]] + [
-        f"{TITLES[ranker]}: {reason}" for ranker, reason in left_out.items()
+    return [
+        *(text.format(counts[name]) for name, text in sentences.items() if counts[name]),
+        *notes(content["left_out"]),
+        *(f"{TITLES[ranker]}: {reason}" for ranker, reason in left_out.items()),
     ]
 
 

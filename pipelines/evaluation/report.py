@@ -20,11 +20,15 @@ from rich.console import Console
 from pipelines.console import say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
-from pipelines.dataset.heldout import HeldOut, heldout, seen
+from pipelines.dataset.heldout import HeldOut, seen
 from pipelines.errors import DataError
 from pipelines.evaluation import examples, figures, similarity_report
 from pipelines.evaluation.findings import Finding, findings
 from pipelines.evaluation.page import html, markdown
+from pipelines.evaluation.protocol.asked import ask, counts
+from pipelines.evaluation.protocol.leakage import leaks
+from pipelines.evaluation.protocol.options import Protocol
+from pipelines.evaluation.protocol.ties import score_findings
 from pipelines.evaluation.report_json import PER_USER, REPORT, write_report
 from pipelines.evaluation.report_table import head, headline, lines, table
 from pipelines.evaluation.slices import COLD, NEW_ITEM, WARM, Slice, Trained, slices_of
@@ -46,10 +50,7 @@ SCHEMA_VERSION = 3
 NEW = "new_items"
 KS = (10, 20, 50, 100)
 LIBRARIES = ("numpy", "scipy", "polars")
-PROTOCOL = (
-    "Full ranking over the catalogue by dot product of stored vectors, each user's training and validation items "
-    "masked; recall@k = hits / number of targets; NDCG@k with IDCG over min(k, targets); mean over users with a target."
-)
+DEFAULTS = Protocol()
 
 
 def run(
@@ -59,6 +60,7 @@ def run(
     *,
     ks: Sequence[int] = KS,
     slices: Sequence[str] = (),
+    protocol: Protocol = DEFAULTS,
     user_ids: bool = False,
     overwrite: bool = False,
 ) -> dict[str, Any]:
@@ -70,6 +72,7 @@ def run(
         out: REPORT.
         ks: list lengths to evaluate.
         slices: columns of users, items or events by which to slice, too.
+        protocol: which test events and users count.
         user_ids: name the users in `per_user.parquet`.
         overwrite: replace an existing REPORT.
 
@@ -78,7 +81,8 @@ def run(
 
     Raises:
         BundleError: the bundle is damaged or was trained on other data.
-        DataError: the data set is damaged, has no test events, or not such a column.
+        DataError: the data set is damaged, has no test events or not such a column, or an option of the protocol does
+            not fit it.
         OutputExistsError: REPORT exists.
     """
     refuse_existing(out, overwrite=overwrite, marker=REPORT)
@@ -87,22 +91,26 @@ def run(
     refuse_changes(data)
     provenance = _provenance(opened, data)
     if similarity_report.is_similarity(opened):
+        if protocol != DEFAULTS:
+            raise DataError('a report of task = "similarity" asks items, not users: it takes no protocol options')
         return similarity_report.run(opened, data, out, provenance, ks=ks, overwrite=overwrite)
-    held = heldout(data, "test")
-    if not len(held.users):
-        raise DataError(f"{dataset}: no user has a test event to recall; prepare it with data.test_share above 0")
     served = Served.match(opened, open_index(opened), data)
+    asked = ask(protocol, data, served.item_rows)
+    held = asked.held
     baselines = baselines_of(data, KNOWN, max(ks))
     trained = Trained.of(data, KNOWN if opened.manifest.training.get("refit") else KNOWN[:1])
     popularity = np.bincount(seen(data, KNOWN)[1], minlength=data.manifest.items)
-    parts = slices_of(data, held, trained, popularity, slices)
+    parts = slices_of(data, asked, trained, popularity, slices)
     new = Slice(NEW, NEW, NEW_ITEM, targets=trained.new_items[held.target_items])
     groups = {part.name: part.targets for part in [*parts, new] if part.targets is not None}
     rankers = rankers_of(served, data, baselines.rankers, max(ks))
     evaluation = evaluate(rankers, held, served.unit_vectors, sorted(set(ks)), groups)
     content = provenance | {
+        "protocol": protocol.text,
+        "protocol_options": protocol.content(),
+        "left_out": dict(asked.left_out),
         "looks_ahead": _looks_ahead(opened, data),
-        "counts": _counts(served, data, held),
+        "counts": counts(served, data, held),
         "baselines": baselines.content(),
         "strongest": {"ranker": baselines.strongest, "chosen_on": baselines.choice.chosen_on},
         "ks": list(evaluation.ks),
@@ -111,7 +119,7 @@ def run(
         "new_items": _new_items(evaluation, held, new),
         **figures.exposure_figures(evaluation, popularity, data.manifest.users),
         "training": [stage for stage in opened.manifest.training.get("stages", []) if stage.get("best_epoch")],
-        "findings": [each.content() for each in _findings(evaluation, opened, held)],
+        "findings": [each.content() for each in _findings(evaluation, served, data, held)],
     }
     content["verdict"] = report_verdict(content, f"recall@{headline(evaluation.ks)}", baselines.strongest).content()
     page = _page(content, evaluation, served, data, held, popularity)
@@ -175,7 +183,6 @@ def _provenance(bundle: Bundle, data: Dataset) -> dict[str, Any]:
             "index": "exact" if index is None else index.kind,
         },
         "dataset": {"fingerprint": data.manifest.fingerprint, "split": data.manifest.split.model_dump()},
-        "protocol": PROTOCOL,
         "interval": f"{LEVEL:.0%} percentile bootstrap over users, {RESAMPLES:,} resamples",
         "libraries": {name: metadata.version(name) for name in LIBRARIES},
     }
@@ -185,19 +192,6 @@ def _looks_ahead(bundle: Bundle, data: Dataset) -> list[str] | None:
     """Names the features through which training examples saw later events; None if the bundle has no recipe."""
     features = bundle.manifest.lineage.get("config", {}).get("features")
     return None if features is None else look_ahead(Features.model_validate(features), timed=data.manifest.timed)
-
-
-def _counts(served: Served, data: Dataset, held: HeldOut) -> dict[str, int]:
-    return {
-        "users": len(held.users),
-        "users_without_vector": int((served.query_rows[held.users] < 0).sum()),
-        "targets": len(held.target_items),
-        "targets_without_vector": int((served.item_rows[held.target_items] < 0).sum()),
-        "dropped_targets": held.dropped_targets,
-        "masked_events": len(held.seen_items),
-        "items": data.manifest.items,
-        "items_without_vector": int((served.item_rows < 0).sum()),
-    }
 
 
 def _targets(held: HeldOut, part: Slice) -> NDArray[np.int64]:
@@ -210,10 +204,11 @@ def _new_items(evaluation: Evaluation, held: HeldOut, new: Slice) -> dict[str, A
     return content | {"share_of_targets": content["targets"] / len(held.target_items)}
 
 
-def _findings(evaluation: Evaluation, bundle: Bundle, held: HeldOut) -> list[Finding]:
-    k = headline(evaluation.ks)
+def _findings(evaluation: Evaluation, served: Served, data: Dataset, held: HeldOut) -> list[Finding]:
+    k, bundle = headline(evaluation.ks), served.bundle
     known = [vectors[np.any(vectors != 0, axis=1)] for vectors in (bundle.item_vectors, bundle.query_vectors)]
-    return findings(evaluation.exposure[EXACT][k], len(held.users), k, *known)
+    found = findings(evaluation.exposure[EXACT][k], len(held.users), k, *known)
+    return [*leaks(data, held), *found, *score_findings(served, held, k)]
 
 
 def _page(
@@ -225,7 +220,7 @@ def _page(
     popularity: NDArray[np.int64],
 ) -> str:
     k, strongest = headline(evaluation.ks), content["strongest"]["ranker"]
-    counts = {
+    places = {
         "taken in the test": np.bincount(held.target_items, minlength=len(popularity)),
         "model": evaluation.exposure[EXACT][k],
         content["baselines"][strongest]["title"]: evaluation.exposure[strongest][k],
@@ -235,7 +230,7 @@ def _page(
         "examples": examples.users(served, called, held, recall, k),
         "neighbours": examples.neighbours(served, called, popularity),
     }
-    return html(content, popularity, counts, shown)
+    return html(content, popularity, places, shown)
 
 
 def _per_user(served: Served, data: Dataset, held: HeldOut, trained: Trained, evaluation: Evaluation) -> pl.DataFrame:

@@ -84,6 +84,7 @@ def lines(content: dict[str, Any]) -> list[str]:
     new = content["new_items"]
     shown.append(f"new items: {new['targets']:,} targets of {new['users']:,} users: {new['definition']}")
     shown += [f"trained with a feature that looks ahead: {line}" for line in content.get("looks_ahead") or ()]
+    shown += [f"protocol: {option}" for option in content["protocol_options"]["words"]]
     return [*shown, f"definitions: {DEFINITIONS}"]
 
 

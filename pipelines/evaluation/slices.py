@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut, seen
 from pipelines.errors import DataError
+from pipelines.evaluation.protocol.asked import Asked, target_events
+from pipelines.evaluation.protocol.item_age import AGE, item_ages
 
 TRAINING = "training"  # the group of the next four
 WARM, COLD = "warm", "cold"
@@ -78,13 +80,13 @@ class Trained:
 
 
 def slices_of(
-    data: Dataset, held: HeldOut, trained: Trained, popularity: NDArray[np.int64], columns: Sequence[str]
+    data: Dataset, asked: Asked, trained: Trained, popularity: NDArray[np.int64], columns: Sequence[str]
 ) -> list[Slice]:
     """Returns all slices of a report.
 
     Args:
         data: the data set.
-        held: its test users and their targets.
+        asked: its test users and their targets.
         trained: what the model was trained on.
         popularity: [N] events of each item before the test.
         columns: names of columns of users, items or events, "users.NAME" where two of them have it.
@@ -92,18 +94,29 @@ def slices_of(
     Raises:
         DataError: there is no such column, or it holds vectors.
     """
+    held = asked.held
     history = np.diff(held.seen_offsets)
     return [
         *trained.slices(held),
         *activity_slices(history),
         *_popularity_thirds(popularity, held.target_items),
-        *(each for name in columns for each in _column_slices(data, held, name)),
+        *_new_and_known(trained.new_items[held.target_items]),
+        *(_slice(AGE, label, text, mask, by_user=False) for label, (text, mask) in item_ages(data, asked).items()),
+        *(each for name in columns for each in _column_slices(data, asked, name)),
     ]
 
 
 def activity_slices(history: NDArray[np.int64]) -> list[Slice]:
     """Returns slices of the users by the number of their events before the test, [Q]."""
     return _bands("activity", "events before the test", history, by_user=True)
+
+
+def _new_and_known(new: Mask) -> list[Slice]:
+    """Returns targets that are new items and the others; nothing where all are of one kind."""
+    parts = {"new": (NEW_ITEM, new), "known": ("items of which the model was trained on an event", ~new)}
+    if not new.any() or new.all():
+        return []
+    return [_slice("items", label, text, mask, by_user=False) for label, (text, mask) in parts.items()]
 
 
 def _bands(group: str, what: str, values: NDArray[np.float64] | NDArray[np.int64], *, by_user: bool) -> list[Slice]:
@@ -147,8 +160,9 @@ def _popularity_thirds(popularity: NDArray[np.int64], targets: NDArray[np.int32]
     ]
 
 
-def _column_slices(data: Dataset, held: HeldOut, name: str) -> Iterator[Slice]:
+def _column_slices(data: Dataset, asked: Asked, name: str) -> Iterator[Slice]:
     table, column = _find(data, name)
+    held = asked.held
     if table == "users":
         values = data.users[column].gather(held.users)
     elif table == "items":
@@ -156,7 +170,7 @@ def _column_slices(data: Dataset, held: HeldOut, name: str) -> Iterator[Slice]:
     else:
         context = data.context("test")
         assert context is not None
-        values = context[column].gather(_target_events(data, held))
+        values = context[column].gather(target_events(data, held, asked.window))
     yield from _of_values(name, values, by_user=table == "users")
 
 
@@ -181,15 +195,6 @@ def _find(data: Dataset, name: str) -> tuple[str, str]:
     raise DataError(
         f"--slice {name}: no such column; the data set has {every or 'no columns of users, items or events'}"
     )
-
-
-def _target_events(data: Dataset, held: HeldOut) -> NDArray[np.int64]:
-    """Returns the test event of each target, the first if the user took the item again: [T] rows."""
-    events = data.events("test")
-    pair, place = np.unique(events.user.astype(np.int64) * data.manifest.items + events.item, return_index=True)
-    users = np.repeat(held.users.astype(np.int64), np.diff(held.target_offsets))
-    rows: NDArray[np.int64] = place[np.searchsorted(pair, users * data.manifest.items + held.target_items)]
-    return rows
 
 
 def _of_values(group: str, values: pl.Series, *, by_user: bool) -> list[Slice]:

@@ -75,6 +75,7 @@ class Reports:
         for key, one, two in (
             ("data set", self.candidate.dataset, self.baseline.dataset),
             ("protocol", self.candidate.content["protocol"], self.baseline.content["protocol"]),
+            ("protocol", *(each.content["protocol_options"] for each in (self.candidate, self.baseline))),
         ):
             if one != two:
                 raise DataError(

@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
-from pipelines.dataset.heldout import HeldOut, heldout, seen
+from pipelines.dataset.heldout import HeldOut, seen
 from pipelines.errors import DataError
-from pipelines.evaluation.report import PROTOCOL, refuse_strangers
+from pipelines.evaluation.protocol.asked import ask
+from pipelines.evaluation.protocol.options import Protocol
+from pipelines.evaluation.report import refuse_strangers
 from pipelines.evaluation.similarity_report import is_similarity
 from pipelines.evaluation.slices import COLD, WARM, Slice, Trained, slices_of
 from pipelines.launch.sides import USER, Member, facts_of
@@ -76,21 +78,23 @@ def measure(paths: Sequence[Path], dataset: Path, ks: Sequence[int], columns: Se
             raise DataError(f"{path}: task = 'similarity'; compare takes bundles that recall items for users")
         refuse_strangers(bundle, data, dataset)
     refuse_changes(data)
-    held = heldout(data, "test")
-    if not len(held.users):
-        raise DataError(f"{dataset}: no user has a test event to recall; prepare it with data.test_share above 0")
     served = {path: Served.match(bundle, ExactIndex(bundle.recall_vectors), data) for path, bundle in opened.items()}
+    protocol = Protocol()
+    asked = ask(protocol, data, served[paths[0]].item_rows)
+    held = asked.held
     refit = opened[paths[0]].manifest.training.get("refit")
     trained = Trained.of(data, KNOWN if refit else KNOWN[:1])
     popularity = np.bincount(seen(data, KNOWN)[1], minlength=data.manifest.items)
-    parts = slices_of(data, held, trained, popularity, columns)
+    parts = slices_of(data, asked, trained, popularity, columns)
     groups = {part.name: part.targets for part in parts if part.targets is not None}
     kept: dict[Path, list[Lists]] = {path: [] for path in paths}
     rankers = {str(path): _keep(each.exact(max(ks)), kept[path], k) for path, each in served.items()}
     evaluation = evaluate(rankers, held, served[paths[0]].unit_vectors, ks, groups)
     warm = np.where(trained.users[held.users], WARM, COLD)
     facts = facts_of(
-        {"fingerprint": data.manifest.fingerprint, "split": data.manifest.split.model_dump(mode="json")}, PROTOCOL, ks
+        {"fingerprint": data.manifest.fingerprint, "split": data.manifest.split.model_dump(mode="json")},
+        protocol.text,
+        ks,
     )
     about = {
         USER: data.users["user_id"].gather(held.users),

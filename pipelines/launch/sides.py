@@ -111,7 +111,8 @@ def read_report(path: Path) -> Member:
         missing = {*SAME_USERS, "slice", *(column(EXACT, name, k) for name in METRICS for k in content["ks"])}
         if absent := sorted(missing - {*rows.columns}):
             raise DataError(f"{path / PER_USER}: no column {absent[0]}; make the report again with this release")
-        facts = facts_of(content["dataset"], content["protocol"], content["ks"])
+        protocol = " ".join([content["protocol"], *content["protocol_options"]["words"]])
+        facts = facts_of(content["dataset"], protocol, content["ks"])
         return Member(path, content["bundle"]["model_version"], facts, rows)
     except FileNotFoundError as error:
         raise DataError(f"{error.filename or path / PER_USER}: missing; make the report again") from None
@@ -119,7 +120,7 @@ def read_report(path: Path) -> Member:
         raise DataError(f"{path}: damaged ({type(error).__name__}: {error}); make the report again") from None
 
 
-def facts_of(dataset: Mapping[str, Any], protocol: object, ks: Sequence[int]) -> dict[str, Any]:
+def facts_of(dataset: Mapping[str, Any], protocol: str, ks: Sequence[int]) -> dict[str, Any]:
     """Returns what must be equal in all that is compared.
 
     Args:

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from pipelines.rankers.item_knn import history
-from pipelines.rankers.popular import Integers, Lists, popular_lists
+from pipelines.rankers.popular import Integers, Lists, Popular
 
 PENALTY = 300.0
 MAX_ITEMS = 10_000  # the inverse takes half a minute and 2 GB
@@ -30,17 +30,18 @@ class Ease:
     weights: NDArray[np.float32]
     order: Lists
 
-    def lists(self, seen_offsets: Integers, seen_items: Integers, k: int) -> Lists:
+    def lists(self, seen_offsets: Integers, seen_items: Integers, k: int, *, repeats: bool = False) -> Lists:
         """The k unseen items with the highest scores; arguments and result as in `ItemKnn.lists`."""
         items, queries = len(self.order), len(seen_offsets) - 1
         taken = history(seen_offsets, seen_items, items)
-        found: Lists = popular_lists(self.order, seen_offsets, seen_items, k)
+        found: Lists = Popular(self.order).lists(seen_offsets, seen_items, k, repeats=repeats)
         for start in range(0, queries, BLOCK):
             part = taken[start : start + BLOCK]
             asked = np.flatnonzero(np.diff(part.indptr))
             scores = np.asarray(part[asked] @ self.weights)
-            row, column = part[asked].nonzero()
-            scores[row, column] = -np.inf
+            if not repeats:
+                row, column = part[asked].nonzero()
+                scores[row, column] = -np.inf
             deep = min(k, items)
             best = np.argpartition(-scores, deep - 1, axis=1)[:, :deep] if deep < items else np.argsort(-scores, axis=1)
             value = np.take_along_axis(scores, best, axis=1)

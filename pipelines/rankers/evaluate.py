@@ -4,8 +4,9 @@ A ranker maps held-out users to lists ``[Q, K]`` of item numbers. The result has
 ranker, metric and k, and counts how often each item was recommended and how alike the items of a list are.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from pipelines.console import progress
 from pipelines.dataset.heldout import HeldOut
+from pipelines.rankers.bootstrap import Bootstrap, bootstrap
 from towers.evaluation import metrics
 
 USERS = 1_024  # users ranked at once
@@ -45,6 +47,17 @@ class Evaluation:
     def of(self, name: str) -> NDArray[np.float32]:
         """One column, [Q]."""
         return self.values[:, self.columns.index(name)]
+
+    def resampled(self, names: Iterable[str], users: NDArray[np.intp] | slice = slice(None)) -> Bootstrap:
+        """Resamples some users' figures of these metrics or groups, of all rankers."""
+        columns = [column(*each) for each in product(self.rankers, names, self.ks)]
+        places = [self.columns.index(each) for each in columns]
+        return bootstrap(self.values[users][:, places].astype(np.float64), columns)
+
+    @cached_property
+    def of_all(self) -> Bootstrap:
+        """All users' figures of all metrics, resampled once."""
+        return self.resampled(metrics.METRICS)
 
 
 def column(ranker: str, metric: str, k: int) -> str:
@@ -84,14 +97,14 @@ def evaluate(
                 lists = rank(block)
                 matches = metrics.matches(lists, block.target_offsets, block.target_items)
                 hits = matches >= 0
+                of_group = {name: hits & mask[matches] for name, mask in masks.items()}
                 for k in ks:
                     for metric, measure in metrics.METRICS.items():
                         values[rows, place[column(ranker, metric, k)]] = measure(hits, targets, k)
-                    for name, mask in masks.items():
-                        found = metrics.recall(hits & mask[matches], counts[name], k)
-                        values[rows, place[column(ranker, name, k)]] = found
+                    for name, found in of_group.items():
+                        values[rows, place[column(ranker, name, k)]] = metrics.recall(found, counts[name], k)
                     exposure[ranker][k] += metrics.exposure(lists, len(vectors), k)
-                    similarity = metrics.intra_list_similarity(lists, vectors, k)
+                for k, similarity in zip(ks, metrics.intra_list_similarity(lists, vectors, ks).T, strict=True):
                     some = ~np.isnan(similarity)
                     alike[ranker][k] += similarity[some].sum(), some.sum()
             advance(len(block.users))
@@ -136,12 +149,13 @@ def _blocks(held: HeldOut) -> Iterator[tuple[slice, HeldOut]]:
         users = held.users[start : start + USERS]
         yield (
             slice(start, start + len(users)),
-            HeldOut(
+            replace(
+                held,
                 users=users,
                 target_offsets=targets - targets[0],
                 target_items=held.target_items[targets[0] : targets[-1]],
                 seen_offsets=seen - seen[0],
                 seen_items=held.seen_items[seen[0] : seen[-1]],
-                dropped_targets=0,
+                seen_times=None,
             ),
         )

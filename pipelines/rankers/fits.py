@@ -71,13 +71,13 @@ Settings = Counting | KnnSettings | EaseSettings
 class Fitted(Protocol):
     """A fitted baseline."""
 
-    def lists(self, seen_offsets: Integers, seen_items: Integers, k: int) -> Lists:
-        """Returns the best k unseen items of each query: [Q, k], padded with -1."""
+    def lists(self, seen_offsets: Integers, seen_items: Integers, k: int, *, repeats: bool = False) -> Lists:
+        """Returns the best k items of each query, unseen ones unless `repeats`: [Q, k], padded with -1."""
 
 
 def ranker_of(fitted: Fitted, k: int) -> Ranker:
     """Returns a ranker that gives a fitted baseline's lists of k items."""
-    return lambda held: fitted.lists(held.seen_offsets, held.seen_items, k)
+    return lambda held: fitted.lists(held.seen_offsets, held.seen_items, k, repeats=held.repeats)
 
 
 class Fits:

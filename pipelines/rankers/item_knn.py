@@ -7,7 +7,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from pipelines.console import Advance, progress
-from pipelines.rankers.popular import Integers, Lists, by_popularity, fill, popular_lists
+from pipelines.rankers.popular import Integers, Lists, Popular, by_popularity, fill
 from towers.data.events import Int64s
 
 # Defaults without a choice on validation.
@@ -54,13 +54,14 @@ class ItemKnn:
         distinct = _indicators(users, items, shape)
         return cls(sp.csr_array(nearest.T), by_popularity(np.bincount(distinct.indices, minlength=shape[1])))
 
-    def lists(self, seen_offsets: Integers, seen_items: Integers, k: int) -> Lists:
+    def lists(self, seen_offsets: Integers, seen_items: Integers, k: int, *, repeats: bool = False) -> Lists:
         """Returns the k unseen items with the highest sum of similarities to the history.
 
         Args:
             seen_offsets: [Q + 1].
-            seen_items: [S] item numbers, newest last: the history, and the items never to recommend.
+            seen_items: [S] item numbers, newest last: the history, and the items not to recommend.
             k: length of the lists.
+            repeats: recommend items of the history, too.
 
         Returns:
             [Q, k], best first, -1 where the catalogue ends.
@@ -72,12 +73,12 @@ class ItemKnn:
         for query, (start, end) in enumerate(zip(scores.indptr[:-1], scores.indptr[1:], strict=True)):
             seen = seen_items[seen_offsets[query] : seen_offsets[query + 1]]
             columns, values = scores.indices[start:end], scores.data[start:end].copy()
-            own[seen] = True
+            own[seen] = not repeats
             values[own[columns]] = 0
             own[seen] = False
             best = _largest(values, k)
             found[query, : len(best)] = columns[best]
-        return fill(found, popular_lists(self.order, seen_offsets, seen_items, k))
+        return fill(found, Popular(self.order).lists(seen_offsets, seen_items, k, repeats=repeats))
 
 
 def nearest_items(

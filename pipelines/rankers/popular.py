@@ -53,8 +53,10 @@ class Popular:
 
     order: Lists
 
-    def lists(self, seen_offsets: Integers, seen_items: Integers, k: int) -> Lists:
-        """As `popular_lists`."""
+    def lists(self, seen_offsets: Integers, seen_items: Integers, k: int, *, repeats: bool = False) -> Lists:
+        """As `popular_lists`; with `repeats` seen items, too."""
+        if repeats:
+            seen_offsets, seen_items = np.zeros_like(seen_offsets), seen_items[:0]
         return popular_lists(self.order, seen_offsets, seen_items, k)
 
 

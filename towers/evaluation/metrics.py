@@ -1,4 +1,4 @@
-"""Ranking metrics of given top-k lists, one value per query, in plain NumPy.
+"""Ranking metrics of given top-k lists, one value per query, without TensorFlow.
 
 They take lists ``[Q, K]`` of item numbers, best first, padded with -1, and the targets of each query as offsets
 ``[Q + 1]`` and items ``[T]`` (distinct within a query). Each metric returns float64 ``[Q]``, NaN for a query without
@@ -6,10 +6,12 @@ targets, for which no ranking is better than another. `hits` is computed once fo
 than k counts as padded with misses.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 Integers = NDArray[np.integer[Any]]
 Floats = NDArray[np.float64]
@@ -54,6 +56,11 @@ def recall(hits: Hits, targets: Integers, k: int) -> Floats:
         k: number of list entries that count.
     """
     return _ratio(hits[:, :k].sum(axis=1), targets)
+
+
+def capped_recall(hits: Hits, targets: Integers, k: int) -> Floats:
+    """Share of the targets that k places can hold: ``hits@k / min(targets, k)``; arguments as in `recall`."""
+    return _ratio(hits[:, :k].sum(axis=1), np.minimum(targets, k))
 
 
 def hit_rate(hits: Hits, targets: Integers, k: int) -> Floats:
@@ -101,6 +108,7 @@ METRICS = {
     "mrr": mrr,
     "precision": precision,
     "map": average_precision,
+    "capped_recall": capped_recall,
 }
 
 
@@ -143,21 +151,36 @@ def novelty(exposure: Integers, popularity: Integers, users: int) -> float:
     return float(exposure @ bits / max(int(exposure.sum()), 1))
 
 
-def intra_list_similarity(lists: Integers, vectors: NDArray[np.float32], k: int) -> Floats:
-    """Mean cosine of all pairs among the first k items of each list: float64 [Q], NaN for fewer than two vectors.
+def intra_list_similarity(lists: Integers, vectors: NDArray[np.float32], ks: Sequence[int]) -> Floats:
+    """Mean cosine of all pairs among the first k items of each list: float64 [Q, ks], NaN for fewer than two vectors.
 
     Args:
         lists: [Q, K] item numbers, padded with -1.
         vectors: [N, D] of length 1; zeros for an item without a vector, which does not count.
-        k: number of list entries that count.
+        ks: the numbers of list entries that count.
 
     Source: Ziegler et al., WWW 2005.
     """
-    shown = lists[:, :k]
-    rows = np.where((shown >= 0)[:, :, None], vectors[np.maximum(shown, 0)], np.float32(0))
-    count = rows.any(axis=2).sum(axis=1).astype(np.float64)
-    total = np.square(rows.sum(axis=1, dtype=np.float64)).sum(axis=1)
-    return _ratio(total - count, np.where(count > 1, count * (count - 1), 0.0))
+    listed = np.zeros(len(vectors), np.bool_)
+    listed[lists[lists >= 0]] = True
+    items = np.flatnonzero(listed)
+    doubles = vectors[items].astype(np.float64)
+    has_vector = np.append(doubles.any(axis=1), False)
+    # Place -1, of padding, is the last one.
+    place = np.full(len(vectors) + 1, len(items), np.int32)
+    place[items] = np.arange(len(items))
+    places = place[lists]
+    counted = has_vector[places]
+    out = np.empty((len(lists), len(ks)))
+    for column, k in enumerate(ks):
+        shown = counted[:, :k]
+        count = shown.sum(axis=1)
+        ends = np.concatenate([[0], np.cumsum(count)]).astype(np.int32)
+        # A product with a sparse matrix of ones sums the vectors without a copy of each.
+        ones = csr_array((np.ones(ends[-1]), places[:, :k][shown], ends), shape=(len(lists), len(items)))
+        total = np.square(ones @ doubles).sum(axis=1)
+        out[:, column] = _ratio(total - count, np.where(count > 1, count * (count - 1.0), 0.0))
+    return out
 
 
 def mean_popularity(exposure: Integers, popularity: Integers) -> float:

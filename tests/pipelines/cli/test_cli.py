@@ -12,6 +12,7 @@ import typer
 
 from pipelines.cli import app, exit_codes
 from pipelines.errors import DataError, GateError
+from pipelines.evaluation.protocol.options import Protocol
 from serving.errors import BundleError, RequestError
 from serving.files.staging import OutputExistsError
 from towers.config.recipe import Config
@@ -184,11 +185,26 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
             (b,),
             {"target_recall": 0.9, "target_k": 20, "kind": "scann"},
         ),
-        ("report --bundle b --dataset d --out o", (b, d, o), {"slices": (), "user_ids": False, "overwrite": False}),
+        (
+            "report --bundle b --dataset d --out o",
+            (b, d, o),
+            {"slices": (), "protocol": Protocol(), "user_ids": False, "overwrite": False},
+        ),
         (
             "report --bundle b --dataset d --out o --slice c --slice items.c --user-ids --overwrite",
             (b, d, o),
-            {"slices": ["c", "items.c"], "user_ids": True, "overwrite": True},
+            {"slices": ["c", "items.c"], "protocol": Protocol(), "user_ids": True, "overwrite": True},
+        ),
+        (
+            "report --bundle b --dataset d --out o --repeats --reachable-only --gap 7d --from 2026-11-01 "
+            "--until 2026-11-08 --users 9 --seed 3",
+            (b, d, o),
+            {
+                "slices": (),
+                "protocol": Protocol(True, True, "7d", "2026-11-01", "2026-11-08", 9, 3),
+                "user_ids": False,
+                "overwrite": False,
+            },
         ),
         ("recall --bundle b --k 9 --out o", (b, 9, o), {"users": None, "overwrite": False}),
         ("recall --bundle b --k 9 --users u --out o", (b, 9, o), {"users": Path("u"), "overwrite": False}),

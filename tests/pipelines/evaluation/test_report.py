@@ -162,12 +162,13 @@ def slow(metric: str, order: list[str], targets: list[str], k: int) -> float:
         "mrr": 1 / ranks[0] if ranks else 0.0,
         "ndcg": float(sum(1 / np.log2(rank + 1) for rank in ranks) / ideal),
         "precision": len(ranks) / k,
+        "capped_recall": len(ranks) / min(k, len(targets)),
         "map": sum(hit / rank for hit, rank in enumerate(ranks, start=1)) / min(k, len(targets)),
     }[metric]
 
 
 @pytest.mark.parametrize("ranker", ["exact", "index"])
-@pytest.mark.parametrize("metric", ["recall", "ndcg", "hit_rate", "mrr", "precision", "map"])
+@pytest.mark.parametrize("metric", ["recall", "capped_recall", "ndcg", "hit_rate", "mrr", "precision", "map"])
 def test_served_figures_equal_the_slow_loop(
     world: World, content: tuple[dict[str, Any], pl.DataFrame], ranker: str, metric: str
 ) -> None:
@@ -299,7 +300,8 @@ def test_an_index_that_costs_more_than_the_interval_is_warned_of(
 @pytest.mark.parametrize("refit", [False, True])
 def test_new_items_had_no_event_that_the_model_was_trained_on(world: World, tmp_path: Path, refit: bool) -> None:
     bundle = world.bundle(tmp_path / "bundle", training={"refit": refit})
-    new = report.run(bundle, world.dataset, tmp_path / "report", ks=[5, 30])["new_items"]
+    content = report.run(bundle, world.dataset, tmp_path / "report", ks=[5, 30])
+    new = content["new_items"]
     trained = {item for split in (world.train, world.valid)[: 1 + refit] for items in split.values() for item in items}
     targets = {user: [item for item in items if item not in trained] for user, items in world.test.items()}
     targets = {user: items for user, items in targets.items() if items}
@@ -309,6 +311,10 @@ def test_new_items_had_no_event_that_the_model_was_trained_on(world: World, tmp_
     expected = [slow("recall", ranking(world, user), items, 5) for user, items in targets.items()]
     assert new["metrics"]["exact"]["recall@5"]["value"] == pytest.approx(np.mean(expected), abs=1e-6)
     assert new["metrics"]["exact"]["recall@30"]["value"] == 1.0
+    parts = content["slices"]
+    assert parts["items: new"]["metrics"] == new["metrics"]
+    assert parts["items: known"]["targets"] + new["targets"] == content["counts"]["targets"]
+    assert not [part for part in parts.values() if part["group"] == "item age"]  # the lists have no times
 
 
 def test_coverage_and_popularity_of_what_was_recommended(
@@ -510,3 +516,27 @@ def test_no_test_events_is_an_error(world: World, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="test_share"):
         report.run(bundle, tmp_path / "dataset", tmp_path / "report")
     assert not (tmp_path / "report").exists()
+
+
+def test_ties_at_the_last_place_and_constant_scores_are_findings(world: World, tmp_path: Path) -> None:
+    k, pairs = 5, world.item_vectors.copy()
+    pairs[1::2] = pairs[::2]  # two items each with one vector
+    tied, asked = 0, [user for user in world.test if user in world.query_ids]
+    for user in asked:
+        vector = world.query_vectors[world.query_ids.index(user)]
+        left = [row for row, item in enumerate(world.item_ids) if item not in world.seen(user)]
+        scores = sorted((float(vector @ pairs[row]) for row in left), reverse=True)
+        tied += scores[k - 1] == scores[k]
+    assert 0 < tied < len(asked)
+    cases = {
+        "sound": (world.item_vectors, {}),
+        "pairs": (pairs, {"ties at the last place": tied / len(asked)}),
+        "alike": (np.ones_like(pairs), {"constant scores": 1.0}),
+    }
+    for name, (vectors, expected) in cases.items():
+        bundle = world.bundle(tmp_path / name, item_vectors=vectors)
+        content = report.run(bundle, world.dataset, tmp_path / "report", ks=[k], overwrite=True)
+        of_scores = [
+            each for each in content["findings"] if each["name"] in ("ties at the last place", "constant scores")
+        ]
+        assert {each["name"]: each["value"] for each in of_scores} == pytest.approx(expected)

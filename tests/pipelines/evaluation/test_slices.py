@@ -108,6 +108,25 @@ def test_targets_are_cut_where_each_part_of_the_items_has_a_third_of_the_events(
         check(written["slices"][f"popularity: {name}"], recall, users)
 
 
+def test_targets_by_the_age_of_their_item(
+    events: list[Event], content: tuple[dict[str, Any], dict[str, float]]
+) -> None:
+    written, recall = content
+    held = last(events)
+    days: dict[str, set[str]] = {}
+    for user, (_, item, time, _) in held.items():
+        known = [event[2] for event in events if event[1] == item and event != held[event[0]] and event[2] < time]
+        age = (time - min(known)) / 86_400 if known else None
+        bands = {"0 to 1 days": (0, 1), "1 to 7 days": (1, 7), "7 to 30 days": (7, 30)}
+        labels = [label for label, (low, high) in bands.items() if age is not None and low <= age < high]
+        days.setdefault(labels[0] if labels else "unknown before", set()).add(user)
+    assert {
+        name.removeprefix("item age: ") for name, part in written["slices"].items() if part["group"] == "item age"
+    } == {*days} and len(days) > 1
+    for label, users in days.items():
+        check(written["slices"][f"item age: {label}"], recall, users)
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -55,17 +55,17 @@ def slow_scores(histories: Histories, neighbours: int, shrinkage: float) -> np.n
 
 
 @settings(deadline=None)
-@given(histories_strategy, st.sampled_from([0.0, 10.0]))
-def test_knn_ranks_by_the_formula(histories: Histories, shrinkage: float) -> None:
+@given(histories_strategy, st.sampled_from([0.0, 10.0]), st.booleans())
+def test_knn_ranks_by_the_formula(histories: Histories, shrinkage: float, repeats: bool) -> None:
     users, offsets, items = flat(histories)
     nearest = nearest_items(users, items, (len(histories), ITEMS), neighbours=ITEMS, shrinkage=shrinkage)
     pairs = np.unique(np.stack([users, items], axis=1), axis=0)
     fitted = ItemKnn(sp.csr_array(nearest.T), by_popularity(np.bincount(pairs[:, 1], minlength=ITEMS)))
     expected = slow_scores(histories, ITEMS, shrinkage)
     popular = [item for item, _ in sorted(Counter(items.tolist()).items(), key=lambda pair: (-pair[1], pair[0]))]
-    for query, row in enumerate(fitted.lists(offsets, items, ITEMS).tolist()):
+    for query, row in enumerate(fitted.lists(offsets, items, ITEMS, repeats=repeats).tolist()):
         listed = [item for item in row if item >= 0]
-        assert sorted(listed) == sorted(set(range(ITEMS)) - set(histories[query]))
+        assert sorted(listed) == sorted(set(range(ITEMS)) - set(() if repeats else histories[query]))
         scores = expected[query][listed]
         np.testing.assert_allclose(scores, np.sort(scores)[::-1], atol=1e-6)
         if not histories[query] and len(histories) == 1:

@@ -114,15 +114,17 @@ def test_ease_is_the_least_squares_of_each_item_from_the_others(
         np.testing.assert_allclose(weights[others, item], expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("repeats", [False, True])
 @pytest.mark.parametrize("k", [3, ITEMS, ITEMS + 4])
-def test_ease_lists_are_the_unseen_items_by_score(events: tuple[np.ndarray, np.ndarray], k: int) -> None:
+def test_ease_lists_are_the_unseen_items_by_score(events: tuple[np.ndarray, np.ndarray], k: int, repeats: bool) -> None:
     weights = ease_weights(*events, (USERS, ITEMS), 5.0)
     order = np.arange(ITEMS, dtype=np.int32)[::-1].copy()
     seen = [[2, 5], [], [0, 0, 8], [7]]
     offsets = np.cumsum([0, *map(len, seen)])
-    lists = Ease(weights, order).lists(offsets, np.array([item for own in seen for item in own], np.int32), k)
+    items = np.array([item for own in seen for item in own], np.int32)
+    lists = Ease(weights, order).lists(offsets, items, k, repeats=repeats)
     for own, row in zip(seen, lists.tolist(), strict=True):
-        scores = {item: sum(weights[i, item] for i in set(own)) for item in range(ITEMS) if item not in own}
+        scores = {item: sum(weights[i, item] for i in set(own)) for item in range(ITEMS) if repeats or item not in own}
         best = sorted(scores, key=lambda item: -scores[item]) if own else order.tolist()
         assert row == (best + [-1] * k)[:k]
 

@@ -29,6 +29,9 @@ def test_hits_by_hand() -> None:
         ("recall", 2, 1 / 3, 0.0),
         ("recall", 4, 2 / 3, 0.0),
         ("recall", 10, 2 / 3, 0.0),
+        # Two hits; three targets fit into four places, but only two into two.
+        ("capped_recall", 4, 2 / 3, 0.0),
+        ("capped_recall", 2, 1 / 2, 0.0),
         ("hit_rate", 1, 0.0, 0.0),
         ("hit_rate", 2, 1.0, 0.0),
         ("mrr", 1, 0.0, 0.0),
@@ -58,6 +61,8 @@ def slow(name: str, ranking: list[int], targets: list[int], k: int) -> float:
     ranks = [rank for rank, item in enumerate(ranking[:k], start=1) if item in targets]
     if name == "recall":
         return len(ranks) / len(targets)
+    if name == "capped_recall":
+        return len(ranks) / min(len(targets), k)
     if name == "hit_rate":
         return float(len(ranks) > 0)
     if name == "mrr":
@@ -138,8 +143,10 @@ def test_similarity_within_a_list_is_the_mean_cosine_of_its_pairs(world: tuple[l
     vectors = np.random.default_rng(0).normal(size=(13, 3)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     vectors[4] = 0  # no vector
-    found = metrics.intra_list_similarity(np.array(lists, dtype=np.int32).reshape(len(lists), -1), vectors, k)
-    for value, each in zip(found, lists, strict=True):
-        shown = [item for item in each[:k] if item not in (-1, 4)]
-        cosines = [float(vectors[a] @ vectors[b]) for place, a in enumerate(shown) for b in shown[:place]]
-        assert value == pytest.approx(np.mean(cosines), abs=1e-5) if cosines else np.isnan(value)
+    ks = (k, 2, 20)
+    found = metrics.intra_list_similarity(np.array(lists, dtype=np.int32).reshape(len(lists), -1), vectors, ks)
+    for values, each in zip(found, lists, strict=True):
+        for value, depth in zip(values, ks, strict=True):
+            shown = [item for item in each[:depth] if item not in (-1, 4)]
+            cosines = [float(vectors[a] @ vectors[b]) for place, a in enumerate(shown) for b in shown[:place]]
+            assert value == pytest.approx(np.mean(cosines), abs=1e-5) if cosines else np.isnan(value)

@@ -1,0 +1,142 @@
+"""Who is asked in a report, by its protocol, and how many events, targets and users are left out, and why."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.heldout import HeldOut, Window, heldout, within
+from pipelines.dataset.popularity import TICKS_PER_S
+from pipelines.errors import DataError
+from pipelines.evaluation.protocol.options import EPOCH, Protocol, last_known
+from pipelines.rankers.ranker import Served
+from towers.data.events import Int64s
+
+SPLIT = "test"
+# Reason -> the sentence of a report.
+LEFT_OUT = {
+    "impressions": "{:,} test events have weight 0: impressions without a response",
+    "events_in_gap": "{:,} test events are left out: they are in the gap after the last known event",
+    "events_outside_window": "{:,} test events are left out: they are not between --from and --until",
+    "events_again": "{:,} test events repeat an earlier test event of the same user and item",
+    "dropped_targets": "{:,} test events repeat an item that the user had taken before; they are no targets",
+    "unreachable_targets": "{:,} targets are left out: they have no vector",
+    "users_without_target": "{:,} users with test events are left out: none of these events is a target",
+    "users_not_in_sample": "{:,} users are left out: they are not in the sample",
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Who is asked.
+
+    Attributes:
+        held: the test users.
+        window: the times of the test events that count, in ticks.
+        left_out: reason -> number, for each reason of `LEFT_OUT`.
+    """
+
+    held: HeldOut
+    window: Window
+    left_out: Mapping[str, int]
+
+
+def ask(protocol: Protocol, data: Dataset, item_rows: NDArray[np.int64]) -> Asked:
+    """Returns who is asked.
+
+    Args:
+        protocol: the options.
+        data: the data set.
+        item_rows: [N] negative for an item without a vector.
+
+    Raises:
+        DataError: an option has a bad value, needs times that the data do not have, or leaves nothing to ask.
+    """
+    after_gap, window = protocol.after_gap(data), protocol.window(data)
+    low = max((each for each in (after_gap, window[0]) if each is not None), default=None)
+    counted = (low, window[1])
+    events = data.events(SPLIT)
+    taken = np.ones(len(events), np.bool_) if events.weight is None else events.weight > 0
+    outside, in_gap = ~within(events, window), ~within(events, (after_gap, None))
+    inside = taken & ~outside & ~in_gap
+    if not taken.any():
+        raise DataError(f"{data.path}: no user has a test event to recall; prepare it with data.test_share above 0")
+    if not inside.any():
+        times = np.asarray(events.time)[taken]
+        raise DataError(
+            f"{protocol.written('gap', 'begin', 'end')}: no test event is left; those of {data.path} are from "
+            f"{_shown(times.min(), data)} to {_shown(times.max(), data)}, the last known event is of "
+            f"{_shown(last_known(data), data)}"
+        )
+    held = heldout(data, SPLIT, repeats=protocol.repeats, window=counted)
+    targets, users = len(held.target_items), len(np.unique(events.user[inside]))
+    if protocol.reachable:
+        held = _of_targets(held, item_rows[held.target_items] >= 0)
+    unreachable, without = targets - len(held.target_items), users - len(held.users)
+    if not len(held.users):
+        some = protocol.written("repeats", "reachable", "gap", "begin", "end")
+        raise DataError(f"{f'{some}: ' if some else ''}{data.path}: no user has a test event to recall")
+    asked = len(held.users)
+    if protocol.users is not None and protocol.users < asked:
+        chosen = np.random.default_rng(protocol.seed).choice(asked, protocol.users, replace=False)
+        held = held.of_queries(np.sort(chosen))
+    return Asked(
+        held,
+        counted,
+        {
+            "impressions": int((~taken).sum()),
+            "events_in_gap": int((taken & in_gap).sum()),
+            "events_outside_window": int((taken & outside & ~in_gap).sum()),
+            "events_again": int(inside.sum()) - targets - held.dropped_targets,
+            "dropped_targets": held.dropped_targets,
+            "unreachable_targets": unreachable,
+            "users_without_target": without,
+            "users_not_in_sample": asked - len(held.users),
+        },
+    )
+
+
+def counts(served: Served, data: Dataset, held: HeldOut) -> dict[str, int]:
+    """Returns the `counts` section of `report.json`."""
+    return {
+        "users": len(held.users),
+        "users_without_vector": int((served.query_rows[held.users] < 0).sum()),
+        "targets": len(held.target_items),
+        "targets_without_vector": int((served.item_rows[held.target_items] < 0).sum()),
+        "dropped_targets": held.dropped_targets,
+        "masked_events": len(held.seen_items),
+        "items": data.manifest.items,
+        "items_without_vector": int((served.item_rows < 0).sum()),
+    }
+
+
+def notes(left_out: Mapping[str, int]) -> list[str]:
+    """Returns a sentence for each reason for which something is left out."""
+    return [text.format(left_out[reason]) for reason, text in LEFT_OUT.items() if left_out[reason]]
+
+
+def target_events(data: Dataset, held: HeldOut, window: Window) -> Int64s:
+    """Returns the test event of each target, [T] rows: the first that counts if the user took the item again."""
+    events, items = data.events(SPLIT), max(data.manifest.items, 1)
+    inside = within(events, window)
+    rows = np.flatnonzero(inside if events.weight is None else inside & (events.weight > 0))
+    pair, place = np.unique(events.user[rows].astype(np.int64) * items + events.item[rows], return_index=True)
+    users = np.repeat(held.users.astype(np.int64), np.diff(held.target_offsets))
+    found: Int64s = rows[place[np.searchsorted(pair, users * items + held.target_items)]]
+    return found
+
+
+def _of_targets(held: HeldOut, wanted: NDArray[np.bool_]) -> HeldOut:
+    """Only the wanted targets, [T], and the users who have one of them."""
+    offsets, items = held.target_offsets, np.where(wanted, held.target_items, -1).astype(np.int32)
+    left = np.diff(np.concatenate([[0], np.cumsum(wanted)])[offsets])
+    # `of_queries` leaves out items of -1.
+    return replace(held, target_items=items).of_queries(np.flatnonzero(left))
+
+
+def _shown(ticks: int, data: Dataset) -> str:
+    seconds = int(ticks) // TICKS_PER_S[str(data.manifest.time_unit)]
+    return (EPOCH + timedelta(seconds=seconds)).isoformat()
