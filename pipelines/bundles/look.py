@@ -4,6 +4,7 @@ It is the service of `towers serve --window` without keys and live changes, on a
 """
 
 import socket
+import threading
 import webbrowser
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -94,7 +95,8 @@ class _Announced(Server):
 def _announce(address: str, *, browse: bool) -> None:
     say(f"{address} shows the bundle; Ctrl-C ends it")
     if browse:
-        webbrowser.open(address)
+        # Beside the server: a browser of the terminal would wait here for the page, and the page for the server.
+        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
 
 def _active(path: Path) -> Path:

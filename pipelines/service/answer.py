@@ -6,15 +6,15 @@ The key, if any, comes from TOWERS_API_KEY.
 import os
 import socket
 import ssl
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
 from pipelines.errors import DataError
+from serving.catalogue.item_columns import title_name
 
-TITLES = ("title", "name", "movie_title", "item_title")
 TIMEOUT_S = 30.0
 KEY = "TOWERS_API_KEY"
 
@@ -32,12 +32,6 @@ class Answer:
     items: list[tuple[str, float]]
     source: str
     titles: list[Any] | None = None
-
-
-def title_name(columns: Iterable[str]) -> str | None:
-    """Returns the name of the item column with readable titles, or None if there is none."""
-    there = set(columns)
-    return next((name for name in TITLES if name in there), None)
 
 
 def ask(url: str, user: str, k: int, *, titled: bool = True) -> Answer:

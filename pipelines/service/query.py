@@ -12,8 +12,9 @@ from rich.text import Text
 
 from pipelines.console import say
 from pipelines.errors import DataError
-from pipelines.service.answer import Answer, ask, title_name
+from pipelines.service.answer import Answer, ask
 from serving.bundle.reader import Bundle
+from serving.catalogue.item_columns import title_name
 from serving.recall.loading import missing_index, open_recaller
 from serving.recall.query import RecallQuery
 from serving.settings import Settings

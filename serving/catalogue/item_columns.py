@@ -1,7 +1,7 @@
-"""Validates the columns of a live item against those of a bundle."""
+"""Item columns: validates those of a live item against those of a bundle; finds the one with titles."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -9,6 +9,14 @@ import polars as pl
 
 from serving.bundle.request_features import shown
 from serving.errors import RequestError
+
+TITLES = ("title", "name", "movie_title", "item_title")
+
+
+def title_name(columns: Iterable[str]) -> str | None:
+    """Returns the name of the item column with readable titles, or None if there is none."""
+    there = set(columns)
+    return next((name for name in TITLES if name in there), None)
 
 
 def checked_attributes(attributes: Mapping[str, Any], schema: Mapping[str, pl.DataType]) -> dict[str, Any]:

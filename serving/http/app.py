@@ -50,7 +50,8 @@ from serving.protocol.limits import Limits
 from serving.protocol.shutdown import Drain
 from serving.service.service import Service
 from serving.settings import Settings
-from serving.window.routes import Beside, add_window
+from serving.window.page import Beside
+from serving.window.routes import add_window
 
 log = logging.getLogger("uvicorn.error.serving")
 

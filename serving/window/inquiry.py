@@ -18,8 +18,7 @@ from serving.recall.query import EVERYTHING, Recalled, RecallQuery
 from serving.recall.recaller import Recaller
 from serving.search.conditions import And
 from serving.search.diversity import Mask, search_diverse
-from serving.search.exact import BLOCK_ITEMS
-from serving.search.index import Floats, Rows, rescore
+from serving.search.index import RESCORED_NUMBERS, Floats, Rows, best_first, rescore
 from serving.telemetry.metric_buffers import unmeasured
 
 BarrierKind = Literal["allow", "filter", "exclude", "seen"]
@@ -93,7 +92,7 @@ class Inquiry:
         if self.plan.source == "popular":
             return self._popular[0]
         rows = np.flatnonzero(self.items.eligible(EVERYTHING))
-        return rows[np.argsort(-self.scores[rows], kind="stable")]
+        return best_first(rows[np.newaxis], self.scores[rows][np.newaxis], len(rows))[0][0]
 
     @cached_property
     def ranks(self) -> Rows:
@@ -164,9 +163,10 @@ class Inquiry:
 
     def _exact_scores(self) -> Floats:
         query, parts = self.vector[np.newaxis], []
+        step = max(1, RESCORED_NUMBERS // len(self.vector))  # what stays in a core's cache: several times as fast
         for vectors in (self.recaller.bundle.recall_vectors, self.items.view.recall_vectors):
-            for start in range(0, len(vectors), BLOCK_ITEMS):
-                rows = np.arange(start, min(start + BLOCK_ITEMS, len(vectors)))
+            for start in range(0, len(vectors), step):
+                rows = np.arange(start, min(start + step, len(vectors)))
                 parts.append(rescore(vectors, query, rows[np.newaxis])[0])
         return np.concatenate(parts)
 

@@ -8,11 +8,10 @@ import numpy as np
 import polars as pl
 
 from serving.catalogue.catalogue import Snapshot
+from serving.catalogue.item_columns import title_name
 from serving.recall.recaller import Recaller
 from serving.search.index import Rows
 
-# Columns of readable titles: the first that is there.
-TITLES = ("title", "name", "movie_title", "item_title")
 MOST_COLUMNS, MOST_CHARACTERS = 8, 120
 MOST_FOUND = 20
 
@@ -37,13 +36,13 @@ class ShownItem:
 def shown_rows(items: Snapshot, rows: Rows) -> list[ShownItem]:
     """The items at rows, in their order."""
     columns = [name for name in items.catalogue.kinds if name != "item_id"]
-    title = title_of(columns)
+    title = title_name(columns)
     others = [name for name in columns if name != title][:MOST_COLUMNS]
     values = {name: items.values(name, rows) for name in ([title] if title else []) + others}
     return [
         ShownItem(
             item_id,
-            _text(values[title][place]) if title else None,
+            _text(values[title][place], " ") if title else None,
             {name: text for name in others if (text := _text(values[name][place])) is not None},
         )
         for place, item_id in enumerate(items.names(rows))
@@ -55,11 +54,6 @@ def shown_ids(items: Snapshot, item_ids: Sequence[str]) -> list[ShownItem]:
     rows = {item_id: row for item_id in item_ids if (row := items.row_of(item_id)) is not None}
     known = dict(zip(rows, shown_rows(items, np.array([*rows.values()], np.int64)), strict=True))
     return [known.get(item_id, ShownItem(item_id, known=False)) for item_id in item_ids]
-
-
-def title_of(columns: Sequence[str]) -> str | None:
-    """The column of readable titles, or None."""
-    return next((name for name in TITLES if name in columns), None)
 
 
 def known_history(recaller: Recaller, user_id: str) -> list[str]:
@@ -81,11 +75,13 @@ def found_items(items: Snapshot, text: str) -> list[ShownItem]:
     bundle, view = items.catalogue.bundle, items.view
     rows = bundle.item_names.starting(text, MOST_FOUND + len(view.buried)).tolist()
     rows += [view.base + place for place, item_id in enumerate(view.ids) if item_id.startswith(text)]
-    title = title_of(bundle.item_attributes.columns)
+    title = title_name(bundle.item_attributes.columns)
     if title is not None:
         for start, frame in ((0, bundle.item_attributes), (view.base, view.attributes)):
             column = frame[title]
-            words = column.list.join(" ") if column.dtype == pl.List else column.cast(pl.String)
+            words = (
+                column.cast(pl.List(pl.String)).list.join(" ") if column.dtype == pl.List else column.cast(pl.String)
+            )
             holding = words.str.to_lowercase().str.contains(text.lower(), literal=True).fill_null(False)
             rows += (holding.arg_true().to_numpy().astype(np.int64) + start).tolist()
     found = [row for row in dict.fromkeys(rows) if _may_come_back(items, row)]
@@ -99,10 +95,10 @@ def _may_come_back(items: Snapshot, row: int) -> bool:
     return view.kept is None or bool(view.kept[row])
 
 
-def _text(value: Any) -> str | None:
-    if isinstance(value, list):
-        value = ", ".join(map(str, value)) or None
+def _text(value: Any, between: str = ", ") -> str | None:
+    if isinstance(value, list):  # RecBole stores a title as a list of words.
+        value = between.join(map(str, value)) or None
     if value is None:
         return None
-    text = f"{value:g}" if isinstance(value, float) else str(value)
+    text = f"{value:.7g}" if isinstance(value, float) else str(value)
     return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"

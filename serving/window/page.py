@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from serving.errors import RequestError
 from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
-from serving.search.conditions import OPERATORS
+from serving.search.condition_limits import OPERATORS
 from serving.service.service import Service
 from serving.window.answer import answered, answered_or_refused, details, in_words, obstacle
 from serving.window.differences import differences

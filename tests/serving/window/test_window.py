@@ -196,7 +196,12 @@ def test_a_live_item_is_found_and_a_deleted_one_is_not(bundle: Path, tmp_path: P
         assert client.put("/items/new", json=item).status_code == 200
         assert client.delete("/items/i41").status_code == 200
         assert client.put("/items/i42", json=item | {"attributes": {"title": "Other"}}).status_code == 200
+        event = {"id": "e1", "user_id": "u1", "item_id": "i13", "time": 1}
+        assert client.post("/events", json={"events": [event]}).status_code == 200
         html = page(client, find_item="title 4", user="u1", item="i41")
+        took = re.search(r'<section aria-labelledby="history-head">(.*?)</section>', html, re.DOTALL)
+        assert took is not None
+        assert re.findall(r"<code>(.*?)</code>", took[1]) == ["i13", "i5", "i1"]
         found = re.search(r'<section aria-labelledby="found-items">(.*?)</section>', html, re.DOTALL)
         assert found is not None
         rows = [4, 40, *range(43, 50)]
