@@ -23,15 +23,19 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.heldout import HeldOut, heldout, seen
 from pipelines.errors import DataError
-from pipelines.evaluation import examples, figures, similarity_report
+from pipelines.evaluation import figures, similarity_report
+from pipelines.evaluation.exhibits import exhibits
 from pipelines.evaluation.findings import Finding, findings
+from pipelines.evaluation.item_map import item_maps, map_columns
 from pipelines.evaluation.page import html, markdown
 from pipelines.evaluation.report_table import head, headline, lines, table
 from pipelines.evaluation.slices import COLD, NEW_ITEM, WARM, Slice, Trained, slices_of
 from pipelines.rankers.baselines import baselines_of
 from pipelines.rankers.bootstrap import LEVEL, RESAMPLES
 from pipelines.rankers.evaluate import Evaluation, column, counts_by_user, evaluate
+from pipelines.rankers.index_curve import curve
 from pipelines.rankers.ranker import EXACT, KNOWN, Served, rankers_of
+from pipelines.rankers.service import SERVICE, Asked
 from pipelines.rankers.verdict import report_verdict
 from serving.bundle.reader import Bundle
 from serving.errors import BundleError
@@ -58,6 +62,8 @@ def run(
     *,
     ks: Sequence[int] = KS,
     slices: Sequence[str] = (),
+    maps: Sequence[str] | None = None,
+    url: str | None = None,
     user_ids: bool = False,
     overwrite: bool = False,
 ) -> dict[str, Any]:
@@ -69,6 +75,8 @@ def run(
         out: REPORT.
         ks: list lengths to evaluate.
         slices: columns of users, items or events by which to slice, too.
+        maps: columns of items that colour a map of the item vectors; None takes one, an empty list draws no map.
+        url: a running service, which is asked for the same users; its key comes from TOWERS_API_KEY.
         user_ids: name the users in `per_user.parquet`.
         overwrite: replace an existing REPORT.
 
@@ -77,7 +85,8 @@ def run(
 
     Raises:
         BundleError: the bundle is damaged or was trained on other data.
-        DataError: the data set is damaged, has no test events, or not such a column.
+        DataError: the data set is damaged, has no test events, or not such a column; or the service cannot be asked,
+            or answers from another model.
         OutputExistsError: REPORT exists.
     """
     refuse_existing(out, overwrite=overwrite, marker="report.json")
@@ -85,18 +94,22 @@ def run(
     _refuse_strangers(opened, data, dataset)
     refuse_changes(data)
     if similarity_report.is_similarity(opened):
+        if url is not None or maps:
+            raise DataError("--url and --map are for reports on users; this bundle is of item similarity")
         return similarity_report.run(opened, data, out, _provenance(opened, data), ks=ks, overwrite=overwrite)
     held = heldout(data, "test")
     if not len(held.users):
         raise DataError(f"{dataset}: no user has a test event to recall; prepare it with data.test_share above 0")
+    columns = map_columns(data, maps)
     served = Served.match(opened, open_index(opened), data)
+    asked = {} if url is None else {SERVICE: Asked(url, served, data, max(ks))}
     baselines = baselines_of(data, KNOWN, max(ks))
     trained = Trained.of(data, KNOWN if opened.manifest.training.get("refit") else KNOWN[:1])
     popularity = np.bincount(seen(data, KNOWN)[1], minlength=data.manifest.items)
     parts = slices_of(data, held, trained, popularity, slices)
     new = Slice(NEW, NEW, NEW_ITEM, targets=trained.new_items[held.target_items])
     groups = {part.name: part.targets for part in [*parts, new] if part.targets is not None}
-    rankers = rankers_of(served, data, baselines.rankers, max(ks))
+    rankers = rankers_of(served, data, {**asked, **baselines.rankers}, max(ks))
     evaluation = evaluate(rankers, held, served.unit_vectors, sorted(set(ks)), groups)
     content = _provenance(opened, data) | {
         "looks_ahead": _looks_ahead(opened, data),
@@ -110,9 +123,13 @@ def run(
         **figures.exposure_figures(evaluation, popularity, data.manifest.users),
         "training": [stage for stage in opened.manifest.training.get("stages", []) if stage.get("best_epoch")],
         "findings": [each.content() for each in _findings(evaluation, opened, held)],
+        "index_curve": curve(opened, served.index),
+        **{name: service.content() for name, service in asked.items()},
     }
     content["verdict"] = report_verdict(content, f"recall@{headline(evaluation.ks)}", baselines.strongest).content()
-    page = _page(content, evaluation, served, data, held, popularity)
+    drawn = item_maps(served, data, popularity, columns)
+    content["map"] = {"left_out": drawn} if isinstance(drawn, str) else {"columns": columns, "items": len(drawn.points)}
+    page = html(content, exhibits(content, evaluation, served, data, held, popularity, drawn))
     with staged(out, overwrite=overwrite, marker="report.json") as directory:
         directory.mkdir()
         text = json.dumps(content, indent=2, allow_nan=False)
@@ -207,28 +224,6 @@ def _findings(evaluation: Evaluation, bundle: Bundle, held: HeldOut) -> list[Fin
     k = headline(evaluation.ks)
     known = [vectors[np.any(vectors != 0, axis=1)] for vectors in (bundle.item_vectors, bundle.query_vectors)]
     return findings(evaluation.exposure[EXACT][k], len(held.users), k, *known)
-
-
-def _page(
-    content: dict[str, Any],
-    evaluation: Evaluation,
-    served: Served,
-    data: Dataset,
-    held: HeldOut,
-    popularity: NDArray[np.int64],
-) -> str:
-    k, strongest = headline(evaluation.ks), content["strongest"]["ranker"]
-    counts = {
-        "taken in the test": np.bincount(held.target_items, minlength=len(popularity)),
-        "model": evaluation.exposure[EXACT][k],
-        content["baselines"][strongest]["title"]: evaluation.exposure[strongest][k],
-    }
-    recall, called = evaluation.of(column(EXACT, "recall", k)), examples.names(data)
-    shown = {
-        "examples": examples.users(served, called, held, recall, k),
-        "neighbours": examples.neighbours(served, called, popularity),
-    }
-    return html(content, popularity, counts, shown)
 
 
 def _per_user(served: Served, data: Dataset, held: HeldOut, trained: Trained, evaluation: Evaluation) -> pl.DataFrame:
