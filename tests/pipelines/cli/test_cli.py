@@ -181,11 +181,20 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
             (b,),
             {"target_recall": 0.9, "target_k": 20, "kind": "scann"},
         ),
-        ("report --bundle b --dataset d --out o", (b, d, o), {"slices": (), "user_ids": False, "overwrite": False}),
         (
-            "report --bundle b --dataset d --out o --slice c --slice items.c --user-ids --overwrite",
+            "report --bundle b --dataset d --out o",
             (b, d, o),
-            {"slices": ["c", "items.c"], "user_ids": True, "overwrite": True},
+            {"slices": (), "maps": None, "url": None, "user_ids": False, "overwrite": False},
+        ),
+        (
+            "report --bundle b --dataset d --out o --slice c --slice items.c --map a --map b --user-ids --overwrite",
+            (b, d, o),
+            {"slices": ["c", "items.c"], "maps": ["a", "b"], "url": None, "user_ids": True, "overwrite": True},
+        ),
+        (
+            "report --bundle b --dataset d --out o --url http://h --no-map",
+            (b, d, o),
+            {"slices": (), "maps": (), "url": "http://h", "user_ids": False, "overwrite": False},
         ),
         ("recall --bundle b --k 9 --out o", (b, 9, o), {"users": None, "overwrite": False}),
         ("recall --bundle b --k 9 --users u --out o", (b, 9, o), {"users": Path("u"), "overwrite": False}),
@@ -288,6 +297,7 @@ def test_a_mistake_of_the_user_is_one_line_and_exit_2(
     [
         ("exprot", ["No such command 'exprot'", "Did you mean 'export'?", "towers --help"]),
         ("export --run r", ["Missing option '--out'", "towers export --help"]),
+        ("report --bundle b --dataset d --out o --map c --no-map", ["--map / --no-map", "give one of them"]),
         ("export --rum r --out b", ["--rum", "--run"]),
         ("prepare --events e --out o --format xml", ["'--format': 'xml' is not one of 'auto', 'csv'"]),
         ("prepare --events e --out o --on-bad-rows drop", ["'--on-bad-rows'", "'error', 'skip'"]),
