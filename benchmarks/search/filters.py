@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from benchmarks.harness.machine import write
-from pipelines.bundles.tune_index import recall_against, tune
+from pipelines.bundles.tune_index import tune
+from pipelines.rankers.index_curve import recall_against
 from serving.search.conditions import Condition
 from serving.search.exact import ExactIndex
 from serving.search.filter_masks import mask

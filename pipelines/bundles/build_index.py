@@ -10,9 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from pipelines.bundles.tune_index import nearly_as, single_query_s, tune
+from pipelines.bundles.tune_index import nearly_as, tune
 from pipelines.console import say
 from pipelines.errors import DataError
+from pipelines.rankers.index_curve import single_query_s
 from serving.bundle.manifest import MANIFEST, IndexInfo
 from serving.bundle.reader import Bundle
 from serving.bundle.writer import replace_index

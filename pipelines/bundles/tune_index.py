@@ -1,7 +1,6 @@
 """Finds the cheapest search parameters of a ScaNN index that reach a target recall."""
 
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,12 +9,10 @@ from numpy.typing import NDArray
 
 from pipelines.console import progress
 from pipelines.errors import DataError
-from serving.search.index import Floats, Index, Rows
-from serving.search.scann import (
-    ScannIndex,
-)
+from pipelines.rankers.index_curve import places, recall_against, single_query_s
+from serving.search.index import Floats, Rows
+from serving.search.scann import ScannIndex
 
-SINGLE_QUERIES = 200
 # The steps between settings tried, and the multiple of k candidates beyond which more leaves are tried instead.
 LEAVES_STEP, RESCORED_STEP, PLENTY = 1.25, 1.05, 16
 # Stop adding leaves once they are this many times slower than the fastest setting found.
@@ -73,20 +70,6 @@ def tune(index: ScannIndex, queries: Floats, truth: Rows, target: float) -> tupl
     return found, recall_against(truth, found.search(queries, k)[0])
 
 
-def recall_against(truth: Rows, found: Rows) -> float:
-    """Returns the mean share of each row of `truth` found in the same row of `found`; both [B, k]."""
-    return float(np.mean(_places(truth, found) < found.shape[1]))
-
-
-def _places(truth: Rows, found: Rows) -> Rows:
-    """Returns the place of each entry of `truth` [B, k] in the same row of `found` [B, C]; C if it is missing."""
-    places = np.full(truth.shape, found.shape[1], np.int64)
-    for line, (wanted, got) in enumerate(zip(truth, found, strict=True)):
-        _, at, where = np.intersect1d(wanted, got, return_indices=True)
-        places[line, at] = where
-    return places
-
-
 def _fewest_rescored(
     index: ScannIndex, queries: Floats, truth: Rows, target: float, *, whole: bool
 ) -> tuple[int | None, float]:
@@ -97,13 +80,13 @@ def _fewest_rescored(
         most = min(most, items)
         step = max(1, BLOCK_FOUND // most)
         blocks = [slice(start, start + step) for start in range(0, len(queries), step)]
-        places = np.concatenate([_places(truth[part], index.candidates(queries[part], most)) for part in blocks])
-        if _lower_bound(places < most) >= target:
-            fewest = next(some for some in _rising(k, most, RESCORED_STEP) if _lower_bound(places < some) >= target)
-            return fewest, float(np.mean(places < fewest))
+        found = np.concatenate([places(truth[part], index.candidates(queries[part], most)) for part in blocks])
+        if _lower_bound(found < most) >= target:
+            fewest = next(some for some in _rising(k, most, RESCORED_STEP) if _lower_bound(found < some) >= target)
+            return fewest, float(np.mean(found < fewest))
         # Searching the remaining leaves is cheaper than rescoring yet more candidates.
         if not whole or most == items:
-            return None, float(np.mean(places < most))
+            return None, float(np.mean(found < most))
         most *= 8
 
 
@@ -130,14 +113,3 @@ def _rising(first: int, last: int, factor: float) -> Iterator[int]:
         yield step
         step = max(step + 1, round(step * factor))
     yield last
-
-
-def single_query_s(index: Index, queries: Floats, k: int) -> float:
-    """Returns the median time of one query."""
-    index.search(queries[:1], k)
-    seconds = []
-    for row in range(min(SINGLE_QUERIES, len(queries))):
-        start = time.perf_counter()
-        index.search(queries[row : row + 1], k)
-        seconds.append(time.perf_counter() - start)
-    return float(np.median(seconds))

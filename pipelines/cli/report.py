@@ -39,6 +39,21 @@ def report(
         int | None, typer.Option(metavar="N", help="Ask only a sample of N test users: for many users.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of that sample.")] = 0,
+    maps: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            metavar="COLUMN",
+            help="Colour the map of the item vectors by this column of items, not by a fitting one; repeatable.",
+        ),
+    ] = None,
+    no_map: Annotated[
+        bool, typer.Option("--no-map", help="Draw no map, which takes the longest of all plots.")
+    ] = False,
+    url: Annotated[
+        str | None,
+        typer.Option(help="Also ask this running service for the same users; its key comes from TOWERS_API_KEY."),
+    ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open report.html in the browser.")] = False,
     user_ids: Annotated[bool, typer.Option("--user-ids", help="Name the users in per_user.parquet.")] = False,
     overwrite: Overwrite = False,
@@ -47,7 +62,18 @@ def report(
     from pipelines.evaluation import report as command
     from pipelines.evaluation.protocol.options import Protocol
 
-    protocol = Protocol(repeats=repeats, reachable=reachable, gap=gap, begin=begin, end=end, users=users, seed=seed)
-    command.run(bundle, dataset, out, slices=slices or (), protocol=protocol, user_ids=user_ids, overwrite=overwrite)
+    if no_map and maps:
+        raise typer.BadParameter("give one of them", param_hint="--map / --no-map")
+    command.run(
+        bundle,
+        dataset,
+        out,
+        slices=slices or (),
+        protocol=Protocol(repeats=repeats, reachable=reachable, gap=gap, begin=begin, end=end, users=users, seed=seed),
+        maps=() if no_map else maps or None,
+        url=url,
+        user_ids=user_ids,
+        overwrite=overwrite,
+    )
     if open_ and (page := out / "report.html").exists():
         typer.launch(str(page))

@@ -34,7 +34,7 @@ def users(
         called: [N] of `names`.
         held: its test users.
         recall: [Q] recall@k of each.
-        k: length of the lists that are judged; `SHOWN` items of them are shown.
+        k: length of the lists that are judged; their first `SHOWN` items and all hits are shown.
     """
     order = np.argsort(recall, kind="stable")
     random = np.random.default_rng(SEED).choice(len(order), min(USERS, len(order)), replace=False)
@@ -57,10 +57,14 @@ def users(
                 "title": f"{what}: {hits.sum()} of {len(taken)} targets among the first {k} (recall {recall[row]:.2f})",
                 "history": called.gather(before[::-1][:SHOWN]).to_list(),
                 "recalled": [
-                    {"name": called[int(item)], "hit": bool(hit)}
-                    for item, hit in zip(shown[:SHOWN], hits[:SHOWN], strict=True)
+                    {"rank": rank, "name": called[int(item)], "hit": bool(hit)}
+                    for rank, (item, hit) in enumerate(zip(shown, hits, strict=True), start=1)
+                    if hit or rank <= SHOWN
                 ],
-                "targets": called.gather(taken[:SHOWN]).to_list(),
+                "targets": [
+                    {"name": called[int(item)], "hit": bool(hit)}
+                    for item, hit in zip(taken[:SHOWN], np.isin(taken[:SHOWN], shown), strict=True)
+                ],
             }
         )
     return content

@@ -4,6 +4,7 @@ Returns plain dictionaries for `report.json`; an estimate is ``{"value", "low", 
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 from pipelines.evaluation.slices import Slice
 from pipelines.rankers.bootstrap import Bootstrap
 from pipelines.rankers.evaluate import Evaluation, column
-from pipelines.rankers.ranker import BEST, EXACT
+from pipelines.rankers.ranker import BEST, EXACT, INDEX
+from pipelines.rankers.service import SERVICE
 from towers.evaluation import metrics
 
 Figures = dict[str, Any]
@@ -21,7 +23,11 @@ SMALL = 100  # users: below it a slice's interval is wide, and the report says s
 
 
 def figures(evaluation: Evaluation) -> Figures:
-    """Returns each ranker's ``metrics``, exact search's ``differences`` to the others, and ``share_of_attainable``."""
+    """Returns figures of all users.
+
+    ``metrics`` of each ranker, exact search's ``differences`` to the others, ``recall_lost`` at each step from the
+    vectors to the caller, and ``share_of_attainable``.
+    """
     drawn = evaluation.of_all
     content: Figures = {
         "metrics": {ranker: _estimates(drawn, evaluation, ranker) for ranker in evaluation.rankers},
@@ -34,6 +40,14 @@ def figures(evaluation: Evaluation) -> Figures:
             for other in evaluation.rankers
             if other not in (EXACT, BEST)
         },
+    }
+    steps = [step for step in (EXACT, INDEX, SERVICE) if step in evaluation.rankers]
+    content["recall_lost"] = {
+        f"{before}_to_{after}": {
+            f"recall@{k}": drawn.difference(column(before, "recall", k), column(after, "recall", k))
+            for k in evaluation.ks
+        }
+        for before, after in pairwise(steps)
     }
     if BEST in evaluation.rankers:
         content["share_of_attainable"] = {

@@ -3,16 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
-from numpy.typing import NDArray
 
-from pipelines.evaluation import plots
 from pipelines.evaluation.protocol.asked import notes
-from pipelines.evaluation.report_table import TITLES, headline, interval, ranker_title
-from pipelines.rankers.ranker import BEST, EXACT, INDEX
+from pipelines.evaluation.report_table import TITLES, headline, interval, ranker_title, service_warnings
+from pipelines.rankers.ranker import EXACT
 
 SMALL = "†"
+LEFT_OUT = {"index_curve": "plot of the index", "map": "map of the item vectors"}
 
 
 def sentence(content: Mapping[str, Any]) -> str:
@@ -35,21 +33,14 @@ def sentence(content: Mapping[str, Any]) -> str:
     )
 
 
-def html(
-    content: Mapping[str, Any],
-    popularity: NDArray[np.int64],
-    shown: Mapping[str, NDArray[np.int64]],
-    examples: Mapping[str, Any],
-) -> str:
+def html(content: Mapping[str, Any], exhibits: Mapping[str, Any]) -> str:
     """Renders `report.html`.
 
     Args:
         content: of `report.json`.
-        popularity: [N] events of each item before the test.
-        shown: title -> [N] how often each item was recommended, or taken.
-        examples: "users" and "neighbours" of `pipelines.evaluation.examples`.
+        exhibits: of `pipelines.evaluation.exhibits`.
     """
-    return _render("report.html.j2", content, plots=_plots(content, popularity, shown), **examples)
+    return _render("report.html.j2", content, **exhibits)
 
 
 def markdown(content: Mapping[str, Any]) -> str:
@@ -86,6 +77,10 @@ def _render(template: str, content: Mapping[str, Any], **more: Any) -> str:
             interval=content["interval"],
             names=_names(content),
             rows=_rows(content),
+            ks=content["ks"],
+            steps=_steps(content),
+            service=content.get("service"),
+            warnings=service_warnings(content),
             headline=name,
             small=SMALL,
             slices=_slices(content, name),
@@ -120,6 +115,21 @@ def _rows(content: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+def _steps(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of the table of where recall is lost: each step with its recall, and what it lost of the step before."""
+    lost = {pair.partition("_to_")[2]: figures for pair, figures in content["recall_lost"].items()}
+    return [
+        {
+            "title": TITLES[step],
+            "cells": [
+                (f"{content['metrics'][step][name]['value']:.4f}", interval(lost[step][name]) if step in lost else "")
+                for name in (f"recall@{k}" for k in content["ks"])
+            ],
+        }
+        for step in (EXACT, *lost)
+    ]
+
+
 def _slices(content: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     strongest = content["strongest"]["ranker"]
     return [
@@ -146,35 +156,8 @@ def _notes(content: Mapping[str, Any]) -> list[str]:
         *(text.format(counts[name]) for name, text in sentences.items() if counts[name]),
         *notes(content["left_out"]),
         *(f"{TITLES[ranker]}: {reason}" for ranker, reason in left_out.items()),
+        *(f"{what}: {content[name]['left_out']}" for name, what in LEFT_OUT.items() if "left_out" in content[name]),
     ]
-
-
-def _plots(
-    content: Mapping[str, Any], popularity: NDArray[np.int64], shown: Mapping[str, NDArray[np.int64]]
-) -> list[dict[str, Any]]:
-    strongest, name = content["strongest"]["ranker"], f"recall@{headline(content['ks'])}"
-    rankers = [ranker for ranker in content["metrics"] if ranker not in (BEST, INDEX)]
-    recall = {
-        ranker_title(content, ranker): [content["metrics"][ranker][f"recall@{k}"] for k in content["ks"]]
-        for ranker in rankers
-    }
-    parts = {part: figures["metrics"] for part, figures in content["slices"].items() if figures["metrics"]}
-    sliced = {
-        ranker_title(content, ranker): [each[ranker][name] for each in parts.values()] for ranker in (EXACT, strongest)
-    }
-    found = [
-        ("Recall by length of the list", plots.recall_over_k(content["ks"], recall), "Bars are 95 % intervals."),
-        (f"{name} by slice", plots.by_slice(list(parts), sliced, name), "Bars are 95 % intervals."),
-        (
-            "Popularity of what is recommended",
-            plots.popularity_curves(popularity, shown),
-            "A curve above that of the test's targets recommends popular items more than users take them.",
-        ),
-    ]
-    for stage in content["training"]:
-        curves = plots.training_curves(stage["history"], stage["metric"], stage["best_epoch"])
-        found.append((f"Training: {stage['stage']}", curves, "Loss and validation by epoch."))
-    return [{"title": title, "svg": svg, "caption": caption} for title, svg, caption in found]
 
 
 def _provenance(content: Mapping[str, Any]) -> dict[str, str]:

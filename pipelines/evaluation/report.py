@@ -22,8 +22,10 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.heldout import HeldOut, seen
 from pipelines.errors import DataError
-from pipelines.evaluation import examples, figures, similarity_report
+from pipelines.evaluation import figures, similarity_report
+from pipelines.evaluation.exhibits import exhibits
 from pipelines.evaluation.findings import Finding, findings
+from pipelines.evaluation.item_map import item_maps, map_columns
 from pipelines.evaluation.page import html, markdown
 from pipelines.evaluation.protocol.asked import ask, counts
 from pipelines.evaluation.protocol.leakage import leaks
@@ -35,7 +37,9 @@ from pipelines.evaluation.slices import COLD, NEW_ITEM, WARM, Slice, Trained, sl
 from pipelines.rankers.baselines import baselines_of
 from pipelines.rankers.bootstrap import LEVEL, RESAMPLES
 from pipelines.rankers.evaluate import Evaluation, column, counts_by_user, evaluate
+from pipelines.rankers.index_curve import curve
 from pipelines.rankers.ranker import EXACT, KNOWN, Served, rankers_of
+from pipelines.rankers.service import SERVICE, ServiceRanker
 from pipelines.rankers.verdict import report_verdict
 from serving.bundle.digest import bundle_digest
 from serving.bundle.reader import Bundle
@@ -60,6 +64,8 @@ def run(
     *,
     ks: Sequence[int] = KS,
     slices: Sequence[str] = (),
+    maps: Sequence[str] | None = None,
+    url: str | None = None,
     protocol: Protocol = DEFAULTS,
     user_ids: bool = False,
     overwrite: bool = False,
@@ -72,6 +78,8 @@ def run(
         out: REPORT.
         ks: list lengths to evaluate.
         slices: columns of users, items or events by which to slice, too.
+        maps: columns of items that colour a map of the item vectors; None takes one, an empty list draws no map.
+        url: a running service, which is asked for the same users; its key comes from TOWERS_API_KEY.
         protocol: which test events and users count.
         user_ids: name the users in `per_user.parquet`.
         overwrite: replace an existing REPORT.
@@ -81,8 +89,8 @@ def run(
 
     Raises:
         BundleError: the bundle is damaged or was trained on other data.
-        DataError: the data set is damaged, has no test events or not such a column, or an option of the protocol does
-            not fit it.
+        DataError: the data set is damaged, has no test events or not such a column; an option of the protocol does not
+            fit it; or the service cannot be asked, or answers from another model.
         OutputExistsError: REPORT exists.
     """
     refuse_existing(out, overwrite=overwrite, marker=REPORT)
@@ -91,19 +99,23 @@ def run(
     refuse_changes(data)
     provenance = _provenance(opened, data)
     if similarity_report.is_similarity(opened):
-        if protocol != DEFAULTS:
-            raise DataError('a report of task = "similarity" asks items, not users: it takes no protocol options')
+        if protocol != DEFAULTS or url is not None or maps:
+            raise DataError(
+                "--url, --map and the protocol's options are about users; this bundle is of item similarity"
+            )
         return similarity_report.run(opened, data, out, provenance, ks=ks, overwrite=overwrite)
+    columns = map_columns(data, maps)
     served = Served.match(opened, open_index(opened), data)
     asked = ask(protocol, data, served.item_rows)
     held = asked.held
+    services = {} if url is None else {SERVICE: ServiceRanker(url, served, data, max(ks))}
     baselines = baselines_of(data, KNOWN, max(ks))
     trained = Trained.of(data, KNOWN if opened.manifest.training.get("refit") else KNOWN[:1])
     popularity = np.bincount(seen(data, KNOWN)[1], minlength=data.manifest.items)
     parts = slices_of(data, asked, trained, popularity, slices)
     new = Slice(NEW, NEW, NEW_ITEM, targets=trained.new_items[held.target_items])
     groups = {part.name: part.targets for part in [*parts, new] if part.targets is not None}
-    rankers = rankers_of(served, data, baselines.rankers, max(ks))
+    rankers = rankers_of(served, data, {**services, **baselines.rankers}, max(ks))
     evaluation = evaluate(rankers, held, served.unit_vectors, sorted(set(ks)), groups)
     content = provenance | {
         "protocol": protocol.text,
@@ -120,9 +132,13 @@ def run(
         **figures.exposure_figures(evaluation, popularity, data.manifest.users),
         "training": [stage for stage in opened.manifest.training.get("stages", []) if stage.get("best_epoch")],
         "findings": [each.content() for each in _findings(evaluation, served, data, held)],
+        "index_curve": curve(opened, served.index),
+        **{name: service.content() for name, service in services.items()},
     }
     content["verdict"] = report_verdict(content, f"recall@{headline(evaluation.ks)}", baselines.strongest).content()
-    page = _page(content, evaluation, served, data, held, popularity)
+    drawn = item_maps(served, data, popularity, columns)
+    content["map"] = {"left_out": drawn} if isinstance(drawn, str) else {"columns": columns, "items": len(drawn.points)}
+    page = html(content, exhibits(content, evaluation, served, data, held, popularity, drawn))
     with staged(out, overwrite=overwrite, marker=REPORT) as directory:
         directory.mkdir()
         (directory / "report.html").write_text(page, encoding="utf-8")
@@ -209,28 +225,6 @@ def _findings(evaluation: Evaluation, served: Served, data: Dataset, held: HeldO
     known = [vectors[np.any(vectors != 0, axis=1)] for vectors in (bundle.item_vectors, bundle.query_vectors)]
     found = findings(evaluation.exposure[EXACT][k], len(held.users), k, *known)
     return [*leaks(data, held), *found, *score_findings(served, held, k)]
-
-
-def _page(
-    content: dict[str, Any],
-    evaluation: Evaluation,
-    served: Served,
-    data: Dataset,
-    held: HeldOut,
-    popularity: NDArray[np.int64],
-) -> str:
-    k, strongest = headline(evaluation.ks), content["strongest"]["ranker"]
-    places = {
-        "taken in the test": np.bincount(held.target_items, minlength=len(popularity)),
-        "model": evaluation.exposure[EXACT][k],
-        content["baselines"][strongest]["title"]: evaluation.exposure[strongest][k],
-    }
-    recall, called = evaluation.of(column(EXACT, "recall", k)), examples.names(data)
-    shown = {
-        "examples": examples.users(served, called, held, recall, k),
-        "neighbours": examples.neighbours(served, called, popularity),
-    }
-    return html(content, popularity, places, shown)
 
 
 def _per_user(served: Served, data: Dataset, held: HeldOut, trained: Trained, evaluation: Evaluation) -> pl.DataFrame:

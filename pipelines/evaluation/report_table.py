@@ -15,6 +15,7 @@ DEFINITIONS = "docs/report.md"
 TITLES = {
     "exact": "model, exact",
     "index": "model, by index",
+    "service": "model, by service",
     "popularity": "popularity",
     "popularity_users": "popularity, users alike",
     "popularity_recent": "recent popularity",
@@ -73,6 +74,7 @@ def lines(content: dict[str, Any]) -> list[str]:
                 f"warning: the index costs {exact[each]['value'] - index[each]['value']:.4f} of {each}, more than its "
                 f"interval: towers index --target-recall 0.995 --target-k {each.removeprefix('recall@')} comes closer"
             )
+    shown += [f"warning: {line}" for line in service_warnings(content)]
     shown.append(f"({content['interval']})")
     for part, figures in content["slices"].items():
         size = f"{part}: {figures['users']:,} users, {figures['targets']:,} targets"
@@ -86,6 +88,31 @@ def lines(content: dict[str, Any]) -> list[str]:
     shown += [f"trained with a feature that looks ahead: {line}" for line in content.get("looks_ahead") or ()]
     shown += [f"protocol: {option}" for option in content["protocol_options"]["words"]]
     return [*shown, f"definitions: {DEFINITIONS}"]
+
+
+def service_warnings(content: Mapping[str, Any]) -> list[str]:
+    """Returns in what the service differs from the bundle; nothing if none was asked."""
+    if "service" not in content:
+        return []
+    service, found = content["service"], []
+    for version, users in service["model_versions"].items():
+        if version != service["model_version"]:
+            found.append(f"{users:,} users were answered by the model {version}, not by this bundle's")
+    for why, users in service["failed"].items():
+        found.append(f"the service failed {users:,} users ({why}); each of their targets is a miss")
+    if service["other_source"]:
+        sources = ", ".join(f"{name} {users:,}" for name, users in service["sources"].items())
+        found.append(
+            f"{service['other_source']:,} users were answered from other than their stored vector ({sources}): "
+            "the service has live events that the bundle lacks"
+        )
+    for name, lost in content["recall_lost"]["index_to_service"].items():
+        if lost["low"] > 0:
+            found.append(f"the service loses {interval(lost)} of {name}, which the index finds")
+    if unknown := service["unknown_items"]["items"]:
+        places = service["unknown_items"]["places"]
+        found.append(f"{unknown:,} items that the data set lacks, live ones, fill {places:,} places; each is a miss")
+    return found
 
 
 def ranker_title(content: Mapping[str, Any], ranker: str) -> str:

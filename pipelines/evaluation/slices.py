@@ -171,7 +171,7 @@ def _column_slices(data: Dataset, asked: Asked, name: str) -> Iterator[Slice]:
         context = data.context("test")
         assert context is not None
         values = context[column].gather(target_events(data, held, asked.window))
-    yield from _of_values(name, values, by_user=table == "users")
+    yield from slices_of_values(name, values, by_user=table == "users")
 
 
 def _find(data: Dataset, name: str) -> tuple[str, str]:
@@ -197,8 +197,17 @@ def _find(data: Dataset, name: str) -> tuple[str, str]:
     )
 
 
-def _of_values(group: str, values: pl.Series, *, by_user: bool) -> list[Slice]:
-    """Returns slices by a column: bands of a number, the most frequent values of anything else."""
+def slices_of_values(group: str, values: pl.Series, *, by_user: bool) -> list[Slice]:
+    """Returns slices by a column: bands of a number, the most frequent values of anything else.
+
+    Args:
+        group: the name of the column.
+        values: one for each user or target.
+        by_user: whether they are of users.
+
+    Raises:
+        DataError: the column holds vectors.
+    """
     if values.dtype.is_numeric():
         return _bands(group, group, values.cast(pl.Float64).fill_null(np.nan).to_numpy(), by_user=by_user)
     lists = isinstance(values.dtype, pl.List)

@@ -58,7 +58,7 @@ def ask(url: str, user: str, k: int, *, titled: bool = True) -> Answer:
                 # A canary bundle may answer this user and lack the column that the OpenAPI document names.
                 column, response = None, client.post(address, json=body)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise DataError(f"{address}: {_reason(error, address)}") from None
+        raise DataError(f"{address}: {reason(error, address)}") from None
     if not response.is_success:
         raise DataError(_refusal(address, response))
     try:
@@ -108,8 +108,8 @@ def _stranger(address: str, response: httpx.Response) -> str:
     )
 
 
-def _reason(error: httpx.HTTPError | httpx.InvalidURL, address: str) -> str:
-    """Explains why there is no answer, and what to do about it."""
+def reason(error: httpx.HTTPError | httpx.InvalidURL, address: str) -> str:
+    """Explains why `address` gives no answer, and what to do about it."""
     causes = list(_causes(error))
     if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
         return "not the address of a service; --url takes one like http://127.0.0.1:8000"

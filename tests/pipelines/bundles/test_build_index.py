@@ -11,6 +11,7 @@ import pytest
 from pipelines.bundles import build_index as command
 from pipelines.bundles import tune_index
 from pipelines.errors import DataError
+from pipelines.rankers.index_curve import recall_against
 from serving.bundle.reader import Bundle
 from serving.errors import BundleError
 from serving.recall.loading import open_index
@@ -101,7 +102,7 @@ def tuned_leaves(vectors: np.ndarray, queries: np.ndarray, target: float) -> int
     truth = loop_search(vectors, queries, 20)[0]
     index, recall = tune_index.tune(built, queries, truth, target)
     assert recall >= target
-    assert tune_index.recall_against(truth, index.search(queries, 20)[0]) == recall
+    assert recall_against(truth, index.search(queries, 20)[0]) == recall
     return index.parameters.leaves_searched
 
 

@@ -188,20 +188,36 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
         (
             "report --bundle b --dataset d --out o",
             (b, d, o),
-            {"slices": (), "protocol": Protocol(), "user_ids": False, "overwrite": False},
+            {
+                "slices": (),
+                "protocol": Protocol(),
+                "maps": None,
+                "url": None,
+                "user_ids": False,
+                "overwrite": False,
+            },
         ),
         (
-            "report --bundle b --dataset d --out o --slice c --slice items.c --user-ids --overwrite",
+            "report --bundle b --dataset d --out o --slice c --slice items.c --map a --map b --user-ids --overwrite",
             (b, d, o),
-            {"slices": ["c", "items.c"], "protocol": Protocol(), "user_ids": True, "overwrite": True},
+            {
+                "slices": ["c", "items.c"],
+                "protocol": Protocol(),
+                "maps": ["a", "b"],
+                "url": None,
+                "user_ids": True,
+                "overwrite": True,
+            },
         ),
         (
             "report --bundle b --dataset d --out o --repeats --reachable-only --gap 7d --from 2026-11-01 "
-            "--until 2026-11-08 --users 9 --seed 3",
+            "--until 2026-11-08 --users 9 --seed 3 --url http://h --no-map",
             (b, d, o),
             {
                 "slices": (),
                 "protocol": Protocol(True, True, "7d", "2026-11-01", "2026-11-08", 9, 3),
+                "maps": (),
+                "url": "http://h",
                 "user_ids": False,
                 "overwrite": False,
             },
@@ -327,6 +343,7 @@ def test_a_refusal_by_the_gate_has_an_exit_code_of_its_own(
     [
         ("exprot", ["No such command 'exprot'", "Did you mean 'export'?", "towers --help"]),
         ("export --run r", ["Missing option '--out'", "towers export --help"]),
+        ("report --bundle b --dataset d --out o --map c --no-map", ["--map / --no-map", "give one of them"]),
         ("export --rum r --out b", ["--rum", "--run"]),
         ("prepare --events e --out o --format xml", ["'--format': 'xml' is not one of 'auto', 'csv'"]),
         ("prepare --events e --out o --on-bad-rows drop", ["'--on-bad-rows'", "'error', 'skip'"]),

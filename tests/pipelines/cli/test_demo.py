@@ -53,6 +53,9 @@ def test_the_whole_path_ends_with_answers_over_http(
     assert [item["id"] for item in items] == ids
     shown = capsys.readouterr().out
     assert [title for title in titles if title not in shown] == []
+    recalls = recall_of_known_users(out)
+    assert recalls[user] == sorted(recalls.values())[len(recalls) // 2]
+    assert f"User {user}, of median recall@{demo.SHOWN} among the test users" in shown
     metrics = json.loads((out / "report" / "report.json").read_text())["metrics"]
     assert {"exact", "index", "popularity", "item_knn", "best_attainable"} <= set(metrics)
     for figures in metrics.values():
@@ -81,6 +84,24 @@ def best_by_hand(bundle: Path, user: str, k: int) -> tuple[list[str], list[str]]
     ]
     best = [item for _, item in sorted(scores)[:k]]
     return [ids[item] for item in best], [titles[item] for item in best]
+
+
+def recall_of_known_users(out: Path) -> dict[str, float]:
+    """The report's recall@20 of each test user in the bundle; a test user has an item in the test and not before."""
+    taken: list[dict[int, set[int]]] = []
+    for splits in (("train", "valid"), ("test",)):
+        events: dict[int, set[int]] = {}
+        for split in splits:
+            arrays = (np.load(out / "dataset" / split / f"{name}.npy").tolist() for name in ("user", "item"))
+            for user, item in zip(*arrays, strict=True):
+                events.setdefault(user, set()).add(item)
+        taken.append(events)
+    before, after = taken
+    users = [user for user in sorted(after) if after[user] - before.get(user, set())]
+    names = pl.read_parquet(out / "dataset" / "users.parquet")["user_id"].to_list()
+    known = {*pl.read_parquet(out / "bundle" / "query_ids.parquet")["query_id"].to_list()}
+    values = pl.read_parquet(out / "report" / "per_user.parquet")["exact_recall@20"].to_list()
+    return {names[user]: value for user, value in zip(users, values, strict=True) if names[user] in known}
 
 
 def test_a_service_that_does_not_start_is_named_with_its_last_line(tmp_path: Path) -> None:

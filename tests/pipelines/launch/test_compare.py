@@ -33,7 +33,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         dataset = columns.write_dataset(columns.make_events(), tmp_path_factory.mktemp("compare"))
     for seed, name in enumerate("abc"):
         recipe = {"train": {"seed": seed, "epochs": 9 if name == "c" else 3}}
-        columns.write_bundle_of(dataset, name, seed, recipe)
+        lineage = {"dataset": Dataset.open(dataset).manifest.fingerprint, "config": recipe}
+        columns.write_bundle_of(dataset, name=name, seed=seed, lineage=lineage)
     return dataset.parent
 
 

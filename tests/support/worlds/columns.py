@@ -10,6 +10,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.ingest import prepare
 from serving.bundle.manifest import FeatureSpec
 from serving.bundle.writer import write_bundle
+from tests.support.worlds.serving import no_towers
 from towers.config.sections import DataConfig
 
 USERS, ITEMS, DAY = 40, 20, 86_400
@@ -53,35 +54,29 @@ def write_dataset(events: list[Event], folder: Path) -> Path:
     return folder / "dataset"
 
 
-def write_bundle_of(dataset: Path, name: str = "bundle", seed: int = 1, recipe: dict[str, Any] | None = None) -> Path:
-    """A bundle of random vectors for the data set, beside it."""
+def write_bundle_of(dataset: Path, dimension: int = 4, name: str = "bundle", seed: int = 1, **changes: Any) -> Path:
+    """A bundle of random vectors for the data set; `changes` replaces arguments of `write_bundle`."""
     data = Dataset.open(dataset)
     generator = np.random.default_rng(seed)
     row = FeatureSpec(name="user_id", kind="id", dtype="string", length=None)
-
-    def write_towers(directory: Path) -> None:
-        for tower in ("query_tower", "candidate_tower"):
-            (directory / tower).mkdir()
-            (directory / tower / "saved_model.pb").write_bytes(b"no model")
-
+    arguments: dict[str, Any] = {
+        "model_version": f"test-{seed}",
+        "metric": "dot",
+        "query_features": [row],
+        "candidate_features": [row],
+        "item_ids": data.items["item_id"].to_list(),
+        "item_vectors": generator.normal(size=(data.manifest.items, dimension)).astype(np.float32),
+        "item_attributes": data.items.select("item_id"),
+        "popularity": [1] * data.manifest.items,
+        "query_ids": data.users["user_id"].to_list(),
+        "query_vectors": generator.normal(size=(data.manifest.users, dimension)).astype(np.float32),
+        "seen_offsets": np.zeros(data.manifest.users + 1, np.int64),
+        "seen_items": [],
+        "write_towers": no_towers,
+        "libraries": {},
+        "lineage": {"dataset": data.manifest.fingerprint},
+        "training": {},
+    }
     out = dataset.parent / name
-    write_bundle(
-        out,
-        model_version=f"test-{seed}",
-        metric="dot",
-        query_features=[row],
-        candidate_features=[row],
-        item_ids=data.items["item_id"].to_list(),
-        item_vectors=generator.normal(size=(data.manifest.items, 4)).astype(np.float32),
-        item_attributes=data.items.select("item_id"),
-        popularity=[1] * data.manifest.items,
-        query_ids=data.users["user_id"].to_list(),
-        query_vectors=generator.normal(size=(data.manifest.users, 4)).astype(np.float32),
-        seen_offsets=np.zeros(data.manifest.users + 1, np.int64),
-        seen_items=[],
-        write_towers=write_towers,
-        libraries={},
-        lineage={"dataset": data.manifest.fingerprint} | ({} if recipe is None else {"config": recipe}),
-        training={},
-    )
+    write_bundle(out, **(arguments | changes))
     return out

@@ -1,0 +1,154 @@
+"""Collects what `report.html` shows beyond the figures of `report.json`: plots, example users, nearest items."""
+
+from collections.abc import Iterator, Mapping
+from html import escape
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.heldout import HeldOut
+from pipelines.evaluation import examples, plots
+from pipelines.evaluation.item_map import ItemMaps
+from pipelines.evaluation.report_table import headline, ranker_title
+from pipelines.rankers.evaluate import Evaluation, column
+from pipelines.rankers.ranker import BEST, EXACT, INDEX, Served
+from pipelines.rankers.service import SERVICE
+
+Exhibits = dict[str, Any]
+
+
+class Plot(NamedTuple):
+    """A plot of the page: its title, its SVG, what it shows, and what a reader should look at."""
+
+    title: str
+    svg: str
+    description: str
+    caption: str
+
+    def named(self, number: int) -> dict[str, str]:
+        """The plot for the page; `number` makes the ids of its title and description unique."""
+        names = f"plot{number}-title plot{number}-text"
+        texts = (
+            f'<title id="plot{number}-title">{escape(self.title)}</title>'
+            f'<desc id="plot{number}-text">{escape(self.description)}</desc>'
+        )
+        head, close, rest = self.svg.partition(">")
+        svg = f'{head} role="img" aria-labelledby="{names}"{close}{texts}{rest}'
+        return {"title": self.title, "svg": svg, "caption": self.caption}
+
+
+def exhibits(
+    content: Mapping[str, Any],
+    evaluation: Evaluation,
+    served: Served,
+    data: Dataset,
+    held: HeldOut,
+    popularity: NDArray[np.int64],
+    maps: ItemMaps | str,
+) -> Exhibits:
+    """Returns ``plots``, ``examples`` and ``neighbours`` of the page.
+
+    Args:
+        content: of `report.json`.
+        evaluation: of all test users.
+        served: the bundle.
+        data: the data set.
+        held: the test users.
+        popularity: [N] events of each item before the test.
+        maps: of `pipelines.evaluation.item_map.item_maps`.
+    """
+    k, strongest = headline(content["ks"]), content["strongest"]["ranker"]
+    counts = {
+        "taken in the test": np.bincount(held.target_items, minlength=len(popularity)),
+        "model": evaluation.exposure[EXACT][k],
+        content["baselines"][strongest]["title"]: evaluation.exposure[strongest][k],
+    }
+    recall, called = evaluation.of(column(EXACT, "recall", k)), examples.names(data)
+    drawn = [
+        *_of_figures(content),
+        Plot(
+            "Popularity of what is recommended",
+            plots.popularity_curves(popularity, counts),
+            "The share of all places that the most popular items have, over their share of the catalogue.",
+            "A curve above that of the test's targets recommends popular items more than users take them.",
+        ),
+        *_of_index(content["index_curve"]),
+        *_of_items(maps),
+        *_of_training(content),
+    ]
+    return {
+        "plots": [plot.named(number) for number, plot in enumerate(drawn, start=1)],
+        "examples": examples.users(served, called, held, recall, k),
+        "neighbours": examples.neighbours(served, called, popularity),
+    }
+
+
+def _of_figures(content: Mapping[str, Any]) -> Iterator[Plot]:
+    strongest, name = content["strongest"]["ranker"], f"recall@{headline(content['ks'])}"
+    rankers = [ranker for ranker in content["metrics"] if ranker not in (BEST, INDEX, SERVICE)]
+    recall = {
+        ranker_title(content, ranker): [content["metrics"][ranker][f"recall@{k}"] for k in content["ks"]]
+        for ranker in rankers
+    }
+    parts = {part: figures["metrics"] for part, figures in content["slices"].items() if figures["metrics"]}
+    sliced = {
+        ranker_title(content, ranker): [each[ranker][name] for each in parts.values()] for ranker in (EXACT, strongest)
+    }
+    yield Plot(
+        "Recall by length of the list",
+        plots.recall_over_k(content["ks"], recall),
+        "Recall of each ranker over k; the table of figures has the numbers.",
+        "Bars are 95 % intervals.",
+    )
+    yield Plot(
+        f"{name} by slice",
+        plots.by_slice(list(parts), sliced, name),
+        f"{name} of the model and the strongest baseline in each slice; the table of slices has the numbers.",
+        "Bars are 95 % intervals.",
+    )
+
+
+def _of_index(curve: Mapping[str, Any]) -> Iterator[Plot]:
+    if "left_out" in curve:
+        return
+    own = next(point for point in curve["points"] if point["chosen"])
+    yield Plot(
+        "Recall of the index and time of a query",
+        plots.index_curve(curve),
+        f"The chosen settings find {own['recall']:.1%} of the first {curve['k']} of exact search in "
+        f"{own['single_ms']:.2f} ms a query, {own['batched_ms']:.2f} ms in a batch; exact search takes "
+        f"{curve['exact']['single_ms']:.2f} and {curve['exact']['batched_ms']:.2f} ms.",
+        f"The diamond is what `towers index` chose. Lines change the leaves searched or the candidates rescored, each "
+        f"from a quarter to four times. {curve['queries']:,} queries on {curve['machine']}, while the report ran: "
+        "compare the points, not the milliseconds of two reports.",
+    )
+
+
+def _of_items(maps: ItemMaps | str) -> Iterator[Plot]:
+    if isinstance(maps, str):
+        return
+    for name, groups in maps.groups.items():
+        yield Plot(
+            f"Item vectors by {name}",
+            plots.item_map(maps.points, groups),
+            f"{len(maps.points):,} items as points, near each other where their vectors are. "
+            + ", ".join(f"{group}: {int(mask.sum()):,}" for group, mask in groups.items()),
+            f"{len(maps.points):,} items by a fixed seed, projected by t-SNE. Groups that lie apart are what the model "
+            "tells apart; sizes of groups and distances between them mean nothing.",
+        )
+
+
+def _of_training(content: Mapping[str, Any]) -> Iterator[Plot]:
+    for stage in content["training"]:
+        best, metric = stage["best_epoch"], stage["metric"]
+        what = f"loss and {metric}" if metric else "loss"
+        chosen = f"validation chose epoch {best}" if metric else f"no validation: all {best} epochs count"
+        last = stage["history"][-1]
+        yield Plot(
+            f"Training: {stage['stage']}",
+            plots.training_curves(stage["history"], metric, best),
+            f"{what} of {len(stage['history'])} epochs; {chosen}. The last loss is {last['loss']:.4f}.",
+            f"{what[0].upper()}{what[1:]} after each epoch; {chosen}.",
+        )

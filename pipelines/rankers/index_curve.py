@@ -1,0 +1,130 @@
+"""Measures an index: its recall against exact search, the time of a query, and how one trades for the other.
+
+`curve` gives a report the settings around those that `towers index` chose.
+"""
+
+import os
+import platform
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from serving.bundle.reader import Bundle
+from serving.search.exact import ExactIndex
+from serving.search.index import Floats, Index, Rows
+from serving.search.scann import ScannIndex
+from serving.search.scann_parameters import TUNED_K
+
+SINGLE_QUERIES = 200
+BATCHES = 3
+CURVE_QUERIES, SEED = 400, 1  # other users than those of the tuning, which has seed 0
+STEPS = (0.25, 0.5, 2.0, 4.0)  # multiples of the leaves searched, and of the rescored candidates
+EXACT_S = 2.0  # the most time for single exact searches: with millions of items one takes a tenth of a second
+
+Curve = dict[str, Any]
+
+
+def curve(bundle: Bundle, index: Index) -> Curve:
+    """Measures a bundle's ScaNN index with its own settings and with some around them, and exact search.
+
+    Returns:
+        ``{"left_out": reason}`` without a ScaNN index; else ``k``, ``queries``, ``machine``, ``exact`` and ``points``,
+        each ``{"leaves_searched", "rescored", "recall", "single_ms", "batched_ms", "chosen"}``; times are medians of
+        one query, and the time of a batch divided by its queries. Exact search has no settings.
+    """
+    info = bundle.manifest.index
+    if info is None or not isinstance(index, ScannIndex):
+        return {"left_out": "the bundle has no ScaNN index: every query is an exact search"}
+    k, queries = min(info.target_k, bundle.manifest.items), bundle.sample_queries(CURVE_QUERIES, SEED)
+    exact = ExactIndex(bundle.recall_vectors)
+    start = time.perf_counter()
+    truth, _ = exact.search(queries, k)
+    batched_s = (time.perf_counter() - start) / len(queries)
+    points = []
+    for leaves, rescored in _around(index, k):
+        tried = index.with_parameters(replace(index.parameters, leaves_searched=leaves, rescored=rescored))
+        found, _ = tried.search(queries, k)
+        points.append(
+            {
+                "leaves_searched": leaves,
+                "rescored": rescored,
+                "recall": recall_against(truth, found),
+                **_times(single_query_s(tried, queries, k), _batched_s(tried, queries, k)),
+                "chosen": tried.parameters == index.parameters,
+            }
+        )
+    single_s = single_query_s(exact, queries, k, most_s=EXACT_S)
+    return {
+        "k": k,
+        "queries": len(queries),
+        "machine": f"{_processor()}, {os.cpu_count()} processors",
+        "exact": {"recall": 1.0, **_times(single_s, batched_s)},
+        "points": points,
+    }
+
+
+def recall_against(truth: Rows, found: Rows) -> float:
+    """Returns the mean share of each row of `truth` found in the same row of `found`; both [B, k]."""
+    return float(np.mean(places(truth, found) < found.shape[1]))
+
+
+def places(truth: Rows, found: Rows) -> Rows:
+    """Returns the place of each entry of `truth` [B, k] in the same row of `found` [B, C]; C if it is missing."""
+    at_all = np.full(truth.shape, found.shape[1], np.int64)
+    for line, (wanted, got) in enumerate(zip(truth, found, strict=True)):
+        _, at, where = np.intersect1d(wanted, got, return_indices=True)
+        at_all[line, at] = where
+    return at_all
+
+
+def single_query_s(index: Index, queries: Floats, k: int, *, most_s: float = np.inf) -> float:
+    """Returns the median time of one query, of at most `SINGLE_QUERIES`, or of as many as fit into `most_s`."""
+    index.search(queries[:1], k)
+    seconds: list[float] = []
+    for row in range(min(SINGLE_QUERIES, len(queries))):
+        start = time.perf_counter()
+        index.search(queries[row : row + 1], k)
+        seconds.append(time.perf_counter() - start)
+        if sum(seconds) > most_s:
+            break
+    return float(np.median(seconds))
+
+
+def _batched_s(index: Index, queries: Floats, k: int) -> float:
+    """Returns the time of a query in a batch of all, the median of `BATCHES`."""
+    seconds = []
+    for _ in range(BATCHES):
+        start = time.perf_counter()
+        index.search(queries, k)
+        seconds.append((time.perf_counter() - start) / len(queries))
+    return float(np.median(seconds))
+
+
+def _around(index: ScannIndex, k: int) -> Iterator[tuple[int, int]]:
+    """Yields leaves searched and rescored candidates: the index's own, then fewer and more of one and the other."""
+    own = index.parameters
+    # An index without a tree has no leaves; fewer candidates than k cannot be rescored.
+    leaves = [round(step * own.leaves_searched) for step in STEPS if own.leaves]
+    most = len(index.item_vectors) * TUNED_K // max(k, TUNED_K)
+    rescored = [round(step * own.rescored) for step in STEPS]
+    tried = [(own.leaves_searched, own.rescored)]
+    tried += [(min(max(1, each), own.leaves), own.rescored) for each in leaves]
+    tried += [(own.leaves_searched, min(max(min(k, TUNED_K), each), most)) for each in rescored]
+    yield from dict.fromkeys(tried)
+
+
+def _times(single_s: float, batched_s: float) -> dict[str, float]:
+    return {"single_ms": round(1000 * single_s, 4), "batched_ms": round(1000 * batched_s, 4)}
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

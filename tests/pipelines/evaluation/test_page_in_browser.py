@@ -1,0 +1,169 @@
+"""`report.html` in a real browser: light, dark, narrow, printed, by keyboard, for axe, and without any other file."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipelines.bundles import build_index
+from pipelines.evaluation import report
+from tests.support.worlds import columns
+
+pytestmark = pytest.mark.slow
+
+WIDE, NARROW = {"width": 1200, "height": 900}, {"width": 360, "height": 740}
+FOCUSABLE = "a[href], summary, [tabindex='0']"
+STAGES = [
+    {
+        "stage": "train",
+        "best_epoch": 2,
+        "metric": "recall@20",
+        "history": [
+            {
+                "epoch": n,
+                "loss": 5.0 / n,
+                "recall@20": 0.1 + n % 2 / 50,
+                "train_seconds": 70.0,
+                "validation_seconds": 20.0,
+            }
+            for n in (1, 2, 3)
+        ],
+    },
+    {"stage": "refit", "best_epoch": 2, "metric": "", "history": [{"epoch": n, "loss": 4.0 / n} for n in (1, 2)]},
+]
+Pages = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report with every kind of plot."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "ITEMS", 400)
+        dataset = columns.write_dataset(columns.make_events(), tmp_path_factory.mktemp("browser"))
+        bundle = columns.write_bundle_of(dataset, 8, training={"stages": STAGES})
+    build_index.run(bundle, kind="scann", target_recall=0.8, target_k=10)
+    content = report.run(bundle, dataset, dataset.parent / "report", slices=["country"], maps=["genres"])
+    assert "left_out" not in {**content["index_curve"], **content["map"]}
+    return dataset.parent / "report" / "report.html"
+
+
+@pytest.fixture(scope="module")
+def pages(file: Path) -> Iterator[Pages]:
+    """Opens the report; at the end it must have asked for nothing else and said nothing on the console."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    if (binary := shutil.which("chromium")) is None:
+        reason = "chromium is not on PATH; Debian's package is called chromium"
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=binary, args=["--no-sandbox"])
+
+        @contextmanager
+        def opened(viewport: dict[str, int] = WIDE, scheme: str = "light") -> Iterator[Any]:
+            context = browser.new_context(viewport=viewport, color_scheme=scheme)
+            asked: list[str] = []
+            context.on("request", lambda request: asked.append(request.url))
+            context.route(lambda url: url != file.as_uri(), lambda route: route.abort())
+            page, said = context.new_page(), []
+            page.on("console", lambda message: said.append(message.text))
+            page.goto(file.as_uri())
+            yield page
+            assert (asked, said) == ([file.as_uri()], [])
+            context.close()
+
+        yield opened
+        browser.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_and_plots_have_the_inks_of_the_page(pages: Pages, scheme: str) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    with pages(scheme=scheme) as page:
+        page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+        results = Axe().run(page)
+        assert results.violations_count == 0, results.generate_report()
+        inks = page.evaluate(
+            "[...new Set([...document.querySelectorAll('svg text')].map(t => getComputedStyle(t).fill))]"
+        )
+        assert inks == [page.evaluate("getComputedStyle(document.body).color")]
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert ground == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 23, 26)"}[scheme]
+
+
+def test_every_plot_has_a_title_and_a_description(pages: Pages) -> None:
+    with pages() as page:
+        images = page.get_by_role("img")
+        names = [images.nth(place).locator("title").first.text_content() for place in range(images.count())]
+        assert names == [
+            "Recall by length of the list",
+            "recall@20 by slice",
+            "Popularity of what is recommended",
+            "Recall of the index and time of a query",
+            "Item vectors by genres",
+            "Training: train",
+            "Training: refit",
+        ]
+        for name in names:
+            shown = page.get_by_role("img", name=name)
+            assert shown.count() == 1 and len(shown.locator("desc").text_content()) > 20
+        assert images.count() == page.locator("svg").count()
+        assert page.evaluate("new Set([...document.querySelectorAll('svg [id]')].map(each => each.id)).size") > 0
+
+
+def test_a_phone_scrolls_down_only(pages: Pages) -> None:
+    with pages(NARROW) as page:
+        page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+        assert page.evaluate("document.documentElement.scrollWidth") == NARROW["width"]
+        # The tables are wider, and scroll within themselves.
+        assert page.evaluate(
+            "[...document.querySelectorAll('.wide')].some(each => each.scrollWidth > each.clientWidth)"
+        )
+
+
+def test_paper_shows_what_is_folded_on_the_screen(pages: Pages) -> None:
+    hidden = """
+        [...document.querySelectorAll('details li')].filter(each => !each.checkVisibility({contentVisibilityAuto: true})
+            || each.getBoundingClientRect().height === 0).length
+    """
+    with pages() as page:
+        assert page.evaluate(hidden) > 0
+        page.emulate_media(media="print")
+        assert page.evaluate(hidden) == 0
+        assert page.pdf().startswith(b"%PDF-")
+
+
+def test_the_keyboard_reaches_all_in_the_order_of_the_page(pages: Pages) -> None:
+    with pages() as page:
+        order = page.locator(FOCUSABLE).count()
+        page.evaluate(
+            f"[...document.querySelectorAll(`{FOCUSABLE}`)].forEach((each, place) => each.dataset.place = place)"
+        )
+        reached = []
+        for _ in range(order):
+            page.keyboard.press("Tab")
+            reached.append(page.evaluate("Number(document.activeElement.dataset.place)"))
+            assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+        assert order > 5 and reached == list(range(order))
+        folded = page.locator("details:not([open])").first
+        folded.locator("summary").focus()
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.parentElement.open")
+
+
+@pytest.mark.long
+def test_the_page_of_thirty_thousand_users_is_small(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "ITEMS", 3_000)
+        patch.setattr(columns, "USERS", 30_000)
+        dataset = columns.write_dataset(columns.make_events(), tmp_path)
+        bundle = columns.write_bundle_of(dataset, 8, training={"stages": STAGES * 3})
+    slices = ["country", "users.age", "genres", "items.age", "device"]
+    content = report.run(bundle, dataset, tmp_path / "report", slices=slices, maps=["genres", "age", "popularity"])
+    assert content["counts"]["users"] > 29_000 and content["map"]["items"] == 1_000
+    assert (tmp_path / "report" / "report.html").stat().st_size < 3_000_000
+    assert np.load(bundle / "item_vectors.npy").shape == (3_000, 8)

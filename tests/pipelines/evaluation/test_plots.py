@@ -1,0 +1,53 @@
+"""Plots as texts: what axes and legends say, and that names from the data are only text."""
+
+import re
+
+import numpy as np
+import pytest
+
+from pipelines.evaluation import plots
+
+HISTORY = [
+    {"epoch": 1.0, "loss": 2.0, "recall@20": 0.1, "train_seconds": 60.0, "validation_seconds": 30.0},
+    {"epoch": 2.0, "loss": 1.0, "recall@20": 0.2, "train_seconds": 90.0, "validation_seconds": 30.0},
+]
+
+
+def texts(svg: str) -> list[str]:
+    return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+
+
+def test_training_is_drawn_over_minutes_with_the_chosen_epoch() -> None:
+    assert plots.minutes_of(HISTORY) == [1.5, 3.5]
+    shown = texts(plots.training_curves(HISTORY, "recall@20", 2))
+    assert {"minutes", "epoch", "1", "2", "loss (left)", "recall@20 (right)", "epoch 2 was chosen"} <= {*shown}
+
+
+def test_a_stage_without_validation_has_no_metric_and_no_choice() -> None:
+    shown = texts(plots.training_curves([{"epoch": 1.0, "loss": 2.0, "train_seconds": 6.0}], "", 1))
+    assert "minutes" in shown and not [each for each in shown if "right" in each or "chosen" in each]
+
+
+def test_a_run_without_times_is_drawn_over_epochs() -> None:
+    old = [{"epoch": each["epoch"], "loss": each["loss"]} for each in HISTORY]
+    assert plots.minutes_of(old) is None
+    assert "minutes" not in texts(plots.training_curves(old, "", 2))
+
+
+@pytest.mark.parametrize("name", ["$5 to $9", "$^$", "<b>"])
+def test_names_with_dollar_signs_are_no_formulas(name: str) -> None:
+    estimate = {"value": 0.5, "low": 0.4, "high": 0.6}
+    shown = texts(plots.by_slice([name, "other"], {"model": [estimate, estimate]}, "recall@20"))
+    assert name.replace("<", "&lt;").replace(">", "&gt;") in shown
+
+
+def test_log_scales_have_plain_numbers() -> None:
+    popularity = np.arange(1_000)[::-1]
+    assert {"0.001", "0.01", "0.1", "1"} <= {*texts(plots.popularity_curves(popularity, {"model": popularity}))}
+
+
+def test_two_plots_share_no_id_of_a_group() -> None:
+    estimate = {"value": 0.5, "low": 0.4, "high": 0.6}
+    svg = plots.recall_over_k([10, 20], {"model": [estimate, estimate]})
+    named = re.findall(r'id="([^"]*)"', svg)
+    assert named and all(f"#{each}" in svg for each in named), "only what is referred to has an id"
