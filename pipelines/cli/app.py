@@ -13,8 +13,8 @@ import typer
 from pipelines.cli import bundles, operation
 from pipelines.cli.exit_codes import KEPT, exit_code, sigterm_as_ctrl_c
 from pipelines.cli.export import export
-from pipelines.cli.options import Bundle, Dataset, Overrides, Overwrite, Recipe, example
-from pipelines.cli.report import report
+from pipelines.cli.options import Bundle, Dataset, Overrides, Overwrite, Recipe, Track, example
+from pipelines.cli.report import report, track
 from pipelines.cli.serve import serve
 from pipelines.cli.tune import tune
 from pipelines.console import say
@@ -123,15 +123,19 @@ def train(
     out: Annotated[Path, typer.Option(help="The run to write: settings, checkpoints, summary.")],
     overrides: Overrides = [],  # noqa: B006
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard the unfinished work of an interrupted run.")] = False,
+    track: Track = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Train the two towers; an interrupted run goes on where it stopped."""
+    from pipelines.launch import tracking
     from pipelines.training import train as command
     from towers.config.recipe import load_config
 
+    tracking.refuse_unready(track)
     with sigterm_as_ctrl_c():
         command.run(load_config(config, overrides), dataset, out, resume=not fresh, overwrite=overwrite)
         say(command.verdict(out, dataset))
+        tracking.run(run=out, tracker=track)
 
 
 app.command(
@@ -168,6 +172,7 @@ def index(
 
 
 app.command(epilog=example("towers report --bundle bundle --dataset dataset --out report --slice country"))(report)
+app.command(epilog=example("towers track --run run --track mlflow"))(track)
 
 
 @app.command(epilog=example("towers recall --bundle bundle --k 100 --out recall.parquet"))
@@ -175,7 +180,9 @@ def recall(
     bundle: Bundle,
     k: Annotated[int, typer.Option("--k", min=1, help="Items for each user.")],
     out: Annotated[Path, typer.Option(help="The Parquet file to write.")],
-    users: Annotated[Path | None, typer.Option(help="Only these users: a file with a column user_id.")] = None,
+    users: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Only these users: a file with a column user_id, or its URL.")
+    ] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Recall for every user at once, resumable and in bounded memory."""

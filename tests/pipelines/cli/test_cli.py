@@ -29,6 +29,7 @@ VERBS = {
     "export": "pipelines.bundles.export",
     "index": "pipelines.bundles.build_index",
     "report": "pipelines.evaluation.report",
+    "track": "pipelines.launch.tracking",
     "recall": "pipelines.bundles.bulk_recall",
     "serve": "pipelines.service.serve",
     "query": "pipelines.service.query",
@@ -64,10 +65,13 @@ def put_double(monkeypatch: pytest.MonkeyPatch, module: str, raises: BaseExcepti
     double = ModuleType(module)
     double.run = run  # type: ignore[attr-defined]
     double.verdict = lambda *run: str(run)  # type: ignore[attr-defined]  # what `train` ends with
+    double.refuse_unready = lambda tracker: None  # type: ignore[attr-defined]
     double.describe = lambda *result: str(result)  # type: ignore[attr-defined]  # what `check` prints of its result
     package, _, name = module.rpartition(".")
     monkeypatch.setitem(sys.modules, module, double)
     monkeypatch.setattr(importlib.import_module(package), name, double, raising=False)
+    if module != VERBS["track"]:
+        put_double(monkeypatch, VERBS["track"])  # what `train` and `report` end with
     return calls
 
 

@@ -1,0 +1,1 @@
+"""Decides and records what goes live: comparison, gate, tracking."""
