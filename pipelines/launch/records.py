@@ -22,6 +22,7 @@ BOARD = "tensorboard"
 # What makes a report another one: the same again is an update.
 PROVENANCE = ("task", "bundle", "dataset", "protocol", "interval", "label", "ks")
 LISTS = ("coverage", "gini", "novelty", "mean_popularity", "similarity")
+UNBOUND = ("created_at", "digest")  # of a gate's result, new each time
 MODEL = "exact"  # the ranker of the verdict
 
 
@@ -139,34 +140,43 @@ def of_report(report: Path, bundle: Path | None = None) -> Record:
     )
 
 
-def of_gate(file: Path) -> Record:
-    """Reads what a gate wrote: a JSON object with `verdict`, `rules` (a list of objects, each with `name`) and more.
-
-    Numbers become figures, those of a rule with its name; all else becomes settings and, but for the verdict, the
-    identity: the same rules on the same digests are one entry.
+def read_gate(file: Path) -> Record:
+    """Reads the file that a gate wrote; see `of_gate`.
 
     Raises:
         DataError: it is not such a file.
     """
     content = _read(file, "a gate's result")
-    if not {"verdict", "rules"} <= content.keys():
-        raise DataError(f"{file}: not a gate's result: it has no verdict or no rules, but {', '.join(content)}")
-    rules = {str(rule.get("name", number)): rule for number, rule in enumerate(content["rules"], 1)}
-    rest = {name: value for name, value in content.items() if name not in ("verdict", "rules", "created_at")}
-    leaves = dict(_leaves({"rules": rules, **rest}))
-    figures = {name: float(value) for name, value in leaves.items() if isinstance(value, bool | int | float)}
-    params = _flat({name: value for name, value in leaves.items() if name not in figures})
-    made = content.get("created_at")
-    rows = "".join(f"| {name} | `{json.dumps(rule)}` |\n" for name, rule in rules.items())
+    if not isinstance(content.get("judgements"), list):
+        raise DataError(f"{file}: not a gate's result: it has no list of judgements, but {', '.join(content)}")
+    return of_gate(content, file)
+
+
+def of_gate(content: Mapping[str, Any], file: Path) -> Record:
+    """Makes the record of a gate's result. The same rules, digests and verdict have one identity.
+
+    Args:
+        content: texts (digests, names), which become settings; `created_at`, ISO 8601; `judgements`, a list of objects
+            with `rule` (its name), `figure` (a number or null), `limit` (text) and `passed`. The verdict is "passed" if
+            all of them are.
+        file: where the result is, or would be had it passed: TensorBoard's files lie beside it.
+    """
+    judgements = content["judgements"]
+    params = {name: value for name, value in content.items() if isinstance(value, str) and name not in UNBOUND}
+    params["verdict"] = "passed" if all(each["passed"] for each in judgements) else "refused"
+    figures = {f"rules/{each['rule']}/passed": float(each["passed"]) for each in judgements}
+    numbers = {f"rules/{each['rule']}/figure": each["figure"] for each in judgements}
+    cells = [[each["rule"], each["figure"], each["limit"], "yes" if each["passed"] else "no"] for each in judgements]
+    rows = "".join(f"| {' | '.join('' if cell is None else str(cell) for cell in row)} |\n" for row in cells)
     return Record(
         kind="gate",
         output=file,
         identity=_identity("gate", params),
-        time=file.stat().st_mtime if made is None else datetime.fromisoformat(made).timestamp(),
-        params=params | _flat({"verdict": content["verdict"]}),
-        figures=figures,
-        text=f"**{content['verdict']}**\n\n| rule | result |\n|---|---|\n{rows}",
-        files=[file],
+        time=datetime.fromisoformat(content["created_at"]).timestamp(),
+        params=params,
+        figures=figures | {name: float(value) for name, value in numbers.items() if value is not None},
+        text=f"**{params['verdict']}**\n\n| rule | figure | limit | passed |\n|---|---|---|---|\n{rows}",
+        files=[file] if file.exists() else [],
         board=file.with_name(f"{file.stem}.{BOARD}"),
     )
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from pipelines.console import say
 from pipelines.errors import DataError
-from pipelines.launch.records import Point, Record, of_gate, of_report, of_run
+from pipelines.launch.records import Point, Record, of_report, of_run, read_gate
 from serving.files.staging import staged
 
 Tracker = Literal["mlflow"]
@@ -80,7 +80,7 @@ def run(
     if report is not None:
         return tell(of_report(report, bundle), tracker)
     assert gate is not None
-    return tell(of_gate(gate), tracker)
+    return tell(read_gate(gate), tracker)
 
 
 def tell(record: Record, tracker: Tracker | None = None) -> list[str]:

@@ -192,7 +192,7 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
             {"slices": ["c", "items.c"], "user_ids": True, "overwrite": True},
         ),
         ("recall --bundle b --k 9 --out o", (b, 9, o), {"users": None, "overwrite": False}),
-        ("recall --bundle b --k 9 --users u --out o", (b, 9, o), {"users": Path("u"), "overwrite": False}),
+        ("recall --bundle b --k 9 --users u --out o", (b, 9, o), {"users": "u", "overwrite": False}),
         # What is not given is up to the variables, the settings file and the defaults (tests/serving/test_settings.py).
         ("serve", (), dict.fromkeys(("bundle", "state", "host", "port", "workers", "keys", "config"))),
         (

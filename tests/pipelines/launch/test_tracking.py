@@ -21,7 +21,7 @@ from pipelines.cli import app
 from pipelines.errors import DataError
 from pipelines.evaluation import report as evaluation
 from pipelines.launch import tracking
-from pipelines.launch.records import of_gate, of_report, of_run
+from pipelines.launch.records import of_gate, of_report, of_run, read_gate
 from pipelines.training import train
 from tests.support.paths import ROOT
 from tests.support.processes.running_service import free_port
@@ -54,13 +54,16 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def blessing(tmp_path: Path) -> Path:
-    rules = [
-        {"name": "recall", "metric": "recall@20", "figure": 0.125, "limit": 0.1, "passed": True},
-        {"name": "latency", "metric": "p99_ms", "figure": 12.5, "limit": 10, "passed": False},
+    judgements = [
+        {"rule": "recall@20", "figure": 0.125, "limit": "at least 0.1", "passed": True, "note": ""},
+        {"rule": "p99 ≤ limit", "figure": 12.5, "limit": "at most 10 ms", "passed": False, "note": ""},
+        {"rule": "findings", "figure": None, "limit": "none", "passed": True, "note": ""},
     ]
-    content = {"verdict": "refused", "candidate": "a1", "baseline": None, "rules": rules}
-    (tmp_path / "blessing.json").write_text(json.dumps(content | {"created_at": "2026-11-22T10:00:00+00:00"}))
-    return tmp_path / "blessing.json"
+    content = {"candidate": "a1", "baseline": None, "files": {"rules.toml": "b2"}, "judgements": judgements}
+    (tmp_path / "new.blessing.json").write_text(
+        json.dumps(content | {"created_at": "2026-11-22T10:00:00+00:00", "digest": "c3"})
+    )
+    return tmp_path / "new.blessing.json"
 
 
 def board(folder: Path) -> EventAccumulator:
@@ -177,22 +180,28 @@ def test_a_report_is_not_told_with_the_recipe_of_another_bundle(report: Path, tm
 
 
 def test_a_gate_is_its_rules_and_its_verdict(blessing: Path) -> None:
-    record = of_gate(blessing)
+    record = read_gate(blessing)
     assert record.figures == {
-        "rules/recall/figure": 0.125,
-        "rules/recall/limit": 0.1,
-        "rules/recall/passed": 1.0,
-        "rules/latency/figure": 12.5,
-        "rules/latency/limit": 10.0,
-        "rules/latency/passed": 0.0,
+        "rules/recall@20/figure": 0.125,
+        "rules/recall@20/passed": 1.0,
+        "rules/p99 ≤ limit/figure": 12.5,
+        "rules/p99 ≤ limit/passed": 0.0,
+        "rules/findings/passed": 1.0,
     }
-    assert record.params["verdict"] == "refused" and record.params["candidate"] == "a1"
-    assert "baseline" not in record.params
+    assert record.params == {"candidate": "a1", "verdict": "refused"}
+    assert tracking.run(gate=blessing) == []
+    shown = board(blessing.parent / "new.blessing.tensorboard")
+    assert scalars(shown) == record.figures
+    assert "| p99 ≤ limit | 12.5 | at most 10 ms | no |" in text(shown, "gate")
     content = json.loads(blessing.read_text())
-    blessing.write_text(json.dumps(content | {"verdict": "passed", "created_at": "2026-11-23T10:00:00+00:00"}))
-    assert of_gate(blessing).identity == record.identity
-    blessing.write_text(json.dumps(content | {"candidate": "a2"}))
-    assert of_gate(blessing).identity != record.identity
+    again = content | {"created_at": "2026-11-23T10:00:00+00:00", "digest": "c4"}
+    assert of_gate(again, blessing).identity == record.identity
+    passed = content | {"judgements": content["judgements"][:1]}
+    assert of_gate(passed, blessing).params["verdict"] == "passed"
+    assert record.identity not in {
+        of_gate(content | {"candidate": "a2"}, blessing).identity,
+        of_gate(passed, blessing).identity,
+    }
 
 
 @pytest.mark.parametrize(
@@ -203,7 +212,7 @@ def test_a_gate_is_its_rules_and_its_verdict(blessing: Path) -> None:
         ({"run": Path("a"), "bundle": Path("b")}, "name one output"),
         ({"run": GOLDEN / "dataset"}, "not a finished run"),
         ({"report": GOLDEN / "run"}, "not a report"),
-        ({"gate": GOLDEN / "run" / "stage.json"}, "no verdict or no rules"),
+        ({"gate": GOLDEN / "run" / "stage.json"}, "no list of judgements"),
         ({"gate": GOLDEN / "run" / "config.toml"}, "not a gate's result"),
     ],
 )
@@ -359,4 +368,4 @@ def test_mlflow_holds_each_output_once(
     assert tracking.run(gate=blessing, tracker="mlflow") == tracking.run(gate=blessing, tracker="mlflow") == []
     (gate,) = server.runs("gate")
     assert {"key": "verdict", "value": "refused"} in gate["data"]["params"]
-    assert server.history(gate, "rules/latency/figure") == [(0, 12.5, 1_795_341_600_000)]
+    assert server.history(gate, "rules/p99 _ limit/figure") == [(0, 12.5, 1_795_341_600_000)]
