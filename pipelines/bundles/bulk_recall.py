@@ -29,15 +29,15 @@ AT_A_TIME = 2
 HASHED_USERS = 100_000
 
 
-def run(bundle: Path, k: int, out: Path, *, users: Path | None = None, overwrite: bool = False) -> int:
+def run(bundle: Path, k: int, out: Path, *, users: Path | str | None = None, overwrite: bool = False) -> int:
     """Recalls k unseen items for many users, in bounded memory.
 
     Args:
         bundle: the bundle directory.
         k: items per user.
         out: the Parquet file to write.
-        users: a file with a column `user_id` (csv, parquet, jsonl, or txt with one id per line); None takes every user
-            of the bundle. Unknown users get the popular items.
+        users: a file with a column `user_id` (csv, tsv, parquet, jsonl, or txt with one id per line; also packed as
+            .gz, or a URL); None takes every user of the bundle. Unknown users get the popular items.
         overwrite: replace an existing `out`.
 
     Returns:
@@ -56,7 +56,9 @@ def run(bundle: Path, k: int, out: Path, *, users: Path | None = None, overwrite
     return write_all(recaller, k, out, users=users, overwrite=overwrite)
 
 
-def write_all(recaller: Recaller, k: int, out: Path, *, users: Path | None = None, overwrite: bool = False) -> int:
+def write_all(
+    recaller: Recaller, k: int, out: Path, *, users: Path | str | None = None, overwrite: bool = False
+) -> int:
     """Does the work of `run` with a bundle that is already open."""
     _refuse(k, out, overwrite=overwrite)
     bundle = recaller.bundle

@@ -12,8 +12,8 @@ import typer
 
 from pipelines.cli import bundles, launch, operation
 from pipelines.cli.exit_codes import KEPT, exit_code, sigterm_as_ctrl_c
-from pipelines.cli.export import export
-from pipelines.cli.options import Bundle, Dataset, Overrides, Overwrite, Recipe, example
+from pipelines.cli.export import export, index
+from pipelines.cli.options import Bundle, Dataset, Overrides, Overwrite, Recipe, Track, example
 from pipelines.cli.report import report
 from pipelines.cli.serve import look, serve
 from pipelines.cli.tune import tune
@@ -123,15 +123,19 @@ def train(
     out: Annotated[Path, typer.Option(help="The run to write: settings, checkpoints, summary.")],
     overrides: Overrides = [],  # noqa: B006
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard the unfinished work of an interrupted run.")] = False,
+    track: Track = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Train the two towers; an interrupted run goes on where it stopped."""
+    from pipelines.launch import tracking
     from pipelines.training import train as command
     from towers.config.recipe import load_config
 
+    tracking.refuse_unready(track)
     with sigterm_as_ctrl_c():
         command.run(load_config(config, overrides), dataset, out, resume=not fresh, overwrite=overwrite)
         say(command.verdict(out, dataset))
+        tracking.run(run=out, tracker=track)
 
 
 app.command(
@@ -150,23 +154,7 @@ app.command(
 )(export)
 
 
-@app.command(epilog=example("towers index --bundle bundle --target-recall 0.98"))
-def index(
-    bundle: Bundle,
-    target_recall: Annotated[
-        float, typer.Option(min=0.01, max=1.0, help="Recall against exact search to tune for.")
-    ] = 0.98,
-    target_k: Annotated[int, typer.Option("--target-k", min=1, help="How many of the best that recall counts.")] = 100,
-    kind: Annotated[
-        Literal["auto", "exact", "scann"], typer.Option(help="The index; auto takes exact search for small catalogues.")
-    ] = "auto",
-) -> None:
-    """Build the bundle's index, tuned until its measured recall reaches the target."""
-    from pipelines.bundles import build_index as command
-
-    command.run(bundle, target_recall=target_recall, target_k=target_k, kind=kind)
-
-
+app.command(epilog=example("towers index --bundle bundle --target-recall 0.98"))(index)
 app.command(epilog=example("towers report --bundle bundle --dataset dataset --out report --slice country"))(report)
 
 for command, epilog in launch.COMMANDS.items():
@@ -178,7 +166,9 @@ def recall(
     bundle: Bundle,
     k: Annotated[int, typer.Option("--k", min=1, help="Items for each user.")],
     out: Annotated[Path, typer.Option(help="The Parquet file to write.")],
-    users: Annotated[Path | None, typer.Option(help="Only these users: a file with a column user_id.")] = None,
+    users: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Only these users: a file with a column user_id, or its URL.")
+    ] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Recall for every user at once, resumable and in bounded memory."""

@@ -1,11 +1,11 @@
-"""The options of `towers export`, which exports a run or renews the prior of a bundle."""
+"""The options of `towers export`, which exports a run or renews the prior of a bundle, and of `towers index`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from pipelines.cli.options import Overwrite
+from pipelines.cli.options import Bundle, Overwrite
 
 
 def export(
@@ -38,3 +38,19 @@ def export(
         if popular_by is not None:
             raise typer.BadParameter("is of a run; the popular items of --bundle stay", param_hint="--popular-by")
         renew.run(bundle, prior_from, out, overwrite=overwrite)
+
+
+def index(
+    bundle: Bundle,
+    target_recall: Annotated[
+        float, typer.Option(min=0.01, max=1.0, help="Recall against exact search to tune for.")
+    ] = 0.98,
+    target_k: Annotated[int, typer.Option("--target-k", min=1, help="How many of the best that recall counts.")] = 100,
+    kind: Annotated[
+        Literal["auto", "exact", "scann"], typer.Option(help="The index; auto takes exact search for small catalogues.")
+    ] = "auto",
+) -> None:
+    """Build the bundle's index, tuned until its measured recall reaches the target."""
+    from pipelines.bundles import build_index as command
+
+    command.run(bundle, target_recall=target_recall, target_k=target_k, kind=kind)

@@ -1,4 +1,4 @@
-"""The options of `towers compare` and `towers gate`, which decide what goes live; the work is in `pipelines.launch`."""
+"""The options of `towers compare`, `gate` and `track`, about what goes live; the work is in `pipelines.launch`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.options import Overwrite, example
+from pipelines.cli.options import Overwrite, Track, example
 
 
 def compare(
@@ -65,17 +65,34 @@ def gate(
     baseline_report: Annotated[
         Path | None, typer.Option(help="The baseline's report, on the same data set.", show_default=False)
     ] = None,
+    track: Track = None,
 ) -> None:
     """Judge by rules whether a bundle may go live, and bless it if it may; exit code 3 if it may not."""
     from pipelines.launch import gate as command
 
-    command.run(rules, candidate, baseline=baseline, report=report, baseline_report=baseline_report)
+    command.run(rules, candidate, baseline=baseline, report=report, baseline_report=baseline_report, track=track)
 
 
-COMMANDS: dict[Callable[..., None], str] = {
+def track(
+    run: Annotated[Path | None, typer.Option(help="A run, written by 'towers train'.", show_default=False)] = None,
+    report: Annotated[Path | None, typer.Option(help="What 'towers report' wrote.", show_default=False)] = None,
+    bundle: Annotated[
+        Path | None, typer.Option(help="With --report: its bundle, which adds the recipe.", show_default=False)
+    ] = None,
+    gate: Annotated[Path | None, typer.Option(help="What a gate wrote: a JSON file.", show_default=False)] = None,
+    tracker: Track = None,
+) -> int:
+    """Tell TensorBoard and MLflow of an output that is already there; exit code 1 if one of them fails."""
+    from pipelines.launch import tracking as command
+
+    return 1 if command.run(run=run, report=report, gate=gate, bundle=bundle, tracker=tracker) else 0
+
+
+COMMANDS: dict[Callable[..., int | None], str] = {
     compare: example(
         "towers compare bundles/old bundles/new --dataset dataset --out comparison",
         "towers compare report-old report-new --metric ndcg@20 --out comparison",
     ),
     gate: example("towers gate gate.toml --candidate bundle --report report"),
+    track: example("towers track --run run --track mlflow"),
 }

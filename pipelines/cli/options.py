@@ -1,7 +1,7 @@
 """Options shared by several commands of `towers`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,6 +15,10 @@ Overrides = Annotated[
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output that is already there.")]
 Dataset = Annotated[Path, typer.Option(help="A data set, written by 'towers prepare'.")]
 Bundle = Annotated[Path, typer.Option(help="A bundle, written by 'towers export'.")]
+Track = Annotated[
+    Literal["mlflow"] | None,
+    typer.Option("--track", help="Tell MLflow, at MLFLOW_TRACKING_URI, beside TensorBoard.", show_default=False),
+]
 
 
 def example(*lines: str) -> str:

@@ -1,11 +1,11 @@
-"""The options of `towers report`."""
+"""The options of `towers report`, and of `towers track`, which tells trackers of it later."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pipelines.cli.options import Bundle, Dataset, Overwrite
+from pipelines.cli.options import Bundle, Dataset, Overwrite, Track
 
 
 def report(
@@ -56,14 +56,17 @@ def report(
     ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open report.html in the browser.")] = False,
     user_ids: Annotated[bool, typer.Option("--user-ids", help="Name the users in per_user.parquet.")] = False,
+    track: Track = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Measure a bundle on the data set's test events, beside its baselines."""
     from pipelines.evaluation import report as command
     from pipelines.evaluation.protocol.options import Protocol
+    from pipelines.launch import tracking
 
     if no_map and maps:
         raise typer.BadParameter("give one of them", param_hint="--map / --no-map")
+    tracking.refuse_unready(track)
     command.run(
         bundle,
         dataset,
@@ -75,5 +78,6 @@ def report(
         user_ids=user_ids,
         overwrite=overwrite,
     )
+    tracking.run(report=out, bundle=bundle, tracker=track)
     if open_ and (page := out / "report.html").exists():
         typer.launch(str(page))

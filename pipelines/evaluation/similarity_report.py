@@ -81,7 +81,7 @@ def run(
 
 def _refuse_other_pairs(config: Config, bundle: Bundle) -> None:
     path, trained_on = config.similarity.pairs, bundle.manifest.training.get("pairs")
-    if path is not None and pairs_digest(Path(path)) != trained_on:
+    if path is not None and pairs_digest(path) != trained_on:
         raise DataError(f"{path}: not the pairs that {bundle.path} was trained on; it has changed since")
 
 

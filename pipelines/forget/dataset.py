@@ -57,7 +57,7 @@ def forget_in_dataset(path: Path, user: str, *, dry_run: bool) -> dict[str, int]
                 rejects.filter(pl.col("value").ne_missing(user)).write_csv(directory / REJECTS)
             _write_manifest(data, directory, rejected)
             Dataset.open(directory)
-        remove(Cache.beside(path).folder)
+            remove(Cache.beside(path).folder)  # not later: after a kill, the next attempt would find no user
         return found
 
 

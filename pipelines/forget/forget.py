@@ -15,7 +15,7 @@ from pipelines.forget.dataset import forget_in_dataset
 from pipelines.service.state import open_journal
 from serving.bundle.manifest import MANIFEST, not_a_bundle, read_manifest
 from serving.bundle.versions import Versions
-from serving.files.staging import remove_left_overs
+from serving.files.staging import put_back, remove_left_overs
 
 ANEW = "its model was trained with the user: train anew"
 
@@ -37,7 +37,7 @@ def run(
         bundles: bundles, and directories of bundles, of which all are searched; services may serve them.
         datasets: data sets.
         runs: runs that may have seen the user; nothing is removed from them.
-        dry_run: only count.
+        dry_run: only count. What a killed attempt had moved aside is put back all the same.
 
     Returns:
         What was found in each place that held the user.
@@ -48,6 +48,12 @@ def run(
     """
     if state is None and not (bundles or datasets or runs):
         raise DataError("name at least one place: --state, --bundle, --dataset or --run")
+    places: list[tuple[Path, str | None]] = [
+        (path.parent, path.name) for path in map(Path.absolute, (*bundles, *datasets))
+    ]
+    places += [(root, None) for root in bundles]
+    for folder, name in places:
+        put_back(folder, name)
     every = [path for each in bundles for path in _bundles(each)]
     opened = [Dataset.open(path) for path in datasets]
     trained = {run: _summary(run) for run in runs}
@@ -64,8 +70,8 @@ def run(
     if state is not None:
         with open_journal(state) as journal:
             tell(state, journal.forget(user, dry_run=dry_run))
-    for path in [*every, *datasets] if not dry_run else ():
-        remove_left_overs(path.absolute())  # a killed attempt leaves a whole copy with the user
+    for folder, name in places if not dry_run else ():
+        remove_left_overs(folder, name)  # a killed attempt leaves a whole copy with the user
     for path in every:
         tell(path, forget_in_bundle(path, user, dry_run=dry_run), f"; {ANEW}")
     for data in opened:

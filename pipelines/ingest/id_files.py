@@ -1,6 +1,7 @@
 """Reads files of ids: `--users` of bulk recall, and the columns that `pipelines.training.similar_pairs` needs.
 
-Accepts csv, tsv, parquet and jsonl files with columns of ids; for users also txt files with one id per line.
+Accepts csv, tsv, parquet and jsonl files with columns of ids; for users also txt files with one id per line. As for
+`towers prepare` they may be packed (``.gz``) or behind a URL.
 """
 
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from pipelines.errors import DataError
+from pipelines.ingest.formats.copies import Copies, bare_name, local_copies
 from pipelines.ingest.formats.delimited import csv_table
 from pipelines.ingest.formats.jsonl import jsonl_table
 from pipelines.ingest.formats.rejects import ROW, Rejects
@@ -19,25 +21,29 @@ SUFFIXES = (".csv", ".tsv", ".parquet", ".jsonl")
 TEXT = ".txt"
 
 
-def read_users(path: Path) -> pl.Series:
+def read_users(place: Path | str) -> pl.Series:
     """Reads user ids as strings, without duplicates.
 
     Raises:
         DataError: the file is missing, of an unknown kind, lacks the column, or has a bad row (an empty id, text that
             is not UTF-8, too many values); names the row.
     """
-    if path.suffix.lower() == TEXT and path.is_file() and path.stat().st_size == 0:
-        return pl.Series(COLUMN, dtype=pl.String)
-    return read_ids(path, (COLUMN,), Rejects(hint=""), (*SUFFIXES, TEXT))[COLUMN].unique(maintain_order=True)
+    with local_copies() as copies:
+        path = copies.local(place)
+        ids = read_ids(path, (COLUMN,), Rejects(hint=""), copies, (*SUFFIXES, TEXT))
+    return ids[COLUMN].unique(maintain_order=True)
 
 
-def read_ids(path: Path, columns: Sequence[str], rejects: Rejects, suffixes: Sequence[str] = SUFFIXES) -> pl.DataFrame:
+def read_ids(
+    path: Path, columns: Sequence[str], rejects: Rejects, copies: Copies, suffixes: Sequence[str] = SUFFIXES
+) -> pl.DataFrame:
     """Reads id columns as strings.
 
     Args:
-        path: the file.
+        path: the file, or the copy of one.
         columns: the columns to read; a txt file has only the first.
         rejects: receives rows without an id.
+        copies: unpacks the file if it ends with ``.gz``.
         suffixes: the allowed kinds of files.
 
     Returns:
@@ -47,13 +53,20 @@ def read_ids(path: Path, columns: Sequence[str], rejects: Rejects, suffixes: Seq
         DataError: the file is missing, of an unknown kind, lacks a column, a column holds no ids, or `rejects` refuses
             a bad row.
     """
-    if path.suffix.lower() not in suffixes:
-        raise DataError(f"{path}: unknown kind of file {path.suffix!r}; allowed are {', '.join(suffixes)}")
-    table = _opened(path, columns)
+    suffix = bare_name(path).suffix
+    if suffix not in suffixes:
+        raise DataError(f"{path}: unknown kind of file {suffix!r}; allowed are {', '.join(suffixes)}, also as .gz")
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    path = copies.unpacked(path)
+    empty = {**dict.fromkeys(columns, pl.String), ROW: pl.Int64}
+    if suffix == TEXT and path.stat().st_size == 0:
+        return pl.DataFrame(schema=empty)
+    table = _opened(path, suffix, columns)
     for column in columns:
         if column not in table.columns:
             raise DataError(f"{path}: no column {column!r}; it has {', '.join(table.columns)}")
-    parts = [pl.DataFrame(schema={**dict.fromkeys(columns, pl.String), ROW: pl.Int64})]
+    parts = [pl.DataFrame(schema=empty)]
     for batch in table.read(rejects):
         for column in columns:
             dtype = batch.schema[column]
@@ -66,9 +79,9 @@ def read_ids(path: Path, columns: Sequence[str], rejects: Rejects, suffixes: Seq
     return pl.concat(parts)
 
 
-def _opened(path: Path, columns: Sequence[str]) -> Table:
+def _opened(path: Path, suffix: str, columns: Sequence[str]) -> Table:
     # Text columns stay text: an id like 007 must not become 7.
-    match path.suffix.lower():
+    match suffix:
         case ".csv":
             return csv_table(path)
         case ".tsv":

@@ -14,7 +14,9 @@ from pipelines.bundles.blessing import Blessing, Judgement, blessing_path, evide
 from pipelines.console import say
 from pipelines.errors import DataError, GateError
 from pipelines.evaluation.report_json import FILES, REPORT
+from pipelines.launch import tracking
 from pipelines.launch.judge import Report, Reports
+from pipelines.launch.records import of_gate
 from pipelines.launch.rules import RuleFile, Rules, read_rules
 from pipelines.launch.searches import judge_agreement, judge_index, judge_latency
 from serving.bundle.arrays import CANDIDATE_TOWER, QUERY_TOWER, QUERY_VECTORS
@@ -48,6 +50,7 @@ def run(
     baseline: Path | None = None,
     report: Path | None = None,
     baseline_report: Path | None = None,
+    track: tracking.Tracker | None = None,
 ) -> Blessing:
     """Judges a bundle.
 
@@ -57,6 +60,7 @@ def run(
         baseline: the bundle that it would replace; a candidate with its model is judged as a renewal.
         report: the candidate's report.
         baseline_report: the baseline's report.
+        track: told of the judgements, passed or not, beside TensorBoard.
 
     Returns:
         The blessing, as it was written.
@@ -66,6 +70,7 @@ def run(
         DataError: the rules are wrong, or need a bundle, a report or a figure that is not there.
         BundleError: a bundle is damaged, or fails a real search.
     """
+    tracking.refuse_unready(track)
     file, digest = read_rules(rules)
     if baseline is None and baseline_report is not None:
         raise DataError("--baseline-report needs --baseline, the bundle that it is of")
@@ -81,11 +86,6 @@ def run(
     renewal = file.renewal is not None and before is not None and _model(judged.manifest) == _model(before.manifest)
     judgements = tuple(_judgements(_needed(file, renewal, rules, judged, before), judged, before))
     _show(judgements)
-    if failed := [each for each in judgements if not each.passed]:
-        path = blessing_path(candidate)
-        earlier = f"; its earlier blessing is removed: {path}" if path.exists() else ""
-        path.unlink(missing_ok=True)
-        raise GateError(f"{candidate}: refused by {len(failed)} of {len(judgements)} judgements of {rules}{earlier}")
     reports = [judged.report] if before is None else [judged.report, before.report]
     tables = [each.path / name for each in reports if each is not None for name in (REPORT, *each.content[FILES])]
     blessing = Blessing(
@@ -98,7 +98,16 @@ def run(
         files=evidence(candidate, [rules, *tables]),
         judgements=judgements,
     )
-    path = write_blessing(blessing, candidate)
+    path = blessing_path(candidate)
+    failed, earlier = [each for each in judgements if not each.passed], path.exists()
+    if failed:
+        path.unlink(missing_ok=True)
+    else:
+        write_blessing(blessing, candidate)
+    tracking.tell(of_gate(blessing.model_dump(mode="json"), path), track)
+    if failed:
+        gone = f"; its earlier blessing is removed: {path}" if earlier else ""
+        raise GateError(f"{candidate}: refused by {len(failed)} of {len(judgements)} judgements of {rules}{gone}")
     say(f"blessed as a {blessing.section}: {candidate}; {path}")
     return blessing
 

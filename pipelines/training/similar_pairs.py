@@ -1,7 +1,7 @@
 """Reads the list of similar items that `similarity.pairs` names.
 
-The file is csv, tsv, parquet or jsonl with the columns `item_a` and `item_b`. A bad row is a `DataError` that names the
-file and the row.
+The file, also packed (``.gz``) or behind a URL, is csv, tsv, parquet or jsonl with the columns `item_a` and `item_b`. A
+bad row is a `DataError` that names the file and the row.
 """
 
 import hashlib
@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from pipelines.errors import DataError
+from pipelines.ingest.formats.copies import local_copies
 from pipelines.ingest.formats.rejects import Rejects
 from pipelines.ingest.id_files import read_ids
 from towers.data.events import Int64s
@@ -18,11 +19,11 @@ from towers.data.events import Int64s
 COLUMNS = ("item_a", "item_b")
 
 
-def read_pairs(path: Path, item_ids: pl.Series) -> Int64s:
+def read_pairs(place: Path | str, item_ids: pl.Series) -> Int64s:
     """Reads pairs of different items.
 
     Args:
-        path: the file.
+        place: the file, a path or a URL that fsspec knows.
         item_ids: [N] ids by item number.
 
     Returns:
@@ -33,7 +34,9 @@ def read_pairs(path: Path, item_ids: pl.Series) -> Int64s:
             the same item twice.
     """
     rejects = Rejects(hint="")
-    pairs = read_ids(path, COLUMNS, rejects)
+    with local_copies() as copies:
+        path = copies.local(place)
+        pairs = read_ids(path, COLUMNS, rejects, copies)
     pairs = rejects.split_off(pairs, pl.col("item_a") == pl.col("item_b"), path, "item_b", "an item beside itself")
     known = pl.DataFrame({"id": item_ids, "number": np.arange(len(item_ids))})
     numbers = [
@@ -43,17 +46,18 @@ def read_pairs(path: Path, item_ids: pl.Series) -> Int64s:
     return np.stack([each["number"].to_numpy().astype(np.int64) for each in numbers], axis=1)
 
 
-def pairs_digest(path: Path) -> str:
-    """Returns the file's SHA-256, by which a report recognises it.
+def pairs_digest(place: Path | str) -> str:
+    """Returns the file's SHA-256, packed as it is, by which a report recognises it.
 
     Raises:
         DataError: it cannot be read.
     """
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    with local_copies() as copies:
+        try:
+            with copies.local(place).open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise DataError(f"{place}: cannot be read: {error.strerror}") from None
 
 
 def _refuse_unknown(pairs: pl.DataFrame, numbers: list[pl.Series], path: Path) -> None:

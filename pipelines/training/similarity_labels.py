@@ -6,7 +6,6 @@ depends only on `data.seed`, so recipes that differ in other settings and seeds 
 
 import difflib
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -114,7 +113,7 @@ def _lists(values: pl.Series) -> pl.Series:
 
 
 def _of_pairs(config: Config, data: Dataset) -> Labels:
-    numbers = read_pairs(Path(config.similarity.pairs or ""), data.items["item_id"])
+    numbers = read_pairs(config.similarity.pairs or "", data.items["item_id"])
     items, places = np.unique(numbers, return_inverse=True)
     part = _split(len(items), config)
     return Labels(items.astype(np.int32), part, ByPair.of(places.reshape(-1, 2), len(items)), ())

@@ -101,7 +101,7 @@ def _train(config: Config, data: Dataset, work: Path, dataset_path: str) -> None
         "dataset_path": dataset_path,
         "refit": config.data.refit,
         "looks_ahead": look_ahead(config.features, timed=data.manifest.timed),
-        **({"pairs": pairs_digest(Path(config.similarity.pairs))} if config.similarity.pairs is not None else {}),
+        **({"pairs": pairs_digest(config.similarity.pairs)} if config.similarity.pairs is not None else {}),
         "stages": _train_stages(config, data, work),
         "tensorflow": tf.__version__,
     }
@@ -114,7 +114,7 @@ def _open_work(work: Path, out: Path, config: Config, data: Dataset, *, resume: 
     """Resumes an unfinished run of the same recipe and data, or starts a new one."""
     recipe = tomli_w.dumps(config.model_dump(exclude_none=True, mode="json"))
     pairs = config.similarity.pairs
-    learnt_from = data.manifest.fingerprint + (pairs_digest(Path(pairs)) if pairs is not None else "")
+    learnt_from = data.manifest.fingerprint + (pairs_digest(pairs) if pairs is not None else "")
     key = hashlib.sha256((recipe + learnt_from).encode()).hexdigest()
     if resume and (work / "key").exists():
         if (work / "key").read_text() != key:

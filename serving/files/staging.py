@@ -38,7 +38,7 @@ def staged(out: Path, *, overwrite: bool = False, marker: str | None = None) -> 
     refuse_existing(out, overwrite=overwrite, marker=marker)
     asked, out = out, out.absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
-    remove_left_overs(out)
+    remove_left_overs(out.parent, out.name)
     staging = sibling(out, "partial")
     remove(staging)
     try:
@@ -68,7 +68,7 @@ def publish(staging: Path, out: Path) -> None:
         raise
     flush(out.parent)
     remove(old)
-    remove_left_overs(out)
+    remove_left_overs(out.parent, out.name)
 
 
 def sibling(out: Path, kind: str) -> Path:
@@ -76,18 +76,40 @@ def sibling(out: Path, kind: str) -> Path:
     return out.parent / f".{out.name}.{_machine()}.{os.getpid()}.{kind}"
 
 
-def remove_left_overs(out: Path) -> None:
-    """Removes what dead processes of this machine left beside `out`.
+def put_back(folder: Path, name: str | None = None) -> None:
+    """Gives outputs in a folder their old content back if a process of this machine was killed while it replaced them.
 
-    Old content stays if `out` does not exist: after a kill between the two renames it is the only copy.
+    A kill between the two renames leaves the old and the new content beside the empty place.
+
+    Args:
+        folder: the parent of the outputs.
+        name: only the output of this name.
     """
-    pattern = re.compile(rf"\.{re.escape(out.name)}\.{_machine()}\.(\d{{1,9}})\.(partial|old)")
-    for path in list(out.parent.iterdir()):
-        match = pattern.fullmatch(path.name)
-        if match and not _lives(int(match[1])) and (match[2] == "partial" or out.exists()):
+    for out, kind, path in _left_overs(folder, name):
+        if kind == "old" and not out.exists() and path.with_suffix(".partial").exists():
+            path.rename(out)
+            flush(folder)
+
+
+def remove_left_overs(folder: Path, name: str | None = None) -> None:
+    """Removes what dead processes of this machine left beside outputs; arguments as of `put_back`.
+
+    If the output does not exist, its old content, which is then the only copy, stays for `put_back`, and so does the
+    new content beside it.
+    """
+    for out, _, path in _left_overs(folder, name):
+        if out.exists() or not path.with_suffix(".old").exists():
             # Another process may be removing it, too; what cannot be removed does no harm.
             with suppress(OSError):
                 remove(path)
+
+
+def _left_overs(folder: Path, name: str | None) -> list[tuple[Path, str, Path]]:
+    """Output, kind and path of all that dead processes of this machine left in a folder."""
+    pattern = re.compile(rf"\.({'.+' if name is None else re.escape(name)})\.{_machine()}\.(\d{{1,9}})\.(partial|old)")
+    inside = folder.iterdir() if folder.is_dir() else ()
+    found = [(match, path) for path in inside if (match := pattern.fullmatch(path.name))]
+    return [(folder / match[1], match[3], path) for match, path in found if not _lives(int(match[2]))]
 
 
 def refuse_existing(out: Path, *, overwrite: bool = False, marker: str | None = None) -> None:

@@ -54,6 +54,8 @@ class Planner:
         kinds_read = ("id", "item", "history", "history_times")
         features = [bundle.manifest.query_feature(kind) for kind in kinds_read]
         self._id, self._item, self._history, self._times = ["" if each is None else each.name for each in features]
+        data = bundle.manifest.lineage.get("config", {}).get("data", {})
+        self._stays = {"first": 1, "last": -1}.get(data.get("duplicates"))  # a repeated item counts as in training
 
     def stored(self, queries: Sequence[RecallQuery], items: Snapshot) -> dict[int, Plan]:
         """Plans, by position, of queries that only name a known user: the same as `plan`, but faster in bulk."""
@@ -201,7 +203,8 @@ class Planner:
 
     def _live(self, user_id: str | None, user_row: int | None) -> list[str]:
         """A user's items since the bundle was made, newest last, without those in the user's stored history."""
-        live = self.users.items(user_id)
+        live, stays = self.users.items(user_id), self._stays
+        live = live if stays is None else list(dict.fromkeys(live[::stays]))[::stays]
         if not live or user_row is None:
             return live
         held = set(self.bundle.seen(user_row).tolist())

@@ -32,6 +32,7 @@ VERBS = {
     "report": "pipelines.evaluation.report",
     "compare": "pipelines.launch.compare",
     "gate": "pipelines.launch.gate",
+    "track": "pipelines.launch.tracking",
     "recall": "pipelines.bundles.bulk_recall",
     "serve": "pipelines.service.serve",
     "look": "pipelines.bundles.look",
@@ -68,10 +69,13 @@ def put_double(monkeypatch: pytest.MonkeyPatch, module: str, raises: BaseExcepti
     double = ModuleType(module)
     double.run = run  # type: ignore[attr-defined]
     double.verdict = lambda *run: str(run)  # type: ignore[attr-defined]  # what `train` ends with
+    double.refuse_unready = lambda tracker: None  # type: ignore[attr-defined]
     double.describe = lambda *result: str(result)  # type: ignore[attr-defined]  # what `check` prints of its result
     package, _, name = module.rpartition(".")
     monkeypatch.setitem(sys.modules, module, double)
     monkeypatch.setattr(importlib.import_module(package), name, double, raising=False)
+    if module != VERBS["track"]:
+        put_double(monkeypatch, VERBS["track"])  # what `train` and `report` end with
     return calls
 
 
@@ -223,7 +227,7 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
             },
         ),
         ("recall --bundle b --k 9 --out o", (b, 9, o), {"users": None, "overwrite": False}),
-        ("recall --bundle b --k 9 --users u --out o", (b, 9, o), {"users": Path("u"), "overwrite": False}),
+        ("recall --bundle b --k 9 --users u --out o", (b, 9, o), {"users": "u", "overwrite": False}),
         # What is not given is up to the variables, the settings file and the defaults (tests/serving/test_settings.py).
         ("serve", (), dict.fromkeys(("bundle", "state", "host", "port", "workers", "keys", "window", "config"))),
         (

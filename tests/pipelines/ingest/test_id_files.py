@@ -1,5 +1,6 @@
 """Lists of user ids: the same ids from every kind of file, and what is wrong named with its row."""
 
+import gzip
 from pathlib import Path
 
 import polars as pl
@@ -15,10 +16,10 @@ ids = st.lists(
 )
 
 
-@given(users=ids, suffix=st.sampled_from([".csv", ".parquet", ".jsonl", ".txt", ".tsv"]))
+@given(users=ids, suffix=st.sampled_from([".csv", ".parquet", ".jsonl", ".txt", ".tsv"]), packed=st.booleans())
 @settings(max_examples=80, deadline=None)
 def test_user_ids_come_back_from_every_kind_of_file(
-    users: list[str], suffix: str, tmp_path_factory: pytest.TempPathFactory
+    users: list[str], suffix: str, packed: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("users") / f"users{suffix}"
     frame = pl.DataFrame({"age": [1] * len(users), "user_id": users}, schema={"age": pl.Int64, "user_id": pl.String})
@@ -31,6 +32,9 @@ def test_user_ids_come_back_from_every_kind_of_file(
     else:
         path = path.with_suffix(".csv" if suffix == ".jsonl" else suffix)
         frame.write_csv(path, separator="\t" if suffix == ".tsv" else ",")
+    if packed:
+        path, plain = path.with_name(f"{path.name}.gz"), path.read_bytes()
+        path.write_bytes(gzip.compress(plain))
     assert read_users(path).to_list() == list(dict.fromkeys(users))
 
 
@@ -38,6 +42,10 @@ def test_user_ids_come_back_from_every_kind_of_file(
     ("name", "content", "message"),
     [
         ("users.xlsx", b"", r"users\.xlsx: unknown kind of file '\.xlsx'; allowed are \.csv"),
+        ("users.xlsx.gz", b"", r"users\.xlsx\.gz: unknown kind of file '\.xlsx'; allowed are \.csv"),
+        ("absent.csv.gz", None, r"absent\.csv\.gz: no such file"),
+        ("users.csv.gz", gzip.compress(b"user_id\nu1\n")[:-9], r"users\.csv\.gz: not a whole gzip file"),
+        ("users.csv.gz", gzip.compress(b"user_id,age\nu1,2\nu2,3,4\n"), r"users\.csv\.gz, row 3: 3 values"),
         ("absent.csv", None, r"absent\.csv: no such file"),
         ("users.csv", b"id,age\n1,2\n", r"no column 'user_id'; it has id, age"),
         ("users.csv", b"user_id,age\nu1,2\n,3\n", r"row 3, column 'user_id': no id"),
@@ -79,3 +87,15 @@ def test_ids_that_look_like_numbers_stay_as_they_are(tmp_path: Path) -> None:
 def test_whole_numbers_become_strings(tmp_path: Path) -> None:
     pl.DataFrame({"user_id": [3, 12, 3]}).write_parquet(tmp_path / "users.parquet")
     assert read_users(tmp_path / "users.parquet").to_list() == ["3", "12"]
+
+
+def test_a_url_is_read_as_prepare_reads_it() -> None:
+    memory = pytest.importorskip("fsspec", reason="needs the extra 'cloud'").filesystem("memory")
+    memory.pipe_file("/asked/users.txt.gz", gzip.compress(b"u1\nu2\n"))
+    memory.pipe_file("/asked/users.csv", b"user_id,age\nu1,2\n,3\n")
+    assert read_users("memory://asked/users.txt.gz").to_list() == ["u1", "u2"]
+    with pytest.raises(DataError, match=r"^memory://asked/users\.csv, row 3, column 'user_id': no id"):
+        read_users("memory://asked/users.csv")
+    with pytest.raises(DataError, match=r"^memory://asked/absent\.csv: no such file"):
+        read_users("memory://asked/absent.csv")
+    memory.rm("/asked", recursive=True)

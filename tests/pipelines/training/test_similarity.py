@@ -1,5 +1,7 @@
 """`task = "similarity"` from files to answers: what is refused, what is held out, what a bundle recalls and reports."""
 
+import gzip
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from pipelines.errors import DataError
 from pipelines.evaluation import report
 from pipelines.ingest import prepare
 from pipelines.training import check, train
+from pipelines.training.similar_pairs import pairs_digest, read_pairs
 from pipelines.training.similarity_labels import HELD_OUT, TRAINING, VALIDATION, read_labels
 from serving.bundle.reader import Bundle
 from serving.recall.loading import open_recaller
@@ -316,6 +319,24 @@ def test_the_report_of_what_was_learnt_is_perfect(world: Path, bundle: Path, tmp
         assert content["metrics"][group]["exact"]["precision@10"] == {"value": 1.0, "low": 1.0, "high": 1.0}
         # Validation keeps the first epoch whose ten nearest are right; further away a few pairs may still be wrong.
         assert content["within_below_between"][group]["value"] >= 0.98
+
+
+def test_pairs_are_read_packed_and_behind_a_url(world: Path, tmp_path: Path) -> None:
+    memory = pytest.importorskip("fsspec", reason="needs the extra 'cloud'").filesystem("memory")
+    plain = (world / "pairs.csv").read_bytes()
+    memory.pipe_file("/listed/pairs.csv.gz", gzip.compress(plain))
+    (tmp_path / "pairs.csv.gz").write_bytes(gzip.compress(plain))
+    names = Dataset.open(world / "data").items["item_id"]
+    expected = read_pairs(world / "pairs.csv", names)
+    assert len(expected) == ITEMS
+    assert np.array_equal(read_pairs(tmp_path / "pairs.csv.gz", names), expected)
+    assert np.array_equal(read_pairs("memory://listed/pairs.csv.gz", names), expected)
+    digest = hashlib.sha256((tmp_path / "pairs.csv.gz").read_bytes()).hexdigest()
+    assert pairs_digest(str(tmp_path / "pairs.csv.gz")) == pairs_digest("memory://listed/pairs.csv.gz") == digest
+    memory.pipe_file("/listed/pairs.csv", plain + b"i00,i00\n")
+    with pytest.raises(DataError, match=rf"^memory://listed/pairs\.csv, row {ITEMS + 2}, .*an item beside itself"):
+        read_pairs("memory://listed/pairs.csv", names)
+    memory.rm("/listed", recursive=True)
 
 
 def test_pairs_from_file_to_report(world: Path, tmp_path: Path) -> None:

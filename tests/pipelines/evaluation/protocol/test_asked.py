@@ -238,7 +238,7 @@ def test_a_report_of_items_takes_no_protocol(data: Dataset, tmp_path: Path, monk
     monkeypatch.setattr(report.similarity_report, "is_similarity", lambda bundle: True)
     shutil.copytree(data.path, tmp_path / "set")
     bundle = write_bundle_of(tmp_path / "set")
-    with pytest.raises(DataError, match="asks items, not users: it takes no protocol options"):
+    with pytest.raises(DataError, match="are about users; this bundle is of item similarity"):
         report.run(bundle, tmp_path / "set", tmp_path / "report", protocol=Protocol(repeats=True))
     assert not (tmp_path / "report").exists()
 

@@ -1,0 +1,170 @@
+"""`towers track`: tells trackers of a run, a report or a gate's result: TensorBoard always, MLflow where asked.
+
+`towers train` and `towers report` end with it. TensorBoard's files lie in the output. A tracker that fails costs a
+warning: the output is complete, and `towers track` tells it later. Telling a tracker twice updates its entry.
+"""
+
+import os
+import re
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+import tensorflow as tf
+
+from pipelines.console import say
+from pipelines.errors import DataError
+from pipelines.launch.records import Point, Record, of_report, of_run, read_gate
+from serving.files.staging import staged
+
+Tracker = Literal["mlflow"]
+
+KEY = "identity"  # the file by which a directory of TensorBoard files is known to be ours
+URI, EXPERIMENT = "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"
+IDENTITY = "towers.identity"  # a tag of MLflow's run
+# MLflow's own defaults wait minutes for a server that is down, and send usage data.
+MLFLOW_DEFAULTS = {
+    EXPERIMENT: "towers",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+PARAMS_AT_A_TIME, METRICS_AT_A_TIME = 100, 800  # MLflow takes at most 100 and 1,000
+LONGEST_NAME, LONGEST_VALUE = 250, 6_000
+
+
+def refuse_unready(tracker: Tracker | None) -> None:
+    """Refuses a tracker that cannot work; call it before long work.
+
+    Raises:
+        DataError: the package or the address is missing.
+    """
+    if tracker is None:
+        return
+    if find_spec("mlflow") is None:
+        raise DataError("--track mlflow: the package mlflow is not installed; pip install -e '.[mlflow]'")
+    if not os.environ.get(URI):
+        raise DataError(
+            f"--track mlflow: {URI} is not set; it is the address of the server, for example http://127.0.0.1:5000"
+        )
+
+
+def run(
+    *,
+    run: Path | None = None,
+    report: Path | None = None,
+    gate: Path | None = None,
+    bundle: Path | None = None,
+    tracker: Tracker | None = None,
+) -> list[str]:
+    """Tells TensorBoard of one output, and another tracker if one is named.
+
+    Args:
+        run, report, gate: the output, exactly one of them.
+        bundle: of a report, for the recipe.
+        tracker: beside TensorBoard.
+
+    Returns:
+        The trackers that failed; a warning says of each what to do.
+
+    Raises:
+        DataError: the output is not what it should be, or the tracker cannot work.
+        BundleError: the bundle cannot be read.
+    """
+    if sum(each is not None for each in (run, report, gate)) != 1 or (bundle is not None and report is None):
+        raise DataError("name one output: --run RUN, --report REPORT (with --bundle BUNDLE) or --gate FILE")
+    refuse_unready(tracker)
+    if run is not None:
+        return tell(of_run(run), tracker)
+    if report is not None:
+        return tell(of_report(report, bundle), tracker)
+    assert gate is not None
+    return tell(read_gate(gate), tracker)
+
+
+def tell(record: Record, tracker: Tracker | None = None) -> list[str]:
+    """Does the work of `run` with a record that is already read."""
+    ways: dict[str, Callable[[Record], None]] = {"TensorBoard": write_board}
+    if tracker == "mlflow":
+        ways[f"MLflow at {os.environ.get(URI)}"] = write_mlflow
+    failed = []
+    for name, write in ways.items():
+        try:
+            write(record)
+        except Exception as error:  # noqa: BLE001 - whatever a tracker raises, the output is complete
+            failed.append(name)
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            again = f"towers track --{record.kind} {record.output}" + (f" --track {tracker}" if tracker else "")
+            say(f"warning: {name} was not told: {reason}; {record.output} is complete; mend it, then: {again}")
+    return failed
+
+
+def write_board(record: Record) -> None:
+    """Replaces the TensorBoard files of a record: figures as scalars of step 0, settings and summary as text."""
+    with staged(record.board, overwrite=True, marker=KEY) as directory:
+        directory.mkdir()
+        writer = tf.summary.create_file_writer(str(directory))
+        with writer.as_default(step=0):
+            for name, value in record.figures.items():
+                tf.summary.scalar(name, value)
+            rows = "".join(f"| {name} | {value.replace('|', '&#124;')} |\n" for name, value in record.params.items())
+            tf.summary.text("settings", f"| setting | value |\n|---|---|\n{rows}")
+            tf.summary.text(record.kind, record.text)
+        writer.close()
+        (directory / KEY).write_text(record.identity, encoding="utf-8")
+
+
+def write_mlflow(record: Record) -> None:
+    """Writes a record as a run of MLflow, or updates the run that has its identity.
+
+    Server and experiment are those of MLflow's own variables; the experiment is else `towers`. ``recall@20`` is called
+    ``recall_at_20``, because MLflow allows no @.
+
+    Raises:
+        MlflowException: the server cannot be reached or refuses it.
+    """
+    for variable, default in MLFLOW_DEFAULTS.items():
+        os.environ.setdefault(variable, default)
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Param
+
+    client = MlflowClient(os.environ[URI])
+    name = os.environ[EXPERIMENT]
+    existing = client.get_experiment_by_name(name)
+    experiment = client.create_experiment(name) if existing is None else existing.experiment_id
+    known = client.search_runs([experiment], f"tags.`{IDENTITY}` = '{record.identity}'", max_results=1)
+    if known:
+        run = known[0]
+    else:
+        start = min((point.time for point in record.series), default=record.time)
+        tags = {IDENTITY: record.identity, "towers.kind": record.kind}
+        run = client.create_run(experiment, _ms(start), tags, f"{record.kind} {record.output.absolute().name}")
+    number = run.info.run_id
+    # MLflow never changes a setting, and keeps every value of a metric: only what is new to it is told.
+    params = [Param(_named(key), value[:LONGEST_VALUE]) for key, value in record.params.items()]
+    params = [each for each in params if each.key not in run.data.params]
+    for first in range(0, len(params), PARAMS_AT_A_TIME):
+        client.log_batch(number, params=params[first : first + PARAMS_AT_A_TIME])
+    points = [Point(key, value, 0, record.time) for key, value in record.figures.items()] + record.series
+    metrics = [Metric(_named(each.name), each.value, _ms(each.time), each.step) for each in points]
+    latest = {
+        (each.key, each.step): each.value
+        for key in {metric.key for metric in metrics} & run.data.metrics.keys()
+        for each in sorted(client.get_metric_history(number, key), key=lambda each: int(each.timestamp))
+    }
+    metrics = [each for each in metrics if latest.get((each.key, each.step)) != each.value]
+    for first in range(0, len(metrics), METRICS_AT_A_TIME):
+        client.log_batch(number, metrics=metrics[first : first + METRICS_AT_A_TIME])
+    for file in record.files:
+        client.log_artifact(number, str(file))
+    client.set_terminated(number, "FINISHED", _ms(record.time))
+    say(f"MLflow: {'updated' if known else 'new'} run {number} of experiment {name}")
+
+
+def _named(name: str) -> str:
+    return re.sub(r"[^\w./: -]", "_", name.replace("@", "_at_"))[:LONGEST_NAME]
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
