@@ -43,8 +43,10 @@ METHOD = (
     f"95 % percentile bootstrap over users, {RESAMPLES:,} resamples, not adjusted. 'could have shown': 2.8 paired "
     "standard errors, the true difference that such a test set shows four times out of five at the unadjusted level."
 )
-ONLY_REPORTS = "overlap of lists, items and vectors that change, slices of targets and columns: a report holds none of "
-ONLY_REPORTS += "them; name bundles and --dataset"
+ONLY_REPORTS = (
+    "left out: overlap of lists, items and vectors that change, slices of targets and of columns; a report holds none "
+    "of them: name bundles and --dataset"
+)
 ONE_SEED = "the spread over seeds is not known: name several bundles or reports of one recipe, joined by commas"
 
 

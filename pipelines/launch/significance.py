@@ -36,7 +36,7 @@ def sign_flip_p(differences: Floats, *, draws: int = DRAWS, seed: int = 0) -> fl
     """
     # A difference of 0 has no sign: without these users the p-value is the same.
     some = differences[differences != 0]
-    exact = 2.0 ** len(some) <= draws
+    exact = len(some) <= np.log2(draws)
     total = some.sum()
     limit = abs(total) - _ROUNDING * np.abs(some).sum()
     patterns = _all_patterns(len(some)) if exact else _random_patterns(len(some), draws, seed)

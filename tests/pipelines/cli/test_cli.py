@@ -226,6 +226,16 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
                 "overwrite": False,
             },
         ),
+        (
+            "compare a b,c --out o",
+            (["a", "b,c"], o),
+            {"dataset": None, "metric": None, "family": None, "slices": (), "user_ids": False, "overwrite": False},
+        ),
+        (
+            "compare a b --dataset d --metric m --family f,g --slice c --slice e --user-ids --overwrite --out o",
+            (["a", "b"], o),
+            {"dataset": d, "metric": "m", "family": "f,g", "slices": ["c", "e"], "user_ids": True, "overwrite": True},
+        ),
         ("recall --bundle b --k 9 --out o", (b, 9, o), {"users": None, "overwrite": False}),
         ("recall --bundle b --k 9 --users u --out o", (b, 9, o), {"users": "u", "overwrite": False}),
         # What is not given is up to the variables, the settings file and the defaults (tests/serving/test_settings.py).

@@ -54,7 +54,7 @@ def test_random_draws_come_close_to_all_of_them_and_follow_the_seed() -> None:
 
 
 def test_the_observed_signs_count_among_the_draws() -> None:
-    assert sign_flip_p(np.ones(60), draws=99) == 1 / 100
+    assert sign_flip_p(np.ones(1_100), draws=99) == 1 / 100
 
 
 def test_users_without_a_difference_change_nothing() -> None:
