@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from pipelines.console import say
+from pipelines.console import phase, say
 from serving.bundle.active import Active
 from serving.bundle.versions import Versions
 from serving.recall.self_test import open_probed
@@ -95,6 +95,7 @@ def clear_canary(root: Path) -> Active:
     return active
 
 
+@phase("verify")
 def _checked(versions: Versions, name: str) -> str:
     """Opens a bundle with its tower, verifies and probes it; returns a short description."""
     manifest = open_probed(versions.path(name)).bundle.manifest

@@ -4,6 +4,7 @@ Each command calls a `run` of `pipelines` and ends with an exit code (see `pipel
 module only when called, so `towers --help` is quick and `towers serve` loads neither `towers` nor TFRS.
 """
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,11 +14,11 @@ import typer
 from pipelines.cli import bundles, operation
 from pipelines.cli.exit_codes import KEPT, exit_code, sigterm_as_ctrl_c
 from pipelines.cli.export import export
-from pipelines.cli.options import Bundle, Dataset, Overrides, Overwrite, Recipe, example
+from pipelines.cli.options import Bundle, Dataset, Overrides, Overwrite, Recipe, example, set_again
 from pipelines.cli.report import report
 from pipelines.cli.serve import serve
 from pipelines.cli.tune import tune
-from pipelines.console import say
+from pipelines.console import next_step, say
 
 Format = Literal["auto", "csv", "parquet", "jsonl", "movielens", "recbole", "lightgcn", "pairs"]
 
@@ -50,6 +51,7 @@ def synth(
     from pipelines.synthetic import synth as command
 
     command.run(out, users=users, items=items, events=events, seed=seed, fashion=fashion, overwrite=overwrite)
+    next_step("prepare --events", out, "--out dataset")
 
 
 @app.command(epilog=example("towers check --config default --dataset dataset"))
@@ -63,6 +65,8 @@ def check(
     from towers.config.recipe import load_config
 
     typer.echo(command.describe(command.run(load_config(config, overrides), dataset), dataset))
+    if dataset is not None:
+        next_step("train --dataset", dataset, "--config", config, *set_again(overrides), "--out run")
 
 
 @app.command(epilog=example("towers losses"))
@@ -109,6 +113,7 @@ def prepare(
     command.run(
         data, events, out, items=items, users=users, format=format, on_bad_rows=on_bad_rows, overwrite=overwrite
     )
+    next_step("train --dataset", out, "--config", config or "default", *set_again(overrides), "--out run")
 
 
 @app.command(
@@ -132,6 +137,7 @@ def train(
     with sigterm_as_ctrl_c():
         command.run(load_config(config, overrides), dataset, out, resume=not fresh, overwrite=overwrite)
         say(command.verdict(out, dataset))
+    next_step("export --run", out, "--out bundle")
 
 
 app.command(
@@ -165,6 +171,7 @@ def index(
     from pipelines.bundles import build_index as command
 
     command.run(bundle, target_recall=target_recall, target_k=target_k, kind=kind)
+    next_step("serve --bundle", bundle)
 
 
 app.command(epilog=example("towers report --bundle bundle --dataset dataset --out report --slice country"))(report)
@@ -182,6 +189,7 @@ def recall(
     from pipelines.bundles import bulk_recall as command
 
     command.run(bundle, k, out, users=users, overwrite=overwrite)
+    next_step("query --bundle", bundle, "--user", shlex.quote(command.first_user(out)))
 
 
 app.command(

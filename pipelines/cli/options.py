@@ -1,5 +1,6 @@
 """Options shared by several commands of `towers`."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,11 @@ Overrides = Annotated[
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output that is already there.")]
 Dataset = Annotated[Path, typer.Option(help="A data set, written by 'towers prepare'.")]
 Bundle = Annotated[Path, typer.Option(help="A bundle, written by 'towers export'.")]
+
+
+def set_again(overrides: list[str]) -> list[str]:
+    """Returns the words that override the same settings in another command, quoted for the shell."""
+    return [word for each in overrides for word in ("--set", shlex.quote(each))]
 
 
 def example(*lines: str) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from pipelines.cli.options import Bundle, Dataset, Overwrite
+from pipelines.console import next_step
 
 
 def report(
@@ -25,7 +26,12 @@ def report(
 ) -> None:
     """Measure a bundle on the data set's test events, beside its baselines."""
     from pipelines.evaluation import report as command
+    from pipelines.rankers.verdict import MAYBE_WORSE, WORSE
 
-    command.run(bundle, dataset, out, slices=slices or (), user_ids=user_ids, overwrite=overwrite)
+    content = command.run(bundle, dataset, out, slices=slices or (), user_ids=user_ids, overwrite=overwrite)
     if open_ and (page := out / "report.html").exists():
         typer.launch(str(page))
+    if content.get("verdict", {}).get("conclusion") in (MAYBE_WORSE, WORSE):
+        next_step("tune --dataset", dataset, "--budget-minutes 20 --out tuned.toml")
+    else:
+        next_step("serve --bundle", bundle)

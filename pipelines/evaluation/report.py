@@ -18,7 +18,7 @@ import polars as pl
 from numpy.typing import NDArray
 from rich.console import Console
 
-from pipelines.console import say
+from pipelines.console import phase, phases, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.heldout import HeldOut, heldout, seen
@@ -28,6 +28,7 @@ from pipelines.evaluation.findings import Finding, findings
 from pipelines.evaluation.page import html, markdown
 from pipelines.evaluation.report_table import head, headline, lines, table
 from pipelines.evaluation.slices import COLD, NEW_ITEM, WARM, Slice, Trained, slices_of
+from pipelines.rankers import choice
 from pipelines.rankers.baselines import baselines_of
 from pipelines.rankers.bootstrap import LEVEL, RESAMPLES
 from pipelines.rankers.evaluate import Evaluation, column, counts_by_user, evaluate
@@ -86,6 +87,7 @@ def run(
     refuse_changes(data)
     if similarity_report.is_similarity(opened):
         return similarity_report.run(opened, data, out, _provenance(opened, data), ks=ks, overwrite=overwrite)
+    phases("report", choice.PHASE, "evaluate", "intervals", "page")
     held = heldout(data, "test")
     if not len(held.users):
         raise DataError(f"{dataset}: no user has a test event to recall; prepare it with data.test_share above 0")
@@ -209,6 +211,7 @@ def _findings(evaluation: Evaluation, bundle: Bundle, held: HeldOut) -> list[Fin
     return findings(evaluation.exposure[EXACT][k], len(held.users), k, *known)
 
 
+@phase("page")
 def _page(
     content: dict[str, Any],
     evaluation: Evaluation,

@@ -56,15 +56,17 @@ def put_double(monkeypatch: pytest.MonkeyPatch, module: str, raises: BaseExcepti
     """Replaces a module; gives the list that fills with its calls."""
     calls: list[Any] = []
 
-    def run(*args: Any, **kwargs: Any) -> None:
+    def run(*args: Any, **kwargs: Any) -> dict[str, Any]:
         calls.append((args, kwargs))
         if raises is not None:
             raise raises
+        return {}
 
     double = ModuleType(module)
     double.run = run  # type: ignore[attr-defined]
     double.verdict = lambda *run: str(run)  # type: ignore[attr-defined]  # what `train` ends with
     double.describe = lambda *result: str(result)  # type: ignore[attr-defined]  # what `check` prints of its result
+    double.first_user = str  # type: ignore[attr-defined]  # whom `recall` shows next
     package, _, name = module.rpartition(".")
     monkeypatch.setitem(sys.modules, module, double)
     monkeypatch.setattr(importlib.import_module(package), name, double, raising=False)
@@ -230,7 +232,9 @@ def test_export_is_of_a_run_or_renews_a_bundle(
 def test_every_word_of_the_commands_for_a_running_service_reaches_them(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     for name in ("service.events.run", "service.state.backup", "service.state.restore", "forget.forget.run"):
-        monkeypatch.setattr(f"pipelines.{name}", lambda *w, name=name, **options: calls.append((name, w, options)))
+        monkeypatch.setattr(
+            f"pipelines.{name}", lambda *w, name=name, **options: calls.append((name, w, options)) or {}
+        )
     s, o, b = Path("s"), Path("o"), Path("b")
     nowhere = {"state": None, "bundles": [], "datasets": [], "runs": [], "dry_run": False}
     places = "--state s --bundle a --bundle b --dataset d --run r --dry-run"
