@@ -189,7 +189,8 @@ def recall(
     from pipelines.bundles import bulk_recall as command
 
     command.run(bundle, k, out, users=users, overwrite=overwrite)
-    next_step("query --bundle", bundle, "--user", shlex.quote(command.first_user(out)))
+    if user := command.first_user(out):
+        next_step("query --bundle", bundle, "--user", shlex.quote(user))
 
 
 app.command(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import typer
 
+from pipelines import console
 from pipelines.cli import app, exit_codes
 from pipelines.errors import DataError
 from serving.errors import BundleError, RequestError
@@ -249,6 +250,28 @@ def test_every_word_of_the_commands_for_a_running_service_reaches_them(monkeypat
     ):
         assert towers(monkeypatch, *line.split()) == 0, line
         assert calls.pop() == (name, words, options)
+
+
+@pytest.mark.parametrize(
+    ("words", "found", "following"),
+    [
+        ("--bundle b --dataset d --dry-run", ["b"], "forget --user 7 --bundle b --dataset d"),
+        ("--state s --bundle b", ["s"], "forget --user 7 --state s --bundle b --dry-run"),
+        ("--dataset d --run r", ["d", "r"], "train --dataset d --config r/config.toml --overwrite --out r"),
+        ("--dataset d --run r", ["d"], "forget --user 7 --dataset d --run r --dry-run"),
+        ("--bundle b", [], None),
+    ],
+)
+def test_after_a_user_is_forgotten_the_next_command_removes_checks_or_trains_anew(
+    words: str,
+    found: list[str],
+    following: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("pipelines.forget.forget.run", lambda *_, **__: {Path(place): {} for place in found})
+    assert towers(monkeypatch, "forget", "--user", "7", *words.split()) == 0
+    assert capsys.readouterr().err == (f"next: {console.towers()} {following}\n" if following else "")
 
 
 def test_every_word_of_keys_reaches_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
