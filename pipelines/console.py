@@ -1,18 +1,32 @@
-"""Shows the progress of long steps: a bar with rate and time left, or plain lines without a terminal.
+"""Shows the progress of commands: a line that names the phases, then for each a bar, or plain lines without a terminal.
 
 Everything goes to stderr; stdout is for results, so commands can be piped.
 """
 
+import os
+import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
-PLAIN_INTERVAL_S = 5.0
+# Seconds between plain lines: a tenth of the time so far, so that a log of hours stays short.
+LEAST_INTERVAL_S, MOST_INTERVAL_S, INTERVAL_SHARE = 5.0, 60.0, 0.1
 
 Advance = Callable[..., None]
 
@@ -22,9 +36,28 @@ def say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)  # noqa: T201
 
 
+def phases(command: str, *names: str) -> None:
+    """Names the phases of a command in one line, before the first begins."""
+    say(f"{command}: {', '.join(names)}")
+
+
+def next_step(*words: str | Path) -> None:
+    """Prints the words of `towers` to give next; paths are quoted for the shell, strings are taken as they are."""
+    quoted = (shlex.quote(str(word)) if isinstance(word, Path) else word for word in words)
+    say(" ".join(["next:", towers(), *quoted]))
+
+
+def towers() -> str:
+    """Returns how to call `towers` in this shell: by name if on PATH, else by its path beside this interpreter."""
+    beside = Path(sys.executable).with_name("towers")
+    if shutil.which("towers") or not beside.exists():
+        return "towers"
+    return str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)
+
+
 @contextmanager
 def progress(description: str, total: float | None, unit: str) -> Iterator[Advance]:
-    """Shows the progress of one long step.
+    """Shows the progress of one phase.
 
     Yields:
         ``advance(n, note="")``: reports n more finished units; `note` (a loss, a metric) is shown beside the rate.
@@ -34,34 +67,57 @@ def progress(description: str, total: float | None, unit: str) -> Iterator[Advan
         yield plain.advance
         plain.close()
         return
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        _RateColumn(unit),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(description, total=total, note="")
+    with _bars() as bars:
+        task = bars.add_task(description, total=total, note="", unit=unit)
 
         def advance(n: float = 1, note: str = "") -> None:
-            bar.update(task, advance=n)
+            bars.update(task, advance=n)
             if note:
-                bar.update(task, note=note)
+                bars.update(task, note=note)
 
         yield advance
+        done = bars.tasks[bars.task_ids.index(task)].completed
+        bars.update(task, total=done or 1, completed=done or 1)
+
+
+@contextmanager
+def phase(description: str) -> Iterator[None]:
+    """Shows a phase whose progress cannot be counted: its name and its time. Also a decorator."""
+    if sys.stderr.isatty():
+        with progress(description, total=None, unit=""):
+            yield
+        return
+    start = time.monotonic()
+    yield
+    say(f"{description}: {time.monotonic() - start:.1f} s")
+
+
+@contextmanager
+def _bars() -> Iterator[Progress]:
+    # The bars have a descriptor of their own: while stderr is filtered (`pipelines.bundles.scann_log`), they go on.
+    with os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding="utf-8") as terminal:
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            _RateColumn(),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            TextColumn("{task.fields[note]}"),
+        )
+        # A result that goes to a file must not go to the terminal instead.
+        with Progress(*columns, console=Console(file=terminal), redirect_stdout=sys.stdout.isatty()) as bars:
+            yield bars
 
 
 class _RateColumn(ProgressColumn):
-    def __init__(self, unit: str) -> None:
-        super().__init__()
-        self.unit = unit
-
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:,.0f} {self.unit}/s")
+        return Text("" if speed is None or not task.fields["unit"] else _rate(speed, task.fields["unit"]))
+
+
+def _rate(per_s: float, unit: str) -> str:
+    return f"{per_s:,.0f} {unit}/s" if per_s >= 10 else f"{per_s:.1f} {unit}/s"
 
 
 class _PlainLines:
@@ -75,18 +131,19 @@ class _PlainLines:
         self.done += n
         self.note = note or self.note
         now = time.monotonic()
-        if now - self.last >= PLAIN_INTERVAL_S:
+        interval = min(MOST_INTERVAL_S, max(LEAST_INTERVAL_S, INTERVAL_SHARE * (self.last - self.start)))
+        if now - self.last >= interval and self.done != self.total:
             self.last = now
             rate = self.done / (now - self.start)
             left = f", {(self.total - self.done) / rate:,.0f} s left" if self.total and rate else ""
             of = f" of {self.total:,.0f}" if self.total else ""
-            say(f"{self.description}: {self.done:,.0f}{of} {self.unit}, {rate:,.0f} {self.unit}/s{left}{self._noted()}")
+            say(f"{self.description}: {self.done:,.0f}{of} {self.unit}, {_rate(rate, self.unit)}{left}{self._noted()}")
 
     def close(self) -> None:
         seconds = time.monotonic() - self.start
         rate = self.done / seconds if seconds else 0.0
         done = f"{self.done:,.0f} {self.unit}"
-        say(f"{self.description}: {done} in {seconds:.1f} s, {rate:,.0f} {self.unit}/s{self._noted()}")
+        say(f"{self.description}: {done} in {seconds:.1f} s, {_rate(rate, self.unit)}{self._noted()}")
 
     def _noted(self) -> str:
         return f", {self.note}" if self.note else ""

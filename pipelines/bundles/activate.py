@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from pipelines.bundles.requirement import gate
-from pipelines.console import say
+from pipelines.console import phase, say
 from serving.bundle.active import Active
 from serving.bundle.versions import Versions
 from serving.recall.self_test import open_probed
@@ -108,6 +108,7 @@ def clear_canary(root: Path) -> Active:
     return active
 
 
+@phase("verify")
 def _checked(versions: Versions, name: str) -> str:
     """Opens a bundle with its tower, verifies and probes it; returns a short description."""
     manifest = open_probed(versions.path(name)).bundle.manifest

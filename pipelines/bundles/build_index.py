@@ -10,8 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
+from pipelines.bundles.scann_log import without_scann_log
 from pipelines.bundles.tune_index import nearly_as, tune
-from pipelines.console import say
+from pipelines.console import phase, phases, say
 from pipelines.errors import DataError
 from pipelines.rankers.index_curve import single_query_s
 from serving.bundle.manifest import MANIFEST, IndexInfo
@@ -25,6 +26,7 @@ from serving.search.scann_parameters import EXACT_BELOW, TUNED_K, ScannParameter
 
 SAMPLE = 2_000
 TARGET_RECALL = 0.98
+BUILD, MEASURE = "build ScaNN", "measure"
 
 
 def run(
@@ -65,24 +67,28 @@ def run(
     if kind == "auto":
         kind = "exact" if opened.manifest.items < EXACT_BELOW else "scann"
     queries = opened.sample_queries(SAMPLE, seed)
+    built = () if kind == "exact" else ("exact search", BUILD, "tune")
+    phases("index", *built, MEASURE)
     if kind == "exact":
         measured = _measure(ExactIndex(opened.recall_vectors), queries, target_k, 1.0, 0.0, 0)
         info = IndexInfo(kind="exact", measured=measured)
         replace_index(bundle, info)
     else:
         info = _build_scann(opened, queries, target_recall, target_k, like)
-    say(_summary(info))
+    # With `like`, the bundle is still on its way to its place.
+    say(f"{bundle if like is None else 'index'}: {_summary(info)}")
     return info
 
 
 def _build_scann(bundle: Bundle, queries: Floats, target: float, k: int, like: IndexInfo | None) -> IndexInfo:
-    truth, _ = ExactIndex(bundle.recall_vectors).search(queries, min(k, bundle.manifest.items))
-    say(f"build: ScaNN over {bundle.manifest.items:,} x {bundle.manifest.dimension}")
-    start = time.perf_counter()
+    with phase("exact search"):
+        truth, _ = ExactIndex(bundle.recall_vectors).search(queries, min(k, bundle.manifest.items))
     kept = None if like is None or like.kind != "scann" else ScannParameters(**like.parameters)
     sample = SAMPLE_PER_LEAF if kept is None else SMALL_SAMPLE_PER_LEAF
-    built = ScannIndex.build(bundle.recall_vectors, kept, sample_per_leaf=sample)
-    build_s = time.perf_counter() - start
+    with phase(BUILD), without_scann_log():
+        start = time.perf_counter()
+        built = ScannIndex.build(bundle.recall_vectors, kept, sample_per_leaf=sample)
+        build_s = time.perf_counter() - start
     found = None if kept is None else nearly_as(built, queries, truth, target)
     index, recall = found or tune(built, queries, truth, target)
     # Inside the bundle, so that moving the index into place is a rename on one file system.
@@ -100,6 +106,7 @@ def _build_scann(bundle: Bundle, queries: Floats, target: float, k: int, like: I
     return replaced or info
 
 
+@phase(MEASURE)
 def _measure(index: Index, queries: Floats, k: int, recall: float, build_s: float, size: int) -> dict[str, Any]:
     single_s = single_query_s(index, queries, k)
     start = time.perf_counter()
@@ -120,7 +127,7 @@ def _measure(index: Index, queries: Floats, k: int, recall: float, build_s: floa
 def _summary(info: IndexInfo) -> str:
     measured, k = info.measured, info.target_k
     return (
-        f"index: {info.kind}, recall@{k} {measured[f'recall_at_{k}']:.4f} against exact search, "
+        f"{info.kind} index, recall@{k} {measured[f'recall_at_{k}']:.4f} against exact search, "
         f"{measured['single_query_ms']:.2f} ms a query, {measured['batched_queries_per_s']:,.0f} queries/s in a batch, "
         f"{measured['bytes'] / 1e6:,.1f} MB, built in {measured['build_s']:.1f} s"
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from pipelines.console import progress, say
+from pipelines.console import Advance, phase, phases, progress, say
 from pipelines.errors import DataError
 from pipelines.ingest.id_files import read_users
 from serving.bundle.manifest import MANIFEST
@@ -67,10 +67,11 @@ def write_all(
     hidden = out.absolute().parent / f".{out.name}.parts"
     with exclusive(hidden, f"{out}: another process is working on it; wait for it, or name another --out"):
         parts = _parts_directory(hidden, _job(bundle.path, k, user_ids))
+        phases("recall", "search", "write")
         done = []
         size = max(1, PART_ROWS // k)
         with (
-            progress("recall", total=len(rows), unit="users") as advance,
+            progress("search", total=len(rows), unit="users") as advance,
             ThreadPoolExecutor(AT_A_TIME, "recall") as pool,
         ):
             # At least one part, so that a file without users still has the right columns.
@@ -78,15 +79,23 @@ def write_all(
                 part = parts / f"{number:06d}.arrow"
                 if not part.exists():
                     with staged(part) as staging:
-                        _recall_part(recaller, pool, rows, first, min(first + size, len(rows)), k).write_ipc(staging)
+                        last = min(first + size, len(rows))
+                        _recall_part(recaller, pool, rows, first, last, k, advance).write_ipc(staging)
+                else:
+                    advance(min(size, len(rows) - first))
                 done.append(part)
-                advance(min(size, len(rows) - first))
-        with staged(out, overwrite=overwrite) as staging:
+        with phase("write"), staged(out, overwrite=overwrite) as staging:
             _named(pl.scan_ipc(done, glob=False), user_ids, bundle.item_ids).sink_parquet(
                 staging, compression="lz4", statistics=False, maintain_order=True
             )
         remove(hidden)
+    say(f"{out}: {len(user_ids):,} users, the best {k:,} items of each")
     return len(user_ids)
+
+
+def first_user(out: Path) -> str:
+    """Returns the id of the first user of a finished recall; "" if it holds none."""
+    return "".join(pl.scan_parquet(out).select("user_id").head(1).collect()["user_id"])
 
 
 def _refuse(k: int, out: Path, *, overwrite: bool) -> None:
@@ -96,15 +105,23 @@ def _refuse(k: int, out: Path, *, overwrite: bool) -> None:
 
 
 def _recall_part(
-    recaller: Recaller, pool: ThreadPoolExecutor, rows: Rows, first: int, last: int, k: int
+    recaller: Recaller, pool: ThreadPoolExecutor, rows: Rows, first: int, last: int, k: int, advance: Advance
 ) -> pl.DataFrame:
     """Recalls users `first` to `last`, in order; memory holds a few searches and the result."""
     popular = recaller.bundle.popular_rows[:k]
     common = popular, recaller.bundle.popular_counts[popular].astype(np.float32)
     starts = range(first, max(last, first + 1), SEARCH_USERS)
     ends = [min(start + SEARCH_USERS, last) for start in starts]
-    frames = pool.map(lambda start, end: _recalled(recaller, rows[start:end], start, k, common), starts, ends)
-    return pl.concat(list(frames))
+    frames = []
+    for frame, start, end in zip(
+        pool.map(lambda start, end: _recalled(recaller, rows[start:end], start, k, common), starts, ends),
+        starts,
+        ends,
+        strict=True,
+    ):
+        frames.append(frame)
+        advance(end - start)
+    return pl.concat(frames)
 
 
 def _recalled(recaller: Recaller, rows: Rows, first: int, k: int, common: tuple[Rows, Floats]) -> pl.DataFrame:

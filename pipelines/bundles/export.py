@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pipelines.bundles.popular_segments import popular_segments
 from pipelines.bundles.prior import BundlePrior
 from pipelines.bundles.profiles import profiles
-from pipelines.console import progress
+from pipelines.console import phase, phases, progress, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.feature_lookup import build_tables
@@ -71,7 +71,9 @@ def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool 
         BundleError: the written bundle cannot be read back.
     """
     refuse_existing(out, overwrite=overwrite, marker=MANIFEST)
-    trained = load_run(run)
+    phases("export", "read the run", "encode users", "encode items", "save towers")
+    with phase("read the run"):
+        trained = load_run(run)
     model, tables, dataset = trained.model, trained.tables, trained.dataset
     items = informed(model.candidate_tower, tables.items)
     if not items.any():
@@ -83,7 +85,8 @@ def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool 
     segments = None if popular_by is None else popular_segments(dataset, popular_by, offsets, row_of[seen_items])
     offsets, seen_items = select_lists(users, offsets, row_of[seen_items].astype(np.int32))
     exponent = float(model.candidate_tower.norm_exponent)
-    item_vectors = embed_all(model.candidate_tower.serve, tables.items)[items]
+    with phase("encode items"):
+        item_vectors = embed_all(model.candidate_tower.serve, tables.items)[items]
     prior = _prior(trained, deviation(query_vectors, item_vectors))
     # Named by its content: the same vectors have the same version.
     digest = hashlib.sha256(np.ascontiguousarray(item_vectors).data)
@@ -92,7 +95,7 @@ def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool 
         digest.update(prior.shares[items].tobytes())
         digest.update(prior.info.model_dump_json().encode())
     version_of_vectors = digest.hexdigest()
-    return write_bundle(
+    manifest = write_bundle(
         out,
         model_version=f"{dataset.manifest.fingerprint[:8]}-{version_of_vectors[:8]}",
         metric="cosine" if trained.config.model.similarity == "cosine" and exponent == 1 else "dot",
@@ -121,6 +124,9 @@ def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool 
         **({} if prior is None else prior.writer_arguments(items)),
         overwrite=overwrite,
     )
+    counts = f"{manifest.items:,} items, {manifest.queries:,} users, {manifest.dimension} dimensions"
+    say(f"{out}: {counts}, model {manifest.model_version}")
+    return manifest
 
 
 def load_run(run: Path) -> Trained:

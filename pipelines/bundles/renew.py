@@ -11,7 +11,7 @@ import numpy as np
 
 from pipelines.bundles import build_index
 from pipelines.bundles.prior import BundlePrior
-from pipelines.console import say
+from pipelines.console import phases, say
 from pipelines.dataset.popularity import TICKS_PER_S, Counting, Doubles, item_counts
 from pipelines.errors import DataError
 from pipelines.ingest.columns.ids import IdForms
@@ -87,6 +87,7 @@ def _counted(bundle: Bundle, path: Path | str, format: str, counting: Counting) 
     raw = bundle.manifest.lineage.get("config", {}).get("data", {})
     config = parse_config({"data": raw}, origin=f"{bundle.path}: lineage").data
     rejects = Rejects(hint="mend the file, or leave the rows out")
+    phases("export", "read events")
     with local_copies() as copies:
         source = open_source(path, None, None, format, config, copies, skip=False)
         table = read_events(source, config, None, rejects, IdForms())

@@ -98,12 +98,14 @@ def _lower_bound(found: NDArray[np.bool_]) -> float:
 
 def nearly_as(built: ScannIndex, queries: Floats, truth: Rows, target: float) -> tuple[ScannIndex, float] | None:
     """Returns the settings the index was built with, with more rescored candidates if needed; None if not enough."""
-    for more in MORE_RESCORED:
-        rescored = min(len(built.item_vectors), math.ceil(more * built.parameters.rescored))
-        index = built.with_parameters(replace(built.parameters, rescored=rescored))
-        recall = recall_against(truth, index.search(queries, truth.shape[1])[0])
-        if recall >= target:
-            return index, recall
+    with progress("tune", total=len(MORE_RESCORED), unit="settings") as advance:
+        for more in MORE_RESCORED:
+            rescored = min(len(built.item_vectors), math.ceil(more * built.parameters.rescored))
+            index = built.with_parameters(replace(built.parameters, rescored=rescored))
+            recall = recall_against(truth, index.search(queries, truth.shape[1])[0])
+            advance(1, note=f"recall@{truth.shape[1]} {recall:.4f}")
+            if recall >= target:
+                return index, recall
     return None
 
 

@@ -4,6 +4,7 @@ Each command calls a `run` of `pipelines` and ends with an exit code (see `pipel
 module only when called, so `towers --help` is quick and `towers serve` loads neither `towers` nor TFRS.
 """
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,11 +14,11 @@ import typer
 from pipelines.cli import bundles, launch, operation
 from pipelines.cli.exit_codes import KEPT, exit_code, sigterm_as_ctrl_c
 from pipelines.cli.export import export, index
-from pipelines.cli.options import Bundle, Dataset, Overrides, Overwrite, Recipe, Track, example
+from pipelines.cli.options import Bundle, Dataset, Overrides, Overwrite, Recipe, Track, example, set_again
 from pipelines.cli.report import report
 from pipelines.cli.serve import look, serve
 from pipelines.cli.tune import tune
-from pipelines.console import say
+from pipelines.console import next_step, say
 
 Format = Literal["auto", "csv", "parquet", "jsonl", "movielens", "recbole", "lightgcn", "pairs"]
 
@@ -50,6 +51,7 @@ def synth(
     from pipelines.synthetic import synth as command
 
     command.run(out, users=users, items=items, events=events, seed=seed, fashion=fashion, overwrite=overwrite)
+    next_step("prepare --events", out, "--out dataset")
 
 
 @app.command(epilog=example("towers check --config default --dataset dataset"))
@@ -63,6 +65,8 @@ def check(
     from towers.config.recipe import load_config
 
     typer.echo(command.describe(command.run(load_config(config, overrides), dataset), dataset))
+    if dataset is not None:
+        next_step("train --dataset", dataset, "--config", config, *set_again(overrides), "--out run")
 
 
 @app.command(epilog=example("towers losses"))
@@ -109,6 +113,7 @@ def prepare(
     command.run(
         data, events, out, items=items, users=users, format=format, on_bad_rows=on_bad_rows, overwrite=overwrite
     )
+    next_step("train --dataset", out, "--config", config or "default", *set_again(overrides), "--out run")
 
 
 @app.command(
@@ -136,6 +141,7 @@ def train(
         command.run(load_config(config, overrides), dataset, out, resume=not fresh, overwrite=overwrite)
         say(command.verdict(out, dataset))
         tracking.run(run=out, tracker=track)
+    next_step("export --run", out, "--out bundle")
 
 
 app.command(
@@ -155,6 +161,8 @@ app.command(
 
 
 app.command(epilog=example("towers index --bundle bundle --target-recall 0.98"))(index)
+
+
 app.command(epilog=example("towers report --bundle bundle --dataset dataset --out report --slice country"))(report)
 
 for command, epilog in launch.COMMANDS.items():
@@ -175,6 +183,8 @@ def recall(
     from pipelines.bundles import bulk_recall as command
 
     command.run(bundle, k, out, users=users, overwrite=overwrite)
+    if user := command.first_user(out):
+        next_step("query --bundle", bundle, "--user", shlex.quote(user))
 
 
 app.command(

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from pipelines.cli.options import example
+from pipelines.console import next_step
 
 Root = Annotated[Path, typer.Option(help="The directory of bundles; each is a directory that 'towers export' wrote.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The bundle: the name of its directory in the root.")]
@@ -30,7 +31,10 @@ def activate(name: Name, root: Root, override: Override = None) -> None:
     """Answer from another bundle, once it is verified and real searches work."""
     from pipelines.bundles import activate as command
 
-    command.activate(root, name, override)
+    if command.activate(root, name, override).previous:
+        next_step("bundles list --root", root)
+    else:
+        next_step("serve --bundle", root)
 
 
 @app.command(epilog=example("towers bundles fold --bundle bundle --state state --out bundles/2024-06-01"))
@@ -44,6 +48,7 @@ def fold(
     from pipelines.bundles import fold as command
 
     command.run(bundle, state, out, overwrite=overwrite)
+    next_step("index --bundle", out)
 
 
 @app.command(epilog=example("towers bundles rollback --root bundles"))
@@ -52,6 +57,7 @@ def rollback(root: Root) -> None:
     from pipelines.bundles import activate as command
 
     command.rollback(root)
+    next_step("bundles list --root", root)
 
 
 @app.command(epilog=example("towers bundles canary 2024-06-01 --share 0.05 --root bundles"))
@@ -73,10 +79,12 @@ def canary(
         if name is not None or share is not None or override is not None:
             raise typer.BadParameter("goes with neither a name nor --share nor --override", param_hint="--clear")
         command.clear_canary(root)
+        next_step("bundles list --root", root)
         return
     if name is None or share is None:
         raise typer.BadParameter("give NAME and --share, or --clear", param_hint="NAME / --share")
     command.canary(root, name, share, override)
+    next_step("bundles list --root", root)
 
 
 @app.command(epilog=example("towers bundles gate gate.toml --root bundles"))

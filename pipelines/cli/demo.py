@@ -13,7 +13,7 @@ import polars as pl
 from pipelines.bundles import build_index, export
 from pipelines.cli import demo_view
 from pipelines.cli.demo_service import DemoAnswer, ask, running
-from pipelines.console import say
+from pipelines.console import phases, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import heldout_users
 from pipelines.evaluation import report
@@ -49,6 +49,7 @@ def run(
     started = time.monotonic()
     world, dataset, trained, bundle, judged = (out / name for name in ("world", "dataset", "run", "bundle", "report"))
     config = load_config("default", [f"train.epochs={epochs}"])
+    phases("demo", "synth", "prepare", "check", "train", "export", "index", "report", "serve")
     _step(1, f"synth: {users:,} users, {items:,} items that come into fashion and go, {events:,} events, truth known")
     synth.run(world, users=users, items=items, events=events, seed=0, fashion=FASHION, overwrite=True)
     _step(2, "prepare: events, items and users to a data set")

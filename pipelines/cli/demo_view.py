@@ -1,8 +1,6 @@
 """Shows the result of `towers demo`: one user's recommendations, the verdict, and where the outputs are."""
 
 import json
-import shutil
-import sys
 from collections.abc import Sequence
 from itertools import chain, repeat
 from pathlib import Path
@@ -13,10 +11,12 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from pipelines.cli.demo_service import DemoAnswer
+from pipelines.console import next_step, towers
 from pipelines.service.query import title_column
 from serving.bundle.reader import Bundle
 
 LONGEST_BODY = 40
+SERVICE, PAGE = "http://127.0.0.1:8000", "/window"  # where `towers serve` listens
 
 
 def show(
@@ -46,17 +46,19 @@ def show(
     console.print()
     console.print(_asked_table(answers, _titles(bundle)))
     if "verdict" in report:
-        console.print(escape(report["verdict"]["text"]), highlight=False)
+        console.print(escape(report["verdict"]["text"]), highlight=False, soft_wrap=True)
     console.print()
     for what, where in (
-        ("report", out / "report" / "report.html"),
+        ("report", (out / "report" / "report.html").absolute().as_uri()),
         ("bundle", out / "bundle"),
-        ("start the service again", f"{_command()} serve --bundle {out / 'bundle'}"),
-        ("ask it", f"{_command()} query --url http://127.0.0.1:8000 --user {user}"),
+        ("start the service again", f"{towers()} serve --bundle {out / 'bundle'}"),
+        ("its page", f"{SERVICE}{PAGE}"),
+        ("ask it", f"{towers()} query --url {SERVICE} --user {user}"),
     ):
         # Not wrapped, so these lines can be copied.
         console.print(f"[bold]{what}[/bold]: {where}", soft_wrap=True, highlight=False)
     console.print(f"done in {seconds:.0f} s", highlight=False)
+    next_step("serve --bundle", out / "bundle")
 
 
 def _titles(bundle: Bundle) -> dict[str, str]:
@@ -98,11 +100,3 @@ def _asked_table(answers: Sequence[DemoAnswer], titles: dict[str, str]) -> Table
         who = f"{asked.who}\n[dim]{escape(body)}[/dim]"
         shown.add_row(who, asked.answer["source"], titles.get(first, first), f"{asked.milliseconds:.1f}")
     return shown
-
-
-def _command() -> str:
-    """Returns how to call `towers` in this shell: by name if on PATH, else by its path beside this interpreter."""
-    if shutil.which("towers"):
-        return "towers"
-    beside = Path(sys.executable).with_name("towers")
-    return str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from pipelines.cli.options import Bundle, Overwrite
+from pipelines.console import next_step
 
 
 def export(
@@ -32,12 +33,14 @@ def export(
         from pipelines.bundles import export as command
 
         command.run(run, out, popular_by=popular_by, overwrite=overwrite)
+        next_step("index --bundle", out)
     elif bundle is not None and prior_from is not None:
         from pipelines.bundles import renew
 
         if popular_by is not None:
             raise typer.BadParameter("is of a run; the popular items of --bundle stay", param_hint="--popular-by")
         renew.run(bundle, prior_from, out, overwrite=overwrite)
+        next_step("serve --bundle", out)
 
 
 def index(
@@ -54,3 +57,4 @@ def index(
     from pipelines.bundles import build_index as command
 
     command.run(bundle, target_recall=target_recall, target_k=target_k, kind=kind)
+    next_step("serve --bundle", bundle)

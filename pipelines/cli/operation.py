@@ -3,12 +3,14 @@
 The work is in `pipelines.service` and `pipelines.forget`.
 """
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from pipelines.cli.options import Overwrite, example
+from pipelines.console import next_step
 
 File = Annotated[Path, typer.Option(help="The file of keys, which 'towers serve --keys' reads.")]
 
@@ -60,6 +62,7 @@ def export(
     from pipelines.service import events as command
 
     command.run(state, out, overwrite=overwrite)
+    next_step("prepare --events", out, "--out dataset")
 
 
 @state.command(epilog=example("towers state backup --state state --out backups/2026-11-22"))
@@ -102,4 +105,11 @@ def forget(
     """Remove a user's id, events and vectors, and say what must be trained anew; services may run meanwhile."""
     from pipelines.forget import forget as command
 
-    command.run(user, state=state, bundles=bundles, datasets=datasets, runs=runs, dry_run=dry_run)
+    found = command.run(user, state=state, bundles=bundles, datasets=datasets, runs=runs, dry_run=dry_run)
+    saw = [run for run in runs if run in found]
+    if saw and datasets and not dry_run:
+        next_step("train --dataset", datasets[0], "--config", saw[0] / "config.toml", "--overwrite --out", saw[0])
+    elif found:
+        places = {"--state": [state] if state else [], "--bundle": bundles, "--dataset": datasets, "--run": runs}
+        words = [word for option, paths in places.items() for path in paths for word in (option, path)]
+        next_step("forget --user", shlex.quote(user), *words, *([] if dry_run else ["--dry-run"]))

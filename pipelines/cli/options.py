@@ -1,5 +1,6 @@
 """Options shared by several commands of `towers`."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,6 +20,11 @@ Track = Annotated[
     Literal["mlflow"] | None,
     typer.Option("--track", help="Tell MLflow, at MLFLOW_TRACKING_URI, beside TensorBoard.", show_default=False),
 ]
+
+
+def set_again(overrides: list[str]) -> list[str]:
+    """Returns the words that override the same settings in another command, quoted for the shell."""
+    return [word for each in overrides for word in ("--set", shlex.quote(each))]
 
 
 def example(*lines: str) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from pipelines.cli.options import Bundle, Dataset, Overwrite, Track
+from pipelines.console import next_step
 
 
 def report(
@@ -63,11 +64,12 @@ def report(
     from pipelines.evaluation import report as command
     from pipelines.evaluation.protocol.options import Protocol
     from pipelines.launch import tracking
+    from pipelines.rankers.verdict import MAYBE_WORSE, WORSE
 
     if no_map and maps:
         raise typer.BadParameter("give one of them", param_hint="--map / --no-map")
     tracking.refuse_unready(track)
-    command.run(
+    content = command.run(
         bundle,
         dataset,
         out,
@@ -81,3 +83,7 @@ def report(
     tracking.run(report=out, bundle=bundle, tracker=track)
     if open_ and (page := out / "report.html").exists():
         typer.launch(str(page))
+    if content.get("verdict", {}).get("conclusion") in (MAYBE_WORSE, WORSE):
+        next_step("tune --dataset", dataset, "--budget-minutes 20 --out tuned.toml")
+    else:
+        next_step("serve --bundle", bundle)

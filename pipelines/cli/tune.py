@@ -7,6 +7,7 @@ import typer
 
 from pipelines.cli.exit_codes import sigterm_as_ctrl_c
 from pipelines.cli.options import Dataset, Overrides, Overwrite
+from pipelines.console import next_step
 
 
 def tune(
@@ -53,3 +54,4 @@ def tune(
             overwrite=overwrite,
         )
     typer.echo(command.describe(rows))
+    next_step("train --dataset", dataset, "--config", out, "--out run")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.console import phase
 from pipelines.evaluation.slices import Slice
 from pipelines.rankers.bootstrap import Bootstrap
 from pipelines.rankers.evaluate import Evaluation, column
@@ -22,6 +23,7 @@ SHORT = {"mean_popularity": "popularity"}
 SMALL = 100  # users: below it a slice's interval is wide, and the report says so
 
 
+@phase("intervals")
 def figures(evaluation: Evaluation) -> Figures:
     """Returns figures of all users.
 

@@ -17,7 +17,7 @@ import polars as pl
 from numpy.typing import NDArray
 from rich.console import Console
 
-from pipelines.console import say
+from pipelines.console import phases, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.heldout import HeldOut, seen
@@ -34,6 +34,7 @@ from pipelines.evaluation.protocol.ties import score_findings
 from pipelines.evaluation.report_json import PER_USER, REPORT, write_report
 from pipelines.evaluation.report_table import head, headline, lines, table
 from pipelines.evaluation.slices import COLD, NEW_ITEM, WARM, Slice, Trained, slices_of
+from pipelines.rankers import choice
 from pipelines.rankers.baselines import baselines_of
 from pipelines.rankers.bootstrap import LEVEL, RESAMPLES
 from pipelines.rankers.evaluate import Evaluation, column, counts_by_user, evaluate
@@ -105,6 +106,7 @@ def run(
             )
         return similarity_report.run(opened, data, out, provenance, ks=ks, overwrite=overwrite)
     columns = map_columns(data, maps)
+    phases("report", choice.PHASE, "evaluate", "intervals", "page")
     served = Served.match(opened, open_index(opened), data)
     asked = ask(protocol, data, served.item_rows)
     held = asked.held
@@ -136,9 +138,11 @@ def run(
         **{name: service.content() for name, service in services.items()},
     }
     content["verdict"] = report_verdict(content, f"recall@{headline(evaluation.ks)}", baselines.strongest).content()
-    drawn = item_maps(served, data, popularity, columns)
-    content["map"] = {"left_out": drawn} if isinstance(drawn, str) else {"columns": columns, "items": len(drawn.points)}
-    page = html(content, exhibits(content, evaluation, served, data, held, popularity, drawn))
+    with phase("page"):
+        drawn = item_maps(served, data, popularity, columns)
+        mapped = {"left_out": drawn} if isinstance(drawn, str) else {"columns": columns, "items": len(drawn.points)}
+        content["map"] = mapped
+        page = html(content, exhibits(content, evaluation, served, data, held, popularity, drawn))
     with staged(out, overwrite=overwrite, marker=REPORT) as directory:
         directory.mkdir()
         (directory / "report.html").write_text(page, encoding="utf-8")

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 from rich.console import Console
 
+from pipelines.console import phase, phases, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import seen
 from pipelines.errors import DataError
@@ -33,6 +34,7 @@ PROTOCOL = (
 )
 TITLES = {EXACT: "model", KNN: "item-kNN", POPULARITY: "popularity", CHANCE: "chance", BEST: "best attainable"}
 NEARER = "within_below_between"
+EVALUATE = "evaluate"
 
 
 def is_similarity(bundle: Bundle) -> bool:
@@ -51,12 +53,16 @@ def run(
     """
     config = parse_config(bundle.manifest.lineage["config"], f"{bundle.path}: lineage.config")
     _refuse_other_pairs(config, bundle)
+    phases("report", EVALUATE)
     labels = read_labels(config, data)
     # The popularity that the service falls back on: events of training and validation.
     ranked = _ranked(bundle, data, labels)
     depths = [k for k in sorted(set(ks)) if k < len(labels.items)] or [len(labels.items) - 1]
     held_out = bool(config.similarity.holdout_share)
-    measured = {name: neighbours(ranked, part, depths) for name, part in GROUPS.items() if part == TRAINING or held_out}
+    with phase(EVALUATE):
+        measured = {
+            name: neighbours(ranked, part, depths) for name, part in GROUPS.items() if part == TRAINING or held_out
+        }
     content = provenance | {
         "task": "similarity",
         "protocol": PROTOCOL,
@@ -76,6 +82,7 @@ def run(
         _per_item(measured, labels, data).write_parquet(directory / PER_ITEM)
         write_report(content, directory, PER_ITEM)
     _show(content)
+    say(f"{out / 'report.json'}: every figure with its interval")
     return content
 
 

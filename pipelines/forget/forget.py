@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipelines.console import say
+from pipelines.console import phases, progress, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.forget.bundle import forget_in_bundle
@@ -18,6 +18,7 @@ from serving.bundle.versions import Versions
 from serving.files.staging import put_back, remove_left_overs
 
 ANEW = "its model was trained with the user: train anew"
+PLACES = "look and remove"
 
 
 def run(
@@ -67,20 +68,27 @@ def run(
             listed = ", ".join(f"{what} {count:,}" for what, count in counts.items())
             print(f"{path}: {'would remove' if dry_run else 'removed'} {listed}{then}")  # noqa: T201
 
-    if state is not None:
-        with open_journal(state) as journal:
-            tell(state, journal.forget(user, dry_run=dry_run))
-    for folder, name in places if not dry_run else ():
-        remove_left_overs(folder, name)  # a killed attempt leaves a whole copy with the user
-    for path in every:
-        tell(path, forget_in_bundle(path, user, dry_run=dry_run), f"; {ANEW}")
-    for data in opened:
-        was = f"; runs on data set {data.manifest.fingerprint[:12]} saw the user: train anew"
-        tell(data.path, forget_in_dataset(data.path, user, dry_run=dry_run), was)
-    for run, dataset in trained.items():
-        if dataset in holding or _in_vocabulary(run, user):
-            found[run] = {}
-            print(f"{run}: saw the user; train anew and remove it")  # noqa: T201
+    phases("forget", PLACES)
+    count = (state is not None) + len(every) + len(opened) + len(trained)
+    with progress(PLACES, total=count, unit="places") as advance:
+        if state is not None:
+            with open_journal(state) as journal:
+                tell(state, journal.forget(user, dry_run=dry_run))
+            advance()
+        for folder, name in places if not dry_run else ():
+            remove_left_overs(folder, name)  # a killed attempt leaves a whole copy with the user
+        for path in every:
+            tell(path, forget_in_bundle(path, user, dry_run=dry_run), f"; {ANEW}")
+            advance()
+        for data in opened:
+            was = f"; runs on data set {data.manifest.fingerprint[:12]} saw the user: train anew"
+            tell(data.path, forget_in_dataset(data.path, user, dry_run=dry_run), was)
+            advance()
+        for run, dataset in trained.items():
+            if dataset in holding or _in_vocabulary(run, user):
+                found[run] = {}
+                print(f"{run}: saw the user; train anew and remove it")  # noqa: T201
+            advance()
     if not found:
         say("this user is in none of these places; nothing was changed")
     return found

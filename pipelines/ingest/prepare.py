@@ -8,7 +8,7 @@ from typing import Literal
 
 import polars as pl
 
-from pipelines.console import say
+from pipelines.console import phases, say
 from pipelines.dataset.column_lines import column_lines
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import MANIFEST, DatasetManifest, Kind, SourceInfo, SplitInfo, digest_files
@@ -60,6 +60,8 @@ def run(
     with staged(out, overwrite=overwrite, marker=MANIFEST) as staging, local_copies() as copies:
         rejects = Rejects(skip=on_bad_rows == "skip")
         source = open_source(events, items, users, format, config, copies, skip=rejects.skip)
+        tables = [f"read {table.path.name}" for table in (source.items, source.users) if table is not None]
+        phases("prepare", *tables, "read events", "sort and write")
         manifest = _write(staging, source, config, rejects)
         (staging / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
     say("\n".join(column_lines(Dataset.open(out))))

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from pipelines.console import progress
+from pipelines.console import progress, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut, heldout, heldout_users
 from pipelines.dataset.popularity import Counting, has_windows
@@ -22,6 +22,7 @@ from pipelines.rankers.evaluate import per_user
 from pipelines.rankers.fits import EaseSettings, Fits, KnnSettings, Settings, ranker_of
 from pipelines.rankers.ranker import EASE, KNN, POPULARITY, RECENT, USERS_ALIKE
 
+PHASE = "choice of baselines"
 METRIC, K = "recall", 20
 CHOSEN_BY = f"{METRIC}@{K}"
 USERS, SEED = 2_000, 0  # of the validation sample
@@ -94,9 +95,12 @@ def choose(data: Dataset) -> Choice:
     kept = cache.read("choice", key)
     if kept is not None:
         try:
-            return CHOICE.validate_json(str(kept["choice"]))
+            choice = CHOICE.validate_json(str(kept["choice"]))
         except (KeyError, ValidationError):
             pass
+        else:
+            say(f"{PHASE}: kept from an earlier command")
+            return choice
     chosen = _search(data)
     cache.write("choice", key, {"choice": np.asarray(CHOICE.dump_json(chosen).decode())})
     return chosen
@@ -108,6 +112,7 @@ def _search(data: Dataset) -> Choice:
     left_out = _left_out(fits, data.manifest.items, windows=has_windows(data))
     fixed: dict[str, str] = {}
     if not len(held.users):
+        say(f"{PHASE}: fixed settings, for want of validation events")
         return Choice(
             recent=None if RECENT in left_out else Counting(DEFAULT_DAYS),
             item_knn=None if KNN in left_out else KnnSettings(),
@@ -116,7 +121,7 @@ def _search(data: Dataset) -> Choice:
             users=0,
             left_out=left_out,
         )
-    with progress("choice of baselines", total=None, unit="settings") as advance:
+    with progress(PHASE, total=None, unit="settings") as advance:
 
         def judged(settings: Settings) -> float:
             advance(1)

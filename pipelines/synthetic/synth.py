@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from pipelines.console import progress, say
+from pipelines.console import phases, progress, say
 from pipelines.dataset.arrays import new_array
 from pipelines.errors import DataError
 from pipelines.synthetic.catalogue import Catalogue
@@ -62,6 +62,7 @@ def run(
     if not 0 <= fashion <= MOST:
         raise DataError(f"--fashion {fashion:g}: allowed are 0 to {MOST:g}")
     with staged(out, overwrite=overwrite, marker="truth/item_vectors.npy") as staging:
+        phases("synth", "make items", "make events")
         (staging / "truth").mkdir(parents=True)
         parts = staging / "parts"
         parts.mkdir()

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 import tensorflow as tf
 
-from pipelines.console import progress, say
+from pipelines.console import phase, progress, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.feature_lookup import build_tables
 from pipelines.dataset.heldout import heldout, heldout_users
@@ -65,6 +65,11 @@ def stages(config: Config, data: Dataset) -> list[Stage]:
     return [first, refit] if config.data.refit else [first]
 
 
+def features_of(name: str) -> str:
+    """Names the phase before the first step of a stage: what the features learn from the data is looked up."""
+    return f"features for {name}"
+
+
 def run_stage(config: Config, data: Dataset, stage: Stage, directory: Path, work: Path) -> dict[str, Any]:
     """Trains one model to the end, resuming where an earlier process stopped.
 
@@ -95,7 +100,8 @@ def run_stage(config: Config, data: Dataset, stage: Stage, directory: Path, work
 
 def _train(config: Config, data: Dataset, stage: Stage, directory: Path, work: Path) -> dict[str, Any]:
     """Trains to the end and writes the final weights; see `run_stage`."""
-    training, trainer = build_trainer(config, data, stage, directory, work)
+    with phase(features_of(stage.name)):
+        training, trainer = build_trainer(config, data, stage, directory, work)
     summary = _fit(stage.name, trainer)
     if isinstance(training.validation, Validation) and training.users is not None:
         values = training.validation.values(training.task.towers)

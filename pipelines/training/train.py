@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import time
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import polars as pl
 import tensorflow as tf
 import tomli_w
 
-from pipelines.console import say
+from pipelines.console import phases, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.leaks import refuse_leaks
@@ -24,7 +25,7 @@ from pipelines.errors import DataError
 from pipelines.rankers.verdict import validation_verdict
 from pipelines.training.check import check_recipe
 from pipelines.training.similar_pairs import pairs_digest
-from pipelines.training.stage import VALIDATION, run_stage, stages
+from pipelines.training.stage import VALIDATION, features_of, run_stage, stages
 from serving.files.disk_full import telling_full_disk
 from serving.files.lock import exclusive
 from serving.files.staging import publish, refuse_existing, remove, staged
@@ -135,6 +136,8 @@ def _open_work(work: Path, out: Path, config: Config, data: Dataset, *, resume: 
 def _train_stages(config: Config, data: Dataset, work: Path) -> list[dict[str, Any]]:
     """Trains on the training events; with `data.refit` again on training + validation, for the chosen epochs."""
     *choosing, last = stages(config, data)
+    names = [stage.name for stage in (*choosing, last)]
+    phases("train", *chain.from_iterable((features_of(name), name) for name in names))
     if not choosing:
         return [run_stage(config, data, last, work, work)]
     choose = work / CHOOSE

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from optuna.trial import Trial
 
-from pipelines.console import say
+from pipelines.console import Advance, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.training.check import check_recipe
 from pipelines.tuning.budget import Clock
@@ -122,8 +122,9 @@ class Search:
         own = {"metric": self.asked.metric, "seed": self.asked.seed}
         return check_recipe(parse_config(raw | {"train": usual | raw["train"] | own}), self.data)
 
-    def run(self) -> None:
+    def run(self, advance: Advance) -> None:
         """Runs trials until the search has used its part of the budget; see `docs/tuning.md`."""
+        self._advance = advance
         (self.work / "trials").mkdir(exist_ok=True)
         while asked := self.trials.cut_off():
             self._try(*asked)
@@ -207,6 +208,7 @@ class Search:
         tried = self.trials.tell(trial, run, self.share)
         self._clean()
         self._say(tried, ranked[0] if ranked else None)
+        self._advance(1)
         return True
 
     def _train(self, raw: Raw, directory: Path, falls_behind: Callable[[Run], bool]) -> Run:

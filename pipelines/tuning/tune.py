@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.console import say
+from pipelines.console import phase, phases, progress, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.heldout import heldout_users
@@ -97,9 +97,12 @@ def run(
         clock = Clock(None if budget_minutes is None else 60.0 * budget_minutes, work / USED, begun)
         search = Search(data, fixed, asked, work, clock)
         finals = Finals(search, _growth(data, fixed))
+        phases("tune", "trials", "finals")
         try:
-            search.run()
-            finals.run()
+            with progress("trials", total=trials, unit="trials") as advance:
+                search.run(advance)
+            with phase("finals"):
+                finals.run()
         except KeyboardInterrupt:
             clock.save(now=True)
             if _write(finals, out, dataset.name):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import typer
 
+from pipelines import console
 from pipelines.cli import app, exit_codes
 from pipelines.errors import DataError, GateError
 from pipelines.evaluation.protocol.options import Protocol
@@ -61,16 +62,18 @@ def put_double(monkeypatch: pytest.MonkeyPatch, module: str, raises: BaseExcepti
     """Replaces a module; gives the list that fills with its calls."""
     calls: list[Any] = []
 
-    def run(*args: Any, **kwargs: Any) -> None:
+    def run(*args: Any, **kwargs: Any) -> dict[str, Any]:
         calls.append((args, kwargs))
         if raises is not None:
             raise raises
+        return {}
 
     double = ModuleType(module)
     double.run = run  # type: ignore[attr-defined]
     double.verdict = lambda *run: str(run)  # type: ignore[attr-defined]  # what `train` ends with
     double.refuse_unready = lambda tracker: None  # type: ignore[attr-defined]
     double.describe = lambda *result: str(result)  # type: ignore[attr-defined]  # what `check` prints of its result
+    double.first_user = str  # type: ignore[attr-defined]  # whom `recall` shows next
     package, _, name = module.rpartition(".")
     monkeypatch.setitem(sys.modules, module, double)
     monkeypatch.setattr(importlib.import_module(package), name, double, raising=False)
@@ -291,7 +294,9 @@ def test_export_is_of_a_run_or_renews_a_bundle(
 def test_every_word_of_the_commands_for_a_running_service_reaches_them(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     for name in ("service.events.run", "service.state.backup", "service.state.restore", "forget.forget.run"):
-        monkeypatch.setattr(f"pipelines.{name}", lambda *w, name=name, **options: calls.append((name, w, options)))
+        monkeypatch.setattr(
+            f"pipelines.{name}", lambda *w, name=name, **options: calls.append((name, w, options)) or {}
+        )
     s, o, b = Path("s"), Path("o"), Path("b")
     nowhere = {"state": None, "bundles": [], "datasets": [], "runs": [], "dry_run": False}
     places = "--state s --bundle a --bundle b --dataset d --run r --dry-run"
@@ -306,6 +311,28 @@ def test_every_word_of_the_commands_for_a_running_service_reaches_them(monkeypat
     ):
         assert towers(monkeypatch, *line.split()) == 0, line
         assert calls.pop() == (name, words, options)
+
+
+@pytest.mark.parametrize(
+    ("words", "found", "following"),
+    [
+        ("--bundle b --dataset d --dry-run", ["b"], "forget --user 7 --bundle b --dataset d"),
+        ("--state s --bundle b", ["s"], "forget --user 7 --state s --bundle b --dry-run"),
+        ("--dataset d --run r", ["d", "r"], "train --dataset d --config r/config.toml --overwrite --out r"),
+        ("--dataset d --run r", ["d"], "forget --user 7 --dataset d --run r --dry-run"),
+        ("--bundle b", [], None),
+    ],
+)
+def test_after_a_user_is_forgotten_the_next_command_removes_checks_or_trains_anew(
+    words: str,
+    found: list[str],
+    following: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("pipelines.forget.forget.run", lambda *_, **__: {Path(place): {} for place in found})
+    assert towers(monkeypatch, "forget", "--user", "7", *words.split()) == 0
+    assert capsys.readouterr().err == (f"next: {console.towers()} {following}\n" if following else "")
 
 
 def test_every_word_of_keys_reaches_its_command(monkeypatch: pytest.MonkeyPatch) -> None:

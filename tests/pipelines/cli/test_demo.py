@@ -10,9 +10,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipelines.cli import demo_service
+from benchmarks.readme.demo import BEGIN, END, with_verdict
+from pipelines import console
+from pipelines.cli import demo_service, demo_view
 from pipelines.errors import DataError
 from pipelines.synthetic import synth
+from tests.support.terminal import CONTROL
 
 
 @pytest.mark.slow
@@ -51,7 +54,8 @@ def test_the_whole_path_ends_with_answers_over_http(
     user, items = answers[0].body["user_id"], answers[0].answer["items"]
     ids, titles = best_by_hand(out / "bundle", user, demo.SHOWN)
     assert [item["id"] for item in items] == ids
-    shown = capsys.readouterr().out
+    streams = capsys.readouterr()
+    shown, said = streams.out, streams.err.splitlines()
     assert [title for title in titles if title not in shown] == []
     recalls = recall_of_known_users(out)
     assert recalls[user] == sorted(recalls.values())[len(recalls) // 2]
@@ -64,7 +68,17 @@ def test_the_whole_path_ends_with_answers_over_http(
     truths = [np.load(world / "truth" / "item_vectors.npy") for world in (out / "world", tmp_path / "plain")]
     assert (truths[0] != truths[1]).any(), "the demo's world has fashion"
     assert f"serve --bundle {out / 'bundle'}\n" in shown
-    assert f"{out / 'report' / 'report.html'}\n" in shown
+    assert f"{(out / 'report' / 'report.html').as_uri()}\n" in shown
+    assert f"{demo_view.SERVICE}{demo_view.PAGE}\n" in shown
+    assert said[0] == "demo: synth, prepare, check, train, export, index, report, serve"
+    assert [line.split(":")[0] for line in said if line.startswith("[")] == [
+        f"[{number}/8] {name}" for number, name in enumerate(said[0].removeprefix("demo: ").split(", "), start=1)
+    ]
+    assert said[-1] == f"next: {console.towers()} serve --bundle {out / 'bundle'}"
+    assert CONTROL.findall("".join(said)) == []
+    page = with_verdict(f"The verdict:\n{BEGIN}old\n{END}\nafter\n", out / "report")
+    verdict = next(line for line in shown.splitlines() if line.startswith("recall@20 "))
+    assert page == f"The verdict:\n{BEGIN}```text\n{verdict}\n```\n{END}\nafter\n"
 
 
 def best_by_hand(bundle: Path, user: str, k: int) -> tuple[list[str], list[str]]:

@@ -274,7 +274,10 @@ def test_a_known_user_s_stored_vector_is_what_the_saved_tower_makes_of_id_and_hi
     )
 
 
-@pytest.mark.parametrize(("window", "cooccurrence"), [("all", 0.0), ("all", 3.0), ("earlier", 0.0)])
+@pytest.mark.parametrize(
+    ("window", "cooccurrence"),
+    [("all", 0.0), pytest.param("all", 3.0, marks=pytest.mark.long), ("earlier", 0.0)],
+)
 def test_with_recency_a_history_is_read_in_its_order(tmp_path: Path, window: str, cooccurrence: float) -> None:
     split = DataConfig(split="global_time", valid_share=0.2, test_share=0.0)
     bundle = exported(tmp_path, split, recency=20.0, window=window, cooccurrence=cooccurrence)

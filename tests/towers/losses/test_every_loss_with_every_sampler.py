@@ -154,7 +154,7 @@ RICH = {
 }
 
 
-@pytest.mark.parametrize("sampler", ["in_batch", "uniform"])
+@pytest.mark.parametrize("sampler", [pytest.param("in_batch", marks=pytest.mark.long), "uniform"])
 def test_a_step_over_features_of_every_kind_would_stay_on_a_gpu(sampler: str, tmp_path: Any) -> None:
     """Look-ups aside: strings have no place on a GPU, and are looked up once, before training."""
     events, plain, _ = group_world()

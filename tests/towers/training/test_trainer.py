@@ -16,7 +16,7 @@ from towers.evaluation import validation as validation_module
 from towers.evaluation.metrics import Measured
 from towers.evaluation.validation import Validation
 from towers.model.untrained_rows import zero_untrained_rows
-from towers.training.trainer import Trainer
+from towers.training.trainer import Summary, Trainer
 
 
 def trainer(directory: Path, *, epochs: int, patience: int = 99) -> Trainer:
@@ -59,12 +59,19 @@ class StopError(Exception):
     """Stands for a kill: nothing is saved on its way out."""
 
 
-@pytest.mark.parametrize("stop_at", [2, 5, 8, 9, 16])
-def test_a_run_that_was_cut_off_goes_on_bit_for_bit(tmp_path: Path, stop_at: int) -> None:
-    whole = trainer(tmp_path / "whole", epochs=3)
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[np.ndarray], Summary]:
+    """The weights and the summary of three epochs that nothing cut off."""
+    whole = trainer(tmp_path_factory.mktemp("whole"), epochs=3)
     assert whole.examples.steps == 8
-    whole.fit()
+    summary = whole.fit()
+    return weights(whole), summary
 
+
+@pytest.mark.parametrize("stop_at", [2, 5, 8, 9, pytest.param(16, marks=pytest.mark.long)])
+def test_a_run_that_was_cut_off_goes_on_bit_for_bit(
+    tmp_path: Path, stop_at: int, undisturbed: tuple[list[np.ndarray], Summary]
+) -> None:
     def stop(done: int, loss: float) -> None:
         if done == stop_at:
             raise StopError
@@ -76,7 +83,7 @@ def test_a_run_that_was_cut_off_goes_on_bit_for_bit(tmp_path: Path, stop_at: int
     resumed.fit(lambda done, loss: seen.append(done))
     assert seen[0] <= stop_at + 1  # it did go on from a checkpoint, or from the start where there was none yet
     assert stop_at < 3 or seen[0] > 1
-    for one, other in zip(weights(whole), weights(resumed), strict=True):
+    for one, other in zip(undisturbed[0], weights(resumed), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -104,7 +111,9 @@ def test_logs_for_tensorboard_are_written(tmp_path: Path) -> None:
     assert any((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
 
 
-def test_a_stop_during_validation_validates_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_during_validation_validates_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: tuple[list[np.ndarray], Summary]
+) -> None:
     real = validation_module.Validation.measure
     calls = 0
 
@@ -115,7 +124,7 @@ def test_a_stop_during_validation_validates_again(tmp_path: Path, monkeypatch: p
             raise KeyboardInterrupt
         return real(self, *towers)
 
-    whole = trainer(tmp_path / "whole", epochs=3).fit()
+    _, whole = undisturbed
     monkeypatch.setattr(validation_module.Validation, "measure", interrupted)
     with pytest.raises(KeyboardInterrupt):
         trainer(tmp_path / "cut", epochs=3).fit()

@@ -1,0 +1,25 @@
+"""The verdict that docs/report.md quotes, out of the report of a demo.
+
+`make demo`, then `python -m benchmarks.readme.demo` writes it; another directory of a demo may be named.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from benchmarks.harness.machine import ROOT
+
+PAGE = ROOT / "docs" / "report.md"
+BEGIN, END = "<!-- demo: python -m benchmarks.readme.demo -->\n", "<!-- /demo -->"
+
+
+def with_verdict(text: str, report: Path) -> str:
+    """Returns the text of the page with the first line of a report, REPORT/report.json, between its marks."""
+    verdict = json.loads((report / "report.json").read_text(encoding="utf-8"))["verdict"]["text"]
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}```text\n{verdict}\n```\n{END}{rest.split(END)[1]}"
+
+
+if __name__ == "__main__":
+    demo = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "demo"
+    PAGE.write_text(with_verdict(PAGE.read_text(encoding="utf-8"), demo / "report"), encoding="utf-8")
