@@ -63,6 +63,19 @@ def evaluation(result: Result) -> Rows:
     ]
 
 
+def report(result: Result) -> Rows:
+    sizes, whole = result["sizes"], result["with_all_baselines"]
+    return [
+        (
+            f"`towers report`, {sizes['users']:,} users x {sizes['items']:,} items, lists of {sizes['k']}: processor "
+            "time, popularity its only baseline / all, cached; peak memory",
+            f"{result['processor_seconds']['report']:.0f} s, {result['times_exact']:.2f} times the exact top-k alone / "
+            f"{whole['processor_seconds']:.0f} s; {whole['peak_bytes'] / 1e9:.1f} GB",
+            "evaluation.report_time",
+        )
+    ]
+
+
 def train_step(result: Result) -> Rows:
     ratio, sizes = result["ratio_to_in_batch"], result["sizes"]
     return [
@@ -113,6 +126,7 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     "samplers": samplers,
     "optimizers": optimizers,
     "evaluation": evaluation,
+    "report": report,
     "train_step": train_step,
     "full_softmax": full_softmax,
     "prepare": prepare,
