@@ -17,7 +17,7 @@ import polars as pl
 from numpy.typing import NDArray
 from rich.console import Console
 
-from pipelines.console import phases, say
+from pipelines.console import phase, phases, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.heldout import HeldOut, seen
