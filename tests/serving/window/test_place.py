@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prometheus_client import REGISTRY, generate_latest
+from prometheus_client import generate_latest
 
 from serving.bundle.reader import Bundle
 from serving.catalogue.catalogue import Wanted
@@ -141,7 +141,7 @@ def test_nothing_asked_here_is_counted(bundle: Bundle) -> None:
 
 
 def metrics_text() -> str:
-    lines = generate_latest(REGISTRY).decode().splitlines()
+    lines = generate_latest(metrics.REGISTRY).decode().splitlines()
     return "\n".join(line for line in lines if line.startswith("towers_"))
 
 
