@@ -92,7 +92,8 @@ class Inquiry:
         if self.plan.source == "popular":
             return self._popular[0]
         rows = np.flatnonzero(self.items.eligible(EVERYTHING))
-        return best_first(rows[np.newaxis], self.scores[rows][np.newaxis], len(rows))[0][0]
+        order: Rows = best_first(rows[np.newaxis], self.scores[rows][np.newaxis], len(rows))[0][0]
+        return order
 
     @cached_property
     def ranks(self) -> Rows:
