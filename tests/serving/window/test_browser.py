@@ -162,10 +162,10 @@ def test_paper_shows_the_answer_without_the_form(visit: Any) -> None:
 @pytest.mark.skipif("TOWERS_SCREENSHOTS" not in os.environ, reason="TOWERS_SCREENSHOTS asks for pictures")
 def test_the_pictures_of_the_docs(visit: Any) -> None:
     for name, fields in (
-        ("answer", {"history": "i2\ni6", "k": "6", "alone": "yes", "column": "kind", "value": "war", "item": "i3"}),
-        ("two", {"user": "u1", "k": "5"}),
+        ("answer", {"history": "i2\ni7\ni10", "k": "6", "alone": "yes", "item": "i3"}),
+        ("two", {"user": "u2", "k": "5"}),
     ):
-        page = visit(fields, viewport={"width": 1_000, "height": 760})
+        page = visit(fields, viewport={"width": 1_240, "height": 840})
         for summary in page.locator("section[aria-labelledby=answer-head] summary").all()[:1]:
             summary.click()
         page.screenshot(path=PICTURES / f"window-{name}.png")
