@@ -1,7 +1,9 @@
 """Comparisons of bundles against slow loops over their vectors, of reports, what is refused, and the pages."""
 
 import json
+import os
 import re
+import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -168,9 +170,7 @@ def test_reports_give_the_figures_of_their_bundles(folder: Path, content: dict[s
     assert mixed["metrics"]["recall@5"]["p"] == reports["metrics"]["recall@5"]["p"]
 
 
-def test_seeds_joined_by_commas_are_one_side(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_seeds_joined_by_commas_are_one_side(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     side = f"{folder / 'a'},{folder / 'b'}"
     told = compare.run([side, str(folder / "c")], tmp_path / "out", dataset=folder / "dataset", metric="recall@5")
     said = capsys.readouterr().err.splitlines()
@@ -221,6 +221,26 @@ def test_the_page_needs_nothing_else_and_escapes_names(folder: Path, content: di
     assert page.tags.count("svg") == len(content["comparisons"]) == 2
     assert page.of("aria-labelledby") <= page.of("id")
     assert "&lt;script&gt;alert(1)&lt;/script&gt;|&amp;" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [360, 1200])
+def test_no_table_covers_another_and_the_page_is_accessible(folder: Path, content: dict[str, Any], width: int) -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    if (binary := shutil.which("chromium")) is None:
+        reason = "chromium is not on PATH; Debian's package is called chromium"
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=binary, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        page.goto((folder / "comparison" / "compare.html").as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        beyond = """tables => tables.filter(table => getComputedStyle(table.parentElement).overflowX == "visible"
+            && table.getBoundingClientRect().right > table.parentElement.getBoundingClientRect().right + 1).length"""
+        assert page.locator("table").count() > 6 and page.locator("table").evaluate_all(beyond) == 0
+        assert axe.Axe().run(page).response["violations"] == []
+        browser.close()
 
 
 def test_every_row_of_the_markdown_has_the_columns_of_its_head(folder: Path, content: dict[str, Any]) -> None:
