@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from pipelines.cli.options import Overwrite, Track, example
+from pipelines.console import next_step
 
 
 def compare(
@@ -71,6 +72,8 @@ def gate(
     from pipelines.launch import gate as command
 
     command.run(rules, candidate, baseline=baseline, report=report, baseline_report=baseline_report, track=track)
+    place = candidate.resolve()
+    next_step("bundles activate", Path(place.name), "--root", candidate.parent if candidate.name else place.parent)
 
 
 def track(

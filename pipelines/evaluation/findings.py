@@ -19,6 +19,7 @@ MOST_ALIKE = 0.5  # of all places, filled with the k items that are shown most
 MOST_SHOWN = 0.5  # share of the users who are shown one item
 MOST_DUPLICATES = 0.01
 MOST_NORM = 10.0  # times the median
+NAMES_TARGET = "names the target"  # of a column; the finding's name begins with the column's
 NAMES = (
     "one list for all",
     "hub",
@@ -28,6 +29,12 @@ NAMES = (
     "item norms",
     "query norms",
     "item duplicates",
+    "constant scores",
+    "ties at the last place",
+    "test events in training",
+    "users under two ids",
+    "items under two ids",
+    NAMES_TARGET,
 )
 
 

@@ -102,6 +102,7 @@ def differences(names: Sequence[str], estimates: Sequence[Interval], figure: str
         axes.errorbar(values, range(len(names)), xerr=errors, fmt="o", color=COLOURS[0], markersize=4, capsize=3)
         axes.set_yticks(range(len(names)), list(names))
         axes.set(xlabel=figure, ylim=(len(names) - 0.5, -0.5))
+        axes.locator_params(axis="x", nbins=5)  # more labels of four digits would overlap beside long names
     return out[0]
 
 

@@ -1,6 +1,7 @@
 """`report.json` with its `digest`, and `files`, the SHA-256 of each table beside it: an altered report is refused."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,3 +47,8 @@ def read_report(directory: Path) -> dict[str, Any]:
         if digest_of(table) != digest:
             raise DataError(f"{table}: altered since {REPORT} was written; {again}")
     return content
+
+
+def protocol_of(content: Mapping[str, Any]) -> str:
+    """The protocol of a report in words: the method, and a sentence for each option that is not at its default."""
+    return " ".join([content["protocol"], *content["protocol_options"]["words"]])

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from pipelines.console import say
+from pipelines.console import next_step, phase, phases, say
 from pipelines.errors import DataError
 from pipelines.evaluation.report import KS
 from pipelines.evaluation.report_table import headline
@@ -94,6 +94,7 @@ def run(
     others = [f"ndcg@{k}", *(f"recall@{each}" for each in ks if each > k)] if family is None else asked
     metrics = list(dict.fromkeys([primary, *others]))
     _refuse_unmeasured(metrics, ks)
+    phases("compare", *(["evaluate"] if bundles else []), "tests")
     measured = measure(bundles, dataset, ks, slices, k) if bundles and dataset else None
     members = reports | ({} if measured is None else dict(measured.members))
     sides = [Side(name, tuple(members[path] for path in each)) for name, each in paths.items()]
@@ -104,7 +105,8 @@ def run(
         raise DataError(f"--user-ids: {sides[0].members[0].path} names no user; make the report with --user-ids, too")
     if len(sides[0].members[0].rows) < 2:
         raise DataError(f"{every[0]}: fewer than two test users; a comparison needs more of them")
-    content = _content(sides, metrics, None if reports else measured, named=user_ids)
+    with phase("tests"):
+        content = _content(sides, metrics, None if reports else measured, named=user_ids)
     with staged(out, overwrite=overwrite, marker="compare.json") as directory:
         directory.mkdir()
         text = json.dumps(content, indent=2, allow_nan=False)
@@ -115,6 +117,10 @@ def run(
     console.print(content["sentence"], soft_wrap=True)
     console.print("\n".join(lines(content)), soft_wrap=True)
     say(f"{out / 'compare.html'}: slices, users, items and lists; open it in a browser")
+    if dataset is not None and not reports:
+        other = content["ship"] if content["ship"] != content["baseline"] else sides[1].name
+        models = (word for name in (content["baseline"], other) for word in ("--bundle", paths[name][0]))
+        next_step("look", *models, "--dataset", dataset)
     return content
 
 

@@ -11,8 +11,8 @@ import polars as pl
 
 from pipelines.bundles.blessing import Judgement
 from pipelines.errors import DataError
-from pipelines.evaluation.report_json import PER_USER, REPORT, read_report
-from pipelines.launch.rules import ALL, OF_ALL_LISTS, FigureRule, FindingsRule, Limit, SliceRule
+from pipelines.evaluation.report_json import PER_USER, REPORT, protocol_of, read_report
+from pipelines.launch.rules import OF_ALL_LISTS, FigureRule, FindingsRule, Limit, SliceRule
 from pipelines.rankers.bootstrap import Estimate, bootstrap
 
 BOUNDS = {"value": "", "low": ", lower bound", "high": ", upper bound"}
@@ -74,13 +74,12 @@ class Reports:
             return
         for key, one, two in (
             ("data set", self.candidate.dataset, self.baseline.dataset),
-            ("protocol", self.candidate.content["protocol"], self.baseline.content["protocol"]),
-            ("protocol", *(each.content["protocol_options"] for each in (self.candidate, self.baseline))),
+            ("protocol", protocol_of(self.candidate.content), protocol_of(self.baseline.content)),
         ):
             if one != two:
                 raise DataError(
-                    f"{self.baseline.path}: of the {key} {str(two)[:12]}, but {self.candidate.path} is of "
-                    f"{str(one)[:12]}; a difference needs both reports on the same"
+                    f"{self.baseline.path}: of the {key} {two}, but {self.candidate.path} is of {one}; "
+                    "a difference needs both reports on the same"
                 )
 
     def judge_metric(self, rule: FigureRule) -> Judgement:
@@ -135,7 +134,7 @@ class Reports:
 
     def judge_findings(self, rule: FindingsRule) -> Iterator[Judgement]:
         """Judges that the candidate's report has none of the findings: one judgement for each that it has."""
-        found = [each for each in self.candidate.content["findings"] if {ALL, each["name"]} & set(rule.clean)]
+        found = [each for each in self.candidate.content["findings"] if rule.covers(each["name"])]
         for each in found:
             yield Judgement(
                 rule=f"finding: {each['name']}", figure=each["value"], limit="none", passed=False, note=each["text"]

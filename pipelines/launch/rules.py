@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from pipelines.errors import DataError
-from pipelines.evaluation.findings import NAMES
+from pipelines.evaluation.findings import NAMES, NAMES_TARGET
 from towers.config.explain import explain
 from towers.config.section import Count, Section
 from towers.evaluation.metrics import METRICS
@@ -127,6 +127,10 @@ class FindingsRule(Section):
     """The findings that the report must not have."""
 
     clean: Annotated[tuple[Annotated[str, AfterValidator(_known_finding)], ...], Field(min_length=1)]
+
+    def covers(self, name: str) -> bool:
+        """Whether the report must not have the finding of this name."""
+        return bool({ALL, name} & {*self.clean}) or (NAMES_TARGET in self.clean and name.endswith(f" {NAMES_TARGET}"))
 
 
 class AgreementRule(Section):

@@ -4,7 +4,6 @@ A side is one report or bundle, or several of one recipe with different seeds: `
 sides are about the same users in the same order; `refuse_different` holds that.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,13 +15,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipelines.errors import DataError
-from pipelines.evaluation.similarity_report import PROTOCOL as SIMILARITY
+from pipelines.evaluation import report_json
 from pipelines.rankers.evaluate import column
 from pipelines.rankers.ranker import EXACT
 from serving.bundle.manifest import MANIFEST
-from towers.evaluation.metrics import METRICS
 
-REPORT, PER_USER, USER = "report.json", "per_user.parquet", "user_id"
+USER = "user_id"
 FACTS = ("data set", "split", "protocol", "ks")
 SAME_USERS = ("targets", "history")  # columns that no model changes
 
@@ -87,37 +85,28 @@ def paths_of(names: Sequence[str]) -> dict[str, tuple[Path, ...]]:
     if twice or len(names) > len(found):
         raise DataError(f"compare: {(twice or names)[0]} is named twice; name each bundle or report once")
     for path in paths:
-        if not any((path / file).is_file() for file in (REPORT, MANIFEST)):
-            raise DataError(f"{path}: neither a report (no {REPORT}) nor a bundle (no {MANIFEST})")
+        if not any((path / file).is_file() for file in (report_json.REPORT, MANIFEST)):
+            raise DataError(f"{path}: neither a report (no {report_json.REPORT}) nor a bundle (no {MANIFEST})")
     return found
 
 
 def is_report(path: Path) -> bool:
     """Whether a path holds a report; else it is a bundle."""
-    return (path / REPORT).is_file()
+    return (path / report_json.REPORT).is_file()
 
 
 def read_report(path: Path) -> Member:
     """Reads a report.
 
     Raises:
-        DataError: a file is missing or damaged, or it is a report of neighbours.
+        DataError: a file is missing or altered, or it is a report of neighbours.
     """
-    try:
-        content = json.loads((path / REPORT).read_bytes())
-        if content.get("task") == "similarity" or content["protocol"] == SIMILARITY:
-            raise DataError(f"{path}: a report of item neighbours (task = 'similarity'); allowed are reports of recall")
-        rows = pl.read_parquet(path / PER_USER, glob=False)
-        missing = {*SAME_USERS, "slice", *(column(EXACT, name, k) for name in METRICS for k in content["ks"])}
-        if absent := sorted(missing - {*rows.columns}):
-            raise DataError(f"{path / PER_USER}: no column {absent[0]}; make the report again with this release")
-        protocol = " ".join([content["protocol"], *content["protocol_options"]["words"]])
-        facts = facts_of(content["dataset"], protocol, content["ks"])
-        return Member(path, content["bundle"]["model_version"], facts, rows)
-    except FileNotFoundError as error:
-        raise DataError(f"{error.filename or path / PER_USER}: missing; make the report again") from None
-    except (ValueError, KeyError, TypeError, AttributeError, pl.exceptions.PolarsError) as error:
-        raise DataError(f"{path}: damaged ({type(error).__name__}: {error}); make the report again") from None
+    content = report_json.read_report(path)
+    if content.get("task") == "similarity":
+        raise DataError(f"{path}: a report of item neighbours (task = 'similarity'); allowed are reports of recall")
+    facts = facts_of(content["dataset"], report_json.protocol_of(content), content["ks"])
+    rows = pl.read_parquet(path / report_json.PER_USER, glob=False)
+    return Member(path, content["bundle"]["model_version"], facts, rows)
 
 
 def facts_of(dataset: Mapping[str, Any], protocol: str, ks: Sequence[int]) -> dict[str, Any]:

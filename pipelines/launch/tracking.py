@@ -1,7 +1,7 @@
 """`towers track`: tells trackers of a run, a report or a gate's result: TensorBoard always, MLflow where asked.
 
-`towers train` and `towers report` end with it. TensorBoard's files lie in the output. A tracker that fails costs a
-warning: the output is complete, and `towers track` tells it later. Telling a tracker twice updates its entry.
+`towers train`, `report` and `gate` end with it. TensorBoard's files lie in or beside the output. A tracker that fails
+costs a warning: the output is complete, and `towers track` tells it later. Telling a tracker twice updates its entry.
 """
 
 import os
@@ -96,7 +96,10 @@ def tell(record: Record, tracker: Tracker | None = None) -> list[str]:
             failed.append(name)
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             again = f"towers track --{record.kind} {record.output}" + (f" --track {tracker}" if tracker else "")
-            say(f"warning: {name} was not told: {reason}; {record.output} is complete; mend it, then: {again}")
+            # A gate that refuses leaves no file of which `towers track` could tell.
+            whole = record.output.exists()
+            then = f"{record.output} is complete; mend it, then: {again}" if whole else "mend it, then judge again"
+            say(f"warning: {name} was not told: {reason}; {then}")
     return failed
 
 

@@ -14,7 +14,7 @@ from pipelines.dataset.arrays import SPLITS
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import EARLIER, HeldOut, user_blocks
 from pipelines.dataset.popularity import has_windows
-from pipelines.evaluation.findings import Finding
+from pipelines.evaluation.findings import NAMES_TARGET, Finding
 from pipelines.evaluation.protocol.asked import SPLIT
 from towers.data.blocks import blocks
 from towers.data.events import Events
@@ -122,7 +122,7 @@ def _telling_columns(data: Dataset, held: HeldOut) -> Iterator[Finding]:
                     f"the column {column!r} of {side}s names the {other} of a test event for {named:.0%} of the "
                     f"{side}s in the test ({chance:.0%} by chance): was it computed with the test?"
                 )
-                yield Finding(f"{side}s.{column} names the target", text, named, MOST_NAMED)
+                yield Finding(f"{side}s.{column} {NAMES_TARGET}", text, named, MOST_NAMED)
 
 
 def _texts(values: pl.Series) -> pl.Series | None:

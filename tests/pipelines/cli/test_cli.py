@@ -257,12 +257,12 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
         (
             "gate r --candidate b",
             (Path("r"), b),
-            {"baseline": None, "report": None, "baseline_report": None},
+            {"baseline": None, "report": None, "baseline_report": None, "track": None},
         ),
         (
-            "gate r --candidate b --report s --baseline c --baseline-report t",
+            "gate r --candidate b --report s --baseline c --baseline-report t --track mlflow",
             (Path("r"), b),
-            {"baseline": Path("c"), "report": Path("s"), "baseline_report": Path("t")},
+            {"baseline": Path("c"), "report": Path("s"), "baseline_report": Path("t"), "track": "mlflow"},
         ),
         ("demo", (Path("demo"),), {}),
         ("doctor", (), {}),

@@ -51,3 +51,11 @@ def test_two_plots_share_no_id_of_a_group() -> None:
     svg = plots.recall_over_k([10, 20], {"model": [estimate, estimate]})
     named = re.findall(r'id="([^"]*)"', svg)
     assert named and all(f"#{each}" in svg for each in named), "only what is referred to has an id"
+
+
+def test_labels_of_differences_do_not_overlap() -> None:
+    changes = [{"value": value, "low": value - 0.011, "high": value + 0.011} for value in (-0.014, 0.0, 0.004)]
+    shown = texts(plots.differences(["popularity: items of middle popularity", "b", "c"], changes, "new minus old"))
+    numbers = [each for each in shown if re.fullmatch(r"\W?0\.\d+", each)]
+    # The axis has about 250 of the 504 points of the figure, a label of six signs of 10 points about 40.
+    assert 3 <= len(numbers) <= 6

@@ -1,7 +1,9 @@
 """Comparisons of bundles against slow loops over their vectors, of reports, what is refused, and the pages."""
 
 import json
+import os
 import re
+import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,16 +13,17 @@ import numpy as np
 import polars as pl
 import pytest
 
+from pipelines.console import towers
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
-from pipelines.evaluation import report
+from pipelines.evaluation import report, report_json
 from pipelines.launch import compare
 from serving.bundle.reader import Bundle
 from serving.errors import BundleError
 from serving.files.staging import OutputExistsError
 from tests.support.worlds import columns
+from towers.evaluation.metrics import METRICS
 
-METRICS = ("recall", "ndcg", "precision", "map", "hit_rate", "mrr")
 HOSTILE = "<script>alert(1)</script>|&\"'"
 USER_IDS = re.compile(r"\bu\d+\b")
 
@@ -167,9 +170,14 @@ def test_reports_give_the_figures_of_their_bundles(folder: Path, content: dict[s
     assert mixed["metrics"]["recall@5"]["p"] == reports["metrics"]["recall@5"]["p"]
 
 
-def test_seeds_joined_by_commas_are_one_side(folder: Path, tmp_path: Path) -> None:
+def test_seeds_joined_by_commas_are_one_side(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     side = f"{folder / 'a'},{folder / 'b'}"
     told = compare.run([side, str(folder / "c")], tmp_path / "out", dataset=folder / "dataset", metric="recall@5")
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "compare: evaluate, tests"
+    assert [sum(line.startswith(f"{phase}: ") for line in said) for phase in ("evaluate", "tests")] == [1, 1]
+    models = f"--bundle {folder / 'a'} --bundle {folder / 'c'}"
+    assert said[-1] == f"next: {towers()} look {models} --dataset {folder / 'dataset'}"
     means = [np.mean([*recall(folder, name, 5).values()]) for name in "abc"]
     np.testing.assert_allclose(told["sides"][side]["seeds"]["recall@5"], means[:2], rtol=1e-6)
     comparison = told["comparisons"][str(folder / "c")]
@@ -215,6 +223,26 @@ def test_the_page_needs_nothing_else_and_escapes_names(folder: Path, content: di
     assert "&lt;script&gt;alert(1)&lt;/script&gt;|&amp;" in text
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [360, 1200])
+def test_no_table_covers_another_and_the_page_is_accessible(folder: Path, content: dict[str, Any], width: int) -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    if (binary := shutil.which("chromium")) is None:
+        reason = "chromium is not on PATH; Debian's package is called chromium"
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=binary, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        page.goto((folder / "comparison" / "compare.html").as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        beyond = """tables => tables.filter(table => getComputedStyle(table.parentElement).overflowX == "visible"
+            && table.getBoundingClientRect().right > table.parentElement.getBoundingClientRect().right + 1).length"""
+        assert page.locator("table").count() > 6 and page.locator("table").evaluate_all(beyond) == 0
+        assert axe.Axe().run(page).response["violations"] == []
+        browser.close()
+
+
 def test_every_row_of_the_markdown_has_the_columns_of_its_head(folder: Path, content: dict[str, Any]) -> None:
     lines = (folder / "comparison" / "compare.md").read_text(encoding="utf-8").splitlines()
     assert content["sentence"] in lines
@@ -237,13 +265,14 @@ def write_report(path: Path, recalls: np.ndarray, **changes: Any) -> Path:
         "bundle": {"model_version": path.name},
         "dataset": {"fingerprint": "f" * 64, "split": {"kind": "last"}},
         "protocol": "as ever",
+        "protocol_options": {"words": []},
         "ks": [10, 20],
     }
     path.mkdir()
-    (path / "report.json").write_text(json.dumps(given | changes))
     rows = {"targets": np.full(len(recalls), 2), "history": np.arange(len(recalls)), "slice": ["warm"] * len(recalls)}
     values = {f"exact_{metric}@{k}": np.asarray(recalls, np.float32) for metric in METRICS for k in (10, 20)}
     pl.DataFrame(rows | values).write_parquet(path / "per_user.parquet")
+    report_json.write_report(given | changes, path, "per_user.parquet")
     return path
 
 
@@ -308,9 +337,9 @@ def test_a_difference_that_seeds_have_too_is_no_reason_to_ship(tmp_path: Path) -
         ),
         ({"dataset": {"fingerprint": "f" * 64, "split": {"kind": "time"}}}, "a and .*b differ in split: .*last.*time"),
         ({"protocol": "another"}, "a and .*b differ in protocol: as ever and another"),
+        ({"protocol_options": {"words": ["A sample."]}}, r"differ in protocol: as ever and as ever A sample\."),
         ({"ks": [10]}, r"a and .*b differ in ks: \[10, 20\] and \[10\]"),
         ({"task": "similarity"}, "b: a report of item neighbours"),
-        ({"ks": None}, "b: damaged"),
     ],
 )
 def test_reports_that_differ_in_more_than_the_model_are_refused(
@@ -326,19 +355,21 @@ def drop_rows(folder: Path) -> None:
     (folder / "per_user.parquet").unlink()
 
 
-def drop_column(folder: Path) -> None:
+def raise_recall(folder: Path) -> None:
     path = folder / "per_user.parquet"
-    pl.read_parquet(path).drop("exact_map@20").write_parquet(path)
+    pl.read_parquet(path).with_columns(pl.col("exact_recall@20") + 0.1).write_parquet(path)
 
 
 def reorder(folder: Path) -> None:
     path = folder / "per_user.parquet"
     pl.read_parquet(path).reverse().write_parquet(path)
+    content = json.loads((folder / "report.json").read_text())
+    report_json.write_report({key: value for key, value in content.items() if key != "digest"}, folder, path.name)
 
 
-def truncate(folder: Path) -> None:
-    path = folder / "per_user.parquet"
-    path.write_bytes(path.read_bytes()[:50])
+def other_model(folder: Path) -> None:
+    content = json.loads((folder / "report.json").read_text())
+    (folder / "report.json").write_text(json.dumps(content | {"bundle": {"model_version": "another"}}))
 
 
 def cut_json(folder: Path) -> None:
@@ -349,13 +380,13 @@ def cut_json(folder: Path) -> None:
     ("damage", "message"),
     [
         (drop_rows, r"per_user\.parquet: missing"),
-        (drop_column, r"per_user\.parquet: no column exact_map@20"),
+        (raise_recall, r"per_user\.parquet: altered since report\.json was written"),
         (reorder, "are not about the same users: history differs"),
-        (truncate, "b: damaged"),
-        (cut_json, "b: damaged"),
+        (other_model, r"b/report\.json: altered"),
+        (cut_json, r"b/report\.json: altered, not valid JSON"),
     ],
 )
-def test_damaged_reports_are_refused(tmp_path: Path, damage: Callable[[Path], None], message: str) -> None:
+def test_damaged_and_altered_reports_are_refused(tmp_path: Path, damage: Callable[[Path], None], message: str) -> None:
     one, other = (write_report(tmp_path / name, NOISE[0]) for name in "ab")
     damage(other)
     with pytest.raises(DataError, match=message):

@@ -10,16 +10,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pipelines.bundles import activate, fold, renew
 from pipelines.bundles.blessing import blessing_path, valid_blessing
 from pipelines.cli import app
+from pipelines.console import towers
 from pipelines.errors import GateError
 from pipelines.evaluation import report
 from pipelines.evaluation.report_json import read_report
-from pipelines.launch import gate
+from pipelines.launch import gate, tracking
+from pipelines.launch.records import Record
 from serving.bundle.manifest import PriorInfo
 from serving.bundle.versions import Versions
 from serving.catalogue.journal import Journal
@@ -78,8 +82,11 @@ class Root:
     def bundles(self, *words: str) -> tuple[int, str]:
         return self("bundles", *words, "--root", str(self.root))
 
-    def gate(self, name: str = NEW, baseline: str | None = OLD, reports: bool = True) -> tuple[int, str]:
+    def gate(
+        self, name: str = NEW, baseline: str | None = OLD, reports: bool = True, track: str | None = None
+    ) -> tuple[int, str]:
         words = ["gate", str(self.rules), "--candidate", str(self.root / name)]
+        words += ["--track", track] if track else []
         words += ["--report", str(self.root / f"{name}.report")] if reports else []
         if baseline is not None:
             words += ["--baseline", str(self.root / baseline)]
@@ -154,6 +161,41 @@ def test_every_refused_rule_is_printed_and_an_earlier_blessing_is_gone(root: Roo
     for words in (["activate", WORSE], ["canary", WORSE, "--share", "0.5"]):
         assert root.bundles(*words)[0] == 3
     assert root.active() == OLD and Versions(root.root).read().canary is None
+
+
+def board(root: Root, name: str) -> dict[str, float]:
+    """The figures of the judgements of a bundle in TensorBoard's files."""
+    (file,) = (root.root / f"{name}.blessing.tensorboard").glob("events.out.tfevents.*")
+    events = EventAccumulator(str(file), size_guidance={"tensors": 0}).Reload()
+    values = {tag: tf.make_ndarray(events.Tensors(tag)[0].tensor_proto) for tag in events.Tags()["tensors"]}
+    return {tag: float(value) for tag, value in values.items() if value.dtype == np.float32}
+
+
+def test_a_gate_is_tracked_whether_it_passes_or_refuses(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, said = root.gate()
+    judgements = json.loads((root.root / "new.blessing.json").read_text())["judgements"]
+    expected = {f"rules/{each['rule']}/passed": 1.0 for each in judgements}
+    expected |= {f"rules/{each['rule']}/figure": each["figure"] for each in judgements if each["figure"] is not None}
+    assert code == 0 and board(root, NEW) == pytest.approx(expected, rel=1e-6)
+    assert said.splitlines()[-1] == f"next: {towers()} bundles activate new --root {root.root}"
+    code, said = root.gate(WORSE)
+    told = board(root, WORSE)
+    refused = [tag for tag, value in told.items() if tag.endswith("/passed") and value == 0.0]
+    assert code == 3 and f"refused by {len(refused)} of {len(judgements)} judgements" in said and len(refused) >= 3
+    # A tracker that does not answer changes no verdict; of what the gate left it says how to tell it later.
+    monkeypatch.setenv(tracking.URI, "http://tracker.invalid")
+
+    def down(record: Record) -> None:
+        raise ConnectionError(f"no tracker for {record.params['verdict']}")
+
+    monkeypatch.setattr(tracking, "write_mlflow", down)
+    monkeypatch.setattr(tracking, "find_spec", lambda name: name)
+    for name, expected_code, then in (
+        (NEW, 0, f"then: towers track --gate {root.root / 'new.blessing.json'} --track mlflow"),
+        (WORSE, 3, "no tracker for refused; mend it, then judge again"),
+    ):
+        code, said = root.gate(name, track="mlflow")
+        assert code == expected_code and then in said, said
 
 
 def flip(path: Path, place: int | None = None) -> None:

@@ -96,6 +96,7 @@ def made(slices: dict[str, Any], findings: list[dict[str, Any]] | None = None) -
     content = {
         "dataset": {"fingerprint": "f"},
         "protocol": "p",
+        "protocol_options": {"words": []},
         "ks": [20],
         "slices": slices,
         "new_items": part(0, 0, 0, "new_items"),
@@ -165,9 +166,25 @@ def test_findings_by_name_or_all_of_them() -> None:
     assert clean.passed
 
 
+def test_a_leak_of_any_column_has_one_name() -> None:
+    leaks = [{"name": f"{column} names the target", "text": "", "value": 0.9} for column in ("users.a", "items.b")]
+    found = Reports(made({}, leaks), None)
+    judged = list(found.judge_findings(FindingsRule(clean=("names the target",))))
+    assert [(each.rule, each.passed) for each in judged] == [
+        ("finding: users.a names the target", False),
+        ("finding: items.b names the target", False),
+    ]
+    (clean,) = found.judge_findings(FindingsRule(clean=("test events in training", "ties at the last place")))
+    assert clean.passed
+
+
 def test_reports_of_other_data_or_another_protocol_are_not_compared() -> None:
     one = made({})
-    for change, told in (({"dataset": {"fingerprint": "g"}}, "data set g"), ({"protocol": "q"}, "protocol q")):
+    for change, told in (
+        ({"dataset": {"fingerprint": "g"}}, "data set g"),
+        ({"protocol": "q"}, "protocol q"),
+        ({"protocol_options": {"words": ["Repeats count."]}}, r"protocol p Repeats count\."),
+    ):
         other = Report(Path("other"), {**one.content, **change})
         with pytest.raises(DataError, match=f"other: of the {told}, but made is of"):
             Reports(one, other)
