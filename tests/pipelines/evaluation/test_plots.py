@@ -51,3 +51,9 @@ def test_two_plots_share_no_id_of_a_group() -> None:
     svg = plots.recall_over_k([10, 20], {"model": [estimate, estimate]})
     named = re.findall(r'id="([^"]*)"', svg)
     assert named and all(f"#{each}" in svg for each in named), "only what is referred to has an id"
+
+
+def test_a_long_name_leaves_room_for_its_plot() -> None:
+    estimate = {"value": 0.5, "low": 0.4, "high": 0.6}
+    shown = texts(plots.by_slice(["x" * 200, "y" * 45], {"model": [estimate, estimate]}, "recall@20"))
+    assert {"x" * 44 + "…", "y" * 45} <= {*shown}
