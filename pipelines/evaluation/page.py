@@ -101,28 +101,24 @@ def _render(template: str, content: Mapping[str, Any], **more: Any) -> str:
 
 def _tables(content: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Recall at each k, then for each k all figures: a row for each ranker."""
-    tables = [{"k": None, "names": [f"recall@{k}" for k in content["ks"]], "groups": [content["metrics"]]}]
-    for k in content["ks"]:
-        names = [f"{metric}@{k}" for metric in (*METRICS, *OF_LISTS.values())]
-        tables.append({"k": k, "names": names, "groups": [content["metrics"], *(content[name] for name in OF_LISTS)]})
+    every = [f"recall@{k}" for k in content["ks"]]
+    tables: list[tuple[int | None, list[str]]] = [(None, every)]
+    tables += [(k, [f"{name}@{k}" for name in (*METRICS, *OF_LISTS.values())]) for k in content["ks"]]
+    rows = []
+    for ranker in content["metrics"]:
+        figures = dict(content["metrics"][ranker])
+        for name in OF_LISTS:
+            figures |= content[name][ranker]
+        rows.append((ranker_title(content, ranker), figures))
     return [
         {
-            "k": table["k"],
-            "names": table["names"],
+            "k": k,
+            "names": names,
             "rows": [
-                {
-                    "title": ranker_title(content, ranker),
-                    "cells": [
-                        _cell(figure, group[ranker][figure])
-                        for figure in table["names"]
-                        for group in table["groups"]
-                        if figure in group[ranker]
-                    ],
-                }
-                for ranker in content["metrics"]
+                {"title": title, "cells": [_cell(name, figures[name]) for name in names]} for title, figures in rows
             ],
         }
-        for table in tables
+        for k, names in tables
     ]
 
 
