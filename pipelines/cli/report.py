@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from pipelines.cli.options import Bundle, Dataset, Overwrite, Track
-from pipelines.console import next_step
+from pipelines.console import next_step, say
 
 
 def report(
@@ -16,6 +16,12 @@ def report(
         Path,
         typer.Option(help="The directory to write: report.html, .md and .json, and the figures of each user or item."),
     ],
+    ks: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--k", min=1, help="A length of the lists to evaluate; repeatable. Without it 10, 20, 50 and 100."
+        ),
+    ] = None,
     slices: Annotated[
         list[str] | None,
         typer.Option("--slice", metavar="COLUMN", help="Slice by a column of users, items or events, too; repeatable."),
@@ -73,6 +79,7 @@ def report(
         bundle,
         dataset,
         out,
+        **({"ks": ks} if ks else {}),
         slices=slices or (),
         protocol=Protocol(repeats=repeats, reachable=reachable, gap=gap, begin=begin, end=end, users=users, seed=seed),
         maps=() if no_map else maps or None,
@@ -83,6 +90,8 @@ def report(
     tracking.run(report=out, bundle=bundle, tracker=track)
     if open_ and (page := out / "report.html").exists():
         typer.launch(str(page))
+    elif open_:
+        say(f"{out}: a report of item similarity has no page to open")
     if content.get("verdict", {}).get("conclusion") in (MAYBE_WORSE, WORSE):
         next_step("tune --dataset", dataset, "--budget-minutes 20 --out tuned.toml")
     else:

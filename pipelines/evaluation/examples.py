@@ -83,13 +83,13 @@ def neighbours(served: Served, called: pl.Series, popularity: NDArray[np.int64])
     popular = known[np.argsort(-popularity[known], kind="stable")[: ITEMS // 2]]
     random = np.random.default_rng(SEED).choice(known, min(ITEMS // 2, len(known)), replace=False)
     chosen = np.unique(np.concatenate([popular, random]))
-    scores = vectors[chosen] @ vectors.T
-    scores[np.arange(len(chosen)), chosen] = -np.inf
+    scores = vectors[chosen] @ vectors[known].T
+    scores[chosen[:, np.newaxis] == known] = -np.inf
     nearest = np.argsort(-scores, axis=1, kind="stable")[:, : min(SHOWN, len(known) - 1)]
     return [
         {
             "name": called[int(item)],
-            "others": [f"{called[int(other)]}: {scores[place, other]:.2f}" for other in nearest[place]],
+            "others": [f"{called[int(known[other])]}: {scores[place, other]:.2f}" for other in nearest[place]],
         }
         for place, item in enumerate(chosen)
     ]

@@ -11,7 +11,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut
 from pipelines.evaluation import examples, plots
 from pipelines.evaluation.item_map import ItemMaps
-from pipelines.evaluation.report_table import headline, ranker_title
+from pipelines.evaluation.report_table import SMALL, headline, ranker_title
 from pipelines.rankers.evaluate import Evaluation, column
 from pipelines.rankers.ranker import BEST, EXACT, INDEX, Served
 from pipelines.rankers.service import SERVICE
@@ -102,11 +102,12 @@ def _of_figures(content: Mapping[str, Any]) -> Iterator[Plot]:
         "Recall of each ranker over k; the table of figures has the numbers.",
         "Bars are 95 % intervals.",
     )
+    small = [part for part in parts if content["slices"][part]["small"]]
     yield Plot(
         f"{name} by slice",
-        plots.by_slice(list(parts), sliced, name),
+        plots.by_slice([f"{SMALL} {part}" if part in small else part for part in parts], sliced, name),
         f"{name} of the model and the strongest baseline in each slice; the table of slices has the numbers.",
-        "Bars are 95 % intervals.",
+        f"Bars are 95 % intervals.{f' {SMALL} marks fewer than 100 users.' if small else ''}",
     )
 
 

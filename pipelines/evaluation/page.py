@@ -5,11 +5,15 @@ from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
 
+from pipelines.evaluation.figures import SHORT
 from pipelines.evaluation.protocol.asked import notes
-from pipelines.evaluation.report_table import TITLES, headline, interval, ranker_title, service_warnings
+from pipelines.evaluation.report_table import SMALL, TITLES, headline, interval, ranker_title, service_warnings
 from pipelines.rankers.ranker import EXACT
+from towers.evaluation.metrics import METRICS
 
-SMALL = "†"
+# Figures of the lists of all users, without an interval: their keys in `report.json` and what they are called there.
+OF_LISTS = {name: SHORT.get(name, name) for name in ("coverage", "gini", "novelty", "mean_popularity", "similarity")}
+FORMATS = {"coverage": "{:.1%}", "novelty": "{:.1f} bits", "popularity": "{:,.1f}"}
 LEFT_OUT = {"index_curve": "plot of the index", "map": "map of the item vectors"}
 
 
@@ -26,10 +30,13 @@ def sentence(content: Mapping[str, Any]) -> str:
         "worse": "The difference is more than chance",
     }[verdict["conclusion"]]
     low, high = (100 * verdict["difference"][name] for name in ("low", "high"))
+    # "Between +0.0 and +2.3 points" would not look like more than chance.
+    digits = next((each for each in (1, 2, 3) if round(low, each) and round(high, each)), 1)
     return (
         f"Of the items that a user goes on to take, the model has {verdict['value']:.1%} among its first {k}, "
         f"{points:.1f} points {more} than the strongest simple method, {verdict['baseline_title']} "
-        f"({verdict['baseline_value']:.1%}). {sure}: between {low:+.1f} and {high:+.1f} points with 95 % confidence."
+        f"({verdict['baseline_value']:.1%}). {sure}: between {low:+.{digits}f} and {high:+.{digits}f} points with "
+        "95 % confidence."
     )
 
 
@@ -75,8 +82,8 @@ def _render(template: str, content: Mapping[str, Any], **more: Any) -> str:
             notes=_notes(content),
             counts=content["counts"],
             interval=content["interval"],
-            names=_names(content),
-            rows=_rows(content),
+            looks_ahead=content["looks_ahead"] or (),
+            tables=_tables(content),
             ks=content["ks"],
             steps=_steps(content),
             service=content.get("service"),
@@ -92,27 +99,35 @@ def _render(template: str, content: Mapping[str, Any], **more: Any) -> str:
     )
 
 
-def _names(content: Mapping[str, Any]) -> list[str]:
-    k = headline(content["ks"])
+def _tables(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Recall at each k, then for each k all figures: a row for each ranker."""
+    every = [f"recall@{k}" for k in content["ks"]]
+    tables: list[tuple[int | None, list[str]]] = [(None, every)]
+    tables += [(k, [f"{name}@{k}" for name in (*METRICS, *OF_LISTS.values())]) for k in content["ks"]]
+    rows = []
+    for ranker in content["metrics"]:
+        figures = dict(content["metrics"][ranker])
+        for name in OF_LISTS:
+            figures |= content[name][ranker]
+        rows.append((ranker_title(content, ranker), figures))
     return [
-        *(f"recall@{each}" for each in content["ks"]),
-        f"capped_recall@{k}",
-        f"ndcg@{k}",
-        f"mrr@{k}",
-        f"coverage@{k}",
-        f"novelty@{k}",
+        {
+            "k": k,
+            "names": names,
+            "rows": [
+                {"title": title, "cells": [_cell(name, figures[name]) for name in names]} for title, figures in rows
+            ],
+        }
+        for k, names in tables
     ]
 
 
-def _rows(content: Mapping[str, Any]) -> list[dict[str, Any]]:
-    k = headline(content["ks"])
-    rows = []
-    for ranker, metrics in content["metrics"].items():
-        cells = [interval(metrics[name]) for name in _names(content)[:-2]]
-        cells.append(f"{content['coverage'][ranker][f'coverage@{k}']:.1%}")
-        cells.append(f"{content['novelty'][ranker][f'novelty@{k}']:.1f} bits")
-        rows.append({"title": ranker_title(content, ranker), "cells": cells})
-    return rows
+def _cell(figure: str, value: Mapping[str, float] | float | None) -> str:
+    if isinstance(value, Mapping):
+        return interval(dict(value))
+    if value is None:
+        return "none"
+    return FORMATS.get(figure.partition("@")[0], "{:.4f}").format(value)
 
 
 def _steps(content: Mapping[str, Any]) -> list[dict[str, Any]]:

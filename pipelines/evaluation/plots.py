@@ -35,6 +35,7 @@ STYLE: Any = {
 MARKERS = ("o", "^")
 EPOCHS_NAMED = 10
 LONGEST = 30  # characters of a name in a legend
+WIDEST = 45  # and beside a plot, which would get what room they leave
 Interval = Mapping[str, float]
 
 
@@ -61,6 +62,10 @@ def _log_scale(axes: Axes, numbers: Sequence[int]) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
 
 
+def _short(names: Sequence[str]) -> list[str]:
+    return [name if len(name) <= WIDEST else f"{name[: WIDEST - 1]}…" for name in names]
+
+
 def recall_over_k(ks: Sequence[int], curves: Mapping[str, Sequence[Interval]]) -> str:
     """Draws recall with its intervals over the length of the list, a curve for each ranker's title."""
     with _figure(7, 4) as (axes, out):
@@ -83,9 +88,9 @@ def by_slice(names: Sequence[str], rankers: Mapping[str, Sequence[Interval]], fi
             errors = [[e["value"] - e["low"] for e in estimates], [e["high"] - e["value"] for e in estimates]]
             rows = np.arange(len(names)) + 0.15 * (2 * place - len(rankers) + 1)
             axes.errorbar(values, rows, xerr=errors, fmt="o", color=colour, markersize=4, capsize=3, label=title)
-        axes.set_yticks(range(len(names)), list(names))
+        axes.set_yticks(range(len(names)), _short(names))
         axes.set(xlabel=figure, ylim=(len(names) - 0.5, -0.5), xlim=(0, None))
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08 - 0.4 / len(names)), ncols=len(rankers))
+        axes.figure.legend(loc="outside lower center", ncols=len(rankers))
     return out[0]
 
 
@@ -100,7 +105,7 @@ def differences(names: Sequence[str], estimates: Sequence[Interval], figure: str
         ]
         axes.axvline(0, color=INK, linestyle="--")
         axes.errorbar(values, range(len(names)), xerr=errors, fmt="o", color=COLOURS[0], markersize=4, capsize=3)
-        axes.set_yticks(range(len(names)), list(names))
+        axes.set_yticks(range(len(names)), _short(names))
         axes.set(xlabel=figure, ylim=(len(names) - 0.5, -0.5))
         axes.locator_params(axis="x", nbins=5)  # more labels of four digits would overlap beside long names
     return out[0]
@@ -210,8 +215,9 @@ def item_map(points: NDArray[np.float64], groups: Mapping[str, NDArray[np.bool_]
             label = f" {name[:LONGEST]}: {int(mask.sum()):,}"
             axes.plot(*points[mask & left].T, marker, color=colour, markersize=3, label=label)
             left &= ~mask
+        widest = max(len(name[:LONGEST]) for name in groups)
         axes.set(xticks=[], yticks=[], aspect="equal")
         for side in ("left", "bottom"):
             axes.spines[side].set_visible(False)
-        axes.figure.legend(loc="outside lower center", ncols=3, markerscale=2)
+        axes.figure.legend(loc="outside lower center", ncols=max(1, min(3, 80 // (widest + 14))), markerscale=2)
     return out[0]

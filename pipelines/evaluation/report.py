@@ -100,9 +100,10 @@ def run(
     refuse_changes(data)
     provenance = _provenance(opened, data)
     if similarity_report.is_similarity(opened):
-        if protocol != DEFAULTS or url is not None or maps:
+        if protocol != DEFAULTS or url is not None or maps or slices or user_ids:
             raise DataError(
-                "--url, --map and the protocol's options are about users; this bundle is of item similarity"
+                "--url, --map, --slice, --user-ids and the protocol's options are about users; this bundle is of item "
+                "similarity"
             )
         return similarity_report.run(opened, data, out, provenance, ks=ks, overwrite=overwrite)
     columns = map_columns(data, maps)
@@ -111,11 +112,11 @@ def run(
     asked = ask(protocol, data, served.item_rows)
     held = asked.held
     services = {} if url is None else {SERVICE: ServiceRanker(url, served, data, max(ks))}
-    baselines = baselines_of(data, KNOWN, max(ks))
     trained = Trained.of(data, KNOWN if opened.manifest.training.get("refit") else KNOWN[:1])
     popularity = np.bincount(seen(data, KNOWN)[1], minlength=data.manifest.items)
     parts = slices_of(data, asked, trained, popularity, slices)
     new = Slice(NEW, NEW, NEW_ITEM, targets=trained.new_items[held.target_items])
+    baselines = baselines_of(data, KNOWN, max(ks))
     groups = {part.name: part.targets for part in [*parts, new] if part.targets is not None}
     rankers = rankers_of(served, data, {**services, **baselines.rankers}, max(ks))
     evaluation = evaluate(rankers, held, served.unit_vectors, sorted(set(ks)), groups)

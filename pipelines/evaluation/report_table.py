@@ -11,6 +11,7 @@ from rich.table import Column, Table
 from pipelines.evaluation.slices import TRAINING
 
 K = 20
+SMALL = "†"
 DEFINITIONS = "docs/report.md"
 TITLES = {
     "exact": "model, exact",

@@ -24,6 +24,7 @@ DEFINITIONS = {
 }
 NEW_ITEM = "items of which the model was trained on no event"
 BANDS = 4  # of a number's values
+OTHERS, MISSING = "others", "missing"
 MOST_VALUES = 10  # of a column of categories that get a slice; the rest are one
 THIRDS = ("most popular items", "items of middle popularity", "least popular items")
 
@@ -130,13 +131,18 @@ def _bands(group: str, what: str, values: NDArray[np.float64] | NDArray[np.int64
         if place + 1 < len(lower):
             inside &= values < lower[place + 1]
         high = values[inside].max()
-        label = f"{low:,.6g}" if low == high else f"{low:,.6g} to {high:,.6g}"
+        label = _number(low) if low == high else f"{_number(low)} to {_number(high)}"
         found.append(_slice(group, label, f"{what}: {label}", inside, by_user=by_user))
     return found + _missing(group, missing, by_user=by_user)
 
 
+def _number(value: float) -> str:
+    # Whole numbers in full: rounded, the bands of times of one day would have one name.
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.6g}"
+
+
 def _missing(group: str, missing: Mask, *, by_user: bool) -> list[Slice]:
-    return [_slice(group, "missing", f"{group}: no value", missing, by_user=by_user)] if missing.any() else []
+    return [_slice(group, MISSING, f"{group}: no value", missing, by_user=by_user)] if missing.any() else []
 
 
 def _slice(group: str, label: str, definition: str, mask: Mask, *, by_user: bool) -> Slice:
@@ -219,7 +225,7 @@ def slices_of_values(group: str, values: pl.Series, *, by_user: bool) -> list[Sl
     found = [
         _slice(
             group,
-            value,
+            repr(value) if value in (OTHERS, MISSING) else value,
             f"{group} {'contains' if lists else 'is'} {value!r}",
             ((texts.list.contains(value) if lists else texts == value).fill_null(False)).to_numpy(),
             by_user=by_user,
@@ -231,8 +237,6 @@ def slices_of_values(group: str, values: pl.Series, *, by_user: bool) -> list[Sl
     rest = ~np.any([missing, *masks], axis=0)
     if rest.any():
         found.append(
-            _slice(
-                group, "others", f"{group}: another value than the {len(names)} most frequent", rest, by_user=by_user
-            )
+            _slice(group, OTHERS, f"{group}: another value than the {len(names)} most frequent", rest, by_user=by_user)
         )
     return found + _missing(group, missing, by_user=by_user)

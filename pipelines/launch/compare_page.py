@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipelines.evaluation import plots
-from pipelines.evaluation.page import SMALL, templates
-from pipelines.evaluation.report_table import interval
+from pipelines.evaluation.page import templates
+from pipelines.evaluation.report_table import SMALL, interval
 from pipelines.launch.conclusion import WORSE
 
 PACKAGES = ("pipelines.launch", "pipelines.evaluation")

@@ -205,9 +205,11 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
             },
         ),
         (
-            "report --bundle b --dataset d --out o --slice c --slice items.c --map a --map b --user-ids --overwrite",
+            "report --bundle b --dataset d --out o --slice c --slice items.c --map a --map b --user-ids --k 5 --k 7 "
+            "--overwrite",
             (b, d, o),
             {
+                "ks": [5, 7],
                 "slices": ["c", "items.c"],
                 "protocol": Protocol(),
                 "maps": ["a", "b"],

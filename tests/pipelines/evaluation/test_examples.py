@@ -1,8 +1,10 @@
 """The example users of a report against dot products by hand: history, ranks, hits, titles."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import polars as pl
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import heldout
@@ -55,3 +57,18 @@ def test_examples_are_the_best_the_median_the_worst_and_some_by_a_seed(tmp_path:
     for each in shown[3:]:
         each.pop("title")
         assert each in by_hand
+
+
+def test_items_without_a_vector_are_nobodys_neighbours() -> None:
+    angles = np.array([0.0, 0.3, 3.0, 3.5])
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    rows = np.array([0, 1, -1, 2, 3])
+    unit = np.where(rows[:, np.newaxis] >= 0, vectors[rows], 0)
+    served = SimpleNamespace(unit_vectors=unit, item_rows=rows)
+    names = pl.Series(["zero", "near", "none", "far", "back"])
+    shown = {each["name"]: each["others"] for each in examples.neighbours(served, names, np.arange(5))}
+    angle_of = {"zero": 0.0, "near": 0.3, "far": 3.0, "back": 3.5}
+    for name, angle in angle_of.items():
+        cosines = {other: float(np.cos(angle - own)) for other, own in angle_of.items() if other != name}
+        order = sorted(cosines, key=lambda other: -cosines[other])
+        assert shown.get(name) == [f"{other}: {cosines[other]:.2f}" for other in order]

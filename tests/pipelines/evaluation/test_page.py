@@ -1,5 +1,6 @@
 """The page of a report: complete in itself, hostile names escaped, its sentence true."""
 
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -64,12 +65,34 @@ def test_names_from_the_data_are_escaped(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_the_tables_are_in_the_markdown_too(folder: Path) -> None:
     lines = (folder / "report.md").read_text(encoding="utf-8").splitlines()
     tables = [line for line in lines if line.startswith("|")]
-    assert sum(line.startswith("|---") for line in tables) == 3
+    assert sum(line.startswith("|---") for line in tables) == 4
     lost = tables[tables.index("| where recall is lost | recall@5 | lost | recall@10 | lost |") + 2 :][:2]
     assert [line.split(" | ")[0] for line in lost] == ["| model, exact", "| model, by index"]
     assert lost[1].count("0.0000 (0.0000 to 0.0000)") == 2
     assert any(line.startswith("| country: DE † | 14 | 14 | ") for line in tables)
     assert "" not in lines[lines.index(tables[0]) : lines.index(tables[0]) + 3]
+
+
+def test_every_figure_of_every_ranker_is_on_the_page(folder: Path) -> None:
+    content = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    for k in (5, 10):
+        table = text.partition(f"All figures of the first {k}<")[2].partition("</table>")[0]
+        rows = re.findall(r"<tr>(.*?)</tr>", table)
+        names = re.findall(r"<th scope=\"col\">([^<]+)", rows[0])[1:]
+        assert {name.partition("@")[0] for name in names} == {
+            *("recall", "capped_recall", "ndcg", "mrr", "hit_rate", "precision", "map"),
+            *("coverage", "gini", "novelty", "popularity", "similarity"),
+        }
+        assert len(rows) == 1 + len(content["metrics"])
+        for row, ranker in zip(rows[1:], content["metrics"], strict=True):
+            cells = dict(zip(names, re.findall(r"<td>([^<]+)", row), strict=True))
+            for metric in ("hit_rate", "precision", "map"):
+                figure = content["metrics"][ranker][f"{metric}@{k}"]
+                shown = [float(each) for each in re.findall(r"[\d.]+", cells[f"{metric}@{k}"])]
+                assert shown == pytest.approx([figure["value"], figure["low"], figure["high"]], abs=1e-4)
+            for key, name in (("gini", "gini"), ("mean_popularity", "popularity"), ("similarity", "similarity")):
+                assert float(cells[f"{name}@{k}"]) == pytest.approx(content[key][ranker][f"{name}@{k}"], abs=0.06)
 
 
 @pytest.mark.parametrize(
@@ -96,3 +119,15 @@ def test_the_sentence_says_what_the_verdict_says(
     assert f"{points} than the strongest simple method, kNN ({baseline}). The difference {sure}: " in said
     assert "12.0% among its first 20" in said
     assert f"between {100 * low:+.1f} and {100 * high:+.1f} points" in said
+
+
+def test_a_proven_difference_never_looks_like_zero() -> None:
+    verdict: dict[str, Any] = {
+        "metric": "recall@20",
+        "value": 0.12,
+        "baseline_title": "kNN",
+        "baseline_value": 0.11,
+        "difference": {"value": 0.01, "low": 0.0004, "high": 0.0196},
+        "conclusion": "proven better",
+    }
+    assert "is more than chance: between +0.04 and +1.96 points" in sentence({"verdict": verdict})

@@ -44,6 +44,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report with every kind of plot."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(columns, "ITEMS", 400)
+        patch.setattr(columns, "genres", lambda item: [f"a genre whose name is long: {item % 4}"])
         dataset = columns.write_dataset(columns.make_events(), tmp_path_factory.mktemp("browser"))
         bundle = columns.write_bundle_of(dataset, 8, training={"stages": STAGES})
     build_index.run(bundle, kind="scann", target_recall=0.8, target_k=10)
@@ -137,12 +138,33 @@ def test_paper_shows_what_is_folded_on_the_screen(pages: Pages) -> None:
         assert page.pdf().startswith(b"%PDF-")
 
 
+def test_no_plot_cuts_a_text(pages: Pages) -> None:
+    with pages() as page:
+        assert page.evaluate("document.querySelectorAll('svg text').length") > 50
+        cut = page.evaluate(
+            """[...document.querySelectorAll('svg text')].filter(text => {
+                const [own, all] = [text.getBoundingClientRect(), text.ownerSVGElement.getBoundingClientRect()];
+                return own.left < all.left - 1 || own.right > all.right + 1;
+            }).map(text => text.textContent)"""
+        )
+        assert cut == []
+
+
+def test_paper_cuts_no_table(pages: Pages) -> None:
+    with pages({"width": 718, "height": 1000}) as page:  # A4 without Chromium's margins
+        page.emulate_media(media="print")
+        tables = page.locator("table")
+        assert tables.count() > 3
+        assert [each for each in tables.all() if each.bounding_box()["x"] + each.bounding_box()["width"] > 718] == []
+        assert page.evaluate("document.documentElement.scrollWidth") == 718
+
+
 def test_the_keyboard_reaches_all_in_the_order_of_the_page(pages: Pages) -> None:
     with pages() as page:
-        order = page.locator(FOCUSABLE).count()
-        page.evaluate(
-            f"[...document.querySelectorAll(`{FOCUSABLE}`)].forEach((each, place) => each.dataset.place = place)"
-        )
+        # A folded table is reached once it is unfolded.
+        shown = f"[...document.querySelectorAll(`{FOCUSABLE}`)].filter(each => each.checkVisibility())"
+        order = page.evaluate(f"{shown}.length")
+        page.evaluate(f"{shown}.forEach((each, place) => each.dataset.place = place)")
         reached = []
         for _ in range(order):
             page.keyboard.press("Tab")

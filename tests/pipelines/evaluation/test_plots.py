@@ -59,3 +59,9 @@ def test_labels_of_differences_do_not_overlap() -> None:
     numbers = [each for each in shown if re.fullmatch(r"\W?0\.\d+", each)]
     # The axis has about 250 of the 504 points of the figure, a label of six signs of 10 points about 40.
     assert 3 <= len(numbers) <= 6
+
+
+def test_a_long_name_leaves_room_for_its_plot() -> None:
+    estimate = {"value": 0.5, "low": 0.4, "high": 0.6}
+    shown = texts(plots.by_slice(["x" * 200, "y" * 45], {"model": [estimate, estimate]}, "recall@20"))
+    assert {"x" * 44 + "…", "y" * 45} <= {*shown}

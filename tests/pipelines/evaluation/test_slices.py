@@ -12,6 +12,7 @@ import pytest
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.evaluation import report
+from pipelines.evaluation.slices import slices_of_values
 from tests.support.worlds.columns import USERS, Event, country, genres, make_events, write_bundle_of, write_dataset
 
 
@@ -125,6 +126,27 @@ def test_targets_by_the_age_of_their_item(
     } == {*days} and len(days) > 1
     for label, users in days.items():
         check(written["slices"][f"item age: {label}"], recall, users)
+
+
+def test_values_called_like_a_slice_have_a_name_of_their_own() -> None:
+    values = ["others", "missing", *"abcdefgh", None, "one", "two", "three"] + [*"abcdefgh", "others", "missing"] * 2
+    parts = slices_of_values("group", pl.Series("group", values), by_user=True)
+    slow = {name: [value == name for value in values] for name in "abcdefgh"} | {
+        "'others'": [value == "others" for value in values],
+        "'missing'": [value == "missing" for value in values],
+        "others": [value in ("one", "two", "three") for value in values],
+        "missing": [value is None for value in values],
+    }
+    assert {part.name: part.users.tolist() for part in parts if part.users is not None} == {
+        f"group: {name}": mask for name, mask in slow.items()
+    }
+
+
+def test_bands_of_times_of_one_day_differ_in_name() -> None:
+    times = [1_718_531_600_000 + second for second in range(40)]
+    parts = slices_of_values("created", pl.Series("created", times), by_user=True)
+    assert len({part.name for part in parts}) == 4
+    assert parts[0].name == "created: 1,718,531,600,000 to 1,718,531,600,008"
 
 
 @pytest.mark.parametrize(

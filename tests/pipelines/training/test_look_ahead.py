@@ -1,5 +1,6 @@
 """Which features show an example what comes after it: found by changing what comes after, and named by the commands."""
 
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,11 @@ def test_check_train_and_report_name_them(tmp_path: Path, capsys: pytest.Capture
     export.run(tmp_path / "run", tmp_path / "bundle")
     assert report.run(tmp_path / "bundle", data.path, tmp_path / "report")["looks_ahead"] == lines
     printed = capsys.readouterr().out
-    assert all(f"a feature that looks ahead: {line}\n" in printed for line in lines)
+    page, text = ((tmp_path / "report" / f"report.{end}").read_text(encoding="utf-8") for end in ("html", "md"))
+    for line in lines:
+        assert f"a feature that looks ahead: {line}\n" in printed
+        assert f"trained with a feature that looks ahead</strong>: {line}</li>" in unescape(page)
+        assert f"- **trained with a feature that looks ahead**: {line}\n" in text
 
 
 @pytest.mark.parametrize(

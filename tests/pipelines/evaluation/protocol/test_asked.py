@@ -234,12 +234,15 @@ def test_a_date_without_a_zone_is_in_that_of_the_data_set(data: Dataset) -> None
     assert Protocol(begin="1970-01-01T05:47").window(there) == (1_020, None)
 
 
-def test_a_report_of_items_takes_no_protocol(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("options", [{"protocol": Protocol(repeats=True)}, {"slices": ["country"]}, {"user_ids": True}])
+def test_a_report_of_items_takes_no_options_about_users(
+    options: dict[str, Any], data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(report.similarity_report, "is_similarity", lambda bundle: True)
     shutil.copytree(data.path, tmp_path / "set")
     bundle = write_bundle_of(tmp_path / "set")
     with pytest.raises(DataError, match="are about users; this bundle is of item similarity"):
-        report.run(bundle, tmp_path / "set", tmp_path / "report", protocol=Protocol(repeats=True))
+        report.run(bundle, tmp_path / "set", tmp_path / "report", **options)
     assert not (tmp_path / "report").exists()
 
 
