@@ -138,7 +138,7 @@ def train(
 
     tracking.refuse_unready(track)
     with sigterm_as_ctrl_c():
-        command.run(load_config(config, overrides), dataset, out, resume=not fresh, overwrite=overwrite)
+        command.run(load_config(config, overrides), dataset, out, resume=not fresh, overwrite=overwrite, compares=True)
         say(command.verdict(out, dataset))
         tracking.run(run=out, tracker=track)
     next_step("export --run", out, "--out bundle")

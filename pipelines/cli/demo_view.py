@@ -51,14 +51,14 @@ def show(
     for what, where in (
         ("report", (out / "report" / "report.html").absolute().as_uri()),
         ("bundle", out / "bundle"),
-        ("start the service again", f"{towers()} serve --bundle {out / 'bundle'}"),
+        ("start the service again", f"{towers()} serve --bundle {out / 'bundle'} --window"),
         ("its page", f"{SERVICE}{PAGE}"),
         ("ask it", f"{towers()} query --url {SERVICE} --user {user}"),
     ):
         # Not wrapped, so these lines can be copied.
         console.print(f"[bold]{what}[/bold]: {where}", soft_wrap=True, highlight=False)
     console.print(f"done in {seconds:.0f} s", highlight=False)
-    next_step("serve --bundle", out / "bundle")
+    next_step("serve --bundle", out / "bundle", "--window")
 
 
 def _titles(bundle: Bundle) -> dict[str, str]:

@@ -34,9 +34,10 @@ from pipelines.evaluation.protocol.ties import score_findings
 from pipelines.evaluation.report_json import PER_USER, REPORT, write_report
 from pipelines.evaluation.report_table import head, headline, lines, table
 from pipelines.evaluation.slices import COLD, NEW_ITEM, WARM, Slice, Trained, slices_of
-from pipelines.rankers import choice
+from pipelines.rankers import choice, item_knn
 from pipelines.rankers.baselines import baselines_of
 from pipelines.rankers.bootstrap import LEVEL, RESAMPLES
+from pipelines.rankers.evaluate import PHASE as EVALUATE
 from pipelines.rankers.evaluate import Evaluation, column, counts_by_user, evaluate
 from pipelines.rankers.index_curve import curve
 from pipelines.rankers.ranker import EXACT, KNOWN, Served, rankers_of
@@ -107,7 +108,7 @@ def run(
             )
         return similarity_report.run(opened, data, out, provenance, ks=ks, overwrite=overwrite)
     columns = map_columns(data, maps)
-    phases("report", choice.PHASE, "evaluate", "intervals", "page")
+    phases("report", choice.PHASE, item_knn.PHASE, EVALUATE, "intervals", "page")
     served = Served.match(opened, open_index(opened), data)
     asked = ask(protocol, data, served.item_rows)
     held = asked.held

@@ -19,6 +19,7 @@ from pipelines.evaluation.item_neighbours import CHANCE, GROUPS, Neighbours, Ran
 from pipelines.evaluation.report_json import PER_ITEM, REPORT, write_report
 from pipelines.evaluation.report_table import figures_table, interval
 from pipelines.rankers.bootstrap import bootstrap
+from pipelines.rankers.item_knn import PHASE as KNN_PHASE
 from pipelines.rankers.ranker import BEST, EXACT, KNN, POPULARITY
 from pipelines.training.similar_pairs import pairs_digest
 from pipelines.training.similarity_labels import HELD_OUT, TRAINING, VALIDATION, Labels, read_labels
@@ -53,7 +54,7 @@ def run(
     """
     config = parse_config(bundle.manifest.lineage["config"], f"{bundle.path}: lineage.config")
     _refuse_other_pairs(config, bundle)
-    phases("report", EVALUATE)
+    phases("report", KNN_PHASE, EVALUATE)
     labels = read_labels(config, data)
     # The popularity that the service falls back on: events of training and validation.
     ranked = _ranked(bundle, data, labels)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pipelines.bundles import requirement
 from pipelines.bundles.blessing import Blessing, Judgement, blessing_path, evidence, write_blessing
-from pipelines.console import say
+from pipelines.console import phase, phases, say
 from pipelines.errors import DataError, GateError
 from pipelines.evaluation.report_json import FILES, REPORT
 from pipelines.launch import tracking
@@ -26,6 +26,7 @@ from serving.recall.loading import open_recaller
 from serving.recall.recaller import Recaller
 from serving.recall.self_test import open_probed
 
+READ, JUDGE = "read and try", "judge"
 MODEL = (f"{QUERY_TOWER}/", f"{CANDIDATE_TOWER}/", QUERY_VECTORS)
 
 
@@ -74,17 +75,21 @@ def run(
     file, digest = read_rules(rules)
     if baseline is None and baseline_report is not None:
         raise DataError("--baseline-report needs --baseline, the bundle that it is of")
+    phases("gate", READ, JUDGE)
     # The digests first: if a bundle changes meanwhile, they are not those of what is judged, and void the blessing.
-    new, old = bundle_digest(candidate), None if baseline is None else bundle_digest(baseline)
-    if new == old:
-        raise DataError(f"{candidate} and --baseline {baseline} are the same bundle, {new[:12]}")
-    judged = Opened(open_probed(candidate), new, None if report is None else Report.read(report, candidate, new))
-    before = None
-    if baseline is not None and old is not None:
-        its_report = None if baseline_report is None else Report.read(baseline_report, baseline, old)
-        before = Opened(open_recaller(baseline, tower=False), old, its_report)
+    with phase(READ):
+        new, old = bundle_digest(candidate), None if baseline is None else bundle_digest(baseline)
+        if new == old:
+            raise DataError(f"{candidate} and --baseline {baseline} are the same bundle, {new[:12]}")
+        judged = Opened(open_probed(candidate), new, None if report is None else Report.read(report, candidate, new))
+        before = None
+        if baseline is not None and old is not None:
+            its_report = None if baseline_report is None else Report.read(baseline_report, baseline, old)
+            before = Opened(open_recaller(baseline, tower=False), old, its_report)
     renewal = file.renewal is not None and before is not None and _model(judged.manifest) == _model(before.manifest)
-    judgements = tuple(_judgements(_needed(file, renewal, rules, judged, before), judged, before))
+    needed = _needed(file, renewal, rules, judged, before)
+    with phase(JUDGE):
+        judgements = tuple(_judgements(needed, judged, before))
     _show(judgements)
     reports = [judged.report] if before is None else [judged.report, before.report]
     tables = [each.path / name for each in reports if each is not None for name in (REPORT, *each.content[FILES])]

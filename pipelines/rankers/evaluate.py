@@ -18,6 +18,7 @@ from pipelines.dataset.heldout import HeldOut
 from pipelines.rankers.bootstrap import Bootstrap, bootstrap
 from towers.evaluation import metrics
 
+PHASE = "evaluate"
 USERS = 1_024  # users ranked at once
 
 Lists = NDArray[np.integer[Any]]
@@ -87,7 +88,7 @@ def evaluate(
     values = np.empty((len(held.users), len(columns)), dtype=np.float32)
     exposure = {ranker: {k: np.zeros(len(vectors), dtype=np.int64) for k in ks} for ranker in rankers}
     alike = {ranker: {k: np.zeros(2) for k in ks} for ranker in rankers}
-    with progress("evaluate", total=len(held.users), unit="users") as advance:
+    with progress(PHASE, total=len(held.users), unit="users") as advance:
         for rows, block in _blocks(held):
             first, end = held.target_offsets[[rows.start, rows.stop]]
             masks = {name: mask[first:end] for name, mask in groups.items()}

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import scipy.sparse as sp
 
-from pipelines.console import Advance, progress
+from pipelines.console import Advance, progress, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import seen, seen_times
 from pipelines.dataset.popularity import DAY_S, TICKS_PER_S, Counting, item_counts
@@ -16,6 +16,7 @@ from pipelines.rankers import ease
 from pipelines.rankers.cache import Cache
 from pipelines.rankers.ease import Ease, ease_weights
 from pipelines.rankers.evaluate import Ranker
+from pipelines.rankers.item_knn import PHASE as KNN_PHASE
 from pipelines.rankers.item_knn import ItemKnn, nearest_items, nearest_of
 from pipelines.rankers.popular import Integers, Lists, Popular, by_popularity
 from towers.data.events import Int64s
@@ -153,8 +154,9 @@ class Fits:
         name, key = f"item-knn-{self._name}", self._key(str(matrix))
         kept, items = cache.read(name, key), self.data.manifest.items
         if kept is not None and {"data", "indices", "indptr"} <= kept.keys():
+            say(f"{KNN_PHASE}: kept from an earlier command")
             return sp.csr_array((kept["data"], kept["indices"], kept["indptr"]), shape=(items, items))
-        with progress("item-kNN", total=items, unit="items") as advance:
+        with progress(KNN_PHASE, total=items, unit="items") as advance:
             nearest = self._fit_knn(settings, advance)
         cache.write(name, key, {"data": nearest.data, "indices": nearest.indices, "indptr": nearest.indptr})
         return nearest

@@ -11,6 +11,7 @@ from pipelines.rankers.popular import Integers, Lists, Popular, by_popularity, f
 from towers.data.events import Int64s
 
 # Defaults without a choice on validation.
+PHASE = "item-kNN"
 NEIGHBOURS = 100
 SHRINKAGE = 10.0
 # Sum over users of (events of the user)^2, the work of counting co-occurrence: a few minutes on two cores.
@@ -49,7 +50,7 @@ class ItemKnn:
     @classmethod
     def fit(cls, users: Integers, items: Integers, shape: tuple[int, int]) -> "ItemKnn":
         """Counts co-occurrence over the events; their popularity fills short lists. Arguments as in `nearest_items`."""
-        with progress("item-kNN", total=shape[1], unit="items") as advance:
+        with progress(PHASE, total=shape[1], unit="items") as advance:
             nearest = nearest_items(users, items, shape, neighbours=NEIGHBOURS, shrinkage=SHRINKAGE, advance=advance)
         distinct = _indicators(users, items, shape)
         return cls(sp.csr_array(nearest.T), by_popularity(np.bincount(distinct.indices, minlength=shape[1])))

@@ -22,6 +22,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.leaks import refuse_leaks
 from pipelines.errors import DataError
+from pipelines.rankers import choice, item_knn
 from pipelines.rankers.verdict import validation_verdict
 from pipelines.training.check import check_recipe
 from pipelines.training.similar_pairs import pairs_digest
@@ -37,7 +38,15 @@ SUMMARY = "summary.json"
 CHOOSE = "choose"  # in an unfinished run, the directory of the stage that chooses the epochs
 
 
-def run(config: Config, dataset: Path, out: Path, *, resume: bool = True, overwrite: bool = False) -> dict[str, Any]:
+def run(
+    config: Config,
+    dataset: Path,
+    out: Path,
+    *,
+    resume: bool = True,
+    overwrite: bool = False,
+    compares: bool = False,
+) -> dict[str, Any]:
     """Trains a model.
 
     Args:
@@ -46,6 +55,7 @@ def run(config: Config, dataset: Path, out: Path, *, resume: bool = True, overwr
         out: RUN.
         resume: resume an unfinished run of the same recipe and data; False discards it.
         overwrite: replace a finished RUN.
+        compares: whether `verdict` follows; the first line then names its phases, too.
 
     Returns:
         The content of `summary.json`.
@@ -68,7 +78,8 @@ def run(config: Config, dataset: Path, out: Path, *, resume: bool = True, overwr
         refuse_existing(out, overwrite=overwrite, marker=SUMMARY)  # another process may just have finished it
         _open_work(work, out, config, data, resume=resume)
         if not (work / SUMMARY).exists():
-            _train(config, data, work, os.path.relpath(dataset.resolve(), out.resolve()))
+            path = os.path.relpath(dataset.resolve(), out.resolve())
+            _train(config, data, work, path, compares=compares)
         summary: dict[str, Any] = json.loads((work / SUMMARY).read_text(encoding="utf-8"))
         # Not earlier: until the summary exists, its `stage.json` is the only record that this stage is done.
         remove(work / CHOOSE)
@@ -94,7 +105,7 @@ def verdict(run: Path, dataset: Path) -> str:
     return "on validation: " + validation_verdict(Dataset.open(dataset), users, values[metric].to_numpy(), metric)
 
 
-def _train(config: Config, data: Dataset, work: Path, dataset_path: str) -> None:
+def _train(config: Config, data: Dataset, work: Path, dataset_path: str, *, compares: bool) -> None:
     """Trains all stages and writes the summary; `dataset_path` is relative, so run and data set may move together."""
     started = time.time()
     summary = {
@@ -103,7 +114,7 @@ def _train(config: Config, data: Dataset, work: Path, dataset_path: str) -> None
         "refit": config.data.refit,
         "looks_ahead": look_ahead(config.features, timed=data.manifest.timed),
         **({"pairs": pairs_digest(config.similarity.pairs)} if config.similarity.pairs is not None else {}),
-        "stages": _train_stages(config, data, work),
+        "stages": _train_stages(config, data, work, compares=compares),
         "tensorflow": tf.__version__,
     }
     summary["seconds"] = round(time.time() - started, 1)
@@ -133,11 +144,13 @@ def _open_work(work: Path, out: Path, config: Config, data: Dataset, *, resume: 
         half.write_text(key)
 
 
-def _train_stages(config: Config, data: Dataset, work: Path) -> list[dict[str, Any]]:
+def _train_stages(config: Config, data: Dataset, work: Path, *, compares: bool) -> list[dict[str, Any]]:
     """Trains on the training events; with `data.refit` again on training + validation, for the chosen epochs."""
     *choosing, last = stages(config, data)
     names = [stage.name for stage in (*choosing, last)]
-    phases("train", *chain.from_iterable((features_of(name), name) for name in names))
+    validated = config.task == "retrieval" and any(stage.validated for stage in (*choosing, last))
+    comparison = (choice.PHASE, item_knn.PHASE) if compares and validated else ()
+    phases("train", *chain.from_iterable((features_of(name), name) for name in names), *comparison)
     if not choosing:
         return [run_stage(config, data, last, work, work)]
     choose = work / CHOOSE

@@ -125,7 +125,7 @@ def create_app(
     _add_routes(app)
     _add_docs_page(app)
     if settings.window:
-        add_window(app, partial(query_of, settings=settings), beside or Beside())
+        add_window(app, partial(query_of, settings=settings), beside or Beside(), health.readyz)
     app.add_exception_handler(RequestError, _on_request_error)
     app.add_exception_handler(RequestValidationError, _on_wrong_path)
     app.add_exception_handler(HTTPException, _on_http_exception)

@@ -57,6 +57,11 @@ class Form:
         return any(text for name, text in self._values.items() if name not in ("find_user", "find_item"))
 
     @property
+    def is_empty(self) -> bool:
+        """Whether the address holds nothing."""
+        return not any(self._values.values())
+
+    @property
     def has_features(self) -> bool:
         """Whether a feature is filled in."""
         return any(text for name, text in self._values.items() if name.startswith(FEATURE))

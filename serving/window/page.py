@@ -4,8 +4,10 @@ Everything that comes from a request or a bundle is escaped by the templates.
 """
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -22,6 +24,7 @@ from serving.window.items import MOST_FOUND, ShownItem, found_items, found_users
 
 MOST_HISTORY = 100  # items of a stored history that are shown, and with which editing it begins
 EXAMPLES = 5
+RUNNING = ("towers-recall", "tensorflow", "scann", "numpy")
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,13 @@ class Page:
     def __init__(self, service: Service, query_of: Callable[[Mapping[str, Any]], RecallQuery], beside: Beside) -> None:
         self._service, self._query_of, self._beside = service, query_of, beside
 
-    def render(self, form: Form) -> str:
-        """The HTML; `form.errors` then holds what is wrong with the request. Takes a thread: no event loop."""
+    def render(self, form: Form, unready: str) -> str:
+        """The HTML; `form.errors` then holds what is wrong with the request. Takes a thread: no event loop.
+
+        Args:
+            form: the request.
+            unready: why the service is not ready, or "".
+        """
         choices = self._choices()
         chosen = self._chosen(form, choices)
         recaller = chosen.recaller
@@ -88,6 +96,8 @@ class Page:
             examples=recaller.bundle.query_names[:EXAMPLES],
             history=shown_ids(items, history[-MOST_HISTORY:])[::-1],
             history_length=len(history),
+            unready=unready,
+            versions=_versions(),
             refused=self._service.active_bundles.refused_in_short,
             **content,
         )
@@ -173,6 +183,16 @@ def _open(form: Form) -> dict[str, bool]:
     return {part: any(form[name] or name in form.errors for name in names) for part, names in fields.items()} | {
         "features": form.has_features
     }
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """The versions of what runs, apart from Python; ScaNN is not on every platform."""
+    found = {}
+    for name in RUNNING:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 @cache

@@ -4,7 +4,7 @@ The page runs in a thread of the pool and counts among the heavy requests. Its p
 the package's own files, run no inline script and show the page in no frame.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.resources import files
 from typing import Any
 
@@ -28,13 +28,19 @@ PRIVATE = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
 SAFE = {"content-security-policy": POLICY, "x-content-type-options": "nosniff"}
 
 
-def add_window(app: FastAPI, query_of: Callable[[Mapping[str, Any]], RecallQuery], beside: Beside) -> None:
+def add_window(
+    app: FastAPI,
+    query_of: Callable[[Mapping[str, Any]], RecallQuery],
+    beside: Beside,
+    readyz: Callable[[Request], Awaitable[Response]],
+) -> None:
     """Adds the page and its files. All links are relative: it works behind a proxy that adds a prefix.
 
     Args:
         app: the app whose `state.service` answers.
         query_of: checks the keys of a request by the models and limits of its route, and makes the query.
         beside: what the page shows beside the service's own bundles.
+        readyz: raises RequestError if the service is not ready.
     """
 
     async def page(request: Request) -> Response:
@@ -51,7 +57,12 @@ def add_window(app: FastAPI, query_of: Callable[[Mapping[str, Any]], RecallQuery
             )
         if form["user"]:
             request.scope.setdefault("state", {})["user_id"] = form["user"]
-        content = await run_in_threadpool(Page(service, query_of, beside).render, form)
+        try:
+            await readyz(request)
+            unready = ""
+        except RequestError as error:
+            unready = error.message
+        content = await run_in_threadpool(Page(service, query_of, beside).render, form, unready)
         return Response(
             content,
             400 if form.errors and status == 200 else status,

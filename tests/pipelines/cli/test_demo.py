@@ -67,14 +67,14 @@ def test_the_whole_path_ends_with_answers_over_http(
     synth.run(tmp_path / "plain", users=600, items=1_000, events=12_000)
     truths = [np.load(world / "truth" / "item_vectors.npy") for world in (out / "world", tmp_path / "plain")]
     assert (truths[0] != truths[1]).any(), "the demo's world has fashion"
-    assert f"serve --bundle {out / 'bundle'}\n" in shown
+    assert f"serve --bundle {out / 'bundle'} --window\n" in shown  # for without it there is no page
     assert f"{(out / 'report' / 'report.html').as_uri()}\n" in shown
     assert f"{demo_view.SERVICE}{demo_view.PAGE}\n" in shown
     assert said[0] == "demo: synth, prepare, check, train, export, index, report, serve"
     assert [line.split(":")[0] for line in said if line.startswith("[")] == [
         f"[{number}/8] {name}" for number, name in enumerate(said[0].removeprefix("demo: ").split(", "), start=1)
     ]
-    assert said[-1] == f"next: {console.towers()} serve --bundle {out / 'bundle'}"
+    assert said[-1] == f"next: {console.towers()} serve --bundle {out / 'bundle'} --window"
     assert CONTROL.findall("".join(said)) == []
     page = with_verdict(f"The verdict:\n{BEGIN}old\n{END}\nafter\n", out / "report")
     verdict = next(line for line in shown.splitlines() if line.startswith("recall@20 "))

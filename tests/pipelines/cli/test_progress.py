@@ -17,6 +17,7 @@ from tests.support.terminal import CONTROL, ESCAPES, Streams, streams
 
 # Lines of libraries on their own: absl, TensorFlow's and CUDA's start, Python's warnings.
 NOISE = re.compile(r"^[IWEF]\d{4} |absl::|tensorflow|CUDA|cuda|oneDNN|TF_|Warning|Partitioner", re.MULTILINE)
+BAR = re.compile(r"([^:]+): (?:[\d,]+ \w+ in [\d.]+ s, .*|[\d.]+ s)")
 RECIPE = """
 [features.query]
 user_id = {kind = "id"}
@@ -52,7 +53,7 @@ COMMANDS: dict[str, tuple[str, list[str], str, str]] = {
     ),
     "train": (
         "train --config ids.toml --dataset dataset --out run",
-        ["features for train", "train"],
+        ["features for train", "train", "choice of baselines", "item-kNN"],
         "run: 1 epochs of ",
         "export --run run --out bundle",
     ),
@@ -76,7 +77,7 @@ COMMANDS: dict[str, tuple[str, list[str], str, str]] = {
     ),
     "report": (
         "report --bundle bundles/first --dataset dataset --out report",
-        ["choice of baselines", "evaluate", "intervals", "page"],
+        ["choice of baselines", "item-kNN", "evaluate", "intervals", "page"],
         "report/report.html: ",
         "tune --dataset dataset --budget-minutes 20 --out tuned.toml",
     ),
@@ -135,6 +136,8 @@ def test_a_command_names_its_phases_ends_with_its_result_and_the_next_command(
     lines = said[name].err.splitlines()
     heads = [line for line in lines if line == f"{name}: {', '.join(phases)}"]
     assert len(heads) == bool(phases), lines
+    # A line of a bar names a phase of the first line; one phase alone needs no such line.
+    assert not phases or {match[1] for match in map(BAR.fullmatch, lines) if match} <= {*phases}, lines
     assert [sum(line.startswith(f"{phase}: ") for line in lines) for phase in phases] == [
         # The line that names the phases of `train` begins like that of its phase `train`.
         1 + (phase == name)

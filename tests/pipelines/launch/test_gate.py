@@ -131,6 +131,10 @@ def test_a_better_bundle_is_blessed_and_activated(root: Root) -> None:
     assert code == 3 and "new: has no blessing, new.blessing.json; `towers gate` judges it" in said
     code, said = root.gate()
     assert code == 0 and "blessed as a new model" in said and "refused" not in said
+    phases = [
+        line.split(": ")[0] for line in said.splitlines() if line.startswith(("gate: ", "read and try: ", "judge: "))
+    ]
+    assert "gate: read and try, judge" in said and phases == ["gate", "read and try", "judge"]
     blessing = json.loads((root.root / "new.blessing.json").read_text())
     manifests = {name: json.loads((root.root / name / "manifest.json").read_text()) for name in (OLD, NEW)}
     assert (blessing["candidate"], blessing["baseline"]) == (manifests[NEW]["digest"], manifests[OLD]["digest"])

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from html import escape, unescape
 from html.parser import HTMLParser
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -346,3 +347,22 @@ def test_a_password_opens_nothing_else(locked: TestClient, method: str, path: st
     answer = locked.request(method, path, headers={"authorization": basic("me", "admin-key")})
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+def test_the_start_page_has_no_way_back_to_itself(client: TestClient) -> None:
+    assert "Start again" not in page(client)
+    assert "Start again" in page(client, user="u1")
+    assert "Start again" in page(client, find_user="u")
+
+
+def test_health_is_that_of_readyz_beside_the_versions_that_run(client: TestClient) -> None:
+    html = page(client)
+    assert "The service is ready." in html
+    assert all(f"{name} {version(name)}" in html for name in ("towers-recall", "tensorflow", "numpy"))
+    drain = client.app.state.drain  # type: ignore[attr-defined]
+    drain.begun = True
+    try:
+        assert client.get("/readyz").status_code == 503
+        assert "The service is not ready: the service is stopping." in page(client)
+    finally:
+        drain.begun = False
