@@ -162,6 +162,7 @@ def test_a_service_of_another_bundle_is_refused(served: Served) -> None:
         (f"http://127.0.0.1:{free_port()}", "nothing answers there"),
         ("nonsense", "--url url: must be like http://127.0.0.1:8000, got 'nonsense'"),
     ],
+    ids=["nobody", "nonsense"],  # the port differs in each worker of the tests
 )
 def test_no_service_is_one_clear_line(served: Served, url: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
