@@ -37,7 +37,7 @@ class Set:
 
 
 SETS = {
-    "gowalla": Set("gowalla", "lightgcn", "gowalla.toml"),
+    "gowalla": Set("gowalla", "lightgcn", "gowalla-ordered.toml"),
     "ml-1m-split": Set("ml-1m-split", "lightgcn", "ml-1m.toml"),
     "beauty": Set("beauty/beauty.txt", "pairs", "beauty.toml"),
     "ml-100k": Set("ml-100k", "recbole", "ml-100k.toml", minutes=20.0),

@@ -28,7 +28,7 @@ def measured(*, marks: bool = True) -> str:
     lines += [
         f"| {old}{what} | {figure} | `python -m benchmarks.{command}` |" for old, what, figure, command in _rows(marks)
     ]
-    machine = load("quality_gowalla")["machine"]
+    machine = load("quality_ml_1m_split")["machine"]
     where = f"On {machine['cores']} cores of an {machine['cpu']}, {machine['memory_gib']:.0f} GiB"
     note = f"{where}; raw results in `benchmarks/*/results/`. In brackets: 95 % bootstrap intervals over users."
     return "\n".join([*lines, "", note])

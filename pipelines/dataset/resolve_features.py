@@ -128,8 +128,9 @@ def _check(key: str, name: str, feature: Feature, side: str, dataset: Dataset) -
             raise ConfigError(f"{key}.kind: 'cooccurrence' describes a candidate; take 'neighbours' or 'history'")
         if side == "candidate" and feature.kind not in ("id", "neighbours", "cooccurrence"):
             raise ConfigError(f"{key}.kind: {feature.kind!r} describes a query; a candidate feature cannot be one")
-        if feature.kind in ("sequence", "cooccurrence") and not dataset.manifest.timed:
-            instead = "take 'history'" if feature.kind == "sequence" else "leave it out"
+        placed = feature.kind == "sequence" or (feature.kind == "cooccurrence" and feature.window != "list")
+        if placed and not dataset.manifest.timed:
+            instead = "take 'history'" if feature.kind == "sequence" else "set window = 'list'"
             raise ConfigError(
                 f"{key}.kind: {feature.kind!r} needs the order of the events, and this data set's split does not "
                 f"respect it; {instead}, or prepare it with data.split = 'global_time' or 'leave_last_out', or a given "

@@ -120,7 +120,7 @@ def check_recipe(config: Config, data: Dataset) -> Config:
         if value != none and not data.manifest.timed:
             raise ConfigError(
                 f"{key}: needs the order of the events, and this data set's split does not respect it; set it to "
-                f"{none}, or prepare it with data.split = 'global_time' or 'leave_last_out', or a given one with "
+                f"{none!r}, or prepare it with data.split = 'global_time' or 'leave_last_out', or a given one with "
                 "data.ordered = true"
             )
     return _resolve_similarity(config, data) if config.task == "similarity" else config
@@ -136,13 +136,14 @@ def _resolve_timed(config: Config, data: Dataset) -> Config:
     return config
 
 
-def _of_order(config: Config) -> Iterator[tuple[str, float, int]]:
+def _of_order(config: Config) -> Iterator[tuple[str, float | str, int | str]]:
     """Yields each setting that may depend on the order of events, its value, and the value that does not."""
     yield "train.recency", config.train.recency, 1
     for name, feature in (config.features.query or {}).items():
         if isinstance(feature, NeighboursFeature):
             yield f"features.query.{name}.recency", feature.recency, 1
-            yield f"features.query.{name}.cooccurrence", feature.cooccurrence, 0
+            window = feature.cooccurrence_window if feature.cooccurrence else "list"
+            yield f"features.query.{name}.cooccurrence_window", window, "list"
 
 
 def _resolve_similarity(config: Config, data: Dataset) -> Config:

@@ -9,6 +9,8 @@ from towers.config.section import Count, NonNegative, Positive, Section, Share
 
 WINDOW, COMPANIONS = 5, 10  # for items taken next to each other: largest distance in places, and companions per item
 
+Window = Count | Literal["list"]
+
 
 class _Feature(Section):
     column: str | None = Field(None, description="the column it reads; by default the feature's own name")
@@ -116,18 +118,23 @@ class NeighboursFeature(_Feature):
     cooccurrence: NonNegative = Field(
         0.0, description="weight c, in a pooled item's vector, of what users take next to it; for users only"
     )
+    cooccurrence_window: Window = Field(WINDOW, description="as `window` of kind cooccurrence")
 
 
 class CooccurrenceFeature(_Feature):
-    """The items that users take next to an item, by the order of the events; for candidates only.
+    """The items that users take next to an item, by the order of the events or without it; for candidates only.
 
     Pooled as ``w sum_j a_ij e_j`` over item id embeddings; ``a_ij = c_ij / sqrt(c_i c_j)`` of counts c_ij that grow by
-    1/d for i and j that are d places apart in a user's list, c_i their sum.
+    1/d for i and j that are d places apart in a user's list, c_i their sum (`towers.features.cooccurrence`).
     """
 
     kind: Literal["cooccurrence"]
     max_length: Count = Field(COMPANIONS, description="maximum companions per item, those with the largest a_ij")
-    window: Count = Field(WINDOW, description="maximum distance in places at which two items are next to each other")
+    window: Window = Field(
+        WINDOW,
+        description="maximum distance in places at which two items are next to each other; 'list': all items of a user "
+        "are, each pair of n by 1 / log(e + n), and no order is read",
+    )
     weight: Positive = Field(1.0, description="weight w of the sum beside the other features")
 
 

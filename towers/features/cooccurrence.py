@@ -4,19 +4,26 @@ Two items of one user that are d <= window places apart add 1/d to their count c
 c_i the sum of an item's counts, so that an item near everything is close to nothing. Sources: Mao et al., UltraGCN,
 CIKM 2021, for an item graph beside that of users and items; GloVe (Pennington et al., EMNLP 2014) for counting near
 words more.
+
+Without an order (window "list") a user of n items adds ``1 / log(e + n)`` to every pair of them, and c_i is the number
+of users who took i: the similarity of the item-kNN baseline (`pipelines.rankers.item_knn`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from towers.data.bags import MISSING
 from towers.data.events import Floats, Int32s, Int64s
+from towers.errors import ConfigError
 
+MOST_PAIRS = 2_000_000_000  # of items of one user, for window "list": minutes
+BLOCK_PAIRS = 10_000_000  # of them counted at once
 BLOCK_EVENTS = 250_000  # events whose pairs, two for each event and place of the window, are held at once
 
 
@@ -51,15 +58,22 @@ class Companions:
         return Companions(item, closeness)
 
 
-def companions(user: Int32s, item: Int32s, known: NDArray[np.bool_], window: int, most: int) -> Companions:
+def companions(
+    user: Int32s, item: Int32s, known: NDArray[np.bool_], window: int | Literal["list"], most: int
+) -> Companions:
     """The closest companions of every item.
 
     Args:
         user, item: [E] of the training events, by user and time.
         known: [N] which items may be companions.
-        window: largest distance that counts, in places.
+        window: largest distance that counts, in places; "list": all items of a user, whatever their order.
         most: L, companions kept per item; of equally close ones, those of the smaller number.
+
+    Raises:
+        ConfigError: "list", and there are too many pairs.
     """
+    if window == "list":
+        return _in_one_list(user, item, known, most)
     items, longest = len(known), int(np.bincount(user).max(initial=0))
     steps = [step for distance in range(1, min(window, longest - 1) + 1) for step in (-distance, distance)]
     total = np.zeros(items)
@@ -69,7 +83,7 @@ def companions(user: Int32s, item: Int32s, known: NDArray[np.bool_], window: int
     scale = 1 / np.sqrt(np.where(total > 0, total, np.inf))
     by_item, ends = np.argsort(item, kind="stable"), np.cumsum(np.bincount(item, minlength=items))
     found = Companions(np.full((items, most), -1, np.int32), np.zeros((items, most), np.float32))
-    for low, high in pairwise(_edges(ends)):
+    for low, high in pairwise(_edges(ends, BLOCK_EVENTS)):
         first, second, count = _counted(user, item, by_item[slice(ends[low - 1] if low else 0, ends[high - 1])], steps)
         kept = known[second]
         first, second, count = first[kept], second[kept], count[kept]
@@ -77,9 +91,31 @@ def companions(user: Int32s, item: Int32s, known: NDArray[np.bool_], window: int
     return found
 
 
-def _edges(ends: Int64s) -> Int64s:
-    """Bounds of ranges of items with about `BLOCK_EVENTS` events each; no item is split."""
-    bounds = np.searchsorted(ends, np.arange(BLOCK_EVENTS, int(ends[-1]), BLOCK_EVENTS))
+def _in_one_list(user: Int32s, item: Int32s, known: NDArray[np.bool_], most: int) -> Companions:
+    taken = sparse.csr_array((np.ones(len(item)), (user, item)), shape=(int(user.max(initial=-1)) + 1, len(known)))
+    taken.sum_duplicates()
+    taken.data[:] = 1
+    length = np.diff(taken.indptr)
+    if (pairs := int((length.astype(np.int64) ** 2).sum())) > MOST_PAIRS:
+        raise ConfigError(
+            f"features: co-occurrence with window = 'list' counts every pair of a user's items: at most "
+            f"{MOST_PAIRS:,}, got {pairs:,}; name a window in places (on data with an order), or leave it out"
+        )
+    by_item, weighted = taken.T.tocsr(), sparse.diags_array(1 / np.log(np.e + length)) @ taken
+    scale = 1 / np.sqrt(np.maximum(np.diff(by_item.indptr), 1))
+    found = Companions(np.full((len(known), most), -1, np.int32), np.zeros((len(known), most), np.float32))
+    for low, high in pairwise(_edges(np.cumsum(by_item @ length), BLOCK_PAIRS)):
+        count = (by_item[low:high] @ weighted).tocoo()
+        first, second = count.row.astype(np.int64) + low, count.col.astype(np.int64)
+        kept = known[second] & (first != second)
+        first, second = first[kept], second[kept]
+        _keep_closest(found, first, second, count.data[kept] * scale[first] * scale[second])
+    return found
+
+
+def _edges(ends: Int64s, block: int) -> Int64s:
+    """Bounds of ranges of items with about `block` events, or pairs, each; no item is split."""
+    bounds = np.searchsorted(ends, np.arange(block, int(ends[-1]), block))
     return np.unique(np.concatenate(([0], bounds, [len(ends)])))
 
 

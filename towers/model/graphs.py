@@ -1,10 +1,11 @@
 """Connects the encoders of neighbours and of co-occurrence to the graphs of the training events."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
-from towers.config.features import COMPANIONS, WINDOW
+from towers.config.features import COMPANIONS
 from towers.data.bags import MISSING
 from towers.data.events import Events, Int32s
 from towers.data.feature_tables import FeatureTables
@@ -36,9 +37,9 @@ def connect_graphs(model: TwoTower, tables: FeatureTables, parts: Sequence[Event
     # By user, as in training: of too many neighbours the last ones count.
     order = np.argsort(user, kind="stable")
     user, item = user[order], item[order]
-    counted: dict[tuple[str, int, int], Companions] = {}
+    counted: dict[tuple[str, int | Literal["list"], int], Companions] = {}
 
-    def near(table: str, rows: Int32s, window: int, most: int) -> Companions:
+    def near(table: str, rows: Int32s, window: int | Literal["list"], most: int) -> Companions:
         # Features of one table have the same rows, so counts for one of them hold for all.
         key = table, window, most
         if key not in counted:
@@ -49,7 +50,7 @@ def connect_graphs(model: TwoTower, tables: FeatureTables, parts: Sequence[Event
         spec, config = encoder.spec, encoder.config
         rows, beside = tables.neighbours[spec.name].rows, None
         if config.cooccurrence:
-            beside = near(spec.table, rows, WINDOW, COMPANIONS).of_rows(rows, spec.rows)
+            beside = near(spec.table, rows, config.cooccurrence_window, COMPANIONS).of_rows(rows, spec.rows)
         _connect(encoder, user, rows[item], len(parts[0].offsets) - 1, beside)
     for encoder in candidates:
         name = encoder.spec.name

@@ -141,7 +141,7 @@ def test_what_the_data_cannot_feed_is_refused(
             {"features": {"query": {"taken": {"kind": "neighbours", "recency": 2.0}}}},
         ),
         (
-            "features.query.taken.cooccurrence",
+            "features.query.taken.cooccurrence_window",
             {"features": {"query": {"taken": {"kind": "neighbours", "cooccurrence": 2.0}}}},
         ),
     ],

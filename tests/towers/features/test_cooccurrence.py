@@ -1,5 +1,7 @@
 """Items taken next to each other: counts against a slow loop, vectors against the formula, and the path to a bundle."""
 
+import math
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from serving.bundle.encoder import Encoder
 from serving.bundle.reader import Bundle
 from tests.support.gpu_kernels import problems
 from tests.support.worlds.training import GROUPS, ITEMS, USERS, group_world, recipe, task_of
-from towers.config.features import CooccurrenceFeature, IdFeature
+from towers.config.features import CooccurrenceFeature, IdFeature, NeighboursFeature
 from towers.config.recipe import parse_config
 from towers.config.sections import DataConfig
 from towers.data.feature_tables import FeatureTables
@@ -46,6 +48,19 @@ def slow(lists: list[list[int]], items: int, window: int) -> np.ndarray:
     )
 
 
+def slow_lists(lists: list[list[int]], items: int) -> np.ndarray:
+    """a_ij without an order, pair by pair."""
+    sets = [set(taken) for taken in lists]
+    users = [sum(i in taken for taken in sets) for i in range(items)]
+    count = np.zeros((items, items))
+    for taken in sets:
+        for i, j in permutations(taken, 2):
+            count[i, j] += 1 / math.log(math.e + len(taken))
+    return np.array(
+        [[count[i, j] / (users[i] * users[j]) ** 0.5 if count[i, j] else 0 for j in range(items)] for i in range(items)]
+    )
+
+
 def closest(closeness: np.ndarray, most: int) -> tuple[list[list[int]], list[list[float]]]:
     kept = [sorted((-round(a, 9), j) for j, a in enumerate(row) if a > 0)[:most] for row in closeness]
     return (
@@ -58,18 +73,19 @@ lists_of_items = st.lists(st.lists(st.integers(0, N - 1), max_size=18), min_size
 
 
 @pytest.mark.parametrize("block", [5, 10**6])
-@given(lists_of_items, st.integers(1, 12), st.integers(1, 4), st.sets(st.integers(0, N - 1)))
+@given(lists_of_items, st.integers(1, 12) | st.just("list"), st.integers(1, 4), st.sets(st.integers(0, N - 1)))
 @settings(deadline=None)
 def test_companions_are_those_of_a_slow_loop(
-    block: int, lists: list[list[int]], window: int, most: int, unknown: set[int]
+    block: int, lists: list[list[int]], window: Any, most: int, unknown: set[int]
 ) -> None:
     user = np.repeat(np.arange(len(lists), dtype=np.int32), [len(each) for each in lists])
     taken = np.array([item for each in lists for item in each], np.int32)
     known = np.array([i not in unknown for i in range(N)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("towers.features.cooccurrence.BLOCK_EVENTS", block)
+        patch.setattr("towers.features.cooccurrence.BLOCK_PAIRS", block)
         found = companions(user, taken, known, window, most)
-    wanted = slow(lists, N, window) * known
+    wanted = (slow_lists(lists, N) if window == "list" else slow(lists, N, window)) * known
     item, value = closest(wanted, most)
     np.testing.assert_allclose(found.closeness, value, rtol=1e-5)
     # Which of equally close ones stay depends on the last bit of a sum.
@@ -78,6 +94,26 @@ def test_companions_are_those_of_a_slow_loop(
         assert there.tolist() == [j >= 0 for j in item[row]]
         np.testing.assert_allclose(wanted[row, places[there]], np.array(value[row])[there], rtol=1e-5)
         assert len(set(places[there].tolist())) == there.sum()
+
+
+def test_lists_read_no_order() -> None:
+    user, known = np.repeat(np.arange(9, dtype=np.int32), 30), np.ones(40, bool)
+    rng = np.random.default_rng(3)
+    taken = rng.integers(0, 40, (9, 30)).astype(np.int32)
+    shuffled = rng.permuted(taken, axis=1)
+    assert (taken != shuffled).any()
+    one, other = (companions(user, each.ravel(), known, "list", 40) for each in (taken, shuffled))
+    np.testing.assert_array_equal(one.item, other.item)
+    np.testing.assert_array_equal(one.closeness, other.closeness)
+    one, other = (companions(user, each.ravel(), known, 5, 40) for each in (taken, shuffled))
+    assert (one.item != other.item).any()
+
+
+def test_lists_of_too_many_pairs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("towers.features.cooccurrence.MOST_PAIRS", 24)
+    user, item = np.zeros(5, np.int32), np.arange(5, dtype=np.int32)
+    with pytest.raises(ConfigError, match=r"window = 'list' counts every pair .* at most 24, got 25"):
+        companions(user, item, np.ones(5, bool), "list", 2)
 
 
 def encoder(**options: Any) -> CooccurrenceEncoder:
@@ -209,9 +245,17 @@ def test_a_new_item_is_encoded_from_what_it_is_listed_with(folder: Path) -> None
 
 def test_it_needs_an_order_and_describes_a_candidate(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"features\.candidate\.near\.kind: 'cooccurrence' needs the order .* leave it"
+        ConfigError, match=r"features\.candidate\.near\.kind: 'cooccurrence' needs the order .* set window = 'list'"
     ):
         train.run(world_recipe(), folder / "random", tmp_path / "run")
     query = parse_config({"features": {"query": {"near": {"kind": "cooccurrence"}}}})
     with pytest.raises(ConfigError, match=r"features\.query\.near\.kind: 'cooccurrence' describes a candidate"):
         train.run(query, folder / "data", tmp_path / "run")
+
+
+def test_lists_train_without_an_order(folder: Path, tmp_path: Path) -> None:
+    config = world_recipe(near={"kind": "cooccurrence", "window": "list", "max_length": 3, "weight": 2.0})
+    taken = NeighboursFeature(kind="neighbours", cooccurrence=2.0, cooccurrence_window="list")
+    features = config.features.model_copy(update={"query": {"taken": taken}})
+    stages = train.run(config.model_copy(update={"features": features}), folder / "random", tmp_path / "run")["stages"]
+    assert stages[0]["best_metric"] > 2 * 5 / ITEMS
