@@ -225,11 +225,11 @@ def merge(sources: list[Path], target: Path) -> None:
 def minutes(run: dict[str, Any], least: float) -> float | None:
     """Minutes of `towers train` until recall@20 first is at least that; None where it never is.
 
-    What the command does outside its epochs counts as start-up.
+    What the command does outside its epochs counts as start-up; of a run that was cut off, only the epochs are known.
     """
     history = run["stages"][0]["history"]
     spent = [each["train_seconds"] + each["validation_seconds"] for each in history]
-    start = run["seconds"]["train"] - sum(spent)
+    start = max(run["seconds"]["train"] - sum(spent), 0)
     for epoch, seconds in zip(history, accumulate(spent), strict=True):
         if epoch["recall@20"] >= least:
             return round((start + seconds) / 60, 2)
