@@ -19,6 +19,7 @@ NATIVE = {
     "tf-keras": "tf_keras",
     "scann": "scann",
     "numpy": "numpy",
+    "scikit-learn": "sklearn.manifold",
     "scipy": "scipy.sparse",
     "polars": "polars",
     "pydantic": "pydantic",

@@ -149,11 +149,15 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
             (seven.data, "e", o),
             {"items": "i", "users": "u", "format": "pairs", "on_bad_rows": "skip", "overwrite": True},
         ),
-        (f"train --dataset d --config {r} --out o", (seven, d, o), {"resume": True, "overwrite": False}),
+        (
+            f"train --dataset d --config {r} --out o",
+            (seven, d, o),
+            {"resume": True, "overwrite": False, "compares": True},
+        ),
         (
             f"train --dataset d --config {r} --set train.epochs=2 --set train.seed=5 --fresh --overwrite --out o",
             (two, d, o),
-            {"resume": False, "overwrite": True},
+            {"resume": False, "overwrite": True, "compares": True},
         ),
         (
             "tune --dataset d --out o",
