@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.launch import measure
+from pipelines.launch import searches
 from pipelines.launch.rules import AgreementRule, IndexRule, LatencyRule
 from serving.bundle.reader import Bundle
 from serving.recall.query import RecallQuery
@@ -30,7 +30,7 @@ class Forgetful:
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bundle, Bundle]:
-    folder = tmp_path_factory.mktemp("measure")
+    folder = tmp_path_factory.mktemp("searches")
     dataset = write_dataset(folder / "dataset")
     one, two = (Bundle.open(write_model(folder / f"{noise}", dataset, noise)) for noise in (1.0, 3.0))
     return one, two
@@ -40,7 +40,7 @@ def test_recall_of_the_index(bundles: tuple[Bundle, Bundle]) -> None:
     recaller = Recaller(bundles[0], Forgetful(bundles[0].recall_vectors))
     # Half of the queries lose one of ten.
     for at_least, passed in ((0.95, True), (0.951, False)):
-        judged = measure.judge_index(recaller, IndexRule(k=10, at_least=at_least))
+        judged = searches.judge_index(recaller, IndexRule(k=10, at_least=at_least))
         assert (judged.figure, judged.passed) == (pytest.approx(0.95), passed)
     assert judged.note == f"{USERS} queries"
 
@@ -54,12 +54,12 @@ def test_latency_is_the_percentile_of_single_queries(
     def recall(query: RecallQuery) -> None:
         """The first queries, which warm up, take a second; then query n takes n ms."""
         asked[0] += 1
-        now[0] += 1.0 if asked[0] <= measure.WARM_UP else (asked[0] - measure.WARM_UP) / 1_000
+        now[0] += 1.0 if asked[0] <= searches.WARM_UP else (asked[0] - searches.WARM_UP) / 1_000
         assert query.k == 7 and query.user_id is not None
 
     monkeypatch.setattr(recaller, "recall", recall)
-    monkeypatch.setattr(measure, "perf_counter", lambda: now[0])
-    p50, p99 = measure.judge_latency(recaller, LatencyRule(k=7, p50_ms=60.6, p99_ms=100.0))
+    monkeypatch.setattr(searches, "perf_counter", lambda: now[0])
+    p50, p99 = searches.judge_latency(recaller, LatencyRule(k=7, p50_ms=60.6, p99_ms=100.0))
     # Of 1 to 120 ms, linear between the ranks: (n - 1) p + 1.
     assert (p50.figure, p50.passed) == (pytest.approx(119 * 0.5 + 1), True)
     assert (p99.figure, p99.passed) == (pytest.approx(119 * 0.99 + 1), False)
@@ -70,13 +70,13 @@ def test_a_bundle_without_users_is_timed_by_vectors(tmp_path: Path) -> None:
     nobody = {"query_ids": [], "query_vectors": np.zeros((0, 16), np.float32), "seen_offsets": [0], "seen_items": []}
     bundle = Bundle.open(write_model(tmp_path / "bundle", dataset, 1.0, **nobody))
     recaller = Recaller(bundle, ExactIndex(bundle.recall_vectors))
-    (judged,) = measure.judge_latency(recaller, LatencyRule(p99_ms=1e9))
+    (judged,) = searches.judge_latency(recaller, LatencyRule(p99_ms=1e9))
     assert judged.passed and judged.note == "40 queries"
 
 
 def test_agreement_equals_the_slow_loop(bundles: tuple[Bundle, Bundle]) -> None:
     one, two = (Recaller(bundle, ExactIndex(bundle.recall_vectors)) for bundle in bundles)
     shared = [len({*first(1.0, user, 5)} & {*first(3.0, user, 5)}) / 5 for user in range(USERS)]
-    judged = measure.judge_agreement(one, two, AgreementRule(k=5, at_least=0.99))
+    judged = searches.judge_agreement(one, two, AgreementRule(k=5, at_least=0.99))
     assert judged.figure == pytest.approx(np.mean(shared)) and not judged.passed
-    assert measure.judge_agreement(one, one, AgreementRule(k=5, at_least=1.0)).passed
+    assert searches.judge_agreement(one, one, AgreementRule(k=5, at_least=1.0)).passed
