@@ -63,6 +63,11 @@ class Retrieval(tfrs.Model):
         self.margin = adaptive_margin(config.loss)
         self.log_z = log_z_of(config.loss, count)
 
+    def create_weights(self, inputs: Batch) -> None:
+        """Creates the weights of both towers' hidden layers; a sampler that learns does not count this batch."""
+        self.towers.query_tower(inputs.query)
+        self.towers.candidate_tower(self.features_of(inputs.item[:, 0]))
+
     def compute_loss(self, inputs: Batch, training: bool = True) -> tf.Tensor:
         """The weighted mean loss of one batch, a scalar."""
         query, cost = self.towers.query_tower.sample(inputs.query, inputs.seed)

@@ -57,6 +57,10 @@ class Similarity(tfrs.Model):
             start = tf.random.stateless_normal([classes, width], [config.train.seed, CENTRE_SEED])
             self.centres = tf.Variable(start * (FIRST_LENGTH / width**0.5), name="centres")
 
+    def create_weights(self, inputs: ClassBatch | RelatedBatch) -> None:
+        """Creates the weights of the item tower's hidden layers."""
+        self.towers.candidate_tower(self.features_of(inputs.item))
+
     def compute_loss(self, inputs: ClassBatch | RelatedBatch, training: bool = True) -> tf.Tensor:
         """The mean loss over a batch's items that have a positive, a scalar."""
         vectors, cost = self.towers.candidate_tower.sample(self.features_of(inputs.item), inputs.seed)

@@ -22,6 +22,10 @@ class Task(Protocol):
     towers: TwoTower
     trainable_variables: list[tf.Variable]
 
+    def create_weights(self, inputs: Any) -> None:
+        """Creates the weights of the hidden layers, which the optimizer needs, by a pass of the towers alone."""
+        ...
+
     def compute_loss(self, inputs: Any) -> tf.Tensor:
         """The loss of a batch, a scalar."""
         ...

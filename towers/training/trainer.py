@@ -81,10 +81,8 @@ class Trainer:
         validation: Validation | None = None,
     ) -> None:
         self.task, self.examples, self.config, self.validation = task, examples, config, validation
-        # The first forward pass creates the weights of the hidden layers, which the optimizer needs. It is traced but
-        # never run: a sampler that learns must not count this batch.
         first = as_tensors(examples.batch(0, 0))
-        tf.function(task.compute_loss, autograph=False).get_concrete_function(first)
+        task.create_weights(first)
         self.optimizer = build_optimizer(optimizer, task.trainable_variables, config.epochs * examples.steps)
         self.progress = Progress()
         self._watch = LossWatch(None if config.explode_factor == "off" else config.explode_factor)
