@@ -1,0 +1,193 @@
+"""`towers report` on a bundle of `task = "similarity"`: are an item's neighbours similar to it?
+
+Writes REPORT with `report.html`, `report.md`, `report.json` and `per_item.parquet`, and prints the verdict against the
+strongest baseline and a short table (docs/report.md).
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from rich.console import Console
+
+from pipelines.console import phase, phases, say
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.heldout import seen
+from pipelines.errors import DataError
+from pipelines.evaluation.findings import item_findings
+from pipelines.evaluation.item_map import item_maps, map_columns
+from pipelines.evaluation.report_json import PER_ITEM, REPORT, write_report
+from pipelines.evaluation.report_table import figures_table, headline, interval
+from pipelines.evaluation.similarity.exhibits import exhibits
+from pipelines.evaluation.similarity.figures import NEARER, TITLES, figures, item_slices, slice_figures, verdict
+from pipelines.evaluation.similarity.neighbours import GROUPS, Neighbours, Ranked, metric_of, neighbours
+from pipelines.evaluation.similarity.page import html, markdown, notes
+from pipelines.evaluation.slices import find_column
+from pipelines.rankers.index_curve import curve
+from pipelines.rankers.item_knn import PHASE as KNN_PHASE
+from pipelines.rankers.ranker import EXACT, KNN, KNOWN, Served
+from pipelines.training.similar_pairs import pairs_digest
+from pipelines.training.similarity_labels import HELD_OUT, TRAINING, VALIDATION, Labels, read_labels
+from serving.bundle.reader import Bundle
+from serving.files.staging import staged
+from serving.recall.loading import open_index
+from towers.config.recipe import Config, parse_config
+from towers.evaluation.metrics import exposure
+
+PROTOCOL = (
+    "Each labelled item asks for its neighbours among all other labelled items, by dot product of stored vectors; "
+    "precision@k = neighbours that share a class / k; with pairs recall@k = partners found / partners; mean over the "
+    "items that are like another one. Held-out items trained nothing and chose no epoch. within_below_between: share "
+    "of (item, like, unlike) in which the like one is nearer, equal ones half, mean over the items."
+)
+EVALUATE, PAGE = "evaluate", "page"
+
+
+def is_similarity(bundle: Bundle) -> bool:
+    """Whether the bundle was trained with `task = "similarity"`."""
+    recipe = bundle.manifest.lineage.get("config")
+    return isinstance(recipe, dict) and recipe.get("task") == "similarity"
+
+
+def run(
+    bundle: Bundle,
+    data: Dataset,
+    out: Path,
+    provenance: dict[str, Any],
+    *,
+    ks: Sequence[int],
+    slices: Sequence[str] = (),
+    maps: Sequence[str] | None = None,
+    overwrite: bool,
+) -> dict[str, Any]:
+    """Evaluates item neighbours; writes and prints the report and returns the content of `report.json`.
+
+    Args:
+        bundle: the bundle.
+        data: the data set it was trained on.
+        out: REPORT.
+        provenance: the keys that every report has.
+        ks: list lengths to evaluate.
+        slices: columns of items by which to slice, too.
+        maps: columns of items that colour a map; None takes that of the classes, an empty list draws no map.
+        overwrite: replace an existing REPORT.
+
+    Raises:
+        ConfigError, DataError: the labels are gone, or are not those of the training; there is no such column.
+    """
+    config = parse_config(bundle.manifest.lineage["config"], f"{bundle.path}: lineage.config")
+    classes = config.similarity.column
+    _refuse_other_pairs(config, bundle)
+    columns = map_columns(data, [classes] if maps is None and classes is not None else maps)
+    labels = read_labels(config, data)
+    known = seen(data, KNOWN)
+    popularity = np.bincount(known[1], minlength=data.manifest.items)
+    for name in slices:
+        find_column(data, name, ["items"])  # refused before the work
+    phases("report", KNN_PHASE, EVALUATE, PAGE)
+    served = Served.match(bundle, open_index(bundle), data)
+    rows = served.item_rows[labels.items]
+    vectors = np.where((rows >= 0)[:, np.newaxis], bundle.item_vectors[np.maximum(rows, 0)], np.float32(0))
+    # The popularity that the service falls back on: events of training and validation.
+    ranked = Ranked(labels, vectors, rows >= 0, known)
+    depths = [k for k in sorted(set(ks)) if k < len(labels.items)] or [len(labels.items) - 1]
+    metric, k = metric_of(labels), headline(depths)
+    held_out = bool(config.similarity.holdout_share)
+    with phase(EVALUATE):
+        measured = {
+            name: neighbours(ranked, part, depths) for name, part in GROUPS.items() if part == TRAINING or held_out
+        }
+        content = provenance | {
+            "task": "similarity",
+            "protocol": PROTOCOL,
+            "interval": provenance["interval"].replace("over users", "over items"),
+            "label": {"column": classes, "pairs": config.similarity.pairs, "classes": list(labels.classes)},
+            "counts": _counts(labels, ranked, measured),
+            "baselines": {"left_out": {} if ranked.left_out is None else {KNN: ranked.left_out}},
+            "ks": depths,
+            "ks_left_out": sorted(set(ks) - set(depths)),
+            **figures(measured, metric, depths),
+        }
+        content |= verdict(content, f"{metric}@{k}")
+        group = measured[content["verdict"]["group"]]
+        parts = item_slices(data, labels, group, popularity, classes, slices)
+        content["slices"] = {part.name: slice_figures(group, part, metric, depths) for part in parts}
+        stored = bundle.item_vectors[np.any(bundle.item_vectors != 0, axis=1)]
+        dimensions = max(len(labels.classes) - 1, 1) if labels.classes else stored.shape[1]
+        shown = exposure(group.nearest, len(labels.items), k)
+        found = item_findings(shown, len(group.places), k, stored, dimensions)
+    content |= {
+        "findings": [each.content() for each in found],
+        "training": [stage for stage in bundle.manifest.training.get("stages", []) if stage.get("best_epoch")],
+        "index_curve": curve(bundle, served.index),
+    }
+    with phase(PAGE):
+        drawn = item_maps(served, data, popularity, columns)
+        mapped = {"left_out": drawn} if isinstance(drawn, str) else {"columns": columns, "items": len(drawn.points)}
+        content["map"] = mapped
+        page = html(content, exhibits(content, group, labels, served, data, popularity, drawn))
+    with staged(out, overwrite=overwrite, marker=REPORT) as directory:
+        directory.mkdir()
+        (directory / "report.html").write_text(page, encoding="utf-8")
+        (directory / "report.md").write_text(markdown(content), encoding="utf-8")
+        _per_item(measured, labels, data).write_parquet(directory / PER_ITEM)
+        write_report(content, directory, PER_ITEM)
+    _show(content, out)
+    return content
+
+
+def _refuse_other_pairs(config: Config, bundle: Bundle) -> None:
+    path, trained_on = config.similarity.pairs, bundle.manifest.training.get("pairs")
+    if path is not None and pairs_digest(path) != trained_on:
+        raise DataError(f"{path}: not the pairs that {bundle.path} was trained on; it has changed since")
+
+
+def _counts(labels: Labels, ranked: Ranked, measured: dict[str, Neighbours]) -> dict[str, Any]:
+    return {
+        "labelled": len(labels.items),
+        **{
+            name: int((labels.part == part).sum())
+            for name, part in (("training", TRAINING), ("validation", VALIDATION), ("held_out", HELD_OUT))
+        },
+        "without_vector": int((~ranked.has_vector).sum()),
+        "asked": {name: len(group.places) for name, group in measured.items()},
+        "asked_without_vector": {name: int((~ranked.has_vector[g.places]).sum()) for name, g in measured.items()},
+    }
+
+
+def _per_item(measured: dict[str, Neighbours], labels: Labels, data: Dataset) -> pl.DataFrame:
+    frames = [
+        pl.DataFrame(
+            {
+                "item_id": data.items["item_id"].gather(labels.items[group.places]),
+                "group": pl.repeat(name, len(group.places), dtype=pl.String, eager=True),
+                "likes": group.likes,
+                **group.columns,
+                NEARER: pl.Series(group.nearer).fill_nan(None),
+            }
+        )
+        for name, group in measured.items()
+    ]
+    return pl.concat(frames)
+
+
+def _show(content: dict[str, Any], out: Path) -> None:
+    counts, console = content["counts"], Console(highlight=False, markup=False)
+    head = [content["verdict"]["text"], *(f"{each['name']}: {each['text']}" for each in content["findings"])]
+    console.print("\n".join(head), soft_wrap=True)
+    for group, rankers in content["metrics"].items():
+        names = list(next(iter(rankers.values())))
+        title = f"{counts['asked'][group]:,} {group.replace('_', '-')} items among {counts['labelled']:,} labelled"
+        console.print(figures_table(title, names, rankers, TITLES))
+        nearer = content[NEARER][group]
+        if "value" in nearer:
+            console.print(f"d(within) < d(between): {interval(nearer)}, {nearer['triples']:,} triples")
+        for pair, differences in content["differences"][group].items():
+            other = TITLES[pair.removeprefix(f"{EXACT}_minus_")]
+            console.print(f"{names[0]} minus {other}: {interval(differences[names[0]], '+')}")
+    console.print(f"({content['interval']})")
+    for line in notes(content):
+        say(line)
+    say(f"{out / 'report.html'}: plots, slices and examples; open it in a browser")
