@@ -223,7 +223,7 @@ def slices_of_values(group: str, values: pl.Series, *, by_user: bool) -> list[Sl
     if values.dtype.is_numeric():
         return _bands(group, group, values.cast(pl.Float64).fill_null(np.nan).to_numpy(), by_user=by_user)
     lists = isinstance(values.dtype, pl.List)
-    if lists and values.dtype != pl.List(pl.String):
+    if isinstance(values.dtype, pl.List | pl.Array) and values.dtype != pl.List(pl.String):
         raise DataError(f"--slice {group}: holds {values.dtype}; allowed are numbers, texts and lists of texts")
     texts = values if lists else values.cast(pl.String)
     each = texts.explode() if lists else texts

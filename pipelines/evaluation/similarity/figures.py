@@ -85,34 +85,39 @@ def verdict(content: Mapping[str, Any], figure: str) -> Figures:
     }
 
 
+def item_columns(data: Dataset, names: Sequence[str]) -> list[pl.Series]:
+    """Returns columns of items, [N] each, to slice by.
+
+    Raises:
+        DataError: there is no such column of items, or it holds vectors.
+    """
+    columns = [data.items[find_column(data, name, ["items"])[1]].alias(name) for name in names]
+    for each in columns:
+        slices_of_values(each.name, each.head(0), by_user=True)  # refuses vectors
+    return columns
+
+
 def item_slices(
-    data: Dataset,
     labels: Labels,
     group: Neighbours,
     popularity: NDArray[np.int64],
     classes: str | None,
-    columns: Sequence[str],
+    columns: Sequence[pl.Series],
 ) -> list[Slice]:
     """Returns slices of the items of a group, [Q]: by class, by events before the test, and by columns of items.
 
     Args:
-        data: the data set.
         labels: the labelled items.
         group: whose items.
         popularity: [N] events of each item before the test.
         classes: what the classes of the labels are called; None for pairs.
-        columns: names of columns of items.
-
-    Raises:
-        DataError: there is no such column of items, or it holds vectors.
+        columns: of `item_columns`.
     """
     items = labels.items[group.places]
     values = [pl.Series(ACTIVITY, popularity[items])]
     if classes is not None:
         values.append(pl.Series(classes, [classes_of(labels, place) for place in group.places], pl.List(pl.String)))
-    for name in columns:
-        _, column = find_column(data, name, ["items"])
-        values.append(data.items[column].gather(items).alias(name))
+    values += [column.gather(items) for column in columns]
     return [part for each in values for part in slices_of_values(each.name, each, by_user=True)]
 
 

@@ -21,10 +21,17 @@ from pipelines.evaluation.item_map import item_maps, map_columns
 from pipelines.evaluation.report_json import PER_ITEM, REPORT, write_report
 from pipelines.evaluation.report_table import figures_table, headline, interval
 from pipelines.evaluation.similarity.exhibits import exhibits
-from pipelines.evaluation.similarity.figures import NEARER, TITLES, figures, item_slices, slice_figures, verdict
+from pipelines.evaluation.similarity.figures import (
+    NEARER,
+    TITLES,
+    figures,
+    item_columns,
+    item_slices,
+    slice_figures,
+    verdict,
+)
 from pipelines.evaluation.similarity.neighbours import GROUPS, Neighbours, Ranked, metric_of, neighbours
 from pipelines.evaluation.similarity.page import html, markdown, notes
-from pipelines.evaluation.slices import find_column
 from pipelines.rankers.index_curve import curve
 from pipelines.rankers.item_knn import PHASE as KNN_PHASE
 from pipelines.rankers.ranker import EXACT, KNN, KNOWN, Served
@@ -80,12 +87,11 @@ def run(
     config = parse_config(bundle.manifest.lineage["config"], f"{bundle.path}: lineage.config")
     classes = config.similarity.column
     _refuse_other_pairs(config, bundle)
+    sliced = item_columns(data, slices)
     columns = map_columns(data, [classes] if maps is None and classes is not None else maps)
     labels = read_labels(config, data)
     known = seen(data, KNOWN)
     popularity = np.bincount(known[1], minlength=data.manifest.items)
-    for name in slices:
-        find_column(data, name, ["items"])  # refused before the work
     phases("report", KNN_PHASE, EVALUATE, PAGE)
     served = Served.match(bundle, open_index(bundle), data)
     rows = served.item_rows[labels.items]
@@ -112,7 +118,7 @@ def run(
         }
         content |= verdict(content, f"{metric}@{k}")
         group = measured[content["verdict"]["group"]]
-        parts = item_slices(data, labels, group, popularity, classes, slices)
+        parts = item_slices(labels, group, popularity, classes, sliced)
         content["slices"] = {part.name: slice_figures(group, part, metric, depths) for part in parts}
         stored = bundle.item_vectors[np.any(bundle.item_vectors != 0, axis=1)]
         dimensions = max(len(labels.classes) - 1, 1) if labels.classes else stored.shape[1]

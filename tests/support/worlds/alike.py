@@ -42,6 +42,7 @@ def write_dataset(folder: Path) -> Path:
             "title": [title(item) for item in range(ITEMS)],
             "kind": [kind(item) for item in range(ITEMS)],
             "price": [float(item) for item in range(ITEMS)],
+            "shape": [[float(item), 1.0] for item in range(ITEMS)],
             "maker": [f"m{item % 6}" for item in range(ITEMS)],
         }
     ).write_parquet(folder / "items.parquet")

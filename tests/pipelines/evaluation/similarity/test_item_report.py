@@ -220,6 +220,7 @@ def test_pairs_have_recall_and_show_their_partners(
         ),
         ({"slices": ["country"]}, "--slice country: no such column of items; the data set has .*items.kind"),
         ({"slices": ["events.country"]}, "--slice events.country: no such column of items"),
+        ({"slices": ["shape"]}, "--slice shape: holds Array.*; allowed are numbers, texts and lists of texts"),
         ({"maps": ["country"]}, "--map country: no such column of items; allowed are title, kind"),
     ],
 )
