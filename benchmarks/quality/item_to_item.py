@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.harness.machine import ROOT, write
 from benchmarks.harness.stages import Stages, arguments
 from pipelines.bundles.export import load_run
-from pipelines.evaluation.item_neighbours import Neighbours, Ranked, neighbours
+from pipelines.evaluation.similarity.neighbours import Neighbours, Ranked, neighbours
 from pipelines.rankers.bootstrap import bootstrap
 from pipelines.training import train
 from pipelines.training.similarity_labels import HELD_OUT, read_labels

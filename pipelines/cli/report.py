@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from pipelines.cli.options import Bundle, Dataset, Overwrite, Track
-from pipelines.console import next_step, say
+from pipelines.console import next_step
 
 
 def report(
@@ -88,11 +88,10 @@ def report(
         overwrite=overwrite,
     )
     tracking.run(report=out, bundle=bundle, tracker=track)
-    if open_ and (page := out / "report.html").exists():
-        typer.launch(str(page))
-    elif open_:
-        say(f"{out}: a report of item similarity has no page to open")
-    if content.get("verdict", {}).get("conclusion") in (MAYBE_WORSE, WORSE):
+    if open_:
+        typer.launch(str(out / "report.html"))
+    below = content.get("verdict", {}).get("conclusion") in (MAYBE_WORSE, WORSE)
+    if below and content.get("task") != "similarity":  # for which no recipe is searched
         next_step("tune --dataset", dataset, "--budget-minutes 20 --out tuned.toml")
     else:
         next_step("serve --bundle", bundle)

@@ -24,6 +24,15 @@ def names(data: Dataset) -> pl.Series:
     return ids
 
 
+def example_rows(values: NDArray[np.floating[Any]]) -> dict[str, int]:
+    """Returns the rows of the best, the median and the worst of `values`, [Q], and some by a fixed seed."""
+    order = np.argsort(values, kind="stable")
+    random = np.random.default_rng(SEED).choice(len(order), min(USERS, len(order)), replace=False)
+    rows = {"best": order[-1], "median": order[len(order) // 2], "worst": order[0]}
+    rows |= {f"seed {SEED}, {number}": row for number, row in enumerate(random, start=1)}
+    return {what: int(row) for what, row in rows.items()}
+
+
 def users(
     served: Served, called: pl.Series, held: HeldOut, recall: NDArray[np.float32], k: int
 ) -> list[dict[str, Any]]:
@@ -36,18 +45,12 @@ def users(
         recall: [Q] recall@k of each.
         k: length of the lists that are judged; their first `SHOWN` items and all hits are shown.
     """
-    order = np.argsort(recall, kind="stable")
-    random = np.random.default_rng(SEED).choice(len(order), min(USERS, len(order)), replace=False)
-    chosen = {
-        "best": order[-1],
-        "median": order[len(order) // 2],
-        "worst": order[0],
-    } | {f"seed {SEED}, {number}": row for number, row in enumerate(random, start=1)}
-    rows = np.array(list(chosen.values()))
+    of_row = example_rows(recall)
+    rows = np.array(list(of_row.values()))
     asked = held.of_queries(rows)
     lists = served.exact(k)(asked)
     content = []
-    for place, (what, row) in enumerate(chosen.items()):
+    for place, (what, row) in enumerate(of_row.items()):
         taken = asked.target_items[asked.target_offsets[place] : asked.target_offsets[place + 1]]
         before = asked.seen_items[asked.seen_offsets[place] : asked.seen_offsets[place + 1]]
         shown = lists[place][lists[place] >= 0]

@@ -1,6 +1,6 @@
 """Collects what `report.html` shows beyond the figures of `report.json`: plots, example users, nearest items."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
@@ -66,17 +66,23 @@ def exhibits(
         content["baselines"][strongest]["title"]: evaluation.exposure[strongest][k],
     }
     recall, called = evaluation.of(column(EXACT, "recall", k)), examples.names(data)
+    curves = {
+        ranker_title(content, ranker): [figures[f"recall@{each}"] for each in content["ks"]]
+        for ranker, figures in content["metrics"].items()
+        if ranker not in (BEST, INDEX, SERVICE)
+    }
+    titles = {ranker: ranker_title(content, ranker) for ranker in (EXACT, strongest)}
     drawn = [
-        *_of_figures(content),
+        *of_figures(f"recall@{k}", content["ks"], curves, content["slices"], titles),
         Plot(
             "Popularity of what is recommended",
             plots.popularity_curves(popularity, counts),
             "The share of all places that the most popular items have, over their share of the catalogue.",
             "A curve above that of the test's targets recommends popular items more than users take them.",
         ),
-        *_of_index(content["index_curve"]),
-        *_of_items(maps),
-        *_of_training(content),
+        *of_index(content["index_curve"]),
+        *of_items(maps),
+        *of_training(content),
     ]
     return {
         "plots": [plot.named(number) for number, plot in enumerate(drawn, start=1)],
@@ -85,33 +91,44 @@ def exhibits(
     }
 
 
-def _of_figures(content: Mapping[str, Any]) -> Iterator[Plot]:
-    strongest, name = content["strongest"]["ranker"], f"recall@{headline(content['ks'])}"
-    rankers = [ranker for ranker in content["metrics"] if ranker not in (BEST, INDEX, SERVICE)]
-    recall = {
-        ranker_title(content, ranker): [content["metrics"][ranker][f"recall@{k}"] for k in content["ks"]]
-        for ranker in rankers
-    }
-    parts = {part: figures["metrics"] for part, figures in content["slices"].items() if figures["metrics"]}
-    sliced = {
-        ranker_title(content, ranker): [each[ranker][name] for each in parts.values()] for ranker in (EXACT, strongest)
-    }
+def of_figures(
+    figure: str,
+    ks: Sequence[int],
+    curves: Mapping[str, Sequence[Mapping[str, float]]],
+    slices: Mapping[str, Mapping[str, Any]],
+    titles: Mapping[str, str],
+    asked: str = "users",
+) -> Iterator[Plot]:
+    """Yields the plots of a metric over k and by slice.
+
+    Args:
+        figure: the one by slice, such as "recall@20".
+        ks: list lengths.
+        curves: title of a ranker -> its estimates at each k.
+        slices: of `report.json`.
+        titles: ranker -> title of those that are drawn by slice.
+        asked: what the slices count, "users" or "items".
+    """
+    metric = figure.partition("@")[0]
+    parts = {part: each["metrics"] for part, each in slices.items() if each["metrics"]}
+    sliced = {title: [each[ranker][figure] for each in parts.values()] for ranker, title in titles.items()}
     yield Plot(
-        "Recall by length of the list",
-        plots.recall_over_k(content["ks"], recall),
-        "Recall of each ranker over k; the table of figures has the numbers.",
+        f"{metric.capitalize()} by length of the list",
+        plots.recall_over_k(ks, curves, metric),
+        f"{metric.capitalize()} of each ranker over k; the table of figures has the numbers.",
         "Bars are 95 % intervals.",
     )
-    small = [part for part in parts if content["slices"][part]["small"]]
+    small = [part for part in parts if slices[part]["small"]]
     yield Plot(
-        f"{name} by slice",
-        plots.by_slice([f"{SMALL} {part}" if part in small else part for part in parts], sliced, name),
-        f"{name} of the model and the strongest baseline in each slice; the table of slices has the numbers.",
-        f"Bars are 95 % intervals.{f' {SMALL} marks fewer than 100 users.' if small else ''}",
+        f"{figure} by slice",
+        plots.by_slice([f"{SMALL} {part}" if part in small else part for part in parts], sliced, figure),
+        f"{figure} of the model and the strongest baseline in each slice; the table of slices has the numbers.",
+        f"Bars are 95 % intervals.{f' {SMALL} marks fewer than 100 {asked}.' if small else ''}",
     )
 
 
-def _of_index(curve: Mapping[str, Any]) -> Iterator[Plot]:
+def of_index(curve: Mapping[str, Any]) -> Iterator[Plot]:
+    """Yields the plot of `pipelines.rankers.index_curve.curve`, if there is one."""
     if "left_out" in curve:
         return
     own = next(point for point in curve["points"] if point["chosen"])
@@ -127,7 +144,8 @@ def _of_index(curve: Mapping[str, Any]) -> Iterator[Plot]:
     )
 
 
-def _of_items(maps: ItemMaps | str) -> Iterator[Plot]:
+def of_items(maps: ItemMaps | str) -> Iterator[Plot]:
+    """Yields each map of the item vectors, if there are any."""
     if isinstance(maps, str):
         return
     for name, groups in maps.groups.items():
@@ -141,7 +159,8 @@ def _of_items(maps: ItemMaps | str) -> Iterator[Plot]:
         )
 
 
-def _of_training(content: Mapping[str, Any]) -> Iterator[Plot]:
+def of_training(content: Mapping[str, Any]) -> Iterator[Plot]:
+    """Yields a plot for each stage of the training."""
     for stage in content["training"]:
         best, metric = stage["best_epoch"], stage["metric"]
         what = f"loss and {metric}" if metric else "loss"

@@ -74,30 +74,47 @@ def findings(
     return [*_of_lists(exposure, users, k), *_of_vectors("item", vectors), *_of_vectors("query", queries)]
 
 
-def _of_lists(exposure: NDArray[np.int64], users: int, k: int) -> Iterator[Finding]:
+def item_findings(
+    exposure: NDArray[np.int64], asked: int, k: int, vectors: NDArray[np.float32], dimensions: int
+) -> list[Finding]:
+    """Returns what is wrong with the neighbours of items.
+
+    Args:
+        exposure: [n] how often each item is among the first k of a list.
+        asked: number of lists, one for each item asked.
+        k: length of the lists.
+        vectors: [M, D] item vectors as they are stored, without the items that have none.
+        dimensions: that the vectors need: those of two classes tell all apart along one line.
+    """
+    return [*_of_lists(exposure, asked, k, "items"), *_of_vectors("item", vectors, dimensions)]
+
+
+def _of_lists(exposure: NDArray[np.int64], users: int, k: int, side: str = "users") -> Iterator[Finding]:
     most = float(exposure.max() / max(users, 1))
     alike = float(np.sort(exposure)[-k:].sum() / max(int(exposure.sum()), 1))
     if alike > MOST_ALIKE and len(exposure) > 2 * k:
-        text = f"{alike:.0%} of all places are filled with the same {k} items: the model hardly tells users apart"
+        text = f"{alike:.0%} of all places are filled with the same {k} items: the model hardly tells {side} apart"
         yield Finding("one list for all", text, alike, MOST_ALIKE)
     elif most > MOST_SHOWN and len(exposure) > 2 * k:
-        text = f"one item is in the first {k} of {most:.0%} of the users"
+        text = f"one item is in the first {k} of {most:.0%} of the {side}"
         yield Finding("hub", text, most, MOST_SHOWN)
     coverage = metrics.coverage(exposure)
     least = LEAST_COVERAGE * min(users * k / len(exposure), 1.0)
     if coverage < least:
-        text = f"{1 - coverage:.1%} of the items are in nobody's first {k}"
+        whose = "nobody's" if side == "users" else "no item's"
+        text = f"{1 - coverage:.1%} of the items are in {whose} first {k}"
         yield Finding("items never recommended", text, coverage, least)
 
 
-def _of_vectors(side: str, vectors: NDArray[np.float32]) -> Iterator[Finding]:
+def _of_vectors(side: str, vectors: NDArray[np.float32], dimensions: int | None = None) -> Iterator[Finding]:
     if len(vectors) < 2:
         return
     dimension = vectors.shape[1]
     rank = effective_rank(vectors)
-    if rank < LEAST_RANK * min(dimension, len(vectors)):
+    least = LEAST_RANK * min(dimension, len(vectors), dimensions or dimension)
+    if rank < least:
         text = f"the {side} vectors fill {rank:.1f} of {dimension} dimensions: they have collapsed"
-        yield Finding(f"{side} vectors collapsed", text, rank, LEAST_RANK * min(dimension, len(vectors)))
+        yield Finding(f"{side} vectors collapsed", text, rank, least)
     norms = np.linalg.norm(vectors, axis=1)
     longest = float(norms.max() / max(float(np.median(norms)), 1e-12))
     if longest > MOST_NORM:

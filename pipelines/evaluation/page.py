@@ -14,6 +14,10 @@ from towers.evaluation.metrics import METRICS
 # Figures of the lists of all users, without an interval: their keys in `report.json` and what they are called there.
 OF_LISTS = {name: SHORT.get(name, name) for name in ("coverage", "gini", "novelty", "mean_popularity", "similarity")}
 FORMATS = {"coverage": "{:.1%}", "novelty": "{:.1f} bits", "popularity": "{:,.1f}"}
+EXAMPLES = (
+    "Test users by their recall: the best and the worst of them, the median, and others by a fixed seed. Hits are "
+    "marked; the list shows the first ten and every hit."
+)
 LEFT_OUT = {"index_curve": "plot of the index", "map": "map of the item vectors"}
 
 
@@ -21,6 +25,13 @@ def sentence(content: Mapping[str, Any]) -> str:
     """Returns the verdict in a sentence that needs no terms: recall, the baseline's, the difference in points."""
     verdict = content["verdict"]
     k = verdict["metric"].partition("@")[2]
+    return compared(
+        f"Of the items that a user goes on to take, the model has {verdict['value']:.1%} among its first {k}", verdict
+    )
+
+
+def compared(claim: str, verdict: Mapping[str, Any]) -> str:
+    """Goes on from a claim with the model's value: the difference to the baseline, and whether it may be chance."""
     points = 100 * abs(verdict["difference"]["value"])
     more = "more" if verdict["difference"]["value"] >= 0 else "less"
     sure = {
@@ -33,8 +44,7 @@ def sentence(content: Mapping[str, Any]) -> str:
     # "Between +0.0 and +2.3 points" would not look like more than chance.
     digits = next((each for each in (1, 2, 3) if round(low, each) and round(high, each)), 1)
     return (
-        f"Of the items that a user goes on to take, the model has {verdict['value']:.1%} among its first {k}, "
-        f"{points:.1f} points {more} than the strongest simple method, {verdict['baseline_title']} "
+        f"{claim}, {points:.1f} points {more} than the strongest simple method, {verdict['baseline_title']} "
         f"({verdict['baseline_value']:.1%}). {sure}: between {low:+.{digits}f} and {high:+.{digits}f} points with "
         "95 % confidence."
     )
@@ -47,12 +57,12 @@ def html(content: Mapping[str, Any], exhibits: Mapping[str, Any]) -> str:
         content: of `report.json`.
         exhibits: of `pipelines.evaluation.exhibits`.
     """
-    return _render("report.html.j2", content, **exhibits)
+    return rendered("report.html.j2", **_about(content), **exhibits)
 
 
 def markdown(content: Mapping[str, Any]) -> str:
     """Renders `report.md`: the sentence, the findings and the tables."""
-    return _render("report.md.j2", content)
+    return rendered("report.md.j2", **_about(content))
 
 
 def templates(*packages: str) -> Environment:
@@ -68,35 +78,53 @@ def templates(*packages: str) -> Environment:
     return environment
 
 
-def _render(template: str, content: Mapping[str, Any], **more: Any) -> str:
-    verdict, name = content["verdict"], f"recall@{headline(content['ks'])}"
-    return (
-        templates("pipelines.evaluation")
-        .get_template(template)
-        .render(
-            title=f"Recall of {content['bundle']['model_version']}",
-            sentence=sentence(content),
-            tone={"proven better": "better", "worse": "worse"}.get(verdict["conclusion"], ""),
-            verdict=verdict,
-            findings=content["findings"],
-            notes=_notes(content),
-            counts=content["counts"],
-            interval=content["interval"],
-            looks_ahead=content["looks_ahead"] or (),
-            tables=_tables(content),
-            ks=content["ks"],
-            steps=_steps(content),
-            service=content.get("service"),
-            warnings=service_warnings(content),
-            headline=name,
-            small=SMALL,
-            slices=_slices(content, name),
-            protocol=content["protocol"],
-            options=content["protocol_options"]["words"],
-            provenance=_provenance(content),
-            **more,
-        )
-    )
+def rendered(template: str, **about: Any) -> str:
+    """Renders a template of reports; those of recall and of item neighbours differ in what it is told."""
+    return templates("pipelines.evaluation").get_template(template).render(**about)
+
+
+def provenance(content: Mapping[str, Any]) -> dict[str, str]:
+    """Returns what a report was made of, by name."""
+    split = content["dataset"]["split"]
+    return {
+        "made": content["created_at"],
+        "bundle": ", ".join(f"{name} {value}" for name, value in content["bundle"].items()),
+        "data set": f"{content['dataset']['fingerprint'][:12]}, split by {split.get('kind', split)}",
+        "libraries": ", ".join(f"{name} {version}" for name, version in content["libraries"].items()),
+    }
+
+
+def tone(verdict: Mapping[str, Any]) -> str:
+    """Returns the class of a verdict's sentence, which colours it."""
+    return {"proven better": "better", "worse": "worse"}.get(verdict["conclusion"], "")
+
+
+def _about(content: Mapping[str, Any]) -> dict[str, Any]:
+    verdict, name, counts = content["verdict"], f"recall@{headline(content['ks'])}", content["counts"]
+    return {
+        "title": f"Recall of {content['bundle']['model_version']}",
+        "sentence": sentence(content),
+        "tone": tone(verdict),
+        "verdict": verdict,
+        "findings": content["findings"],
+        "notes": _notes(content),
+        "size": f"{counts['users']:,} test users, {counts['targets']:,} targets, {counts['items']:,} items",
+        "interval": content["interval"],
+        "looks_ahead": content["looks_ahead"] or (),
+        "tables": _tables(content),
+        "ks": content["ks"],
+        "steps": _steps(content),
+        "service": content.get("service"),
+        "warnings": service_warnings(content),
+        "headline": name,
+        "small": SMALL,
+        "counted": ("users", "targets"),
+        "slices": _slices(content, name),
+        "protocol": content["protocol"],
+        "options": content["protocol_options"]["words"],
+        "provenance": provenance(content),
+        "examples_are": EXAMPLES,
+    }
 
 
 def _tables(content: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -113,6 +141,8 @@ def _tables(content: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             "k": k,
+            "label": "recall of all rankers" if k is None else f"figures of the first {k}",
+            "caption": "",
             "names": names,
             "rows": [
                 {"title": title, "cells": [_cell(name, figures[name]) for name in names]} for title, figures in rows
@@ -150,7 +180,9 @@ def _slices(content: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     return [
         {
             "name": part,
-            **{key: figures[key] for key in ("definition", "users", "targets", "small")},
+            "definition": figures["definition"],
+            "counts": [f"{figures[each]:,}" for each in ("users", "targets")],
+            "small": figures["small"],
             "model": interval(figures["metrics"][EXACT][name]),
             "baseline": interval(figures["metrics"][strongest][name]),
         }
@@ -171,15 +203,10 @@ def _notes(content: Mapping[str, Any]) -> list[str]:
         *(text.format(counts[name]) for name, text in sentences.items() if counts[name]),
         *notes(content["left_out"]),
         *(f"{TITLES[ranker]}: {reason}" for ranker, reason in left_out.items()),
-        *(f"{what}: {content[name]['left_out']}" for name, what in LEFT_OUT.items() if "left_out" in content[name]),
+        *plots_left_out(content),
     ]
 
 
-def _provenance(content: Mapping[str, Any]) -> dict[str, str]:
-    split = content["dataset"]["split"]
-    return {
-        "made": content["created_at"],
-        "bundle": ", ".join(f"{name} {value}" for name, value in content["bundle"].items()),
-        "data set": f"{content['dataset']['fingerprint'][:12]}, split by {split.get('kind', split)}",
-        "libraries": ", ".join(f"{name} {version}" for name, version in content["libraries"].items()),
-    }
+def plots_left_out(content: Mapping[str, Any]) -> list[str]:
+    """Returns why the plot of the index and the map are missing, where they are."""
+    return [f"{what}: {content[name]['left_out']}" for name, what in LEFT_OUT.items() if "left_out" in content[name]]

@@ -1,8 +1,8 @@
 """`towers report`: evaluates a bundle's served vectors on the test events, beside the baselines.
 
 Writes REPORT with `report.html`, `report.md`, `report.json` and `per_user.parquet`, and prints the verdict against the
-strongest baseline and a short table (docs/report.md). A bundle of `task = "similarity"` gets
-`pipelines.evaluation.similarity_report` instead.
+strongest baseline and a short table (docs/report.md). A bundle of `task = "similarity"` gets that of
+`pipelines.evaluation.similarity.report` instead.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.heldout import HeldOut, seen
 from pipelines.errors import DataError
-from pipelines.evaluation import figures, similarity_report
+from pipelines.evaluation import figures
 from pipelines.evaluation.exhibits import exhibits
 from pipelines.evaluation.findings import Finding, findings
 from pipelines.evaluation.item_map import item_maps, map_columns
@@ -33,6 +33,7 @@ from pipelines.evaluation.protocol.options import Protocol
 from pipelines.evaluation.protocol.ties import score_findings
 from pipelines.evaluation.report_json import PER_USER, REPORT, write_report
 from pipelines.evaluation.report_table import head, headline, lines, table
+from pipelines.evaluation.similarity import report as similarity_report
 from pipelines.evaluation.slices import COLD, NEW_ITEM, WARM, Slice, Trained, slices_of
 from pipelines.rankers import choice, item_knn
 from pipelines.rankers.baselines import baselines_of
@@ -79,7 +80,7 @@ def run(
         dataset: the data set it was trained on.
         out: REPORT.
         ks: list lengths to evaluate.
-        slices: columns of users, items or events by which to slice, too.
+        slices: columns of users, items or events by which to slice, too; for task = "similarity" of items only.
         maps: columns of items that colour a map of the item vectors; None takes one, an empty list draws no map.
         url: a running service, which is asked for the same users; its key comes from TOWERS_API_KEY.
         protocol: which test events and users count.
@@ -101,12 +102,15 @@ def run(
     refuse_changes(data)
     provenance = _provenance(opened, data)
     if similarity_report.is_similarity(opened):
-        if protocol != DEFAULTS or url is not None or maps or slices or user_ids:
+        urls, ids = ["--url"] if url is not None else [], ["--user-ids"] if user_ids else []
+        if of_users := " ".join([*urls, *ids, protocol.given]).strip():
             raise DataError(
-                "--url, --map, --slice, --user-ids and the protocol's options are about users; this bundle is of item "
-                "similarity"
+                f"{of_users}: about users; this bundle is of item similarity, whose report takes --k, --no-map, and "
+                "--slice and --map with columns of items"
             )
-        return similarity_report.run(opened, data, out, provenance, ks=ks, overwrite=overwrite)
+        return similarity_report.run(
+            opened, data, out, provenance, ks=ks, slices=slices, maps=maps, overwrite=overwrite
+        )
     columns = map_columns(data, maps)
     phases("report", choice.PHASE, item_knn.PHASE, EVALUATE, "intervals", "page")
     served = Served.match(opened, open_index(opened), data)

@@ -167,7 +167,7 @@ def _popularity_thirds(popularity: NDArray[np.int64], targets: NDArray[np.int32]
 
 
 def _column_slices(data: Dataset, asked: Asked, name: str) -> Iterator[Slice]:
-    table, column = _find(data, name)
+    table, column = find_column(data, name)
     held = asked.held
     if table == "users":
         values = data.users[column].gather(held.users)
@@ -180,12 +180,18 @@ def _column_slices(data: Dataset, asked: Asked, name: str) -> Iterator[Slice]:
     yield from slices_of_values(name, values, by_user=table == "users")
 
 
-def _find(data: Dataset, name: str) -> tuple[str, str]:
-    tables = {
+def find_column(data: Dataset, name: str, of: Sequence[str] = ("users", "items", "events")) -> tuple[str, str]:
+    """Returns the table and the column that `name` of `--slice` means.
+
+    Raises:
+        DataError: none of the tables `of` has such a column, or several have.
+    """
+    every = {
         "users": [column for column in data.users.columns if column != "user_id"],
         "items": [column for column in data.items.columns if column not in ("item_id", "train_count")],
         "events": list(data.manifest.event_columns),
     }
+    tables = {table: every[table] for table in of}
     found = [
         (table, column)
         for table, columns in tables.items()
@@ -194,13 +200,13 @@ def _find(data: Dataset, name: str) -> tuple[str, str]:
     ]
     if len(found) == 1:
         return found[0]
-    every = ", ".join(f"{table}.{column}" for table, columns in tables.items() for column in columns)
     if found:
         several = " and ".join(f"{table}.{column}" for table, column in found)
         raise DataError(f"--slice {name}: {several} have this name; give one of these")
-    raise DataError(
-        f"--slice {name}: no such column; the data set has {every or 'no columns of users, items or events'}"
-    )
+    allowed = ", ".join(f"{table}.{column}" for table, columns in tables.items() for column in columns)
+    where = "" if len(of) > 1 else f" of {of[0]}"
+    kinds = f"{', '.join(of[:-1])} or {of[-1]}" if len(of) > 1 else of[0]
+    raise DataError(f"--slice {name}: no such column{where}; the data set has {allowed or f'no columns of {kinds}'}")
 
 
 def slices_of_values(group: str, values: pl.Series, *, by_user: bool) -> list[Slice]:
@@ -217,7 +223,7 @@ def slices_of_values(group: str, values: pl.Series, *, by_user: bool) -> list[Sl
     if values.dtype.is_numeric():
         return _bands(group, group, values.cast(pl.Float64).fill_null(np.nan).to_numpy(), by_user=by_user)
     lists = isinstance(values.dtype, pl.List)
-    if lists and values.dtype != pl.List(pl.String):
+    if isinstance(values.dtype, pl.List | pl.Array) and values.dtype != pl.List(pl.String):
         raise DataError(f"--slice {group}: holds {values.dtype}; allowed are numbers, texts and lists of texts")
     texts = values if lists else values.cast(pl.String)
     each = texts.explode() if lists else texts

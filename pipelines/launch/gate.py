@@ -14,8 +14,9 @@ from pipelines.bundles.blessing import Blessing, Judgement, blessing_path, evide
 from pipelines.console import phase, phases, say
 from pipelines.errors import DataError, GateError
 from pipelines.evaluation.report_json import FILES, REPORT
+from pipelines.evaluation.similarity.report import is_similarity
 from pipelines.launch import tracking
-from pipelines.launch.judge import Report, Reports
+from pipelines.launch.judge import OF_SIMILARITY, Report, Reports
 from pipelines.launch.records import of_gate
 from pipelines.launch.rules import RuleFile, Rules, read_rules
 from pipelines.launch.searches import judge_agreement, judge_index, judge_latency
@@ -139,6 +140,11 @@ def _needed(file: RuleFile, renewal: bool, path: Path, judged: Opened, before: O
     section = f"{path}: renewal" if renewal else str(path)
     if (rules.of_both_reports or rules.agreement) and before is None:
         raise DataError(f"{section}: compares with a baseline; give --baseline, the bundle that answers now")
+    if rules.of_report and is_similarity(judged.recaller.bundle):
+        raise DataError(
+            f"{section}: judges figures of a report, but {judged.recaller.bundle.path} is of task = 'similarity'; "
+            f"such a bundle is judged by {OF_SIMILARITY} alone"
+        )
     if rules.of_report and judged.report is None:
         raise DataError(f"{section}: judges figures of a report; give --report, of `towers report`")
     if rules.of_both_reports and (before is None or before.report is None):

@@ -15,6 +15,7 @@ from pipelines.evaluation.report_json import PER_USER, REPORT, protocol_of, read
 from pipelines.launch.rules import OF_ALL_LISTS, FigureRule, FindingsRule, Limit, SliceRule
 from pipelines.rankers.bootstrap import Estimate, bootstrap
 
+OF_SIMILARITY = "[index], [latency] and [agreement]"
 BOUNDS = {"value": "", "low": ", lower bound", "high": ", upper bound"}
 
 
@@ -49,7 +50,9 @@ class Report:
                 "run `towers report` on it as it is now"
             )
         if content.get("task") == "similarity":
-            raise DataError(f"{path / REPORT}: of task = 'similarity'; rules for its figures are not supported")
+            raise DataError(
+                f"{path / REPORT}: of task = 'similarity'; such a bundle is judged by {OF_SIMILARITY} alone"
+            )
         return cls(path, content)
 
     @property

@@ -20,7 +20,7 @@ from pipelines.errors import DataError
 from pipelines.evaluation.protocol.asked import ask
 from pipelines.evaluation.protocol.options import Protocol
 from pipelines.evaluation.report import refuse_strangers
-from pipelines.evaluation.similarity_report import is_similarity
+from pipelines.evaluation.similarity.report import is_similarity
 from pipelines.evaluation.slices import COLD, WARM, Slice, Trained, slices_of
 from pipelines.launch.sides import USER, Member, facts_of
 from pipelines.rankers.evaluate import Evaluation, Lists, Ranker, column, evaluate

@@ -7,6 +7,7 @@ import numpy as np
 
 from pipelines.bundles.blessing import Judgement
 from pipelines.errors import DataError
+from pipelines.evaluation.similarity.report import is_similarity
 from pipelines.launch.rules import AgreementRule, IndexRule, LatencyRule
 from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
@@ -37,8 +38,10 @@ def judge_index(recaller: Recaller, rule: IndexRule) -> Judgement:
 
 
 def judge_latency(recaller: Recaller, rule: LatencyRule) -> Iterator[Judgement]:
-    """Milliseconds of whole answers to single queries of known users, or by vectors where no user is known."""
-    queries = _queries(recaller, rule.k)
+    """Milliseconds of whole answers to single queries of `_queries`, or by vectors where no user is known."""
+    queries = _queries(recaller, rule.k) or [
+        RecallQuery(vector=vector.tolist(), k=rule.k) for vector in recaller.bundle.item_vectors[:SAMPLE]
+    ]
     for query in queries[:WARM_UP]:
         recaller.recall(query)
     took_ms = []
@@ -59,15 +62,14 @@ def judge_latency(recaller: Recaller, rule: LatencyRule) -> Iterator[Judgement]:
 
 
 def judge_agreement(candidate: Recaller, baseline: Recaller, rule: AgreementRule) -> Judgement:
-    """The mean share of the baseline's first k items that the candidate answers, too, over known users.
+    """The mean share of the baseline's first k items that the candidate answers, too, over `_queries`.
 
     Raises:
         DataError: the baseline knows no users.
     """
-    users = _users(baseline)
-    if not users:
+    queries = _queries(baseline, rule.k)
+    if not queries:
         raise DataError(f"{baseline.bundle.path}: knows no users, so there are no lists to compare")
-    queries = [RecallQuery(user_id=user, k=rule.k) for user in users]
     both = zip(baseline.recall_many(queries), candidate.recall_many(queries), strict=True)
     figure = float(np.mean([len({*one.ids} & {*two.ids}) / len(one.ids) for one, two in both if one.ids]))
     return Judgement(
@@ -75,17 +77,14 @@ def judge_agreement(candidate: Recaller, baseline: Recaller, rule: AgreementRule
         figure=figure,
         limit=f"at least {rule.at_least:g}",
         passed=figure >= rule.at_least,
-        note=f"{len(users):,} users",
+        note=f"{len(queries):,} {'items' if queries[0].similar_to else 'users'}",
     )
 
 
 def _queries(recaller: Recaller, k: int) -> Sequence[RecallQuery]:
-    if users := _users(recaller):
-        return [RecallQuery(user_id=user, k=k) for user in users]
-    return [RecallQuery(vector=vector.tolist(), k=k) for vector in recaller.bundle.item_vectors[:SAMPLE]]
-
-
-def _users(recaller: Recaller) -> list[str]:
-    names = recaller.bundle.query_names
+    """A sample of the known users; of a bundle of item similarity, which knows popular items for them, of the items."""
+    of_items = is_similarity(recaller.bundle)
+    names = recaller.bundle.item_ids if of_items else recaller.bundle.query_names
     rows = np.random.default_rng(SEED).choice(len(names), size=min(SAMPLE, len(names)), replace=False)
-    return [names[row] for row in rows.tolist()]
+    asked = [names[row] for row in rows.tolist()]
+    return [RecallQuery(similar_to=[name], k=k) if of_items else RecallQuery(user_id=name, k=k) for name in asked]

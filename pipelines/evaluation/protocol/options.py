@@ -1,7 +1,7 @@
 """The protocol options of `towers report`, as a user writes them: checked, in words, and as times of the data set."""
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -68,6 +68,11 @@ class Protocol:
     def content(self) -> dict[str, Any]:
         """The `protocol_options` section of `report.json`."""
         return asdict(self) | {"words": self.words}
+
+    @property
+    def given(self) -> str:
+        """The options that are not at their defaults, as a user writes them."""
+        return self.written(*(each.name for each in fields(self) if getattr(self, each.name) != each.default))
 
     def after_gap(self, data: Dataset) -> int | None:
         """Returns the first tick after the gap, None without one.

@@ -1,22 +1,19 @@
 """`report.html` in a real browser: light, dark, narrow, printed, by keyboard, for axe, and without any other file."""
 
-import os
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from pipelines.bundles import build_index
 from pipelines.evaluation import report
+from tests.support import browser
+from tests.support.browser import NARROW, Pages
 from tests.support.worlds import columns
 
 pytestmark = pytest.mark.slow
 
-WIDE, NARROW = {"width": 1200, "height": 900}, {"width": 360, "height": 740}
 FOCUSABLE = "a[href], summary, [tabindex='0']"
 STAGES = [
     {
@@ -36,7 +33,6 @@ STAGES = [
     },
     {"stage": "refit", "best_epoch": 2, "metric": "", "history": [{"epoch": n, "loss": 4.0 / n} for n in (1, 2)]},
 ]
-Pages = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
@@ -56,38 +52,14 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def pages(file: Path) -> Iterator[Pages]:
     """Opens the report; at the end it must have asked for nothing else and said nothing on the console."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    if (binary := shutil.which("chromium")) is None:
-        reason = "chromium is not on PATH; Debian's package is called chromium"
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=binary, args=["--no-sandbox"])
-
-        @contextmanager
-        def opened(viewport: dict[str, int] = WIDE, scheme: str = "light") -> Iterator[Any]:
-            context = browser.new_context(viewport=viewport, color_scheme=scheme)
-            asked: list[str] = []
-            context.on("request", lambda request: asked.append(request.url))
-            context.route(lambda url: url != file.as_uri(), lambda route: route.abort())
-            page, said = context.new_page(), []
-            page.on("console", lambda message: said.append(message.text))
-            page.goto(file.as_uri())
-            yield page
-            assert (asked, said) == ([file.as_uri()], [])
-            context.close()
-
+    with browser.pages(file) as opened:
         yield opened
-        browser.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_and_plots_have_the_inks_of_the_page(pages: Pages, scheme: str) -> None:
-    from axe_playwright_python.sync_playwright import Axe
-
     with pages(scheme=scheme) as page:
-        page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
-        results = Axe().run(page)
-        assert results.violations_count == 0, results.generate_report()
+        browser.refuse_barriers(page)
         inks = page.evaluate(
             "[...new Set([...document.querySelectorAll('svg text')].map(t => getComputedStyle(t).fill))]"
         )

@@ -1,7 +1,6 @@
 """The options of a report's protocol against slow loops over the events, and what each bad value is told."""
 
 import json
-import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -232,18 +231,6 @@ def test_a_date_without_a_zone_is_in_that_of_the_data_set(data: Dataset) -> None
     config = data.manifest.config.model_copy(update={"time_zone": "Asia/Kolkata"})
     there = Dataset(data.path, data.manifest.model_copy(update={"config": config}))
     assert Protocol(begin="1970-01-01T05:47").window(there) == (1_020, None)
-
-
-@pytest.mark.parametrize("options", [{"protocol": Protocol(repeats=True)}, {"slices": ["country"]}, {"user_ids": True}])
-def test_a_report_of_items_takes_no_options_about_users(
-    options: dict[str, Any], data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(report.similarity_report, "is_similarity", lambda bundle: True)
-    shutil.copytree(data.path, tmp_path / "set")
-    bundle = write_bundle_of(tmp_path / "set")
-    with pytest.raises(DataError, match="are about users; this bundle is of item similarity"):
-        report.run(bundle, tmp_path / "set", tmp_path / "report", **options)
-    assert not (tmp_path / "report").exists()
 
 
 def test_a_report_says_its_protocol_and_ranks_what_the_user_took_before(data: Dataset) -> None:

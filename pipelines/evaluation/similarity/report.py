@@ -1,6 +1,7 @@
 """`towers report` on a bundle of `task = "similarity"`: are an item's neighbours similar to it?
 
-Writes REPORT with `report.json` and `per_item.parquet`, and prints a short table.
+Writes REPORT with `report.html`, `report.md`, `report.json` and `per_item.parquet`, and prints the verdict against the
+strongest baseline and a short table (docs/report.md).
 """
 
 from collections.abc import Sequence
@@ -15,17 +16,32 @@ from pipelines.console import phase, phases, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import seen
 from pipelines.errors import DataError
-from pipelines.evaluation.item_neighbours import CHANCE, GROUPS, Neighbours, Ranked, metric_of, neighbours
+from pipelines.evaluation.findings import item_findings
+from pipelines.evaluation.item_map import item_maps, map_columns
 from pipelines.evaluation.report_json import PER_ITEM, REPORT, write_report
-from pipelines.evaluation.report_table import figures_table, interval
-from pipelines.rankers.bootstrap import bootstrap
+from pipelines.evaluation.report_table import figures_table, headline, interval
+from pipelines.evaluation.similarity.exhibits import exhibits
+from pipelines.evaluation.similarity.figures import (
+    NEARER,
+    TITLES,
+    figures,
+    item_columns,
+    item_slices,
+    slice_figures,
+    verdict,
+)
+from pipelines.evaluation.similarity.neighbours import GROUPS, Neighbours, Ranked, metric_of, neighbours
+from pipelines.evaluation.similarity.page import html, markdown, notes
+from pipelines.rankers.index_curve import curve
 from pipelines.rankers.item_knn import PHASE as KNN_PHASE
-from pipelines.rankers.ranker import BEST, EXACT, KNN, POPULARITY
+from pipelines.rankers.ranker import EXACT, KNN, KNOWN, Served
 from pipelines.training.similar_pairs import pairs_digest
 from pipelines.training.similarity_labels import HELD_OUT, TRAINING, VALIDATION, Labels, read_labels
 from serving.bundle.reader import Bundle
 from serving.files.staging import staged
+from serving.recall.loading import open_index
 from towers.config.recipe import Config, parse_config
+from towers.evaluation.metrics import exposure
 
 PROTOCOL = (
     "Each labelled item asks for its neighbours among all other labelled items, by dot product of stored vectors; "
@@ -33,9 +49,7 @@ PROTOCOL = (
     "items that are like another one. Held-out items trained nothing and chose no epoch. within_below_between: share "
     "of (item, like, unlike) in which the like one is nearer, equal ones half, mean over the items."
 )
-TITLES = {EXACT: "model", KNN: "item-kNN", POPULARITY: "popularity", CHANCE: "chance", BEST: "best attainable"}
-NEARER = "within_below_between"
-EVALUATE = "evaluate"
+EVALUATE, PAGE = "evaluate", "page"
 
 
 def is_similarity(bundle: Bundle) -> bool:
@@ -45,45 +59,88 @@ def is_similarity(bundle: Bundle) -> bool:
 
 
 def run(
-    bundle: Bundle, data: Dataset, out: Path, provenance: dict[str, Any], *, ks: Sequence[int], overwrite: bool
+    bundle: Bundle,
+    data: Dataset,
+    out: Path,
+    provenance: dict[str, Any],
+    *,
+    ks: Sequence[int],
+    slices: Sequence[str] = (),
+    maps: Sequence[str] | None = None,
+    overwrite: bool,
 ) -> dict[str, Any]:
     """Evaluates item neighbours; writes and prints the report and returns the content of `report.json`.
 
+    Args:
+        bundle: the bundle.
+        data: the data set it was trained on.
+        out: REPORT.
+        provenance: the keys that every report has.
+        ks: list lengths to evaluate.
+        slices: columns of items by which to slice, too.
+        maps: columns of items that colour a map; None takes that of the classes, an empty list draws no map.
+        overwrite: replace an existing REPORT.
+
     Raises:
-        ConfigError, DataError: the labels are gone, or are not those of the training.
+        ConfigError, DataError: the labels are gone, or are not those of the training; there is no such column.
     """
     config = parse_config(bundle.manifest.lineage["config"], f"{bundle.path}: lineage.config")
+    classes = config.similarity.column
     _refuse_other_pairs(config, bundle)
-    phases("report", KNN_PHASE, EVALUATE)
+    sliced = item_columns(data, slices)
+    columns = map_columns(data, [classes] if maps is None and classes is not None else maps)
     labels = read_labels(config, data)
+    known = seen(data, KNOWN)
+    popularity = np.bincount(known[1], minlength=data.manifest.items)
+    phases("report", KNN_PHASE, EVALUATE, PAGE)
+    served = Served.match(bundle, open_index(bundle), data)
+    rows = served.item_rows[labels.items]
+    vectors = np.where((rows >= 0)[:, np.newaxis], bundle.item_vectors[np.maximum(rows, 0)], np.float32(0))
     # The popularity that the service falls back on: events of training and validation.
-    ranked = _ranked(bundle, data, labels)
+    ranked = Ranked(labels, vectors, rows >= 0, known)
     depths = [k for k in sorted(set(ks)) if k < len(labels.items)] or [len(labels.items) - 1]
+    metric, k = metric_of(labels), headline(depths)
     held_out = bool(config.similarity.holdout_share)
     with phase(EVALUATE):
         measured = {
             name: neighbours(ranked, part, depths) for name, part in GROUPS.items() if part == TRAINING or held_out
         }
-    content = provenance | {
-        "task": "similarity",
-        "protocol": PROTOCOL,
-        "interval": provenance["interval"].replace("over users", "over items"),
-        "label": {
-            "column": config.similarity.column,
-            "pairs": config.similarity.pairs,
-            "classes": list(labels.classes),
-        },
-        "counts": _counts(labels, ranked, measured),
-        "baselines": {"left_out": {} if ranked.left_out is None else {KNN: ranked.left_out}},
-        "ks": depths,
-        **_figures(measured, metric_of(labels), depths),
+        content = provenance | {
+            "task": "similarity",
+            "protocol": PROTOCOL,
+            "interval": provenance["interval"].replace("over users", "over items"),
+            "label": {"column": classes, "pairs": config.similarity.pairs, "classes": list(labels.classes)},
+            "counts": _counts(labels, ranked, measured),
+            "baselines": {"left_out": {} if ranked.left_out is None else {KNN: ranked.left_out}},
+            "ks": depths,
+            "ks_left_out": sorted(set(ks) - set(depths)),
+            **figures(measured, metric, depths),
+        }
+        content |= verdict(content, f"{metric}@{k}")
+        group = measured[content["verdict"]["group"]]
+        parts = item_slices(labels, group, popularity, classes, sliced)
+        content["slices"] = {part.name: slice_figures(group, part, metric, depths) for part in parts}
+        stored = bundle.item_vectors[np.any(bundle.item_vectors != 0, axis=1)]
+        dimensions = max(len(labels.classes) - 1, 1) if labels.classes else stored.shape[1]
+        shown = exposure(group.nearest, len(labels.items), k)
+        found = item_findings(shown, len(group.places), k, stored, dimensions)
+    content |= {
+        "findings": [each.content() for each in found],
+        "training": [stage for stage in bundle.manifest.training.get("stages", []) if stage.get("best_epoch")],
+        "index_curve": curve(bundle, served.index),
     }
+    with phase(PAGE):
+        drawn = item_maps(served, data, popularity, columns)
+        mapped = {"left_out": drawn} if isinstance(drawn, str) else {"columns": columns, "items": len(drawn.points)}
+        content["map"] = mapped
+        page = html(content, exhibits(content, group, labels, served, data, popularity, drawn))
     with staged(out, overwrite=overwrite, marker=REPORT) as directory:
         directory.mkdir()
+        (directory / "report.html").write_text(page, encoding="utf-8")
+        (directory / "report.md").write_text(markdown(content), encoding="utf-8")
         _per_item(measured, labels, data).write_parquet(directory / PER_ITEM)
         write_report(content, directory, PER_ITEM)
-    _show(content)
-    say(f"{out / 'report.json'}: every figure with its interval")
+    _show(content, out)
     return content
 
 
@@ -91,13 +148,6 @@ def _refuse_other_pairs(config: Config, bundle: Bundle) -> None:
     path, trained_on = config.similarity.pairs, bundle.manifest.training.get("pairs")
     if path is not None and pairs_digest(path) != trained_on:
         raise DataError(f"{path}: not the pairs that {bundle.path} was trained on; it has changed since")
-
-
-def _ranked(bundle: Bundle, data: Dataset, labels: Labels) -> Ranked:
-    names = data.items["item_id"].gather(labels.items).to_list()
-    rows = np.array([bundle.item_rows.get(name, -1) for name in names], np.int64)
-    vectors = np.where((rows >= 0)[:, np.newaxis], bundle.item_vectors[np.maximum(rows, 0)], np.float32(0))
-    return Ranked(labels, vectors, rows >= 0, seen(data, ("train", "valid")))
 
 
 def _counts(labels: Labels, ranked: Ranked, measured: dict[str, Neighbours]) -> dict[str, Any]:
@@ -111,29 +161,6 @@ def _counts(labels: Labels, ranked: Ranked, measured: dict[str, Neighbours]) -> 
         "asked": {name: len(group.places) for name, group in measured.items()},
         "asked_without_vector": {name: int((~ranked.has_vector[g.places]).sum()) for name, g in measured.items()},
     }
-
-
-def _figures(measured: dict[str, Neighbours], metric: str, ks: Sequence[int]) -> dict[str, Any]:
-    content: dict[str, Any] = {"metrics": {}, "differences": {}, NEARER: {}}
-    for name, group in measured.items():
-        drawn = bootstrap(np.stack(list(group.columns.values()), axis=1), list(group.columns))
-        rankers = [each for each in TITLES if f"{each}_{metric}@{ks[0]}" in group.columns]
-        content["metrics"][name] = {
-            ranker: {f"{metric}@{k}": drawn.estimate(f"{ranker}_{metric}@{k}") for k in ks} for ranker in rankers
-        }
-        content["differences"][name] = {
-            f"{EXACT}_minus_{other}": {
-                f"{metric}@{k}": drawn.difference(f"{EXACT}_{metric}@{k}", f"{other}_{metric}@{k}") for k in ks
-            }
-            for other in rankers
-            if other not in (EXACT, BEST)
-        }
-        shares = group.nearer[~np.isnan(group.nearer)]
-        counted = {"anchors": len(shares), "triples": group.triples}
-        content[NEARER][name] = (
-            bootstrap(shares[:, np.newaxis], [NEARER]).estimate(NEARER) if len(shares) else {}
-        ) | counted
-    return content
 
 
 def _per_item(measured: dict[str, Neighbours], labels: Labels, data: Dataset) -> pl.DataFrame:
@@ -152,8 +179,10 @@ def _per_item(measured: dict[str, Neighbours], labels: Labels, data: Dataset) ->
     return pl.concat(frames)
 
 
-def _show(content: dict[str, Any]) -> None:
-    counts, console = content["counts"], Console(highlight=False)
+def _show(content: dict[str, Any], out: Path) -> None:
+    counts, console = content["counts"], Console(highlight=False, markup=False)
+    head = [content["verdict"]["text"], *(f"{each['name']}: {each['text']}" for each in content["findings"])]
+    console.print("\n".join(head), soft_wrap=True)
     for group, rankers in content["metrics"].items():
         names = list(next(iter(rankers.values())))
         title = f"{counts['asked'][group]:,} {group.replace('_', '-')} items among {counts['labelled']:,} labelled"
@@ -165,3 +194,6 @@ def _show(content: dict[str, Any]) -> None:
             other = TITLES[pair.removeprefix(f"{EXACT}_minus_")]
             console.print(f"{names[0]} minus {other}: {interval(differences[names[0]], '+')}")
     console.print(f"({content['interval']})")
+    for line in notes(content):
+        say(line)
+    say(f"{out / 'report.html'}: plots, slices and examples; open it in a browser")

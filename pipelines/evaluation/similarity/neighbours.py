@@ -38,6 +38,7 @@ class Neighbours:
     Attributes:
         places: [Q] the queried items, by place among the labelled ones.
         likes: [Q] how many other items each is similar to.
+        nearest: [Q, K] the model's nearest items, by place, best first.
         columns: ``<ranker>_<metric>@<k>`` -> [Q].
         nearer: [Q] share of (similar, dissimilar) pairs whose similar item is nearer, ties count half; NaN if the
             item has no vector, all or none are similar to it, or it is not in the sample.
@@ -46,6 +47,7 @@ class Neighbours:
 
     places: Int64s
     likes: Int64s
+    nearest: NDArray[np.integer[Any]]
     columns: Mapping[str, Values]
     nearer: Values
     triples: int
@@ -110,7 +112,8 @@ def neighbours(ranked: Ranked, part: int, ks: Sequence[int]) -> Neighbours:
     relation, metric = ranked.labels.relation, metric_of(ranked.labels)
     likes, others = counts(relation, asked, candidates), len(candidates) - 1
     columns: dict[str, Values] = {}
-    for ranker, lists in ranked.lists(asked, max(ks)).items():
+    ranked_lists = ranked.lists(asked, max(ks))
+    for ranker, lists in ranked_lists.items():
         hits = found(relation, asked, lists)
         for k in ks:
             columns[f"{ranker}_{metric}@{k}"] = hits[:, :k].sum(axis=1) / (k if metric == "precision" else likes)
@@ -126,7 +129,7 @@ def neighbours(ranked: Ranked, part: int, ks: Sequence[int]) -> Neighbours:
         block = sample[begin : begin + BLOCK]
         nearer[block], count = like_is_nearer(ranked.vectors, ranked.stored, relation, asked[block])
         triples += count
-    return Neighbours(asked, likes, columns, nearer, triples)
+    return Neighbours(asked, likes, ranked_lists[EXACT], columns, nearer, triples)
 
 
 def like_is_nearer(vectors: Floats, places: Int64s, relation: Relation, anchors: Int64s) -> tuple[Values, int]:

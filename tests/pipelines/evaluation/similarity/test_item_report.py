@@ -1,0 +1,248 @@
+"""The report of item neighbours: its sentence, slices, examples and page against slow loops; what it refuses."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import typer
+
+from pipelines.cli import app
+from pipelines.dataset.dataset import Dataset
+from pipelines.errors import DataError
+from pipelines.evaluation import report
+from pipelines.evaluation.findings import item_findings
+from pipelines.evaluation.protocol.options import Protocol
+from pipelines.launch.records import of_report
+from serving.bundle.reader import Bundle
+from tests.support import browser
+from tests.support.worlds import alike
+from tests.support.worlds.alike import HOSTILE, ITEMS, KINDS, kind, title
+
+K = 20
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set, a bundle and its report, with a map and a slice by price."""
+    folder = tmp_path_factory.mktemp("alike")
+    bundle = alike.write_bundle(alike.write_dataset(folder), training={"stages": [STAGE]})
+    report.run(bundle, folder / "dataset", folder / "report", slices=["price"])
+    return folder
+
+
+STAGE = {
+    "stage": "train",
+    "best_epoch": 2,
+    "metric": "precision@10",
+    "history": [{"epoch": epoch, "loss": 3.0 / epoch, "precision@10": 0.1 * epoch} for epoch in (1, 2)],
+}
+
+
+@pytest.fixture(scope="module")
+def content(world: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((world / "report" / "report.json").read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def page(world: Path) -> str:
+    return (world / "report" / "report.html").read_text(encoding="utf-8")
+
+
+def nearest(bundle: Path) -> dict[int, list[int]]:
+    """All other items, nearest first, for each item."""
+    opened = Bundle.open(bundle)
+    vectors = {int(name[1:]): opened.item_vectors[row] for name, row in opened.item_rows.items()}
+    return {
+        item: sorted((other for other in vectors if other != item), key=lambda other: -float(own @ vectors[other]))
+        for item, own in vectors.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def near(world: Path) -> dict[int, list[int]]:
+    return nearest(world / "bundle")
+
+
+@pytest.fixture(scope="module")
+def own(near: dict[int, list[int]]) -> dict[int, float]:
+    """The share of the K nearest items that are of an item's kind."""
+    return {item: sum(kind(other) == kind(item) for other in others[:K]) / K for item, others in near.items()}
+
+
+def held_out(world: Path) -> list[int]:
+    rows = pl.read_parquet(world / "report" / "per_item.parquet").filter(pl.col("group") == "held_out")
+    return [int(name[1:]) for name in rows["item_id"]]
+
+
+def test_the_sentence_says_what_a_slow_loop_finds(
+    world: Path, content: dict[str, Any], page: str, own: dict[int, float]
+) -> None:
+    asked, verdict = held_out(world), content["verdict"]
+    value = np.mean([own[item] for item in asked])
+    assert len(asked) == ITEMS * alike.SHARE / 2
+    assert (verdict["metric"], verdict["group"], verdict["value"]) == (
+        f"precision@{K}",
+        "held_out",
+        pytest.approx(value),
+    )
+    baselines = {
+        ranker: each[f"precision@{K}"]["value"]
+        for ranker, each in content["metrics"]["training"].items()
+        if ranker not in ("exact", "best_attainable")
+    }
+    assert content["strongest"]["ranker"] == verdict["baseline"] == max(baselines, key=lambda name: baselines[name])
+    points = 100 * (value - content["metrics"]["held_out"][verdict["baseline"]][f"precision@{K}"]["value"])
+    said = f"Of the {K} items nearest to an item that the model was not trained on, {value:.1%} share its kind, "
+    assert points > 0
+    for text in (page, (world / "report" / "report.md").read_text()):
+        assert f"{said}{points:.1f} points more than the strongest simple method, {verdict['baseline_title']} (" in text
+
+
+def test_slices_equal_the_slow_loop(world: Path, content: dict[str, Any], page: str, own: dict[int, float]) -> None:
+    asked = held_out(world)
+    data = Dataset.open(world / "dataset")
+    counts = np.zeros(ITEMS)
+    for split in ("train", "valid"):
+        np.add.at(counts, [int(data.items["item_id"][item][1:]) for item in data.events(split).item.tolist()], 1)
+    number = {"events before the test": counts.__getitem__, "price": float}
+    found: dict[str, int] = {}
+    for name, part in content["slices"].items():
+        group, _, label = name.partition(": ")
+        if group == "kind":
+            inside = [item for item in asked if kind(item) == label]
+        else:
+            low, _, high = label.partition(" to ")
+            inside = [item for item in asked if float(low) <= number[group](item) <= float(high or low)]
+        found[group] = found.get(group, 0) + part["items"]
+        assert part["items"] == len(inside) and part["small"]
+        value = np.mean([own[item] for item in inside])
+        assert part["metrics"]["exact"][f"precision@{K}"]["value"] == pytest.approx(value)
+    assert found == dict.fromkeys(("events before the test", "kind", "price"), len(asked))
+    assert page.count("†</th>") == len(content["slices"])
+
+
+def test_examples_mark_the_neighbours_of_the_same_kind(
+    world: Path, page: str, near: dict[int, list[int]], own: dict[int, float]
+) -> None:
+    asked = held_out(world)
+    examples = re.findall(r"<summary>(\w[^<]*): [^<]*\(i(\d+)\) \[[^<]*\]: (\d+) of the first 20 are like it", page)
+    assert [what for what, _, _ in examples] == ["best", "median", "worst", *(f"seed 0, {n}" for n in (1, 2, 3))]
+    for what, item, hits in examples:
+        assert int(item) in asked and int(hits) == round(K * own[int(item)])
+        shown = page.partition(f"<summary>{what}: ")[2].partition("</details>")[0]
+        rows = re.findall(r'<li value="(\d+)"( class="hit")?>[^<]*\(i(\d+)\)', shown)
+        expected = [
+            (str(rank), ' class="hit"' if kind(other) == kind(int(item)) else "", str(other))
+            for rank, other in enumerate(near[int(item)][:K], start=1)
+            if rank <= 10 or kind(other) == kind(int(item))
+        ]
+        assert rows == [each for each in expected if int(each[2]) != 7]  # which has no title, so it is not in brackets
+    values = {what: own[int(item)] for what, item, _ in examples}
+    of_asked = [own[item] for item in asked]
+    assert (values["best"], values["worst"]) == (max(of_asked), min(of_asked))
+
+
+def test_names_are_escaped_and_nothing_is_loaded(page: str) -> None:
+    assert title(0) is not None and HOSTILE in KINDS and "<script" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;&amp;" in page
+    assert not re.search(r"url\((?!#)|@import|<link|<img|(src|href)=\"[^#]", page)
+
+
+@pytest.mark.slow
+def test_the_page_opens_for_everybody_on_a_phone(world: Path) -> None:
+    with browser.pages(world / "report" / "report.html") as opened, opened(browser.NARROW) as page:
+        browser.refuse_barriers(page)
+        assert page.evaluate("document.documentElement.scrollWidth") == browser.NARROW["width"]
+        assert page.evaluate("[...document.querySelectorAll('svg > title')].map(each => each.textContent)") == [
+            "Precision by length of the list",
+            f"precision@{K} by slice",
+            "Item vectors by kind",
+            "Training: train",
+        ]
+        assert page.get_by_role("region").all_inner_texts()[0].startswith("24 held-out items.")
+        assert page.get_by_text("Where recall is lost").count() == 0
+
+
+def test_a_tracker_is_told_of_verdict_and_slices(world: Path, content: dict[str, Any]) -> None:
+    told = of_report(world / "report", world / "bundle")
+    assert told.figures["verdict/difference"] == content["verdict"]["difference"]["value"]
+    kinds = content["slices"]["kind: lamp"]["metrics"]["exact"][f"precision@{K}"]["value"]
+    assert told.figures[f"slices/kind: lamp/precision@{K}"] == kinds
+    assert {file.name for file in told.files} == {"report.html", "report.md", "report.json"}
+
+
+def test_pairs_have_recall_and_show_their_partners(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [f"i{item}" for item in range(ITEMS)]
+    pl.DataFrame({"item_a": names, "item_b": names[3:] + names[:3]}).write_csv(tmp_path / "pairs.csv")
+    bundle = alike.write_bundle(world / "dataset", "paired", noise=0.1, pairs=tmp_path / "pairs.csv")
+    opened: list[str] = []
+    monkeypatch.setattr(typer, "launch", opened.append)
+    words = ["report", "--bundle", bundle, "--dataset", world / "dataset", "--out", tmp_path / "report"]
+    words += ["--k", "5", "--k", "500", "--no-map", "--open"]
+    monkeypatch.setattr(sys, "argv", ["towers", *map(str, words)])
+    with pytest.raises(SystemExit) as ended:
+        app.main()
+    said, file = capsys.readouterr(), tmp_path / "report" / "report.html"
+    assert (ended.value.code, opened) == (0, [str(file)])
+    content, page = json.loads((tmp_path / "report" / "report.json").read_text()), file.read_text()
+    assert said.out.startswith(content["verdict"]["text"])
+    left_out = "lists of 500 are left out: an item has only 119 labelled others"
+    assert left_out in said.err and left_out in page and "not asked for (--no-map)" in page
+    value = content["metrics"]["held_out"]["exact"]["recall@5"]["value"]
+    assert f"was not trained on, {value:.1%} are among its 5 nearest" in page
+    others = nearest(bundle)
+    for example in page.partition("<h2>Examples</h2>")[2].partition("<h2>")[0].split("<summary>")[1:]:
+        item = int(re.findall(r"\(i(\d+)\)", example)[0])
+        partners = re.findall(
+            r'<li( class="hit")?>[^<]*\(i(\d+)\)', example.partition("<h3>Its partners</h3>")[2].partition("</ul>")[0]
+        )
+        expected = {(item + 3) % ITEMS, (item - 3) % ITEMS} - {7}
+        assert {int(other) for _, other in partners} == expected
+        assert all(bool(mark) == (int(other) in others[item][:5]) for mark, other in partners)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"protocol": Protocol(repeats=True, users=9)}, "^--repeats --users 9: about users; .* of item similarity"),
+        ({"protocol": Protocol(seed=3)}, "^--seed 3: about users"),
+        (
+            {"url": "http://127.0.0.1:1", "user_ids": True},
+            "^--url --user-ids: about users; .* takes --k, --no-map, and",
+        ),
+        ({"slices": ["country"]}, "--slice country: no such column of items; the data set has .*items.kind"),
+        ({"slices": ["events.country"]}, "--slice events.country: no such column of items"),
+        ({"slices": ["shape"]}, "--slice shape: holds Array.*; allowed are numbers, texts and lists of texts"),
+        ({"maps": ["country"]}, "--map country: no such column of items; allowed are title, kind"),
+    ],
+)
+def test_what_means_nothing_for_items_is_refused(
+    world: Path, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        report.run(world / "bundle", world / "dataset", tmp_path / "report", **options)
+    assert not (tmp_path / "report").exists()
+
+
+def test_findings_of_items_know_how_many_dimensions_classes_need() -> None:
+    corners = np.repeat(np.eye(16, dtype=np.float32)[:2], 30, axis=0)
+    line = corners + 1e-3 * np.random.default_rng(0).normal(size=corners.shape).astype(np.float32)
+    even = np.full(60, 10)
+    assert item_findings(even, 60, 10, line, dimensions=1) == []
+    assert [each.name for each in item_findings(even, 60, 10, line, dimensions=16)] == ["item vectors collapsed"]
+    hub = np.array([60] + [9] * 59)
+    (found,) = item_findings(hub, 60, 10, line, dimensions=1)
+    assert (found.name, found.text) == ("hub", "one item is in the first 10 of 100% of the items")
+    one = [each.text for each in item_findings(np.array([600] + [0] * 59), 60, 10, line, dimensions=1)]
+    assert (
+        one[0].endswith("the model hardly tells items apart")
+        and one[1] == "98.3% of the items are in no item's first 10"
+    )
