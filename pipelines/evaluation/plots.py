@@ -66,13 +66,19 @@ def _short(names: Sequence[str]) -> list[str]:
     return [name if len(name) <= WIDEST else f"{name[: WIDEST - 1]}…" for name in names]
 
 
+def _errors(estimates: Sequence[Interval]) -> list[list[float]]:
+    # Rounding puts the bounds of equal figures beside them, and errors below 0 are refused.
+    return [[max(e["value"] - e["low"], 0) for e in estimates], [max(e["high"] - e["value"], 0) for e in estimates]]
+
+
 def recall_over_k(ks: Sequence[int], curves: Mapping[str, Sequence[Interval]]) -> str:
     """Draws recall with its intervals over the length of the list, a curve for each ranker's title."""
     with _figure(7, 4) as (axes, out):
         for colour, (title, estimates) in zip(COLOURS, curves.items(), strict=False):
             values = [each["value"] for each in estimates]
-            errors = [[e["value"] - e["low"] for e in estimates], [e["high"] - e["value"] for e in estimates]]
-            axes.errorbar(ks, values, errors, label=title, color=colour, marker="o", markersize=4, capsize=3)
+            axes.errorbar(
+                ks, values, _errors(estimates), label=title, color=colour, marker="o", markersize=4, capsize=3
+            )
         axes.set(xscale="log", xlabel="k", ylabel="recall@k", ylim=(0, None))
         axes.set_xticks(list(ks), [str(k) for k in ks])
         axes.minorticks_off()
@@ -85,8 +91,8 @@ def by_slice(names: Sequence[str], rankers: Mapping[str, Sequence[Interval]], fi
     with _figure(7, 1 + 0.3 * len(names)) as (axes, out):
         for place, (colour, (title, estimates)) in enumerate(zip(COLOURS, rankers.items(), strict=False)):
             values = [each["value"] for each in estimates]
-            errors = [[e["value"] - e["low"] for e in estimates], [e["high"] - e["value"] for e in estimates]]
             rows = np.arange(len(names)) + 0.15 * (2 * place - len(rankers) + 1)
+            errors = _errors(estimates)
             axes.errorbar(values, rows, xerr=errors, fmt="o", color=colour, markersize=4, capsize=3, label=title)
         axes.set_yticks(range(len(names)), _short(names))
         axes.set(xlabel=figure, ylim=(len(names) - 0.5, -0.5), xlim=(0, None))
@@ -98,11 +104,7 @@ def differences(names: Sequence[str], estimates: Sequence[Interval], figure: str
     """Draws a difference with its interval for each name, beside a line at 0."""
     with _figure(7, 1 + 0.3 * len(names)) as (axes, out):
         values = [each["value"] for each in estimates]
-        # Rounding puts the bounds of equal differences beside them, and errors below 0 are refused.
-        errors = [
-            [max(e["value"] - e["low"], 0) for e in estimates],
-            [max(e["high"] - e["value"], 0) for e in estimates],
-        ]
+        errors = _errors(estimates)
         axes.axvline(0, color=INK, linestyle="--")
         axes.errorbar(values, range(len(names)), xerr=errors, fmt="o", color=COLOURS[0], markersize=4, capsize=3)
         axes.set_yticks(range(len(names)), _short(names))
