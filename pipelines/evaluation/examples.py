@@ -6,7 +6,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut
 from pipelines.rankers.ranker import Served
 
@@ -14,12 +13,12 @@ USERS, ITEMS, SHOWN, SEED = 3, 8, 10, 0
 TITLES = ("title", "name")  # columns of items, the first that is there
 
 
-def names(data: Dataset) -> pl.Series:
-    """Returns what to call each item, [N]: its title and id where there are titles, else its id."""
-    ids = data.items["item_id"].cast(pl.String)
+def names(items: pl.DataFrame) -> pl.Series:
+    """Returns what to call each of the data set's items, [N]: its title and id where there are titles, else its id."""
+    ids = items["item_id"].cast(pl.String)
     for column in TITLES:
-        if column in data.items.columns and data.items[column].dtype == pl.String:
-            titled = data.items[column] + " (" + ids + ")"
+        if column in items.columns and items[column].dtype == pl.String:
+            titled = items[column] + " (" + ids + ")"
             return pl.select(pl.coalesce(titled, ids)).to_series()
     return ids
 

@@ -62,10 +62,10 @@ def exhibits(
     k, strongest = headline(content["ks"]), content["strongest"]["ranker"]
     counts = {
         "taken in the test": np.bincount(held.target_items, minlength=len(popularity)),
-        "model": evaluation.exposure[EXACT][k],
-        content["baselines"][strongest]["title"]: evaluation.exposure[strongest][k],
+        "model": evaluation.exposure(EXACT, k),
+        content["baselines"][strongest]["title"]: evaluation.exposure(strongest, k),
     }
-    recall, called = evaluation.of(column(EXACT, "recall", k)), examples.names(data)
+    recall, called = evaluation.of(column(EXACT, "recall", k)), examples.names(data.items)
     curves = {
         ranker_title(content, ranker): [figures[f"recall@{each}"] for each in content["ks"]]
         for ranker, figures in content["metrics"].items()

@@ -3,7 +3,6 @@
 Returns plain dictionaries for `report.json`; an estimate is ``{"value", "low", "high"}``.
 """
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.console import phase
+from pipelines.evaluation.list_figures import list_figures
 from pipelines.evaluation.slices import Slice
 from pipelines.rankers.bootstrap import Bootstrap
 from pipelines.rankers.evaluate import Evaluation, column
@@ -19,7 +19,6 @@ from pipelines.rankers.service import SERVICE
 from towers.evaluation import metrics
 
 Figures = dict[str, Any]
-SHORT = {"mean_popularity": "popularity"}
 SMALL = 100  # users: below it a slice's interval is wide, and the report says so
 
 
@@ -28,7 +27,7 @@ def figures(evaluation: Evaluation) -> Figures:
     """Returns figures of all users.
 
     ``metrics`` of each ranker, exact search's ``differences`` to the others, ``recall_lost`` at each step from the
-    vectors to the caller, and ``share_of_attainable``.
+    vectors to the caller, ``share_of_attainable``, and those of `list_figures`.
     """
     drawn = evaluation.of_all
     content: Figures = {
@@ -42,6 +41,7 @@ def figures(evaluation: Evaluation) -> Figures:
             for other in evaluation.rankers
             if other not in (EXACT, BEST)
         },
+        **list_figures(evaluation),
     }
     steps = [step for step in (EXACT, INDEX, SERVICE) if step in evaluation.rankers]
     content["recall_lost"] = {
@@ -87,34 +87,6 @@ def slice_figures(evaluation: Evaluation, part: Slice, targets: NDArray[np.int64
             else {f"recall@{k}": drawn.estimate(column(ranker, part.name, k)) for k in evaluation.ks}
             for ranker in evaluation.rankers
         }
-    return content
-
-
-def exposure_figures(evaluation: Evaluation, popularity: NDArray[np.int64], users: int) -> Figures:
-    """Figures of what is recommended: ``coverage``, ``gini``, ``novelty``, ``mean_popularity``, ``similarity``.
-
-    Args:
-        evaluation: of all users.
-        popularity: [N] each item's events before the test.
-        users: number of users of these events.
-    """
-    measures: dict[str, Callable[[NDArray[np.int64]], float]] = {
-        "coverage": metrics.coverage,
-        "gini": metrics.gini,
-        "novelty": lambda shown: metrics.novelty(shown, popularity, users),
-        "mean_popularity": lambda shown: metrics.mean_popularity(shown, popularity),
-    }
-    content: Figures = {
-        name: {
-            ranker: {f"{SHORT.get(name, name)}@{k}": measure(shown) for k, shown in by_k.items()}
-            for ranker, by_k in evaluation.exposure.items()
-        }
-        for name, measure in measures.items()
-    }
-    content["similarity"] = {
-        ranker: {f"similarity@{k}": None if np.isnan(value) else value for k, value in by_k.items()}
-        for ranker, by_k in evaluation.similarity.items()
-    }
     return content
 
 

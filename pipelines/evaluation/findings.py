@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
+from pipelines.evaluation.examples import names
 from towers.evaluation import metrics
 
 SAMPLE = 20_000  # vectors of which the rank is computed
@@ -47,20 +49,27 @@ class Finding:
         text: a sentence with its figures.
         value: the figure that is beyond its limit.
         limit: the limit.
+        item: the id of the item that it is about, if it is about one.
     """
 
     name: str
     text: str
     value: float
     limit: float
+    item: str | None = None
 
     def content(self) -> dict[str, Any]:
         """The entry in `report.json`."""
-        return asdict(self)
+        return {key: value for key, value in asdict(self).items() if value is not None}
 
 
 def findings(
-    exposure: NDArray[np.int64], users: int, k: int, vectors: NDArray[np.float32], queries: NDArray[np.float32]
+    exposure: NDArray[np.int64],
+    users: int,
+    k: int,
+    vectors: NDArray[np.float32],
+    queries: NDArray[np.float32],
+    items: pl.DataFrame,
 ) -> list[Finding]:
     """Returns what is wrong.
 
@@ -70,12 +79,13 @@ def findings(
         k: length of the lists.
         vectors: [M, D] item vectors as they are stored, without the items that have none.
         queries: [U, D] stored query vectors.
+        items: [N] rows of the data set's items, with `item_id`.
     """
-    return [*_of_lists(exposure, users, k), *_of_vectors("item", vectors), *_of_vectors("query", queries)]
+    return [*_of_lists(exposure, users, k, items), *_of_vectors("item", vectors), *_of_vectors("query", queries)]
 
 
 def item_findings(
-    exposure: NDArray[np.int64], asked: int, k: int, vectors: NDArray[np.float32], dimensions: int
+    exposure: NDArray[np.int64], asked: int, k: int, vectors: NDArray[np.float32], dimensions: int, items: pl.DataFrame
 ) -> list[Finding]:
     """Returns what is wrong with the neighbours of items.
 
@@ -85,19 +95,24 @@ def item_findings(
         k: length of the lists.
         vectors: [M, D] item vectors as they are stored, without the items that have none.
         dimensions: that the vectors need: those of two classes tell all apart along one line.
+        items: [n] rows of the data set's items, with `item_id`.
     """
-    return [*_of_lists(exposure, asked, k, "items"), *_of_vectors("item", vectors, dimensions)]
+    return [*_of_lists(exposure, asked, k, items, "items"), *_of_vectors("item", vectors, dimensions)]
 
 
-def _of_lists(exposure: NDArray[np.int64], users: int, k: int, side: str = "users") -> Iterator[Finding]:
+def _of_lists(
+    exposure: NDArray[np.int64], users: int, k: int, items: pl.DataFrame, side: str = "users"
+) -> Iterator[Finding]:
     most = float(exposure.max() / max(users, 1))
     alike = float(np.sort(exposure)[-k:].sum() / max(int(exposure.sum()), 1))
     if alike > MOST_ALIKE and len(exposure) > 2 * k:
         text = f"{alike:.0%} of all places are filled with the same {k} items: the model hardly tells {side} apart"
         yield Finding("one list for all", text, alike, MOST_ALIKE)
     elif most > MOST_SHOWN and len(exposure) > 2 * k:
-        text = f"one item is in the first {k} of {most:.0%} of the {side}"
-        yield Finding("hub", text, most, MOST_SHOWN)
+        item = int(exposure.argmax())
+        # As a literal: a title may hold anything, and a terminal shows this.
+        text = f"one item is in the first {k} of {most:.0%} of the {side}: {names(items)[item]!r}"
+        yield Finding("hub", text, most, MOST_SHOWN, str(items["item_id"][item]))
     coverage = metrics.coverage(exposure)
     least = LEAST_COVERAGE * min(users * k / len(exposure), 1.0)
     if coverage < least:

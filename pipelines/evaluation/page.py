@@ -5,15 +5,21 @@ from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from pipelines.evaluation.figures import SHORT
+from pipelines.evaluation.list_figures import OF_LISTS
 from pipelines.evaluation.protocol.asked import notes
-from pipelines.evaluation.report_table import SMALL, TITLES, headline, interval, ranker_title, service_warnings
+from pipelines.evaluation.report_table import (
+    SMALL,
+    TITLES,
+    estimate,
+    headline,
+    interval,
+    intervals,
+    ranker_title,
+    service_warnings,
+)
 from pipelines.rankers.ranker import EXACT
 from towers.evaluation.metrics import METRICS
 
-# Figures of the lists of all users, without an interval: their keys in `report.json` and what they are called there.
-OF_LISTS = {name: SHORT.get(name, name) for name in ("coverage", "gini", "novelty", "mean_popularity", "similarity")}
-FORMATS = {"coverage": "{:.1%}", "novelty": "{:.1f} bits", "popularity": "{:,.1f}"}
 EXAMPLES = (
     "Test users by their recall: the best and the worst of them, the median, and others by a fixed seed. Hits are "
     "marked; the list shows the first ten and every hit."
@@ -109,7 +115,7 @@ def _about(content: Mapping[str, Any]) -> dict[str, Any]:
         "findings": content["findings"],
         "notes": _notes(content),
         "size": f"{counts['users']:,} test users, {counts['targets']:,} targets, {counts['items']:,} items",
-        "interval": content["interval"],
+        "interval": intervals(content),
         "looks_ahead": content["looks_ahead"] or (),
         "tables": _tables(content),
         "ks": content["ks"],
@@ -145,19 +151,11 @@ def _tables(content: Mapping[str, Any]) -> list[dict[str, Any]]:
             "caption": "",
             "names": names,
             "rows": [
-                {"title": title, "cells": [_cell(name, figures[name]) for name in names]} for title, figures in rows
+                {"title": title, "cells": [estimate(name, figures[name]) for name in names]} for title, figures in rows
             ],
         }
         for k, names in tables
     ]
-
-
-def _cell(figure: str, value: Mapping[str, float] | float | None) -> str:
-    if isinstance(value, Mapping):
-        return interval(dict(value))
-    if value is None:
-        return "none"
-    return FORMATS.get(figure.partition("@")[0], "{:.4f}").format(value)
 
 
 def _steps(content: Mapping[str, Any]) -> list[dict[str, Any]]:

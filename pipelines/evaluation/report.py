@@ -1,8 +1,7 @@
 """`towers report`: evaluates a bundle's served vectors on the test events, beside the baselines.
 
 Writes REPORT with `report.html`, `report.md`, `report.json` and `per_user.parquet`, and prints the verdict against the
-strongest baseline and a short table (docs/report.md). A bundle of `task = "similarity"` gets that of
-`pipelines.evaluation.similarity.report` instead.
+strongest baseline and a short table (docs/report.md). `similarity.report` takes bundles of `task = "similarity"`.
 """
 
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from pipelines.evaluation import figures
 from pipelines.evaluation.exhibits import exhibits
 from pipelines.evaluation.findings import Finding, findings
 from pipelines.evaluation.item_map import item_maps, map_columns
+from pipelines.evaluation.list_figures import INTERVAL, numbers
 from pipelines.evaluation.page import html, markdown
 from pipelines.evaluation.protocol.asked import ask, counts
 from pipelines.evaluation.protocol.leakage import leaks
@@ -53,7 +53,7 @@ from towers.config.features import Features
 from towers.config.look_ahead import look_ahead
 from towers.evaluation import metrics
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 NEW = "new_items"
 KS = (10, 20, 50, 100)
 LIBRARIES = ("numpy", "scipy", "polars")
@@ -124,7 +124,8 @@ def run(
     baselines = baselines_of(data, KNOWN, max(ks))
     groups = {part.name: part.targets for part in [*parts, new] if part.targets is not None}
     rankers = rankers_of(served, data, {**services, **baselines.rankers}, max(ks))
-    evaluation = evaluate(rankers, held, served.unit_vectors, sorted(set(ks)), groups)
+    of_items = numbers(popularity, data.manifest.users)
+    evaluation = evaluate(rankers, held, served.unit_vectors, sorted(set(ks)), groups, of_items)
     content = provenance | {
         "protocol": protocol.text,
         "protocol_options": protocol.content(),
@@ -137,7 +138,7 @@ def run(
         **figures.figures(evaluation),
         "slices": {part.name: figures.slice_figures(evaluation, part, _targets(held, part)) for part in parts},
         "new_items": _new_items(evaluation, held, new),
-        **figures.exposure_figures(evaluation, popularity, data.manifest.users),
+        "interval_of_lists": INTERVAL,
         "training": [stage for stage in opened.manifest.training.get("stages", []) if stage.get("best_epoch")],
         "findings": [each.content() for each in _findings(evaluation, served, data, held)],
         "index_curve": curve(opened, served.index),
@@ -232,8 +233,8 @@ def _new_items(evaluation: Evaluation, held: HeldOut, new: Slice) -> dict[str, A
 
 def _findings(evaluation: Evaluation, served: Served, data: Dataset, held: HeldOut) -> list[Finding]:
     k, bundle = headline(evaluation.ks), served.bundle
-    known = [vectors[np.any(vectors != 0, axis=1)] for vectors in (bundle.item_vectors, bundle.query_vectors)]
-    found = findings(evaluation.exposure[EXACT][k], len(held.users), k, *known)
+    items, queries = (each[np.any(each != 0, axis=1)] for each in (bundle.item_vectors, bundle.query_vectors))
+    found = findings(evaluation.exposure(EXACT, k), len(held.users), k, items, queries, data.items)
     return [*leaks(data, held), *found, *score_findings(served, held, k)]
 
 

@@ -8,10 +8,13 @@ from typing import Any
 from rich import box
 from rich.table import Column, Table
 
+from pipelines.evaluation.list_figures import OF_LISTS
 from pipelines.evaluation.slices import TRAINING
 
 K = 20
 SMALL = "†"
+# Of figures of lists: digits and unit.
+FORMATS = {"coverage": (".1%", ""), "novelty": (".2f", " bits"), "popularity": (",.1f", "")}
 DEFINITIONS = "docs/report.md"
 TITLES = {
     "exact": "model, exact",
@@ -68,6 +71,9 @@ def lines(content: dict[str, Any]) -> list[str]:
     for pair, differences in content["differences"].items():
         other = pair.removeprefix("exact_minus_")
         shown.append(f"  minus {ranker_title(content, other)}: {interval(differences[name], sign='+')}")
+    for key, figure in OF_LISTS.items():
+        of_lists = f"{figure}@{headline(content['ks'])}"
+        shown.append(f"{of_lists} {estimate(of_lists, content[key]['exact'][of_lists])}")
     exact, index = content["metrics"]["exact"], content["metrics"]["index"]
     for each in (f"recall@{k}" for k in content["ks"]):
         if index[each]["value"] < exact[each]["low"]:
@@ -76,7 +82,7 @@ def lines(content: dict[str, Any]) -> list[str]:
                 f"interval: towers index --target-recall 0.995 --target-k {each.removeprefix('recall@')} comes closer"
             )
     shown += [f"warning: {line}" for line in service_warnings(content)]
-    shown.append(f"({content['interval']})")
+    shown.append(f"({intervals(content)})")
     for part, figures in content["slices"].items():
         size = f"{part}: {figures['users']:,} users, {figures['targets']:,} targets"
         if figures["group"] == TRAINING:
@@ -127,7 +133,20 @@ def headline(ks: Sequence[int]) -> int:
     return K if K in ks else ks[min(1, len(ks) - 1)]
 
 
-def interval(estimate: dict[str, float], sign: str = "") -> str:
+def interval(estimate: Mapping[str, float], sign: str = "", digits: str = ".4f") -> str:
     """Formats an estimate; each number gets its sign if `sign` is ``+``."""
-    low, value, high = (format(estimate[name], f"{sign}.4f") for name in ("low", "value", "high"))
+    low, value, high = (format(estimate[name], f"{sign}{digits}") for name in ("low", "value", "high"))
     return f"{value} ({low} to {high})"
+
+
+def estimate(name: str, figure: Mapping[str, float] | None) -> str:
+    """Formats a figure such as ``recall@20``; one of which there is none, None, is "none"."""
+    if figure is None:
+        return "none"
+    digits, unit = FORMATS.get(name.partition("@")[0], (".4f", ""))
+    return interval(figure, digits=digits) + unit
+
+
+def intervals(content: Mapping[str, Any]) -> str:
+    """Says how the intervals of a report were found."""
+    return f"{content['interval']}; of coverage and Gini {content['interval_of_lists']}"

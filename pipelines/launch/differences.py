@@ -138,11 +138,11 @@ def user_changes(baseline: Side, other: Side, metric: str, *, named: bool) -> di
 def item_changes(baseline: Side, other: Side, k: int, measured: Measured) -> dict[str, list[Content]]:
     """Returns the items that come into more lists of k, and those that leave most: shares of all lists."""
     one, two = (
-        np.mean([measured.evaluation.exposure[str(member.path)][k] for member in side.members], axis=0)
+        np.mean([measured.evaluation.exposure(str(member.path), k) for member in side.members], axis=0)
         / len(measured.held.users)
         for side in (baseline, other)
     )
-    called, difference = names(measured.data), two - one
+    called, difference = names(measured.data.items), two - one
     order = np.argsort(-difference, kind="stable")
 
     def content(item: int) -> Content:
@@ -178,7 +178,7 @@ def _vectors(one: Path, other: Path, measured: Measured) -> Content:
         *(side.bundle.item_vectors[side.item_rows[items]] for side in sides),
         *(side.bundle.query_vectors[side.query_rows[users]] for side in sides),
     )
-    cosines, called = moved.pop("cosines"), names(measured.data)
+    cosines, called = moved.pop("cosines"), names(measured.data.items)
     order = np.argsort(cosines, kind="stable")[:SHOWN]
     farthest = [
         {"item": called[int(items[place])], "cosine": float(cosines[place])}

@@ -98,7 +98,7 @@ class Reports:
         if rule.of_users:
             compared = self._paired(rule)
         elif rule.relative == "difference":
-            compared = {"value": own["value"] - other["value"]}
+            compared = difference(own, other)
         else:
             compared = {"value": own["value"] / other["value"]} if other["value"] else None
         if compared is None:
@@ -182,13 +182,19 @@ def _limit(rule: Limit) -> str:
     return f"at most {rule.at_most:g}" if rule.at_least is None else f"at least {rule.at_least:g}"
 
 
-def _figure(report: Report, rule: FigureRule) -> Mapping[str, float]:
+def _figure(report: Report, rule: FigureRule) -> Estimate:
     key = "metrics" if rule.of_users else OF_ALL_LISTS[rule.metric.partition("@")[0]]
     figure = report.content[key][rule.ranker].get(rule.metric)
     if figure is None:
         ks = ", ".join(map(str, report.content["ks"]))
         raise DataError(f"{report.path / REPORT}: has no {rule.metric} of {rule.ranker}; it has lists of {ks}")
-    return figure if rule.of_users else {"value": figure}
+    if isinstance(figure, dict):
+        return figure
+    if rule.bound != "value":
+        raise DataError(
+            f"{report.path / REPORT}: of an earlier release, {rule.metric} has no interval; run `towers report` again"
+        )
+    return dict.fromkeys(("value", "low", "high"), figure)
 
 
 def _slices(report: Report, rule: SliceRule) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from pipelines.evaluation.report import refuse_strangers
 from pipelines.evaluation.similarity.report import is_similarity
 from pipelines.evaluation.slices import COLD, WARM, Slice, Trained, slices_of
 from pipelines.launch.sides import USER, Member, facts_of
-from pipelines.rankers.evaluate import Evaluation, Lists, Ranker, column, evaluate
+from pipelines.rankers.evaluate import Evaluation, Lists, column, evaluate
 from pipelines.rankers.ranker import EXACT, KNOWN, Served
 from serving.bundle.reader import Bundle
 from serving.search.exact import ExactIndex
@@ -87,8 +87,7 @@ def measure(paths: Sequence[Path], dataset: Path, ks: Sequence[int], columns: Se
     popularity = np.bincount(seen(data, KNOWN)[1], minlength=data.manifest.items)
     parts = slices_of(data, asked, trained, popularity, columns)
     groups = {part.name: part.targets for part in parts if part.targets is not None}
-    kept: dict[Path, list[Lists]] = {path: [] for path in paths}
-    rankers = {str(path): _keep(each.exact(max(ks)), kept[path], k) for path, each in served.items()}
+    rankers = {str(path): each.exact(max(ks)) for path, each in served.items()}
     evaluation = evaluate(rankers, held, served[paths[0]].unit_vectors, ks, groups)
     warm = np.where(trained.users[held.users], WARM, COLD)
     facts = facts_of(
@@ -106,17 +105,8 @@ def measure(paths: Sequence[Path], dataset: Path, ks: Sequence[int], columns: Se
         path: Member(path, bundle.manifest.model_version, facts, _rows(about, evaluation, path), _recipe(bundle))
         for path, bundle in opened.items()
     }
-    lists = {path: np.concatenate(blocks) for path, blocks in kept.items()}
+    lists = {path: evaluation.lists[str(path)][:, :k] for path in paths}
     return Measured(members, evaluation, parts, served, lists, data, held)
-
-
-def _keep(rank: Ranker, kept: list[Lists], k: int) -> Ranker:
-    def keeping(held: HeldOut) -> Lists:
-        lists = rank(held)
-        kept.append(lists[:, :k].copy())
-        return lists
-
-    return keeping
 
 
 def _rows(about: Mapping[str, Any], evaluation: Evaluation, path: Path) -> pl.DataFrame:

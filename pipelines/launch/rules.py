@@ -10,18 +10,13 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from pipelines.errors import DataError
 from pipelines.evaluation.findings import NAMES, NAMES_TARGET
+from pipelines.evaluation.list_figures import OF_LISTS
 from towers.config.explain import explain
 from towers.config.section import Count, Section
 from towers.evaluation.metrics import METRICS
 
-# Figures of all lists together, which have no interval, and their keys in `report.json`.
-OF_ALL_LISTS = {
-    "coverage": "coverage",
-    "gini": "gini",
-    "novelty": "novelty",
-    "popularity": "mean_popularity",
-    "similarity": "similarity",
-}
+# Figures of all lists together and their keys in `report.json`.
+OF_ALL_LISTS = {name: key for key, name in OF_LISTS.items()}
 ALL = "all"
 
 
@@ -73,13 +68,13 @@ class FigureRule(Limit):
 
     @property
     def of_users(self) -> bool:
-        """Whether the metric is a mean over users, which has an interval."""
+        """Whether the metric is a figure of each user, so that two reports can be paired and slices have it."""
         return self.metric.partition("@")[0] in METRICS
 
     @model_validator(mode="after")
     def _has_that_bound(self) -> "FigureRule":
-        if self.bound != "value" and not self.of_users:
-            raise ValueError(f"{self.metric} has no interval; its bound must be 'value', got {self.bound!r}")
+        if self.bound != "value" and self.relative == "ratio" and not self.of_users:
+            raise ValueError(f"a ratio of {self.metric} has no interval; its bound must be 'value', got {self.bound!r}")
         return self
 
 

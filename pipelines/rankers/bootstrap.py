@@ -5,7 +5,7 @@ their resamples, subtracting the replicates of two columns is the paired bootstr
 Source: Efron & Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,18 @@ class Bootstrap:
             return None
         return _interval(self.means[one] / self.means[two], self.replicates[:, one] / self.replicates[:, two])
 
+    def mean(self, name: str, count: str) -> Estimate | None:
+        """``{"value", "low", "high"}`` of the mean of what column `name` sums and column `count` counts, by user.
+
+        Resamples in which nothing counts are left out; None if nothing counts at all.
+        """
+        total, number = self.names[name], self.names[count]
+        if self.means[number] == 0:
+            return None
+        some = self.replicates[:, number] > 0
+        value = self.means[total] / self.means[number]
+        return _interval(value, self.replicates[some, total] / self.replicates[some, number])
+
 
 def bootstrap(
     values: NDArray[np.float64], names: Sequence[str], *, resamples: int = RESAMPLES, seed: int = 0
@@ -63,19 +75,33 @@ def bootstrap(
         resamples: number of replicates.
         seed: of the resampling; the same seed and number of users give the same resamples.
     """
-    users = len(values)
-    generator = np.random.default_rng(seed)
     replicates = np.zeros((resamples, values.shape[1]))
-    rows = max(1, _BLOCK // users)
+    for rows, counts in resampled(len(values), resamples, seed=seed):
+        replicates[rows] = counts.astype(np.float64) @ values / len(values)
+    means = values.mean(axis=0)
+    return Bootstrap({name: place for place, name in enumerate(names)}, means, replicates)
+
+
+def resampled(
+    users: int, resamples: int, *, seed: int = 0, width: int = 1
+) -> Iterator[tuple[slice, NDArray[np.int64]]]:
+    """Yields blocks of resamples: their places, and how often each user is in each of them, [block, users].
+
+    Args:
+        users: number of users.
+        resamples: number of resamples.
+        seed: the same seed and number of users give the same resamples.
+        width: numbers that the caller holds for each resample; more of them make smaller blocks.
+    """
+    generator = np.random.default_rng(seed)
+    rows = max(1, _BLOCK // max(users, width))
     for start in range(0, resamples, rows):
         block = min(rows, resamples - start)
         drawn = generator.integers(users, size=(block, users))
-        # How often each user was drawn: a resample's mean is then a matrix product with the values.
+        # How often each user was drawn: a resample's sum is then a matrix product with the values.
         drawn += np.arange(block)[:, None] * users
         counts = np.bincount(drawn.ravel(), minlength=block * users).reshape(block, users)
-        replicates[start : start + block] = counts.astype(np.float64) @ values / users
-    means = values.mean(axis=0)
-    return Bootstrap({name: place for place, name in enumerate(names)}, means, replicates)
+        yield slice(start, start + block), counts
 
 
 def _interval(value: np.floating[Any], replicates: NDArray[np.float64]) -> Estimate:

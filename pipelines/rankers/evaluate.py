@@ -1,7 +1,7 @@
 """Evaluates rankers on held-out users in blocks, with the same users, targets and mask for every ranker.
 
 A ranker maps held-out users to lists ``[Q, K]`` of item numbers. The result has one row per user, one column per
-ranker, metric and k, and counts how often each item was recommended and how alike the items of a list are.
+ranker, metric and k, and keeps the lists.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +21,9 @@ from towers.evaluation import metrics
 PHASE = "evaluate"
 USERS = 1_024  # users ranked at once
 
+# Columns beside the metrics: how many items a list has, how alike they are, and whether that is known (1) or not (0).
+PLACES, SIMILARITY, ALIKE = "places", "similarity", "alike"
+
 Lists = NDArray[np.integer[Any]]
 Ranker = Callable[[HeldOut], Lists]
 
@@ -34,16 +37,22 @@ class Evaluation:
         ks: list lengths evaluated, ascending.
         columns: [C] names, see `column`.
         values: float32 [Q, C]; NaN where a user has no such target.
-        exposure: ranker -> k -> [N] how often each item was recommended.
-        similarity: ranker -> k -> mean `intra_list_similarity` of the lists that have one; NaN if none has.
+        lists: ranker -> int32 [Q, max(ks)] item numbers, padded with -1.
+        items: number of items.
+        sums: names of the columns that hold a number of each list, beside the metrics.
     """
 
     rankers: tuple[str, ...]
     ks: tuple[int, ...]
     columns: tuple[str, ...]
     values: NDArray[np.float32]
-    exposure: Mapping[str, Mapping[int, NDArray[np.int64]]]
-    similarity: Mapping[str, Mapping[int, float]]
+    lists: Mapping[str, NDArray[np.int32]]
+    items: int
+    sums: tuple[str, ...]
+
+    def exposure(self, ranker: str, k: int) -> NDArray[np.int64]:
+        """How often each item is among the first k of a ranker's lists, [N]."""
+        return metrics.exposure(self.lists[ranker], self.items, k)
 
     def of(self, name: str) -> NDArray[np.float32]:
         """One column, [Q]."""
@@ -57,8 +66,8 @@ class Evaluation:
 
     @cached_property
     def of_all(self) -> Bootstrap:
-        """All users' figures of all metrics, resampled once."""
-        return self.resampled(metrics.METRICS)
+        """All users' figures of all metrics, and `sums`, resampled once."""
+        return self.resampled((*metrics.METRICS, *self.sums))
 
 
 def column(ranker: str, metric: str, k: int) -> str:
@@ -72,6 +81,7 @@ def evaluate(
     vectors: NDArray[np.float32],
     ks: Sequence[int],
     groups: Mapping[str, NDArray[np.bool_]] | None = None,
+    numbers: Mapping[str, NDArray[np.float64]] | None = None,
 ) -> Evaluation:
     """Evaluates each ranker on each user.
 
@@ -81,13 +91,16 @@ def evaluate(
         vectors: [N, D] item vectors of length 1, zeros for an item without one; for the similarity within lists.
         ks: list lengths to evaluate, ascending.
         groups: name -> [T] which targets are in it; the result has the recall on each group's targets.
+        numbers: name -> [N] a number of each item; the result has its sum over each list.
     """
-    groups = groups or {}
-    columns = tuple(column(*each) for each in product(rankers, (*metrics.METRICS, *groups), ks))
+    groups, numbers = groups or {}, numbers or {}
+    sums = (PLACES, SIMILARITY, ALIKE, *numbers)
+    columns = tuple(column(*each) for each in product(rankers, (*metrics.METRICS, *groups, *sums), ks))
     place = {name: number for number, name in enumerate(columns)}
     values = np.empty((len(held.users), len(columns)), dtype=np.float32)
-    exposure = {ranker: {k: np.zeros(len(vectors), dtype=np.int64) for k in ks} for ranker in rankers}
-    alike = {ranker: {k: np.zeros(2) for k in ks} for ranker in rankers}
+    kept = {ranker: np.full((len(held.users), max(ks)), -1, np.int32) for ranker in rankers}
+    # Place -1, of padding, is the last one.
+    padded = {name: np.append(each, 0.0) for name, each in {PLACES: np.ones(len(vectors)), **numbers}.items()}
     with progress(PHASE, total=len(held.users), unit="users") as advance:
         for rows, block in _blocks(held):
             first, end = held.target_offsets[[rows.start, rows.stop]]
@@ -95,7 +108,8 @@ def evaluate(
             counts = {name: counts_by_user(mask, block.target_offsets) for name, mask in masks.items()}
             targets = np.diff(block.target_offsets)
             for ranker, rank in rankers.items():
-                lists = rank(block)
+                lists = rank(block)[:, : max(ks)]
+                kept[ranker][rows, : lists.shape[1]] = lists
                 matches = metrics.matches(lists, block.target_offsets, block.target_items)
                 hits = matches >= 0
                 of_group = {name: hits & mask[matches] for name, mask in masks.items()}
@@ -104,16 +118,17 @@ def evaluate(
                         values[rows, place[column(ranker, metric, k)]] = measure(hits, targets, k)
                     for name, found in of_group.items():
                         values[rows, place[column(ranker, name, k)]] = metrics.recall(found, counts[name], k)
-                    exposure[ranker][k] += metrics.exposure(lists, len(vectors), k)
-                for k, similarity in zip(ks, metrics.intra_list_similarity(lists, vectors, ks).T, strict=True):
-                    some = ~np.isnan(similarity)
-                    alike[ranker][k] += similarity[some].sum(), some.sum()
+                similarity = metrics.intra_list_similarity(lists, vectors, ks)
+                of_lists: dict[str, NDArray[Any]] = {
+                    SIMILARITY: np.nan_to_num(similarity),
+                    ALIKE: ~np.isnan(similarity),
+                    **{name: _sums(each[kept[ranker][rows]], ks) for name, each in padded.items()},
+                }
+                for name, by_k in of_lists.items():
+                    for k, figures in zip(ks, by_k.T, strict=True):
+                        values[rows, place[column(ranker, name, k)]] = figures
             advance(len(block.users))
-    similarity_of = {
-        ranker: {k: float(total / count) if count else float("nan") for k, (total, count) in by_k.items()}
-        for ranker, by_k in alike.items()
-    }
-    return Evaluation(tuple(rankers), tuple(ks), columns, values, exposure, similarity_of)
+    return Evaluation(tuple(rankers), tuple(ks), columns, values, kept, len(vectors), sums)
 
 
 def counts_by_user(mask: NDArray[np.bool_], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -141,6 +156,12 @@ def per_user(rank: Ranker, held: HeldOut, metric: str, k: int) -> NDArray[np.flo
         found = metrics.hits(rank(part), part.target_offsets, part.target_items)
         figures.append(metrics.METRICS[metric](found, np.diff(part.target_offsets), k))
     return np.concatenate(figures)
+
+
+def _sums(numbers: NDArray[np.float64], ks: Sequence[int]) -> NDArray[np.float64]:
+    """The sums of the first k of each row, [Q, ks]; the ks ascend."""
+    sums: NDArray[np.float64] = np.add.reduceat(numbers, [0, *ks[:-1]], axis=1).cumsum(axis=1)
+    return sums
 
 
 def _blocks(held: HeldOut) -> Iterator[tuple[slice, HeldOut]]:

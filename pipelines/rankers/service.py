@@ -24,6 +24,7 @@ from serving.client.client import Client, RecallAnswer, RecallQuery, ServiceErro
 SERVICE = "service"
 BATCH = 256  # queries: the default `max_batch` of a service; halved where it allows fewer
 DEADLINE_S = 30.0
+WRITTEN = {"url": "--url", "api_key": KEY}  # argument of the client -> what a user writes
 # Errors that every further query would get, too.
 FATAL = ("no_connection", "http_error", "bad_answer")
 
@@ -55,12 +56,13 @@ class ServiceRanker:
         self._others = 0
         self._live: Counter[str] = Counter()
         try:
-            parsed = httpx.URL(url)
-            self.url = f"{parsed.scheme}://{parsed.netloc.decode()}{parsed.path}".rstrip("/")  # without a password
             with self._open() as client:
+                parsed = httpx.URL(url)
+                self.url = f"{parsed.scheme}://{parsed.netloc.decode()}{parsed.path}".rstrip("/")  # without a password
                 version = client.recall(k=k).model_version  # of the active bundle: a canary answers users only
-        except (httpx.InvalidURL, ValueError) as error:
-            raise DataError(f"--url {error}") from None
+        except ValueError as error:
+            argument, _, why = str(error).partition(": ")
+            raise DataError(f"{WRITTEN.get(argument, argument)}: {why}") from None
         except ServiceError as error:
             self._refuse(error)
             raise DataError(f"{self.url}: {error}") from None

@@ -7,6 +7,7 @@ than k counts as padded with misses.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,23 +133,24 @@ def gini(exposure: Integers) -> float:
 
     ``sum_i (2 i - N - 1) x_i / (N sum x)`` over the counts x in rising order (i from 1). 0 if nothing is recommended.
     """
-    counts = np.sort(exposure).astype(np.float64)
-    rank = np.arange(1, len(counts) + 1)
-    return float(((2 * rank - len(counts) - 1) @ counts) / max(len(counts) * counts.sum(), 1.0))
+    # Equal counts stand together: (2 i - N - 1) over `items` ranks above `below` sums to items (2 below + items - N).
+    items = np.bincount(exposure)
+    below = np.cumsum(items) - items
+    total = np.arange(len(items)) * items @ (2 * below + items - len(exposure))
+    return float(total / max(len(exposure) * int(exposure.sum()), 1))
 
 
-def novelty(exposure: Integers, popularity: Integers, users: int) -> float:
-    """Mean self-information of the recommended items in bits, ``-log2(max(events, 1) / users)``.
+def self_information(popularity: Integers, users: int) -> Floats:
+    """How little known each item is, in bits, ``-log2(max(events, 1) / users)``: its mean over lists is novelty.
 
     Args:
-        exposure: [N] from `exposure`.
         popularity: [N] events of each item.
         users: number of users of these events.
 
     Source: Zhou et al., PNAS 107(10), 2010.
     """
-    bits = -np.log2(np.maximum(popularity, 1) / max(users, 1))
-    return float(exposure @ bits / max(int(exposure.sum()), 1))
+    bits: Floats = -np.log2(np.maximum(popularity, 1) / max(users, 1))
+    return bits
 
 
 def intra_list_similarity(lists: Integers, vectors: NDArray[np.float32], ks: Sequence[int]) -> Floats:
@@ -157,7 +159,7 @@ def intra_list_similarity(lists: Integers, vectors: NDArray[np.float32], ks: Seq
     Args:
         lists: [Q, K] item numbers, padded with -1.
         vectors: [N, D] of length 1; zeros for an item without a vector, which does not count.
-        ks: the numbers of list entries that count.
+        ks: the numbers of list entries that count, ascending.
 
     Source: Ziegler et al., WWW 2005.
     """
@@ -172,14 +174,16 @@ def intra_list_similarity(lists: Integers, vectors: NDArray[np.float32], ks: Seq
     places = place[lists]
     counted = has_vector[places]
     out = np.empty((len(lists), len(ks)))
-    for column, k in enumerate(ks):
-        shown = counted[:, :k]
-        count = shown.sum(axis=1)
-        ends = np.concatenate([[0], np.cumsum(count)]).astype(np.int32)
+    count, total = np.zeros(len(lists), np.int64), np.zeros((len(lists), vectors.shape[1]))
+    for column, (low, k) in enumerate(pairwise([0, *ks])):
+        shown = counted[:, low:k]
+        ends = np.concatenate([[0], np.cumsum(shown.sum(axis=1))]).astype(np.int32)
         # A product with a sparse matrix of ones sums the vectors without a copy of each.
-        ones = csr_array((np.ones(ends[-1]), places[:, :k][shown], ends), shape=(len(lists), len(items)))
-        total = np.square(ones @ doubles).sum(axis=1)
-        out[:, column] = _ratio(total - count, np.where(count > 1, count * (count - 1.0), 0.0))
+        ones = csr_array((np.ones(ends[-1]), places[:, low:k][shown], ends), shape=(len(lists), len(items)))
+        total += ones @ doubles
+        count += shown.sum(axis=1)
+        pairs = np.where(count > 1, count * (count - 1.0), 0.0)
+        out[:, column] = _ratio(np.square(total).sum(axis=1) - count, pairs)
     return out
 
 

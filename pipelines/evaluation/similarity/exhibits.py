@@ -39,7 +39,7 @@ def exhibits(
         popularity: [N] events of each item before the test.
         maps: of `pipelines.evaluation.item_map.item_maps`.
     """
-    verdict, called = content["verdict"], examples.names(data)
+    verdict, called = content["verdict"], examples.names(data.items)
     figure, ks = verdict["metric"], content["ks"]
     metric = figure.partition("@")[0]
     curves = {

@@ -123,7 +123,7 @@ def run(
         stored = bundle.item_vectors[np.any(bundle.item_vectors != 0, axis=1)]
         dimensions = max(len(labels.classes) - 1, 1) if labels.classes else stored.shape[1]
         shown = exposure(group.nearest, len(labels.items), k)
-        found = item_findings(shown, len(group.places), k, stored, dimensions)
+        found = item_findings(shown, len(group.places), k, stored, dimensions, data.items[labels.items])
     content |= {
         "findings": [each.content() for each in found],
         "training": [stage for stage in bundle.manifest.training.get("stages", []) if stage.get("best_epoch")],

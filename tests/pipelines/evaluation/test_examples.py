@@ -20,7 +20,7 @@ K = 14
 def test_examples_are_the_best_the_median_the_worst_and_some_by_a_seed(tmp_path: Path) -> None:
     dataset = columns.write_dataset(columns.make_events(), tmp_path)
     bundle, data = Bundle.open(columns.write_bundle_of(dataset)), Dataset.open(dataset)
-    held, called = heldout(data, "test"), examples.names(data)
+    held, called = heldout(data, "test"), examples.names(data.items)
     vectors, queries = np.load(bundle.path / "item_vectors.npy"), np.load(bundle.path / "query_vectors.npy")
     by_hand, recall = [], []
     for place, user in enumerate(held.users.tolist()):

@@ -1,9 +1,10 @@
 """What a report finds wrong: each finding on a case made for it, and none on a sound one."""
 
 import numpy as np
+import polars as pl
 import pytest
 
-from pipelines.evaluation.findings import NAMES, effective_rank, findings
+from pipelines.evaluation.findings import NAMES, Finding, effective_rank, findings
 
 USERS, ITEMS, K, D = 400, 1_000, 10, 16
 
@@ -18,11 +19,16 @@ def sound() -> dict[str, np.ndarray]:
     }
 
 
-def names(**changes: np.ndarray) -> list[str]:
+def found(titles: list[str] | None = None, **changes: np.ndarray) -> list[Finding]:
     given = sound() | changes
-    found = [each.name for each in findings(given["exposure"], USERS, K, given["vectors"], given["queries"])]
-    assert set(found) <= set(NAMES), "a rule of a gate could not name it"
-    return found
+    items = pl.DataFrame({"item_id": [f"i{item}" for item in range(ITEMS)]} | ({"title": titles} if titles else {}))
+    return findings(given["exposure"], USERS, K, given["vectors"], given["queries"], items)
+
+
+def names(**changes: np.ndarray) -> list[str]:
+    of_rules = [each.name for each in found(**changes)]
+    assert set(of_rules) <= set(NAMES), "a rule of a gate could not name it"
+    return of_rules
 
 
 def test_a_sound_model_has_none() -> None:
@@ -39,6 +45,17 @@ def test_one_item_in_most_lists() -> None:
     exposure = sound()["exposure"]
     exposure[7] = int(0.6 * USERS)
     assert names(exposure=exposure) == ["hub"]
+    (hub,) = (each.content() for each in found(exposure=exposure))
+    assert hub["item"] == "i7" and hub["text"].endswith("in the first 10 of 60% of the users: 'i7'")
+    titles = [f"Title {item}" for item in range(ITEMS)]
+    titles[7] = "Red\x1b[31m"
+    (hub,) = (each.content() for each in found(titles, exposure=exposure))
+    assert hub["item"] == "i7" and hub["text"].endswith(r"of the users: 'Red\x1b[31m (i7)'")
+
+
+def test_a_finding_of_no_item_names_none() -> None:
+    line = np.ones((ITEMS, D), np.float32)
+    assert all("item" not in each.content() for each in found(vectors=line))
 
 
 def test_vectors_on_a_line() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -91,8 +92,27 @@ def test_every_figure_of_every_ranker_is_on_the_page(folder: Path) -> None:
                 figure = content["metrics"][ranker][f"{metric}@{k}"]
                 shown = [float(each) for each in re.findall(r"[\d.]+", cells[f"{metric}@{k}"])]
                 assert shown == pytest.approx([figure["value"], figure["low"], figure["high"]], abs=1e-4)
-            for key, name in (("gini", "gini"), ("mean_popularity", "popularity"), ("similarity", "similarity")):
-                assert float(cells[f"{name}@{k}"]) == pytest.approx(content[key][ranker][f"{name}@{k}"], abs=0.06)
+            for key, name, scale, precision in (
+                ("coverage", "coverage", 100, 0.06),
+                ("gini", "gini", 1, 1e-4),
+                ("novelty", "novelty", 1, 0.006),
+                ("mean_popularity", "popularity", 1, 0.06),
+                ("similarity", "similarity", 1, 1e-4),
+            ):
+                figure = content[key][ranker][f"{name}@{k}"]
+                shown = [float(each) for each in re.findall(r"-?[\d.]+", cells[f"{name}@{k}"])]
+                expected = [scale * figure[end] for end in ("value", "low", "high")]
+                assert shown == pytest.approx(expected, abs=precision), name
+
+
+def test_the_definition_of_every_slice_is_a_text_of_the_page(folder: Path) -> None:
+    content = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    told = text.partition("What each slice is")[2].partition("</dl>")[0]
+    shown = re.findall(r"<dt>([^<]+)</dt><dd>([^<]+)</dd>", told)
+    parts = {name: part["definition"] for name, part in content["slices"].items() if part["metrics"]}
+    assert {unescape(name): unescape(definition) for name, definition in shown} == parts
+    assert {"warm", "country: DE"} < {*parts} and 'title="' not in text
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,17 @@ def test_a_run_without_times_is_drawn_over_epochs() -> None:
     assert "minutes" not in texts(plots.training_curves(old, "", 2))
 
 
+def test_bounds_that_rounding_puts_beside_equal_figures_are_drawn() -> None:
+    value = 0.1
+    beside = {"value": value, "low": np.nextafter(value, 1), "high": np.nextafter(value, 0)}
+    for drawn in (
+        plots.recall_over_k([5, 10], {"model": [beside, beside]}),
+        plots.by_slice(["one", "other"], {"model": [beside, beside]}, "recall@20"),
+        plots.differences(["one", "other"], [beside, beside], "recall@20"),
+    ):
+        assert texts(drawn)
+
+
 @pytest.mark.parametrize("name", ["$5 to $9", "$^$", "<b>"])
 def test_names_with_dollar_signs_are_no_formulas(name: str) -> None:
     estimate = {"value": 0.5, "low": 0.4, "high": 0.6}

@@ -321,10 +321,23 @@ def test_coverage_and_popularity_of_what_was_recommended(
     world: World, content: tuple[dict[str, Any], pl.DataFrame]
 ) -> None:
     shown = [item for user in world.test for item in ranking(world, user)[:2]]
-    assert content[0]["coverage"]["exact"]["coverage@2"] == len(set(shown)) / ITEMS
+    assert content[0]["coverage"]["exact"]["coverage@2"]["value"] == len(set(shown)) / ITEMS
     counts = world.counts()
     mean = np.mean([counts[item] for item in shown])
-    assert content[0]["mean_popularity"]["exact"]["popularity@2"] == pytest.approx(mean)
+    assert content[0]["mean_popularity"]["exact"]["popularity@2"]["value"] == pytest.approx(mean)
+
+
+def test_every_figure_of_every_ranker_has_an_interval(content: tuple[dict[str, Any], pl.DataFrame]) -> None:
+    figures, _ = content
+    for key in ("metrics", "coverage", "gini", "novelty", "mean_popularity", "similarity"):
+        assert {*figures[key]} == {*figures["metrics"]}
+        for by_name in figures[key].values():
+            assert {name.partition("@")[2] for name in by_name} == {*map(str, KS)}
+            assert all(each["low"] <= each["value"] <= each["high"] for each in by_name.values()), key
+    shown = "\n".join(lines(figures))
+    coverage = figures["coverage"]["exact"]["coverage@5"]
+    assert "\ncoverage@5 {value:.1%} ({low:.1%} to {high:.1%})\ngini@5 ".format(**coverage) in shown
+    assert "95% percentile bootstrap over users, 1,000 resamples; of coverage and Gini 95% normal" in shown
 
 
 def test_differences_are_paired_means(content: tuple[dict[str, Any], pl.DataFrame]) -> None:

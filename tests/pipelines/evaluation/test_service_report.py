@@ -150,6 +150,12 @@ def test_without_the_right_key_the_report_names_the_variable(
     assert not (served.folder / "refused").exists()
 
 
+def test_a_key_that_cannot_be_one_is_the_variable_s(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY, "with a space")
+    with pytest.raises(DataError, match=f"^{KEY}: must be printable ASCII without spaces"):
+        served.report("refused")
+
+
 def test_a_service_of_another_bundle_is_refused(served: Served) -> None:
     other = columns.write_bundle_of(served.dataset, name="other", model_version="test-2")
     with pytest.raises(DataError, match=r"the service answers from the model test-1, and .*other is test-2"):
@@ -160,9 +166,11 @@ def test_a_service_of_another_bundle_is_refused(served: Served) -> None:
     ("url", "message"),
     [
         (f"http://127.0.0.1:{free_port()}", "nothing answers there"),
-        ("nonsense", "--url url: must be like http://127.0.0.1:8000, got 'nonsense'"),
+        ("nonsense", "^--url: must be like http://127.0.0.1:8000, got 'nonsense'"),
+        ("ftp://x", "^--url: must be like http://127.0.0.1:8000, got 'ftp://x'"),
+        ("http://x:port", "^--url: 'http://x:port': Invalid port: 'port'"),
     ],
-    ids=["nobody", "nonsense"],  # the port differs in each worker of the tests
+    ids=["nobody", "nonsense", "ftp", "port"],  # the port differs in each worker of the tests
 )
 def test_no_service_is_one_clear_line(served: Served, url: str, message: str) -> None:
     with pytest.raises(DataError, match=message):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from markupsafe import escape
 
 from pipelines.console import towers
 from pipelines.dataset.dataset import Dataset
@@ -221,6 +222,10 @@ def test_the_page_needs_nothing_else_and_escapes_names(folder: Path, content: di
     assert page.tags.count("svg") == len(content["comparisons"]) == 2
     assert page.of("aria-labelledby") <= page.of("id")
     assert "&lt;script&gt;alert(1)&lt;/script&gt;|&amp;" in text
+    assert not page.of("title")  # a phone shows none
+    for comparison in content["comparisons"].values():
+        for name, part in comparison["slices"].items():
+            assert f"<dt>{escape(name)}</dt><dd>{escape(part['definition'])}</dd>" in text
 
 
 @pytest.mark.slow

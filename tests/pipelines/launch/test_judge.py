@@ -57,6 +57,28 @@ def test_a_figure_of_all_lists_equals_the_slow_loop(reports: Reports) -> None:
         assert reports.judge_metric(rule).figure == pytest.approx(value, abs=1e-9)
 
 
+def test_bounds_of_a_figure_of_all_lists_are_those_of_the_report(reports: Reports) -> None:
+    assert reports.baseline is not None
+    one, other = (each.content["gini"]["index"]["gini@5"] for each in (reports.candidate, reports.baseline))
+    assert one["low"] < one["value"] < one["high"]
+    expected = difference(one, other)
+    for bound in ("low", "high"):
+        rule = FigureRule(metric="gini@5", bound=bound, at_least=0)  # type: ignore[arg-type]
+        assert reports.judge_metric(rule).figure == one[bound]
+        assert reports.judge_metric(rule.model_copy(update={"relative": "difference"})).figure == expected[bound]
+
+
+def test_a_report_of_an_earlier_release_has_values_of_lists_only(reports: Reports) -> None:
+    old = made({})
+    old = Report(old.path, {**old.content, "coverage": {"index": {"coverage@5": 0.25}}})
+    rule = FigureRule(metric="coverage@5", bound="value", at_least=0.2)
+    assert Reports(old, None).judge_metric(rule).figure == 0.25
+    relative = rule.model_copy(update={"relative": "difference"})
+    assert Reports(old, old).judge_metric(relative).figure == 0
+    with pytest.raises(DataError, match="of an earlier release, coverage@5 has no interval; run `towers report`"):
+        Reports(old, None).judge_metric(rule.model_copy(update={"bound": "low"}))
+
+
 def test_bounds_of_a_difference_are_those_of_resampled_users(reports: Reports) -> None:
     per_user = np.array(recalls(GOOD, 5)) - np.array(recalls(BAD, 5))
     # The normal approximation; the bootstrap of 1,000 resamples is within a few per cent of it.

@@ -53,7 +53,10 @@ def test_a_limit_includes_its_bound() -> None:
         (METRIC.replace("at_least = 0.1", "at_least = nan"), ["metrics.0.at_least", "finite"]),
         (METRIC + "at_most = 0.2\n", ["metrics.0: needs either at_least or at_most"]),
         (METRIC.replace("at_least = 0.1\n", ""), ["metrics.0: needs either at_least or at_most"]),
-        (METRIC.replace("recall@20", "gini@20").replace('"value"', '"low"'), ["gini@20 has no interval", "'low'"]),
+        (
+            METRIC.replace("recall@20", "gini@20").replace('"value"', '"low"') + 'relative = "ratio"\n',
+            ["a ratio of gini@20 has no interval", "'low'"],
+        ),
         (METRIC.replace("metrics", "slices").replace("recall@20", "gini@20"), ["gini@20 is no figure of slices"]),
         (
             METRIC.replace("metrics", "slices") + 'relative = "ratio"\n',

@@ -93,7 +93,8 @@ def expected_figures(report: Path) -> dict[str, float]:
             if ranker == "exact":
                 found |= {f"exact/{name}/{end}": figure[end] for end in ("low", "high")}
     for key in ("coverage", "gini", "novelty", "mean_popularity", "similarity"):
-        found |= {f"lists/{name}": value for name, value in content[key]["exact"].items() if value is not None}
+        for name, figure in content[key]["exact"].items():
+            found |= {f"lists/{name}{end and '/'}{end}": figure[end or "value"] for end in ("", "low", "high")}
     difference = content["verdict"]["difference"]
     found |= {"verdict/difference": difference["value"]}
     found |= {f"verdict/difference/{end}": difference[end] for end in ("low", "high")}
@@ -157,6 +158,17 @@ def test_tensorboard_holds_the_figures_of_a_report(report: Path) -> None:
     assert f"| optimizer.learning_rate | {lineage['optimizer']['learning_rate']} |" in told
     assert f"| ks | {KS} |" in told
     assert text(board(report / "tensorboard"), "report") == (report / "report.md").read_text()
+
+
+def test_a_report_of_an_earlier_release_has_values_of_lists_without_intervals(report: Path, tmp_path: Path) -> None:
+    content, expected = json.loads((report / "report.json").read_text()), expected_figures(report)
+    for key in ("coverage", "gini", "novelty", "mean_popularity", "similarity"):
+        by_name = content[key]["exact"]
+        content[key]["exact"] = {name: figure["value"] for name, figure in by_name.items()}
+        for name in by_name:
+            del expected[f"lists/{name}/low"], expected[f"lists/{name}/high"]
+    (tmp_path / "report.json").write_text(json.dumps(content))
+    assert of_report(tmp_path).figures == expected
 
 
 def test_telling_tensorboard_twice_replaces_the_files(run: Path) -> None:

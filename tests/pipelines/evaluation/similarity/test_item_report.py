@@ -236,12 +236,13 @@ def test_findings_of_items_know_how_many_dimensions_classes_need() -> None:
     corners = np.repeat(np.eye(16, dtype=np.float32)[:2], 30, axis=0)
     line = corners + 1e-3 * np.random.default_rng(0).normal(size=corners.shape).astype(np.float32)
     even = np.full(60, 10)
-    assert item_findings(even, 60, 10, line, dimensions=1) == []
-    assert [each.name for each in item_findings(even, 60, 10, line, dimensions=16)] == ["item vectors collapsed"]
-    hub = np.array([60] + [9] * 59)
-    (found,) = item_findings(hub, 60, 10, line, dimensions=1)
-    assert (found.name, found.text) == ("hub", "one item is in the first 10 of 100% of the items")
-    one = [each.text for each in item_findings(np.array([600] + [0] * 59), 60, 10, line, dimensions=1)]
+    items = pl.DataFrame({"item_id": [f"i{item}" for item in range(60)]})
+    assert item_findings(even, 60, 10, line, 1, items) == []
+    assert [each.name for each in item_findings(even, 60, 10, line, 16, items)] == ["item vectors collapsed"]
+    hub = np.array([9] * 59 + [60])
+    (found,) = item_findings(hub, 60, 10, line, 1, items)
+    assert (found.name, found.text) == ("hub", "one item is in the first 10 of 100% of the items: 'i59'")
+    one = [each.text for each in item_findings(np.array([600] + [0] * 59), 60, 10, line, 1, items)]
     assert (
         one[0].endswith("the model hardly tells items apart")
         and one[1] == "98.3% of the items are in no item's first 10"
