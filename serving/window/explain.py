@@ -39,7 +39,8 @@ class Reason:
 
     Attributes:
         item: the item with its rank and score in the answer.
-        prior: the part of its score that the prior adds; None for a bundle without a prior, and for popular items.
+        prior: the part of its score that the prior adds; None where the prior has no weight: for a bundle without one,
+            for similar items, for popular ones.
         complete: its score by the vector that the tower gives now for the complete history: that of the answer, unless
             the answer came from a stored vector that was made from more than the history; None where
             `Explanation.without_reason` is not.
@@ -93,7 +94,7 @@ def explain(inquiry: Inquiry) -> Explanation:
         products = _products(vectors, variants).tolist()
         scores = [[score if knows else None for score, knows in zip(line, known, strict=True)] for line in products]
     priors: list[float | None] = [None] * len(shown)
-    if bundle.manifest.prior is not None and inquiry.plan.source != "popular":
+    if inquiry.plan.source != "popular" and inquiry.vector[dimension:].any():
         priors = _products(vectors[:, dimension:], inquiry.vector[np.newaxis, dimension:])[:, 0].tolist()
     reasons = [
         _reason(item, prior, line, dict(zip(history, near, strict=True)))
