@@ -9,6 +9,7 @@ from serving.bundle.request_features import HISTORY_KINDS
 from serving.recall.plan import Plan
 from serving.search.index import Floats, rescore
 from serving.window.inquiry import Inquiry, Ranked, answers
+from serving.window.items import known_history
 
 MOST_ITEMS = 100  # of the answer
 MOST_HISTORY = 100  # items of the history, newest
@@ -148,12 +149,8 @@ def _behind(inquiry: Inquiry, plan: Plan | None) -> list[str]:
 
 
 def _of_user(inquiry: Inquiry) -> list[str]:
-    """What the user of the query has taken, newest last: the stored items, then later ones."""
     recaller, query = inquiry.recaller, inquiry.query
-    user_id = recaller.planner.user_id(query, query.features or {})
-    row = recaller.bundle.query_rows.get(user_id or "")
-    stored = [] if row is None else recaller.bundle.item_names.at(recaller.bundle.seen(row))
-    return stored + recaller.planner.users.items(user_id)
+    return known_history(recaller, recaller.planner.user_id(query, query.features or {}))
 
 
 def _row(inquiry: Inquiry, item_id: str) -> int | None:

@@ -66,7 +66,7 @@ class Page:
         self._service, self._query_of, self._beside = service, query_of, beside
 
     def render(self, form: Form, unready: str) -> str:
-        """The HTML; `form.errors` then holds what is wrong with the request. Takes a thread: no event loop.
+        """The HTML; `form.errors` then holds what is wrong with the request. Blocks: not for the event loop.
 
         Args:
             form: the request.

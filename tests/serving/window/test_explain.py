@@ -137,6 +137,14 @@ def test_a_known_user_is_encoded_again_with_the_stored_history(bundles: dict[boo
     assert all(reason.complete != reason.item.score for reason in found.items if ROWS[reason.item.id] % 4 == 1)
 
 
+def test_an_event_that_repeats_the_stored_history_adds_nothing_to_it(bundles: dict[bool, Bundle]) -> None:
+    recaller, stored = recaller_of(bundles[True]), [f"i{row}" for row in seen_rows(5)]
+    before = explain(ask(recaller, RecallQuery(user_id="u5", k=10)))
+    recaller.planner.users.apply([(1, "u5", stored[0], 5)])
+    inquiry = ask(recaller, RecallQuery(user_id="u5", k=10))
+    assert inquiry.plan.source == "user" and explain(inquiry) == before
+
+
 def test_items_deleted_live_stay_in_the_history_of_the_tower(bundles: dict[bool, Bundle]) -> None:
     recaller = recaller_of(bundles[True])
     recaller.catalogue.live.apply([Change("i7", None), Change("i1", None), Change("i5", None)])

@@ -151,6 +151,13 @@ def test_it_answers_as_recall_does(client: TestClient, fields: dict[str, str], b
     assert found and found == ids(client, **({"k": 20} | body))
 
 
+def test_a_history_longer_than_the_tower_reads_is_said_to_be(client: TestClient) -> None:
+    # The world's tower reads the newest 4.
+    told = "The reasons name the newest 3 different items of the 6 in the history."
+    assert told in page(client, history="i2\ni6\ni10\ni14\ni3\ni14")
+    assert "The reasons name" not in page(client, history="i2\ni6\ni10")
+
+
 def test_similar_items_are_those_of_similar(client: TestClient) -> None:
     html = page(client, similar="i2", k="5")
     assert recalled(html) == ids(client, "/similar", items=["i2"], k=5)
@@ -267,7 +274,7 @@ def test_both_bundles_say_why(bundle: Path, tmp_path: Path) -> None:
         for item_id, why in items:
             vector = vectors[int(item_id[1:])]
             told = re.findall(r"<code>(i\d+)</code>: similarity (\S+); without it the score is ([-\d.e]+)", why)
-            assert {near for near, *_ in told} == {*history}
+            assert {near for near, *_ in told} == {*history} and "Nearest in the history, by dot product:" in why
             for near, similarity, without in told:
                 assert similarity == f"{vector @ vectors[int(near[1:])]:.3f}"
                 rest = query_vector({"history": [each for each in history if each != near]})
