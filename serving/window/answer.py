@@ -73,10 +73,9 @@ class Answer:
     @property
     def ids(self) -> set[str]:
         """The ids of all items that it names."""
-        neighbours = (
-            each for reason in self.reasons.values() for each in (*reason.nearest, *reason.helped, *reason.hurt)
-        )
-        return {each.id for each in (*self.items, *neighbours)}
+        reasons = self.reasons.values()
+        behind = {each.id for reason in reasons for each in (*reason.nearest, *reason.helped, *reason.hurt)}
+        return behind | {item.id for item in self.items}
 
 
 @dataclass(frozen=True)
