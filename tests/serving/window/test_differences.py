@@ -114,6 +114,14 @@ def test_when_scores_compare(bundles: dict[str, Bundle], tmp_path: Path) -> None
     assert mixed.scales_differ is not None and "popular counts" in mixed.scales_differ
 
 
+def test_the_overlap_is_a_share_of_the_longer_list(bundles: dict[str, Bundle]) -> None:
+    # Of i0..i59 ten are left, of i10..i69 these and ten more.
+    query = RecallQuery(vector=[1.0] * 8, k=ITEMS, exclude=[f"i{row}" for row in range(50)])
+    one, other = (inquiry(bundles[name], query) for name in ("first", "second"))
+    assert (len(one.answer.ids), len(other.answer.ids)) == (10, 20)
+    assert differences(one, other).overlap == differences(other, one).overlap == 0.5
+
+
 def test_two_empty_answers_are_alike(bundles: dict[str, Bundle]) -> None:
     query = RecallQuery(user_id="u1", exclude=[f"i{row}" for row in range(10 + ITEMS)])
     found = differences(*(inquiry(bundle, query) for bundle in bundles.values()))
