@@ -11,10 +11,11 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from pipelines.bundles.requirement import gate
-from pipelines.console import phase, say
+from pipelines.bundles.verify import PROBE, VERIFY, probed, verify
+from pipelines.console import phases, say
 from serving.bundle.active import Active
+from serving.bundle.manifest import read_manifest
 from serving.bundle.versions import Versions
-from serving.recall.self_test import open_probed
 
 
 def show(root: Path) -> None:
@@ -52,7 +53,7 @@ def activate(root: Path, name: str, override: str | None = None) -> Active:
     """
     versions = Versions(root)
     with gate(versions, name, "activate", override) as write_down:
-        told = _checked(versions, name)
+        told = _checked(versions, "activate", name)
         write_down()
         active = versions.activate(name)
     before = f", after {active.previous[0]}" if active.previous else ""
@@ -69,7 +70,7 @@ def rollback(root: Path) -> str:
     versions = Versions(root)
     now = versions.read()
     name = versions.before(now)
-    told = _checked(versions, name)
+    told = _checked(versions, "rollback", name)
     versions.rollback(expected=name)
     say(f"active: {told}, back from {now.active}")
     return name
@@ -90,7 +91,7 @@ def canary(root: Path, name: str, share: float, override: str | None = None) -> 
     """
     versions = Versions(root)
     with gate(versions, name, "canary", override) as write_down:
-        told = _checked(versions, name)
+        told = _checked(versions, "canary", name)
         write_down()
         active = versions.set_canary(name, share)
     say(f"canary: {told} for {share:.2%} of the users, beside {active.active}")
@@ -108,8 +109,11 @@ def clear_canary(root: Path) -> Active:
     return active
 
 
-@phase("verify")
-def _checked(versions: Versions, name: str) -> str:
-    """Opens a bundle with its tower, verifies and probes it; returns a short description."""
-    manifest = open_probed(versions.path(name)).bundle.manifest
+def _checked(versions: Versions, command: str, name: str) -> str:
+    """Verifies and probes a bundle; returns a short description."""
+    path = versions.path(name)
+    manifest = read_manifest(path)
+    phases(command, VERIFY, PROBE)
+    verify(path)
+    probed(path)
     return f"{name} (model {manifest.model_version}, {manifest.items:,} items)"

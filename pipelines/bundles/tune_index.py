@@ -44,10 +44,11 @@ def tune(index: ScannIndex, queries: Floats, truth: Rows, target: float) -> tupl
     """
     k = truth.shape[1]
     reaching: dict[ScannIndex, float] = {}
-    with progress("tune", total=None, unit="settings") as advance:
-        built = index.parameters.leaves
-        # Ever more leaves, up to all; an index without a tree has no leaves.
-        for leaves in _rising(math.ceil(built / 256), built, LEAVES_STEP) if built else [0]:
+    built = index.parameters.leaves
+    # Ever more leaves, up to all; an index without a tree has no leaves. Most searches end before the last of them.
+    ladder = [*_rising(math.ceil(built / 256), built, LEAVES_STEP)] if built else [0]
+    with progress("tune", total=len(ladder), unit="settings") as advance:
+        for leaves in ladder:
             parameters = replace(index.parameters, leaves_searched=leaves)
             wide, whole = index.with_parameters(parameters), leaves == built
             rescored, recall = _fewest_rescored(wide, queries, truth, target, whole=whole)

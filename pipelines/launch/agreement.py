@@ -34,8 +34,9 @@ def list_agreement(one: Lists, other: Lists) -> tuple[Floats, Floats]:
 
 def _block_agreement(one: Lists, other: Lists) -> tuple[Floats, Floats]:
     users, k = one.shape
-    # An item at ranks i and j is common to both lists from depth max(i, j) on.
-    user, i, j = np.nonzero((one[:, :, None] == other[:, None, :]) & (one >= 0)[:, :, None])
+    # An item at ranks i and j is common to both lists from depth max(i, j) on. Padding is common only beyond the
+    # longer list, where nothing counts.
+    user, i, j = np.nonzero(one[:, :, None] == other[:, None, :])
     common = np.bincount(user * k + np.maximum(i, j), minlength=users * k).reshape(users, k).cumsum(axis=1)
     length = np.maximum((one >= 0).sum(axis=1), (other >= 0).sum(axis=1))
     depth = np.arange(1, k + 1)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pipelines.bundles import requirement
 from pipelines.bundles.blessing import Blessing, Judgement, blessing_path, evidence, write_blessing
+from pipelines.bundles.verify import PROBE, VERIFY, probed, verify
 from pipelines.console import phase, phases, say
 from pipelines.errors import DataError, GateError
 from pipelines.evaluation.report_json import FILES, REPORT
@@ -25,9 +26,8 @@ from serving.bundle.digest import bundle_digest
 from serving.bundle.manifest import Manifest
 from serving.recall.loading import open_recaller
 from serving.recall.recaller import Recaller
-from serving.recall.self_test import open_probed
 
-READ, JUDGE = "read and try", "judge"
+JUDGE = "judge"
 MODEL = (f"{QUERY_TOWER}/", f"{CANDIDATE_TOWER}/", QUERY_VECTORS)
 
 
@@ -76,17 +76,16 @@ def run(
     file, digest = read_rules(rules)
     if baseline is None and baseline_report is not None:
         raise DataError("--baseline-report needs --baseline, the bundle that it is of")
-    phases("gate", READ, JUDGE)
+    phases("gate", VERIFY, PROBE, JUDGE)
     # The digests first: if a bundle changes meanwhile, they are not those of what is judged, and void the blessing.
-    with phase(READ):
-        new, old = bundle_digest(candidate), None if baseline is None else bundle_digest(baseline)
-        if new == old:
-            raise DataError(f"{candidate} and --baseline {baseline} are the same bundle, {new[:12]}")
-        judged = Opened(open_probed(candidate), new, None if report is None else Report.read(report, candidate, new))
-        before = None
-        if baseline is not None and old is not None:
-            its_report = None if baseline_report is None else Report.read(baseline_report, baseline, old)
-            before = Opened(open_recaller(baseline, tower=False), old, its_report)
+    new, old = bundle_digest(candidate), None if baseline is None else bundle_digest(baseline)
+    if new == old:
+        raise DataError(f"{candidate} and --baseline {baseline} are the same bundle, {new[:12]}")
+    own = Report.read(report, candidate, new) if report else None
+    its = Report.read(baseline_report, baseline, old) if baseline_report and baseline and old else None
+    verify(*filter(None, (candidate, baseline)))
+    judged = Opened(probed(candidate), new, own)
+    before = Opened(open_recaller(baseline, verify=False, tower=False), old, its) if baseline and old else None
     renewal = file.renewal is not None and before is not None and _model(judged.manifest) == _model(before.manifest)
     needed = _needed(file, renewal, rules, judged, before)
     with phase(JUDGE):

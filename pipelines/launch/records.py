@@ -7,6 +7,7 @@ of the recipe; names in `figures` and `series` are paths such as ``exact/recall@
 import hashlib
 import json
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -157,15 +158,18 @@ def of_gate(content: Mapping[str, Any], file: Path) -> Record:
 
     Args:
         content: texts (digests, names), which become settings; `created_at`, ISO 8601; `judgements`, a list of objects
-            with `rule` (its name), `figure` (a number or null), `limit` (text) and `passed`. The verdict is "passed" if
-            all of them are.
+            with `rule` (its name), `figure` (a number or null), `limit` (text, which becomes a setting) and `passed`.
+            The verdict is "passed" if all of them are. Rules of one name are told apart by their limits.
         file: where the result is, or would be had it passed: TensorBoard's files lie beside it.
     """
     judgements = content["judgements"]
     params = {name: value for name, value in content.items() if isinstance(value, str) and name not in UNBOUND}
     params["verdict"] = "passed" if all(each["passed"] for each in judgements) else "refused"
-    figures = {f"rules/{each['rule']}/passed": float(each["passed"]) for each in judgements}
-    numbers = {f"rules/{each['rule']}/figure": each["figure"] for each in judgements}
+    times = Counter(each["rule"] for each in judgements)
+    names = [each["rule"] if times[each["rule"]] == 1 else f"{each['rule']}, {each['limit']}" for each in judgements]
+    rules = [(f"rules/{name}", each) for name, each in zip(names, judgements, strict=True)]
+    figures = {f"{rule}/passed": float(each["passed"]) for rule, each in rules}
+    figures |= {f"{rule}/figure": float(each["figure"]) for rule, each in rules if each["figure"] is not None}
     cells = [[each["rule"], each["figure"], each["limit"], "yes" if each["passed"] else "no"] for each in judgements]
     rows = "".join(f"| {' | '.join('' if cell is None else str(cell) for cell in row)} |\n" for row in cells)
     return Record(
@@ -173,8 +177,8 @@ def of_gate(content: Mapping[str, Any], file: Path) -> Record:
         output=file,
         identity=_identity("gate", params),
         time=datetime.fromisoformat(content["created_at"]).timestamp(),
-        params=params,
-        figures=figures | {name: float(value) for name, value in numbers.items() if value is not None},
+        params=params | {f"{rule}/limit": each["limit"] for rule, each in rules},
+        figures=figures,
         text=f"**{params['verdict']}**\n\n| rule | figure | limit | passed |\n|---|---|---|---|\n{rows}",
         files=[file] if file.exists() else [],
         board=file.with_name(f"{file.stem}.{BOARD}"),

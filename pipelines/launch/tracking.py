@@ -145,8 +145,8 @@ def write_mlflow(record: Record) -> None:
         run = client.create_run(experiment, _ms(start), tags, f"{record.kind} {record.output.absolute().name}")
     number = run.info.run_id
     # MLflow never changes a setting, and keeps every value of a metric: only what is new to it is told.
-    params = [Param(_named(key), value[:LONGEST_VALUE]) for key, value in record.params.items()]
-    params = [each for each in params if each.key not in run.data.params]
+    settings = {_named(key): value[:LONGEST_VALUE] for key, value in record.params.items()}
+    params = [Param(key, value) for key, value in settings.items() if key not in run.data.params]
     for first in range(0, len(params), PARAMS_AT_A_TIME):
         client.log_batch(number, params=params[first : first + PARAMS_AT_A_TIME])
     points = [Point(key, value, 0, record.time) for key, value in record.figures.items()] + record.series

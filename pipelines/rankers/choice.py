@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from pipelines.console import progress, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut, heldout, heldout_users
-from pipelines.dataset.popularity import Counting, has_windows
+from pipelines.dataset.popularity import Counting, countings, has_windows
 from pipelines.rankers import ease
 from pipelines.rankers import item_knn as knn
 from pipelines.rankers.cache import Cache
@@ -121,7 +121,16 @@ def _search(data: Dataset) -> Choice:
             users=0,
             left_out=left_out,
         )
-    with progress(PHASE, total=None, unit="settings") as advance:
+    ladders: dict[str, Sequence[Any]] = {**KNN_LADDERS, "neighbours": lengths}
+    if RECENT in left_out:
+        del ladders["days"]
+    reason = None if KNN in left_out else knn.too_large_to_search(fits.user_events)
+    most = len(countings(windows=has_windows(data)))
+    if KNN not in left_out:
+        most += 1 if reason else 1 + most_values(KnnSettings(), ladders)  # and one more fallback
+    if EASE not in left_out:
+        most += most_values(EaseSettings(), {"penalty": EASE_LADDER})
+    with progress(PHASE, total=most, unit="settings") as advance:
 
         def judged(settings: Settings) -> float:
             advance(1)
@@ -134,14 +143,12 @@ def _search(data: Dataset) -> Choice:
         if RECENT not in left_out:
             recent = max((each for each in popular if each.days), key=popular.__getitem__)
             validation[RECENT] = popular[recent]
-        if KNN not in left_out and (reason := knn.too_large_to_search(fits.user_events)) is not None:
+        if KNN not in left_out and reason:
             item_knn, fixed[KNN] = KnnSettings(fallback=best), reason
             validation[KNN] = judged(item_knn)
         elif KNN not in left_out:
-            ladders = {"fallback": tuple(dict.fromkeys((Counting(), best))), **KNN_LADDERS, "neighbours": lengths}
-            if RECENT in left_out:
-                del ladders["days"]
-            item_knn, validation[KNN] = climb(KnnSettings(fallback=best), ladders, judged)
+            fallbacks = {"fallback": tuple(dict.fromkeys((Counting(), best)))}
+            item_knn, validation[KNN] = climb(KnnSettings(fallback=best), fallbacks | ladders, judged)
         if EASE not in left_out:
             start = EaseSettings(fallback=best)
             ease_settings, validation[EASE] = climb(start, {"penalty": EASE_LADDER}, judged)
@@ -164,6 +171,16 @@ def _sample(data: Dataset) -> HeldOut:
     if len(users) > USERS:
         users = np.sort(np.random.default_rng(SEED).choice(users, USERS, replace=False))
     return heldout(data, "valid", users)
+
+
+def most_values(start: Climbed, ladders: Mapping[str, Sequence[Any]]) -> int:
+    """The most values that `climb` asks for: the start's, and each ladder up to its end, or one up and all down."""
+    most = 1
+    for name, values in ladders.items():
+        below = values.index(getattr(start, name))
+        above = len(values) - 1 - below
+        most += max(above, min(above, 1) + below)
+    return most
 
 
 def climb(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
-from pipelines.console import say
+from pipelines.console import Advance, say
 from pipelines.training.prior import DECIMALS
 from pipelines.tuning.search import ROOM, Search
 from pipelines.tuning.study import FinishedTrial
@@ -21,6 +21,7 @@ from serving.files.staging import remove
 LONGER = ((2.5, 3), (5.0, 1))  # (shares, how many of the best that had not converged)
 SURVIVORS = (4, 3, 2, 2)  # finalists of each round of seeds
 LUCK = 1.5  # a converged trial may cost this many times as much with another seed
+MOST_TRAININGS = sum(count for _, count in LONGER) + 1 + sum(SURVIVORS)  # one with a falling rate
 WEIGHTS = ("now", "past", "length")  # of a prior
 LEAST_FALLING = 4  # fewest epochs for which a falling rate makes sense
 
@@ -113,8 +114,9 @@ class Finals:
         """The best so far, without further training; None if no trial has finished."""
         return best_of(self._all())
 
-    def run(self) -> None:
-        """Trains as many of the finals as fit the budget."""
+    def run(self, advance: Advance) -> None:
+        """Trains as many of the finals as fit the budget, at most `MOST_TRAININGS`; `advance` is told of each."""
+        self._advance = advance
         for shares, count in LONGER:
             unfinished = [each for each in self._all() if not each.falling and each.runs[0].end == "share"]
             for each in sorted(unfinished, key=lambda each: -each.runs[0].value)[:count]:
@@ -159,7 +161,9 @@ class Finals:
             return
         raw = search.sections(finalist.tried.family, finalist.tried.point)
         directory = search.directory(finalist.tried.number)
-        self._finish(finalist, 0, train(search.config(raw), search.data, directory, Share(most, search.clock)))
+        run = train(search.config(raw), search.data, directory, Share(most, search.clock))
+        self._advance(1)
+        self._finish(finalist, 0, run)
 
     def _train(self, finalist: Finalist, seed: int) -> None:
         """Trains a finalist from scratch, with another seed or a falling rate."""
@@ -177,6 +181,7 @@ class Finals:
         # A falling rate ends by itself; a converged trial may take a little longer with another seed.
         longest = math.inf if finalist.falling else most * (LUCK if finalist.runs[0].end == "converged" else 1.0)
         run = train(config, search.data, directory, Share(longest, search.clock))
+        self._advance(1)
         remove(directory)
         if run.end in ("converged", "share"):
             self._finish(finalist, seed, run)

@@ -208,7 +208,8 @@ class Search:
         tried = self.trials.tell(trial, run, self.share)
         self._clean()
         self._say(tried, ranked[0] if ranked else None)
-        self._advance(1)
+        left = f"{max(0.0, self.clock.left()) / 60:.1f} min of the budget left" if self.clock.timed else ""
+        self._advance(1, note=left)
         return True
 
     def _train(self, raw: Raw, directory: Path, falls_behind: Callable[[Run], bool]) -> Run:

@@ -14,14 +14,14 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.console import phase, phases, progress, say
+from pipelines.console import phases, progress, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.heldout import heldout_users
 from pipelines.dataset.leaks import refuse_leaks
 from pipelines.errors import DataError
 from pipelines.tuning.budget import Clock
-from pipelines.tuning.finals import Finals
+from pipelines.tuning.finals import MOST_TRAININGS, Finals
 from pipelines.tuning.fixed_settings import FixedSettings
 from pipelines.tuning.recipe import comments, recipe, text
 from pipelines.tuning.search import Search, SearchGoal
@@ -101,8 +101,8 @@ def run(
         try:
             with progress("trials", total=trials, unit="trials") as advance:
                 search.run(advance)
-            with phase("finals"):
-                finals.run()
+            with progress("finals", total=MOST_TRAININGS, unit="trainings") as advance:
+                finals.run(advance)
         except KeyboardInterrupt:
             clock.save(now=True)
             if _write(finals, out, dataset.name):

@@ -51,6 +51,7 @@ from serving.protocol.shutdown import Drain
 from serving.service.service import Service
 from serving.settings import Settings
 from serving.window.page import Beside
+from serving.window.refusals import Refusals
 from serving.window.routes import add_window
 
 log = logging.getLogger("uvicorn.error.serving")
@@ -118,23 +119,22 @@ def create_app(
         # FastAPI's own looks for providers with each request, and would export data such as exceptions.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
-    app.state.service = None
-    app.state.drain = drain
-    app.state.settings = settings
+    app.state.service, app.state.drain, app.state.settings = None, drain, settings
     app.state.documents = weakref.WeakKeyDictionary()
     _add_routes(app)
     _add_docs_page(app)
-    if settings.window:
-        add_window(app, partial(query_of, settings=settings), beside or Beside(), health.readyz)
     app.add_exception_handler(RequestError, _on_request_error)
     app.add_exception_handler(RequestValidationError, _on_wrong_path)
     app.add_exception_handler(HTTPException, _on_http_exception)
-    # The last one is the outermost; it handles unexpected exceptions.
+    # The last ones are the outermost; `RequestLog` handles unexpected exceptions.
     app.add_middleware(FastRoutes, routes=routes.FAST)
     app.add_middleware(Limits, settings=settings)
     if settings.keys is not None:
         app.add_middleware(Access, keys=settings.keys)
     app.add_middleware(RequestLog, settings=settings, drain=drain)
+    if settings.window:
+        add_window(app, partial(query_of, settings=settings), beside or Beside(), health.readyz)
+        app.add_middleware(Refusals)
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     return app
 

@@ -16,7 +16,7 @@ from serving.http.api_keys import KeyRing
 from serving.protocol.asgi import CLOSE, answer
 from serving.protocol.json_errors import error_bytes
 from serving.telemetry import metrics
-from serving.window.routes import PATH as WINDOW
+from serving.window.routes import is_window
 
 OPEN = frozenset({"/healthz", "/readyz"})
 READ = frozenset({"/recall", "/recall/batch", "/similar", "/embed"})
@@ -58,7 +58,7 @@ class Access:
 def _refused(keys: KeyRing, scope: Scope) -> tuple[Any, ...] | None:
     """The arguments of `answer` that reject a request, or None."""
     sent = [value for name, value in scope["headers"] if name == b"authorization"]
-    if _is_window(scope["path"]) and not (len(sent) == 1 and sent[0].lower().startswith(SCHEME)):
+    if is_window(scope["path"]) and not (len(sent) == 1 and sent[0].lower().startswith(SCHEME)):
         return _refused_browser(keys, sent)
     if len(sent) != 1 or not sent[0].lower().startswith(SCHEME):
         return 401, NO_KEY, _CHALLENGE
@@ -82,12 +82,8 @@ def _refused_browser(keys: KeyRing, sent: list[bytes]) -> tuple[Any, ...] | None
     return None if role == "admin" else (401, READ_ONLY, _BROWSER_CHALLENGE)
 
 
-def _is_window(path: str) -> bool:
-    return path == WINDOW or path.startswith(f"{WINDOW}/")
-
-
 def reads(method: str, path: str) -> bool:
     """Whether a request only reads. Anything not listed needs the admin role, future routes included."""
-    if path.startswith("/admin") or _is_window(path):
+    if path.startswith("/admin") or is_window(path):
         return False
     return (method == "POST" and path in READ) or method in ("GET", "HEAD")

@@ -33,7 +33,7 @@ STOPPING = error_bytes("stopping", "the service is stopping")
 
 
 class RequestLog:
-    """The outermost ASGI middleware; runs in the event loop's thread only.
+    """The ASGI middleware around all others but `Refusals`; runs in the event loop's thread only.
 
     Args:
         app: the inner ASGI app.

@@ -100,7 +100,7 @@ class Planner:
         features = {name: value for name, value in features.items() if not is_missing(value)}
         user_id = self.user_id(query, features)
         user_row = self.bundle.query_rows.get(user_id or "")
-        live = self._live(user_id, user_row)
+        live = self.live(user_id, user_row)
         history = items.rows_of(query.history or ())
         excluded = self._excluded(query, features, user_row, history, live, items)
 
@@ -201,7 +201,7 @@ class Planner:
             return sent
         return len(live) + (0 if user_row is None else len(self.bundle.seen(user_row)))
 
-    def _live(self, user_id: str | None, user_row: int | None) -> list[str]:
+    def live(self, user_id: str | None, user_row: int | None) -> list[str]:
         """A user's items since the bundle was made, newest last, without those in the user's stored history."""
         live, stays = self.users.items(user_id), self._stays
         live = live if stays is None else list(dict.fromkeys(live[::stays]))[::stays]

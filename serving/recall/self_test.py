@@ -22,13 +22,17 @@ QUERIES, K, SEED = 32, 100, 0
 LEAST_RECALL = 0.5
 
 
-def open_probed(path: Path) -> Recaller:
+def open_probed(path: Path, *, verify: bool = True) -> Recaller:
     """Opens a bundle like `open_recaller`, with both towers, and probes it.
+
+    Args:
+        path: the bundle directory.
+        verify: see `Bundle.open`.
 
     Raises:
         BundleError: names the path and the reason.
     """
-    recaller = open_recaller(path)
+    recaller = open_recaller(path, verify=verify)
     open_item_encoder(recaller.bundle)
     probe(recaller)
     return recaller

@@ -39,12 +39,14 @@ class Answer:
     Attributes:
         role: what the bundle is here.
         inquiry: the query and its answer; None if the bundle cannot answer it.
-        refused: why not, or "".
+        explanation: why each item; None without an answer.
+        refused: why there is none, or "".
         held_out: ids of the items that the user took in the test; empty if that is not known.
     """
 
     role: str
     inquiry: Inquiry | None = None
+    explanation: Explanation | None = None
     refused: str = ""
     held_out: frozenset[str] = frozenset()
 
@@ -63,48 +65,51 @@ class Answer:
         """Number of items of the answer that the user took in the test."""
         return sum(item.id in self.held_out for item in self.items)
 
+    @property
+    def reasons(self) -> dict[str, Reason]:
+        """The reasons by item id."""
+        return {} if self.explanation is None else {reason.item.id: reason for reason in self.explanation.items}
+
+    @property
+    def ids(self) -> set[str]:
+        """The ids of all items that it names."""
+        reasons = self.reasons.values()
+        behind = {each.id for reason in reasons for each in (*reason.nearest, *reason.helped, *reason.hurt)}
+        return behind | {item.id for item in self.items}
+
 
 @dataclass(frozen=True)
 class Details:
-    """What is told about an answer.
+    """What is told about the answer of the chosen bundle alone.
 
     Attributes:
-        explanation: why each item.
         trace: what each step removed.
         missed: what exact search finds and the answer lacks.
         place: where the item is that was asked for, or None.
     """
 
-    explanation: Explanation
     trace: Trace
     missed: list[Ranked]
     place: Place | None
-
-    @property
-    def reasons(self) -> dict[str, Reason]:
-        """The reasons by item id."""
-        return {reason.item.id: reason for reason in self.explanation.items}
 
     @property
     def ids(self) -> set[str]:
         """The ids of all items that it names."""
         steps = [each for step in self.trace.steps for each in (*step.removed, *(moved.item for moved in step.moved))]
         found = {each.id for each in (*steps, *self.missed)}
-        found |= {
-            each.id for reason in self.explanation.items for each in (*reason.nearest, *reason.helped, *reason.hurt)
-        }
         if self.place is not None:
             found |= {self.place.id, *(each.id for kept in self.place.kept_out for each in kept.items)}
         return found
 
 
 def answered(recaller: Recaller, query: RecallQuery, role: str, held_out: Collection[str]) -> Answer:
-    """Asks a bundle.
+    """Asks a bundle, and why it answers so.
 
     Raises:
         RequestError: it cannot answer the query.
     """
-    return Answer(role, ask(recaller, query), held_out=frozenset(held_out))
+    inquiry = ask(recaller, query)
+    return Answer(role, inquiry, explain(inquiry), held_out=frozenset(held_out))
 
 
 def answered_or_refused(recaller: Recaller, query: RecallQuery, role: str, held_out: Collection[str]) -> Answer:
@@ -116,9 +121,8 @@ def answered_or_refused(recaller: Recaller, query: RecallQuery, role: str, held_
 
 
 def details(inquiry: Inquiry, item_id: str) -> Details:
-    """All about an answer, and about one item if an id is given."""
-    found = place(inquiry, item_id) if item_id else None
-    return Details(explain(inquiry), trace(inquiry), missed(inquiry), found)
+    """What each step removed, what the index missed, and where one item is if an id is given."""
+    return Details(trace(inquiry), missed(inquiry), place(inquiry, item_id) if item_id else None)
 
 
 def in_words(query: RecallQuery, step: Step) -> str:

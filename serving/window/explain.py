@@ -9,6 +9,7 @@ from serving.bundle.request_features import HISTORY_KINDS
 from serving.recall.plan import Plan
 from serving.search.index import Floats, rescore
 from serving.window.inquiry import Inquiry, Ranked, answers
+from serving.window.items import known_history
 
 MOST_ITEMS = 100  # of the answer
 MOST_HISTORY = 100  # items of the history, newest
@@ -39,7 +40,8 @@ class Reason:
 
     Attributes:
         item: the item with its rank and score in the answer.
-        prior: the part of its score that the prior adds; None for a bundle without a prior, and for popular items.
+        prior: the part of its score that the prior adds; None where the prior has no weight: for a bundle without one,
+            for similar items, for popular ones.
         complete: its score by the vector that the tower gives now for the complete history: that of the answer, unless
             the answer came from a stored vector that was made from more than the history; None where
             `Explanation.without_reason` is not.
@@ -93,7 +95,7 @@ def explain(inquiry: Inquiry) -> Explanation:
         products = _products(vectors, variants).tolist()
         scores = [[score if knows else None for score, knows in zip(line, known, strict=True)] for line in products]
     priors: list[float | None] = [None] * len(shown)
-    if bundle.manifest.prior is not None and inquiry.plan.source != "popular":
+    if inquiry.plan.source != "popular" and inquiry.vector[dimension:].any():
         priors = _products(vectors[:, dimension:], inquiry.vector[np.newaxis, dimension:])[:, 0].tolist()
     reasons = [
         _reason(item, prior, line, dict(zip(history, near, strict=True)))
@@ -147,12 +149,8 @@ def _behind(inquiry: Inquiry, plan: Plan | None) -> list[str]:
 
 
 def _of_user(inquiry: Inquiry) -> list[str]:
-    """What the user of the query has taken, newest last: the stored items, then later ones."""
     recaller, query = inquiry.recaller, inquiry.query
-    user_id = recaller.planner.user_id(query, query.features or {})
-    row = recaller.bundle.query_rows.get(user_id or "")
-    stored = [] if row is None else recaller.bundle.item_names.at(recaller.bundle.seen(row))
-    return stored + recaller.planner.users.items(user_id)
+    return known_history(recaller, recaller.planner.user_id(query, query.features or {}))
 
 
 def _row(inquiry: Inquiry, item_id: str) -> int | None:

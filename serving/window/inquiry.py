@@ -178,7 +178,7 @@ class Inquiry:
 
 
 def ask(recaller: Recaller, query: RecallQuery) -> Inquiry:
-    """Answers a query and keeps it for `explain`, `trace`, `place` and `differences`. Takes a thread: no event loop.
+    """Answers a query and keeps it for `explain`, `trace`, `place` and `differences`. Blocks: not for the event loop.
 
     Raises:
         RequestError: as `Recaller.recall`.

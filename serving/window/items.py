@@ -56,12 +56,11 @@ def shown_ids(items: Snapshot, item_ids: Sequence[str]) -> list[ShownItem]:
     return [known.get(item_id, ShownItem(item_id, known=False)) for item_id in item_ids]
 
 
-def known_history(recaller: Recaller, user_id: str) -> list[str]:
-    """What the service knows that a user took, oldest first: the stored items, then later events."""
-    bundle, row = recaller.bundle, recaller.bundle.query_rows.get(user_id)
+def known_history(recaller: Recaller, user_id: str | None) -> list[str]:
+    """What the service knows that a user took, newest last: the stored items, then later ones."""
+    bundle, row = recaller.bundle, recaller.bundle.query_rows.get(user_id or "")
     stored = [] if row is None else bundle.item_names.at(bundle.seen(row))
-    held = set(stored)
-    return stored + [item_id for item_id in recaller.planner.users.items(user_id) if item_id not in held]
+    return stored + recaller.planner.live(user_id, row)
 
 
 def found_users(recaller: Recaller, prefix: str) -> list[str]:

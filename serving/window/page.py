@@ -66,7 +66,7 @@ class Page:
         self._service, self._query_of, self._beside = service, query_of, beside
 
     def render(self, form: Form, unready: str) -> str:
-        """The HTML; `form.errors` then holds what is wrong with the request. Takes a thread: no event loop.
+        """The HTML; `form.errors` then holds what is wrong with the request. Blocks: not for the event loop.
 
         Args:
             form: the request.
@@ -78,16 +78,15 @@ class Page:
         manifest, items, columns = recaller.bundle.manifest, recaller.catalogue.snapshot(), recaller.catalogue.kinds
         history = _edited_history(form, recaller)
         column_options = [("", "no column"), *((name, name) for name in sorted(columns))]
-        bundle_options = [("", "as the service picks"), *((each.role, each.label) for each in choices.values())]
         content = self._answers(form, choices, chosen)
-        template = _environment().get_template("window.html.j2")
+        template = environment().get_template("window.html.j2")
         return template.render(
             form=form,
             choices=choices,
             chosen=chosen,
             features=in_form(manifest.query_features),
             column_options=column_options,
-            bundle_options=bundle_options,
+            bundle_options=self._bundle_options(choices),
             operators=[("", "eq"), *((name, name) for name in OPERATORS if name != "eq")],
             open=_open(form),
             found_users=found_users(recaller, form["find_user"]) if form["find_user"] else None,
@@ -107,6 +106,13 @@ class Page:
         if self._beside.second is not None:
             return {"A": Choice("A", answering["active"].opened), "B": Choice("B", self._beside.second)}
         return {role: Choice(role, each.opened) for role, each in answering.items()}
+
+    def _bundle_options(self, choices: Mapping[str, Choice]) -> list[tuple[str, str]]:
+        """The values and texts of the field that chooses a bundle; "" is the default."""
+        first, *others = [(role, each.label) for role, each in choices.items()]
+        if self._beside.second is not None:
+            return [("", first[1]), *others]
+        return [("", "as the service picks"), first, *others]
 
     def _chosen(self, form: Form, choices: Mapping[str, Choice]) -> Choice:
         if form["bundle"] and form["bundle"] not in choices:
@@ -136,10 +142,9 @@ class Page:
         second = answers[1].inquiry if len(answers) > 1 else None
         named: dict[str, ShownItem] = {}
         # The chosen bundle's titles come last, over those of the other one.
-        for answer, ids in [*((each, set[str]()) for each in answers[1:]), (first, told.ids)]:
+        for answer, ids in [*((each, each.ids) for each in answers[1:]), (first, first.ids | told.ids)]:
             if answer.inquiry is not None:
-                wanted = [*ids, *(item.id for item in answer.items)]
-                named |= {each.id: each for each in shown_ids(answer.inquiry.answer.items, wanted)}
+                named |= {each.id: each for each in shown_ids(answer.inquiry.answer.items, [*ids])}
         return {
             "answers": answers,
             "query": query,
@@ -196,14 +201,15 @@ def _versions() -> dict[str, str]:
 
 
 @cache
-def _environment() -> Environment:
-    environment = Environment(
+def environment() -> Environment:
+    """The templates; what they are given is escaped."""
+    made = Environment(
         loader=PackageLoader("serving.window"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["thousands"] = "{:,}".format
-    environment.globals |= {"in_words": in_words, "obstacle": obstacle}
-    return environment
+    made.filters["thousands"] = "{:,}".format
+    made.globals |= {"in_words": in_words, "obstacle": obstacle}
+    return made

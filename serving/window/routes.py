@@ -28,6 +28,16 @@ PRIVATE = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
 SAFE = {"content-security-policy": POLICY, "x-content-type-options": "nosniff"}
 
 
+def is_window(path: str) -> bool:
+    """Whether a path is that of the page or of one of its files."""
+    return path == PATH or path.startswith(f"{PATH}/")
+
+
+def static(name: str) -> bytes:
+    """A file of the page."""
+    return (files("serving.window") / "static" / name).read_bytes()
+
+
 def add_window(
     app: FastAPI,
     query_of: Callable[[Mapping[str, Any]], RecallQuery],
@@ -71,7 +81,7 @@ def add_window(
         )
 
     def add_file(name: str, media_type: str) -> None:
-        content = (files("serving.window") / "static" / name).read_bytes()
+        content = static(name)
 
         async def file(_: Request) -> Response:
             return Response(content, headers=SAFE | {"cache-control": "no-cache"}, media_type=media_type)

@@ -57,16 +57,12 @@ class Trace:
     Attributes:
         items: how many items may be recalled at all: the bundle's and the live ones, without the deleted ones.
         deleted: how many of the bundle's items were deleted live.
-        top: at most `MOST_SHOWN` of the items that would be the best without any step, in order.
         steps: what removed what.
-        answered: how many items the answer has.
     """
 
     items: int
     deleted: int
-    top: list[Ranked]
     steps: list[Step]
-    answered: int
 
 
 def trace(inquiry: Inquiry) -> Trace:
@@ -89,15 +85,7 @@ def trace(inquiry: Inquiry) -> Trace:
         after = {row: rank for rank, row in enumerate(answer.tolist(), 1)}
         ranks = [after[row] for row in best[found].tolist()]
         steps.append(_step(inquiry, "index", "", best, np.flatnonzero(found), ranks))
-    top = order[: min(query.k, MOST_SHOWN)]
-    items = inquiry.items
-    return Trace(
-        items=len(order),
-        deleted=sum(row < 0 for row in items.view.rows.values()),
-        top=inquiry.ranked(top, range(1, len(top) + 1)),
-        steps=steps,
-        answered=len(answer),
-    )
+    return Trace(len(order), sum(row < 0 for row in inquiry.items.view.rows.values()), steps)
 
 
 def _step(
@@ -107,8 +95,7 @@ def _step(
     top = kept[: inquiry.query.k]
     after = np.arange(1, len(top) + 1) if ranks is None else np.array(ranks, np.int64)
     gone = np.setdiff1d(np.arange(min(inquiry.query.k, len(rows))), top)[:MOST_SHOWN]
-    changed = np.flatnonzero(top + 1 != after)
-    changed = changed[np.argsort(after[changed], kind="stable")][:MOST_SHOWN]
+    changed = np.flatnonzero(top + 1 != after)[:MOST_SHOWN]
     items = inquiry.ranked(rows[top[changed]], after[changed])
     moved = [Moved(item, int(top[place]) + 1, item.rank) for item, place in zip(items, changed.tolist(), strict=True)]
     return Step(kind, field, len(rows), len(kept), inquiry.ranked(rows[gone], gone + 1), moved)

@@ -64,8 +64,10 @@ class Retrieval(tfrs.Model):
         self.log_z = log_z_of(config.loss, count)
 
     def create_weights(self, inputs: Batch) -> None:
-        """Creates the weights of both towers' hidden layers; a sampler that learns does not count this batch."""
-        self.towers.query_tower(inputs.query)
+        """Creates the weights of hidden layers, log Z's too; a sampler that learns does not count this batch."""
+        query = self.towers.query_tower(inputs.query)
+        if self.log_z is not None:
+            self.log_z(query)
         self.towers.candidate_tower(self.features_of(inputs.item[:, 0]))
 
     def compute_loss(self, inputs: Batch, training: bool = True) -> tf.Tensor:

@@ -141,7 +141,7 @@ def test_an_operators_day(
         return streams.out + streams.err
 
     assert f"none of them is active; name one: towers bundles activate NAME --root {root}" in said("list")
-    first, second = said("activate", "v1").splitlines()[1:], said("activate", "v2").splitlines()[1:]
+    first, second = said("activate", "v1").splitlines()[3:], said("activate", "v2").splitlines()[3:]
     assert first == ["active: v1 (model world-1, 60 items)", f"next: {console.towers()} serve --bundle {root}"]
     follow = f"next: {console.towers()} bundles list --root {root}"
     assert second == ["active: v2 (model world-1, 60 items), after v1", follow]
@@ -150,7 +150,7 @@ def test_an_operators_day(
     assert "share of the users must lie in (0, 1], got 0" in said("canary", "v1", "--share", "0", code=2)
     assert "v2 is the active bundle" in said("canary", "v2", "--share", "0.5", code=2)
     assert versions.read() == Active(active="v2", previous=("v1",))
-    told = said("canary", "v1", "--share", "0.05").splitlines()[1:]
+    told = said("canary", "v1", "--share", "0.05").splitlines()[3:]
     assert told == ["canary: v1 (model world-1, 60 items) for 5.00% of the users, beside v2", follow]
     assert versions.read().canary == Canary(bundle="v1", share=0.05)
     shown = [line.split("│")[1:-1] for line in said("list").splitlines() if line.startswith("│ v")]
@@ -166,6 +166,6 @@ def test_an_operators_day(
     (root / "v1" / "popularity.npy").write_bytes(b"")
     assert f"error: {root}/v1/popularity.npy: truncated" in said("rollback", code=2)
     shutil.copy(whole / "popularity.npy", root / "v1" / "popularity.npy")
-    assert said("rollback").splitlines()[1:] == ["active: v1 (model world-1, 60 items), back from v2", follow]
+    assert said("rollback").splitlines()[3:] == ["active: v1 (model world-1, 60 items), back from v2", follow]
     assert "no bundle was active before v1" in said("rollback", code=2)
     assert versions.read() == Active(active="v1")

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,7 +88,24 @@ COMMANDS: dict[str, tuple[str, list[str], str, str]] = {
         "recalled.parquet: 60 users, the best 10 items of each",
         "query --bundle bundles/first --user {user}",
     ),
-    "bundles": ("bundles activate first --root bundles", [], "active: first (model ", "serve --bundle bundles"),
+    "compare": (
+        "compare bundles/first copy --dataset dataset --out comparison",
+        ["evaluate", "tests"],
+        "comparison/compare.html: ",
+        "look --bundle bundles/first --bundle copy --dataset dataset",
+    ),
+    "gate": (
+        "gate rules.toml --candidate bundles/first",
+        ["verify", "probe", "judge"],
+        "blessed as a new model: bundles/first; ",
+        "bundles activate first --root bundles",
+    ),
+    "activate": (
+        "bundles activate first --root bundles",
+        ["verify", "probe"],
+        "active: first (model ",
+        "serve --bundle bundles",
+    ),
     "forget": (
         "forget --user u000001 --bundle bundles --dry-run",
         ["look and remove"],
@@ -115,11 +133,14 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Streams
     os.chdir(folder)
     (folder / "bundles").mkdir()
     (folder / "ids.toml").write_text(RECIPE)
+    (folder / "rules.toml").write_text("[index]\nat_least = 0.1\n")
     told = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(console, "LEAST_INTERVAL_S", math.inf)  # no line between, however slow the machine is
         patch.setattr(console, "MOST_INTERVAL_S", math.inf)
         for name, (words, *_) in COMMANDS.items():
+            if name == "compare":
+                shutil.copytree("bundles/first", "copy")
             with streams() as told[name]:
                 towers(words)
     yield told
@@ -160,7 +181,9 @@ def test_without_a_terminal_there_are_neither_control_characters_nor_messages_of
 
 @pytest.mark.slow
 def test_stdout_holds_results_only(said: dict[str, Streams]) -> None:
-    assert {name for name, told in said.items() if told.out} == {"check", "tune", "report", "forget"}
+    assert {name for name, told in said.items() if told.out} == {
+        "check", "tune", "report", "compare", "gate", "forget"
+    }  # fmt: skip
     assert said["forget"].out.startswith("bundles/first: would remove stored users 1, ")
     assert json.loads(Path("report/report.json").read_text())["verdict"]["text"] == said["report"].out.splitlines()[0]
 
@@ -171,6 +194,7 @@ def test_stdout_holds_results_only(said: dict[str, Streams]) -> None:
     [
         ("prepare --events world --out dataset --overwrite", COMMANDS["prepare"][1]),
         ("index --bundle bundles/first --kind scann --target-recall 0.5", COMMANDS["index"][1]),
+        ("bundles activate first --root bundles", COMMANDS["activate"][1]),
         ("forget --user u000001 --bundle bundles", COMMANDS["forget"][1]),
     ],
 )

@@ -106,13 +106,17 @@ def test_slices_of_users_and_of_targets_are_those_of_slow_loops(folder: Path, co
     assert part["users"] == len(french)
     assert part["value"] == pytest.approx(np.mean([two[user] - one[user] for user in french]))
     assert part["wins"] == sum(two[user] > one[user] for user in french)
-    targets, lists = targets_of(folder), [lists_of(folder, name, 5) for name in "ab"]
-    drama = {user: [item for item in each if int(item[1:]) % 2 and item != "i7"] for user, each in targets.items()}
-    some = {user: each for user, each in drama.items() if each}
-    found = [np.mean([len({*each[user]} & {*theirs}) / len(theirs) for user, theirs in some.items()]) for each in lists]
+    found = [recall_of_drama(folder, name) for name in "ab"]
     part = slices["genres: drama"]
-    assert part["users"] == len(some)
-    np.testing.assert_allclose([part["baseline"], part["other"]], found, rtol=1e-6)
+    assert part["users"] == len(found[0])
+    np.testing.assert_allclose([part["baseline"], part["other"]], np.mean(found, axis=1), rtol=1e-6)
+
+
+def recall_of_drama(folder: Path, name: str) -> list[float]:
+    """Recall at 5 of the targets of one genre, of each user who has such a target."""
+    lists, targets = lists_of(folder, name, 5), targets_of(folder)
+    drama = {user: [item for item in each if int(item[1:]) % 2 and item != "i7"] for user, each in targets.items()}
+    return [len({*lists[user]} & {*theirs}) / len(theirs) for user, theirs in drama.items() if theirs]
 
 
 def test_lists_items_and_users_are_those_of_slow_loops(folder: Path, content: dict[str, Any]) -> None:
@@ -134,6 +138,23 @@ def test_lists_items_and_users_are_those_of_slow_loops(folder: Path, content: di
     told = comparison["users"]["gain"]
     assert [each["other"] - each["baseline"] for each in told] == [gain for gain in gains if gain > 0][:10]
     assert all(before[each["user_id"]] == each["baseline"] for each in told)
+    told = comparison["users"]["lose"]
+    assert [each["other"] - each["baseline"] for each in told] == [gain for gain in gains[::-1] if gain < 0][:10]
+
+
+def test_the_items_that_moved_farthest_are_those_of_a_slow_loop(folder: Path, content: dict[str, Any]) -> None:
+    vectors = [Bundle.open(folder / name, verify=False) for name in "ac"]
+    items = [f"i{item}" for item in range(columns.ITEMS)]
+    one, other = (
+        np.array([each.item_vectors[each.item_rows[item]].astype(float) for item in items]) for each in vectors
+    )
+    one, other = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (one, other))
+    left, _, right = np.linalg.svd(one.T @ other)
+    cosines = {item: float(a @ left @ right @ b) for item, a, b in zip(items, one, other, strict=True)}
+    found = content["comparisons"][str(folder / "c")]["vectors"]
+    assert found["items"] == pytest.approx(np.mean([*cosines.values()]), abs=1e-5)
+    assert [each["cosine"] for each in found["farthest"]] == pytest.approx(sorted(cosines.values())[:10], abs=1e-5)
+    assert all(each["cosine"] == pytest.approx(cosines[each["item"]], abs=1e-5) for each in found["farthest"])
 
 
 def test_holms_correction_covers_all_metrics_of_all_sides(content: dict[str, Any]) -> None:
@@ -173,7 +194,8 @@ def test_reports_give_the_figures_of_their_bundles(folder: Path, content: dict[s
 
 def test_seeds_joined_by_commas_are_one_side(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     side = f"{folder / 'a'},{folder / 'b'}"
-    told = compare.run([side, str(folder / "c")], tmp_path / "out", dataset=folder / "dataset", metric="recall@5")
+    names, given = [side, str(folder / "c")], {"dataset": folder / "dataset", "metric": "recall@5"}
+    told = compare.run(names, tmp_path / "out", slices=["genres"], **given)  # type: ignore[arg-type]
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "compare: evaluate, tests"
     assert [sum(line.startswith(f"{phase}: ") for line in said) for phase in ("evaluate", "tests")] == [1, 1]
@@ -184,6 +206,9 @@ def test_seeds_joined_by_commas_are_one_side(folder: Path, tmp_path: Path, capsy
     comparison = told["comparisons"][str(folder / "c")]
     assert comparison["metrics"]["recall@5"]["value"] == pytest.approx(means[2] - np.mean(means[:2]))
     assert comparison["seeds"]["standard_deviation"] == pytest.approx(np.std(means[:2], ddof=1))
+    drama = [np.mean(recall_of_drama(folder, name)) for name in "abc"]
+    part = comparison["slices"]["genres: drama"]
+    np.testing.assert_allclose([part["baseline"], part["other"]], [np.mean(drama[:2]), drama[2]], rtol=1e-6)
     assert told["seeds_of_one_recipe"]["lists"]["overlap"] < 1
     assert not any("spread over seeds" in note for note in told["notes"])
     assert "Two seeds of one recipe, for comparison" in (tmp_path / "out" / "compare.html").read_text(encoding="utf-8")
@@ -316,6 +341,15 @@ def test_no_difference_says_what_could_have_been_shown(tmp_path: Path) -> None:
     could = 2.8 * (NOISE[1] - NOISE[0]).std(ddof=1) / np.sqrt(200)
     assert told["sentence"].startswith(f"Keep {tmp_path / 'a'}: no difference shown between")
     assert told["sentence"].endswith(f"these 200 test users could have shown {could:.4f}.")
+
+
+def test_what_one_test_would_show_two_tests_do_not(tmp_path: Path) -> None:
+    noise = NOISE[1] - NOISE[0]
+    gain = NOISE[1] - noise.mean() + 2.1 * noise.std(ddof=1) / np.sqrt(200)  # 2.1 standard errors: p = 0.036
+    told = decided(tmp_path, {"a": NOISE[0], "b": gain}, ["a", "b"])
+    test = told["comparisons"][str(tmp_path / "b")]["metrics"]["recall@20"]
+    assert (test["p"], test["p_holm"]) == (pytest.approx(0.036, abs=0.01), pytest.approx(2 * test["p"]))
+    assert not test["shown"] and told["ship"] == told["baseline"]
 
 
 def test_models_that_are_alike_for_every_user_are_said_to_be(tmp_path: Path) -> None:

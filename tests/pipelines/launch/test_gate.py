@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from pipelines.bundles import activate, fold, renew
+from pipelines.bundles import fold, renew, verify
 from pipelines.bundles.blessing import blessing_path, valid_blessing
 from pipelines.cli import app
 from pipelines.console import towers
@@ -117,8 +118,7 @@ def root(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     """The root with its gate, of which `old` is active; no bundle has towers, so none are tried."""
     shutil.copytree(world, tmp_path / "root")
     monkeypatch.setenv("COLUMNS", "250")
-    for module in (gate, activate):
-        monkeypatch.setattr(module, "open_probed", lambda path: open_recaller(path, tower=False))
+    monkeypatch.setattr(verify, "open_probed", partial(open_recaller, tower=False))
     made = Root(tmp_path / "root", monkeypatch, capsys)
     made.rules.write_text(RULES.format(least=0.1), encoding="utf-8")
     assert made.bundles("activate", OLD)[0] == 0
@@ -131,10 +131,11 @@ def test_a_better_bundle_is_blessed_and_activated(root: Root) -> None:
     assert code == 3 and "new: has no blessing, new.blessing.json; `towers gate` judges it" in said
     code, said = root.gate()
     assert code == 0 and "blessed as a new model" in said and "refused" not in said
-    phases = [
-        line.split(": ")[0] for line in said.splitlines() if line.startswith(("gate: ", "read and try: ", "judge: "))
+    phases = ["verify", "probe", "judge"]
+    begun = [
+        line.split(": ")[0] for line in said.splitlines() if line.startswith(tuple(f"{each}: " for each in phases))
     ]
-    assert "gate: read and try, judge" in said and phases == ["gate", "read and try", "judge"]
+    assert "gate: verify, probe, judge" in said.splitlines() and begun == phases
     blessing = json.loads((root.root / "new.blessing.json").read_text())
     manifests = {name: json.loads((root.root / name / "manifest.json").read_text()) for name in (OLD, NEW)}
     assert (blessing["candidate"], blessing["baseline"]) == (manifests[NEW]["digest"], manifests[OLD]["digest"])
@@ -264,7 +265,7 @@ def blessed(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     rules = bundle.with_name("rules.toml")
     rules.write_text("[index]\nat_least = 0.5\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gate, "open_probed", lambda path: open_recaller(path, tower=False))
+        patch.setattr(verify, "open_probed", partial(open_recaller, tower=False))
         gate.run(rules, bundle)
     return bundle
 

@@ -155,8 +155,15 @@ def test_no_slice_may_be_worse_and_small_ones_are_only_listed() -> None:
     assert (judged[2].rule, judged[2].figure, judged[2].passed) == ("recall@20 of index, IT", None, True)
     assert judged[2].note == "not judged: 40 users, fewer than 100"
     # The upper bound of DE is -0.1 + 0.0424: above -0.06, so it is not surely worse.
-    lenient = SliceRule(metric="recall@20", relative="difference", bound="high", at_least=-0.06, least_users=10)
+    lenient = SliceRule(metric="recall@20", relative="difference", bound="high", at_least=-0.06, least_users=40)
     assert [each.passed for each in both.judge_slices(lenient) if each.figure is not None] == [True, True, False]
+
+
+def test_a_slice_without_users_is_listed_though_it_has_no_figures() -> None:
+    both = made({"FR": part(0.3, 0.01), "IT": part(0, 0, users=0)})
+    rule = SliceRule(metric="recall@20", bound="value", at_least=0.2, groups=("country",))
+    judged = list(Reports(both, None).judge_slices(rule))
+    assert [(each.passed, each.note) for each in judged] == [(True, ""), (True, "not judged: 0 users, fewer than 100")]
 
 
 def test_slices_that_cannot_be_judged_are_no_pass() -> None:
@@ -172,9 +179,9 @@ def test_slices_that_cannot_be_judged_are_no_pass() -> None:
     others = made({"DE": part(0.3, 0.01)})
     with pytest.raises(DataError, match="has no slice 'FR' of the same users"):
         list(Reports(own, others).judge_slices(rule))
-    fewer = made({"FR": part(0.3, 0.01, users=499)})
-    with pytest.raises(DataError, match="has no slice 'FR' of the same users"):
-        list(Reports(own, fewer).judge_slices(rule))
+    for other in (part(0.3, 0.01, users=499), part(0.3, 0.01) | {"targets": 999}):
+        with pytest.raises(DataError, match="has no slice 'FR' of the same users and targets"):
+            list(Reports(own, made({"FR": other})).judge_slices(rule))
 
 
 def test_findings_by_name_or_all_of_them() -> None:

@@ -200,7 +200,12 @@ def test_a_gate_is_its_rules_and_its_verdict(blessing: Path) -> None:
         "rules/p99 ≤ limit/passed": 0.0,
         "rules/findings/passed": 1.0,
     }
-    assert record.params == {"candidate": "a1", "verdict": "refused"}
+    limits = {
+        "rules/recall@20/limit": "at least 0.1",
+        "rules/p99 ≤ limit/limit": "at most 10 ms",
+        "rules/findings/limit": "none",
+    }
+    assert record.params == {"candidate": "a1", "verdict": "refused"} | limits
     assert tracking.run(gate=blessing) == []
     shown = board(blessing.parent / "new.blessing.tensorboard")
     assert scalars(shown) == record.figures
@@ -213,6 +218,19 @@ def test_a_gate_is_its_rules_and_its_verdict(blessing: Path) -> None:
     assert record.identity not in {
         of_gate(content | {"candidate": "a2"}, blessing).identity,
         of_gate(passed, blessing).identity,
+    }
+
+
+def test_rules_of_one_name_are_told_apart_by_their_limits(blessing: Path) -> None:
+    content = json.loads(blessing.read_text())
+    least, most = ({"rule": "coverage", "figure": 0.5, "limit": limit, "passed": limit == "at most 1"} for limit in (
+        "at least 0.6", "at most 1"))  # fmt: skip
+    record = of_gate(content | {"judgements": [least, most]}, blessing)
+    assert record.figures == {
+        "rules/coverage, at least 0.6/figure": 0.5,
+        "rules/coverage, at least 0.6/passed": 0.0,
+        "rules/coverage, at most 1/figure": 0.5,
+        "rules/coverage, at most 1/passed": 1.0,
     }
 
 
@@ -379,5 +397,7 @@ def test_mlflow_holds_each_output_once(
 
     assert tracking.run(gate=blessing, tracker="mlflow") == tracking.run(gate=blessing, tracker="mlflow") == []
     (gate,) = server.runs("gate")
-    assert {"key": "verdict", "value": "refused"} in gate["data"]["params"]
+    told = {each["key"]: each["value"] for each in gate["data"]["params"]}
+    assert (told["verdict"], told["rules/p99 _ limit/limit"]) == ("refused", "at most 10 ms")
+    assert server.history(gate, "rules/p99 _ limit/passed") == [(0, 0.0, 1_795_341_600_000)]
     assert server.history(gate, "rules/p99 _ limit/figure") == [(0, 12.5, 1_795_341_600_000)]

@@ -1,6 +1,7 @@
 """The choice of baselines on validation, in a world where items come into fashion, and what is kept of it."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import heldout, heldout_users
@@ -16,7 +19,7 @@ from pipelines.ingest import prepare
 from pipelines.rankers import choice, item_knn
 from pipelines.rankers.baselines import baselines_of
 from pipelines.rankers.cache import Cache
-from pipelines.rankers.choice import choose, climb
+from pipelines.rankers.choice import choose, climb, most_values
 from pipelines.rankers.countings import counting_values
 from pipelines.rankers.fits import EaseSettings, Fits, KnnSettings
 from pipelines.training.prior import choose_counting
@@ -191,6 +194,47 @@ def test_a_list_without_times_has_no_recent_popularity(tmp_path: Path) -> None:
     assert chosen.recent is None
     assert "no times" in chosen.left_out["popularity_recent"]
     assert set(chosen.validation) == {"popularity", "popularity_users", "item_knn", "ease"}
+
+
+@settings(deadline=None)
+@given(
+    ladders=st.dictionaries(st.sampled_from("abc"), st.integers(1, 5), min_size=1),
+    places=st.lists(st.integers(0, 4), min_size=3, max_size=3),
+    values=st.lists(st.floats(0, 1), min_size=1, max_size=30),
+)
+def test_climb_asks_for_no_more_values_than_announced(
+    ladders: dict[str, int], places: list[int], values: list[float]
+) -> None:
+    made = dataclasses.make_dataclass("Made", [(name, int) for name in ladders], frozen=True)
+    start = made(*(place % length for place, length in zip(places, ladders.values(), strict=False)))
+    asked = 0
+
+    def value(_: object) -> float:
+        nonlocal asked
+        asked += 1
+        return values[asked % len(values)]
+
+    lists = {name: tuple(range(length)) for name, length in ladders.items()}
+    climb(start, lists, value)  # type: ignore[type-var]
+    assert asked <= most_values(start, lists)  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("begin", range(5))
+def test_climb_may_need_all_values_announced(begin: int) -> None:
+    ladders = {"neighbours": (20, 50, 100, 200, 500)}
+    start = KnnSettings(neighbours=ladders["neighbours"][begin])
+    asked: list[int] = []
+
+    def told(sign: int, settings: KnnSettings) -> float:
+        asked.append(settings.neighbours)
+        return sign * settings.neighbours
+
+    needed = []
+    for sign in (1, -1):  # all the way up, or one step up and all the way down
+        asked.clear()
+        climb(start, ladders, functools.partial(told, sign))
+        needed.append(len(asked))
+    assert max(needed) == most_values(start, ladders)
 
 
 def test_climb_ends_where_no_step_of_one_setting_is_better() -> None:

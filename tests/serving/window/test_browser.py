@@ -103,9 +103,26 @@ def test_a_question_is_asked_changed_and_followed(visit: Any, javascript: bool) 
     page.get_by_role("button", name="add to history: Title 17").first.click()
     assert page.get_by_label("History: item ids").input_value() == "i1\ni17"
     page.get_by_role("link", name="Items similar to Title 13").first.click()
-    assert page.get_by_role("heading", name="Similar to i13").is_visible()
+    page.get_by_role("heading", name="Similar to i13").wait_for()
     page.go_back()
     assert page.get_by_label("User id").is_enabled()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_refusal_has_the_style_of_the_page(browser: Browser, address: str, scheme: Any) -> None:
+    page, said = browser.new_page(viewport=PHONE, color_scheme=scheme), list[str]()
+    page.on("console", lambda message: said.append(message.text))
+    page.goto(f"{address}/window/nothing")
+    assert page.get_by_role("alert").inner_text() == "no such path"
+    assert page.get_by_role("alert").evaluate("each => getComputedStyle(each).color") in (
+        "rgb(163, 58, 0)",
+        "rgb(255, 155, 102)",
+    )
+    assert page.get_by_role("link", name="Ask again").evaluate("each => each.href") == f"{address}/window/nothing"
+    assert Axe().run(page).violations_count == 0
+    # The browser's own line on the status, and nothing on the policy.
+    assert [line for line in said if "404" not in line] == []
+    page.close()
 
 
 def test_hostile_titles_run_nothing(visit: Any) -> None:

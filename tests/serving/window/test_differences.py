@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.bundle.manifest import PriorInfo
@@ -34,6 +34,7 @@ def formula(one: list[str], other: list[str], p: float) -> float:
     return (1 - p) / p * (agreed + assumed) + ((x(l) - x(s)) / l + x(s) / s) * p**l
 
 
+@settings(deadline=None)
 @given(lists, lists, st.sampled_from([0.5, 0.9, 0.98]))
 def test_rank_biased_overlap_equals_its_formula(one: list[str], other: list[str], p: float) -> None:
     found = rank_biased_overlap(one, other, p)
@@ -111,6 +112,14 @@ def test_when_scores_compare(bundles: dict[str, Bundle], tmp_path: Path) -> None
     assert differences(*priors).scales_differ == "the two bundles have different priors: compare ranks, not scores"
     mixed = differences(inquiry(first, known), inquiry(first, unknown))
     assert mixed.scales_differ is not None and "popular counts" in mixed.scales_differ
+
+
+def test_the_overlap_is_a_share_of_the_longer_list(bundles: dict[str, Bundle]) -> None:
+    # Of i0..i59 ten are left, of i10..i69 these and ten more.
+    query = RecallQuery(vector=[1.0] * 8, k=ITEMS, exclude=[f"i{row}" for row in range(50)])
+    one, other = (inquiry(bundles[name], query) for name in ("first", "second"))
+    assert (len(one.answer.ids), len(other.answer.ids)) == (10, 20)
+    assert differences(one, other).overlap == differences(other, one).overlap == 0.5
 
 
 def test_two_empty_answers_are_alike(bundles: dict[str, Bundle]) -> None:

@@ -137,6 +137,14 @@ def test_a_known_user_is_encoded_again_with_the_stored_history(bundles: dict[boo
     assert all(reason.complete != reason.item.score for reason in found.items if ROWS[reason.item.id] % 4 == 1)
 
 
+def test_an_event_that_repeats_the_stored_history_adds_nothing_to_it(bundles: dict[bool, Bundle]) -> None:
+    recaller, stored = recaller_of(bundles[True]), [f"i{row}" for row in seen_rows(5)]
+    before = explain(ask(recaller, RecallQuery(user_id="u5", k=10)))
+    recaller.planner.users.apply([(1, "u5", stored[0], 5)])
+    inquiry = ask(recaller, RecallQuery(user_id="u5", k=10))
+    assert inquiry.plan.source == "user" and explain(inquiry) == before
+
+
 def test_items_deleted_live_stay_in_the_history_of_the_tower(bundles: dict[bool, Bundle]) -> None:
     recaller = recaller_of(bundles[True])
     recaller.catalogue.live.apply([Change("i7", None), Change("i1", None), Change("i5", None)])
@@ -194,9 +202,18 @@ def test_the_prior_is_a_part_of_the_score(tmp_path: Path, length: float) -> None
             rest = [each for each in history if each != near.id]
             without = dot(query_vector({"history": rest}), item_vectors()[row]) + prior_of(rest, row)
             assert near.without == pytest.approx(without, abs=1e-5)
-    # A query by similarity alone has no prior; popular items have no such score.
-    assert {each.prior for each in explain(ask(recaller_of(bundle), RecallQuery(similar_to=["i1"]))).items} == {0.0}
-    assert {each.prior for each in explain(ask(recaller_of(bundle), RecallQuery())).items} == {None}
+    # In a query by similarity alone the prior has no weight; popular items have no such score.
+    for query in (RecallQuery(similar_to=["i1"]), RecallQuery()):
+        assert {each.prior for each in explain(ask(recaller_of(bundle), query)).items} == {None}
+
+
+def test_a_prior_without_weight_is_no_part_of_the_score(tmp_path: Path) -> None:
+    prior = PriorInfo(now=0.0, past=0.0, length=0.5, mean_count=1.0, new_item=(0.0, 0.0))
+    bundle = world(tmp_path / "bundle", prior=prior, item_prior=np.ones((ITEMS, 2), np.float32))
+    # By its formula the weight is 0.5 log(1 + 0) = 0 without a history, and more with one.
+    for query, has in ((RecallQuery(features={"country": "g1"}), False), (RecallQuery(history=["i3"]), True)):
+        found = explain(ask(recaller_of(bundle), query))
+        assert found.items and all((reason.prior is not None) == has for reason in found.items)
 
 
 def test_a_long_history_is_cut_to_the_newest(tmp_path: Path) -> None:

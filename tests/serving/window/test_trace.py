@@ -47,9 +47,6 @@ def test_each_step_is_a_set_difference(
     traced = trace(ask(world.asked(bundle, ExactIndex(bundle.item_vectors), changes), query))
     left = list(scores)
     assert (traced.items, traced.deleted) == (len(items), len({f"i{row}" for row in range(ITEMS)} - set(items)))
-    assert [(item.id, item.rank, item.score) for item in traced.top] == [
-        (item_id, rank, scores[item_id]) for rank, item_id in enumerate(left[: min(query.k, MOST_SHOWN)], 1)
-    ]
     steps = iter(traced.steps)
     for kind, field, failing in world.barriers(query, places, items):
         step = next(steps)
@@ -68,7 +65,6 @@ def test_each_step_is_a_set_difference(
     assert (step.kind, step.field) == ("k", "k")
     check(step, left, kept, query.k, scores)
     assert next(steps, None) is None
-    assert traced.answered == len(kept)
 
 
 @settings(max_examples=30, deadline=None)
@@ -97,4 +93,3 @@ def test_lists_are_bounded(bundle: Bundle) -> None:
     traced = trace(ask(Recaller(bundle, exact), query))
     (step,) = [each for each in traced.steps if each.kind == "exclude"]
     assert (step.before, step.after, len(step.removed)) == (ITEMS, 1, MOST_SHOWN)
-    assert len(traced.top) == MOST_SHOWN

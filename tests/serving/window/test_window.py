@@ -4,7 +4,7 @@ import base64
 import hashlib
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from html import escape, unescape
 from html.parser import HTMLParser
 from importlib.metadata import version
@@ -12,14 +12,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
 
+from serving.bundle.reader import Bundle
 from serving.bundle.versions import Versions
 from serving.http.app import create_app
+from serving.recall.query import RecallQuery
 from serving.settings import Settings
-from serving.window.page import Beside
+from serving.window.form import Form
+from serving.window.page import Beside, Page
 from tests.serving.window.conftest import HOSTILE, HOSTILE_ID, IMAGE, write_second
+from tests.support.worlds.serving import query_vector
 
 # Elements without an end.
 VOID = {"meta", "link", "input", "br", "img"}
@@ -146,6 +151,13 @@ def test_it_answers_as_recall_does(client: TestClient, fields: dict[str, str], b
     assert found and found == ids(client, **({"k": 20} | body))
 
 
+def test_a_history_longer_than_the_tower_reads_is_said_to_be(client: TestClient) -> None:
+    # The world's tower reads the newest 4.
+    told = "The reasons name the newest 3 different items of the 6 in the history."
+    assert told in page(client, history="i2\ni6\ni10\ni14\ni3\ni14")
+    assert "The reasons name" not in page(client, history="i2\ni6\ni10")
+
+
 def test_similar_items_are_those_of_similar(client: TestClient) -> None:
     html = page(client, similar="i2", k="5")
     assert recalled(html) == ids(client, "/similar", items=["i2"], k=5)
@@ -226,10 +238,47 @@ def test_the_canary_answers_beside_the_active_bundle(bundle: Path, tmp_path: Pat
         canary = page(client, user="u1", k="5", bundle="canary", alone="yes")
         assert recalled(canary) == ["i57", "i53", "i49", "i45", "i41"]
         assert "What differs" not in canary
+        assert ">as the service picks</option>" in html
         picked = page(client, user="u1", k="5", alone="yes")
         assert recalled(picked) == ids(client, user_id="u1", k=5)
         lacking = page(client, user="u3", k="5", item="i59", bundle="canary", alone="yes")
         assert "the catalogue has no such item" in lacking
+        # Beside one another without a service that picks: the first is the default.
+        answering = client.app.state.service.active_bundles.answering  # type: ignore[attr-defined]
+        shown = Page(client.app.state.service, _asks_nothing, Beside(answering["canary"].opened))  # type: ignore[attr-defined]
+        (choice,) = re.findall(r'<select id="bundle" .*?</select>', shown.render(Form({}), ""), re.DOTALL)
+        assert re.findall(r'value="(.*?)".*?>(.*?)<', choice) == [("", "A: old"), ("B", "B: renewed")]
+
+
+def _asks_nothing(content: Mapping[str, Any]) -> RecallQuery:
+    raise AssertionError(content)
+
+
+def test_both_bundles_say_why(bundle: Path, tmp_path: Path) -> None:
+    shutil.copytree(bundle, tmp_path / "old")
+    write_second(bundle, tmp_path / "renewed")
+    Versions(tmp_path).activate("old")
+    Versions(tmp_path).set_canary("renewed", 0.5)
+    history = ["i2", "i6"]
+    with TestClient(create_app(Settings(bundle=tmp_path, window=True, index_sample_s=0))) as client:
+        html = page(client, history="\n".join(history), k="5", bundle="active")
+    section = re.search(r'<section aria-labelledby="answer-head">(.*?)</section>', html, re.DOTALL)
+    assert section is not None
+    columns = section[1].split("<h3>")[1:]
+    for column, name in zip(columns, ("old", "renewed"), strict=True):
+        vectors = Bundle.open(tmp_path / name, verify=False).item_vectors
+        items = re.findall(
+            r'<li><strong>[^\n]*<code>(i\d+)</code> <span class="score">.*?(<details>.*?</details>)', column, re.DOTALL
+        )
+        assert len(items) == 5
+        for item_id, why in items:
+            vector = vectors[int(item_id[1:])]
+            told = re.findall(r"<code>(i\d+)</code>: similarity (\S+); without it the score is ([-\d.e]+)", why)
+            assert {near for near, *_ in told} == {*history} and "Nearest in the history, by dot product:" in why
+            for near, similarity, without in told:
+                assert similarity == f"{vector @ vectors[int(near[1:])]:.3f}"
+                rest = query_vector({"history": [each for each in history if each != near]})
+                assert float(without) == pytest.approx(float(vector @ rest), rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +349,44 @@ def test_the_heavy_limit_holds(bundle: Path) -> None:
         while not hasattr(limits, "heavy"):
             limits = limits.app
         limits.heavy = 1
-        assert client.get("/window").status_code == 429
+        refused(client.get("/window?user=u1"), 429, "too many batches, embeddings and changes")
+        assert client.get("/window").headers["retry-after"] == "1"
+        assert client.post("/similar", json={"items": ["i1"]}).json()["error"]["code"] == "too_many_requests"
+
+
+def refused(answer: httpx.Response, status: int, message: str) -> None:
+    """Holds that an answer is the page of a refusal, which may use its own style and nothing else."""
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "text/html; charset=utf-8")
+    assert int(answer.headers["content-length"]) == len(answer.content)
+    assert len(answer.headers.get_list("content-length")) == 1 and answer.headers["x-request-id"]
+    tags = Elements(answer.text).found
+    assert not {tag for tag, _ in tags} & {"script", "link", "img", "form"}
+    assert f"<h2>{status} " in answer.text and message in answer.text
+    after = answer.headers.get("retry-after")
+    assert (f"after {after} s" in answer.text) == (after is not None)
+    policy = dict(part.split(maxsplit=1) for part in answer.headers["content-security-policy"].split("; "))
+    (style,) = re.findall(r"<style>(.*?)</style>", answer.text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert policy.pop("style-src") == f"'sha256-{digest}'" and set(policy.values()) == {"'none'"}
+    assert {"default-src", "form-action", "base-uri", "frame-ancestors"} == {*policy}
+    assert (answer.headers["cache-control"], answer.headers["referrer-policy"]) == ("no-store", "no-referrer")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_every_refusal_under_window_is_a_page_and_elsewhere_json(client: TestClient, bundle: Path) -> None:
+    refused(client.get("/window/page.py"), 404, "no such path")
+    refused(client.post("/window"), 405, "POST is not allowed here")
+    assert client.post("/window").headers["allow"] == "GET, HEAD"
+    refused(client.get("/window", headers={"upgrade": "x"}), 400, "send HTTP/1.1 without Upgrade")
+    small = TestClient(create_app(Settings(bundle=bundle, window=True, max_body_bytes=1_000)))
+    refused(small.request("GET", "/window", content=b"x" * 2_000), 413, "the body is larger than 1000 bytes")
+    refused(small.get("/window"), 503, "no bundle is loaded yet")
+    for path in ("/windows", "/recall"):
+        assert client.get(path).json()["error"]["message"]
+    assert client.get("/readyz/").headers["content-type"] == "application/json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Page, "render", lambda *_: 1 / 0)
+        refused(client.get("/window?user=u1"), 500, "internal error; see the log")
 
 
 def entry(name: str, role: str, key: str) -> str:
@@ -338,6 +424,8 @@ def test_an_admin_key_opens_it_as_a_password_too(locked: TestClient, path: str, 
         bearer = sent is not None and sent.lower().startswith("bearer")
         scheme = 'Bearer realm="towers"' if bearer else 'Basic realm="towers", charset="UTF-8"'
         assert answer.headers["www-authenticate"].startswith(scheme)
+        messages = ("send a key", "this key is not known", "give an admin key as the password", "this key may read")
+        refused(answer, 401, next(each for each in messages if each in answer.text))
 
 
 @pytest.mark.parametrize(
