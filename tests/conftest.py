@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import towers  # noqa: F401 - asks for Keras 2 before any test imports TensorFlow
 
@@ -14,6 +15,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # As many test processes as processors: threads of their own would only wait for each other.
     for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
         os.environ.setdefault(name, "1")
+
+# Tests assert no times: a machine that is shared stands still for longer than any deadline.
+settings.register_profile("towers", deadline=None)
+settings.load_profile("towers")
 
 REAL_DATA = Path(os.environ.get("TOWERS_DATA", Path(__file__).parents[2] / "shared" / "data"))
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.bundles.popular_segments import popular_segments
@@ -31,7 +31,6 @@ def dataset(values: list[str | None]) -> Any:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["no", "se", None]), st.lists(st.integers(-1, 6), max_size=6)), max_size=8))
-@settings(deadline=None)
 def test_segments_count_the_events_of_their_users(users: list[tuple[str | None, list[int]]]) -> None:
     offsets = np.cumsum([0, *(len(items) for _, items in users)])
     items = np.array([item for _, taken in users for item in taken], np.int32)

@@ -88,7 +88,7 @@ lists_of_users = st.lists(
 
 
 @given(lists_of_users)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_an_interval_of_coverage_and_gini_holds_the_figure(lists: np.ndarray) -> None:
     found, whole = list_figures(evaluated(lists, (4,))), slow(first(lists, 4))
     for name in ("coverage", "gini"):

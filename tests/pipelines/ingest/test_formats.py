@@ -245,7 +245,7 @@ ID = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_siz
 WORDS = ID.filter(lambda text: not text.strip().replace(".", "").isdigit())
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     events=st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=8, unique=True),
     kind=st.sampled_from(["csv", "jsonl", "parquet"]),

@@ -87,7 +87,7 @@ def test_a_bad_row_has_the_name_and_line_of_the_gzip_file(
     assert rejects["row"].to_list() == [int(where.split()[1].strip(",:"))]
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_gzip_file_cut_or_altered_anywhere_is_refused(tmp_path: Path, data: st.DataObject) -> None:
     whole = gzip.compress(EVENTS * 3, mtime=0)

@@ -17,7 +17,7 @@ ids = st.lists(
 
 
 @given(users=ids, suffix=st.sampled_from([".csv", ".parquet", ".jsonl", ".txt", ".tsv"]), packed=st.booleans())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_user_ids_come_back_from_every_kind_of_file(
     users: list[str], suffix: str, packed: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

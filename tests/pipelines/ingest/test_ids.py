@@ -73,7 +73,7 @@ def test_users_and_items_files_write_ids_as_the_events_do(tmp_path: Path, side: 
 ID = st.sampled_from(["1", "2", "2.0", "1.00", "a", "x.0", "7"])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(parts=st.lists(st.lists(ID, min_size=1), min_size=1, max_size=3))
 def test_a_data_set_holds_one_form_of_whole_numbers(
     tmp_path_factory: pytest.TempPathFactory, parts: list[list[str]]

@@ -96,7 +96,7 @@ def test_what_polars_writes_by_key_is_read(tmp_path: Path, include: bool) -> Non
     assert rows(data, "shop", "rank") == [("u1", "a", "Köln / 1=2", 1), ("u2", "b", None, 2), ("u3", "a", "100 %", 3)]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     codes=st.lists(st.from_regex(r"[+-]?[0-9]{1,20}|[a-z]{1,3}", fullmatch=True), min_size=1, max_size=4, unique=True)
 )

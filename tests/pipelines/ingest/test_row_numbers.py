@@ -55,7 +55,7 @@ CELL = st.sampled_from(["", "k", "a\nb", "c\r\nd\n\ne", 'f"g', "h,i"])
 LINE = st.one_of(st.none(), st.tuples(st.booleans(), CELL, st.booleans()))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=st.lists(LINE, min_size=1, max_size=8), ragged=st.booleans())
 def test_rows_of_any_csv_are_counted_as_an_editor_counts_lines(
     tmp_path: Path, lines: list[tuple[bool, str, bool] | None], ragged: bool

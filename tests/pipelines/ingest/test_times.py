@@ -65,7 +65,7 @@ def test_a_clock_with_its_own_start_needs_a_stated_unit_and_stays_small(tmp_path
         times_of(tmp_path, [0, 5, SECOND * 1000], time_unit="ms")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     moments=st.lists(st.datetimes(datetime(1900, 1, 1), datetime(2199, 12, 31)), min_size=1, max_size=6),
     form=st.sampled_from(["%Y%m%d", "%Y%m%d%H%M", "%Y%m%d%H%M%S"]),

@@ -236,7 +236,7 @@ def test_vectors_of_events_follow_their_events_and_have_one_length_in_all_files(
         prepare.run(DataConfig(valid_share=0.0), tmp_path / "events", tmp_path / "other")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.lists(st.none() | st.integers(0, 4), min_size=1, max_size=8), min_size=1, max_size=4))
 def test_every_vector_of_another_length_than_most_is_rejected_and_no_other(batches: list[list[int | None]]) -> None:
     """Batches of lengths, null for a missing vector: by a loop, the first most frequent length is the column's."""

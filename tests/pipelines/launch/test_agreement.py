@@ -1,7 +1,7 @@
 """Overlap and rank-biased overlap against sets and an endless sum; drift against known rotations."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ortho_group
 
@@ -22,7 +22,6 @@ def slow(one: list[int], other: list[int]) -> tuple[float, float]:
     return shares[length - 1], sum((1 - P) * P**place * share for place, share in enumerate(shares))
 
 
-@settings(deadline=None)
 @given(LISTS, LISTS)
 def test_the_agreement_of_two_lists(one: list[int], other: list[int]) -> None:
     overlap, rbo = list_agreement(padded(one, 6), padded(other, 6))

@@ -270,7 +270,7 @@ def blessed(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return bundle
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(place=st.integers(0, 10**6), bits=st.integers(1, 255))
 def test_any_altered_byte_of_a_blessing_voids_it_or_says_the_same(blessed: Path, place: int, bits: int) -> None:
     path = blessing_path(blessed)

@@ -6,7 +6,7 @@ from statistics import stdev
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -22,7 +22,6 @@ def enumerated(differences: list[Fraction]) -> Fraction:
     return Fraction(sum(each >= abs(sum(differences)) for each in sums), len(sums))
 
 
-@settings(deadline=None)
 @given(st.lists(st.fractions(-1, 1, max_denominator=6), min_size=1, max_size=8))
 def test_few_users_give_the_exact_p_value_with_every_tie(differences: list[Fraction]) -> None:
     stored = np.array([float(each) for each in differences], np.float32).astype(np.float64)
@@ -79,7 +78,6 @@ def test_what_could_have_been_shown_is_shown_four_times_out_of_five() -> None:
     assert 0.76 < np.mean(shown) < 0.84
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.floats(-1, 1), min_size=3, max_size=3), min_size=2, max_size=9))
 def test_what_could_have_been_shown_follows_the_formula(rows: list[list[float]]) -> None:
     expected = [2.8 * stdev(column) / len(rows) ** 0.5 for column in zip(*rows, strict=True)]
@@ -96,7 +94,6 @@ def rejected(p: list[float], level: float) -> list[bool]:
     return found
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=10), st.floats(0.001, 0.999))
 def test_adjusted_p_values_reject_what_holms_procedure_rejects(p: list[float], level: float) -> None:
     adjusted = holm(np.array(p))

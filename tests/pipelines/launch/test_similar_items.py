@@ -43,7 +43,7 @@ METRICS = '[[metrics]]\nmetric = "recall@20"\nbound = "low"\nat_least = 0.1\n'
 def test_the_gate_says_which_rules_judge_such_a_bundle(
     world: Path, tmp_path: Path, rules: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate, "open_probed", lambda path: open_recaller(path, tower=False))
+    monkeypatch.setattr(gate, "probed", lambda path: open_recaller(path, tower=False))
     (tmp_path / "rules.toml").write_text(rules)
     allowed = re.escape("judged by [index], [latency] and [agreement] alone")
     for given in (None, world / "report"):

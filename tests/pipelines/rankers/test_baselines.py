@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.rankers import item_knn
@@ -54,7 +54,6 @@ def slow_scores(histories: Histories, neighbours: int, shrinkage: float) -> np.n
     return np.array([similarity[sorted(each)].sum(axis=0) for each in sets])
 
 
-@settings(deadline=None)
 @given(histories_strategy, st.sampled_from([0.0, 10.0]), st.booleans())
 def test_knn_ranks_by_the_formula(histories: Histories, shrinkage: float, repeats: bool) -> None:
     users, offsets, items = flat(histories)

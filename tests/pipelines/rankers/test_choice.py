@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.dataset.dataset import Dataset
@@ -196,7 +196,6 @@ def test_a_list_without_times_has_no_recent_popularity(tmp_path: Path) -> None:
     assert set(chosen.validation) == {"popularity", "popularity_users", "item_knn", "ease"}
 
 
-@settings(deadline=None)
 @given(
     ladders=st.dictionaries(st.sampled_from("abc"), st.integers(1, 5), min_size=1),
     places=st.lists(st.integers(0, 4), min_size=3, max_size=3),

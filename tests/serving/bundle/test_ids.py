@@ -29,7 +29,7 @@ def opened(ids: list[str], directory: Path) -> Ids:
 
 
 @given(ids=st.lists(texts, unique=True, max_size=60), others=st.lists(texts, max_size=20))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_they_say_what_a_list_and_a_dictionary_say(
     tmp_path_factory: pytest.TempPathFactory, ids: list[str], others: list[str]
 ) -> None:
@@ -170,7 +170,7 @@ def seen_twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bundle, list[l
 
 
 @given(users=st.lists(st.integers(0, USERS - 1), max_size=20))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_many_users_have_seen_is_what_each_has_seen(
     seen_twice: tuple[Bundle, list[list[int]]], users: list[int]
 ) -> None:

@@ -274,7 +274,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_flipped_bit_of_any_file_is_noticed(whole: Path, data: st.DataObject) -> None:
     names = sorted(path for path in whole.rglob("*") if path.is_file())
     path = data.draw(st.sampled_from(names), label="file")

@@ -82,7 +82,7 @@ STEPS = st.one_of(
 
 
 @given(steps=st.lists(STEPS, max_size=12))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_steps_leave_what_the_rules_say(
     manifest: Path, tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, ...]]
 ) -> None:

@@ -93,7 +93,7 @@ def vector_of(seed: int, item_id: str = "") -> np.ndarray:
     exclude=st.lists(ids, max_size=5),
     segment=st.sampled_from([None, "", "no", "unknown"]),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_answers_are_those_of_a_loop_over_the_items(
     bundle: Bundle,
     index: Any,

@@ -129,7 +129,7 @@ class JournalIsADict(RuleBasedStateMachine):
         assert [each for _, each in self.journal.impressions_since(0)] == list(self.impressions.values())
 
 
-JournalIsADict.TestCase.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)
+JournalIsADict.TestCase.settings = settings(max_examples=25, stateful_step_count=12)
 test_the_journal_is_a_dict = JournalIsADict.TestCase
 
 

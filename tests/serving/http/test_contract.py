@@ -51,7 +51,7 @@ def ask(contract: BaseSchema, cases: int) -> Counter[tuple[str, str, int]]:
         # One kind after the other: of a few requests drawn from both, all may be of one.
         for mode in GenerationMode if operation.body else [GenerationMode.POSITIVE]:
             examples = -(-cases // 2) if operation.body else 3
-            chosen = settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+            chosen = settings(max_examples=examples, suppress_health_check=list(HealthCheck))
             chosen(given(case=operation.as_strategy(mode))(answered_as_documented))()
     return seen
 

@@ -63,7 +63,7 @@ def test_a_hostile_body_is_refused_or_answered(client: TestClient, path: str, me
 
 
 @given(body=st.binary(max_size=200), place=st.sampled_from(PATHS))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_random_bytes_are_refused(client: TestClient, body: bytes, place: tuple[str, str]) -> None:
     path, method = place
     response = client.request(method, path, content=body, headers={"content-type": "application/json"})

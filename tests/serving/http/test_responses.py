@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.bundle.ids import Ids
@@ -86,7 +86,6 @@ def test_live_items_stand_beside_those_of_the_bundle(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.text(min_size=1, max_size=70), min_size=1, max_size=9, unique=True))
-@settings(deadline=None)
 def test_ids_are_given_only_where_quotes_make_json_of_them(ids: list[str]) -> None:
     # No id holds a line break, and UTF-8 knows no lone surrogates.
     ids = [each for each in ids if not any(x == "\n" or "\ud800" <= x <= "\udfff" for x in each)] or ["1"]

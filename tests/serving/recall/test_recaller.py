@@ -150,7 +150,7 @@ def check(recalled: Recalled, query: RecallQuery, has_history: bool) -> None:
 @pytest.mark.parametrize("has_history", [True, False])
 @pytest.mark.parametrize("kind", ["exact", "scann"])
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_query_equals_brute_force(
     recallers: dict[tuple[str, bool], Recaller], kind: str, has_history: bool, data: st.DataObject
 ) -> None:
@@ -160,7 +160,7 @@ def test_any_query_equals_brute_force(
 
 @pytest.mark.parametrize("kind", ["exact", "scann"])
 @given(batch=st.lists(queries(True), max_size=6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_batch_equals_brute_force_query_by_query(
     recallers: dict[tuple[str, bool], Recaller], kind: str, batch: list[RecallQuery]
 ) -> None:

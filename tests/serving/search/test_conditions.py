@@ -101,7 +101,7 @@ def depth(condition: Any) -> int:
 
 
 @given(condition=conditions, items=st.lists(rows, max_size=8))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_mask_equals_the_loop_and_so_does_that_of_its_canonical_text(
     condition: dict[str, Any], items: list[dict[str, Any]]
 ) -> None:

@@ -59,7 +59,7 @@ small = st.integers(-2, 2)
 
 
 @given(data=st.data(), k=st.integers(1, 8), items=st.integers(1, 40), queries=st.integers(0, 4))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_an_exhaustive_index_gives_what_brute_force_gives(
     data: st.DataObject, k: int, items: int, queries: int
 ) -> None:

@@ -155,7 +155,7 @@ small = st.integers(-2, 2)
 
 
 @given(data=st.data(), k=st.integers(1, 12), items=st.integers(1, 30), queries=st.integers(0, 5))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_exact_search_equals_the_loop_on_ties_blocks_and_exclusions(
     data: st.DataObject, k: int, items: int, queries: int
 ) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.bundle.manifest import PriorInfo
@@ -34,7 +34,6 @@ def formula(one: list[str], other: list[str], p: float) -> float:
     return (1 - p) / p * (agreed + assumed) + ((x(l) - x(s)) / l + x(s) / s) * p**l
 
 
-@settings(deadline=None)
 @given(lists, lists, st.sampled_from([0.5, 0.9, 0.98]))
 def test_rank_biased_overlap_equals_its_formula(one: list[str], other: list[str], p: float) -> None:
     found = rank_biased_overlap(one, other, p)

@@ -88,7 +88,7 @@ def check(found: Explanation, read: list[str], score_of: Any) -> None:
 histories = st.lists(st.sampled_from([f"i{row}" for row in range(0, ITEMS, 7)]), min_size=1, max_size=7)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(histories, st.sampled_from([None, "u1", "u6"]), st.sampled_from([None, {"country": "g2"}, {"age": 3.0}]))
 def test_the_tower_without_one_item(
     bundles: dict[bool, Bundle], history: list[str], user: str | None, features: dict[str, Any] | None
@@ -108,7 +108,7 @@ def test_the_tower_without_one_item(
     assert all(reason.prior is None for reason in found.items)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(histories, st.booleans())
 def test_similar_items_without_one_item(bundles: dict[bool, Bundle], history: list[str], similar_to: bool) -> None:
     query = RecallQuery(similar_to=history) if similar_to else RecallQuery(history=history)

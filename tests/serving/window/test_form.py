@@ -4,7 +4,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.bundle.manifest import FeatureSpec
@@ -112,7 +112,6 @@ def test_what_the_request_forbids_is_told_beside_its_field(
     assert form.errors == {beside: "the reason"}
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(st.sampled_from(["user", "history", "feature.a&b", "k"]), st.text(max_size=9)), st.text(max_size=9)
 )

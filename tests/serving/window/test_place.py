@@ -28,7 +28,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return world.write_ties(tmp_path_factory.mktemp("ties") / "bundle")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(world.queries(), world.changes)
 def test_an_item_is_in_the_answer_iff_nothing_keeps_it_out(
     bundle: Bundle, asked: tuple[RecallQuery, list[int] | None], changes: list[Change]
@@ -82,7 +82,7 @@ def beaten(
     return reasons + (["k"] if len(better) == query.k else [])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(world.vectors, st.sets(st.integers(0, ITEMS - 1), max_size=20), st.integers(1, 30))
 def test_what_an_index_misses(bundle: Bundle, vector: list[int], gaps: set[int], k: int) -> None:
     exact = ExactIndex(bundle.item_vectors)

@@ -36,7 +36,7 @@ def check(step: Step, before: list[str], after: list[str], k: int, scores: dict[
     assert [item.score for item in listed] == [scores[item.id] for item in listed]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(world.queries(), world.changes)
 def test_each_step_is_a_set_difference(
     bundle: Bundle, asked: tuple[RecallQuery, list[int] | None], changes: list[Change]
@@ -67,7 +67,7 @@ def test_each_step_is_a_set_difference(
     assert next(steps, None) is None
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(world.vectors, st.sets(st.integers(0, ITEMS - 1), max_size=20), st.integers(1, 30))
 def test_the_index_is_the_last_step(bundle: Bundle, vector: list[int], gaps: set[int], k: int) -> None:
     exact = ExactIndex(bundle.item_vectors)

@@ -24,7 +24,7 @@ def test_clock_features_read_utc(kind: str, wanted: list[int]) -> None:
     assert clock_rows(kind, None, 2).tolist() == [0, 0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(zone=st.sampled_from(ZONES), seconds=st.lists(st.integers(0, LATEST), min_size=1, max_size=50))
 # The second before and the first second of summer time in Paris and in Newfoundland.
 @example(zone="Europe/Paris", seconds=[1_711_846_799, 1_711_846_800])

@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from towers.data.shuffle import shuffled
 
 
 @given(st.integers(1, 5000), st.integers(0, 2**40), st.sampled_from([10, 1 << 14]))
-@settings(deadline=None)
 def test_the_order_is_a_permutation(count: int, key: int, drawn_whole: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("towers.data.shuffle.DRAWN_WHOLE", drawn_whole)
@@ -32,7 +31,6 @@ def test_a_seed_keeps_the_order_it_always_had() -> None:
 
 
 @given(st.integers(1, 20_000), st.integers(0, 2**40))
-@settings(deadline=None)
 def test_the_order_is_the_same_batch_by_batch(count: int, key: int) -> None:
     batches = [np.arange(begin, min(begin + 777, count)) for begin in range(0, count, 777)]
     order = np.concatenate([shuffled(batch, count, key) for batch in batches])

@@ -7,7 +7,7 @@ divides by min(k, targets), so a list full of hits is worth 1.
 
 import numpy as np
 import pytrec_eval
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from towers.evaluation import metrics
@@ -49,7 +49,6 @@ def ours(asked: Queries, name: str, k: int) -> np.ndarray:
     return metrics.METRICS[name](hits, counts, k)
 
 
-@settings(deadline=None)
 @given(queries(), st.integers(1, ITEMS + 8))
 def test_recall_precision_ndcg_and_success(asked: Queries, k: int) -> None:
     found = trec(asked, {f"{name}.{k}" for name in SAME.values()})
@@ -58,14 +57,12 @@ def test_recall_precision_ndcg_and_success(asked: Queries, k: int) -> None:
         np.testing.assert_allclose(ours(asked, name, k), expected, atol=1e-6, err_msg=name)
 
 
-@settings(deadline=None)
 @given(queries())
 def test_reciprocal_rank_of_the_whole_list(asked: Queries) -> None:
     expected = [figures.get("recip_rank", 0.0) for figures in trec(asked, {"recip_rank"})]
     np.testing.assert_allclose(ours(asked, "mrr", ITEMS), expected, atol=1e-6)
 
 
-@settings(deadline=None)
 @given(queries(), st.integers(1, ITEMS + 8))
 def test_reciprocal_rank_is_that_of_the_cut_list(asked: Queries, k: int) -> None:
     cut = [(ranked[:k], targets) for ranked, targets in asked]
@@ -73,7 +70,6 @@ def test_reciprocal_rank_is_that_of_the_cut_list(asked: Queries, k: int) -> None
     np.testing.assert_allclose(ours(asked, "mrr", k), expected, atol=1e-6)
 
 
-@settings(deadline=None)
 @given(queries(), st.integers(1, ITEMS + 8))
 def test_map_differs_from_trecs_by_its_divisor_alone(asked: Queries, k: int) -> None:
     found = trec(asked, {f"map_cut.{k}"})

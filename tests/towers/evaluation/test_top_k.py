@@ -27,7 +27,7 @@ def flat(seen: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 @given(data=st.data(), k=st.integers(1, 12), count=st.integers(1, 30), asked=st.integers(0, 5))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_equals_a_full_sort_on_ties_blocks_and_seen_items(data: st.DataObject, k: int, count: int, asked: int) -> None:
     draw = data.draw
     items = np.array(draw(st.lists(st.tuples(small, small), min_size=count, max_size=count)), np.float32)

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.bundles import export
@@ -74,7 +74,6 @@ lists_of_items = st.lists(st.lists(st.integers(0, N - 1), max_size=18), min_size
 
 @pytest.mark.parametrize("block", [5, 10**6])
 @given(lists_of_items, st.integers(1, 12) | st.just("list"), st.integers(1, 4), st.sets(st.integers(0, N - 1)))
-@settings(deadline=None)
 def test_companions_are_those_of_a_slow_loop(
     block: int, lists: list[list[int]], window: Any, most: int, unknown: set[int]
 ) -> None:

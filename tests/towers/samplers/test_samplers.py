@@ -133,7 +133,7 @@ FIRST = [tf.function(lambda series, size=size: first_copies(series, size)) for s
 
 
 @given(st.lists(st.integers(0, 12), min_size=24, max_size=24), st.lists(st.integers(0, 6), min_size=24, max_size=24))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_first_copies_though_all_share_few_slots(low: list[int], high: list[int]) -> None:
     # 24 elements get 256 slots; what differs above the low bits meets in one.
     series = np.array(low, np.int64) // 4 + 256 * np.array(high, np.int64)
@@ -183,7 +183,7 @@ def test_q_of_a_mixture_is_the_sum_of_its_parts_for_every_candidate() -> None:
     name=st.sampled_from(DRAWING),
     seed=st.tuples(st.integers(-(2**31), 2**31 - 1), st.integers(-(2**31), 2**31 - 1)),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_any_counts_any_k(counts: Ints, share: float, name: str, seed: tuple[int, int]) -> None:
     size = len(counts)
     k = max(1, round(share * size))
@@ -197,7 +197,7 @@ def test_any_counts_any_k(counts: Ints, share: float, name: str, seed: tuple[int
 
 
 @given(st.lists(st.floats(1e-12, 1), min_size=1, max_size=80))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_an_alias_table_holds_its_distribution(weights: list[float]) -> None:
     p = np.array(weights) / np.sum(weights)
     keep, alias = alias_table(p)

@@ -86,7 +86,7 @@ def lists(asked: Asked) -> dict[int, list[int]]:
     return {int(user): part.tolist() for user, part in zip(asked.held.users, parts, strict=True)}
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     repeats=st.booleans(),
     reachable=st.booleans(),
