@@ -79,6 +79,7 @@ def templates(*packages: str) -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     environment.filters["thousands"] = "{:,}".format
     return environment

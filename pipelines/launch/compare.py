@@ -19,7 +19,7 @@ from pipelines.evaluation.report import KS
 from pipelines.evaluation.report_table import headline
 from pipelines.launch import differences
 from pipelines.launch.compare_page import html, lines, markdown
-from pipelines.launch.conclusion import conclusion, sentence, shipped
+from pipelines.launch.conclusion import conclusion, contrary, sentence, shipped
 from pipelines.launch.measure import Measured, measure
 from pipelines.launch.sides import (
     FACTS,
@@ -197,6 +197,7 @@ def _content(
     }
     content["ship"] = shipped(content)
     content["sentence"] = sentence(content)
+    content["notes"] = [*contrary(content), *content["notes"]]
     return content
 
 

@@ -42,6 +42,18 @@ def sentence(content: Content) -> str:
     return f"{verb} {ship}: {'; '.join(_clause(content, name) for name in order)}."
 
 
+def contrary(content: Content) -> list[str]:
+    """Says which other metrics show a difference that the conclusion does not: the sentence would hide a loss."""
+    return [
+        f"{name} is {'above' if test['value'] > 0 else 'below'} {content['baseline']} in {metric} by "
+        f"{abs(test['value']):.4f}, too large for chance among users (p = {test['p_holm']:.2g}, Holm over "
+        f"{content['tests']} tests); {content['primary']} decides"
+        for name, comparison in content["comparisons"].items()
+        for metric, test in comparison["metrics"].items()
+        if test["shown"] and comparison["conclusion"] not in (BETTER if test["value"] > 0 else WORSE, SEEDS)
+    ]
+
+
 def _clause(content: Content, name: str) -> str:
     baseline, metric, comparison = content["baseline"], content["primary"], content["comparisons"][name]
     test = comparison["metrics"][metric]

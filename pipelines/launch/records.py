@@ -167,7 +167,8 @@ def of_gate(content: Mapping[str, Any], file: Path) -> Record:
     params["verdict"] = "passed" if all(each["passed"] for each in judgements) else "refused"
     times = Counter(each["rule"] for each in judgements)
     names = [each["rule"] if times[each["rule"]] == 1 else f"{each['rule']}, {each['limit']}" for each in judgements]
-    rules = [(f"rules/{name}", each) for name, each in zip(names, judgements, strict=True)]
+    # As in the slices of a report: a value of a column may be an address.
+    rules = [(f"rules/{name.replace('/', '_')}", each) for name, each in zip(names, judgements, strict=True)]
     figures = {f"{rule}/passed": float(each["passed"]) for rule, each in rules}
     figures |= {f"{rule}/figure": float(each["figure"]) for rule, each in rules if each["figure"] is not None}
     cells = [[each["rule"], each["figure"], each["limit"], "yes" if each["passed"] else "no"] for each in judgements]

@@ -63,6 +63,12 @@ def test_names_from_the_data_are_escaped(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert "&lt;script&gt;alert(1)&lt;/script&gt;&amp;" in text
 
 
+def test_files_end_with_a_new_line(folder: Path) -> None:
+    for name in ("report.html", "report.md"):
+        assert (folder / name).read_text(encoding="utf-8")[-2:].strip(), name
+        assert (folder / name).read_bytes().endswith(b"\n"), name
+
+
 def test_the_tables_are_in_the_markdown_too(folder: Path) -> None:
     lines = (folder / "report.md").read_text(encoding="utf-8").splitlines()
     tables = [line for line in lines if line.startswith("|")]

@@ -92,10 +92,16 @@ def test_a_phone_scrolls_down_only(pages: Pages) -> None:
     with pages(NARROW) as page:
         page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
         assert page.evaluate("document.documentElement.scrollWidth") == NARROW["width"]
-        # The tables are wider, and scroll within themselves.
+        # The tables and plots are wider, and scroll within themselves.
         assert page.evaluate(
             "[...document.querySelectorAll('.wide')].some(each => each.scrollWidth > each.clientWidth)"
         )
+
+
+def test_a_phone_shows_plots_in_letters_that_can_be_read(pages: Pages) -> None:
+    with pages(NARROW) as page:
+        heights = "[...document.querySelectorAll('svg text')].map(text => text.getBoundingClientRect().height)"
+        assert min(page.evaluate(heights)) > 9
 
 
 def test_paper_shows_what_is_folded_on_the_screen(pages: Pages) -> None:

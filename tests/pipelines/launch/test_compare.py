@@ -266,6 +266,8 @@ def test_no_table_covers_another_and_the_page_is_accessible(folder: Path, conten
         page = browser.new_page(viewport={"width": width, "height": 900})
         page.goto((folder / "comparison" / "compare.html").as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+        heights = "texts => texts.map(text => text.getBoundingClientRect().height)"
+        assert min(page.locator("svg text").evaluate_all(heights)) > 9
         beyond = """tables => tables.filter(table => getComputedStyle(table.parentElement).overflowX == "visible"
             && table.getBoundingClientRect().right > table.parentElement.getBoundingClientRect().right + 1).length"""
         assert page.locator("table").count() > 6 and page.locator("table").evaluate_all(beyond) == 0
@@ -289,8 +291,8 @@ def test_users_are_named_only_where_asked(folder: Path, content: dict[str, Any],
     assert not USER_IDS.search(text.replace(str(folder), ""))
 
 
-def write_report(path: Path, recalls: np.ndarray, **changes: Any) -> Path:
-    """A report of a model that has these recalls at 20, written by hand."""
+def write_report(path: Path, recalls: np.ndarray, ndcgs: np.ndarray | None = None, **changes: Any) -> Path:
+    """A report of a model that has these recalls at 20, and where none are given NDCGs, written by hand."""
     given = {
         "bundle": {"model_version": path.name},
         "dataset": {"fingerprint": "f" * 64, "split": {"kind": "last"}},
@@ -301,6 +303,7 @@ def write_report(path: Path, recalls: np.ndarray, **changes: Any) -> Path:
     path.mkdir()
     rows = {"targets": np.full(len(recalls), 2), "history": np.arange(len(recalls)), "slice": ["warm"] * len(recalls)}
     values = {f"exact_{metric}@{k}": np.asarray(recalls, np.float32) for metric in METRICS for k in (10, 20)}
+    values |= {} if ndcgs is None else {"exact_ndcg@20": ndcgs.astype(np.float32)}
     pl.DataFrame(rows | values).write_parquet(path / "per_user.parquet")
     report_json.write_report(given | changes, path, "per_user.parquet")
     return path
@@ -350,6 +353,19 @@ def test_what_one_test_would_show_two_tests_do_not(tmp_path: Path) -> None:
     test = told["comparisons"][str(tmp_path / "b")]["metrics"]["recall@20"]
     assert (test["p"], test["p_holm"]) == (pytest.approx(0.036, abs=0.01), pytest.approx(2 * test["p"]))
     assert not test["shown"] and told["ship"] == told["baseline"]
+
+
+@pytest.mark.parametrize(("gain", "ships", "told"), [(0.02, "b", 1), (0.0, "a", 1), (-0.02, "a", 0)])
+def test_another_metric_that_is_proven_worse_is_told(tmp_path: Path, gain: float, ships: str, told: int) -> None:
+    base = np.random.default_rng(0).uniform(0.2, 0.6, 200)
+    write_report(tmp_path / "a", base + NOISE[0])
+    write_report(tmp_path / "b", base + NOISE[1] + gain, base + NOISE[2] - 0.03)
+    found = compare.run([str(tmp_path / "a"), str(tmp_path / "b")], tmp_path / "out")
+    loss = 0.03 - (NOISE[2] - NOISE[0]).mean()
+    said = f"{tmp_path / 'b'} is below {tmp_path / 'a'} in ndcg@20 by {loss:.4f}, too large for chance among users"
+    assert found["ship"] == str(tmp_path / ships)
+    assert sum(note.startswith(said) for note in found["notes"]) == told
+    assert (said in (tmp_path / "out" / "compare.md").read_text()) == bool(told)
 
 
 def test_models_that_are_alike_for_every_user_are_said_to_be(tmp_path: Path) -> None:

@@ -234,6 +234,16 @@ def test_rules_of_one_name_are_told_apart_by_their_limits(blessing: Path) -> Non
     }
 
 
+@pytest.mark.parametrize("value", ["https://shop.org/a", "/", "../a", "a/./b"])
+def test_a_slice_with_slashes_gives_names_that_a_tracker_takes(blessing: Path, value: str) -> None:
+    """MLflow stores names as paths, and refuses all of a gate for one that is not in its shortest form."""
+    rule = {"rule": f"recall@20 of index, site: {value}", "figure": 0.5, "limit": "at least 0.1", "passed": True}
+    record = of_gate(json.loads(blessing.read_text()) | {"judgements": [rule]}, blessing)
+    names = [*record.figures, *(name for name in record.params if name.startswith("rules/"))]
+    assert {name.rpartition("/")[2] for name in names} == {"figure", "passed", "limit"}
+    assert [name.count("/") for name in names] == [2, 2, 2]
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
