@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from serving.bundle.versions import Versions
 from tests.serving.bundle.test_versions import Model
 from tests.support.paths import PROCESSES, ROOT
@@ -16,6 +18,7 @@ from tests.support.worlds.serving import write_world
 ROUNDS = 100
 
 
+@pytest.mark.long
 def test_a_killed_operator_leaves_active_json_as_it_was_or_as_it_was_to_become(tmp_path: Path) -> None:
     root = tmp_path / "root"
     write_world(root / "a")

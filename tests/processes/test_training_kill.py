@@ -111,7 +111,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_weights(world: Path, 
     same(out, whole)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sigterm_saves_the_step_it_came_in(tmp_path: Path) -> None:
     world = make_world(tmp_path)
     # Of 9 steps an epoch, a checkpoint is made after 2 and 4.

@@ -28,6 +28,7 @@ def added(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new), encoding="utf-8")
 
 
+@pytest.mark.long
 def test_a_loss_is_one_class_one_function_and_a_line_each(tmp_path: Path) -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     block = re.search(r"\*\*A loss\.\*\*.*?```python\n(.*?)```", page, re.DOTALL)

@@ -29,7 +29,7 @@ def test_the_python_example_is_short() -> None:
     assert ast.parse(block())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_python_example_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -308,6 +308,7 @@ def test_an_unfinished_run_goes_on_and_refit_trains_on_both_splits(
     assert not list(world.glob(".refit*"))
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_weights(world: Path, exported: Path, tmp_path: Path) -> None:
     (tmp_path / "dataset").symlink_to(world / "dataset")
     train.run(recipe(), tmp_path / "dataset", tmp_path / "run")
@@ -402,7 +403,13 @@ def test_derived_features_of_equal_names_are_told_apart(world: Path, tmp_path: P
     assert {name: f.column for name, f in candidate.items()} == {"item_id": None, "a_b": "a b", "a_b_2": "a-b"}
 
 
-@pytest.mark.parametrize("model", [{}, {"combine": "concat", "query_layers": [4]}], ids=["sum", "layers"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param({}, id="sum", marks=pytest.mark.long),
+        pytest.param({"combine": "concat", "query_layers": [4]}, id="layers"),
+    ],
+)
 def test_a_request_of_unlearnt_values_is_answered_by_popularity(
     world: Path, tmp_path: Path, model: dict[str, object]
 ) -> None:
@@ -424,7 +431,7 @@ def test_a_request_of_unlearnt_values_is_answered_by_popularity(
         assert recaller.recall(RecallQuery(features=features_sent, k=3)).source == "features"
 
 
-@pytest.mark.parametrize("resume", [True, False])
+@pytest.mark.parametrize("resume", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_run_that_is_being_trained_is_left_alone(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: bool
 ) -> None:

@@ -18,7 +18,7 @@ from pipelines.synthetic import synth
 from tests.support.terminal import CONTROL
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_whole_path_ends_with_answers_over_http(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

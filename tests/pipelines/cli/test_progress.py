@@ -147,7 +147,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Streams
     os.chdir(before)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_names_its_phases_ends_with_its_result_and_the_next_command(
     name: str, said: dict[str, Streams]
@@ -169,7 +169,7 @@ def test_a_command_names_its_phases_ends_with_its_result_and_the_next_command(
     assert lines[-1].startswith("next: ")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", COMMANDS)
 def test_without_a_terminal_there_are_neither_control_characters_nor_messages_of_libraries(
     name: str, said: dict[str, Streams]
@@ -179,7 +179,7 @@ def test_without_a_terminal_there_are_neither_control_characters_nor_messages_of
     assert [line for line in both.splitlines() if NOISE.search(line)] == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_stdout_holds_results_only(said: dict[str, Streams]) -> None:
     assert {name for name, told in said.items() if told.out} == {
         "check", "tune", "report", "compare", "gate", "forget"
@@ -188,7 +188,7 @@ def test_stdout_holds_results_only(said: dict[str, Streams]) -> None:
     assert json.loads(Path("report/report.json").read_text())["verdict"]["text"] == said["report"].out.splitlines()[0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "bars"),
     [

@@ -79,6 +79,7 @@ def holding(folder: Path, user: str) -> list[str]:
     return [str(path) for path in folder.rglob("*") if path.is_file() and user.encode() in path.read_bytes()]
 
 
+@pytest.mark.long
 def test_a_forget_killed_at_any_step_is_finished_in_every_bundle_of_a_root(tmp_path: Path, dead: int) -> None:
     root = tmp_path / "bundles"
     for name in ("one", "two"):

@@ -18,9 +18,9 @@ from towers.config.sections import DataConfig
 from towers.data.examples import Examples
 
 
-@pytest.fixture(params=SPLITS)
-def data(tmp_path: Path, request: pytest.FixtureRequest) -> Dataset:
-    return split_world(tmp_path, request.param)
+@pytest.fixture(scope="module", params=SPLITS)
+def data(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Dataset:
+    return split_world(tmp_path_factory.mktemp("world"), request.param)
 
 
 @pytest.mark.parametrize("block", [7, 10**6])

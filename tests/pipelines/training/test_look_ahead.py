@@ -83,6 +83,7 @@ def test_the_features_that_are_named_are_those_that_see_what_comes_later(tmp_pat
     assert look_ahead(recipe().features, timed=False) == []
 
 
+@pytest.mark.long
 def test_check_train_and_report_name_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = prepared(tmp_path, other_end=False)
     config = recipe(taken={"kind": "neighbours", "window": "all"}, before={"kind": "history"})

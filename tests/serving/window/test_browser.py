@@ -77,7 +77,9 @@ def visit(browser: Browser, address: str) -> Iterator[Any]:
     assert complaints == []
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize(
+    "view", ["answer", *(pytest.param(view, marks=pytest.mark.long) for view in VIEWS if view != "answer")]
+)
 def test_axe_finds_nothing_wrong_and_nothing_is_wider_than_a_phone(visit: Any, view: str) -> None:
     for scheme, viewport in (("light", DESK), ("dark", PHONE)):
         page = visit(VIEWS[view], color_scheme=scheme, viewport=viewport)

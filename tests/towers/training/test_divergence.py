@@ -57,7 +57,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[np.ndarray]:
     [
         (0, 0, None),
         pytest.param(0, 3, None, marks=pytest.mark.long),
-        (0, 7, 6),
+        pytest.param(0, 7, 6, marks=pytest.mark.long),
         pytest.param(1, 0, 6, marks=pytest.mark.long),
         pytest.param(1, 4, 9, marks=pytest.mark.long),
         (1, 5, 12),
