@@ -61,17 +61,24 @@ def activate(root: Path, name: str, override: str | None = None) -> Active:
     return active
 
 
-def rollback(root: Path) -> str:
+def rollback(root: Path, override: str | None = None) -> str:
     """Makes the services of a root answer from the previously active bundle again; that needs no blessing.
+
+    Args:
+        root: the directory of bundles.
+        override: why it answers although it was written over since it was active, which the root's gate refuses.
 
     Raises:
         BundleError: there is no previous bundle, or it is damaged or fails a real search.
+        GateError: the root has a gate, and the bundle is not the one that was active.
     """
     versions = Versions(root)
     now = versions.read()
     name = versions.before(now)
-    told = _checked(versions, "rollback", name)
-    versions.rollback(expected=name)
+    with gate(versions, name, "rollback", override) as write_down:
+        told = _checked(versions, "rollback", name)
+        write_down()
+        versions.rollback(expected=name)
     say(f"active: {told}, back from {now.active}")
     return name
 

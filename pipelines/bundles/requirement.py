@@ -1,6 +1,7 @@
 """The gate of a root of bundles: `gate.toml` names the rules by which a bundle must be blessed before it answers.
 
-`gate.log` beside it, to which lines are only added, keeps who set or removed the gate, or overrode it, and why.
+`gate.log` beside it, to which lines are only added, keeps who set or removed the gate, what answered since, and who
+overrode the gate, and why.
 """
 
 import getpass
@@ -8,7 +9,7 @@ import json
 import os
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -56,7 +57,7 @@ def require(root: Path, rules: str, file: str) -> None:
     _refuse_no_root(root)
     with staged(root / GATE, overwrite=True) as staging:
         staging.write_text(tomli_w.dumps(Requirement(gate="required", rules=rules, file=file).model_dump()))
-        _log(root, "gate set", file=file, rules=rules)
+        _log(root, "gate set", file=file, rules=rules, answered=_answered(Versions(root)))
     say(f"gate: {root} activates only what passes {file} ({rules[:12]})")
 
 
@@ -82,14 +83,15 @@ def gate(versions: Versions, name: str, action: str, override: str | None) -> It
     Args:
         versions: the root.
         name: the bundle.
-        action: what becomes of it, for the log: "activate" or "canary".
+        action: what becomes of it, for the log: "activate", "canary", or "rollback", which needs no blessing but a
+            bundle that answered before, as it is now.
         override: the reason why this bundle answers although the gate refuses it.
 
     Yields:
-        What writes an override down, to be called just before the change.
+        What writes the choice down, to be called just before the change.
 
     Raises:
-        GateError: it has no valid blessing, and there is no override.
+        GateError: it has no valid blessing, or never answered, and there is no override.
         BundleError: its manifest is damaged.
         DataError: `gate.toml` is damaged, or the reason is empty.
         BusyError: another process is choosing a bundle of this root.
@@ -100,19 +102,42 @@ def gate(versions: Versions, name: str, action: str, override: str | None) -> It
         yield _nothing
         return
     with exclusive(versions.root, f"{versions.root}: another command is choosing its bundle; try again"):
-        refused = _refusal(versions, name, required)
-        if refused is None:
-            yield _nothing
-        elif reason is None:
+        refused = _unknown(versions, name) if action == "rollback" else _refusal(versions, name, required)
+        if refused is not None and reason is None:
             raise GateError(f'{refused}; or say why it must answer all the same: --override "REASON"')
+        told = {"bundle": name, "digest": bundle_digest(versions.path(name))}
+        if refused is None:
+            yield lambda: _log(versions.root, action, **told)
         else:
-            told = {"bundle": name, "digest": bundle_digest(versions.path(name)), "refused": refused}
-            yield lambda: _log(versions.root, f"{action} by override", reason=reason, **told)
+            yield lambda: _log(versions.root, f"{action} by override", reason=reason, **told, refused=refused)
             say(f"override: {name} answers although the gate refuses it; {versions.root / LOG} keeps the reason")
 
 
 def _nothing() -> None:
-    """There is no override to write down."""
+    """Without a gate nothing is written down."""
+
+
+def _answered(versions: Versions) -> dict[str, str]:
+    """The digests of what is active, and was before, by name."""
+    if not versions.file.exists():
+        return {}
+    now, digests = versions.read(), {}
+    for name in (now.active, *now.previous, *([now.canary.bundle] if now.canary else [])):
+        with suppress(BundleError):  # gone, or damaged: nothing to go back to
+            digests[name] = bundle_digest(versions.path(name))
+    return digests
+
+
+def _unknown(versions: Versions, name: str) -> str | None:
+    """Why a rollback is refused: `active.json` knows names alone, and another bundle may have taken this one since."""
+    path, log = versions.path(name), versions.root / LOG
+    digest = bundle_digest(path)
+    for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else ():
+        with suppress(ValueError):  # a line that a kill cut off
+            told = json.loads(line)
+            if digest in (told.get("digest"), told.get("answered", {}).get(name)):
+                return None
+    return f"{path}: never answered as it is now, {digest[:12]}: it was written over since, or {log} is not whole"
 
 
 def _refusal(versions: Versions, name: str, required: Requirement) -> str | None:

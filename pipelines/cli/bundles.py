@@ -52,11 +52,11 @@ def fold(
 
 
 @app.command(epilog=example("towers bundles rollback --root bundles"))
-def rollback(root: Root) -> None:
+def rollback(root: Root, override: Override = None) -> None:
     """Answer from the bundle before the active one again."""
     from pipelines.bundles import activate as command
 
-    command.rollback(root)
+    command.rollback(root, override)
     next_step("bundles list --root", root)
 
 

@@ -332,7 +332,7 @@ def test_an_override_answers_and_is_written_down(root: Root) -> None:
     code, said = root.bundles("activate", WORSE, "--override", "the shop is down; ticket 7")
     assert code == 0 and "although the gate refuses it" in said and root.active() == WORSE
     first, *overrides = root.log()
-    assert (first["action"], first["file"]) == ("gate set", "rules.toml")
+    assert (first["action"], first["file"], [*first["answered"]]) == ("gate set", "rules.toml", [OLD])
     digest = json.loads((root.root / WORSE / "manifest.json").read_text())["digest"]
     assert [(each["action"], each["bundle"], each["reason"], each["digest"]) for each in overrides] == [
         ("canary by override", WORSE, "a look", digest),
@@ -346,7 +346,27 @@ def test_an_override_opens_no_damaged_bundle_and_is_not_written_down_where_it_is
     assert root.bundles("activate", WORSE, "--override", "now")[0] == 2 and root.active() == OLD
     assert root.gate()[0] == 0
     assert root.bundles("activate", NEW, "--override", "to be sure")[0] == 0 and root.active() == NEW
-    assert [each["action"] for each in root.log()] == ["gate set"]
+    assert [each["action"] for each in root.log()] == ["gate set", "activate"]
+
+
+def test_a_rollback_goes_back_to_the_content_that_answered(root: Root) -> None:
+    assert root.gate()[0] == 0 and root.bundles("activate", NEW)[0] == 0
+    shutil.rmtree(root.root / OLD)
+    shutil.copytree(root.root / WORSE, root.root / OLD)
+    code, said = root.bundles("rollback")
+    assert code == 3 and "old: never answered as it is now" in said and root.active() == NEW
+    assert root.bundles("rollback", "--override", "new is down")[0] == 0 and root.active() == OLD
+    last = root.log()[-1]
+    digest = json.loads((root.root / WORSE / "manifest.json").read_text())["digest"]
+    assert (last["action"], last["digest"], last["reason"]) == ("rollback by override", digest, "new is down")
+    assert root.bundles("activate", NEW, "--override", "back")[0] == 0
+    # By now it has answered; without the log nobody knows.
+    with (root.root / "gate.log").open("a") as log:
+        log.write('{"action": "cut o')
+    assert root.bundles("rollback")[0] == 0
+    assert root.bundles("activate", NEW, "--override", "once more")[0] == 0
+    (root.root / "gate.log").unlink()
+    assert root.bundles("rollback")[0] == 3
 
 
 def test_a_gate_is_removed_with_a_reason(root: Root) -> None:
