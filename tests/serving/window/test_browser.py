@@ -103,7 +103,7 @@ def test_a_question_is_asked_changed_and_followed(visit: Any, javascript: bool) 
     page.get_by_role("button", name="add to history: Title 17").first.click()
     assert page.get_by_label("History: item ids").input_value() == "i1\ni17"
     page.get_by_role("link", name="Items similar to Title 13").first.click()
-    page.get_by_role("heading", name="Similar to i13").wait_for()
+    page.get_by_role("heading", name="Similar to Title 13").wait_for()
     page.go_back()
     assert page.get_by_label("User id").is_enabled()
 
