@@ -89,6 +89,13 @@ def test_axe_finds_nothing_wrong_and_nothing_is_wider_than_a_phone(visit: Any, v
         assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
 
 
+def test_numbers_of_a_table_stay_whole_on_a_phone(visit: Any) -> None:
+    page = visit({"user": "u1"}, viewport=PHONE)
+    lines = "each => (range => (range.selectNodeContents(each), range.getClientRects().length))(document.createRange())"
+    cells = page.locator("thead th, td").all()
+    assert cells and [each.inner_text() for each in cells if each.evaluate(lines) != 1] == []
+
+
 @pytest.mark.parametrize("javascript", [True, False])
 def test_a_question_is_asked_changed_and_followed(visit: Any, javascript: bool) -> None:
     page = visit({}, java_script_enabled=javascript)
