@@ -51,8 +51,10 @@ def run(bundles: Sequence[Path], dataset: Path | None = None, *, browse: bool = 
     Bundle.open(paths[0])  # The service would only log what is wrong with it.
     load_libraries()
     beside = Beside(open_recaller(paths[1]) if len(paths) > 1 else None, held_out)
-    # Nothing from variables or a file, which are for the services of this machine.
-    settings = Settings.model_construct(bundle=paths[0], host=HOST, port=0, window=True, log_level="warning")
+    # Nothing from variables or a file, which are for the services of this machine; no log line for a slow page.
+    settings = Settings.model_construct(
+        bundle=paths[0], host=HOST, port=0, window=True, log_level="warning", slow_ms=60_000
+    )
     config = uvicorn.Config(
         partial(_app, settings, beside),
         host=HOST,
@@ -74,7 +76,7 @@ def run(bundles: Sequence[Path], dataset: Path | None = None, *, browse: bool = 
 def _app(settings: Settings, beside: Beside) -> FastAPI:
     app = create_app(settings, verified=settings.bundle, beside=beside)
     # A page elsewhere may name its own host, then let that name lead here.
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST])
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
     return app
 
 

@@ -19,7 +19,7 @@ SOURCES: dict[Source, str] = {
     "history": "the query tower, with the history",
     "similar": "the mean of the items' vectors",
     "vector": "the vector of the request",
-    "popular": "the most popular items; scores are their counts",
+    "popular": "the most popular items, because nothing is known about this query; scores are their counts",
 }
 STEPS: dict[StepKind, str] = {
     "allow": "only the listed items",

@@ -116,7 +116,7 @@ def _scales_differ(first: Inquiry, second: Inquiry) -> str | None:
         return "the scores of one list are popular counts, those of the other products of vectors"
     one, other = first.recaller.bundle.manifest, second.recaller.bundle.manifest
     if one.model_version != other.model_version:
-        return "each model has a scale of its own: compare ranks, not scores"
+        return "each model has a scale of its own"
     if one.prior != other.prior:
-        return "the two bundles have different priors: compare ranks, not scores"
+        return "the two bundles have different priors"
     return None

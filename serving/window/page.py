@@ -141,8 +141,9 @@ class Page:
         answers = [first, *(answered_or_refused(each.recaller, query, each.role, held_out) for each in others)]
         second = answers[1].inquiry if len(answers) > 1 else None
         named: dict[str, ShownItem] = {}
+        asked = {form["similar"]} if form["similar"] else set[str]()
         # The chosen bundle's titles come last, over those of the other one.
-        for answer, ids in [*((each, each.ids) for each in answers[1:]), (first, first.ids | told.ids)]:
+        for answer, ids in [*((each, each.ids) for each in answers[1:]), (first, first.ids | told.ids | asked)]:
             if answer.inquiry is not None:
                 named |= {each.id: each for each in shown_ids(answer.inquiry.answer.items, [*ids])}
         return {

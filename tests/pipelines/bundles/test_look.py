@@ -77,6 +77,8 @@ def test_it_answers_on_this_machine_until_ctrl_c(monkeypatch: pytest.MonkeyPatch
         assert answer.status_code == 200
         for part in ("A: bundle", "B: bundle", "What differs", "100 % of the items are in both lists"):
             assert part in answer.text
+        # As a forwarded port is called.
+        assert httpx.get(address, headers={"host": "localhost:8000"}).status_code == 200
         # A page elsewhere whose name leads here learns nothing.
         assert httpx.get(address, headers={"host": "elsewhere.example"}).status_code == 400
         process.send_signal(signal.SIGINT)

@@ -94,7 +94,7 @@ def test_two_bundles(bundles: dict[str, Bundle], k: int) -> None:
     assert found.overlap == pytest.approx(len(set(one) & set(other)) / k)
     assert found.rank_biased_overlap == pytest.approx(formula(list(one), list(other), 0.9))
     assert k == 1 or {each.absent for each in found.only_first} == {True, False} or k == ITEMS
-    assert found.scales_differ == "each model has a scale of its own: compare ranks, not scores"
+    assert found.scales_differ == "each model has a scale of its own"
 
 
 def test_when_scores_compare(bundles: dict[str, Bundle], tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_when_scores_compare(bundles: dict[str, Bundle], tmp_path: Path) -> None
         shares = np.zeros((ITEMS, 2), np.float32)
         write_world(tmp_path / f"prior-{now}", prior=prior, item_prior=shares)
         priors.append(inquiry(Bundle.open(tmp_path / f"prior-{now}"), known))
-    assert differences(*priors).scales_differ == "the two bundles have different priors: compare ranks, not scores"
+    assert differences(*priors).scales_differ == "the two bundles have different priors"
     mixed = differences(inquiry(first, known), inquiry(first, unknown))
     assert mixed.scales_differ is not None and "popular counts" in mixed.scales_differ
 

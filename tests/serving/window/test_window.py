@@ -13,9 +13,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 import httpx
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
+from serving.bundle.manifest import PriorInfo
 from serving.bundle.reader import Bundle
 from serving.bundle.versions import Versions
 from serving.http.app import create_app
@@ -24,7 +26,7 @@ from serving.settings import Settings
 from serving.window.form import Form
 from serving.window.page import Beside, Page
 from tests.serving.window.conftest import HOSTILE, HOSTILE_ID, IMAGE, write_second
-from tests.support.worlds.serving import query_vector
+from tests.support.worlds.serving import ITEMS, copied_towers, query_vector, write_world
 
 # Elements without an end.
 VOID = {"meta", "link", "input", "br", "img"}
@@ -161,6 +163,30 @@ def test_a_history_longer_than_the_tower_reads_is_said_to_be(client: TestClient)
 def test_similar_items_are_those_of_similar(client: TestClient) -> None:
     html = page(client, similar="i2", k="5")
     assert recalled(html) == ids(client, "/similar", items=["i2"], k=5)
+    assert ">Similar to Title 2</h2>" in html
+    # No history is behind this answer.
+    assert "the history:" not in html
+    # Nothing may come back, and the item still has its title.
+    assert ">Similar to Title 2</h2>" in page(client, similar="i2", column="kind", value="none")
+
+
+def test_the_prior_raises_or_lowers_a_score(bundle: Path, tmp_path: Path) -> None:
+    shares = np.array([[2.0, 0.0], [-3.0, 0.0]] * (ITEMS // 2), np.float32)
+    prior = PriorInfo(now=0.1, past=0.0, mean_count=1.0, new_item=(0.0, 0.0))
+    write_world(tmp_path / "prior", write_towers=copied_towers(bundle), prior=prior, item_prior=shares)
+    with TestClient(create_app(Settings(bundle=tmp_path / "prior", window=True, index_sample_s=0))) as client:
+        html = page(client, user="u1", k="50")
+        for row, told in ((2, "raises the score by 0.2."), (3, "lowers the score by 0.3.")):
+            assert f"What is popular now {told}" in html.split(f"<code>i{row}</code> <span", 1)[1].split("<li>", 1)[0]
+
+
+def test_an_answer_of_popular_items_says_that_nothing_is_known(client: TestClient) -> None:
+    assert "From the most popular items, because nothing is known about this query" in page(client, user="nobody")
+
+
+def test_one_item_is_no_items(client: TestClient) -> None:
+    assert "<summary>1 item, newest first" in page(client, history="i2")
+    assert "<summary>2 items, newest first" in page(client, history="i2\ni3")
 
 
 def test_links_and_buttons_lead_to_similar_items_and_other_histories(client: TestClient) -> None:
