@@ -12,7 +12,7 @@ import polars as pl
 from pipelines.bundles.blessing import Judgement
 from pipelines.errors import DataError
 from pipelines.evaluation.report_json import PER_USER, REPORT, protocol_of, read_report
-from pipelines.launch.rules import OF_ALL_LISTS, FigureRule, FindingsRule, Limit, SliceRule
+from pipelines.launch.rules import LOOK_AHEAD, OF_ALL_LISTS, FigureRule, FindingsRule, Limit, SliceRule
 from pipelines.rankers.bootstrap import Estimate, bootstrap
 
 OF_SIMILARITY = "[index], [latency] and [agreement]"
@@ -137,11 +137,16 @@ class Reports:
 
     def judge_findings(self, rule: FindingsRule) -> Iterator[Judgement]:
         """Judges that the candidate's report has none of the findings: one judgement for each that it has."""
-        found = [each for each in self.candidate.content["findings"] if rule.covers(each["name"])]
-        for each in found:
-            yield Judgement(
-                rule=f"finding: {each['name']}", figure=each["value"], limit="none", passed=False, note=each["text"]
-            )
+        content = self.candidate.content
+        found = [
+            (each["name"], each["value"], each["text"]) for each in content["findings"] if rule.covers(each["name"])
+        ]
+        if LOOK_AHEAD in rule.clean:
+            ahead = content["looks_ahead"]
+            text = "the bundle has no recipe, which would tell" if ahead is None else "; ".join(ahead)
+            found += [(LOOK_AHEAD, None, text)] if text else []
+        for name, figure, text in found:
+            yield Judgement(rule=f"finding: {name}", figure=figure, limit="none", passed=False, note=text)
         if not found:
             yield Judgement(rule=f"findings: {', '.join(rule.clean)}", figure=None, limit="none", passed=True)
 

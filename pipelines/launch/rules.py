@@ -18,19 +18,20 @@ from towers.evaluation.metrics import METRICS
 # Figures of all lists together and their keys in `report.json`.
 OF_ALL_LISTS = {name: key for key, name in OF_LISTS.items()}
 ALL = "all"
+LOOK_AHEAD = "looks ahead"  # by its name alone: many good models train with such features
 
 
 def _known_metric(text: str) -> str:
     name, _, k = text.partition("@")
     known = (*METRICS, *OF_ALL_LISTS)
-    if name not in known or not k.isdecimal():
+    if name not in known or not (k.isascii() and k.isdecimal() and int(k)):
         raise ValueError(f"must be METRIC@K, METRIC one of {', '.join(known)}; got {text!r}")
     return text
 
 
 def _known_finding(text: str) -> str:
-    if text not in (ALL, *NAMES):
-        raise ValueError(f"must be {ALL!r} or one of {', '.join(map(repr, NAMES))}; got {text!r}")
+    if text not in (ALL, LOOK_AHEAD, *NAMES):
+        raise ValueError(f"must be {ALL!r} or one of {', '.join(map(repr, (*NAMES, LOOK_AHEAD)))}; got {text!r}")
     return text
 
 

@@ -195,6 +195,23 @@ def test_findings_by_name_or_all_of_them() -> None:
     assert clean.passed
 
 
+@pytest.mark.parametrize(
+    ("ahead", "note"),
+    [
+        ([], ""),
+        (["candidate.pairs: cooccurrence", "query.history"], "candidate.pairs: cooccurrence; query.history"),
+        (None, "the bundle has no recipe, which would tell"),
+    ],
+)
+def test_features_that_look_ahead_are_refused_by_name_alone(ahead: list[str] | None, note: str) -> None:
+    report = made({})
+    report.content["looks_ahead"] = ahead
+    (judged,) = Reports(report, None).judge_findings(FindingsRule(clean=("looks ahead",)))
+    assert (judged.passed, judged.note) == (not note, note)
+    (judged,) = Reports(report, None).judge_findings(FindingsRule(clean=("all",)))
+    assert judged.passed
+
+
 def test_a_leak_of_any_column_has_one_name() -> None:
     leaks = [{"name": f"{column} names the target", "text": "", "value": 0.9} for column in ("users.a", "items.b")]
     found = Reports(made({}, leaks), None)

@@ -48,6 +48,8 @@ def test_a_limit_includes_its_bound() -> None:
         (METRIC.replace('bound = "value"\n', ""), ["metrics.0.bound: Field required"]),
         (METRIC.replace('"value"', '"middle"'), ["metrics.0.bound: must be one of value, low, high; got 'middle'"]),
         (METRIC.replace("recall@20", "recal@20"), ["metrics.0.metric: must be METRIC@K", "got 'recal@20'"]),
+        (METRIC.replace("recall@20", "recall@0"), ["metrics.0.metric: must be METRIC@K", "got 'recall@0'"]),
+        (METRIC.replace("recall@20", "recall@٢"), ["metrics.0.metric: must be METRIC@K", "got 'recall@٢'"]),
         (METRIC.replace("recall@20", "recall"), ["metrics.0.metric: must be METRIC@K", "got 'recall'"]),
         (METRIC.replace("at_least = 0.1", 'at_least = "0.1"'), ["metrics.0.at_least", "valid number", "got '0.1'"]),
         (METRIC.replace("at_least = 0.1", "at_least = nan"), ["metrics.0.at_least", "finite"]),
