@@ -1,12 +1,14 @@
 """Collects what `report.html` shows beyond the figures of `report.json`: plots, example users, nearest items."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from html import escape
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.console import progress
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut
 from pipelines.evaluation import examples, plots
@@ -17,13 +19,14 @@ from pipelines.rankers.ranker import BEST, EXACT, INDEX, Served
 from pipelines.rankers.service import SERVICE
 
 Exhibits = dict[str, Any]
+PHASE = "page"
 
 
 class Plot(NamedTuple):
-    """A plot of the page: its title, its SVG, what it shows, and what a reader should look at."""
+    """A plot of the page: its title, how to draw its SVG, what it shows, and what a reader should look at."""
 
     title: str
-    svg: str
+    draw: Callable[[], str]
     description: str
     caption: str
 
@@ -34,7 +37,7 @@ class Plot(NamedTuple):
             f'<title id="plot{number}-title">{escape(self.title)}</title>'
             f'<desc id="plot{number}-text">{escape(self.description)}</desc>'
         )
-        head, close, rest = self.svg.partition(">")
+        head, close, rest = self.draw().partition(">")
         svg = f'{head} role="img" aria-labelledby="{names}"{close}{texts}{rest}'
         return {"title": self.title, "svg": svg, "caption": self.caption}
 
@@ -76,7 +79,7 @@ def exhibits(
         *of_figures(f"recall@{k}", content["ks"], curves, content["slices"], titles),
         Plot(
             "Popularity of what is recommended",
-            plots.popularity_curves(popularity, counts),
+            partial(plots.popularity_curves, popularity, counts),
             "The share of all places that the most popular items have, over their share of the catalogue.",
             "A curve above that of the test's targets recommends popular items more than users take them.",
         ),
@@ -84,11 +87,24 @@ def exhibits(
         *of_items(maps),
         *of_training(content),
     ]
-    return {
-        "plots": [plot.named(number) for number, plot in enumerate(drawn, start=1)],
-        "examples": examples.users(served, called, held, recall, k),
-        "neighbours": examples.neighbours(served, called, popularity),
-    }
+    return shown(
+        drawn,
+        examples=partial(examples.users, served, called, held, recall, k),
+        neighbours=partial(examples.neighbours, served, called, popularity),
+    )
+
+
+def shown(drawn: Sequence[Plot], **others: Callable[[], Any]) -> Exhibits:
+    """Draws the plots and calls the other parts of the page, under a bar that counts both."""
+    content: Exhibits = {"plots": []}
+    with progress(PHASE, total=len(drawn) + len(others), unit="parts") as advance:
+        for number, plot in enumerate(drawn, start=1):
+            content["plots"].append(plot.named(number))
+            advance(1)
+        for name, part in others.items():
+            content[name] = part()
+            advance(1)
+    return content
 
 
 def of_figures(
@@ -114,14 +130,14 @@ def of_figures(
     sliced = {title: [each[ranker][figure] for each in parts.values()] for ranker, title in titles.items()}
     yield Plot(
         f"{metric.capitalize()} by length of the list",
-        plots.recall_over_k(ks, curves, metric),
+        partial(plots.recall_over_k, ks, curves, metric),
         f"{metric.capitalize()} of each ranker over k; the table of figures has the numbers.",
         "Bars are 95 % intervals.",
     )
     small = [part for part in parts if slices[part]["small"]]
     yield Plot(
         f"{figure} by slice",
-        plots.by_slice([f"{SMALL} {part}" if part in small else part for part in parts], sliced, figure),
+        partial(plots.by_slice, [f"{SMALL} {part}" if part in small else part for part in parts], sliced, figure),
         f"{figure} of the model and the strongest baseline in each slice; the table of slices has the numbers.",
         f"Bars are 95 % intervals.{f' {SMALL} marks fewer than 100 {asked}.' if small else ''}",
     )
@@ -134,7 +150,7 @@ def of_index(curve: Mapping[str, Any]) -> Iterator[Plot]:
     own = next(point for point in curve["points"] if point["chosen"])
     yield Plot(
         "Recall of the index and time of a query",
-        plots.index_curve(curve),
+        partial(plots.index_curve, curve),
         f"The chosen settings find {own['recall']:.1%} of the first {curve['k']} of exact search in "
         f"{own['single_ms']:.2f} ms a query, {own['batched_ms']:.2f} ms in a batch; exact search takes "
         f"{curve['exact']['single_ms']:.2f} and {curve['exact']['batched_ms']:.2f} ms.",
@@ -151,11 +167,11 @@ def of_items(maps: ItemMaps | str) -> Iterator[Plot]:
     for name, groups in maps.groups.items():
         yield Plot(
             f"Item vectors by {name}",
-            plots.item_map(maps.points, groups),
-            f"{len(maps.points):,} items as points, near each other where their vectors are. "
+            partial(_map, maps, name),
+            f"{len(maps.vectors):,} items as points, near each other where their vectors are. "
             + ", ".join(f"{group}: {int(mask.sum()):,}" for group, mask in groups.items()),
-            f"{len(maps.points):,} items by a fixed seed, projected by t-SNE. Groups that lie apart are what the model "
-            "tells apart; sizes of groups and distances between them mean nothing.",
+            f"{len(maps.vectors):,} items by a fixed seed, projected by t-SNE. Groups that lie apart are what the "
+            "model tells apart; sizes of groups and distances between them mean nothing.",
         )
 
 
@@ -168,7 +184,12 @@ def of_training(content: Mapping[str, Any]) -> Iterator[Plot]:
         last = stage["history"][-1]
         yield Plot(
             f"Training: {stage['stage']}",
-            plots.training_curves(stage["history"], metric, best),
+            partial(plots.training_curves, stage["history"], metric, best),
             f"{what} of {len(stage['history'])} epochs; {chosen}. The last loss is {last['loss']:.4f}.",
             f"{what[0].upper()}{what[1:]} after each epoch; {chosen}.",
         )
+
+
+def _map(maps: ItemMaps, name: str) -> str:
+    # The first map computes the points, within its step of the bar.
+    return plots.item_map(maps.points, maps.groups[name])

@@ -9,27 +9,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.console import phase
-from pipelines.evaluation.list_figures import list_figures
+from pipelines.console import progress
+from pipelines.evaluation import list_figures
 from pipelines.evaluation.slices import Slice
-from pipelines.rankers.bootstrap import Bootstrap
+from pipelines.rankers.bootstrap import RESAMPLES, Bootstrap
 from pipelines.rankers.evaluate import Evaluation, column
 from pipelines.rankers.ranker import BEST, EXACT, INDEX
 from pipelines.rankers.service import SERVICE
 from towers.evaluation import metrics
 
 Figures = dict[str, Any]
+PHASE = "intervals"
 SMALL = 100  # users: below it a slice's interval is wide, and the report says so
 
 
-@phase("intervals")
-def figures(evaluation: Evaluation) -> Figures:
-    """Returns figures of all users.
+def figures(evaluation: Evaluation) -> tuple[Figures, Bootstrap]:
+    """Returns figures of all users, and the resamples that they come from.
 
     ``metrics`` of each ranker, exact search's ``differences`` to the others, ``recall_lost`` at each step from the
     vectors to the caller, ``share_of_attainable``, and those of `list_figures`.
     """
-    drawn = evaluation.of_all
+    total = RESAMPLES + list_figures.RESAMPLES * len(evaluation.rankers)
+    with progress(PHASE, total=total, unit="resamples") as advance:
+        drawn = evaluation.of_all(advance)
+        of_lists = list_figures.list_figures(evaluation, drawn, advance)
     content: Figures = {
         "metrics": {ranker: _estimates(drawn, evaluation, ranker) for ranker in evaluation.rankers},
         "differences": {
@@ -41,7 +44,7 @@ def figures(evaluation: Evaluation) -> Figures:
             for other in evaluation.rankers
             if other not in (EXACT, BEST)
         },
-        **list_figures(evaluation),
+        **of_lists,
     }
     steps = [step for step in (EXACT, INDEX, SERVICE) if step in evaluation.rankers]
     content["recall_lost"] = {
@@ -55,14 +58,15 @@ def figures(evaluation: Evaluation) -> Figures:
         content["share_of_attainable"] = {
             f"recall@{k}": drawn.ratio(column(EXACT, "recall", k), column(BEST, "recall", k)) for k in evaluation.ks
         }
-    return content
+    return content, drawn
 
 
-def slice_figures(evaluation: Evaluation, part: Slice, targets: NDArray[np.int64]) -> Figures:
+def slice_figures(evaluation: Evaluation, of_all: Bootstrap, part: Slice, targets: NDArray[np.int64]) -> Figures:
     """Computes the figures of one slice: all metrics for some users, recall for some targets of those who have any.
 
     Args:
         evaluation: of all users, with a group of the slice's name if it is one of targets.
+        of_all: its resamples, of `figures`.
         part: the slice.
         targets: [Q] each user's number of targets in the slice; for a slice of users of all their targets.
     """
@@ -80,7 +84,7 @@ def slice_figures(evaluation: Evaluation, part: Slice, targets: NDArray[np.int64
         if part.targets is not None:
             drawn = evaluation.resampled((part.name,), users)
         else:
-            drawn = evaluation.of_all if len(users) == len(targets) else evaluation.resampled(metrics.METRICS, users)
+            drawn = of_all if len(users) == len(targets) else evaluation.resampled(metrics.METRICS, users)
         content["metrics"] = {
             ranker: _estimates(drawn, evaluation, ranker)
             if part.targets is None

@@ -7,6 +7,8 @@ seeds. scikit-learn, which computes it, takes seconds to load, so only a report 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -27,15 +29,20 @@ POPULARITY = "popularity"
 
 @dataclass(frozen=True)
 class ItemMaps:
-    """Points of some items, and how each column groups them.
+    """Vectors of some items, and how each column groups them.
 
     Attributes:
-        points: [M, 2].
+        vectors: [M, D].
         groups: column -> name -> [M] which items are in it; at most 12 names.
     """
 
-    points: NDArray[np.float64]
+    vectors: NDArray[np.float32]
     groups: dict[str, dict[str, NDArray[np.bool_]]]
+
+    @cached_property
+    def points(self) -> NDArray[np.float64]:
+        """The projection, [M, 2]."""
+        return _projected(self.vectors)
 
 
 def map_columns(data: Dataset, columns: Sequence[str] | None) -> list[str]:
@@ -73,7 +80,12 @@ def item_maps(served: Served, data: Dataset, popularity: NDArray[np.int64], colu
     vectors = served.unit_vectors[items]
     if vectors.shape[1] < 2 or np.allclose(vectors, vectors[0]):
         return "the item vectors do not fill two dimensions"
-    return ItemMaps(_projected(vectors), {name: _groups(data, name, items, popularity) for name in columns})
+    return ItemMaps(vectors, {name: _groups(data, name, items, popularity) for name in columns})
+
+
+def map_content(maps: ItemMaps | str) -> dict[str, Any]:
+    """Returns ``map`` of `report.json`: its columns and number of items, or why there is none."""
+    return {"left_out": maps} if isinstance(maps, str) else {"columns": list(maps.groups), "items": len(maps.vectors)}
 
 
 def _makes_groups(values: pl.Series) -> bool:

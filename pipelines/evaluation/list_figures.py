@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from pipelines.rankers.bootstrap import LEVEL, Estimate, resampled
+from pipelines.console import Advance
+from pipelines.rankers.bootstrap import LEVEL, Bootstrap, Estimate, resampled
 from pipelines.rankers.evaluate import ALIKE, PLACES, SIMILARITY, Evaluation, column
 from towers.evaluation import metrics
 
@@ -44,25 +45,26 @@ def numbers(popularity: NDArray[np.int64], users: int) -> dict[str, NDArray[np.f
     return {NOVELTY: metrics.self_information(popularity, users), POPULARITY: popularity.astype(np.float64)}
 
 
-def list_figures(evaluation: Evaluation) -> dict[str, Any]:
+def list_figures(evaluation: Evaluation, drawn: Bootstrap, advance: Advance = lambda _: None) -> dict[str, Any]:
     """Returns ``coverage``, ``gini``, ``novelty``, ``mean_popularity``, ``similarity``: estimates of each ranker and k.
 
     Args:
         evaluation: of all users, with `numbers`; a mean of nothing is None.
+        drawn: its `of_all`.
+        advance: of `pipelines.console.progress`, in resamples: `RESAMPLES` for each ranker.
     """
     content: dict[str, Any] = {key: {ranker: {} for ranker in evaluation.rankers} for key in OF_LISTS}
     for ranker in evaluation.rankers:
-        for k, estimates in zip(evaluation.ks, _of_catalogue(evaluation, ranker), strict=True):
+        for k, estimates in zip(evaluation.ks, _of_catalogue(evaluation, ranker, advance), strict=True):
             estimates |= {
-                name: evaluation.of_all.mean(column(ranker, name, k), column(ranker, count, k))
-                for name, count in COUNTS.items()
+                name: drawn.mean(column(ranker, name, k), column(ranker, count, k)) for name, count in COUNTS.items()
             }
             for key, name in OF_LISTS.items():
                 content[key][ranker][f"{name}@{k}"] = estimates[name]
     return content
 
 
-def _of_catalogue(evaluation: Evaluation, ranker: str) -> list[dict[str, Estimate | None]]:
+def _of_catalogue(evaluation: Evaluation, ranker: str, advance: Advance) -> list[dict[str, Estimate | None]]:
     """Coverage and Gini at each k."""
     lists, items, ks = evaluation.lists[ranker], evaluation.items, evaluation.ks
     replicates = np.empty((RESAMPLES, len(ks), 2))
@@ -77,6 +79,7 @@ def _of_catalogue(evaluation: Evaluation, ranker: str) -> list[dict[str, Estimat
             counts += part.T @ weights
             by_resample = np.ascontiguousarray(counts.T)
             replicates[rows, place] = [(metrics.coverage(each), metrics.gini(each)) for each in by_resample]
+        advance(len(drawn))
     spread = NormalDist().inv_cdf(0.5 + LEVEL / 2) * replicates.std(axis=0, ddof=1)
     shown = [evaluation.exposure(ranker, k) for k in ks]
     return [

@@ -16,15 +16,16 @@ import polars as pl
 from numpy.typing import NDArray
 from rich.console import Console
 
-from pipelines.console import phase, phases, say
+from pipelines.console import phases, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.heldout import HeldOut, seen
 from pipelines.errors import DataError
 from pipelines.evaluation import figures
+from pipelines.evaluation.exhibits import PHASE as PAGE
 from pipelines.evaluation.exhibits import exhibits
 from pipelines.evaluation.findings import Finding, findings
-from pipelines.evaluation.item_map import item_maps, map_columns
+from pipelines.evaluation.item_map import item_maps, map_columns, map_content
 from pipelines.evaluation.list_figures import INTERVAL, numbers
 from pipelines.evaluation.page import html, markdown
 from pipelines.evaluation.protocol.asked import ask, counts
@@ -37,7 +38,7 @@ from pipelines.evaluation.similarity import report as similarity_report
 from pipelines.evaluation.slices import COLD, NEW_ITEM, WARM, Slice, Trained, slices_of
 from pipelines.rankers import choice, item_knn
 from pipelines.rankers.baselines import baselines_of
-from pipelines.rankers.bootstrap import LEVEL, RESAMPLES
+from pipelines.rankers.bootstrap import LEVEL, RESAMPLES, Bootstrap
 from pipelines.rankers.evaluate import PHASE as EVALUATE
 from pipelines.rankers.evaluate import Evaluation, column, counts_by_user, evaluate
 from pipelines.rankers.index_curve import curve
@@ -112,7 +113,7 @@ def run(
             opened, data, out, provenance, ks=ks, slices=slices, maps=maps, overwrite=overwrite
         )
     columns = map_columns(data, maps)
-    phases("report", choice.PHASE, item_knn.PHASE, EVALUATE, "intervals", "page")
+    phases("report", choice.PHASE, item_knn.PHASE, EVALUATE, figures.PHASE, PAGE)
     served = Served.match(opened, open_index(opened), data)
     asked = ask(protocol, data, served.item_rows)
     held = asked.held
@@ -126,6 +127,7 @@ def run(
     rankers = rankers_of(served, data, {**services, **baselines.rankers}, max(ks))
     of_items = numbers(popularity, data.manifest.users)
     evaluation = evaluate(rankers, held, served.unit_vectors, sorted(set(ks)), groups, of_items)
+    overall, drawn = figures.figures(evaluation)
     content = provenance | {
         "protocol": protocol.text,
         "protocol_options": protocol.content(),
@@ -135,9 +137,9 @@ def run(
         "baselines": baselines.content(),
         "strongest": {"ranker": baselines.strongest, "chosen_on": baselines.choice.chosen_on},
         "ks": list(evaluation.ks),
-        **figures.figures(evaluation),
-        "slices": {part.name: figures.slice_figures(evaluation, part, _targets(held, part)) for part in parts},
-        "new_items": _new_items(evaluation, held, new),
+        **overall,
+        "slices": {part.name: figures.slice_figures(evaluation, drawn, part, _targets(held, part)) for part in parts},
+        "new_items": _new_items(evaluation, drawn, held, new),
         "interval_of_lists": INTERVAL,
         "training": [stage for stage in opened.manifest.training.get("stages", []) if stage.get("best_epoch")],
         "findings": [each.content() for each in _findings(evaluation, served, data, held)],
@@ -145,11 +147,9 @@ def run(
         **{name: service.content() for name, service in services.items()},
     }
     content["verdict"] = report_verdict(content, f"recall@{headline(evaluation.ks)}", baselines.strongest).content()
-    with phase("page"):
-        drawn = item_maps(served, data, popularity, columns)
-        mapped = {"left_out": drawn} if isinstance(drawn, str) else {"columns": columns, "items": len(drawn.points)}
-        content["map"] = mapped
-        page = html(content, exhibits(content, evaluation, served, data, held, popularity, drawn))
+    mapped = item_maps(served, data, popularity, columns)
+    content["map"] = map_content(mapped)
+    page = html(content, exhibits(content, evaluation, served, data, held, popularity, mapped))
     with staged(out, overwrite=overwrite, marker=REPORT) as directory:
         directory.mkdir()
         (directory / "report.html").write_text(page, encoding="utf-8")
@@ -226,8 +226,8 @@ def _targets(held: HeldOut, part: Slice) -> NDArray[np.int64]:
     return np.diff(held.target_offsets) if part.targets is None else counts_by_user(part.targets, held.target_offsets)
 
 
-def _new_items(evaluation: Evaluation, held: HeldOut, new: Slice) -> dict[str, Any]:
-    content = figures.slice_figures(evaluation, new, _targets(held, new))
+def _new_items(evaluation: Evaluation, drawn: Bootstrap, held: HeldOut, new: Slice) -> dict[str, Any]:
+    content = figures.slice_figures(evaluation, drawn, new, _targets(held, new))
     return content | {"share_of_targets": content["targets"] / len(held.target_items)}
 
 

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from pipelines.console import next_step, phase, phases, say
+from pipelines.console import Advance, next_step, phases, progress, say
 from pipelines.errors import DataError
 from pipelines.evaluation.report import KS
 from pipelines.evaluation.report_table import headline
+from pipelines.evaluation.slices import Slice
 from pipelines.launch import differences
 from pipelines.launch.compare_page import html, lines, markdown
 from pipelines.launch.conclusion import conclusion, contrary, sentence, shipped
@@ -105,8 +106,12 @@ def run(
         raise DataError(f"--user-ids: {sides[0].members[0].path} names no user; make the report with --user-ids, too")
     if len(sides[0].members[0].rows) < 2:
         raise DataError(f"{every[0]}: fewer than two test users; a comparison needs more of them")
-    with phase("tests"):
-        content = _content(sides, metrics, None if reports else measured, named=user_ids)
+    if reports:
+        measured = None
+    parts = differences.report_slices(sides[0]) if measured is None else measured.parts
+    total = (len(sides) - 1) * (len(metrics) + len(parts))
+    with progress("tests", total=total, unit="differences") as advance:
+        content = _content(sides, metrics, parts, measured, advance, named=user_ids)
     with staged(out, overwrite=overwrite, marker="compare.json") as directory:
         directory.mkdir()
         text = json.dumps(content, indent=2, allow_nan=False)
@@ -153,12 +158,17 @@ def _refuse_unmeasured(metrics: Sequence[str], ks: Sequence[int]) -> None:
 
 
 def _content(
-    sides: Sequence[Side], metrics: Sequence[str], measured: Measured | None, *, named: bool
+    sides: Sequence[Side],
+    metrics: Sequence[str],
+    parts: Sequence[Slice],
+    measured: Measured | None,
+    advance: Advance,
+    *,
+    named: bool,
 ) -> dict[str, Any]:
     baseline, *others = sides
     primary, rows = metrics[0], baseline.members[0].rows
-    tests = differences.metric_tests(sides, metrics, LEVEL)
-    parts = differences.report_slices(baseline) if measured is None else measured.parts
+    tests = differences.metric_tests(sides, metrics, LEVEL, advance)
     fingerprint, split, protocol, ks = (baseline.members[0].facts[fact] for fact in FACTS)
     comparisons = {}
     for other in others:
@@ -167,7 +177,7 @@ def _content(
             "conclusion": conclusion(tests[name][primary], seeds),
             "metrics": tests[name],
             "seeds": seeds,
-            "slices": differences.slice_differences(baseline, other, parts, primary, measured),
+            "slices": differences.slice_differences(baseline, other, parts, primary, measured, advance),
             "users": differences.user_changes(baseline, other, primary, named=named),
             "items": None,
             "lists": None,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.console import Advance
 from pipelines.evaluation.examples import names
 from pipelines.evaluation.figures import SMALL
 from pipelines.evaluation.slices import COLD, DEFINITIONS, TRAINING, WARM, Slice, activity_slices
@@ -26,13 +27,14 @@ Content = dict[str, Any]
 Floats = NDArray[np.float64]
 
 
-def metric_tests(sides: Sequence[Side], metrics: Sequence[str], level: float) -> dict[str, Content]:
+def metric_tests(sides: Sequence[Side], metrics: Sequence[str], level: float, advance: Advance) -> dict[str, Content]:
     """Tests each metric of each side against the first; Holm's correction covers all of these tests.
 
     Args:
         sides: the baseline, then the others.
         metrics: for example ``"recall@20"``.
         level: of adjusted p-values that show a difference.
+        advance: of `pipelines.console.progress`, in differences: one for each test.
 
     Returns:
         side -> metric -> ``value``, ``low``, ``high``, ``p``, ``p_holm``, ``shown``, ``detectable``, ``wins``,
@@ -43,8 +45,11 @@ def metric_tests(sides: Sequence[Side], metrics: Sequence[str], level: float) ->
     tests = list(product(others, metrics))
     differences = np.stack([figures[test] - figures[baseline, test[1]] for test in tests], axis=1)
     drawn = bootstrap(np.stack(list(figures.values()), axis=1), [" ".join(each) for each in figures])
-    p, could = np.array([sign_flip_p(each) for each in differences.T]), detectable(differences)
-    adjusted = holm(p)
+    p = np.empty(len(tests))
+    for place, difference in enumerate(differences.T):
+        p[place] = sign_flip_p(difference)
+        advance(1)
+    could, adjusted = detectable(differences), holm(p)
     content: dict[str, Content] = {name: {} for name in others}
     for place, (name, metric) in enumerate(tests):
         content[name][metric] = {
@@ -74,7 +79,7 @@ def report_slices(side: Side) -> list[Slice]:
 
 
 def slice_differences(
-    baseline: Side, other: Side, parts: Sequence[Slice], metric: str, measured: Measured | None
+    baseline: Side, other: Side, parts: Sequence[Slice], metric: str, measured: Measured | None, advance: Advance
 ) -> dict[str, Content]:
     """Returns the difference, wins and losses in each slice; of targets recall at the metric's k.
 
@@ -84,6 +89,7 @@ def slice_differences(
         parts: slices; those of targets need `measured`.
         metric: the primary one.
         measured: the bundles; None for reports.
+        advance: of `pipelines.console.progress`, in differences: one for each slice.
     """
     k, found = int(metric.partition("@")[2]), {}
     whole = [side.values(metric) for side in (baseline, other)]
@@ -105,6 +111,7 @@ def slice_differences(
                 **bootstrap(np.stack([one, two], axis=1), ("baseline", "other")).difference("other", "baseline"),
                 **_wins(two - one),
             }
+        advance(1)
     return found
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.console import Advance
+
 RESAMPLES = 1_000
 LEVEL = 0.95
 # Resampling counts held at once: 16 MB, so a million users need no more memory than a thousand.
@@ -65,7 +67,12 @@ class Bootstrap:
 
 
 def bootstrap(
-    values: NDArray[np.float64], names: Sequence[str], *, resamples: int = RESAMPLES, seed: int = 0
+    values: NDArray[np.float64],
+    names: Sequence[str],
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    advance: Advance = lambda _: None,
 ) -> Bootstrap:
     """Resamples the users with replacement, `resamples` times.
 
@@ -74,10 +81,12 @@ def bootstrap(
         names: [M] column names.
         resamples: number of replicates.
         seed: of the resampling; the same seed and number of users give the same resamples.
+        advance: of `pipelines.console.progress`, in resamples.
     """
     replicates = np.zeros((resamples, values.shape[1]))
     for rows, counts in resampled(len(values), resamples, seed=seed):
         replicates[rows] = counts.astype(np.float64) @ values / len(values)
+        advance(len(counts))
     means = values.mean(axis=0)
     return Bootstrap({name: place for place, name in enumerate(names)}, means, replicates)
 

@@ -6,14 +6,13 @@ ranker, metric and k, and keeps the lists.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.console import progress
+from pipelines.console import Advance, progress
 from pipelines.dataset.heldout import HeldOut
 from pipelines.rankers.bootstrap import Bootstrap, bootstrap
 from towers.evaluation import metrics
@@ -58,16 +57,20 @@ class Evaluation:
         """One column, [Q]."""
         return self.values[:, self.columns.index(name)]
 
-    def resampled(self, names: Iterable[str], users: NDArray[np.intp] | slice = slice(None)) -> Bootstrap:
+    def resampled(
+        self,
+        names: Iterable[str],
+        users: NDArray[np.intp] | slice = slice(None),
+        advance: Advance = lambda _: None,
+    ) -> Bootstrap:
         """Resamples some users' figures of these metrics or groups, of all rankers."""
         columns = [column(*each) for each in product(self.rankers, names, self.ks)]
         places = [self.columns.index(each) for each in columns]
-        return bootstrap(self.values[users][:, places].astype(np.float64), columns)
+        return bootstrap(self.values[users][:, places].astype(np.float64), columns, advance=advance)
 
-    @cached_property
-    def of_all(self) -> Bootstrap:
-        """All users' figures of all metrics, and `sums`, resampled once."""
-        return self.resampled((*metrics.METRICS, *self.sums))
+    def of_all(self, advance: Advance = lambda _: None) -> Bootstrap:
+        """Resamples all users' figures of all metrics, and `sums`."""
+        return self.resampled((*metrics.METRICS, *self.sums), advance=advance)
 
 
 def column(ranker: str, metric: str, k: int) -> str:

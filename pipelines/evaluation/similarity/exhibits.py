@@ -1,6 +1,7 @@
 """Collects what the page of item neighbours shows beyond the figures: plots, example items, nearest items."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.evaluation import examples
-from pipelines.evaluation.exhibits import Exhibits, of_figures, of_index, of_items, of_training
+from pipelines.evaluation.exhibits import Exhibits, of_figures, of_index, of_items, of_training, shown
 from pipelines.evaluation.item_map import ItemMaps
 from pipelines.evaluation.similarity.figures import TITLES, classes_of
 from pipelines.evaluation.similarity.neighbours import Neighbours
@@ -54,11 +55,11 @@ def exhibits(
         *of_items(maps),
         *of_training(content),
     ]
-    return {
-        "plots": [plot.named(number) for number, plot in enumerate(drawn, start=1)],
-        "examples": item_examples(group, labels, called, figure),
-        "neighbours": examples.neighbours(served, called, popularity),
-    }
+    return shown(
+        drawn,
+        examples=partial(item_examples, group, labels, called, figure),
+        neighbours=partial(examples.neighbours, served, called, popularity),
+    )
 
 
 def item_examples(group: Neighbours, labels: Labels, called: pl.Series, figure: str) -> list[dict[str, Any]]:

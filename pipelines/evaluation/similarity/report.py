@@ -16,8 +16,9 @@ from pipelines.console import phase, phases, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import seen
 from pipelines.errors import DataError
+from pipelines.evaluation.exhibits import PHASE as PAGE
 from pipelines.evaluation.findings import item_findings
-from pipelines.evaluation.item_map import item_maps, map_columns
+from pipelines.evaluation.item_map import item_maps, map_columns, map_content
 from pipelines.evaluation.report_json import PER_ITEM, REPORT, write_report
 from pipelines.evaluation.report_table import figures_table, headline, interval
 from pipelines.evaluation.similarity.exhibits import exhibits
@@ -49,7 +50,7 @@ PROTOCOL = (
     "items that are like another one. Held-out items trained nothing and chose no epoch. within_below_between: share "
     "of (item, like, unlike) in which the like one is nearer, equal ones half, mean over the items."
 )
-EVALUATE, PAGE = "evaluate", "page"
+EVALUATE = "evaluate"
 
 
 def is_similarity(bundle: Bundle) -> bool:
@@ -129,11 +130,9 @@ def run(
         "training": [stage for stage in bundle.manifest.training.get("stages", []) if stage.get("best_epoch")],
         "index_curve": curve(bundle, served.index),
     }
-    with phase(PAGE):
-        drawn = item_maps(served, data, popularity, columns)
-        mapped = {"left_out": drawn} if isinstance(drawn, str) else {"columns": columns, "items": len(drawn.points)}
-        content["map"] = mapped
-        page = html(content, exhibits(content, group, labels, served, data, popularity, drawn))
+    drawn = item_maps(served, data, popularity, columns)
+    content["map"] = map_content(drawn)
+    page = html(content, exhibits(content, group, labels, served, data, popularity, drawn))
     with staged(out, overwrite=overwrite, marker=REPORT) as directory:
         directory.mkdir()
         (directory / "report.html").write_text(page, encoding="utf-8")

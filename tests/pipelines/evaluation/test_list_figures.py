@@ -63,7 +63,8 @@ def first(lists: np.ndarray, k: int) -> list[list[int]]:
 @pytest.mark.parametrize("k", KS)
 def test_every_figure_and_interval_equals_a_slow_loop_of_resamples(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bootstrap, "_BLOCK", 7 * ITEMS)  # several blocks of resamples
-    found = list_figures(evaluated(LISTS))
+    evaluation = evaluated(LISTS)
+    found = list_figures(evaluation, evaluation.of_all())
     whole, users = first(LISTS, k), len(LISTS)
     draws = np.random.default_rng(0)
     replicates = [slow([whole[user] for user in draws.integers(users, size=users)]) for _ in range(bootstrap.RESAMPLES)]
@@ -90,7 +91,8 @@ lists_of_users = st.lists(
 @given(lists_of_users)
 @settings(max_examples=25)
 def test_an_interval_of_coverage_and_gini_holds_the_figure(lists: np.ndarray) -> None:
-    found, whole = list_figures(evaluated(lists, (4,))), slow(first(lists, 4))
+    evaluation = evaluated(lists, (4,))
+    found, whole = list_figures(evaluation, evaluation.of_all()), slow(first(lists, 4))
     for name in ("coverage", "gini"):
         estimate = found[name]["exact"][f"{name}@4"]
         assert 0 <= estimate["low"] <= estimate["value"] <= estimate["high"] <= 1
@@ -100,7 +102,8 @@ def test_an_interval_of_coverage_and_gini_holds_the_figure(lists: np.ndarray) ->
 
 
 def test_one_list_for_all_leaves_nothing_to_chance() -> None:
-    found = list_figures(evaluated(np.repeat(LISTS[:1], 50, axis=0)))
+    evaluation = evaluated(np.repeat(LISTS[:1], 50, axis=0))
+    found = list_figures(evaluation, evaluation.of_all())
     for key, name in OF_LISTS.items():
         for k in KS:
             estimate = found[key]["exact"][f"{name}@{k}"]
