@@ -31,6 +31,10 @@ LEAST_INTERVAL_S, MOST_INTERVAL_S, INTERVAL_SHARE = 5.0, 60.0, 0.1
 Advance = Callable[..., None]
 
 
+def no_bar(n: float = 1, note: str = "") -> None:
+    """An `Advance` for a caller that shows no progress."""
+
+
 def say(message: str) -> None:
     """Prints one line of plain progress."""
     print(message, file=sys.stderr, flush=True)  # noqa: T201

@@ -10,17 +10,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from pipelines.bundles.scann_log import without_scann_log
 from pipelines.bundles.tune_index import nearly_as, tune
-from pipelines.console import phase, phases, say
+from pipelines.console import Advance, phase, phases, progress, say
 from pipelines.errors import DataError
-from pipelines.rankers.index_curve import single_query_s
+from pipelines.rankers.index_curve import SINGLE_QUERIES, single_query_s
 from serving.bundle.manifest import MANIFEST, IndexInfo
 from serving.bundle.reader import Bundle
 from serving.bundle.writer import replace_index
 from serving.files.staging import refuse_existing, remove
-from serving.search.exact import ExactIndex
-from serving.search.index import Floats, Index
+from serving.search.exact import BLOCK_QUERIES, ExactIndex
+from serving.search.index import Floats, Index, Rows
 from serving.search.scann import SAMPLE_PER_LEAF, SMALL_SAMPLE_PER_LEAF, ScannIndex
 from serving.search.scann_parameters import EXACT_BELOW, TUNED_K, ScannParameters
 
@@ -81,8 +83,8 @@ def run(
 
 
 def _build_scann(bundle: Bundle, queries: Floats, target: float, k: int, like: IndexInfo | None) -> IndexInfo:
-    with phase("exact search"):
-        truth, _ = ExactIndex(bundle.recall_vectors).search(queries, min(k, bundle.manifest.items))
+    with progress("exact search", total=len(queries), unit="queries") as advance:
+        truth = _search(ExactIndex(bundle.recall_vectors), queries, min(k, bundle.manifest.items), advance)
     kept = None if like is None or like.kind != "scann" else ScannParameters(**like.parameters)
     sample = SAMPLE_PER_LEAF if kept is None else SMALL_SAMPLE_PER_LEAF
     with phase(BUILD), without_scann_log():
@@ -106,12 +108,23 @@ def _build_scann(bundle: Bundle, queries: Floats, target: float, k: int, like: I
     return replaced or info
 
 
-@phase(MEASURE)
+def _search(index: Index, queries: Floats, k: int, advance: Advance) -> Rows:
+    # Exact search takes such blocks anyway; ScaNN is measured with all queries in one batch.
+    size = BLOCK_QUERIES if isinstance(index, ExactIndex) else max(1, len(queries))
+    found = []
+    # At least one search, so that no query at all has an answer of the right shape, too.
+    for start in range(0, max(1, len(queries)), size):
+        found.append(index.search(queries[start : start + size], k)[0])
+        advance(len(found[-1]))
+    return np.concatenate(found)
+
+
 def _measure(index: Index, queries: Floats, k: int, recall: float, build_s: float, size: int) -> dict[str, Any]:
-    single_s = single_query_s(index, queries, k)
-    start = time.perf_counter()
-    index.search(queries, k)
-    batched_s = time.perf_counter() - start
+    with progress(MEASURE, total=min(SINGLE_QUERIES, len(queries)) + len(queries), unit="queries") as advance:
+        single_s = single_query_s(index, queries, k, advance=advance)
+        start = time.perf_counter()
+        _search(index, queries, k, advance)
+        batched_s = time.perf_counter() - start
     return {
         f"recall_at_{k}": round(recall, 5),
         "target_k": k,

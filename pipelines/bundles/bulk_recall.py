@@ -6,13 +6,14 @@ a killed run resumes. A lock on that directory admits one process at a time per 
 """
 
 import hashlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from pipelines.console import Advance, phase, phases, progress, say
+from pipelines.console import Advance, phases, progress, say
 from pipelines.errors import DataError
 from pipelines.ingest.id_files import read_users
 from serving.bundle.manifest import MANIFEST
@@ -84,8 +85,13 @@ def write_all(
                 else:
                     advance(min(size, len(rows) - first))
                 done.append(part)
-        with phase("write"), staged(out, overwrite=overwrite) as staging:
-            _named(pl.scan_ipc(done, glob=False), user_ids, bundle.item_ids).sink_parquet(
+        numbers = pl.scan_ipc(done, glob=False)
+        total = numbers.select(pl.len()).collect().item()
+        with (
+            progress("write", total=total, unit="rows") as advance,
+            staged(out, overwrite=overwrite) as staging,
+        ):
+            _named(numbers, user_ids, bundle.item_ids, advance).sink_parquet(
                 staging, compression="lz4", statistics=False, maintain_order=True
             )
         remove(hidden)
@@ -158,16 +164,20 @@ def _recalled(recaller: Recaller, rows: Rows, first: int, k: int, common: tuple[
     )
 
 
-def _named(numbers: pl.LazyFrame, user_ids: pl.Series, item_ids: pl.Series) -> pl.LazyFrame:
-    """Replaces the numbers by ids: the table that is written."""
+def _named(numbers: pl.LazyFrame, user_ids: pl.Series, item_ids: pl.Series, advance: Advance) -> pl.LazyFrame:
+    """Replaces the numbers by ids: the table that is written, which advances by its rows."""
 
-    def gathered(column: str, ids: pl.Series) -> pl.Expr:
-        return pl.col(column).map_batches(ids.gather, return_dtype=pl.String, is_elementwise=True)
+    def names(rows: pl.Series) -> pl.Series:
+        advance(len(rows))
+        return item_ids.gather(rows)
+
+    def gathered(column: str, gather: Callable[[pl.Series], pl.Series]) -> pl.Expr:
+        return pl.col(column).map_batches(gather, return_dtype=pl.String, is_elementwise=True)
 
     return numbers.select(
-        gathered("user", user_ids).alias("user_id"),
+        gathered("user", user_ids.gather).alias("user_id"),
         "rank",
-        gathered("item", item_ids).alias("item_id"),
+        gathered("item", names).alias("item_id"),
         "score",
         pl.when("stored").then(pl.lit("user")).otherwise(pl.lit("popular")).alias("source"),
     )

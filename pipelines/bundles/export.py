@@ -85,8 +85,8 @@ def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool 
     segments = None if popular_by is None else popular_segments(dataset, popular_by, offsets, row_of[seen_items])
     offsets, seen_items = select_lists(users, offsets, row_of[seen_items].astype(np.int32))
     exponent = float(model.candidate_tower.norm_exponent)
-    with phase("encode items"):
-        item_vectors = embed_all(model.candidate_tower.serve, tables.items)[items]
+    with progress("encode items", total=len(items), unit="items") as advance:
+        item_vectors = embed_all(model.candidate_tower.serve, tables.items, advance)[items]
     prior = _prior(trained, deviation(query_vectors, item_vectors))
     # Named by its content: the same vectors have the same version.
     digest = hashlib.sha256(np.ascontiguousarray(item_vectors).data)

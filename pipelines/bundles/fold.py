@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from pipelines.bundles.verify import VERIFY, verify
+from pipelines.console import phase, phases
 from pipelines.errors import DataError
 from serving.bundle.arrays import CANDIDATE_TOWER, QUERY_TOWER
 from serving.bundle.encoder import Encoder
@@ -28,6 +30,8 @@ from serving.files.staging import refuse_existing
 from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
 from serving.search.index import Rows
+
+CHANGES, WRITE = "read changes", "write"
 
 
 def run(bundle: Path, state: Path, out: Path, *, overwrite: bool = False) -> Manifest:
@@ -47,17 +51,20 @@ def run(bundle: Path, state: Path, out: Path, *, overwrite: bool = False) -> Man
     refuse_existing(out, overwrite=overwrite, marker=MANIFEST)
     if not (state / FILE).is_file():
         raise DataError(f"--state {state}: no {FILE} in it; it is the directory that a service was given by --state")
-    opened = Bundle.open(bundle)
+    phases("fold", VERIFY, CHANGES, WRITE)
+    verify(bundle)
+    opened = Bundle.open(bundle, verify=False)
     try:
-        journal = Journal.open(state)
-        live = CatalogueUpdates(journal, Encoder.of_items)
-        recaller = Recaller(opened, ExactIndex(opened.recall_vectors))
-        # Before the changes are read: those added meanwhile are simply replayed again.
-        last = max((change.seq for change in journal.items_since(0)), default=0)
-        live.attach(recaller.catalogue)
-        before, prior = opened.manifest.live, opened.manifest.prior
-        counted = before.events if before is not None and before.journal == journal.identity else 0
-        events = journal.events_since(counted)
+        with phase(CHANGES):
+            journal = Journal.open(state)
+            live = CatalogueUpdates(journal, Encoder.of_items)
+            recaller = Recaller(opened, ExactIndex(opened.recall_vectors))
+            # Before the changes are read: those added meanwhile are simply replayed again.
+            last = max((change.seq for change in journal.items_since(0)), default=0)
+            live.attach(recaller.catalogue)
+            before, prior = opened.manifest.live, opened.manifest.prior
+            counted = before.events if before is not None and before.journal == journal.identity else 0
+            events = journal.events_since(counted)
     except JournalError as error:
         raise DataError(f"--state {state}: {error}") from None
     held = LiveInfo(journal=journal.identity, items=last, events=events[-1][0] if events else counted)
@@ -68,6 +75,7 @@ def run(bundle: Path, state: Path, out: Path, *, overwrite: bool = False) -> Man
     return _write(opened, recaller.catalogue.live.view, taken, held, out, overwrite=overwrite)
 
 
+@phase(WRITE)
 def _write(
     bundle: Bundle, view: OverlayView, taken: Mapping[str, int], live: LiveInfo, out: Path, *, overwrite: bool
 ) -> Manifest:

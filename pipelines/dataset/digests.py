@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pipelines.console import say
+from pipelines.console import Advance, no_bar, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import MANIFEST, digest_of
 from pipelines.errors import DataError
@@ -16,8 +16,12 @@ from serving.files.disk_full import DiskFullError
 from serving.files.staging import OutputExistsError, staged
 
 
-def refuse_changes(dataset: Dataset) -> None:
+def refuse_changes(dataset: Dataset, advance: Advance = no_bar) -> None:
     """Refuses a data set with a file that is not the one `towers prepare` wrote.
+
+    Args:
+        dataset: the data set.
+        advance: is told the megabytes of each file, once it is compared.
 
     Raises:
         DataError: names the file, and the digest it has and should have.
@@ -36,6 +40,7 @@ def refuse_changes(dataset: Dataset) -> None:
                 f"{MANIFEST} it is {info.sha256[:12]}…; put the file back, or prepare the data set again"
             )
         found[name] = [*now, digest]
+        advance(info.bytes / 1e6)
     if found != before:
         _write(memory, found)
 

@@ -9,6 +9,7 @@ import polars as pl
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from pipelines.console import Advance, no_bar
 from pipelines.dataset.arrays import CONTEXT, ArrayWriter, map_array
 from pipelines.dataset.context import Context
 from pipelines.dataset.dataset import Dataset
@@ -22,7 +23,13 @@ from towers.model.two_tower import TwoTower
 ROWS = 100_000  # rows per look-up
 
 
-def build_tables(model: TwoTower, dataset: Dataset, context: Context | None, work: Path | None = None) -> FeatureTables:
+def build_tables(
+    model: TwoTower,
+    dataset: Dataset,
+    context: Context | None,
+    work: Path | None = None,
+    advance: Advance = no_bar,
+) -> FeatureTables:
     """Looks up all users, all items and the context of all training events.
 
     Args:
@@ -30,6 +37,7 @@ def build_tables(model: TwoTower, dataset: Dataset, context: Context | None, wor
         dataset: provides users and items.
         context: rows in the order of the training events; None outside training, or if there are none.
         work: a folder for arrays with one row per event; required with `context`.
+        advance: is told of half a feature when it is looked up; the other half is `learn_features`.
     """
     manifest = dataset.manifest
     # The arguments of `FeatureTables`, each a dictionary by feature.
@@ -62,6 +70,7 @@ def build_tables(model: TwoTower, dataset: Dataset, context: Context | None, wor
                     for block in context.blocks(column):
                         values.append(looked_up(encoder, block))
                 found["context"][name] = map_array(file)
+        advance(0.5)
     for encoder in model.candidate_tower.encoders:
         name, feature = encoder.spec.name, encoder.spec.config
         if feature.kind == "neighbours":
@@ -73,6 +82,7 @@ def build_tables(model: TwoTower, dataset: Dataset, context: Context | None, wor
         else:
             column = "item_id" if feature.kind == "id" else column_of(name, feature)
             found["items"][name] = looked_up(encoder, dataset.items[column])
+        advance(0.5)
     ticks = TICKS_PER_S.get(manifest.time_unit or "s", 1)
     return FeatureTables(**found, ticks_per_second=ticks, time_zone=manifest.config.time_zone)
 

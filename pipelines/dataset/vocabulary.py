@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
+from pipelines.console import Advance, no_bar
 from pipelines.dataset.context import Context
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.resolve_features import column_of
@@ -33,7 +34,12 @@ class LearntFeatures:
 
 
 def learn_features(
-    config: Config, dataset: Dataset, events: Events, context: Context | None, directory: Path
+    config: Config,
+    dataset: Dataset,
+    events: Events,
+    context: Context | None,
+    directory: Path,
+    advance: Advance = no_bar,
 ) -> LearntFeatures:
     """Learns every feature of a resolved `config` and writes the vocabularies below `directory`.
 
@@ -43,16 +49,25 @@ def learn_features(
         events: the training events.
         context: the events' own columns, in the same order.
         directory: the run's directory.
+        advance: is told of half a feature when it is learnt; the other half is `build_tables`.
     """
     learner = _Learner(dataset, events, context, directory)
     (directory / "vocabulary").mkdir(parents=True, exist_ok=True)
-    candidate = [
-        learner.learn("candidate", name, feature) for name, feature in (config.features.candidate or {}).items()
-    ]
-    query = [learner.learn("query", name, feature) for name, feature in (config.features.query or {}).items()]
-    learnt = _sharing(query, candidate)
+
+    def specs(side: str, features: dict[str, Feature] | None) -> Iterator[FeatureSpec]:
+        for name, feature in (features or {}).items():
+            yield learner.learn(side, name, feature)
+            advance(0.5)
+
+    candidate = [*specs("candidate", config.features.candidate)]
+    learnt = _sharing([*specs("query", config.features.query)], candidate)
     save_features(learnt, directory)
     return learnt
+
+
+def feature_count(config: Config) -> int:
+    """Counts the features of a resolved recipe, which `learn_features` and `build_tables` together advance by."""
+    return len(config.features.query or {}) + len(config.features.candidate or {})
 
 
 def _sharing(query: list[FeatureSpec], candidate: list[FeatureSpec]) -> LearntFeatures:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from pipelines.console import Advance, no_bar
 from serving.bundle.reader import Bundle
 from serving.search.exact import ExactIndex
 from serving.search.index import Floats, Index, Rows
@@ -81,7 +82,9 @@ def places(truth: Rows, found: Rows) -> Rows:
     return at_all
 
 
-def single_query_s(index: Index, queries: Floats, k: int, *, most_s: float = np.inf) -> float:
+def single_query_s(
+    index: Index, queries: Floats, k: int, *, most_s: float = np.inf, advance: Advance = no_bar
+) -> float:
     """Returns the median time of one query, of at most `SINGLE_QUERIES`, or of as many as fit into `most_s`."""
     index.search(queries[:1], k)
     seconds: list[float] = []
@@ -89,6 +92,7 @@ def single_query_s(index: Index, queries: Floats, k: int, *, most_s: float = np.
         start = time.perf_counter()
         index.search(queries[row : row + 1], k)
         seconds.append(time.perf_counter() - start)
+        advance()
         if sum(seconds) > most_s:
             break
     return float(np.median(seconds))

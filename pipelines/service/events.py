@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from pipelines.console import say
+from pipelines.console import phase, phases, say
 from pipelines.service.state import open_journal
 from serving.files.staging import staged
 
@@ -43,20 +43,22 @@ def run(state: Path, out: Path, *, overwrite: bool = False) -> None:
         OutputExistsError: `out` exists.
     """
     with open_journal(state) as journal:
-        events = [(each.user_id, each.item_id, each.time, "event", 1.0) for _, each in journal.events_since(0)]
-        shown = [
-            (each.impression_id, each.request_id, each.user_id, item_id, position, each.time)
-            for _, each in journal.impressions_since(0)
-            for position, item_id in enumerate(each.item_ids, start=1)
-        ]
-    taken = pl.DataFrame(events, EVENT_COLUMNS, orient="row")
-    impressions = pl.DataFrame(shown, IMPRESSION_COLUMNS, orient="row")
-    # `towers prepare` keeps one event per user and item, by default the first: it must be the one that was taken.
-    missed = impressions.join(taken, on=["user_id", "item_id"], how="anti", maintain_order="left")
-    missed = missed.select(
-        "user_id", "item_id", "timestamp", event_type=pl.lit("impression"), weight=pl.lit(0.0, pl.Float32)
-    )
-    with staged(out, overwrite=overwrite, marker=EVENTS) as directory:
+        phases("events export", "read", "write")
+        with phase("read"):
+            events = [(each.user_id, each.item_id, each.time, "event", 1.0) for _, each in journal.events_since(0)]
+            shown = [
+                (each.impression_id, each.request_id, each.user_id, item_id, position, each.time)
+                for _, each in journal.impressions_since(0)
+                for position, item_id in enumerate(each.item_ids, start=1)
+            ]
+            taken = pl.DataFrame(events, EVENT_COLUMNS, orient="row")
+            impressions = pl.DataFrame(shown, IMPRESSION_COLUMNS, orient="row")
+    with phase("write"), staged(out, overwrite=overwrite, marker=EVENTS) as directory:
+        # `towers prepare` keeps one event per user and item, by default the first: it must be the one that was taken.
+        missed = impressions.join(taken, on=["user_id", "item_id"], how="anti", maintain_order="left")
+        missed = missed.select(
+            "user_id", "item_id", "timestamp", event_type=pl.lit("impression"), weight=pl.lit(0.0, pl.Float32)
+        )
         directory.mkdir()
         pl.concat([taken, missed]).write_parquet(directory / EVENTS)
         impressions.write_parquet(directory / "impressions.parquet")

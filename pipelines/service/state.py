@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipelines.console import say
+from pipelines.console import phase, phases, say
 from pipelines.errors import DataError
 from serving.catalogue.journal import Journal
 from serving.catalogue.journal_file import FILE, JournalError, back_up, renumber
@@ -25,8 +25,10 @@ def backup(state: Path, out: Path, *, overwrite: bool = False) -> None:
     """
     # The copy stays one closed file: opening it as a journal would add a log and a lock.
     with open_journal(state), staged(out, overwrite=overwrite, marker=FILE) as directory:
+        phases("state backup", "copy")
         directory.mkdir()
-        back_up(state / FILE, directory / FILE)
+        with phase("copy"):
+            back_up(state / FILE, directory / FILE)
     say(f"{out}: {(out / FILE).stat().st_size:,} bytes, with every change acknowledged before this command began")
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from pipelines.console import phase, phases, progress
 from pipelines.dataset.column_lines import column_lines
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
@@ -20,6 +21,7 @@ from towers.config.samplers import Drawing, Mixed
 from towers.config.sections import DataConfig, PriorConfig
 from towers.errors import ConfigError
 
+FEATURES = "features"
 # Keys of [data] that `prepare` has already applied.
 PREPARED = tuple(key for key in DataConfig.model_fields if key not in ("split", "refit"))
 
@@ -37,20 +39,28 @@ def run(config: Config, dataset: Path | None = None) -> Config:
     if dataset is None:
         return config
     data = Dataset.open(dataset)
-    refuse_changes(data)
-    resolved = check_recipe(config, data)
-    refuse_leaks(data)
+    phases("check", "verify", "recipe", "leaks", FEATURES)
+    with progress("verify", total=sum(info.bytes for info in data.manifest.files.values()) / 1e6, unit="MB") as advance:
+        refuse_changes(data, advance)
+    with phase("recipe"):
+        resolved = check_recipe(config, data)
+    with phase("leaks"):
+        refuse_leaks(data)
     _start(resolved, data)
     return resolved
 
 
 def _start(config: Config, data: Dataset) -> None:
     """Builds every stage of a training as `towers train` does, so whatever it refuses before a step is found here."""
-    from pipelines.training.stage import build_trainer, stages  # loads TensorFlow, which a recipe alone does not need
+    # They load TensorFlow, which a recipe alone does not need.
+    from pipelines.dataset.vocabulary import feature_count
+    from pipelines.training.stage import build_trainer, stages
 
-    for stage in stages(config, data):
-        with TemporaryDirectory() as folder:
-            build_trainer(config, data, stage, Path(folder), Path(folder))
+    trained = stages(config, data)
+    with progress(FEATURES, total=len(trained) * feature_count(config), unit="features") as advance:
+        for stage in trained:
+            with TemporaryDirectory() as folder:
+                build_trainer(config, data, stage, Path(folder), Path(folder), advance)
 
 
 def describe(config: Config, dataset: Path | None = None) -> str:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipelines.console import Advance, no_bar
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.feature_lookup import build_tables
 from pipelines.dataset.popularity import Counting
@@ -42,7 +43,7 @@ class Training(NamedTuple):
     users: Int32s | None = None
 
 
-def similarity_training(config: Config, data: Dataset, directory: Path) -> Training:
+def similarity_training(config: Config, data: Dataset, directory: Path, advance: Advance = no_bar) -> Training:
     """Builds the training of a resolved recipe; writes what the features learnt to `directory`.
 
     Raises:
@@ -52,9 +53,9 @@ def similarity_training(config: Config, data: Dataset, directory: Path) -> Train
     items, relation = labels.training()
     # For the features each example is an event: ids that never train get no row, and rows that none reads stay silent.
     events = Events(np.zeros(len(items), np.int32), items, np.array([0, len(items)], np.int64))
-    learnt = learn_features(config, data, events, None, directory)
+    learnt = learn_features(config, data, events, None, directory, advance)
     model = TwoTower(learnt.query, learnt.candidate, config)
-    tables = build_tables(model, data, None)
+    tables = build_tables(model, data, None, advance=advance)
     zero_untrained_rows(model, tables, events)
     features = ItemFeatures(tables.items, ItemRanks.of(items, data.manifest.items))
     against = config.similarity.against

@@ -16,12 +16,12 @@ import numpy as np
 import polars as pl
 import tensorflow as tf
 
-from pipelines.console import phase, progress, say
+from pipelines.console import Advance, no_bar, progress, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.feature_lookup import build_tables
 from pipelines.dataset.heldout import heldout, heldout_users
 from pipelines.dataset.popularity import Counting
-from pipelines.dataset.vocabulary import learn_features
+from pipelines.dataset.vocabulary import feature_count, learn_features
 from pipelines.errors import DataError
 from pipelines.training.events import training_events
 from pipelines.training.prior import choose_counting, has_prior, prior_config, shares_of
@@ -100,13 +100,12 @@ def run_stage(config: Config, data: Dataset, stage: Stage, directory: Path, work
 
 def _train(config: Config, data: Dataset, stage: Stage, directory: Path, work: Path) -> dict[str, Any]:
     """Trains to the end and writes the final weights; see `run_stage`."""
-    with phase(features_of(stage.name)):
-        training, trainer = build_trainer(config, data, stage, directory, work)
+    with progress(features_of(stage.name), total=feature_count(config), unit="features") as advance:
+        training, trainer = build_trainer(config, data, stage, directory, work, advance)
     summary = _fit(stage.name, trainer)
     if isinstance(training.validation, Validation) and training.users is not None:
         values = training.validation.values(training.task.towers)
-        frame = pl.DataFrame({"user": training.users, config.train.metric: values})
-        frame.write_parquet(work / VALIDATION)
+        pl.DataFrame({"user": training.users, config.train.metric: values}).write_parquet(work / VALIDATION)
     tf.train.Checkpoint(model=training.task.towers).write(str(directory / CHECKPOINTS / FINAL))
     flush_to_disk(directory / CHECKPOINTS)
     return {
@@ -130,19 +129,28 @@ def _prior(config: Config, data: Dataset, training: Training) -> dict[str, Any] 
     return chosen.model_dump()
 
 
-def build_trainer(config: Config, data: Dataset, stage: Stage, directory: Path, work: Path) -> tuple[Training, Trainer]:
+def build_trainer(
+    config: Config, data: Dataset, stage: Stage, directory: Path, work: Path, advance: Advance = no_bar
+) -> tuple[Training, Trainer]:
     """Builds all that a stage has before its first step, for `towers train` and `check` alike; see `run_stage`."""
-    training = build_training(config, data, stage.splits, directory, work, validated=stage.validated)
+    training = build_training(config, data, stage.splits, directory, work, advance, validated=stage.validated)
     trainer = Trainer(training.task, training.batches, config.optimizer, config.train, directory, training.validation)
     return training, trainer
 
 
 def build_training(
-    config: Config, data: Dataset, splits: tuple[str, ...], directory: Path, work: Path, *, validated: bool
+    config: Config,
+    data: Dataset,
+    splits: tuple[str, ...],
+    directory: Path,
+    work: Path,
+    advance: Advance = no_bar,
+    *,
+    validated: bool,
 ) -> Training:
     """Builds what a `Trainer` trains; writes what the features learnt to `directory`. Arguments as in `run_stage`."""
     if config.task == "similarity":
-        return similarity_training(config, data, directory)
+        return similarity_training(config, data, directory, advance)
     files = work / EVENT_FILES
     remove(files)
     # Separate folders, because a feature may have the name of an event array.
@@ -150,9 +158,9 @@ def build_training(
     of_events.mkdir(parents=True)
     of_features.mkdir()
     events, context = training_events(data, splits, of_events, impressions=config.loss.graded)
-    learnt = learn_features(config, data, events, context, directory)
+    learnt = learn_features(config, data, events, context, directory, advance)
     model = TwoTower(learnt.query, learnt.candidate, config)
-    tables = build_tables(model, data, context, of_features)
+    tables = build_tables(model, data, context, of_features, advance)
     zero_untrained_rows(model, tables, events)
     connect_graphs(model, tables, [events])
     alone = bool(tables.sequences) and all(

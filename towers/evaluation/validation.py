@@ -172,8 +172,15 @@ def informed(tower: Tower, features: Mapping[str, NDArray[Any]]) -> NDArray[np.b
     return np.concatenate([np.empty(0, np.bool_), *blocks])
 
 
-def embed_all(encode: Callable[[Encoded], tf.Tensor], encoded: Mapping[str, np.ndarray]) -> Floats:
-    """Vectors [R, D] of every row of looked-up features, computed by `encode`, a method of a tower."""
+def embed_all(
+    encode: Callable[[Encoded], tf.Tensor],
+    encoded: Mapping[str, np.ndarray],
+    advance: Callable[[int], None] = lambda _: None,
+) -> Floats:
+    """Vectors [R, D] of every row of looked-up features, computed by `encode`, a method of a tower.
+
+    `advance` is told the number of rows of each block, once it is encoded.
+    """
     rows = len(next(iter(encoded.values())))
     out: Floats | None = None
     for begin in range(0, rows, ROWS):
@@ -182,6 +189,7 @@ def embed_all(encode: Callable[[Encoded], tf.Tensor], encoded: Mapping[str, np.n
         if out is None:
             out = np.empty((rows, block.shape[1]), np.float32)
         out[begin : begin + len(block)] = block
+        advance(len(block))
     return out if out is not None else np.empty((0, 0), np.float32)
 
 

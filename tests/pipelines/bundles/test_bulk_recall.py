@@ -54,8 +54,12 @@ ALL = [f"u{n}" for n in range(USERS)]
 
 
 @pytest.mark.parametrize("k", [1, 7, ITEMS + 10])
-def test_every_user_of_the_bundle_gets_their_items(bundle: Path, tmp_path: Path, k: int) -> None:
+def test_every_user_of_the_bundle_gets_their_items(
+    bundle: Path, tmp_path: Path, k: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert command.run(bundle, k, tmp_path / "out.parquet") == USERS
+    rows = sum(len(expected(user, k)) for user in ALL)
+    assert f"\nwrite: {rows:,} rows in " in capsys.readouterr().err
     check(tmp_path / "out.parquet", ALL, k)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "out.parquet"]
 

@@ -14,6 +14,8 @@ import pytest
 
 from pipelines import console
 from pipelines.cli import app
+from serving.bundle.reader import Bundle
+from serving.catalogue.journal import Journal
 from tests.support.terminal import CONTROL, ESCAPES, Streams, streams
 
 # Lines of libraries on their own: absl, TensorFlow's and CUDA's start, Python's warnings.
@@ -48,7 +50,7 @@ COMMANDS: dict[str, tuple[str, list[str], str, str]] = {
     ),
     "check": (
         "check --config ids.toml --dataset dataset --set train.epochs=1",
-        [],
+        ["verify", "recipe", "leaks", "features"],
         "",
         "train --dataset dataset --config ids.toml --set train.epochs=1 --out run",
     ),
@@ -106,6 +108,18 @@ COMMANDS: dict[str, tuple[str, list[str], str, str]] = {
         "active: first (model ",
         "serve --bundle bundles",
     ),
+    "fold": (
+        "bundles fold --bundle bundles/first --state state --out folded",
+        ["verify", "read changes", "write"],
+        "",
+        "index --bundle folded",
+    ),
+    "events export": (
+        "events export --state state --out exported",
+        ["read", "write"],
+        "exported: 0 events, ",
+        "prepare --events exported --out dataset",
+    ),
     "forget": (
         "forget --user u000001 --bundle bundles --dry-run",
         ["look and remove"],
@@ -141,6 +155,8 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Streams
         for name, (words, *_) in COMMANDS.items():
             if name == "compare":
                 shutil.copytree("bundles/first", "copy")
+            if name == "fold":
+                Journal.open(folder / "state").close()
             with streams() as told[name]:
                 towers(words)
     yield told
@@ -177,6 +193,24 @@ def test_without_a_terminal_there_are_neither_control_characters_nor_messages_of
     both = said[name].out + said[name].err
     assert CONTROL.findall(both) == []
     assert [line for line in both.splitlines() if NOISE.search(line)] == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("check", "features: 2 features in "),  # the ids of users and items
+        ("train", "features for train: 2 features in "),
+        ("export", "encode items: 1,000 items in "),
+        ("index", "exact search: {users} queries in "),  # of each user with a vector
+        ("index", "measure: {twice} queries in "),  # one at a time, then all at once
+        ("recall", "write: 600 rows in "),
+    ],
+)
+def test_a_bar_counts_to_the_end(name: str, line: str, said: dict[str, Streams]) -> None:
+    users = int(Bundle.open(Path("copy")).query_vectors.any(axis=1).sum())
+    line = line.format(users=users, twice=2 * users)
+    assert [each for each in said[name].err.splitlines() if each.startswith(line)], said[name].err
 
 
 @pytest.mark.long

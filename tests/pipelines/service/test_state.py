@@ -1,5 +1,6 @@
 """A backup holds what was acknowledged before it began; what is restored goes on where nothing can be lost."""
 
+import re
 import threading
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def test_a_backup_beside_a_writer_holds_all_that_was_acknowledged(tmp_path: Path
     journal.close()
 
 
-def test_everything_is_restored_with_its_numbers(tmp_path: Path) -> None:
+def test_everything_is_restored_with_its_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     journal = Journal.open(tmp_path / "state")
     journal.put_items([("i1", {"x": 1}, {"y": [2]})])
     journal.delete_items(["i2"])
@@ -49,6 +50,8 @@ def test_everything_is_restored_with_its_numbers(tmp_path: Path) -> None:
     journal.add_impressions([Impression("s", "r", "u", ("i", "j"), 2)])
     kept = journal.identity, journal.items_since(0), journal.events_since(0), journal.impressions_since(0)
     state.backup(tmp_path / "state", tmp_path / "backup")
+    head, copied, _ = capsys.readouterr().err.splitlines()
+    assert head == "state backup: copy" and re.fullmatch(r"copy: [\d.]+ s", copied)
     journal.close()
     state.restore(tmp_path / "backup", tmp_path / "restored")
     found = Journal.open(tmp_path / "restored")

@@ -71,11 +71,17 @@ def test_the_last_stage_is_checked_before_the_first_trains(world: Path, monkeypa
         check.run(recipe(USER | GRAPH, data={"refit": True}), world / "many")
 
 
-def test_a_recipe_that_trains_passes_and_leaves_nothing(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_that_trains_passes_and_leaves_nothing(
+    world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = world / "temporary"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     before = {path.name for path in world.iterdir()} | {".many.digests"}
     config = check.run(recipe(USER | HISTORY, data={"refit": True}), world / "many")
+    head, *lines = capsys.readouterr().err.splitlines()
+    assert head == "check: verify, recipe, leaks, features"
+    assert [line.partition(":")[0] for line in lines] == ["verify", "recipe", "leaks", "features"]
+    assert lines[-1].startswith("features: 6 features in ")  # of users two and of items one, in two stages
     assert check.run(config, world / "many") == config
     assert list(folder.iterdir()) == [] and {path.name for path in world.iterdir()} == before
