@@ -1,6 +1,6 @@
 """Looks for what is wrong with a model or its vectors: collapse, hubs, duplicates, items that nobody is shown.
 
-A finding is a sentence with its figures. docs/report.md names the limits.
+A finding is a sentence with its figures. docs/evaluation/report.md names the limits.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """`towers report`: evaluates a bundle's served vectors on the test events, beside the baselines.
 
 Writes REPORT with `report.html`, `report.md`, `report.json` and `per_user.parquet`, and prints the verdict against the
-strongest baseline and a short table (docs/report.md). `similarity.report` takes bundles of `task = "similarity"`.
+strongest baseline and a short table (docs/evaluation/report.md). `similarity.report` is for `task = "similarity"`.
 """
 
 from collections.abc import Sequence

@@ -15,7 +15,7 @@ K = 20
 SMALL = "†"
 # Of figures of lists: digits and unit.
 FORMATS = {"coverage": (".1%", ""), "novelty": (".2f", " bits"), "popularity": (",.1f", "")}
-DEFINITIONS = "docs/report.md"
+DEFINITIONS = "docs/evaluation/report.md"
 TITLES = {
     "exact": "model, exact",
     "index": "model, by index",
@@ -59,7 +59,7 @@ def head(content: dict[str, Any], dataset: Path) -> list[str]:
     if verdict["difference"]["value"] < 0:
         shown.append(
             f"towers tune --dataset {shlex.quote(str(dataset))} --budget-minutes 20 --out tuned.toml searches for a "
-            "recipe that does better; docs/recipes.md says what each setting does"
+            "recipe that does better; docs/model/recipes.md says what each setting does"
         )
     return shown + [f"{finding['name']}: {finding['text']}" for finding in content["findings"]]
 

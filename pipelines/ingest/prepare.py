@@ -1,6 +1,6 @@
 """`towers prepare`: writes a data set from raw events, items and users.
 
-The data set directory of docs/design.md is written whole or not at all.
+The data set directory of docs/project/design.md is written whole or not at all.
 """
 
 from pathlib import Path

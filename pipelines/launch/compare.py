@@ -1,7 +1,7 @@
 """`towers compare`: which of several models to ship, and is the difference real.
 
 Takes bundles with their data set, or reports; writes COMPARISON with `compare.html`, `compare.md` and `compare.json`,
-and prints the conclusion (docs/compare.md). The first is the baseline; each other one is compared with it.
+and prints the conclusion (docs/evaluation/compare.md). The first is the baseline; each other one is compared with it.
 """
 
 import json

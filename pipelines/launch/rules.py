@@ -1,4 +1,7 @@
-"""The rules of a gate, from a TOML file: what a candidate's report and its measurements must show (docs/gate.md)."""
+"""The rules of a gate, from a TOML file: what a candidate's report and its measurements must show.
+
+docs/evaluation/gate.md explains each key.
+"""
 
 import hashlib
 import json

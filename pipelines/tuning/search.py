@@ -123,7 +123,7 @@ class Search:
         return check_recipe(parse_config(raw | {"train": usual | raw["train"] | own}), self.data)
 
     def run(self, advance: Advance) -> None:
-        """Runs trials until the search has used its part of the budget; see `docs/tuning.md`."""
+        """Runs trials until the search has used its part of the budget; see `docs/model/tuning.md`."""
         self._advance = advance
         (self.work / "trials").mkdir(exist_ok=True)
         while asked := self.trials.cut_off():

@@ -1,7 +1,7 @@
 """Looks for what makes the figures of a report too good: test events that the model may know in another form.
 
 Each finding is a fact of the data set, not a guess: the same event in two splits, two ids with the same events, a
-column that holds the id of what is asked. docs/report.md names the limits.
+column that holds the id of what is asked. docs/evaluation/report.md names the limits.
 """
 
 from collections.abc import Iterator

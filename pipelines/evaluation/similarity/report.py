@@ -1,7 +1,7 @@
 """`towers report` on a bundle of `task = "similarity"`: are an item's neighbours similar to it?
 
 Writes REPORT with `report.html`, `report.md`, `report.json` and `per_item.parquet`, and prints the verdict against the
-strongest baseline and a short table (docs/report.md).
+strongest baseline and a short table (docs/evaluation/report.md).
 """
 
 from collections.abc import Sequence

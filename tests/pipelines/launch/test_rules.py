@@ -91,5 +91,5 @@ def test_a_file_that_is_missing_or_no_text(tmp_path: Path) -> None:
 
 
 def test_the_page_names_every_key() -> None:
-    named = {*re.findall(r"`\[*(\w+)\]*`", (ROOT / "docs" / "gate.md").read_text(encoding="utf-8"))}
+    named = {*re.findall(r"`\[*(\w+)\]*`", (ROOT / "docs" / "evaluation" / "gate.md").read_text(encoding="utf-8"))}
     assert {key for model in (RuleFile, FigureRule, SliceRule) for key in model.model_fields} - named == set()

@@ -84,7 +84,7 @@ def text(events: EventAccumulator, tag: str) -> str:
 
 
 def expected_figures(report: Path) -> dict[str, float]:
-    """The figures of a report's JSON, by the paths that docs/tracking.md describes."""
+    """The figures of a report's JSON, by the paths that docs/evaluation/tracking.md describes."""
     content = json.loads((report / "report.json").read_text())
     found = {}
     for ranker, figures in content["metrics"].items():

@@ -1,6 +1,6 @@
 """The page in a real browser: with and without JavaScript, by keyboard, on a phone, in the dark, for axe.
 
-With TOWERS_SCREENSHOTS=1 the run also writes the pictures of docs/window.md.
+With TOWERS_SCREENSHOTS=1 the run also writes the pictures of docs/service/window.md.
 """
 
 import os
