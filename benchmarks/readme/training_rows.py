@@ -76,6 +76,16 @@ def report(result: Result) -> Rows:
     ]
 
 
+def report_million(result: Result) -> Rows:
+    sizes, reports = result["sizes"], result["reports"]
+    figures = "; ".join(
+        f"{name} ({each['users']:,}) {each['seconds'] / 60:.1f} min, {each['peak_bytes'] / 1e9:.1f} GB"
+        for name, each in reports.items()
+    )
+    what = f"`towers report` with {sizes['users']:,} users, {sizes['items']:,} items, {sizes['events']:,} events"
+    return [(what, figures, "evaluation.report_million")]
+
+
 def train_step(result: Result) -> Rows:
     ratio, sizes = result["ratio_to_in_batch"], result["sizes"]
     return [
@@ -127,6 +137,7 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     "optimizers": optimizers,
     "evaluation": evaluation,
     "report": report,
+    "report_million": report_million,
     "train_step": train_step,
     "full_softmax": full_softmax,
     "prepare": prepare,

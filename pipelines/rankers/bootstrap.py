@@ -107,9 +107,9 @@ def resampled(
     for start in range(0, resamples, rows):
         block = min(rows, resamples - start)
         drawn = generator.integers(users, size=(block, users))
-        # How often each user was drawn: a resample's sum is then a matrix product with the values.
-        drawn += np.arange(block)[:, None] * users
-        counts = np.bincount(drawn.ravel(), minlength=block * users).reshape(block, users)
+        # How often each user was drawn: a resample's sum is then a matrix product with the values. One resample at a
+        # time, because its counts fit in the processor's cache.
+        counts = np.stack([np.bincount(each, minlength=users) for each in drawn])
         yield slice(start, start + block), counts
 
 
