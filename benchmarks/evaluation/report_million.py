@@ -1,14 +1,15 @@
-"""`towers report` where a million users have test events: of a seeded sample of them, and of all.
+"""`towers report` of a seeded sample, where a million users have test events.
 
-Claims: the report of a sample, all its baselines among it, takes at most 10 minutes the first time of a data set, which
-fits and chooses the baselines, and at most 5 afterwards; every report holds less than 8 GB. The figure of all users
-stands beside the sample's interval. The world is that of `towers synth`, each user's last event is the test; the model
-trains one epoch, since the time of a report hardly asks for a good one. Writes
-benchmarks/evaluation/results/report_million.json; exits with 1 where a claim fails. With `--work` the model is kept.
+Claims: it takes at most 5 minutes the first time of a data set, when it chooses and fits all baselines, and at most 2
+afterwards; it holds less than 8 GB. The world is that of `towers synth`, each user's last event is the test; the model
+trains one epoch, since the time of a report hardly asks for a good one. It does not show the report of all users, whose
+time grows with their number. Writes benchmarks/evaluation/results/report_million.json; exits with 1 where a claim
+fails. With `--work` the model is kept.
 """
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -17,13 +18,16 @@ from typing import Any
 from benchmarks.harness.machine import told, write
 from benchmarks.harness.million import towers
 from benchmarks.scale.prepare_20m import timed
+from pipelines.rankers.cache import Cache
 
-USERS, ITEMS, EVENTS = 1_000_000, 50_000, 8_000_000
+USERS, ITEMS, EVENTS = 1_200_000, 50_000, 9_600_000  # a million users have two events or more
 SAMPLE = 20_000
-MOST_FIRST_S, MOST_AGAIN_S, MOST_BYTES = 600, 300, 8_000_000_000
+FIRST, AGAIN = "first", "again"
+MOST_FIRST_S, MOST_AGAIN_S, MOST_BYTES = 300, 120, 8_000_000_000
 RECIPE = """\
 [data]
 split = "leave_last_out"
+min_user_events = 2
 refit = false
 
 [features.query]
@@ -52,13 +56,12 @@ def main(work: Path, users: int, items: int, events: int, dry: bool) -> int:
     towers(run, "train", "--dataset", dataset, "--config", recipe)
     towers(bundle, "export", "--run", run)
     timed("index", "--bundle", str(bundle))
-    sample = ("--users", str(min(SAMPLE, users)))
-    asked = {"sample, first": sample, "sample, again": sample, "all users": ()}
-    reports = {name: report(bundle, dataset, work / "report", *words) for name, words in asked.items()}
-    first, again = (reports[name]["seconds"] for name in ("sample, first", "sample, again"))
+    shutil.rmtree(Cache.beside(dataset).folder, ignore_errors=True)
+    reports = {name: report(bundle, dataset, work / "report", min(SAMPLE, users)) for name in (FIRST, AGAIN)}
+    first, again = (each["seconds"] for each in reports.values())
     claims = {
-        f"a sample: at most {MOST_FIRST_S / 60:g} minutes the first time": first <= MOST_FIRST_S,
-        f"a sample: at most {MOST_AGAIN_S / 60:g} minutes with its baselines fitted": again <= MOST_AGAIN_S,
+        f"at most {MOST_FIRST_S / 60:g} minutes the first time": first <= MOST_FIRST_S,
+        f"at most {MOST_AGAIN_S / 60:g} minutes with its baselines fitted": again <= MOST_AGAIN_S,
         f"below {MOST_BYTES / 1e9:g} GB": max(each["peak_bytes"] for each in reports.values()) < MOST_BYTES,
     }
     result = {**told(claims), "sizes": {"users": users, "items": items, "events": events}, "reports": reports}
@@ -68,9 +71,10 @@ def main(work: Path, users: int, items: int, events: int, dry: bool) -> int:
     return 0 if all(claims.values()) else 1
 
 
-def report(bundle: Path, dataset: Path, out: Path, *words: str) -> dict[str, Any]:
+def report(bundle: Path, dataset: Path, out: Path, users: int) -> dict[str, Any]:
     """Seconds, peak memory, users and recall@20 of one report, in a process of its own."""
-    run = timed("report", "--bundle", str(bundle), "--dataset", str(dataset), "--out", str(out), "--overwrite", *words)
+    words = ("--bundle", str(bundle), "--dataset", str(dataset), "--out", str(out), "--users", str(users))
+    run = timed("report", *words, "--overwrite")
     content = json.loads((out / "report.json").read_text(encoding="utf-8"))
     return {**run, "users": content["counts"]["users"], "recall@20": content["metrics"]["exact"]["recall@20"]}
 

@@ -78,12 +78,16 @@ def report(result: Result) -> Rows:
 
 def report_million(result: Result) -> Rows:
     sizes, reports = result["sizes"], result["reports"]
-    figures = "; ".join(
-        f"{name} ({each['users']:,}) {each['seconds'] / 60:.1f} min, {each['peak_bytes'] / 1e9:.1f} GB"
-        for name, each in reports.items()
-    )
-    what = f"`towers report` with {sizes['users']:,} users, {sizes['items']:,} items, {sizes['events']:,} events"
-    return [(what, figures, "evaluation.report_million")]
+    users = reports["first"]["users"]
+    return [
+        (
+            f"`towers report --users {users}` of {sizes['users'] / 1e6:g} million users with {sizes['events'] / 1e6:g} "
+            f"million events, {sizes['items']:,} items: the first of a data set / the next; peak memory",
+            f"{several([each['seconds'] for each in reports.values()], '.0f')} s; "
+            f"{reports['first']['peak_bytes'] / 1e9:.1f} GB",
+            "evaluation.report_million",
+        )
+    ]
 
 
 def train_step(result: Result) -> Rows:
