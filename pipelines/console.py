@@ -40,6 +40,12 @@ def say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)  # noqa: T201
 
 
+def amount(number: int, nouns: str) -> str:
+    """Returns a number with its noun, which is given in the plural, on -s or -ies: "1 user", "1,204 users"."""
+    one = f"{nouns.removesuffix('ies')}y" if nouns.endswith("ies") else nouns.removesuffix("s")
+    return f"{number:,} {one if number == 1 else nouns}"
+
+
 def phases(command: str, *names: str) -> None:
     """Names the phases of a command in one line, before the first begins."""
     say(f"{command}: {', '.join(names)}")
@@ -140,13 +146,14 @@ class _PlainLines:
             self.last = now
             rate = self.done / (now - self.start)
             left = f", {(self.total - self.done) / rate:,.0f} s left" if self.total and rate else ""
-            of = f" of {self.total:,.0f}" if self.total else ""
-            say(f"{self.description}: {self.done:,.0f}{of} {self.unit}, {_rate(rate, self.unit)}{left}{self._noted()}")
+            of = f"{self.done:,.0f} of " if self.total else ""
+            done = of + amount(round(self.total or self.done), self.unit)
+            say(f"{self.description}: {done}, {_rate(rate, self.unit)}{left}{self._noted()}")
 
     def close(self) -> None:
         seconds = time.monotonic() - self.start
         rate = self.done / seconds if seconds else 0.0
-        done = f"{self.done:,.0f} {self.unit}"
+        done = amount(round(self.done), self.unit)
         say(f"{self.description}: {done} in {seconds:.1f} s, {_rate(rate, self.unit)}{self._noted()}")
 
     def _noted(self) -> str:

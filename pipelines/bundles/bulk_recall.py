@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from pipelines.console import Advance, phases, progress, say
+from pipelines.console import Advance, amount, phases, progress, say
 from pipelines.errors import DataError
 from pipelines.ingest.id_files import read_users
 from serving.bundle.manifest import MANIFEST
@@ -95,7 +95,7 @@ def write_all(
                 staging, compression="lz4", statistics=False, maintain_order=True
             )
         remove(hidden)
-    say(f"{out}: {len(user_ids):,} users, the best {k:,} items of each")
+    say(f"{out}: {amount(len(user_ids), 'users')}, the best {amount(k, 'items')} of each")
     return len(user_ids)
 
 
@@ -202,6 +202,6 @@ def _parts_directory(hidden: Path, job: str) -> Path:
     if parts.exists():
         for half in parts.glob(".*.partial"):
             remove(half)
-        say(f"recall: continuing with {len(list(parts.glob('*.arrow')))} finished parts")
+        say(f"recall: continuing with {amount(len(list(parts.glob('*.arrow'))), 'finished parts')}")
     parts.mkdir(exist_ok=True)
     return parts

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pipelines.bundles.popular_segments import popular_segments
 from pipelines.bundles.prior import BundlePrior
 from pipelines.bundles.profiles import profiles
-from pipelines.console import phase, phases, progress, say
+from pipelines.console import amount, phase, phases, progress, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.feature_lookup import build_tables
@@ -124,8 +124,8 @@ def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool 
         **({} if prior is None else prior.writer_arguments(items)),
         overwrite=overwrite,
     )
-    counts = f"{manifest.items:,} items, {manifest.queries:,} users, {manifest.dimension} dimensions"
-    say(f"{out}: {counts}, model {manifest.model_version}")
+    counts = f"{amount(manifest.items, 'items')}, {amount(manifest.queries, 'users')}"
+    say(f"{out}: {counts}, {amount(manifest.dimension, 'dimensions')}, model {manifest.model_version}")
     return manifest
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipelines.bundles import build_index
 from pipelines.bundles.prior import BundlePrior
-from pipelines.console import phases, say
+from pipelines.console import amount, phases, say
 from pipelines.dataset.popularity import TICKS_PER_S, Counting, Doubles, item_counts
 from pipelines.errors import DataError
 from pipelines.ingest.columns.ids import IdForms
@@ -70,7 +70,8 @@ def run(bundle: Path, events: Path | str, out: Path, *, format: str = "auto", ov
         if before is not None:
             target = before.measured.get("target_recall", build_index.TARGET_RECALL)
             build_index.run(directory, target_recall=target, target_k=before.target_k, kind=before.kind, like=before)
-    say(f"{out}: the prior counts {counted.events:,} events; {counted.of_others:,} more are of items not in {bundle}")
+    others = f"{counted.of_others:,} more of items not in {bundle}"
+    say(f"{out}: the prior counts {amount(counted.events, 'events')}; {others}")
     return read_manifest(out)
 
 

@@ -3,10 +3,12 @@
 Returns plain dictionaries for `report.json`; an estimate is ``{"value", "low", "high"}``.
 """
 
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from itertools import chain, pairwise, product
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from pipelines.console import progress
@@ -92,6 +94,25 @@ def slice_figures(evaluation: Evaluation, of_all: Bootstrap, part: Slice, target
             for ranker in evaluation.rankers
         }
     return content
+
+
+def user_table(about: Mapping[str, Any], evaluation: Evaluation, parts: Sequence[Slice]) -> pl.DataFrame:
+    """Builds `per_user.parquet`: a row for each test user, with all that pairs the slices of two reports.
+
+    Args:
+        about: columns [Q] that tell of the users.
+        evaluation: of all users, with a group for each slice of targets.
+        parts: a slice of users gives a column of its name: who is in it. One of targets gives the recall on them, for
+            the bundle's own rankers; NaN for a user without one.
+    """
+    members = {part.name: part.users for part in parts if part.users is not None}
+    of_targets = [part.name for part in parts if part.targets is not None]
+    names = chain(
+        product(evaluation.rankers, metrics.METRICS, evaluation.ks),
+        product((EXACT, INDEX), of_targets, evaluation.ks),
+    )
+    figures = {column(*each): evaluation.of(column(*each)) for each in names}
+    return pl.DataFrame({**about, **members, **figures})
 
 
 def _estimates(drawn: Bootstrap, evaluation: Evaluation, ranker: str) -> Figures:

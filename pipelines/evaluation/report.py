@@ -7,7 +7,6 @@ strongest baseline and a short table (docs/evaluation/report.md). `similarity.re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import metadata
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ from pipelines.rankers import choice, item_knn
 from pipelines.rankers.baselines import baselines_of
 from pipelines.rankers.bootstrap import LEVEL, RESAMPLES, Bootstrap
 from pipelines.rankers.evaluate import PHASE as EVALUATE
-from pipelines.rankers.evaluate import Evaluation, column, counts_by_user, evaluate
+from pipelines.rankers.evaluate import Evaluation, counts_by_user, evaluate
 from pipelines.rankers.index_curve import curve
 from pipelines.rankers.ranker import EXACT, KNOWN, Served, rankers_of
 from pipelines.rankers.service import SERVICE, ServiceRanker
@@ -52,7 +51,6 @@ from serving.files.staging import refuse_existing, staged
 from serving.recall.loading import open_index
 from towers.config.features import Features
 from towers.config.look_ahead import look_ahead
-from towers.evaluation import metrics
 
 SCHEMA_VERSION = 4
 NEW = "new_items"
@@ -154,8 +152,8 @@ def run(
         directory.mkdir()
         (directory / "report.html").write_text(page, encoding="utf-8")
         (directory / "report.md").write_text(markdown(content), encoding="utf-8")
-        rows = _per_user(served, data, held, trained, evaluation)
-        (rows if user_ids else rows.drop("user_id")).write_parquet(directory / PER_USER)
+        about = _about_users(served, data, held, trained, named=user_ids)
+        figures.user_table(about, evaluation, [*parts, new]).write_parquet(directory / PER_USER)
         write_report(content, directory, PER_USER)
     _show(content, dataset, out)
     return content
@@ -238,13 +236,11 @@ def _findings(evaluation: Evaluation, served: Served, data: Dataset, held: HeldO
     return [*leaks(data, held), *found, *score_findings(served, held, k)]
 
 
-def _per_user(served: Served, data: Dataset, held: HeldOut, trained: Trained, evaluation: Evaluation) -> pl.DataFrame:
-    columns = {
-        "user_id": data.users["user_id"].gather(held.users),
+def _about_users(served: Served, data: Dataset, held: HeldOut, trained: Trained, *, named: bool) -> dict[str, Any]:
+    about = {
         "targets": np.diff(held.target_offsets),
         "history": np.diff(held.seen_offsets),
         "slice": np.where(trained.users[held.users], WARM, COLD),
         "stored_vector": served.query_rows[held.users] >= 0,
     }
-    names = [column(*each) for each in product(evaluation.rankers, metrics.METRICS, evaluation.ks)]
-    return pl.DataFrame(columns | {name: evaluation.of(name) for name in names})
+    return {"user_id": data.users["user_id"].gather(held.users), **about} if named else about

@@ -8,7 +8,7 @@ from typing import Literal
 
 import polars as pl
 
-from pipelines.console import phases, say
+from pipelines.console import amount, phases, say
 from pipelines.dataset.column_lines import column_lines
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import MANIFEST, DatasetManifest, Kind, SourceInfo, SplitInfo, digest_files
@@ -135,6 +135,6 @@ def _names(source: Source) -> tuple[str, ...]:
 def _summary(manifest: DatasetManifest, out: Path) -> str:
     counts = ", ".join(f"{count:,} {name}" for name, count in manifest.events.items())
     lost = "".join(f"; {count:,} dropped by {rule}" for rule, count in manifest.dropped.items())
-    bad = f"; {manifest.rejected:,} bad rows in {out / 'rejects.csv'}" if manifest.rejected else ""
-    sizes = f"{manifest.users:,} users, {manifest.items:,} items"
+    bad = f"; {amount(manifest.rejected, 'bad rows')} in {out / 'rejects.csv'}" if manifest.rejected else ""
+    sizes = f"{amount(manifest.users, 'users')}, {amount(manifest.items, 'items')}"
     return f"{out}: {sizes}; {counts} events by {manifest.split.kind}{lost}{bad}"

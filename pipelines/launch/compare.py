@@ -45,8 +45,8 @@ METHOD = (
     "standard errors, the true difference that such a test set shows four times out of five at the unadjusted level."
 )
 ONLY_REPORTS = (
-    "left out: overlap of lists, items and vectors that change, slices of targets and of columns; a report holds none "
-    "of them: name bundles and --dataset"
+    "left out: overlap of lists, items and vectors that change, slices of targets and of columns; for these name "
+    "bundles and --dataset"
 )
 ONE_SEED = "the spread over seeds is not known: name several bundles or reports of one recipe, joined by commas"
 

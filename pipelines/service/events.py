@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from pipelines.console import phase, phases, say
+from pipelines.console import amount, phase, phases, say
 from pipelines.service.state import open_journal
 from serving.files.staging import staged
 
@@ -62,4 +62,5 @@ def run(state: Path, out: Path, *, overwrite: bool = False) -> None:
         directory.mkdir()
         pl.concat([taken, missed]).write_parquet(directory / EVENTS)
         impressions.write_parquet(directory / "impressions.parquet")
-    say(f"{out}: {taken.height:,} events, {impressions.height:,} items shown, {missed.height:,} of them never taken")
+    told = f"{amount(impressions.height, 'items')} shown, {missed.height:,} of them never taken"
+    say(f"{out}: {amount(taken.height, 'events')}, {told}")

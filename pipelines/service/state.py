@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipelines.console import phase, phases, say
+from pipelines.console import amount, phase, phases, say
 from pipelines.errors import DataError
 from serving.catalogue.journal import Journal
 from serving.catalogue.journal_file import FILE, JournalError, back_up, renumber
@@ -52,7 +52,8 @@ def restore(saved: Path, state: Path) -> None:
             renumber(directory / FILE)
     with open_journal(state) as journal:
         counts = len(journal.items_since(0)), len(journal.events_since(0)), len(journal.impressions_since(0))
-    say("{}: {:,} changed items, {:,} events, {:,} impressions".format(state, *counts))
+    names = ("changed items", "events", "impressions")
+    say(f"{state}: {', '.join(amount(*each) for each in zip(counts, names, strict=True))}")
 
 
 @contextmanager

@@ -48,6 +48,25 @@ def test_a_rate_below_ten_keeps_a_decimal(monkeypatch: pytest.MonkeyPatch) -> No
     ]
 
 
+@pytest.mark.parametrize(
+    ("number", "nouns", "told"),
+    [(0, "users", "0 users"), (1, "users", "1 user"), (1_204, "bad rows", "1,204 bad rows"), (1, "queries", "1 query")],
+)
+def test_a_number_has_its_noun(number: int, nouns: str, told: str) -> None:
+    assert console.amount(number, nouns) == told
+
+
+def test_one_step_is_singular(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    told: list[str] = []
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(console, "say", told.append)
+    with console.progress("train", total=None, unit="epochs") as advance:
+        now[0] += 10
+        advance()
+    assert told == ["train: 1 epoch, 0.1 epochs/s", "train: 1 epoch in 10.0 s, 0.1 epochs/s"]
+
+
 def test_a_terminal_shows_a_bar_and_lines_above_it_and_a_result_goes_to_its_file() -> None:
     with streams(terminal=True) as shown:
         with console.progress("read events", total=40, unit="rows") as advance:

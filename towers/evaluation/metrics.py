@@ -187,16 +187,6 @@ def intra_list_similarity(lists: Integers, vectors: NDArray[np.float32], ks: Seq
     return out
 
 
-def mean_popularity(exposure: Integers, popularity: Integers) -> float:
-    """Mean popularity of the recommended items, each counted as often as it was recommended.
-
-    Args:
-        exposure: [N] from `exposure`.
-        popularity: [N] events of each item.
-    """
-    return float(np.dot(exposure.astype(np.float64), popularity) / max(int(exposure.sum()), 1))
-
-
 def _ratio(numerator: NDArray[Any], denominator: NDArray[Any]) -> Floats:
     result = np.full(len(denominator), np.nan)
     np.divide(numerator, denominator, out=result, where=denominator > 0)

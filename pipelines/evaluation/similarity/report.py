@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from rich.console import Console
 
-from pipelines.console import phase, phases, say
+from pipelines.console import amount, phase, phases, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import seen
 from pipelines.errors import DataError
@@ -184,11 +184,12 @@ def _show(content: dict[str, Any], out: Path) -> None:
     console.print("\n".join(head), soft_wrap=True)
     for group, rankers in content["metrics"].items():
         names = list(next(iter(rankers.values())))
-        title = f"{counts['asked'][group]:,} {group.replace('_', '-')} items among {counts['labelled']:,} labelled"
+        asked = amount(counts["asked"][group], f"{group.replace('_', '-')} items")
+        title = f"{asked} among {counts['labelled']:,} labelled"
         console.print(figures_table(title, names, rankers, TITLES))
         nearer = content[NEARER][group]
         if "value" in nearer:
-            console.print(f"d(within) < d(between): {interval(nearer)}, {nearer['triples']:,} triples")
+            console.print(f"d(within) < d(between): {interval(nearer)}, {amount(nearer['triples'], 'triples')}")
         for pair, differences in content["differences"][group].items():
             other = TITLES[pair.removeprefix(f"{EXACT}_minus_")]
             console.print(f"{names[0]} minus {other}: {interval(differences[names[0]], '+')}")

@@ -344,6 +344,10 @@ def test_mistakes_that_need_no_service(ask: Callable[..., Any]) -> None:
     for url in ("127.0.0.1:8000", "localhost", "ftp://service", "http://", ""):
         with pytest.raises(ValueError, match=r"^url: "):
             ask(url, lambda c: c.recall())
+    for url in ("anna:s3cret@host", "ftp://anna:s3cret@host", "http://anna:s3/cret@host", "http://anna:s3cret@[::1"):
+        with pytest.raises(ValueError, match=r"^url: .*\*\*\*@") as caught:
+            ask(url, lambda c: c.recall())
+        assert not {"anna", "s3", "cret"} & {*re.findall(r"\w+", str(caught.value))}
     for settings in ({"deadline_s": 0}, {"deadline_s": math.nan}, {"tries": 0}):
         with pytest.raises(ValueError, match=next(iter(settings))):
             ask("http://service", lambda c: c.recall(), **settings)

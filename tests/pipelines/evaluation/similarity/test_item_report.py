@@ -17,7 +17,7 @@ from pipelines.errors import DataError
 from pipelines.evaluation import report
 from pipelines.evaluation.findings import item_findings
 from pipelines.evaluation.protocol.options import Protocol
-from pipelines.launch.records import of_report
+from pipelines.launch.records.report import of_report
 from serving.bundle.reader import Bundle
 from tests.support import browser
 from tests.support.worlds import alike
