@@ -25,6 +25,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+TOWERS = "towers"
 # Seconds between plain lines: a tenth of the time so far, so that a log of hours stays short.
 LEAST_INTERVAL_S, MOST_INTERVAL_S, INTERVAL_SHARE = 5.0, 60.0, 0.1
 
@@ -51,17 +52,17 @@ def phases(command: str, *names: str) -> None:
     say(f"{command}: {', '.join(names)}")
 
 
-def next_step(*words: str | Path) -> None:
-    """Prints the words of `towers` to give next; paths are quoted for the shell, strings are taken as they are."""
+def next_step(*words: str | Path, program: str = TOWERS) -> None:
+    """Prints the command to give next; paths are quoted for the shell, strings are taken as they are."""
     quoted = (shlex.quote(str(word)) if isinstance(word, Path) else word for word in words)
-    say(" ".join(["next:", towers(), *quoted]))
+    say(" ".join(["next:", towers(program), *quoted]))
 
 
-def towers() -> str:
-    """Returns how to call `towers` in this shell: by name if on PATH, else by its path beside this interpreter."""
-    beside = Path(sys.executable).with_name("towers")
-    if shutil.which("towers") or not beside.exists():
-        return "towers"
+def towers(program: str = TOWERS) -> str:
+    """Returns how to call a program in this shell: by name if on PATH, else by its path beside this interpreter."""
+    beside = Path(sys.executable).with_name(program)
+    if shutil.which(program) or not beside.exists():
+        return program
     return str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)
 
 
@@ -78,7 +79,7 @@ def progress(description: str, total: float | None, unit: str) -> Iterator[Advan
         plain.close()
         return
     with _bars() as bars:
-        task = bars.add_task(description, total=total, note="", unit=unit)
+        task = bars.add_task(description, total=total, note="", unit=unit, rate=None)
 
         def advance(n: float = 1, note: str = "") -> None:
             bars.update(task, advance=n)
@@ -86,8 +87,10 @@ def progress(description: str, total: float | None, unit: str) -> Iterator[Advan
                 bars.update(task, note=note)
 
         yield advance
-        done = bars.tasks[bars.task_ids.index(task)].completed
-        bars.update(task, total=done or 1, completed=done or 1)
+        ended = bars.tasks[bars.task_ids.index(task)]
+        # Of the whole phase; `speed` is of its last updates, and None of a single one.
+        rate = ended.completed / ended.elapsed if ended.elapsed else None
+        bars.update(task, total=1, completed=1, rate=rate)
 
 
 @contextmanager
@@ -122,7 +125,7 @@ def _bars() -> Iterator[Progress]:
 
 class _RateColumn(ProgressColumn):
     def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
+        speed = task.fields["rate"] or task.speed
         return Text("" if speed is None or not task.fields["unit"] else _rate(speed, task.fields["unit"]))
 
 

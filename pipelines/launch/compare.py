@@ -34,9 +34,12 @@ from pipelines.launch.sides import (
 )
 from pipelines.launch.significance import DRAWS, LEVEL
 from pipelines.rankers.bootstrap import RESAMPLES, bootstrap
+from pipelines.rankers.evaluate import PHASE as EVALUATE
+from pipelines.service.verify import VERIFY
 from serving.files.staging import refuse_existing, staged
 from towers.evaluation.metrics import METRICS
 
+TESTS = "tests"
 SCHEMA_VERSION = 1
 METHOD = (
     f"Paired by user. p-values: randomisation test by sign flips, {DRAWS:,} draws with a fixed seed (all of them where "
@@ -95,7 +98,7 @@ def run(
     others = [f"ndcg@{k}", *(f"recall@{each}" for each in ks if each > k)] if family is None else asked
     metrics = list(dict.fromkeys([primary, *others]))
     _refuse_unmeasured(metrics, ks)
-    phases("compare", *(["evaluate"] if bundles else []), "tests")
+    phases("compare", *([VERIFY, EVALUATE] if bundles else []), TESTS)
     measured = measure(bundles, dataset, ks, slices, k) if bundles and dataset else None
     members = reports | ({} if measured is None else dict(measured.members))
     sides = [Side(name, tuple(members[path] for path in each)) for name, each in paths.items()]
@@ -110,7 +113,7 @@ def run(
         measured = None
     parts = differences.report_slices(sides[0]) if measured is None else measured.parts
     total = (len(sides) - 1) * (len(metrics) + len(parts))
-    with progress("tests", total=total, unit="differences") as advance:
+    with progress(TESTS, total=total, unit="differences") as advance:
         content = _content(sides, metrics, parts, measured, advance, named=user_ids)
     with staged(out, overwrite=overwrite, marker="compare.json") as directory:
         directory.mkdir()

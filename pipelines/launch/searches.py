@@ -84,7 +84,7 @@ def judge_agreement(candidate: Recaller, baseline: Recaller, rule: AgreementRule
 
 def _queries(recaller: Recaller, k: int) -> Sequence[RecallQuery]:
     """A sample of the known users; of a bundle of item similarity, which knows popular items for them, of the items."""
-    of_items = is_similarity(recaller.bundle)
+    of_items = is_similarity(recaller.bundle.manifest)
     names = recaller.bundle.item_ids if of_items else recaller.bundle.query_names
     rows = np.random.default_rng(SEED).choice(len(names), size=min(SAMPLE, len(names)), replace=False)
     asked = [names[row] for row in rows.tolist()]

@@ -6,13 +6,14 @@ costs a warning: the output is complete, and `towers track` tells it later. Tell
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
 import tensorflow as tf
 
-from pipelines.console import say
+from pipelines.console import next_step, phase, phases, say
 from pipelines.errors import DataError
 from pipelines.evaluation.page import cell
 from pipelines.launch.records.gate import read_gate
@@ -25,6 +26,7 @@ from serving.files.staging import staged
 
 Tracker = Literal["mlflow"]
 
+READ, BOARD, MLFLOW = "read", "TensorBoard", "MLflow"
 KEY = "identity"  # the file by which a directory of TensorBoard files is known to be ours
 URI, EXPERIMENT = "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"
 IDENTITY = "towers.identity"  # a tag of MLflow's run
@@ -62,6 +64,7 @@ def run(
     gate: Path | None = None,
     bundle: Path | None = None,
     tracker: Tracker | None = None,
+    alone: bool = False,
 ) -> list[str]:
     """Tells TensorBoard of one output, and another tracker if one is named.
 
@@ -69,6 +72,7 @@ def run(
         run, report, gate: the output, exactly one of them.
         bundle: of a report, for the recipe.
         tracker: beside TensorBoard.
+        alone: it is all that the command does, which names the phases and says where TensorBoard's files lie.
 
     Returns:
         The trackers that failed; a warning says of each what to do.
@@ -80,24 +84,37 @@ def run(
     if sum(each is not None for each in (run, report, gate)) != 1 or (bundle is not None and report is None):
         raise DataError("name one output: --run RUN, --report REPORT (with --bundle BUNDLE) or --gate FILE")
     refuse_unready(tracker)
+    if alone:
+        phases("track", READ, BOARD, *([MLFLOW] if tracker == "mlflow" else []))
+    with phase(READ) if alone else nullcontext():
+        record = _read(run, report, gate, bundle)
+    failed = tell(record, tracker, alone=alone)
+    if alone and BOARD not in failed:
+        say(f"{record.board}: settings, figures and a summary for TensorBoard")
+        next_step("--logdir", record.board.parent, program="tensorboard")
+    return failed
+
+
+def _read(run: Path | None, report: Path | None, gate: Path | None, bundle: Path | None) -> Record:
     if run is not None:
-        return tell(of_run(run), tracker)
+        return of_run(run)
     if report is not None:
-        return tell(of_report(report, bundle), tracker)
+        return of_report(report, bundle)
     assert gate is not None
-    return tell(read_gate(gate), tracker)
+    return read_gate(gate)
 
 
-def tell(record: Record, tracker: Tracker | None = None) -> list[str]:
+def tell(record: Record, tracker: Tracker | None = None, *, alone: bool = False) -> list[str]:
     """Does the work of `run` with a record that is already read."""
-    ways: dict[str, Callable[[Record], None]] = {"TensorBoard": write_board}
+    ways: dict[str, tuple[str, Callable[[Record], None]]] = {BOARD: (BOARD, write_board)}
     server = os.environ.get(URI, "").rstrip("/")
     if tracker == "mlflow":
-        ways[f"MLflow at {without_password(server)}"] = write_mlflow
+        ways[f"{MLFLOW} at {without_password(server)}"] = MLFLOW, write_mlflow
     failed = []
-    for name, write in ways.items():
+    for name, (of_phase, write) in ways.items():
         try:
-            write(record)
+            with phase(of_phase) if alone else nullcontext():
+                write(record)
         except Exception as error:  # noqa: BLE001 - whatever a tracker raises, the output is complete
             failed.append(name)
             told = str(error).replace(server, without_password(server)) if server else str(error)

@@ -199,8 +199,9 @@ def test_seeds_joined_by_commas_are_one_side(folder: Path, tmp_path: Path, capsy
     names, given = [side, str(folder / "c")], {"dataset": folder / "dataset", "metric": "recall@5"}
     told = compare.run(names, tmp_path / "out", slices=["genres"], **given)  # type: ignore[arg-type]
     said = capsys.readouterr().err.splitlines()
-    assert said[0] == "compare: evaluate, tests"
-    assert [sum(line.startswith(f"{phase}: ") for line in said) for phase in ("evaluate", "tests")] == [1, 1]
+    phases = ("verify", "evaluate", "tests")
+    assert said[0] == f"compare: {', '.join(phases)}"
+    assert [sum(line.startswith(f"{phase}: ") for line in said) for phase in phases] == [1, 1, 1]
     models = f"--bundle {folder / 'a'} --bundle {folder / 'c'}"
     assert said[-1] == f"next: {towers()} look {models} --dataset {folder / 'dataset'}"
     means = [np.mean([*recall(folder, name, 5).values()]) for name in "abc"]

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from pipelines.bundles import fold, renew, verify
+from pipelines.bundles import fold, renew
 from pipelines.bundles.blessing import blessing_path, valid_blessing
 from pipelines.cli import app
 from pipelines.console import towers
@@ -25,6 +25,7 @@ from pipelines.evaluation import report
 from pipelines.evaluation.report_json import read_report
 from pipelines.launch import gate, tracking
 from pipelines.launch.records.record import Record
+from pipelines.service import verify
 from serving.bundle.manifest import PriorInfo
 from serving.bundle.versions import Versions
 from serving.catalogue.journal import Journal

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.bundles.verify import verify
+from pipelines.service.verify import verify
 from serving.bundle.manifest import MANIFEST
 from serving.errors import BundleError
 from tests.support.paths import ROOT
