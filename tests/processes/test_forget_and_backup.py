@@ -11,16 +11,15 @@ from pipelines.service import state as state_directory
 from serving.bundle.versions import Versions
 from serving.catalogue.journal import Journal
 from tests.support.processes.running_service import RunningService, eventually
-from tests.support.worlds.serving import copied_towers, save_towers, write_world
+from tests.support.worlds.serving import save_towers, write_world
 
 pytestmark = pytest.mark.long
 
 
 def test_backup_and_forget_beside_a_service_that_answers_and_writes(tmp_path: Path) -> None:
     root, state = tmp_path / "bundles", tmp_path / "state"
-    save_towers(tmp_path / "towers")
     for name in ("one", "two"):
-        write_world(root / name, write_towers=copied_towers(tmp_path / "towers"))
+        write_world(root / name, write_towers=save_towers)
     for name in ("one", "two"):
         Versions(root).activate(name)
     stop = threading.Event()

@@ -14,22 +14,15 @@ import pytest
 from serving.bundle.versions import Versions
 from serving.client.client import Client, ServiceError
 from tests.support.processes.running_service import RunningService, eventually
-from tests.support.worlds.serving import copied_towers, save_towers, write_world
+from tests.support.worlds.serving import save_towers, write_world
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def towers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("towers")
-    save_towers(directory)
-    return directory
-
-
-def write_root(root: Path, towers: Path) -> Versions:
+def write_root(root: Path) -> Versions:
     """Three bundles that tell themselves apart by their version; the first is active, the last one is damaged."""
     for name in ("one", "two", "bad"):
-        write_world(root / name, model_version=name, write_towers=copied_towers(towers))
+        write_world(root / name, model_version=name, write_towers=save_towers)
     np.save(root / "bad" / "item_vectors.npy", np.zeros((60, 8), np.float32))
     versions = Versions(root)
     versions.activate("one")
@@ -41,8 +34,8 @@ def best(group: int) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_changes_are_seen_by_every_worker_and_outlive_a_kill(tmp_path: Path, towers: Path) -> None:
-    write_world(tmp_path / "bundle", write_towers=copied_towers(towers))
+def test_changes_are_seen_by_every_worker_and_outlive_a_kill(tmp_path: Path) -> None:
+    write_world(tmp_path / "bundle", write_towers=save_towers)
     with RunningService(tmp_path / "bundle", tmp_path / "state", workers=2) as service:
         put = service.client.put("/items/new", json={"features": {"group": "g2", "place": 1.5}})
         assert put.status_code == 200 and put.json()["seq"] == 1
@@ -61,10 +54,8 @@ def test_changes_are_seen_by_every_worker_and_outlive_a_kill(tmp_path: Path, tow
 
 @pytest.mark.long
 @pytest.mark.parametrize("round_number", range(10))
-def test_every_acknowledged_change_is_there_after_a_kill_at_any_moment(
-    tmp_path: Path, towers: Path, round_number: int
-) -> None:
-    write_world(tmp_path / "bundle", write_towers=copied_towers(towers))
+def test_every_acknowledged_change_is_there_after_a_kill_at_any_moment(tmp_path: Path, round_number: int) -> None:
+    write_world(tmp_path / "bundle", write_towers=save_towers)
     acknowledged, events = ["first"], 0
     with RunningService(tmp_path / "bundle", tmp_path / "state") as service:
         # The first item loads the candidate tower, before the moments that are tried begin.
@@ -91,9 +82,9 @@ def test_every_acknowledged_change_is_there_after_a_kill_at_any_moment(
 
 
 @pytest.mark.long
-def test_a_swap_under_load_fails_no_request(tmp_path: Path, towers: Path) -> None:
+def test_a_swap_under_load_fails_no_request(tmp_path: Path) -> None:
     root = tmp_path / "bundles"
-    versions = write_root(root, towers)
+    versions = write_root(root)
     statuses: list[int] = []
     stop = threading.Event()
 
@@ -132,9 +123,9 @@ def test_a_swap_under_load_fails_no_request(tmp_path: Path, towers: Path) -> Non
 
 
 @pytest.mark.long
-def test_the_same_users_get_the_canary_in_every_worker(tmp_path: Path, towers: Path) -> None:
+def test_the_same_users_get_the_canary_in_every_worker(tmp_path: Path) -> None:
     root = tmp_path / "bundles"
-    write_root(root, towers).set_canary("two", 0.5)
+    write_root(root).set_canary("two", 0.5)
     with RunningService(root, workers=2) as service:
 
         def versions_of(user: str) -> set[str]:
@@ -146,8 +137,8 @@ def test_the_same_users_get_the_canary_in_every_worker(tmp_path: Path, towers: P
         assert {version for versions in given for version in versions} == {"one", "two"}
 
 
-def test_the_client_speaks_to_the_service(tmp_path: Path, towers: Path) -> None:
-    write_world(tmp_path / "bundle", write_towers=copied_towers(towers))
+def test_the_client_speaks_to_the_service(tmp_path: Path) -> None:
+    write_world(tmp_path / "bundle", write_towers=save_towers)
     with RunningService(tmp_path / "bundle", tmp_path / "state") as service, Client(service.url) as client:
         assert client.ready()
         answer = client.recall(user_id="u5", k=3, exclude=["i9"])
@@ -166,14 +157,14 @@ def test_the_client_speaks_to_the_service(tmp_path: Path, towers: Path) -> None:
 
 
 @pytest.mark.long
-def test_swaps_give_their_memory_back(tmp_path: Path, towers: Path) -> None:
+def test_swaps_give_their_memory_back(tmp_path: Path) -> None:
     items = 100_000
     for name in ("one", "two"):
         vectors = np.random.default_rng(len(name)).normal(size=(items, 8)).astype(np.float32)
         attributes = pl.DataFrame({"title": ["x"] * items})
         write_world(
             tmp_path / "root" / name, items=items, item_vectors=vectors, model_version=name, item_attributes=attributes,
-            write_towers=copied_towers(towers),
+            write_towers=save_towers,
         )  # fmt: skip
     versions = Versions(tmp_path / "root")
     versions.activate("one")

@@ -16,7 +16,7 @@ from serving.bundle.versions import Versions
 from tests.support.exposition import Exposed
 from tests.support.paths import ROOT
 from tests.support.processes.running_service import START_S, RunningService, eventually
-from tests.support.worlds.serving import copied_towers, save_towers, write_world
+from tests.support.worlds.serving import save_towers, write_world
 
 pytestmark = pytest.mark.long
 
@@ -26,10 +26,8 @@ SECRETS = ("secret-user", "secret-key", "secret-query", "secret-path", "secret-i
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("observed")
-    save_towers(directory / "towers")
     for name in ("one", "two"):
-        towers = copied_towers(directory / "towers")
-        write_world(directory / "bundles" / name, model_version=name, write_towers=towers)
+        write_world(directory / "bundles" / name, model_version=name, write_towers=save_towers)
     Versions(directory / "bundles").activate("one")
     return directory / "bundles"
 

@@ -16,21 +16,14 @@ from serving.bundle.reader import Bundle
 from serving.bundle.versions import Versions
 from serving.catalogue.journal import Journal
 from tests.support.processes.running_service import RunningService
-from tests.support.worlds.serving import copied_towers, save_towers, write_world
+from tests.support.worlds.serving import save_towers, write_world
 
 pytestmark = pytest.mark.long
 ROUNDS = 10
 
 
-@pytest.fixture(scope="module")
-def towers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("towers")
-    save_towers(directory)
-    return directory
-
-
-def test_a_killed_publish_leaves_a_whole_bundle_or_none(tmp_path: Path, towers: Path) -> None:
-    write_world(tmp_path / "bundle", write_towers=copied_towers(towers))
+def test_a_killed_publish_leaves_a_whole_bundle_or_none(tmp_path: Path) -> None:
+    write_world(tmp_path / "bundle", write_towers=save_towers)
     journal = Journal.open(tmp_path / "state")
     journal.put_items([(f"n{n}", {"group": f"g{n % 4}", "place": 1.0}, {}) for n in range(500)])
     begin = time.monotonic()
@@ -49,9 +42,9 @@ def test_a_killed_publish_leaves_a_whole_bundle_or_none(tmp_path: Path, towers: 
         fold.run(tmp_path / "bundle", tmp_path / "state", out, overwrite=True)
 
 
-def test_a_service_killed_while_it_swaps_starts_from_a_whole_bundle(tmp_path: Path, towers: Path) -> None:
+def test_a_service_killed_while_it_swaps_starts_from_a_whole_bundle(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        write_world(tmp_path / "root" / name, model_version=name, write_towers=copied_towers(towers))
+        write_world(tmp_path / "root" / name, model_version=name, write_towers=save_towers)
     versions = Versions(tmp_path / "root")
     versions.activate("one")
     moment = random.Random(1)

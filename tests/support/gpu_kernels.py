@@ -212,7 +212,17 @@ def _names(op: Any, kind: str, tensors: Any) -> list[str]:
 
 def _kernel(op: Any) -> Any:
     """The kernel that a GPU would use, None where there is none."""
-    matching = [kernel for kernel in _registered(op.type) if _matches(kernel, op)]
+    attributes = op.node_def.attr
+    types = {}
+    for name in _constrained(op.type):
+        value: attr_value_pb2.AttrValue = attributes[name]
+        types[name] = tuple(value.list.type) or ((value.type,) if value.type != types_pb2.DT_INVALID else ())
+    return _kernel_for(op.type, tuple(types.items()))
+
+
+@cache
+def _kernel_for(kind: str, types: tuple[tuple[str, tuple[int, ...]], ...]) -> Any:
+    matching = [kernel for kernel in _registered(kind) if _matches(kernel, dict(types))]
     own = [kernel for kernel in matching if kernel.device_type == "GPU"]
     return max(own or matching, key=lambda kernel: kernel.priority, default=None)
 
@@ -223,10 +233,11 @@ def _registered(kind: str) -> tuple[Any, ...]:
     return tuple(kernel for kernel in listed if kernel.device_type in ("GPU", "DEFAULT") and not kernel.label)
 
 
-def _matches(kernel: Any, op: Any) -> bool:
-    for constraint in kernel.constraint:
-        value: attr_value_pb2.AttrValue = op.node_def.attr[constraint.name]
-        types = list(value.list.type) or ([value.type] if value.type != types_pb2.DT_INVALID else [])
-        if not set(types) <= set(constraint.allowed_values.list.type):
-            return False
-    return True
+@cache
+def _constrained(kind: str) -> tuple[str, ...]:
+    """The attributes that decide among the kernels of an operation."""
+    return tuple({constraint.name for kernel in _registered(kind) for constraint in kernel.constraint})
+
+
+def _matches(kernel: Any, types: dict[str, tuple[int, ...]]) -> bool:
+    return all(set(types[each.name]) <= set(each.allowed_values.list.type) for each in kernel.constraint)

@@ -15,7 +15,7 @@ from serving.catalogue.updates import CatalogueUpdates
 from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
-from tests.support.worlds.serving import ITEMS, USERS, copied_towers, save_towers, write_world
+from tests.support.worlds.serving import ITEMS, USERS, save_towers, write_world
 
 
 def opened(path: Path, live: CatalogueUpdates) -> Recaller:
@@ -26,13 +26,12 @@ def opened(path: Path, live: CatalogueUpdates) -> Recaller:
 
 
 def test_a_folded_bundle_answers_as_the_old_one_with_its_changes(tmp_path: Path) -> None:
-    save_towers(tmp_path / "towers")
     attributes = pl.DataFrame({"item_id": [f"i{row}" for row in range(ITEMS)], "year": list(range(ITEMS))})
     segments = pl.DataFrame({"segment": ["no"], "rows": [[9, 5, 40]], "counts": [[7, 6, 5]]})
     write_world(
         tmp_path / "old",
         item_attributes=attributes,
-        write_towers=copied_towers(tmp_path / "towers"),
+        write_towers=save_towers,
         segmented_by="country",
         popular_segments=segments,
         profiles=[{"country": f"g{user % 3}", "age": 0.1} for user in range(USERS)],

@@ -21,7 +21,7 @@ from pipelines.service.answer import KEY
 from serving.client.client import Client
 from tests.support.processes.running_service import RunningService, eventually, free_port
 from tests.support.worlds import columns
-from tests.support.worlds.serving import DIMENSION, FEATURES, ITEM_FEATURES, copied_towers, save_towers
+from tests.support.worlds.serving import DIMENSION, FEATURES, ITEM_FEATURES, save_towers
 
 pytestmark = pytest.mark.slow
 
@@ -50,8 +50,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     data = Dataset.open(dataset)
     offsets, items = seen(data, ("train", "valid"))
     known = data.manifest.users - UNKNOWN
-    (folder / "towers").mkdir()
-    save_towers(folder / "towers")
     bundle = columns.write_bundle_of(
         dataset,
         DIMENSION,
@@ -63,7 +61,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         query_vectors=np.random.default_rng(2).normal(size=(known, DIMENSION)).astype(np.float32),
         seen_offsets=offsets[: known + 1],
         seen_items=items[: offsets[known]],
-        write_towers=copied_towers(folder / "towers"),
+        write_towers=save_towers,
     )
     said = io.StringIO()
     with redirect_stdout(said):

@@ -20,13 +20,11 @@ from pipelines.service import query
 from pipelines.service.answer import Answer, ask
 from serving.http.app import create_app
 from serving.settings import Settings
-from tests.support.worlds.serving import ITEMS, copied_towers, save_towers, write_world
+from tests.support.worlds.serving import ITEMS, save_towers, write_world
 
 
 def write(directory: Path, **columns: list[Any]) -> Path:
-    save_towers(directory / "towers")
-    towers = copied_towers(directory / "towers")
-    write_world(directory / "bundle", item_attributes=pl.DataFrame(columns), write_towers=towers)
+    write_world(directory / "bundle", item_attributes=pl.DataFrame(columns), write_towers=save_towers)
     return directory / "bundle"
 
 

@@ -14,7 +14,7 @@ from serving.bundle.request_features import check_features, to_columns
 from serving.errors import BundleError, RequestError
 from serving.http.app import create_app
 from serving.settings import Settings
-from tests.support.worlds.serving import FEATURES, copied_towers, save_towers, write_world
+from tests.support.worlds.serving import FEATURES, save_towers, write_world
 
 ZONES = ("UTC", "Europe/Paris", "America/St_Johns", "Asia/Kolkata")
 
@@ -52,8 +52,7 @@ def test_a_text_that_names_no_moment_is_refused(text: str) -> None:
 
 def test_the_service_reads_a_time_and_its_document_names_the_zone(tmp_path: Path) -> None:
     zoned = [each.model_copy(update={"time_zone": "Asia/Kolkata"} if each.kind == "hour" else {}) for each in FEATURES]
-    save_towers(tmp_path / "towers")
-    write_world(tmp_path / "bundle", features=zoned, write_towers=copied_towers(tmp_path / "towers"))
+    write_world(tmp_path / "bundle", features=zoned, write_towers=save_towers)
     with TestClient(create_app(Settings(bundle=tmp_path / "bundle"))) as client:
         # 20:00 in New York is 05:30 of the next day in Kolkata.
         bodies = [{"features": {"country": "g1", "hour": hour}} for hour in ("2026-01-05T19:00:00-05:00", 5, 19)]

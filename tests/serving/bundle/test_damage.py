@@ -38,7 +38,7 @@ def save_ones(path: Path, features: Sequence[FeatureSpec], dimension: int) -> No
         spec.name: tf.TensorSpec([None] if spec.length is None else [None, None], spec.dtype, spec.name)
         for spec in features
     }
-    signature = tf.function(ones).get_concrete_function(**specs)
+    signature = tf.function(ones, autograph=False).get_concrete_function(**specs)
     tf.saved_model.save(module, str(path), signatures={"serving_default": signature})
 
 

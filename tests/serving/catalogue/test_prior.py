@@ -17,7 +17,7 @@ from serving.errors import BundleError
 from serving.recall.loading import open_index
 from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
-from tests.support.worlds.serving import ITEMS, copied_towers, item_vectors, save_towers, write_world
+from tests.support.worlds.serving import ITEMS, item_vectors, save_towers, write_world
 
 MEAN, WEIGHT = 2.0, 0.5
 PRIOR = PriorInfo(now=0.4, past=0.2, mean_count=MEAN, event_weight=WEIGHT, new_item=(-1.5, -2.25))
@@ -25,17 +25,14 @@ COUNTS = np.arange(ITEMS)[::-1] % 7
 SHARES = np.stack([np.log(COUNTS / MEAN + 0.1), np.sin(np.arange(ITEMS))], axis=1).astype(np.float32)
 
 
-def write(path: Path, towers: Path) -> Bundle:
-    write_world(
-        path, write_towers=copied_towers(towers), prior=PRIOR, item_prior=SHARES, popular_counts=COUNTS.astype(float)
-    )
+def write(path: Path) -> Bundle:
+    write_world(path, write_towers=save_towers, prior=PRIOR, item_prior=SHARES, popular_counts=COUNTS.astype(float))
     return Bundle.open(path)
 
 
 @pytest.fixture
 def live(tmp_path: Path) -> tuple[Recaller, CatalogueUpdates]:
-    save_towers(tmp_path / "towers")
-    bundle = write(tmp_path / "bundle", tmp_path / "towers")
+    bundle = write(tmp_path / "bundle")
     changes = CatalogueUpdates(Journal.open(tmp_path / "state"), Encoder.of_items)
     recaller = Recaller(bundle, open_index(bundle), Encoder.of_queries(bundle), changes.users)
     changes.attach(recaller.catalogue)
@@ -112,9 +109,8 @@ def test_a_fold_moves_the_prior_by_the_events_since(live: tuple[Recaller, Catalo
 def test_a_fold_leaves_out_what_the_prior_has_counted(live: tuple[Recaller, CatalogueUpdates], tmp_path: Path) -> None:
     _, changes = live
     changes.add_events([UserEvent("before", "s", "i7", 500), UserEvent("since", "t", "i8", 501)])
-    towers = copied_towers(tmp_path / "towers")
     counted = PRIOR.model_copy(update={"until": 500})
-    write_world(tmp_path / "later", write_towers=towers, prior=counted, item_prior=SHARES, popular_counts=COUNTS)
+    write_world(tmp_path / "later", write_towers=save_towers, prior=counted, item_prior=SHARES, popular_counts=COUNTS)
     fold.run(tmp_path / "later", tmp_path / "state", tmp_path / "folded")
     folded = Bundle.open(tmp_path / "folded")
     assert folded.popular_counts[folded.item_rows["i7"]] == COUNTS[7]

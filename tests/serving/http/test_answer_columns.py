@@ -11,13 +11,12 @@ from fastapi.testclient import TestClient
 from serving.http import routes
 from serving.http.app import create_app
 from serving.settings import Settings
-from tests.support.worlds.serving import ITEMS, copied_towers, save_towers, write_world
+from tests.support.worlds.serving import ITEMS, save_towers, write_world
 
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("columns")
-    save_towers(directory / "towers")
     attributes = pl.DataFrame(
         {
             "title": [f"Title {row}" for row in range(ITEMS)],
@@ -26,7 +25,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "tags": [["odd"] if row % 2 else ["even", "all"] for row in range(ITEMS)],
         }
     )
-    write_world(directory / "bundle", item_attributes=attributes, write_towers=copied_towers(directory / "towers"))
+    write_world(directory / "bundle", item_attributes=attributes, write_towers=save_towers)
     return directory / "bundle"
 
 

@@ -27,7 +27,7 @@ from serving.search.condition_limits import GREATEST_NODES
 from serving.service import service as service_module
 from serving.service.service import Service
 from serving.settings import Settings
-from tests.support.worlds.serving import ITEMS, copied_towers, write_whole_world, write_world
+from tests.support.worlds.serving import ITEMS, save_towers, write_whole_world, write_world
 
 
 @pytest.fixture(scope="module")
@@ -264,18 +264,17 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, bun
 
 
 @pytest.fixture
-def versions(tmp_path: Path, bundle: Path) -> Versions:
+def versions(tmp_path: Path) -> Versions:
     """A root: `one` is active, `two` has a column more, the candidate tower of `broken` is none."""
-    copy = copied_towers(bundle.parent / "towers")
 
     def broken(directory: Path) -> None:
-        copy(directory)
+        save_towers(directory)
         (directory / "candidate_tower" / "saved_model.pb").write_bytes(b"not a model")
 
     root = tmp_path / "root"
-    write_world(root / "one", model_version="one", write_towers=copy)
+    write_world(root / "one", model_version="one", write_towers=save_towers)
     attributes = pl.DataFrame({"year": list(range(ITEMS))})
-    write_world(root / "two", model_version="two", write_towers=copy, item_attributes=attributes)
+    write_world(root / "two", model_version="two", write_towers=save_towers, item_attributes=attributes)
     write_world(root / "broken", model_version="broken", write_towers=broken)
     versions = Versions(root)
     versions.activate("one")

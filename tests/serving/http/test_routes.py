@@ -20,13 +20,12 @@ from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
 from serving.settings import Settings
 from tests.support.paths import ROOT
-from tests.support.worlds.serving import ITEMS, copied_towers, item_vectors, query_vector, save_towers, write_world
+from tests.support.worlds.serving import ITEMS, item_vectors, query_vector, save_towers, write_world
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     directory = tmp_path_factory.mktemp("routes")
-    save_towers(directory / "towers")
     attributes = pl.DataFrame(
         {
             "title": [f"Title {row}" for row in range(ITEMS)],
@@ -34,7 +33,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
             "tags": [["odd"] if row % 2 else ["even", "all"] for row in range(ITEMS)],
         }
     )
-    write_world(directory / "bundle", item_attributes=attributes, write_towers=copied_towers(directory / "towers"))
+    write_world(directory / "bundle", item_attributes=attributes, write_towers=save_towers)
     settings = Settings(
         bundle=directory / "bundle", state=directory / "state", max_k=50, max_batch=3, max_items=2,
         max_events=2, max_list=20,
@@ -249,8 +248,7 @@ def test_an_answer_as_large_as_allowed_is_given(client: TestClient) -> None:
 
 
 def test_without_state_nothing_can_be_changed(tmp_path: Path) -> None:
-    save_towers(tmp_path / "towers")
-    write_world(tmp_path / "bundle", write_towers=copied_towers(tmp_path / "towers"))
+    write_world(tmp_path / "bundle", write_towers=save_towers)
     with TestClient(create_app(Settings(bundle=tmp_path / "bundle"))) as client:
         for method, path, body in (
             ("PUT", "/items/x", {"features": {"group": "g1"}}),

@@ -29,7 +29,6 @@ from tests.support.worlds.serving import (
     USERS,
     WITHOUT_HISTORY,
     ArithmeticEncoder,
-    copied_towers,
     item_vectors,
     query_vector,
     save_towers,
@@ -275,15 +274,8 @@ def test_k_below_one_is_refused(recallers: dict[tuple[str, bool], Recaller]) -> 
         recallers["exact", True].recall(RecallQuery(k=0))
 
 
-@pytest.fixture(scope="module")
-def towers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("towers")
-    save_towers(directory)
-    return directory
-
-
-def test_the_saved_tower_computes_its_formula(towers: Path, tmp_path: Path) -> None:
-    write_world(tmp_path / "bundle", write_towers=copied_towers(towers))
+def test_the_saved_tower_computes_its_formula(tmp_path: Path) -> None:
+    write_world(tmp_path / "bundle", write_towers=save_towers)
     encoder = Encoder.of_queries(Bundle.open(tmp_path / "bundle"))
     encoder.warm_up()
     requests: list[dict[str, Any]] = [
@@ -301,8 +293,8 @@ def test_the_saved_tower_computes_its_formula(towers: Path, tmp_path: Path) -> N
         encoder.encode([{}, {"age": "old"}])
 
 
-def test_a_tower_that_is_not_the_manifests_is_refused(towers: Path, tmp_path: Path) -> None:
-    write_world(tmp_path / "bundle", features=WITHOUT_HISTORY, write_towers=copied_towers(towers))
+def test_a_tower_that_is_not_the_manifests_is_refused(tmp_path: Path) -> None:
+    write_world(tmp_path / "bundle", features=WITHOUT_HISTORY, write_towers=save_towers)
     with pytest.raises(BundleError, match=r"query_tower: takes .*'history': 'string'.*the manifest says"):
         Encoder.of_queries(Bundle.open(tmp_path / "bundle"))
     write_world(tmp_path / "broken")
@@ -310,8 +302,8 @@ def test_a_tower_that_is_not_the_manifests_is_refused(towers: Path, tmp_path: Pa
         Encoder.of_queries(Bundle.open(tmp_path / "broken"))
 
 
-def test_a_whole_recaller_opens_from_a_path(towers: Path, tmp_path: Path) -> None:
-    write_world(tmp_path / "bundle", write_towers=copied_towers(towers))
+def test_a_whole_recaller_opens_from_a_path(tmp_path: Path) -> None:
+    write_world(tmp_path / "bundle", write_towers=save_towers)
     recaller = open_recaller(tmp_path / "bundle")
     query = RecallQuery(user_id="u3", features={"country": "g1", "age": 20}, k=15)
     check(recaller.recall(query), query, True)
@@ -375,8 +367,7 @@ def test_a_batch_gives_each_query_what_it_would_get_alone_whatever_the_others_as
 def test_a_vector_that_overflows_is_one_of_which_nothing_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_towers(tmp_path / "towers")
-    write_world(tmp_path / "bundle", write_towers=copied_towers(tmp_path / "towers"))
+    write_world(tmp_path / "bundle", write_towers=save_towers)
     encoder = Encoder.of_queries(Bundle.open(tmp_path / "bundle"))
     given = np.array([[np.nan, *[1] * 7], [1] * 8, [np.inf] * 8], np.float32)
     monkeypatch.setattr(encoder, "_raw", lambda requests: given)

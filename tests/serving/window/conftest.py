@@ -12,7 +12,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from tests.support.worlds.serving import ITEMS, copied_towers, item_vectors, save_towers, write_world
+from tests.support.worlds.serving import ITEMS, item_vectors, save_towers, write_world
 
 HOSTILE = "<script>alert(1)</script>"
 IMAGE = '"><img src=x onerror=alert(1)>'
@@ -36,10 +36,9 @@ def item_ids() -> list[str]:
 @pytest.fixture(scope="session")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("window")
-    save_towers(directory / "towers")
     write_world(
         directory / "bundle",
-        write_towers=copied_towers(directory / "towers"),
+        write_towers=save_towers,
         item_attributes=attributes(),
         item_ids=item_ids(),
     )
@@ -54,7 +53,7 @@ def write_second(bundle: Path, out: Path) -> Path:
     write_world(
         out,
         items=items,
-        write_towers=copied_towers(bundle),
+        write_towers=save_towers,
         model_version="world-2",
         item_vectors=vectors,
         item_attributes=attributes().head(items),

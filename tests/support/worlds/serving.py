@@ -9,7 +9,9 @@ nothing of an item with neither.
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -91,6 +93,13 @@ def copied_towers(source: Path) -> Callable[[Path], None]:
 
 def save_towers(directory: Path, features: Sequence[FeatureSpec] = FEATURES) -> None:
     """Saves the towers' formulas as two real SavedModels, in plain TensorFlow."""
+    made = _towers(tuple((spec.name, spec.dtype, spec.length is not None) for spec in features))
+    shutil.copytree(made.name, directory, dirs_exist_ok=True)
+
+
+@cache
+def _towers(features: tuple[tuple[str, str, bool], ...]) -> TemporaryDirectory[str]:
+    """Both towers, made once in a process; name, type and whether it is a list of each feature of the query."""
     import tensorflow as tf
 
     def table(prefix: str, count: int) -> tf.lookup.StaticHashTable:
@@ -121,15 +130,14 @@ def save_towers(directory: Path, features: Sequence[FeatureSpec] = FEATURES) -> 
         vectors = tf.concat([own, tf.zeros([tf.shape(own)[0], DIMENSION - GROUPS - 1]), height], 1)
         return {"embeddings": vectors, "informed": tf.reduce_any(own != 0, axis=1)}
 
-    specs = {
-        spec.name: tf.TensorSpec([None] if spec.length is None else [None, None], spec.dtype, spec.name)
-        for spec in features
-    }
-    signature = tf.function(query).get_concrete_function(**specs)
-    tf.saved_model.save(module, str(directory / "query_tower"), signatures={"serving_default": signature})
+    directory = TemporaryDirectory()
+    specs = {name: tf.TensorSpec([None, None] if several else [None], dtype, name) for name, dtype, several in features}
+    signature = tf.function(query, autograph=False).get_concrete_function(**specs)
+    tf.saved_model.save(module, f"{directory.name}/query_tower", signatures={"serving_default": signature})
     inputs = {spec.name: tf.TensorSpec([None], spec.dtype, spec.name) for spec in ITEM_FEATURES}
-    signature = tf.function(candidate).get_concrete_function(**inputs)
-    tf.saved_model.save(module, str(directory / "candidate_tower"), signatures={"serving_default": signature})
+    signature = tf.function(candidate, autograph=False).get_concrete_function(**inputs)
+    tf.saved_model.save(module, f"{directory.name}/candidate_tower", signatures={"serving_default": signature})
+    return directory
 
 
 def write_world(
@@ -166,8 +174,7 @@ def write_world(
 
 def write_whole_world(directory: Path) -> Path:
     """Writes the bundle with its real towers; gives its path."""
-    save_towers(directory / "towers")
-    write_world(directory / "bundle", write_towers=copied_towers(directory / "towers"))
+    write_world(directory / "bundle", write_towers=save_towers)
     return directory / "bundle"
 
 

@@ -46,7 +46,8 @@ def test_equals_a_full_sort_on_ties_blocks_and_seen_items(data: st.DataObject, k
 
 # A graph holds the size of its groups, so each size has graphs of its own.
 MERGED = {
-    size: module.tf.function(module._merged.python_function, input_signature=module.SIGNATURE) for size in (1, 3, 8)
+    size: module.tf.function(module._merged.python_function, input_signature=module.SIGNATURE, autograph=False)
+    for size in (1, 3, 8)
 }
 
 

@@ -23,7 +23,7 @@ def test_the_hits_are_those_of_loops(seed: int, compiled: bool, count: int) -> N
     candidates = rng.integers(0, 25, 30)
     items = rng.integers(-1, 40, (6, 7))  # some are none, some no candidate, some beyond the largest candidate
     items[0] = -1
-    got = tf.function(hits, jit_compile=compiled)(tf.constant(items), tf.constant(candidates), count)
+    got = tf.function(hits, jit_compile=compiled, autograph=False)(tf.constant(items), tf.constant(candidates), count)
     wanted = [[candidates[j] in items[b].tolist() for j in range(30)] for b in range(6)]
     np.testing.assert_array_equal(got, wanted)
     some = known(tf.constant(items), tf.constant(candidates), count).rows(tf.constant(2), 3)
@@ -40,4 +40,4 @@ def test_items_far_above_int32_are_told_apart() -> None:
 @pytest.mark.parametrize("batch", [256, None], ids=["static shapes", "unknown batch"])
 def test_it_stays_on_a_gpu(batch: int | None, count: int) -> None:
     inputs = tf.TensorSpec([batch, 3], tf.int64), tf.TensorSpec([512], tf.int64)
-    assert problems(tf.function(hits).get_concrete_function(*inputs, count).graph) == []
+    assert problems(tf.function(hits, autograph=False).get_concrete_function(*inputs, count).graph) == []

@@ -132,7 +132,9 @@ def test_compiled_losses_equal_those_that_are_not() -> None:
         return [evaluate(*case, *given) for case, given in zip(COMPILED, inputs, strict=True)]
 
     # One compilation of all of them takes less than many.
-    for case, got, wanted in zip(COMPILED, tf.function(every, jit_compile=True)(inputs), every(inputs), strict=True):
+    for case, got, wanted in zip(
+        COMPILED, tf.function(every, jit_compile=True, autograph=False)(inputs), every(inputs), strict=True
+    ):
         for left, right in zip(got, wanted, strict=True):
             np.testing.assert_allclose(left, right, rtol=2e-5, atol=2e-6, err_msg=label_of(case))
 
@@ -160,7 +162,9 @@ def test_each_loss_and_its_gradient_stay_on_a_gpu(
     }
     if "same_query" in more:
         more["same_query"] = tf.TensorSpec([batch, columns], tf.bool)
-    graph = tf.function(lambda scores, more: evaluate(name, options, scores, more)).get_concrete_function(scores, more)
+    graph = tf.function(
+        lambda scores, more: evaluate(name, options, scores, more), autograph=False
+    ).get_concrete_function(scores, more)
     assert problems(graph.graph) == []
 
 

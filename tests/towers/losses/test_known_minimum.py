@@ -52,7 +52,7 @@ def minimum(loss: Loss, draws: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """The table [queries, items] and one more number for each query at which the expected loss is least."""
     world = Enumerated(draws)
 
-    @tf.function(input_signature=[tf.TensorSpec([QUERIES, ITEMS + 1])])
+    @tf.function(input_signature=[tf.TensorSpec([QUERIES, ITEMS + 1])], autograph=False)
     def expected(parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch(parameters)

@@ -28,7 +28,7 @@ def trained(loss: Loss) -> np.ndarray:
     centres = on_circle(CENTRES)
     own = tf.constant(CLASSES)
 
-    @tf.function
+    @tf.function(autograph=False)
     def step() -> None:
         with tf.GradientTape() as tape:
             cosine = tf.linalg.l2_normalize(points, axis=1) @ tf.transpose(centres)

@@ -28,7 +28,9 @@ def test_hits_are_the_candidates_that_equal_a_present_positive(rows: int, compil
     rng = np.random.default_rng(0)
     mask, positives = rng.random((rows, 40)) < 0.8, rng.integers(0, 12, (5, 3))
     present, candidates = rng.random((5, 3)) < 0.6, rng.integers(0, 12, 40)
-    got = tf.function(without_hits, jit_compile=compiled)(*map(tf.constant, (mask, positives, present, candidates)))
+    got = tf.function(without_hits, jit_compile=compiled, autograph=False)(
+        *map(tf.constant, (mask, positives, present, candidates))
+    )
     wanted = [
         [
             bool(mask[b if rows > 1 else 0, j]) and candidates[j] not in positives[b][present[b]].tolist()
@@ -51,7 +53,7 @@ def test_the_hardest_are_those_of_the_highest_corrected_score(strength: float, s
     def kept(scores: Scores) -> Scores:
         return hardest(scores, 3, strength)
 
-    got = tf.function(kept, jit_compile=compiled)(scores_of(negative, mask, log_q))
+    got = tf.function(kept, jit_compile=compiled, autograph=False)(scores_of(negative, mask, log_q))
     every_log_q = np.broadcast_to(log_q, negative.shape)
     for b in range(5):
         columns = sorted(np.flatnonzero(mask[b]), key=lambda j: negative[b, j] - strength * every_log_q[b, j])[-3:]
@@ -105,4 +107,4 @@ def test_each_step_stays_on_a_gpu(static: bool) -> None:
         (without_hits, (wide, three, present, items)),
         (lambda given: hardest(given, 16, 0.1), (scores,)),
     ):
-        assert problems(tf.function(step).get_concrete_function(*inputs).graph) == []
+        assert problems(tf.function(step, autograph=False).get_concrete_function(*inputs).graph) == []

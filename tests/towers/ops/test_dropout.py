@@ -32,7 +32,7 @@ def test_nothing_is_dropped_outside_training_or_without_a_share() -> None:
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_seed_and_name_determine_the_draws_compiled_or_not(jit_compile: bool) -> None:
     x = tf.ones([5_001])
-    draw = tf.function(lambda seed, name: dropped(x, 0.4, seed, name), jit_compile=jit_compile)
+    draw = tf.function(lambda seed, name: dropped(x, 0.4, seed, name), jit_compile=jit_compile, autograph=False)
     first = dropped(x, 0.4, SEED, "x").numpy()
     np.testing.assert_array_equal(draw(SEED, "x"), first)
     for other in (draw(SEED + 1, "x"), draw(SEED, "y")):
@@ -41,6 +41,6 @@ def test_seed_and_name_determine_the_draws_compiled_or_not(jit_compile: bool) ->
 
 
 def test_it_stays_on_a_gpu() -> None:
-    step = tf.function(lambda x, seed: dropped(x, 0.4, seed, "x"))
+    step = tf.function(lambda x, seed: dropped(x, 0.4, seed, "x"), autograph=False)
     graph = step.get_concrete_function(tf.TensorSpec([64, 8]), tf.TensorSpec([2], tf.int32)).graph
     assert problems(graph) == []

@@ -26,7 +26,9 @@ def test_a_value_goes_to_either_neighbour_as_often_as_it_is_near(dtype: str, jit
     values = values.astype(np.float32)
     noise = (np.arange(1000, dtype=np.float32) + 0.5)[:, np.newaxis] / 1000
     grid = [np.broadcast_to(each, (1000, len(values))) for each in (values, noise)]
-    rounded = tf.function(stochastic_round, jit_compile=jit)(*map(tf.constant, grid), tf.as_dtype(dtype)).numpy()
+    rounded = tf.function(stochastic_round, jit_compile=jit, autograph=False)(
+        *map(tf.constant, grid), tf.as_dtype(dtype)
+    ).numpy()
     near = values.astype(kind)
     away = np.where(values > near.astype(np.float32), np.inf, -np.inf).astype(kind)
     other = np.nextafter(near, away)
@@ -53,7 +55,7 @@ def test_a_thousand_updates_below_half_a_unit_add_up(dtype: str) -> None:
     optimizer = build_optimizer(OptimizerConfig(name="sgd", learning_rate=update), [table])
     rows = tf.range(1, 300, dtype=tf.int64)
 
-    @tf.function
+    @tf.function(autograph=False)
     def step() -> None:
         optimizer.apply([tf.IndexedSlices(-tf.ones([299, 4]), rows)])
 
@@ -95,7 +97,7 @@ def test_repeats_of_a_row_are_rounded_alike_and_steps_apart(dtype: str) -> None:
 def test_a_gradient_that_half_precision_cannot_hold_arrives(jit: bool) -> None:
     table = tf.Variable(tf.ones([5, 2], tf.float16))
 
-    @tf.function(jit_compile=jit)
+    @tf.function(jit_compile=jit, autograph=False)
     def run() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         with tf.GradientTape(persistent=True) as tape:
             some = tf.reduce_sum(gathered(table, tf.constant([1, 3, 1]))) * 1e-9

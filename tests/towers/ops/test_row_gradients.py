@@ -10,7 +10,7 @@ from towers.ops.row_gradients import added_rows, dense_part, every_row, summed_r
 @pytest.mark.parametrize("jit", [None, False, True], ids=["eager", "graph", "xla"])
 def test_equal_rows_are_added_up(jit: bool | None) -> None:
     place = tf.Variable(tf.constant([9, -4, 2, 7, 1], tf.int64))  # whatever an earlier step left there
-    sums = summed_rows if jit is None else tf.function(summed_rows, jit_compile=jit)
+    sums = summed_rows if jit is None else tf.function(summed_rows, jit_compile=jit, autograph=False)
     total, rows, winner = sums(tf.constant([[1.0], [2.0], [4.0], [8.0]]), tf.constant([3, 1, 3, 0], tf.int64), place)
     assert total.numpy().ravel().tolist() == [5.0, 2.0, 5.0, 8.0]
     assert rows.numpy().tolist() == [3, 1, 3, 0]
@@ -33,7 +33,7 @@ def test_slices_are_added_to_a_dense_gradient(jit: bool | None) -> None:
         return added_rows(total, tf.IndexedSlices(tf.constant([[1.0], [2.0], [4.0]]), tf.constant([2, 0, 2])))
 
     total = tf.constant([[10.0], [20.0], [30.0]])
-    sums = add(total) if jit is None else tf.function(add, jit_compile=jit)(total)
+    sums = add(total) if jit is None else tf.function(add, jit_compile=jit, autograph=False)(total)
     assert sums.numpy().ravel().tolist() == [12.0, 20.0, 35.0]
     assert total.numpy().ravel().tolist() == [10.0, 20.0, 30.0]  # somebody else still has it
 

@@ -117,7 +117,7 @@ def inclusion(p: Doubles, k: int) -> tuple[Doubles, float]:
 
 def drawn_distinct(noise: Noise, k: int, chosen: Plan, repeats: int) -> tuple[NDArray[np.int64], Doubles]:
     """Items [5 * repeats, k] and draws taken, over the five seeds."""
-    draw: Any = tf.function(lambda seed: draw_distinct(noise, k, chosen, seed))
+    draw: Any = tf.function(lambda seed: draw_distinct(noise, k, chosen, seed), autograph=False)
     turns = [seed + tf.constant([1_000 * number, 0], tf.int64) for seed in SEEDS for number in range(1, repeats + 1)]
     pairs = [draw(seed) for seed in turns]
     return np.stack([item.numpy() for item, _ in pairs]), np.array([float(tries) for _, tries in pairs])

@@ -85,7 +85,7 @@ def probabilities(name: str, counts: Ints, seen: Ints | None = None) -> NDArray[
 def test_log_q_with_replacement_is_log_of_k_q(name: str) -> None:
     sampler = built(name=name, negatives=COUNT)
     before = np.concatenate([batch(step)[:, 0].numpy() for step in range(2)])
-    drawn = run(tf.function(sampler.draw), range(3))[-1]
+    drawn = run(tf.function(sampler.draw, autograph=False), range(3))[-1]
     q = probabilities(name, COUNTS, before)
     np.testing.assert_allclose(drawn.log_q, np.log(COUNT * q[drawn.item.numpy()]), rtol=0, atol=1e-6)
     np.testing.assert_allclose(drawn.log_q_positive, np.log(COUNT * q[batch(2).numpy()]), rtol=0, atol=1e-6)
@@ -119,8 +119,10 @@ def test_distinct_draws_are_the_first_k_of_the_series_and_q_counts_its_length(na
 
 def test_further_rounds_go_on_with_the_series() -> None:
     noise, seed = LogUniformNoise(5_000), tf.constant([3, 4], tf.int64)
-    item, tries = tf.function(lambda: draw_distinct(noise, 300, Plan(5_000, 300, 16, race=False), seed))()
-    further = tf.function(lambda number: noise.draw(16, round_seed(seed, number)))
+    item, tries = tf.function(
+        lambda: draw_distinct(noise, 300, Plan(5_000, 300, 16, race=False), seed), autograph=False
+    )()
+    further = tf.function(lambda number: noise.draw(16, round_seed(seed, number)), autograph=False)
     rounds = [further(number).numpy() for number in tf.range(1, 200)]
     series = np.concatenate([noise.draw(300, seed).numpy(), *rounds])
     _, first = np.unique(series, return_index=True)
@@ -129,7 +131,9 @@ def test_further_rounds_go_on_with_the_series() -> None:
     assert int(tries) == expected[-1] + 1 and int(tries) > 400
 
 
-FIRST = [tf.function(lambda series, size=size: first_copies(series, size)) for size in (10_000_000, 2_000)]
+FIRST = [
+    tf.function(lambda series, size=size: first_copies(series, size), autograph=False) for size in (10_000_000, 2_000)
+]
 
 
 @given(st.lists(st.integers(0, 12), min_size=24, max_size=24), st.lists(st.integers(0, 6), min_size=24, max_size=24))
@@ -317,8 +321,8 @@ def test_another_process_draws_the_same() -> None:
 
 @pytest.mark.parametrize("section", EVERY[3:], ids=NAMES[3:])
 def test_a_seed_is_a_draw(section: dict[str, Any]) -> None:
-    draw = tf.function(built(**section).draw)
-    again = tf.function(built(**section).draw)
+    draw = tf.function(built(**section).draw, autograph=False)
+    again = tf.function(built(**section).draw, autograph=False)
     one, two = run(draw, range(2))
     assert equal([one, two], run(again, range(2)))
     assert not np.array_equal(one.item, two.item)
@@ -336,7 +340,7 @@ def test_equal_parts_of_a_mixture_draw_from_streams_of_their_own() -> None:
 
 @pytest.mark.parametrize("section", EVERY, ids=NAMES)
 def test_every_op_of_a_draw_has_a_gpu_kernel(section: dict[str, Any]) -> None:
-    draw = tf.function(built(**section).draw)
+    draw = tf.function(built(**section).draw, autograph=False)
     assert problems(draw.get_concrete_function(batch(0), tf.constant([1, 2])).graph) == []
 
 
@@ -349,8 +353,8 @@ def test_every_op_of_a_draw_has_a_gpu_kernel(section: dict[str, Any]) -> None:
 def test_compiled_draws_the_same(section: dict[str, Any]) -> None:
     # 64 draws have 1024 slots, fewer than the items here.
     counts = COUNTS if section["name"] == "mixed" or section["negatives"] == SIZE else np.ones(100_000, np.int64)
-    plain = run(tf.function(built(counts, **section).draw), range(2))
-    compiled = run(tf.function(built(counts, **section).draw, jit_compile=True), range(2))
+    plain = run(tf.function(built(counts, **section).draw, autograph=False), range(2))
+    compiled = run(tf.function(built(counts, **section).draw, jit_compile=True, autograph=False), range(2))
     for one, other in zip(plain, compiled, strict=True):
         np.testing.assert_array_equal(one.item, other.item)
         np.testing.assert_array_equal(one.mask, other.mask)
@@ -362,7 +366,7 @@ def test_a_batch_of_unknown_length() -> None:
     signature = [tf.TensorSpec([None, 2], tf.int64), tf.TensorSpec([2], tf.int32)]
     for section in (EVERY[0], EVERY[2], EVERY[7]):
         free, fixed = built(**section), built(**section)
-        draw = tf.function(free.draw, input_signature=signature)
+        draw = tf.function(free.draw, input_signature=signature, autograph=False)
         assert equal(run(draw, range(3)), run(fixed.draw, range(3)))
 
 
@@ -452,7 +456,7 @@ def by_tf(name: str, unique: bool, k: int, positives: tf.Tensor) -> Any:
 @pytest.mark.parametrize("name", ["uniform", "log_uniform", "learned_unigram"])
 def test_q_is_tensorflows_expected_count(name: str, unique: bool) -> None:
     sampler, q = built(name=name, negatives=60, distinct=unique), probabilities(name, COUNTS)
-    theirs = tf.function(lambda positives: by_tf(name, unique, 60, positives))
+    theirs = tf.function(lambda positives: by_tf(name, unique, 60, positives), autograph=False)
     for step in range(3):
         positives = batch(step)[:, :1]  # it would count all of a row
         item, true, sampled = (part.numpy() for part in theirs(positives))

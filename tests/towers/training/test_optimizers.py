@@ -171,7 +171,7 @@ def test_a_sparse_step_runs_on_a_gpu_and_makes_nothing_as_large_as_the_table(
         optimizer.apply([tf.IndexedSlices(values, rows), values[0]])
 
     signature = [tf.TensorSpec([size, 4]), tf.TensorSpec([size], tf.int64)]
-    graph = tf.function(step, input_signature=signature).get_concrete_function().graph
+    graph = tf.function(step, input_signature=signature, autograph=False).get_concrete_function().graph
     assert problems(graph) == []
     assert largest(graph)[0][0] <= 4 * 7
 
@@ -180,12 +180,12 @@ def test_a_sparse_step_runs_on_a_gpu_and_makes_nothing_as_large_as_the_table(
 def test_a_step_of_all_rows_runs_on_a_gpu_and_makes_nothing_beside_the_gradient(name: str) -> None:
     table = tf.Variable(tf.zeros([1003, 4]))
     optimizer = build_optimizer(OptimizerConfig(name=name), [table])
-    step = tf.function(lambda gradient: optimizer.apply([gradient]))
+    step = tf.function(lambda gradient: optimizer.apply([gradient]), autograph=False)
     graph = step.get_concrete_function(tf.TensorSpec([1003, 4])).graph
     assert problems(graph) == []
     assert largest(graph)[0][0] <= 4
     everything = build_optimizer(OptimizerConfig(name=name, **EVERYTHING), [table], 10)  # type: ignore[arg-type]
-    step = tf.function(lambda gradient: everything.apply([gradient]))
+    step = tf.function(lambda gradient: everything.apply([gradient]), autograph=False)
     assert problems(step.get_concrete_function(tf.TensorSpec([1003, 4])).graph) == []
 
 

@@ -24,7 +24,7 @@ def test_rows_that_catch_up_equal_the_dense_average_of_every_step(name: Any, jit
     config = OptimizerConfig(name=name, learning_rate=0.3, average=DECAY, weight_decay=0.01)
     optimizer = build_optimizer(config, [every, some, bias])
 
-    @tf.function(jit_compile=jit)
+    @tf.function(jit_compile=jit, autograph=False)
     def step(all_rows: tf.Tensor, values: tf.Tensor, rows: tf.Tensor) -> None:
         slices = tf.IndexedSlices(values, rows)
         optimizer.apply([every_row(all_rows), slices, values[0]])
