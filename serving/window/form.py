@@ -13,9 +13,9 @@ import orjson
 
 from serving.bundle.manifest import FeatureSpec
 from serving.bundle.request_features import GREATEST
+from serving.catalogue.times import EXAMPLE, LEAST_S, TimeColumn
 from serving.errors import RequestError
 from serving.search.conditions import Kind
-from serving.window.times import EXAMPLE, LEAST_S, TimeColumn
 
 DEFAULT_K, MOST_K = 20, 100
 MOST_CHARACTERS = 16_384  # of an address; proxies take little more

@@ -9,9 +9,9 @@ import polars as pl
 
 from serving.catalogue.catalogue import Snapshot
 from serving.catalogue.item_columns import title_name
+from serving.catalogue.times import TimeColumn
 from serving.recall.recaller import Recaller
 from serving.search.index import Rows
-from serving.window.times import TimeColumn, time_columns
 
 MOST_COLUMNS, MOST_CHARACTERS = 8, 120
 MOST_FOUND = 20
@@ -48,7 +48,7 @@ def shown_rows(items: Snapshot, rows: Rows) -> list[ShownItem]:
     title = title_name(columns)
     others = [name for name in columns if name != title][:MOST_COLUMNS]
     values = {name: items.values(name, rows) for name in ([title] if title else []) + others}
-    times = time_columns(items.catalogue.bundle)
+    times = items.catalogue.times
     return [
         ShownItem(
             item_id,

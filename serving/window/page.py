@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from serving.bundle.reader import Bundle
 from serving.bundle.vocabulary import known_values
+from serving.catalogue.times import EXAMPLE
 from serving.errors import RequestError
 from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
@@ -24,7 +25,6 @@ from serving.window.answer import answered, answered_or_refused, details
 from serving.window.differences import differences
 from serving.window.form import Form, in_form
 from serving.window.items import MOST_FOUND, ShownItem, found_items, found_users, known_history, shown_ids
-from serving.window.times import EXAMPLE, TimeColumn, time_columns
 from serving.window.wording import Wording
 
 MOST_HISTORY = 100  # items of a stored history that are shown, and with which editing it begins
@@ -84,10 +84,9 @@ class Page:
         recaller = chosen.recaller
         items, columns = recaller.catalogue.snapshot(), recaller.catalogue.kinds
         features = in_form(recaller.bundle.manifest.query_features)
-        times = time_columns(recaller.bundle)
         history = _edited_history(form, recaller)
         column_options = [("", "no column"), *((name, name) for name in sorted(columns))]
-        content = self._answers(form, choices, chosen, times)
+        content = self._answers(form, choices, chosen)
         template = environment().get_template("window.html.j2")
         return template.render(
             form=form,
@@ -96,7 +95,7 @@ class Page:
             features=features,
             known={each.name: _known_values(recaller.bundle, each.name) for each in features},
             reads_times=recaller.bundle.manifest.query_feature("history_times") is not None,
-            time_columns=[*times],
+            time_columns=[*recaller.catalogue.times],
             time_example=EXAMPLE,
             column_options=column_options,
             bundle_options=self._bundle_options(choices),
@@ -141,11 +140,9 @@ class Page:
         default = next((each for each in choices.values() if each.recaller is picked), next(iter(choices.values())))
         return choices.get(form["bundle"], default)
 
-    def _answers(
-        self, form: Form, choices: Mapping[str, Choice], chosen: Choice, times: Mapping[str, TimeColumn]
-    ) -> dict[str, Any]:
+    def _answers(self, form: Form, choices: Mapping[str, Choice], chosen: Choice) -> dict[str, Any]:
         """The answer of the chosen bundle and that of the other one; empty if nothing is asked, or wrongly."""
-        query = self._query(form, chosen.recaller, times)
+        query = self._query(form, chosen.recaller)
         if query is None:
             return {"answers": []}
         others = [] if form["alone"] else [each for each in choices.values() if each is not chosen]
@@ -167,16 +164,17 @@ class Page:
                 named |= {each.id: each for each in shown_ids(answer.inquiry.answer.items, [*ids])}
         return {
             "answers": answers,
-            "wording": Wording(query, times),
+            "wording": Wording(query, chosen.recaller.catalogue.times),
             "details": told,
             "named": named,
             "differences": None if second is None else differences(first.inquiry, second),
         }
 
-    def _query(self, form: Form, recaller: Recaller, times: Mapping[str, TimeColumn]) -> RecallQuery | None:
+    def _query(self, form: Form, recaller: Recaller) -> RecallQuery | None:
         if not form.asks:
             return None
-        content = form.request(recaller.bundle.manifest.query_features, recaller.catalogue.kinds, times)
+        catalogue = recaller.catalogue
+        content = form.request(recaller.bundle.manifest.query_features, catalogue.kinds, catalogue.times)
         if form.errors:
             return None
         try:

@@ -4,10 +4,10 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from serving.catalogue.times import TimeColumn
 from serving.recall.query import RecallQuery, Source
 from serving.search.conditions import And, Comparison, Condition, Not, Or
 from serving.window.place import KeptOut
-from serving.window.times import TimeColumn
 from serving.window.trace import Step, StepKind
 
 MOST_VALUES = 10  # of a condition

@@ -51,8 +51,10 @@ def test_only_line_feeds_end_a_value_and_the_item_tower_may_answer_queries(tmp_p
 def test_a_name_leads_to_no_file_outside_the_vocabularies(tmp_path: Path) -> None:
     bundle = write(tmp_path / "bundle", "query.genre.txt", b"drama\n")
     (tmp_path / "secret.txt").write_text("secret\n")
+    assets = bundle.path / "query_tower" / "assets"
+    (assets / "query.x").mkdir()
     outside = "x/../../../../secret"
-    assert (bundle.path / "query_tower" / "assets" / "query.genre.txt").is_file()
+    assert (assets / f"query.{outside}.txt").read_text() == "secret\n"
     assert known_values(bundle, outside, 100) == []
 
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.bundle.manifest import FeatureSpec
+from serving.catalogue.times import TimeColumn
 from serving.errors import RequestError
 from serving.search.conditions import Kind
 from serving.window.form import Form
-from serving.window.times import TimeColumn
 from tests.support.worlds.serving import FEATURES
 
 COLUMNS: dict[str, Kind] = {"title": "string", "year": "number", "tags": "list", "created": "number", "seen": "number"}

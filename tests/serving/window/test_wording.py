@@ -6,10 +6,10 @@ import pytest
 from pydantic import TypeAdapter
 
 from serving.catalogue.catalogue import Wanted
+from serving.catalogue.times import TimeColumn
 from serving.recall.query import RecallQuery
 from serving.search.conditions import Condition
 from serving.window.place import KeptOut
-from serving.window.times import TimeColumn
 from serving.window.trace import Step
 from serving.window.wording import Wording
 

@@ -1,4 +1,4 @@
-"""Times: the item columns that hold them, and how the page shows and reads them.
+"""Times: the item columns that hold them, and how they are written and read in ISO 8601.
 
 Data sets keep a time as a number, so a column is recognised by its name and its numbers: one that is called a time and
 whose numbers are seconds since 1970, milliseconds and so on, as `towers prepare` tells the units of event times.

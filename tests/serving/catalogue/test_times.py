@@ -6,11 +6,11 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from serving.bundle.reader import Bundle
-from serving.window.times import TimeColumn, time_columns
+from serving.catalogue.times import TimeColumn, time_columns
 from tests.support.worlds.serving import ITEMS, write_world
 
 SECONDS = [1_645_253_504, -200_000_000]  # 2022-02-19 and 1963
@@ -35,6 +35,7 @@ def test_a_column_is_of_times_by_its_name_and_its_numbers(columns: Any) -> None:
         unix_review_time=[each * 1_000_000 for each in SECONDS],
         released=[float(SECONDS[0]), None],
         date=[19_000 * 86_400, -86_400],
+        launched=[19_000.0 * 86_400, float("nan")],
         # The rest are none.
         views=SECONDS,
         runtime=SECONDS,
@@ -51,6 +52,7 @@ def test_a_column_is_of_times_by_its_name_and_its_numbers(columns: Any) -> None:
         "unix_review_time": TimeColumn(1_000_000),
         "released": TimeColumn(1),
         "date": TimeColumn(1, dates=True),
+        "launched": TimeColumn(1, dates=True),
     }
 
 
@@ -64,6 +66,7 @@ def test_a_bundle_without_such_a_name_does_not_read_its_columns(tmp_path: Path) 
 moments = st.datetimes(timezones=st.just(UTC)).map(lambda each: each.replace(microsecond=0))
 
 
+@example(datetime(2022, 2, 19, tzinfo=UTC), 1_000, True)
 @given(moments, st.sampled_from([1, 1_000, 1_000_000]), st.booleans())
 def test_what_is_shown_is_the_time_and_is_read_back(moment: datetime, ticks: int, dates: bool) -> None:
     column, number = TimeColumn(ticks, dates), round(moment.timestamp()) * ticks
