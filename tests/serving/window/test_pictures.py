@@ -34,7 +34,7 @@ from tests.serving.window.conftest import attributes, write_second
 from tests.support.paths import ROOT
 from tests.support.worlds.serving import ArithmeticEncoder, no_towers, write_world
 
-GOLDEN, PLOTS, DOCS = ROOT / "tests" / "golden", ROOT / "docs" / "plots", ROOT / "docs" / "window.md"
+GOLDEN, PLOTS, DOCS = ROOT / "tests" / "golden", ROOT / "docs" / "plots", ROOT / "docs" / "service" / "window.md"
 DIGEST = PLOTS / "window.sha256"
 COMMAND = "TOWERS_SCREENSHOTS=1 pytest tests/serving/window/test_pictures.py"
 # What the pictures show: reasons, hits and what differs; the steps of a filter, an exclusion and diversity.
