@@ -23,7 +23,6 @@ from pipelines.evaluation.exhibits import PHASE as PAGE
 from pipelines.evaluation.exhibits import exhibits
 from pipelines.evaluation.findings import PHASE as FINDINGS
 from pipelines.evaluation.findings import Check, checks, look
-from pipelines.evaluation.inputs import open_inputs
 from pipelines.evaluation.item_map import item_maps, map_columns, map_content
 from pipelines.evaluation.list_figures import INTERVAL, numbers
 from pipelines.evaluation.page import html, markdown
@@ -42,6 +41,7 @@ from pipelines.rankers.evaluate import PHASE as EVALUATE
 from pipelines.rankers.evaluate import Evaluation, evaluate
 from pipelines.rankers.index_curve import PHASE as CURVE
 from pipelines.rankers.index_curve import curve, has_curve
+from pipelines.rankers.inputs import open_inputs
 from pipelines.rankers.ranker import EXACT, KNOWN, Served, rankers_of
 from pipelines.rankers.service import SERVICE, ServiceRanker
 from pipelines.rankers.verdict import report_verdict

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut, seen
 from pipelines.errors import DataError
-from pipelines.evaluation.inputs import open_inputs
 from pipelines.evaluation.protocol.asked import ask
 from pipelines.evaluation.protocol.options import Protocol
 from pipelines.evaluation.similarity.report import is_similarity
 from pipelines.evaluation.slices import COLD, WARM, Slice, Trained, slices_of
 from pipelines.launch.sides import USER, Member, facts_of
 from pipelines.rankers.evaluate import Evaluation, Lists, column, evaluate
+from pipelines.rankers.inputs import open_inputs
 from pipelines.rankers.ranker import EXACT, KNOWN, Served
 from serving.bundle.manifest import read_manifest
 from serving.bundle.reader import Bundle
