@@ -62,7 +62,7 @@ COMMANDS: dict[str, tuple[str, list[str], str, str]] = {
     "train": (
         "train --config ids.toml --dataset dataset --out run",
         ["features for train", "train", "choice of baselines", "item-kNN"],
-        "run: 1 epochs of ",
+        "run: 1 epoch of ",
         "export --run run --out bundle",
     ),
     "tune": (
