@@ -7,3 +7,7 @@ class ConfigError(Exception):
 
 class DivergedError(Exception):
     """Training diverged. The message names step, batch and loss; the last good checkpoint is kept."""
+
+
+class LostWorkerError(Exception):
+    """Another worker of the training ended early; the last checkpoint is kept."""

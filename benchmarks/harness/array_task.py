@@ -16,6 +16,7 @@ from towers.data.batch import Batch
 from towers.data.item_ranks import ItemFeatures, ItemRanks
 from towers.features.encoder import FeatureSpec, new_table
 from towers.model.two_tower import TwoTower
+from towers.ops.replicas import ALONE, Replicas
 from towers.samplers.registry import build_sampler
 from towers.tasks.retrieval import Retrieval
 from towers.training.optimizers import build_optimizer
@@ -39,6 +40,7 @@ class ArrayTask:
         more: further sections of the recipe.
         identity: D = N, and the items' vectors are the unit vectors and stay so: a user's vector is its N logits, free
             of one another.
+        replicas: the workers that share each batch; B is that of all of them, and `batch` takes one worker's part.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class ArrayTask:
         *,
         more: dict[str, Section] | None = None,
         identity: bool = False,
+        replicas: Replicas = ALONE,
     ) -> None:
         self.users, self.items, self.dimension = users, len(counts), dimension
         hits = {"remove_accidental_hits": False} if sampler else {}
@@ -73,17 +76,17 @@ class ArrayTask:
         catalogue = ItemRanks(ranks.astype(np.int32), ranks, counts)
         negatives = build_sampler(self.config.negatives, counts, batch_size, 1) if self.config.negatives else None
         features = ItemFeatures({"item_id": (ranks + 1).astype(np.int32)}, catalogue)
-        self.task = Retrieval(towers, self.config, features, self.items, sampler=negatives)
+        self.task = Retrieval(towers, self.config, features, self.items, sampler=negatives, replicas=replicas)
         self.tables = [tower.encoders[0].table for tower in (towers.query_tower, towers.candidate_tower)]
         self.identity = identity
-        self.task.compute_loss(self.batch(np.zeros(batch_size, np.int64), np.zeros(batch_size, np.int64), (0, 0)))
+        self.task.create_weights(self.batch(np.zeros(batch_size, np.int64), np.zeros(batch_size, np.int64), (0, 0)))
         trained = [v for v in self.task.trainable_variables if not (identity and v is self.tables[1])]
-        self.optimizer = build_optimizer(self.config.optimizer, trained)
+        self.optimizer = build_optimizer(self.config.optimizer, trained, replicas=replicas)
         # A variable, so that another rate does not trace the step again.
         self._rate: Any = tf.Variable(0.0, trainable=False)
         self.optimizer.learning_rate = self._rate
         jit = self.config.train.jit_compile or None
-        self.step = tf.function(self._step, reduce_retracing=True, autograph=False, jit_compile=jit)
+        self.step = tf.function(replicas.step(self._step), reduce_retracing=True, autograph=False, jit_compile=jit)
 
     def reset(self, seed: int, learning_rate: float) -> None:
         """New weights: those of a recipe with this seed (with `identity` all logits are 0), and a new optimizer."""

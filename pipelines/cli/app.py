@@ -12,13 +12,14 @@ from typing import Annotated, Literal
 import typer
 
 from pipelines.cli import bundles, launch, operation
-from pipelines.cli.exit_codes import KEPT, exit_code, sigterm_as_ctrl_c
+from pipelines.cli.exit_codes import KEPT, exit_code
 from pipelines.cli.export import export, index
-from pipelines.cli.options import Bundle, Dataset, Overrides, Overwrite, Recipe, Track, example, set_again
+from pipelines.cli.options import Bundle, Overrides, Overwrite, Recipe, example, set_again
 from pipelines.cli.report import report
 from pipelines.cli.serve import look, serve
+from pipelines.cli.train import train
 from pipelines.cli.tune import tune
-from pipelines.console import next_step, say
+from pipelines.console import next_step
 
 Format = Literal["auto", "csv", "parquet", "jsonl", "movielens", "recbole", "lightgcn", "pairs"]
 
@@ -116,32 +117,13 @@ def prepare(
     next_step("train --dataset", out, "--config", config or "default", *set_again(overrides), "--out run")
 
 
-@app.command(
+app.command(
     epilog=example(
         "towers train --dataset dataset --config default --out run",
         "towers train --dataset dataset --config my.toml --set train.epochs=3 --out r",
+        "towers train --dataset dataset --config my.toml --workers 2 --out run",
     )
-)
-def train(
-    dataset: Dataset,
-    config: Recipe,
-    out: Annotated[Path, typer.Option(help="The run to write: settings, checkpoints, summary.")],
-    overrides: Overrides = [],  # noqa: B006
-    fresh: Annotated[bool, typer.Option("--fresh", help="Discard the unfinished work of an interrupted run.")] = False,
-    track: Track = None,
-    overwrite: Overwrite = False,
-) -> None:
-    """Train the two towers; an interrupted run goes on where it stopped."""
-    from pipelines.launch import tracking
-    from pipelines.training import train as command
-    from towers.config.recipe import load_config
-
-    tracking.refuse_unready(track)
-    with sigterm_as_ctrl_c():
-        command.run(load_config(config, overrides), dataset, out, resume=not fresh, overwrite=overwrite, compares=True)
-        say(command.verdict(out, dataset))
-        tracking.run(run=out, tracker=track)
-    next_step("export --run", out, "--out bundle")
+)(train)
 
 
 app.command(

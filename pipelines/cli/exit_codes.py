@@ -38,6 +38,7 @@ KEPT = dict.fromkeys(("query", "look", "check", "doctor", "gate", "losses", "sam
 }
 
 MODEL_MISTAKES = (("towers.errors", "ConfigError"), ("towers.errors", "DivergedError"))
+LOST_WORKER = ("towers.errors", "LostWorkerError")
 
 
 def exit_code(command: Callable[[], object], *, kept: str) -> int:
@@ -49,7 +50,7 @@ def exit_code(command: Callable[[], object], *, kept: str) -> int:
 
     Returns:
         0 on success, 2 on a user's mistake (one ``error: …`` line), 3 if the gate refuses a bundle (likewise), 130
-        after Ctrl-C (or SIGTERM, see `sigterm_as_ctrl_c`), 1 on anything unexpected.
+        after Ctrl-C (or SIGTERM, see `sigterm_as_ctrl_c`), 1 on anything unexpected, such as a lost worker.
     """
     try:
         code = command()
@@ -66,6 +67,8 @@ def exit_code(command: Callable[[], object], *, kept: str) -> int:
             return _failed(error, str(error), REFUSED)
         if isinstance(error, _mistakes()):
             return _failed(error, str(error), USER_MISTAKE)
+        if isinstance(error, _loaded(LOST_WORKER)):
+            return _failed(error, str(error), UNEXPECTED)
         if isinstance(error, OSError):
             return _failed(error, _system_reason(error), USER_MISTAKE)
         hint = "; set TOWERS_DEBUG=1 for the traceback"
@@ -94,9 +97,12 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
 
 
 def _mistakes() -> tuple[type[Exception], ...]:
+    return (BusyError, DataError, BundleError, RequestError, OutputExistsError, *_loaded(*MODEL_MISTAKES))
+
+
+def _loaded(*errors: tuple[str, str]) -> tuple[type[Exception], ...]:
     # `towers serve` must not load `towers`; a module that was never loaded cannot have raised its error.
-    loaded = [(sys.modules[module], name) for module, name in MODEL_MISTAKES if module in sys.modules]
-    return (BusyError, DataError, BundleError, RequestError, OutputExistsError, *(getattr(*place) for place in loaded))
+    return tuple(getattr(sys.modules[module], name) for module, name in errors if module in sys.modules)
 
 
 def _failed(error: Exception, message: str, code: int) -> int:

@@ -19,6 +19,7 @@ from towers.data.item_relations import ByClass, counts
 from towers.data.similarity_examples import batches
 from towers.model.two_tower import TwoTower
 from towers.model.untrained_rows import zero_untrained_rows
+from towers.ops.replicas import ALONE, Replicas
 from towers.tasks.similarity import NeighbourValidation, Similarity
 from towers.training.protocols import Batches, Task, Validation
 
@@ -43,7 +44,9 @@ class Training(NamedTuple):
     users: Int32s | None = None
 
 
-def similarity_training(config: Config, data: Dataset, directory: Path, advance: Advance = no_bar) -> Training:
+def similarity_training(
+    config: Config, data: Dataset, directory: Path, advance: Advance = no_bar, replicas: Replicas = ALONE
+) -> Training:
     """Builds the training of a resolved recipe; writes what the features learnt to `directory`.
 
     Raises:
@@ -60,8 +63,9 @@ def similarity_training(config: Config, data: Dataset, directory: Path, advance:
     features = ItemFeatures(tables.items, ItemRanks.of(items, data.manifest.items))
     against = config.similarity.against
     centres = int(relation.labels.shape[1]) if against == "centres" and isinstance(relation, ByClass) else 0
-    task = Similarity(model, config, features, centres)
-    order = batches(relation, against, config.train.batch_size, config.train.seed)
+    task = Similarity(model, config, features, centres, replicas)
+    train = config.train
+    order = batches(relation, against, train.batch_size, train.seed, replicas.rank, replicas.count)
     return Training(task, order, _validation(config, labels, tables), relation.examples())
 
 

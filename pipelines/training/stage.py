@@ -6,7 +6,6 @@ Writes `checkpoints/final`, the vocabularies and `stage.json` to a directory. `t
 
 import dataclasses
 import json
-import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 import polars as pl
 import tensorflow as tf
 
-from pipelines.console import Advance, no_bar, progress, say
+from pipelines.console import Advance, no_bar, progress
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.feature_lookup import build_tables
 from pipelines.dataset.heldout import heldout, heldout_users
@@ -24,6 +23,7 @@ from pipelines.dataset.popularity import Counting
 from pipelines.dataset.vocabulary import feature_count, learn_features
 from pipelines.errors import DataError
 from pipelines.training.events import training_events
+from pipelines.training.fit import fit
 from pipelines.training.prior import choose_counting, has_prior, prior_config, shares_of
 from pipelines.training.similarity import Training, similarity_training
 from serving.files.staging import flush_to_disk, remove, staged
@@ -38,9 +38,10 @@ from towers.evaluation.validation import Validation
 from towers.model.graphs import connect_graphs
 from towers.model.two_tower import TwoTower
 from towers.model.untrained_rows import zero_untrained_rows
+from towers.ops.replicas import ALONE, Replicas
 from towers.samplers.registry import build_sampler
 from towers.tasks.retrieval import Retrieval
-from towers.training.trainer import Summary, Trainer
+from towers.training.trainer import Trainer
 
 EVENT_FILES = "event_files"  # arrays with one row per event, for training only
 CHECKPOINTS, FINAL = "checkpoints", "final"
@@ -70,7 +71,9 @@ def features_of(name: str) -> str:
     return f"features for {name}"
 
 
-def run_stage(config: Config, data: Dataset, stage: Stage, directory: Path, work: Path) -> dict[str, Any]:
+def run_stage(
+    config: Config, data: Dataset, stage: Stage, directory: Path, work: Path, replicas: Replicas = ALONE
+) -> dict[str, Any]:
     """Trains one model to the end, resuming where an earlier process stopped.
 
     Args:
@@ -79,35 +82,39 @@ def run_stage(config: Config, data: Dataset, stage: Stage, directory: Path, work
         stage: its splits train.
         directory: gets the vocabulary, checkpoints/final and stage.json; the last marks the stage as done.
         work: gets the files that are not part of a stage's result.
+        replicas: the workers; all but the first write to directories of their own.
 
     Returns:
         The content of stage.json.
     """
     marker = directory / "stage.json"
-    if not marker.exists():
+    text = replicas.from_first(marker.read_text(encoding="utf-8") if marker.exists() else "")
+    if not text:
         directory.mkdir(exist_ok=True)
-        result = _train(config, data, stage, directory, work)
+        text = json.dumps(_train(config, data, stage, directory, work, replicas), allow_nan=False)
         with staged(marker) as half:
-            half.write_text(json.dumps(result, allow_nan=False), encoding="utf-8")
+            half.write_text(text, encoding="utf-8")
     # After the marker, and again on every resume: a kill in between loses neither the training nor the clean-up.
-    for each in (directory / CHECKPOINTS).iterdir():
+    for each in (directory / CHECKPOINTS).glob("*"):
         if not each.name.startswith(f"{FINAL}."):
             remove(each)
     remove(work / EVENT_FILES)
-    done: dict[str, Any] = json.loads(marker.read_text(encoding="utf-8"))
-    return done
+    return dict(json.loads(text))
 
 
-def _train(config: Config, data: Dataset, stage: Stage, directory: Path, work: Path) -> dict[str, Any]:
+def _train(
+    config: Config, data: Dataset, stage: Stage, directory: Path, work: Path, replicas: Replicas
+) -> dict[str, Any]:
     """Trains to the end and writes the final weights; see `run_stage`."""
     with progress(features_of(stage.name), total=feature_count(config), unit="features") as advance:
-        training, trainer = build_trainer(config, data, stage, directory, work, advance)
-    summary = _fit(stage.name, trainer)
+        training, trainer = build_trainer(config, data, stage, directory, work, advance, replicas)
+    summary = fit(stage.name, trainer)
     if isinstance(training.validation, Validation) and training.users is not None:
         values = training.validation.values(training.task.towers)
         pl.DataFrame({"user": training.users, config.train.metric: values}).write_parquet(work / VALIDATION)
-    tf.train.Checkpoint(model=training.task.towers).write(str(directory / CHECKPOINTS / FINAL))
-    flush_to_disk(directory / CHECKPOINTS)
+    if not replicas.rank:
+        tf.train.Checkpoint(model=training.task.towers).write(str(directory / CHECKPOINTS / FINAL))
+        flush_to_disk(directory / CHECKPOINTS)
     return {
         "stage": stage.name,
         "examples": training.examples,
@@ -130,11 +137,18 @@ def _prior(config: Config, data: Dataset, training: Training) -> dict[str, Any] 
 
 
 def build_trainer(
-    config: Config, data: Dataset, stage: Stage, directory: Path, work: Path, advance: Advance = no_bar
+    config: Config,
+    data: Dataset,
+    stage: Stage,
+    directory: Path,
+    work: Path,
+    advance: Advance = no_bar,
+    replicas: Replicas = ALONE,
 ) -> tuple[Training, Trainer]:
     """Builds all that a stage has before its first step, for `towers train` and `check` alike; see `run_stage`."""
-    training = build_training(config, data, stage.splits, directory, work, advance, validated=stage.validated)
-    trainer = Trainer(training.task, training.batches, config.optimizer, config.train, directory, training.validation)
+    training = build_training(config, data, stage.splits, directory, work, advance, replicas, validated=stage.validated)
+    check = training.validation
+    trainer = Trainer(training.task, training.batches, config.optimizer, config.train, directory, check, replicas)
     return training, trainer
 
 
@@ -145,12 +159,13 @@ def build_training(
     directory: Path,
     work: Path,
     advance: Advance = no_bar,
+    replicas: Replicas = ALONE,
     *,
     validated: bool,
 ) -> Training:
     """Builds what a `Trainer` trains; writes what the features learnt to `directory`. Arguments as in `run_stage`."""
     if config.task == "similarity":
-        return similarity_training(config, data, directory, advance)
+        return similarity_training(config, data, directory, advance, replicas)
     files = work / EVENT_FILES
     remove(files)
     # Separate folders, because a feature may have the name of an event array.
@@ -168,16 +183,18 @@ def build_training(
     )
     counts = example_counts(events, data.manifest.items) if alone else None
     catalogue = ItemRanks.of(events.item, data.manifest.items, counts)
-    examples = _examples(config, events, tables, catalogue, alone=alone)
+    examples = _examples(config, events, tables, catalogue, replicas, alone=alone)
     size = min(config.train.batch_size, len(examples))
     seen = config.train.epochs * examples.steps * size
     sampler = build_sampler(config.negatives, catalogue.counts, size, seen) if config.negatives is not None else None
-    task = Retrieval(model, config, ItemFeatures(tables.items, catalogue), len(catalogue), sampler)
-    check, counting, users = validation(config, data, tables, splits) if validated else (None, None, None)
+    task = Retrieval(model, config, ItemFeatures(tables.items, catalogue), len(catalogue), sampler, replicas)
+    check, counting, users = validation(config, data, tables, splits, replicas) if validated else (None, None, None)
     return Training(task, examples, check, len(examples), counting, users)
 
 
-def _examples(config: Config, events: Events, tables: FeatureTables, catalogue: ItemRanks, *, alone: bool) -> Examples:
+def _examples(
+    config: Config, events: Events, tables: FeatureTables, catalogue: ItemRanks, replicas: Replicas, *, alone: bool
+) -> Examples:
     """Returns the batches; whole histories if a feature reads them in order."""
     kind: Callable[..., Examples] = partial(SequenceExamples, alone=alone) if tables.sequences else Examples
     examples = kind(
@@ -191,6 +208,8 @@ def _examples(config: Config, events: Events, tables: FeatureTables, catalogue: 
         balance=config.train.balance,
         positives=config.loss.positives,
         known=getattr(config.loss, "known_positives", 0),
+        worker=replicas.rank,
+        workers=replicas.count,
     )
     if not len(examples):
         raise DataError("no training event has an earlier one of its user, and nothing else describes a query")
@@ -198,7 +217,11 @@ def _examples(config: Config, events: Events, tables: FeatureTables, catalogue: 
 
 
 def validation(
-    config: Config, data: Dataset, tables: FeatureTables, splits: tuple[str, ...] = ("train",)
+    config: Config,
+    data: Dataset,
+    tables: FeatureTables,
+    splits: tuple[str, ...] = ("train",),
+    replicas: Replicas = ALONE,
 ) -> tuple[Validation | None, Counting | None, Int32s | None]:
     """Builds the validation on the held-out users, or on a seeded sample if there are more than the recipe allows.
 
@@ -222,29 +245,6 @@ def validation(
         held.target_items,
         config.train.metric,
         None if counting is None else shares_of(data, splits, splits, counting),
+        replicas,
     )
     return check, counting, held.users
-
-
-def _fit(name: str, trainer: Trainer) -> Summary:
-    config = trainer.config
-    steps = trainer.examples.steps * config.epochs
-    # A resumed run counts only the steps left, so the rate shown is this process's own.
-    before = trainer.done
-    with progress(name, total=(steps - before) * config.batch_size, unit="examples") as advance:
-        reached = before
-
-        def on_step(done: int, loss: float) -> None:
-            nonlocal reached
-            advance((done - reached) * config.batch_size, note="" if math.isnan(loss) else f"loss {loss:.4f}")
-            reached = done
-
-        def on_epoch(record: dict[str, float]) -> None:
-            shown = f", {config.metric} {record[config.metric]:.4f}" if config.metric in record else ""
-            if "margin" in record:
-                shown += f", margin {record['margin']:.3f}"
-            if record.get("margin_clamped"):
-                shown += f" (its bound; the classes are {record['margin_estimate']:.3f} wide)"
-            say(f"epoch {record['epoch']:.0f}: loss {record['loss']:.4f}{shown}, {record['train_seconds']:.1f} s")
-
-        return trainer.fit(on_step, on_epoch)

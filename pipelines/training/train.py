@@ -10,6 +10,7 @@ import os
 import time
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from serving.files.staging import publish, refuse_existing, remove, staged
 from towers.config.look_ahead import look_ahead
 from towers.config.recipe import Config
 from towers.config.sections import PriorConfig
+from towers.ops.replicas import ALONE, Replicas
 
 SUMMARY = "summary.json"
 CHOOSE = "choose"  # in an unfinished run, the directory of the stage that chooses the epochs
@@ -46,6 +48,7 @@ def run(
     resume: bool = True,
     overwrite: bool = False,
     compares: bool = False,
+    replicas: Replicas = ALONE,
 ) -> dict[str, Any]:
     """Trains a model.
 
@@ -56,30 +59,37 @@ def run(
         resume: resume an unfinished run of the same recipe and data; False discards it.
         overwrite: replace a finished RUN.
         compares: whether `verdict` follows; the first line then names its phases, too.
+        replicas: the workers; each calls this with the same recipe and data set, and the first one writes RUN.
 
     Returns:
-        The content of `summary.json`.
+        The content of `summary.json`; of a worker that is not the first, empty.
 
     Raises:
         ConfigError: the recipe does not fit the data set.
-        DataError: the data set is damaged or leaks, or an unfinished run of other settings is in the way.
+        DataError: the data set is damaged or leaks, an unfinished run of other settings is in the way, or the workers
+            differ in recipe or data set.
         OutputExistsError: RUN exists.
         DivergedError: the loss or a weight became NaN or infinite, or the loss exploded.
         DiskFullError: the disk is full; training up to the last checkpoint is kept.
     """
-    refuse_existing(out, overwrite=overwrite, marker=SUMMARY)
+    if not replicas.rank:
+        refuse_existing(out, overwrite=overwrite, marker=SUMMARY)
     data = Dataset.open(dataset)
     refuse_changes(data)
     config = check_recipe(config, data)
     refuse_leaks(data)
+    if replicas.rank:
+        _train_along(config, data, replicas)
+        return {}
     work = out.absolute().parent / f".{out.name}.unfinished"
     busy = f"{out}: another process is training this run; wait for it, or name another --out"
     with telling_full_disk(out), exclusive(work, busy):
         refuse_existing(out, overwrite=overwrite, marker=SUMMARY)  # another process may just have finished it
         _open_work(work, out, config, data, resume=resume)
-        if not (work / SUMMARY).exists():
+        _agree(config, data, replicas)
+        if not replicas.from_first("done" if (work / SUMMARY).exists() else ""):
             path = os.path.relpath(dataset.resolve(), out.resolve())
-            _train(config, data, work, path, compares=compares)
+            _train(config, data, work, path, replicas, compares=compares)
         summary: dict[str, Any] = json.loads((work / SUMMARY).read_text(encoding="utf-8"))
         # Not earlier: until the summary exists, its `stage.json` is the only record that this stage is done.
         remove(work / CHOOSE)
@@ -105,7 +115,36 @@ def verdict(run: Path, dataset: Path) -> str:
     return "on validation: " + validation_verdict(Dataset.open(dataset), users, values[metric].to_numpy(), metric)
 
 
-def _train(config: Config, data: Dataset, work: Path, dataset_path: str, *, compares: bool) -> None:
+def _train_along(config: Config, data: Dataset, replicas: Replicas) -> None:
+    """Trains as one of the other workers, in a directory that is then removed."""
+    _agree(config, data, replicas)
+    if not replicas.from_first(""):
+        with TemporaryDirectory(prefix="towers-worker-") as folder:
+            _train_stages(config, data, Path(folder), replicas, compares=False)
+
+
+def _agree(config: Config, data: Dataset, replicas: Replicas) -> None:
+    """Refuses workers that would train different models."""
+    key = _key(config, data)
+    if replicas.from_first(key) != key:
+        raise DataError(
+            f"worker {replicas.rank}: its recipe or data set is not that of the first worker; give every worker the "
+            "same --config, --set and --dataset"
+        )
+
+
+def _key(config: Config, data: Dataset) -> str:
+    """Identifies a recipe and its data set."""
+    pairs = config.similarity.pairs
+    learnt_from = data.manifest.fingerprint + (pairs_digest(pairs) if pairs is not None else "")
+    return hashlib.sha256((_text(config) + learnt_from).encode()).hexdigest()
+
+
+def _text(config: Config) -> str:
+    return tomli_w.dumps(config.model_dump(exclude_none=True, mode="json"))
+
+
+def _train(config: Config, data: Dataset, work: Path, dataset_path: str, replicas: Replicas, *, compares: bool) -> None:
     """Trains all stages and writes the summary; `dataset_path` is relative, so run and data set may move together."""
     started = time.time()
     summary = {
@@ -114,7 +153,7 @@ def _train(config: Config, data: Dataset, work: Path, dataset_path: str, *, comp
         "refit": config.data.refit,
         "looks_ahead": look_ahead(config.features, timed=data.manifest.timed),
         **({"pairs": pairs_digest(config.similarity.pairs)} if config.similarity.pairs is not None else {}),
-        "stages": _train_stages(config, data, work, compares=compares),
+        "stages": _train_stages(config, data, work, replicas, compares=compares),
         "tensorflow": tf.__version__,
     }
     summary["seconds"] = round(time.time() - started, 1)
@@ -124,10 +163,7 @@ def _train(config: Config, data: Dataset, work: Path, dataset_path: str, *, comp
 
 def _open_work(work: Path, out: Path, config: Config, data: Dataset, *, resume: bool) -> None:
     """Resumes an unfinished run of the same recipe and data, or starts a new one."""
-    recipe = tomli_w.dumps(config.model_dump(exclude_none=True, mode="json"))
-    pairs = config.similarity.pairs
-    learnt_from = data.manifest.fingerprint + (pairs_digest(pairs) if pairs is not None else "")
-    key = hashlib.sha256((recipe + learnt_from).encode()).hexdigest()
+    key = _key(config, data)
     if resume and (work / "key").exists():
         if (work / "key").read_text() != key:
             raise DataError(
@@ -139,12 +175,14 @@ def _open_work(work: Path, out: Path, config: Config, data: Dataset, *, resume: 
     # Delete the key first and write it last: a kill in between must not leave it beside half a run.
     for each in [work / "key", *work.iterdir()]:
         remove(each)
-    (work / "config.toml").write_text(recipe, encoding="utf-8")
+    (work / "config.toml").write_text(_text(config), encoding="utf-8")
     with staged(work / "key") as half:
         half.write_text(key)
 
 
-def _train_stages(config: Config, data: Dataset, work: Path, *, compares: bool) -> list[dict[str, Any]]:
+def _train_stages(
+    config: Config, data: Dataset, work: Path, replicas: Replicas, *, compares: bool
+) -> list[dict[str, Any]]:
     """Trains on the training events; with `data.refit` again on training + validation, for the chosen epochs."""
     *choosing, last = stages(config, data)
     names = [stage.name for stage in (*choosing, last)]
@@ -152,9 +190,9 @@ def _train_stages(config: Config, data: Dataset, work: Path, *, compares: bool) 
     comparison = (choice.PHASE, item_knn.PHASE) if compares and validated else ()
     phases("train", *chain.from_iterable((features_of(name), name) for name in names), *comparison)
     if not choosing:
-        return [run_stage(config, data, last, work, work)]
+        return [run_stage(config, data, last, work, work, replicas)]
     choose = work / CHOOSE
-    chosen = run_stage(config, data, choosing[0], choose, work)
+    chosen = run_stage(config, data, choosing[0], choose, work, replicas)
     if (choose / "tensorboard").exists():
         (choose / "tensorboard").replace(work / "tensorboard_choose")
     best = config.model_copy(update={"train": config.train.model_copy(update={"epochs": chosen["best_epoch"]})})
@@ -164,7 +202,7 @@ def _train_stages(config: Config, data: Dataset, work: Path, *, compares: bool) 
     if config.model.prior == "validation":
         given = "off" if chosen["prior"] is None else PriorConfig(**chosen["prior"])
         best = best.model_copy(update={"model": best.model.model_copy(update={"prior": given})})
-    return [chosen, run_stage(best, data, last, work, work)]
+    return [chosen, run_stage(best, data, last, work, work, replicas)]
 
 
 def _say_summary(summary: dict[str, Any], out: Path) -> None:

@@ -1,5 +1,6 @@
-"""The manifests of deploy/kubernetes against Kubernetes' own schemas, and against the service that they start."""
+"""The manifests of deploy/kubernetes against Kubernetes' own schemas, and against the commands that they start."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,14 @@ import yaml
 from serving.http.app import create_app
 from serving.settings import PREFIX, Settings
 from tests.support.paths import ROOT
+from towers.training.workers import place_of
 
-PATHS = sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml"))
+FOLDER = ROOT / "deploy" / "kubernetes"
 VERSIONS = ("1.31", "1.33")
 
 
-def documents() -> dict[str, dict[str, Any]]:
-    every = [each for path in PATHS for each in yaml.safe_load_all(path.read_text(encoding="utf-8"))]
+def documents(name: str = "towers") -> dict[str, dict[str, Any]]:
+    every = list(yaml.safe_load_all((FOLDER / f"{name}.yaml").read_text(encoding="utf-8")))
     by_kind = {each["kind"]: each for each in every}
     assert len(by_kind) == len(every), "a second document of a kind would not be tested"
     return by_kind
@@ -33,9 +35,10 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("kind", ["Deployment", "Service", "PodDisruptionBudget", "HorizontalPodAutoscaler"])
-def test_each_document_fits_its_schema(kind: str, version: str) -> None:
-    kubernetes_validate.validate(documents()[kind], version, strict=True)
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.yaml")))
+def test_each_document_fits_its_schema(name: str, version: str) -> None:
+    for document in documents(name).values():
+        kubernetes_validate.validate(document, version, strict=True)
 
 
 def test_the_schema_tool_refuses_a_key_that_is_none() -> None:
@@ -86,3 +89,25 @@ def test_the_autoscaler_reads_a_metric_of_the_service() -> None:
     assert (
         f"| `{metric}` | gauge |" in operations
     )  # tests/repository/test_operations_docs.py holds the table against the service
+
+
+def test_each_pod_of_the_training_is_a_worker_of_its_cluster() -> None:
+    found = documents("train")
+    job, service = found["Job"], found["Service"]
+    pod = job["spec"]["template"]
+    name, count = job["metadata"]["name"], job["spec"]["completions"]
+    assert job["spec"]["parallelism"] == count
+    assert pod["spec"]["subdomain"] == service["metadata"]["name"]
+    assert service["spec"]["selector"] == pod["metadata"]["labels"]
+    [train] = pod["spec"]["containers"]
+    port = train["ports"][0]["containerPort"]
+    assert service["spec"]["ports"][0]["port"] == port
+    index, config = train["env"]
+    assert index["name"] == "INDEX"
+    assert config["name"] == "TF_CONFIG"
+    assert json.loads(config["value"].replace("$(INDEX)", "0"))
+    for rank in range(count):
+        place = place_of(config["value"].replace("$(INDEX)", str(rank)))
+        assert place is not None
+        assert place.rank == rank
+        assert place.addresses == [f"{name}-{each}.{service['metadata']['name']}:{port}" for each in range(count)]

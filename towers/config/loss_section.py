@@ -47,7 +47,7 @@ class Loss(Section):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """What its function takes beside scores and options, of ``labels, log_z, margin, same_query``."""
+        """What its function takes beside scores and options, of ``labels, log_z, margin, same_query, own_column``."""
         return ("labels",) if self.graded else ()
 
     @property

@@ -181,7 +181,7 @@ class Bsl(SampledLoss):
     @property
     def inputs(self) -> tuple[str, ...]:
         """Which queries of the batch are of one user."""
-        return ("same_query",) if self.positive_group == "batch" else ()
+        return ("same_query", "own_column") if self.positive_group == "batch" else ()
 
     def conflicts(self, recipe: "Config") -> Iterator[str]:
         """Yields what hides positives among the candidates, or an item of the batch."""

@@ -5,6 +5,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from towers.data.events import Int64s
+from towers.errors import ConfigError
+
 
 class Batch(NamedTuple):
     """The examples of one step. Items are ranks of `towers.data.item_ranks`.
@@ -28,3 +31,22 @@ class Batch(NamedTuple):
     user: tf.Tensor
     weight: tf.Tensor
     seed: tf.Tensor
+
+
+def share(example: Int64s, worker: int, workers: int) -> Int64s:
+    """One worker's part of the examples of a step; all parts have the same size.
+
+    Args:
+        example: [B].
+        worker, workers: the number of the part, from 0, and how many there are.
+
+    Raises:
+        ConfigError: B is no multiple of `workers`.
+    """
+    size, rest = divmod(len(example), workers)
+    if rest:
+        raise ConfigError(
+            f"train.batch_size: {workers} workers cannot share the {len(example)} examples of a step equally; take a "
+            f"multiple of {workers}, or another number of workers"
+        )
+    return example[worker * size : (worker + 1) * size]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from towers.data.batch import Batch
+from towers.data.batch import Batch, share
 from towers.data.events import Events, Floats, Int64s
 from towers.data.feature_tables import Array, FeatureTables, bagged
 from towers.data.item_ranks import ItemRanks
@@ -37,6 +37,7 @@ class Examples:
         balance: b; an example of a user with n events weighs n^-b: 0 weighs events alike, 1 users.
         positives: K, items of one example: its own and the user's next ones.
         known: L, the number of the user's other events, nearest to the example, whose items are listed with it.
+        worker, workers: of which part of each batch are made, of how many equal ones.
     """
 
     events: Events
@@ -49,6 +50,8 @@ class Examples:
     balance: float = 0.0
     positives: int = 1
     known: int = 0
+    worker: int = 0
+    workers: int = 1
 
     def __len__(self) -> int:
         return len(self.events)
@@ -69,8 +72,8 @@ class Examples:
         return bagged(self.tables.of_examples(self.events, example, self.positives))
 
     def batch(self, epoch: int, step: int) -> Batch:
-        """The batch of one step."""
-        example = self.chosen(epoch, step)
+        """The batch of one step; with several workers this one's part of it, the same size for each."""
+        example = share(self.chosen(epoch, step), self.worker, self.workers)
         weight = self.events.weight
         places, present = self._positives(example)
         item = self._ranks(places, present, 0)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from towers.data.batch import share
 from towers.data.events import Int64s
 from towers.data.item_relations import ByClass, Relation
 from towers.data.shuffle import order_key, shuffled
@@ -31,12 +32,12 @@ class ClassBatch(NamedTuple):
 
 
 class RelatedBatch(NamedTuple):
-    """Items, and which of them are alike. An item and its own copy are neither positive nor negative.
+    """Items, and which of a batch are like them. An item and its own copy are neither positive nor negative.
 
     Attributes:
-        item: int64 [B]; the second half are the partners of the first.
-        positive: bool [B, B].
-        negative: bool [B, B].
+        item: int64 [B]; of the whole batch, the second half are the partners of the first.
+        positive: bool [B, M], M items in the whole batch.
+        negative: bool [B, M].
         seed: int32 [2] of this step.
     """
 
@@ -56,12 +57,15 @@ class SimilarItems:
         seed: of the order and the draws.
         classes: [N, K] of the items if the candidates are centres, padded with -1; None if the candidates are the
             batch's own items.
+        worker, workers: of which part of each batch are made, of how many equal ones.
     """
 
     relation: Relation
     size: int
     seed: int
     classes: Int64s | None
+    worker: int = 0
+    workers: int = 1
 
     @property
     def count(self) -> int:
@@ -85,18 +89,22 @@ class SimilarItems:
         example = shuffled(places, self.count, order_key(self.seed, epoch))
         seed = np.array([self.seed, epoch * self.steps + step], np.int32)
         if self.classes is not None:
-            return ClassBatch(example, self.classes[example], seed)
+            own = share(example, self.worker, self.workers)
+            return ClassBatch(own, self.classes[own], seed)
         generator = np.random.default_rng((self.seed, epoch, step))
-        item = np.concatenate(self.relation.partners(example, generator))
-        other = item[:, np.newaxis] != item[np.newaxis, :]
-        alike = self.relation.between(item, item) & other
+        every = np.concatenate(self.relation.partners(example, generator))
+        item = share(every, self.worker, self.workers)
+        other = item[:, np.newaxis] != every[np.newaxis, :]
+        alike = self.relation.between(item, every) & other
         return RelatedBatch(item, alike, other & ~alike, seed)
 
 
-def batches(relation: Relation, against: str, batch_size: int, seed: int) -> SimilarItems:
-    """The batches of a recipe, at most `batch_size` items each."""
+def batches(
+    relation: Relation, against: str, batch_size: int, seed: int, worker: int = 0, workers: int = 1
+) -> SimilarItems:
+    """The batches of a recipe, at most `batch_size` items each, or one worker's part of each."""
     if against != "centres":
-        return SimilarItems(relation, max(1, batch_size // 2), seed, None)
+        return SimilarItems(relation, max(1, batch_size // 2), seed, None, worker, workers)
     if not isinstance(relation, ByClass):
         raise TypeError("pairs have no classes and so no centres")
-    return SimilarItems(relation, batch_size, seed, relation.padded())
+    return SimilarItems(relation, batch_size, seed, relation.padded(), worker, workers)

@@ -17,6 +17,7 @@ from towers.evaluation.prior_fit import HeldOut, fit
 from towers.evaluation.top_k import top_k
 from towers.model.prior import Prior, Shares, assign_prior, deviation, prior_of
 from towers.model.two_tower import SHORTEST, Encoded, Tower, TwoTower
+from towers.ops.replicas import ALONE, Replicas
 
 ROWS = 8_192  # rows encoded at once
 # For the exponent x of the served item vectors v / |v|^x. Training on the cosine leaves the lengths of the vectors
@@ -36,6 +37,7 @@ class Validation:
         target_offsets, target_items: [Q + 1] and flat, what each user took next.
         metric: ``recall@k`` or ``ndcg@k``.
         shares: log shares of every item, for a model with a prior; None in untimed data.
+        replicas: the workers, each of which ranks for a part of the users.
     """
 
     query: Encoded
@@ -46,6 +48,7 @@ class Validation:
     target_items: Int32s
     metric: str
     shares: Shares | None = None
+    replicas: Replicas = ALONE
 
     def measure(self, model: TwoTower) -> Measured:
         """Mean of the metric over the held-out users; also chooses norm exponent and prior if the recipe says so.
@@ -156,10 +159,12 @@ class _Ranking:
             queries = np.concatenate([queries, weights], axis=1)
             shares = np.stack([held.shares.now[self.learnt], held.shares.past[self.learnt]], axis=1)
             vectors = np.concatenate([vectors, shares], axis=1)
-        found = top_k(queries, vectors, int(depth), held.seen_offsets, self.seen)
+        part = held.replicas.part(len(queries))
+        seen, targets = (each[part.start : part.stop + 1] for each in (held.seen_offsets, held.target_offsets))
+        found = top_k(queries[part], vectors, int(depth), seen, self.seen)
         lists = np.where(found >= 0, np.append(self.learnt, np.int32(-1))[found], np.int32(-1))
-        hits = metrics.hits(lists, held.target_offsets, held.target_items)
-        return metrics.METRICS[name](hits, np.diff(held.target_offsets), int(depth))
+        hits = metrics.hits(lists, targets - targets[0], held.target_items[targets[0] : targets[-1]])
+        return held.replicas.gather_array(metrics.METRICS[name](hits, np.diff(targets), int(depth)))
 
 
 def informed(tower: Tower, features: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:

@@ -26,7 +26,8 @@ class Candidates(NamedTuple):
         name: int64 [M], compared with `excluded`.
         excluded: int64 [B, K], names masked for each query; None: none.
         known: candidates that a query's user is known to like, masked for that query; None: not checked.
-        own: whether the first B candidates are the queries' own items, in order; each is masked for its query.
+        own: the first of the candidates that are the queries' own items, in order, each masked for its query; None:
+            none are.
     """
 
     vector: tf.Tensor
@@ -35,7 +36,7 @@ class Candidates(NamedTuple):
     name: tf.Tensor
     excluded: tf.Tensor | None
     known: KnownPositives | None = None
-    own: bool = False
+    own: int | None = None
 
 
 def softmax_losses(
@@ -113,10 +114,11 @@ class _Parts(NamedTuple):
             for k in range(excluded.shape[1]):
                 name = tf.slice(excluded, tf.stack([first, k]), [count, 1])
                 scores = tf.where(name == self.candidates.name, LOWEST, scores)
-        if self.candidates.own:
+        if self.candidates.own is not None:
             # One number per query; comparing names would need a pass over the scores.
             row = tf.range(count)
-            place = tf.stack([row, first + row], axis=1)
+            column = first + row
+            place = tf.stack([row, column + self.candidates.own if self.candidates.own else column], axis=1)
             scores = tf.tensor_scatter_nd_update(scores, place, tf.fill([count], LOWEST))
         if self.candidates.known is not None:
             scores = tf.where(self.candidates.known.rows(first, count).hits(), LOWEST, scores)

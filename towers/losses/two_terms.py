@@ -142,6 +142,7 @@ def bsl(
     correction: float,
     label_smoothing: float,
     same_query: tf.Tensor | None = None,
+    own_column: int = 0,
 ) -> tf.Tensor:
     """Bilateral softmax, on logits l = s - c log Q.
 
@@ -158,8 +159,9 @@ def bsl(
         correction: strength c.
         label_smoothing: e.
         same_query: bool [B, M], for "batch": the columns that are positives of the same user, whatever `negative_mask`
-            says. The first B columns are the batch's own items, in order: the diagonal repeats the query's first
-            positive, and is not counted again. None: no such column.
+            says. The columns from `own_column` on are the queries' own items, in order: that diagonal repeats the
+            query's first positive, and is not counted again. None: no such column.
+        own_column: for "batch", the column of the first query's own item.
 
     Returns:
         [B]; 0 without a negative, since a positive alone would grow without bound.
@@ -171,7 +173,7 @@ def bsl(
     present, mask = scores.positive_mask, scores.negative_mask
     if positive_group == "batch" and same_query is not None:
         mask &= ~same_query
-        others = tf.linalg.set_diag(same_query, tf.zeros_like(same_query[:, 0]))
+        others = tf.linalg.set_diag(same_query, tf.zeros_like(same_query[:, 0]), k=own_column)
         positive, present = tf.concat([positive, negative], axis=1), tf.concat([present, others], axis=1)
     if positive_group == "batch":
         attracted = log_sum_exp(positive, present) - tf.math.log(count(present))

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from towers.ops.replicas import Replicas
 from towers.ops.unpublished import compiled_by_xla
 
 Gradient = Any  # tf.Tensor or tf.IndexedSlices
@@ -64,6 +65,36 @@ def sum_rows(gradient: Gradient, variable: tf.Variable, place: tf.Variable) -> R
         return RowGradient(total)
     rows = tf.cast(gradient.indices, tf.int64)
     return RowGradient(*summed_rows(tf.cast(gradient.values, tf.float32), rows, place))
+
+
+def sum_workers(
+    parts: Sequence[RowGradient | None], places: Sequence[tf.Variable], replicas: Replicas
+) -> list[RowGradient | None]:
+    """Sums the gradients of all workers. Of a table only the rows that a batch touched are exchanged, each once.
+
+    Args:
+        parts: one worker's gradient for each variable; None for an unused one.
+        places: see `summed_rows`.
+        replicas: the workers.
+    """
+    if replicas.count == 1:
+        return list(parts)
+    dense = [number for number, part in enumerate(parts) if part is not None and part.rows is None]
+    sums = dict(zip(dense, replicas.sum([parts[number].values for number in dense]) if dense else [], strict=True))
+    totals: list[RowGradient | None] = []
+    for number, (part, place) in enumerate(zip(parts, places, strict=True)):
+        if part is None:
+            totals.append(None)
+        elif part.rows is None:
+            totals.append(RowGradient(sums[number]))
+        else:
+            once = part.winner == tf.range(tf.size(part.rows, out_type=tf.int64))
+            # One exchange for both: a row number takes the place of two numbers beside its values.
+            number_bits = tf.bitcast(tf.boolean_mask(part.rows, once), tf.float32)
+            both = replicas.gather_uneven(tf.concat([tf.boolean_mask(part.values, once), number_bits], 1))
+            rows = tf.bitcast(both[:, -2:], tf.int64)
+            totals.append(RowGradient(*summed_rows(both[:, :-2], rows, place)))
+    return totals
 
 
 def clipped(gradients: Sequence[RowGradient | None], norm: float) -> list[RowGradient | None]:

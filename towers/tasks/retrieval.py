@@ -24,6 +24,7 @@ from towers.losses.scores import Scores, hardest, known, log_sum_exp, mean, prod
 from towers.losses.softmax import adaptive_margin
 from towers.losses.two_terms import log_z_of
 from towers.model.two_tower import TwoTower
+from towers.ops.replicas import ALONE, Replicas
 from towers.samplers.sampler import NegativeSampler, SampledCandidates
 
 # Masks and noise of the two sides, and of positives and negatives, come from separate streams: each has its own seed.
@@ -41,6 +42,7 @@ class Retrieval(tfrs.Model):
         items: features of every trained item.
         count: N, the number of trained items.
         sampler: None for a loss without sampled negatives.
+        replicas: the workers that share each batch.
     """
 
     def __init__(
@@ -50,9 +52,10 @@ class Retrieval(tfrs.Model):
         items: ItemFeatures,
         count: int,
         sampler: NegativeSampler | None = None,
+        replicas: Replicas = ALONE,
     ) -> None:
         super().__init__()
-        self.towers, self.sampler = towers, sampler
+        self.towers, self.sampler, self.replicas = towers, sampler, replicas
         self.settings = config.loss
         # A function is not tracked: item features are data and stay out of checkpoints.
         self.features_of: Callable[[tf.Tensor], Any] = items.__call__
@@ -71,21 +74,23 @@ class Retrieval(tfrs.Model):
         self.towers.candidate_tower(self.features_of(inputs.item[:, 0]))
 
     def compute_loss(self, inputs: Batch, training: bool = True) -> tf.Tensor:
-        """The weighted mean loss of one batch, a scalar."""
-        query, cost = self.towers.query_tower.sample(inputs.query, inputs.seed)
+        """The weighted mean loss of one batch, a scalar; with several workers this one's part of that mean."""
+        seed = self.replicas.seed(inputs.seed)
+        query, cost = self.towers.query_tower.sample(inputs.query, seed)
         shape = tf.shape(inputs.item)
         features = self.features_of(tf.reshape(inputs.item, [-1]))
         if self.settings.whole_catalogue:
             # Without noise, like the rest of the catalogue: its own noise would set an item apart from its copy there.
             positive, item_cost = self.towers.candidate_tower(features), tf.zeros([tf.size(inputs.item)])
         else:
-            positive, item_cost = self.towers.candidate_tower.sample(features, inputs.seed + POSITIVES)
+            positive, item_cost = self.towers.candidate_tower.sample(features, seed + POSITIVES)
         positive = tf.reshape(positive, tf.concat([shape, tf.shape(positive)[1:]], 0))
         total = self._total(inputs, query, positive)
         if self.settings.bottleneck:
             item_cost = tf.reshape(item_cost, shape)[:, 0]
             total += self.settings.bottleneck * tf.reduce_sum((cost + item_cost) * inputs.weight)
-        return total / tf.maximum(tf.reduce_sum(inputs.weight), 1e-9)
+        [weight] = self.replicas.sum([tf.reduce_sum(inputs.weight)])
+        return total / tf.maximum(weight, 1e-9)
 
     def after_epoch(self, epoch: int, batches: Iterable[Batch]) -> dict[str, float]:
         """Updates what changes between epochs; returns values for the log.
@@ -101,7 +106,8 @@ class Retrieval(tfrs.Model):
         item = inputs.item[:, 0]
         query = self.towers.query_tower(inputs.query)
         cosine = tf.reduce_sum(query * self.towers.candidate_tower(self.features_of(item)), axis=1)
-        return item.numpy(), sqrt_1_minus_cos(cosine).numpy()
+        gather = self.replicas.gather_array
+        return gather(item.numpy()), gather(sqrt_1_minus_cos(cosine).numpy())
 
     def _total(self, inputs: Batch, query: tf.Tensor, positive: tf.Tensor) -> tf.Tensor:
         """The weighted sum of the losses of `query` [B, D] and its `positive` items [B, K, D]."""
@@ -120,7 +126,9 @@ class Retrieval(tfrs.Model):
             liked, excluded = known(items, drawn.item, self.count), None
         logits = tf.einsum("bd,bkd->bk", query, positive) - loss.strength * drawn.log_q_positive
         own = log_sum_exp(logits, inputs.present)
-        offset, apart = -loss.strength * drawn.log_q, self.sampler.includes_batch and not loss.remove_accidental_hits
+        offset, apart = -loss.strength * drawn.log_q, None
+        if self.sampler.includes_batch and not loss.remove_accidental_hits:
+            apart = self.replicas.begin(query.shape[0])
         candidates = Candidates(vectors, offset, drawn.mask, drawn.item, excluded, liked, apart)
         negatives = softmax_losses(query, own, inputs.weight, candidates, half=self.half)
         return negatives + tf.reduce_sum(inputs.weight * (own - mean(logits, inputs.present)))
@@ -142,8 +150,10 @@ class Retrieval(tfrs.Model):
         if self.sampler is not None and isinstance(self.settings, SampledLoss):
             scores = self._sampled(self.sampler, self.settings, inputs, query, positive, positive_scores)
         else:
-            scores = _without_negatives(positive_scores, inputs.present)
-        return FUNCTIONS[self.settings.name](scores, **self.options, **self._supplied(inputs, query))
+            # All of the batch, because its items may be one list.
+            scores = _without_negatives(self.replicas.gather(positive_scores), self.replicas.gather(inputs.present))
+        losses = FUNCTIONS[self.settings.name](scores, **self.options, **self._supplied(inputs, query))
+        return self.replicas.own(losses) if self.settings.graded else losses
 
     def _label_shares(self, inputs: Batch) -> tf.Tensor:
         """The label distribution over each query's positives, [B, K]."""
@@ -168,7 +178,8 @@ class Retrieval(tfrs.Model):
         mask = tf.broadcast_to(drawn.mask[tf.newaxis, :], tf.shape(negative))
         if sampler.includes_batch:
             # The diagonal holds each query's own item.
-            mask = tf.linalg.set_diag(mask, tf.zeros([batch], tf.bool))
+            own = self.replicas.begin(inputs.item.shape[0])
+            mask = tf.linalg.set_diag(mask, tf.zeros([batch], tf.bool), k=own)
         if loss.remove_accidental_hits:
             mask = without_hits(mask, inputs.item, inputs.present, drawn.item)
         if loss.known_positives:
@@ -183,20 +194,25 @@ class Retrieval(tfrs.Model):
         self, sampler: NegativeSampler, inputs: Batch, positive: tf.Tensor
     ) -> tuple[SampledCandidates, tf.Tensor]:
         """The candidates from the sampler, and their vectors [M, D]."""
-        drawn = sampler.draw(inputs.item, inputs.seed)
+        items = self.replicas.gather(inputs.item)
+        drawn = sampler.draw(items, inputs.seed)
+        drawn = drawn._replace(log_q_positive=self.replicas.own(drawn.log_q_positive))
         if self.only_own:
-            return drawn, positive[:, 0]
-        others = drawn.item[tf.shape(inputs.item)[0] :] if sampler.includes_batch else drawn.item
+            return drawn, self.replicas.gather(positive[:, 0])
+        others = drawn.item[tf.shape(items)[0] :] if sampler.includes_batch else drawn.item
         vectors, _ = self.towers.candidate_tower.sample(self.features_of(others), inputs.seed + NEGATIVES)
-        return drawn, tf.concat([positive[:, 0], vectors], 0) if sampler.includes_batch else vectors
+        if not sampler.includes_batch:
+            return drawn, vectors
+        return drawn, tf.concat([self.replicas.gather(positive[:, 0]), vectors], 0)
 
     def _supplied(self, inputs: Batch, query: tf.Tensor) -> dict[str, Any]:
         """What the loss's function takes beside scores and options; see `Loss.inputs`."""
         supply: dict[str, Callable[[], Any]] = {
-            "labels": lambda: inputs.label / self.settings.largest_label,
+            "labels": lambda: self.replicas.gather(inputs.label) / self.settings.largest_label,
             "log_z": lambda: self.log_z(query) if self.log_z is not None else None,
             "margin": lambda: self.margin.value if self.margin is not None else None,
-            "same_query": lambda: inputs.user[:, tf.newaxis] == inputs.user[tf.newaxis, :],
+            "same_query": lambda: inputs.user[:, tf.newaxis] == self.replicas.gather(inputs.user)[tf.newaxis, :],
+            "own_column": lambda: self.replicas.begin(inputs.user.shape[0]),
         }
         return {name: supply[name]() for name in self.settings.inputs}
 

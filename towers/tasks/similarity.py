@@ -25,6 +25,7 @@ from towers.losses.registry import FUNCTIONS, arguments
 from towers.losses.scores import Scores, hardest, known, product, sqrt_1_minus_cos
 from towers.losses.softmax import adaptive_margin
 from towers.model.two_tower import Encoded, TwoTower
+from towers.ops.replicas import ALONE, Replicas
 
 # Length of an untrained centre, like that of an untrained embedding row: short, so its direction is learnt quickly.
 FIRST_LENGTH = 0.1
@@ -39,11 +40,14 @@ class Similarity(tfrs.Model):
         config: the whole recipe.
         items: features of every training item.
         classes: C, the number of trained centres; 0 if the candidates are items.
+        replicas: the workers that share each batch.
     """
 
-    def __init__(self, towers: TwoTower, config: Config, items: ItemFeatures, classes: int) -> None:
+    def __init__(
+        self, towers: TwoTower, config: Config, items: ItemFeatures, classes: int, replicas: Replicas = ALONE
+    ) -> None:
         super().__init__()
-        self.towers, self.settings = towers, config.loss
+        self.towers, self.settings, self.replicas = towers, config.loss, replicas
         # A function is not tracked: item features are data and stay out of checkpoints.
         self.features_of: Callable[[tf.Tensor], Any] = items.__call__
         self.normalise = config.model.similarity == "cosine"
@@ -62,8 +66,9 @@ class Similarity(tfrs.Model):
         self.towers.candidate_tower(self.features_of(inputs.item))
 
     def compute_loss(self, inputs: ClassBatch | RelatedBatch, training: bool = True) -> tf.Tensor:
-        """The mean loss over a batch's items that have a positive, a scalar."""
-        vectors, cost = self.towers.candidate_tower.sample(self.features_of(inputs.item), inputs.seed)
+        """The mean loss over a batch's items that have a positive, a scalar; of several workers this one's part."""
+        seed = self.replicas.seed(inputs.seed)
+        vectors, cost = self.towers.candidate_tower.sample(self.features_of(inputs.item), seed)
         if isinstance(inputs, ClassBatch):
             scores = self._to_centres(inputs, vectors)
         else:
@@ -76,7 +81,8 @@ class Similarity(tfrs.Model):
         if self.settings.bottleneck:
             losses += self.settings.bottleneck * cost
         counts = tf.cast(tf.reduce_any(scores.positive_mask, axis=1), tf.float32)
-        return tf.reduce_sum(losses * counts) / tf.maximum(tf.reduce_sum(counts), 1.0)
+        [examples] = self.replicas.sum([tf.reduce_sum(counts)])
+        return tf.reduce_sum(losses * counts) / tf.maximum(examples, 1.0)
 
     def after_epoch(self, epoch: int, batches: Iterable[ClassBatch]) -> dict[str, float]:
         """Updates what changes between epochs; returns values for the log.
@@ -103,7 +109,8 @@ class Similarity(tfrs.Model):
         return _scores(positive, scores, present, ~own)
 
     def _to_items(self, inputs: RelatedBatch, vectors: tf.Tensor) -> Scores:
-        scores = product(vectors * self.towers.scale(), vectors, half=self.half, transpose_b=True)
+        every = self.replicas.gather(vectors)
+        scores = product(vectors * self.towers.scale(), every, half=self.half, transpose_b=True)
         return _scores(scores, scores, inputs.positive, inputs.negative)
 
     def _distances(self, inputs: ClassBatch) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -112,7 +119,8 @@ class Similarity(tfrs.Model):
         present = inputs.classes.numpy() >= 0
         cosine = tf.matmul(vectors, self.directions(), transpose_b=True)
         cosine = tf.gather(cosine, tf.maximum(inputs.classes, 0), batch_dims=1)
-        return inputs.classes.numpy()[present], sqrt_1_minus_cos(cosine).numpy()[present]
+        gather = self.replicas.gather_array
+        return gather(inputs.classes.numpy()[present]), gather(sqrt_1_minus_cos(cosine).numpy()[present])
 
 
 def _scores(positive: tf.Tensor, negative: tf.Tensor, positive_mask: tf.Tensor, negative_mask: tf.Tensor) -> Scores:

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 import tensorflow as tf
 
 from towers.config.sections import OptimizerConfig
-from towers.ops.row_gradients import Gradient, RowGradient, clipped, stochastic_round, sum_rows
+from towers.ops.replicas import ALONE, Replicas
+from towers.ops.row_gradients import Gradient, RowGradient, clipped, stochastic_round, sum_rows, sum_workers
 from towers.training.weight_averaging import Averages
 
 Moments = list[tf.Tensor]
@@ -29,18 +30,21 @@ class Optimizer(tf.Module):
         variables: the trained variables.
         settings: rate, schedule, decay, clipping, averaging.
         steps: of the whole run, for the schedule.
+        replicas: the workers whose gradients are summed.
     """
 
     moments: tuple[float, ...] = ()  # initial value of each moment, float32 for any type of variable
 
-    def __init__(self, variables: Sequence[tf.Variable], settings: OptimizerConfig, steps: int) -> None:
+    def __init__(
+        self, variables: Sequence[tf.Variable], settings: OptimizerConfig, steps: int, replicas: Replicas = ALONE
+    ) -> None:
         super().__init__()
         self.variables_in_order = list(variables)
         self.learning_rate = settings.learning_rate
         self.step = tf.Variable(0, dtype=tf.int64, name="step")
         self.slots = [[tf.Variable(tf.fill(v.shape, start)) for start in self.moments] for v in variables]
         self.averages = Averages(variables, settings.average) if settings.average else None
-        self._settings, self._steps = settings, steps
+        self._settings, self._steps, self._replicas = settings, steps, replicas
         places = [tf.Variable(tf.zeros(v.shape[:1], tf.int64), trainable=False) for v in variables]
         # A function is not tracked: what `summed_rows` leaves in these is of no later use, so no checkpoint holds it.
         self._places: Callable[[], list[tf.Variable]] = lambda: places
@@ -56,6 +60,7 @@ class Optimizer(tf.Module):
             None if gradient is None else sum_rows(gradient, variable, place)
             for variable, place, gradient in zip(self.variables_in_order, self._places(), gradients, strict=True)
         ]
+        parts = sum_workers(parts, self._places(), self._replicas)
         if self._settings.clip_norm is not None:
             parts = clipped(parts, self._settings.clip_norm)
         for number, part in enumerate(parts):
@@ -180,9 +185,11 @@ class Adam(Optimizer):
 OPTIMIZERS: dict[str, type[Optimizer]] = {"adam": Adam, "adagrad": Adagrad, "sgd": Sgd}
 
 
-def build_optimizer(config: OptimizerConfig, variables: Sequence[tf.Variable], steps: int = 0) -> Optimizer:
+def build_optimizer(
+    config: OptimizerConfig, variables: Sequence[tf.Variable], steps: int = 0, replicas: Replicas = ALONE
+) -> Optimizer:
     """Builds the optimizer of a recipe; `steps`, those of the whole run, are for a schedule that ends with it."""
-    return OPTIMIZERS[config.name](variables, config, steps)
+    return OPTIMIZERS[config.name](variables, config, steps, replicas)
 
 
 def rate_share(settings: OptimizerConfig, steps: int, done: tf.Tensor) -> tf.Tensor:

@@ -21,6 +21,7 @@ class Task(Protocol):
 
     towers: TwoTower
     trainable_variables: list[tf.Variable]
+    variables: list[tf.Variable]
 
     def create_weights(self, inputs: Any) -> None:
         """Creates the weights of the hidden layers, which the optimizer needs, by a pass of the towers alone."""
@@ -63,6 +64,25 @@ class Validation(Protocol):
     def measure(self, model: TwoTower) -> Measured:
         """The metric, and the criterion that chooses the epoch, often the same."""
         ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """The result of a finished run.
+
+    Attributes:
+        epochs: number of epochs trained.
+        best_epoch: the epoch whose weights are kept; `epochs` without validation.
+        metric: its name; "" without validation.
+        best_metric: its value at `best_epoch`; None without validation.
+        history: loss, metric and seconds of each epoch.
+    """
+
+    epochs: int
+    best_epoch: int
+    metric: str
+    best_metric: float | None
+    history: list[dict[str, float]]
 
 
 @dataclasses.dataclass

@@ -7,7 +7,7 @@ and masks; a run that diverged stops.
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,13 @@ import tensorflow as tf
 
 from towers.config.sections import OptimizerConfig, TrainConfig
 from towers.data.batch import Batch
-from towers.errors import DivergedError
+from towers.errors import ConfigError, DivergedError
+from towers.ops.replicas import ALONE, Replicas
+from towers.training.agreement import agreed_measure, agreed_state
 from towers.training.checkpoints import Checkpoints
 from towers.training.compile_step import compiled
 from towers.training.optimizers import build_optimizer
-from towers.training.protocols import Batches, LossWatch, Progress, SavedProgress, Task, Validation, not_finite
+from towers.training.protocols import Batches, LossWatch, Progress, SavedProgress, Summary, Task, Validation, not_finite
 
 OnStep = Callable[[int, float], None]
 OnEpoch = Callable[[dict[str, float]], None]
@@ -30,25 +32,6 @@ REMEDY = (
     "a smaller optimizer.learning_rate or a larger model.temperature helps, with --fresh: an unfinished run goes on "
     "with the settings that failed"
 )
-
-
-@dataclass(frozen=True)
-class Summary:
-    """The result of a finished run.
-
-    Attributes:
-        epochs: number of epochs trained.
-        best_epoch: the epoch whose weights are kept; `epochs` without validation.
-        metric: its name; "" without validation.
-        best_metric: its value at `best_epoch`; None without validation.
-        history: loss, metric and seconds of each epoch.
-    """
-
-    epochs: int
-    best_epoch: int
-    metric: str
-    best_metric: float | None
-    history: list[dict[str, float]]
 
 
 def _ignore(*_: Any) -> None:
@@ -65,6 +48,7 @@ class Trainer:
         config: epochs, patience, checkpoints.
         directory: for checkpoints and TensorBoard logs; an unfinished run in it is resumed.
         validation: None trains all epochs and keeps the last.
+        replicas: the workers that share each batch; only the first one writes checkpoints and reads them.
 
     Raises:
         ConfigError: another version of the program made the checkpoint in `directory`, or it cannot be read; or
@@ -79,11 +63,15 @@ class Trainer:
         config: TrainConfig,
         directory: Path,
         validation: Validation | None = None,
+        replicas: Replicas = ALONE,
     ) -> None:
         self.task, self.examples, self.config, self.validation = task, examples, config, validation
+        self._replicas = replicas
+        if replicas.count > 1 and config.jit_compile:
+            raise ConfigError("train.jit_compile: XLA compiles no exchange between workers; set it to false")
         first = as_tensors(examples.batch(0, 0))
         task.create_weights(first)
-        self.optimizer = build_optimizer(optimizer, task.trainable_variables, config.epochs * examples.steps)
+        self.optimizer = build_optimizer(optimizer, task.trainable_variables, config.epochs * examples.steps, replicas)
         self.progress = Progress()
         self._watch = LossWatch(None if config.explode_factor == "off" else config.explode_factor)
         self._checkpoints = Checkpoints(
@@ -93,9 +81,14 @@ class Trainer:
         )
         self._board = tf.summary.create_file_writer(str(directory / "tensorboard"))
         self._step = compiled(
-            self._train_step, first, lambda: as_tensors(examples.batch(1, 0)), jit_compile=config.jit_compile
+            replicas.step(self._train_step),
+            first,
+            lambda: as_tensors(examples.batch(1, 0)),
+            jit_compile=config.jit_compile,
         )
-        self._checkpoints.restore()
+        if not replicas.rank:
+            self._checkpoints.restore()
+        self.progress = agreed_state(replicas, self.progress, [*task.variables, *self.optimizer.variables])
 
     @property
     def done(self) -> int:
@@ -116,6 +109,8 @@ class Trainer:
             while not self.progress.finished:
                 on_epoch(self._epoch(on_step))
         except KeyboardInterrupt:
+            if self._replicas.count > 1:
+                raise  # a step that the others did not share may have stopped half-way
             # It may have come between a step and its count: the optimizer knows how many steps there were.
             self.progress.step = int(self.optimizer.step) - self.progress.epoch * self.examples.steps
             self._look()
@@ -124,10 +119,11 @@ class Trainer:
         finally:
             self._board.close()
         progress = self.progress
-        if progress.best_epoch:
-            self._checkpoints.restore_best(progress.best_epoch)
-        else:
+        if not progress.best_epoch:
             self.optimizer.finish()
+        elif not self._replicas.rank:
+            self._checkpoints.restore_best(progress.best_epoch)
+        self._replicas.copy_first(self.task.towers.variables)
         return Summary(
             epochs=progress.epoch,
             best_epoch=progress.best_epoch or progress.epoch,
@@ -181,7 +177,8 @@ class Trainer:
 
     def _save(self) -> None:
         self._refuse_not_finite()
-        self._checkpoints.save(self.done, self.progress.best_epoch)
+        if not self._replicas.rank:
+            self._checkpoints.save(self.done, self.progress.best_epoch)
 
     def _refuse_not_finite(self) -> None:
         """Refuses non-finite weights: a step with a finite loss may spoil them, and the next loss comes too late."""
@@ -215,12 +212,13 @@ class Trainer:
             return after
         begin = time.monotonic()
         with self.optimizer.averaged():
-            metric, criterion = self.validation.measure(self.task.towers)
+            metric, criterion = agreed_measure(self._replicas, self.validation, self.task.towers)
             record |= {self.validation.metric: metric, "criterion": criterion}
             record["validation_seconds"] = time.monotonic() - begin
             if criterion > after.best_criterion:
                 after.best_metric, after.best_criterion, after.best_epoch = metric, criterion, epoch
-                self._checkpoints.save_best(epoch)
+                if not self._replicas.rank:
+                    self._checkpoints.save_best(epoch)
         after.finished |= epoch - after.best_epoch >= self.config.patience
         return after
 
@@ -234,7 +232,8 @@ class Trainer:
         with tf.GradientTape() as tape:
             loss = self.task.compute_loss(batch)
         self.optimizer.apply(tape.gradient(loss, self.task.trainable_variables))
-        return loss
+        [total] = self._replicas.sum([loss])
+        return total
 
 
 def as_tensors(batch: Batch) -> Batch:

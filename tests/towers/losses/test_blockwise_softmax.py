@@ -19,7 +19,7 @@ def world(excluded: str) -> tuple[tuple[np.ndarray, ...], Candidates, np.ndarray
     mask = np.array([True, True, True, False, True, True, True])
     banned = rng.integers(-1, 10, (QUERIES, 3))
     counts = np.broadcast_to(mask, (QUERIES, ITEMS))
-    given, liked = None, None
+    given, liked, column = None, None, None
     if excluded == "known":
         liked = known(tf.constant(banned), tf.constant(name), 10)
     if excluded in ("some", "all of one"):
@@ -27,9 +27,11 @@ def world(excluded: str) -> tuple[tuple[np.ndarray, ...], Candidates, np.ndarray
             name = np.full(ITEMS, 5)
             banned[4, 1] = 5
         given = tf.constant(banned)
-    if excluded == "own":
-        # As many queries as candidates, of which the first is the first query's own, and so on.
-        query, own, counts = query[:ITEMS], own[:ITEMS], counts[:ITEMS] & ~np.eye(ITEMS, dtype=bool)
+    if excluded in ("own", "own, of the second worker"):
+        # A candidate is the first query's own, the next one the second's, and so on.
+        column = 0 if excluded == "own" else ITEMS // 2
+        size = ITEMS - column
+        query, own, counts = query[:size], own[:size], counts[:size] & ~np.eye(size, ITEMS, column, dtype=bool)
     elif excluded != "none":
         counts = counts & ~(banned[:, :, np.newaxis] == name).any(axis=1)
     candidates = Candidates(
@@ -39,12 +41,12 @@ def world(excluded: str) -> tuple[tuple[np.ndarray, ...], Candidates, np.ndarray
         tf.constant(name, tf.int64),
         given,
         liked,
-        excluded == "own",
+        column,
     )
     return (query, own, vector, offset), candidates, counts
 
 
-@pytest.mark.parametrize("excluded", ["none", "some", "known", "all of one", "own"])
+@pytest.mark.parametrize("excluded", ["none", "some", "known", "all of one", "own", "own, of the second worker"])
 @pytest.mark.parametrize(("block", "jit"), [(1, False), (4, False), (5, False), (100, False), (4, True), (100, True)])
 def test_value_and_gradients_are_those_of_the_formula(
     block: int, excluded: str, jit: bool, monkeypatch: pytest.MonkeyPatch

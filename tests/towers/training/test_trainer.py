@@ -16,7 +16,8 @@ from towers.evaluation import validation as validation_module
 from towers.evaluation.metrics import Measured
 from towers.evaluation.validation import Validation
 from towers.model.untrained_rows import zero_untrained_rows
-from towers.training.trainer import Summary, Trainer
+from towers.training.protocols import Summary
+from towers.training.trainer import Trainer
 
 
 def trainer(directory: Path, *, epochs: int, patience: int = 99) -> Trainer:

@@ -1,0 +1,91 @@
+"""`towers train --workers N`: starts N workers on this machine, shows what the first one says, stops them together.
+
+Each worker is the same command under its own `TF_CONFIG` (`towers.training.workers`). If one ends early, the others
+would wait for ever, so they are killed: training resumes from the last checkpoint, which no kill can damage.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from pipelines.console import say
+
+LOOK_S = 0.2
+GRACE_S = 5.0  # for the others to end by themselves, so that the first error is the one that is shown
+LOCAL = "127.0.0.1"
+TAIL = 2_000  # characters of what a failed worker said last
+
+
+def run(count: int, words: Sequence[str]) -> int:
+    """Runs `towers` with `words` as `count` workers.
+
+    Returns:
+        0 if all of them ended well, else the exit code of the first to fail, 1 if a signal ended it.
+    """
+    cluster = {"worker": [f"{LOCAL}:{port}" for port in free_ports(count)]}
+    workers: list[subprocess.Popen[bytes]] = []
+    with ExitStack() as stack:
+        logs = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(count - 1)]
+        try:
+            for rank in range(count):
+                config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
+                workers.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "pipelines", *words],
+                        env=os.environ | {"TF_CONFIG": config},
+                        stderr=logs[rank - 1] if rank else None,
+                        # Ctrl-C in a terminal would reach each of them at another step.
+                        start_new_session=True,
+                    )
+                )
+            failed = _first_failure(workers)
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+        if failed is None:
+            return 0
+        code = workers[failed].returncode
+        if failed:
+            log = logs[failed - 1]
+            log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL))
+            for line in log.read().decode(errors="replace").splitlines():
+                say(f"worker {failed}: {line}")
+        if code < 0:
+            say(
+                f"error: worker {failed} of {count} was ended by {signal.Signals(-code).name}, and the others with it; "
+                "the last checkpoint is kept, and the same command resumes from there"
+            )
+        return max(code, 1)
+
+
+def _first_failure(workers: Sequence["subprocess.Popen[bytes]"]) -> int | None:
+    """Waits until all have ended well, or one has not; the number of that one, preferably one that a signal ended."""
+    until = None
+    while until is None or time.monotonic() < until:
+        codes = [worker.poll() for worker in workers]
+        if all(code == 0 for code in codes):
+            return None
+        if any(code is not None and code < 0 for code in codes):
+            break
+        if until is None and any(codes):
+            until = time.monotonic() + GRACE_S
+        time.sleep(LOOK_S)
+    failed = [rank for rank, code in enumerate(codes) if code]
+    return min(failed, key=lambda rank: (codes[rank] or 0) > 0)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that are free now, all different."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((LOCAL, 0))
+        return [int(each.getsockname()[1]) for each in sockets]

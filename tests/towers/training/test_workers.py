@@ -1,0 +1,258 @@
+"""Several workers train as one: the same losses, weights, moments, sampler states and validation as one process."""
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.worlds.workers import Sections, make_dataset, recipe, train
+from towers.config.losses import LOSSES
+from towers.config.samplers import SAMPLERS
+from towers.data.batch import share
+from towers.errors import ConfigError
+from towers.ops.replicas import ALONE, Replicas, slices
+from towers.ops.row_gradients import RowGradient, sum_workers, summed_rows
+from towers.training.workers import Place, connect, place_of
+
+STEPS, BATCH = 20, 64
+# Relative to the length of a row. Adam divides by the root of a moment, which amplifies the rounding near 0.
+CLOSE, CLOSE_WITH_ADAM = 1e-5, 1e-3
+
+DRAWN: Sections = {
+    name: {"name": name} | ({} if name == "in_batch" else {"negatives": 16})
+    for name in (get_args(each.model_fields["name"].annotation)[0] for each in SAMPLERS)
+    if name != "mixed"
+} | {"mixed": {"name": "mixed", "parts": [{"name": "in_batch"}, {"name": "uniform", "negatives": 16}]}}
+UNSAMPLED = ("full_softmax", "bce", "graded_hinge")
+LOSS_NAMES = [get_args(each.model_fields["name"].annotation)[0] for each in LOSSES]
+QUERY = {"user_id": {"kind": "id"}}
+ITEM = {"item_id": {"kind": "id"}}
+BRANDS = {"brand": {"kind": "categorical"}, "price": {"kind": "numeric"}}
+VARIANTS: dict[str, Sections] = {
+    "softmax with hits": {"loss": {"name": "sampled_softmax", "remove_accidental_hits": False}},
+    "softmax excluded": {"loss": {"name": "sampled_softmax", "positive": "excluded"}},
+    "softmax options": {
+        "loss": {
+            "name": "sampled_softmax",
+            "positives_per_query": 3,
+            "known_positives": 5,
+            "hardest_negatives": 9,
+            "label_smoothing": 0.05,
+        },
+        "sampler": DRAWN["mixed"],
+    },
+    "known positives": {"loss": {"name": "sampled_softmax", "known_positives": 5}, "train": {"balance": 0.3}},
+    "distinct": {"sampler": {"name": "log_uniform", "negatives": 16, "distinct": True}},
+    "distinct in batch": {"sampler": {"name": "in_batch", "distinct": True, "frequencies": "learned"}},
+    "learned log Z": {"loss": {"name": "nce", "log_z": "learned"}, "sampler": DRAWN["uniform"]},
+    "log Z per query": {"loss": {"name": "nce", "log_z": "per_query"}, "sampler": DRAWN["learned_unigram"]},
+    "adaptive margin": {"loss": {"name": "distance_softmax", "margin": "adaptive"}},
+    "bsl of the batch": {"loss": {"name": "bsl", "positive_group": "batch"}},
+    "hinge of the batch": {"loss": {"name": "graded_hinge", "pairs": "batch"}},
+    "recency": {"train": {"recency": 3.0}},
+    "layers": {
+        "model": {"combine": "concat", "query_layers": [8], "candidate_layers": [8], "temperature_trainable": True},
+        "features": {"query": QUERY, "candidate": ITEM | BRANDS},
+        "optimizer": {"clip_norm": 0.01, "weight_decay": 0.1, "average": 0.9},
+    },
+    "adam": {"optimizer": {"name": "adam", "learning_rate": 0.01}},
+    "sgd": {"optimizer": {"name": "sgd", "learning_rate": 0.5}},
+    "sgd in bfloat16": {"optimizer": {"name": "sgd"}, "train": {"precision": "bfloat16"}},
+    "history": {"features": {"query": QUERY | {"history": {"kind": "history", "max_length": 5}}, "candidate": ITEM}},
+    "graph": {
+        "features": {
+            "query": QUERY | {"history": {"kind": "neighbours", "window": "all", "recency": 32.0, "cooccurrence": 6.0}},
+            "candidate": ITEM
+            | {"audience": {"kind": "neighbours", "weight": 5.0}, "nearby": {"kind": "cooccurrence", "weight": 3.0}},
+        },
+        "model": {"norm_exponent": "validation"},
+    },
+    "earlier neighbours": {
+        "features": {"query": QUERY | {"history": {"kind": "neighbours", "window": "earlier"}}, "candidate": ITEM}
+    },
+    # Masks and dropout are drawn by each worker for itself.
+    "sequence": {
+        "features": {
+            "query": {
+                "history": {"kind": "sequence", "max_length": 6, "blocks": 1, "dropout": 0.0, "gap_mask_share": 0.0}
+            },
+            "candidate": ITEM,
+        }
+    },
+    "similar by centres": {
+        "task": "similarity",
+        "similarity": {"column": "brand"},
+        "loss": {"name": "am_softmax"},
+        "train": {"batch_size": 16, "metric": "precision@3"},
+        "features": {"candidate": ITEM},
+    },
+    "similar by items": {
+        "task": "similarity",
+        "similarity": {"column": "brand", "against": "items"},
+        "loss": {"name": "am_softmax"},
+        "train": {"batch_size": 16, "metric": "precision@3"},
+        "features": {"candidate": ITEM},
+    },
+}
+CELLS = (
+    {name: {"loss": {"name": name}} for name in UNSAMPLED}
+    | {
+        # Each loss, and each sampler several times.
+        f"{loss} {sampler}": {"loss": {"name": loss}, "sampler": DRAWN[sampler]}
+        for number, loss in enumerate(name for name in LOSS_NAMES if name not in UNSAMPLED)
+        for sampler in [list(DRAWN)[number % len(DRAWN)]]
+    }
+    | {f"sampled_softmax {name}": {"sampler": sampler} for name, sampler in DRAWN.items()}
+    | VARIANTS
+)
+QUICK = ("sampled_softmax in_batch",)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_dataset(tmp_path_factory.mktemp("workers"))
+
+
+def recipes(names: Any) -> dict[str, Sections]:
+    cells = {name: recipe(BATCH, **{key: each for key, each in CELLS[name].items() if key != "task"}) for name in names}
+    for name in names:
+        if "task" in CELLS[name]:
+            cells[name] |= {"task": CELLS[name]["task"], "features": CELLS[name]["features"]}
+    return cells
+
+
+def compare(dataset: Path, cells: dict[str, Sections], folder: Path, workers: int) -> None:
+    alone = train(dataset, cells, folder / "alone", 1, STEPS)
+    several = train(dataset, cells, folder / "several", workers, STEPS)
+    problems = []
+    for name, sections in cells.items():
+        first, *others = several[name]
+        for other in others:
+            problems += [f"{name}: {key} of two workers" for key in first if not same(first[key], other[key])]
+        close = CLOSE_WITH_ADAM if sections["optimizer"]["name"] == "adam" else CLOSE
+        if sections["train"].get("precision") == "bfloat16":
+            close = 2**-8
+        [one] = alone[name]
+        assert one.keys() == first.keys()
+        problems += [
+            f"{name}: {key} by {distance(one[key], first[key]):.1e}"
+            for key in one
+            if not distance(one[key], first[key]) <= close
+        ]
+        assert not np.allclose(one["losses"][0], one["losses"][-1]), name
+    assert not problems, "\n".join(problems)
+
+
+def same(one: Any, other: Any) -> bool:
+    """NaN, of an item that no user has, is equal to itself."""
+    return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+
+
+def distance(one: Any, other: Any) -> float:
+    """The largest distance of two rows, relative to the length of the first, or a thousandth of the longest."""
+    if one.dtype.kind != "f":
+        return 0.0 if np.array_equal(one, other) else np.inf
+    one, other = (each.astype(np.float64).reshape(len(each) if each.ndim > 1 else 1, -1) for each in (one, other))
+    length = np.linalg.norm(one, axis=1)
+    length = np.maximum(length, 1e-3 * length.max(initial=1e-9))
+    return float(np.max(np.linalg.norm(one - other, axis=1) / length, initial=0.0))
+
+
+def test_two_workers_train_as_one_process(dataset: Path, tmp_path: Path) -> None:
+    compare(dataset, recipes(QUICK), tmp_path, 2)
+
+
+@pytest.mark.long
+def test_two_workers_train_every_loss_sampler_optimizer_and_tower_as_one_process(dataset: Path, tmp_path: Path) -> None:
+    compare(dataset, recipes(CELLS), tmp_path, 2)
+
+
+@pytest.mark.long
+def test_four_workers_train_as_one_process(dataset: Path, tmp_path: Path) -> None:
+    compare(dataset, recipes(["sampled_softmax in_batch", "softmax options", "bsl of the batch"]), tmp_path, 4)
+
+
+def test_of_a_table_each_row_is_sent_once() -> None:
+    """The sum of two workers' gradients by slow loops, and the number of rows that each sends."""
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 9, (2, 12))
+    values = rng.normal(size=(2, 12, 3)).astype(np.float32)
+    place = tf.Variable(tf.zeros([9], tf.int64))
+
+    class Recorded(Replicas):
+        """Sends what is recorded, or else records."""
+
+        count = 2
+
+        def __init__(self, sent: list[tf.Tensor]) -> None:
+            self.sent = sent
+
+        def gather_uneven(self, rows: tf.Tensor) -> tf.Tensor:
+            self.sent.append(rows)
+            return tf.concat(self.sent, 0)
+
+    sent: list[tf.Tensor] = []
+    for worker in range(2):
+        part = RowGradient(*summed_rows(tf.constant(values[worker]), tf.constant(rows[worker]), place))
+        [total] = sum_workers([part], [place], Recorded(sent))
+    assert [len(each) for each in sent] == [len(set(each.tolist())) for each in rows]
+    expected = np.zeros((9, 3))
+    for row, value in zip(rows.ravel(), values.reshape(-1, 3), strict=True):
+        expected[row] += value
+    assert total is not None and total.rows is not None
+    got = np.full((9, 3), np.nan)
+    got[total.rows.numpy()] = total.values.numpy()
+    touched = np.unique(rows)
+    np.testing.assert_allclose(got[touched], expected[touched], rtol=1e-5, atol=1e-6)
+
+
+def test_the_parts_of_a_batch_are_the_batch() -> None:
+    batch = np.arange(12)
+    assert np.concatenate([share(batch, worker, 3) for worker in range(3)]).tolist() == batch.tolist()
+    with pytest.raises(ConfigError, match=r"train\.batch_size: 5 workers cannot share the 12 examples"):
+        share(batch, 0, 5)
+
+
+@pytest.mark.parametrize(("size", "count"), [(10, 3), (2, 4), (0, 2), (9, 1)])
+def test_the_parts_of_the_users_are_all_users(size: int, count: int) -> None:
+    parts = [np.arange(size)[each] for each in slices(size, count)]
+    assert np.concatenate(parts).tolist() == list(range(size))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_a_place_counts_the_chief_first() -> None:
+    cluster = {"chief": ["a:1"], "worker": ["b:1", "a:2"]}
+    at = {
+        (kind, index): place_of(json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}}))
+        for kind, index in [("chief", 0), ("worker", 0), ("worker", 1)]
+    }
+    assert at["chief", 0] == Place(0, ["a:1", "b:1", "a:2"])
+    assert at["worker", 1] == Place(2, ["a:1", "b:1", "a:2"])
+    assert at["worker", 1].on_this_machine() == (1, 2)
+    assert at["worker", 0].on_this_machine() == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"cluster": {"worker": ["a:1", "b:1"]}}',
+        '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 2}}',
+        '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "ps", "index": 0}}',
+        '{"cluster": {"worker": ["a", "b"]}, "task": {"type": "worker", "index": 0}}',
+        '{"cluster": {"worker": "a:1"}, "task": {"type": "worker", "index": 0}}',
+    ],
+)
+def test_a_wrong_tf_config_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="TF_CONFIG: must be"):
+        place_of(text)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}'])
+def test_a_single_worker_is_alone(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", text)
+    assert connect() is ALONE

@@ -1,0 +1,199 @@
+"""The worker of a training on several: TensorFlow's collectives (gRPC between CPUs, NCCL between GPUs).
+
+Every worker holds the whole model and trains a part of each batch. A worker uses one device: a machine with several
+GPUs runs several workers. `TF_CONFIG`, as TensorFlow defines it, names the addresses of all workers and the index of
+this one.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from towers.errors import ConfigError, LostWorkerError
+from towers.ops.replicas import ALONE, Replicas, Step, slices
+
+VARIABLE = "TF_CONFIG"
+SEED = 0x9E3779B1  # odd, so that the ranks of workers give different numbers modulo 2^31
+BLOCK = 1 << 24  # numbers that are copied at once: 64 MB of float32
+
+
+# What TensorFlow raises when the connection to another worker breaks.
+BROKEN = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.DeadlineExceededError)
+
+
+class Place(NamedTuple):
+    """A worker among the others.
+
+    Attributes:
+        rank: its number, from 0.
+        addresses: `host:port` of all workers.
+    """
+
+    rank: int
+    addresses: list[str]
+
+    def on_this_machine(self) -> tuple[int, int]:
+        """The number of workers before this one with the same host name, and of all with that name."""
+        hosts = [address.rpartition(":")[0] for address in self.addresses]
+        return hosts[: self.rank].count(hosts[self.rank]), hosts.count(hosts[self.rank])
+
+
+class Workers(Replicas):
+    """One of several workers.
+
+    Args:
+        strategy: what gives this process its collectives; it has one device.
+        rank: number of this worker.
+        count: number of workers.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy, rank: int, count: int) -> None:
+        self.rank, self.count = rank, count
+        self._strategy = strategy
+        self._gathered = tf.function(self.step(self.gather_uneven), autograph=False, reduce_retracing=True)
+        self._summed = tf.function(self.step(self._sum_of_one), autograph=False, reduce_retracing=True)
+
+    def gather(self, rows: tf.Tensor) -> tf.Tensor:
+        """See `Replicas`."""
+        shape = rows.shape.as_list()
+        full = [None if shape[0] is None else shape[0] * self.count, *shape[1:]]
+        if rows.dtype == tf.bool:
+            return self.gather(tf.cast(rows, tf.int32)) > 0
+        if not rows.dtype.is_floating:
+            return tf.ensure_shape(self.gather_uneven(rows), full)
+
+        @tf.custom_gradient
+        def gathered(rows: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+            # TensorFlow's own gradient of an all-gather exchanges the sizes, too.
+            return self.gather_uneven(rows), lambda upstream: self.own(self.sum([upstream])[0])
+
+        return tf.ensure_shape(gathered(rows), full)
+
+    def own(self, gathered: tf.Tensor) -> tf.Tensor:
+        """See `Replicas`."""
+        rows = gathered.shape[0]
+        size = tf.shape(gathered)[0] // self.count if rows is None else rows // self.count
+        return gathered[self.rank * size : (self.rank + 1) * size]
+
+    def begin(self, rows: int) -> int:
+        """See `Replicas`."""
+        return self.rank * rows
+
+    def gather_uneven(self, rows: tf.Tensor) -> tf.Tensor:
+        """See `Replicas`."""
+        return tf.distribute.get_replica_context().all_gather(rows, axis=0)
+
+    def sum(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """See `Replicas`."""
+        return list(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, list(values)))
+
+    def seed(self, seed: tf.Tensor) -> tf.Tensor:
+        """See `Replicas`; the first worker keeps the step's own."""
+        return seed + tf.constant([self.rank * SEED & 0x7FFFFFFF, 0], seed.dtype)
+
+    def step(self, function: Step) -> Step:
+        """See `Replicas`."""
+        return lambda value: self._strategy.run(function, (value,))
+
+    def part(self, size: int) -> slice:
+        """See `Replicas`."""
+        return slices(size, self.count)[self.rank]
+
+    def gather_array(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """See `Replicas`."""
+        gathered: NDArray[Any] = self._gathered(tf.constant(rows)).numpy()
+        return gathered
+
+    def from_first(self, text: str) -> str:
+        """See `Replicas`."""
+        given = np.frombuffer(text.encode() if not self.rank else b"", np.uint8).astype(np.int32)
+        return self.gather_array(given).astype(np.uint8).tobytes().decode()
+
+    def copy_first(self, variables: Sequence[tf.Variable]) -> None:
+        """See `Replicas`."""
+        for variable in variables:
+            # The types that collectives add; each holds the values of the smaller ones exactly.
+            kind = tf.float32 if variable.dtype.is_floating else tf.int64
+            if not variable.shape.rank:
+                variable.assign(tf.cast(self._of_first(tf.cast(variable, kind)), variable.dtype))
+                continue
+            rows = max(1, BLOCK // max(1, int(np.prod(variable.shape[1:]))))
+            for low in range(0, variable.shape[0], rows):
+                part = variable[low : low + rows]
+                variable[low : low + rows].assign(tf.cast(self._of_first(tf.cast(part, kind)), variable.dtype))
+
+    def _sum_of_one(self, value: tf.Tensor) -> tf.Tensor:
+        return self.sum([value])[0]
+
+    def _of_first(self, value: tf.Tensor) -> tf.Tensor:
+        return self._summed(tf.zeros_like(value) if self.rank else value)
+
+
+@contextmanager
+def lost_workers_told(replicas: Replicas) -> Iterator[None]:
+    """Says plainly that another worker ended.
+
+    Raises:
+        LostWorkerError: the connection to another worker broke.
+    """
+    try:
+        yield
+    except BROKEN as error:
+        if replicas.count == 1:
+            raise
+        raise LostWorkerError(
+            f"worker {replicas.rank} of {replicas.count}: another worker ended; the last checkpoint is kept, and the "
+            f"same commands resume from there ({str(error).splitlines()[0][:200]})"
+        ) from error
+
+
+def connect() -> Replicas:
+    """Joins the workers that `TF_CONFIG` names; waits for all of them. Must come before any other use of TensorFlow.
+
+    Raises:
+        ConfigError: `TF_CONFIG` is not what TensorFlow defines, or this machine has more workers than GPUs.
+    """
+    place = place_of(os.environ.get(VARIABLE, ""))
+    if place is None or len(place.addresses) == 1:
+        return ALONE
+    number, beside = place.on_this_machine()
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus and beside > len(gpus):
+        raise ConfigError(f"{VARIABLE}: {beside} workers on a machine with {len(gpus)} GPUs; each worker takes one")
+    if gpus:
+        tf.config.set_visible_devices(gpus[number], "GPU")
+    elif beside > 1:
+        # Each would start as many threads as there are processors.
+        tf.config.threading.set_intra_op_parallelism_threads(max(1, (os.cpu_count() or 1) // beside))
+    return Workers(tf.distribute.MultiWorkerMirroredStrategy(), place.rank, len(place.addresses))
+
+
+def place_of(text: str) -> Place | None:
+    """Reads `TF_CONFIG`; None if it is empty or names no cluster.
+
+    A `chief`, if there is one, comes before the workers.
+    """
+    try:
+        config = json.loads(text or "{}")
+        cluster, task = config.get("cluster") or {}, config.get("task") or {}
+        if not cluster:
+            return None
+        chiefs, workers = cluster.get("chief", []), cluster.get("worker", [])
+        kind, index = task["type"], int(task["index"])
+        own = {"chief": chiefs, "worker": workers}[kind]
+        addresses = [*chiefs, *workers]
+        fits = 0 <= index < len(own) and all(address.rpartition(":")[2].isdecimal() for address in addresses)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        fits = False
+    if not fits:
+        raise ConfigError(
+            f'{VARIABLE}: must be {{"cluster": {{"worker": ["host:port", …]}}, "task": {{"type": "worker", "index": '
+            f"0}}}}, with the index of this worker; got {text[:200]}"
+        )
+    return Place(index + (len(chiefs) if kind == "worker" else 0), addresses)
