@@ -87,11 +87,13 @@ class Workers(Replicas):
 
     def gather_uneven(self, rows: tf.Tensor) -> tf.Tensor:
         """See `Replicas`."""
-        return tf.distribute.get_replica_context().all_gather(rows, axis=0)
+        # A copy on the worker's device: an argument of a function names none, and the exchange asks for it.
+        return tf.distribute.get_replica_context().all_gather(tf.identity(rows), axis=0)
 
     def sum(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """See `Replicas`."""
-        return list(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, list(values)))
+        placed = [tf.identity(value) for value in values]
+        return list(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, placed))
 
     def seed(self, seed: tf.Tensor) -> tf.Tensor:
         """See `Replicas`; the first worker keeps the step's own."""
