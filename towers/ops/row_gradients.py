@@ -79,8 +79,8 @@ def sum_workers(
     """
     if replicas.count == 1:
         return list(parts)
-    dense = [number for number, part in enumerate(parts) if part is not None and part.rows is None]
-    sums = dict(zip(dense, replicas.sum([parts[number].values for number in dense]) if dense else [], strict=True))
+    dense = {number: part.values for number, part in enumerate(parts) if part is not None and part.rows is None}
+    sums = dict(zip(dense, replicas.sum(list(dense.values())) if dense else [], strict=True))
     totals: list[RowGradient | None] = []
     for number, (part, place) in enumerate(zip(parts, places, strict=True)):
         if part is None:
