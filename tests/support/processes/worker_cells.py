@@ -33,7 +33,7 @@ def train(sections: dict[str, Any], data: Dataset, steps: int, replicas: Replica
             trainer.task.after_epoch(trainer.task.margin.every, batches)
         state = {f"variable {number} {each.name}": each for number, each in enumerate(trainer.task.variables)}
         state |= {f"optimizer {number}": each for number, each in enumerate(trainer.optimizer.variables)}
-        arrays = {name: np.array(each) for name, each in state.items()}
+        arrays = {name: each.numpy() for name, each in state.items()}
         return arrays | {
             "losses": np.array(losses),
             "measure": np.array(trainer.validation.measure(training.task.towers)),

@@ -76,9 +76,7 @@ VARIANTS: dict[str, Sections] = {
     # Masks and dropout are drawn by each worker for itself.
     "sequence": {
         "features": {
-            "query": {
-                "history": {"kind": "sequence", "max_length": 6, "blocks": 1, "dropout": 0.0, "gap_mask_share": 0.0}
-            },
+            "query": {"history": {"kind": "sequence", "max_length": 6, "blocks": 1, "dropout": 0.0}},
             "candidate": ITEM,
         }
     },
@@ -87,14 +85,16 @@ VARIANTS: dict[str, Sections] = {
         "similarity": {"column": "brand"},
         "loss": {"name": "am_softmax"},
         "train": {"batch_size": 16, "metric": "precision@3"},
-        "features": {"candidate": ITEM},
+        # Items that are held out have no row of their own.
+        "features": {"candidate": ITEM | {"price": {"kind": "numeric"}}},
     },
     "similar by items": {
         "task": "similarity",
         "similarity": {"column": "brand", "against": "items"},
         "loss": {"name": "am_softmax"},
         "train": {"batch_size": 16, "metric": "precision@3"},
-        "features": {"candidate": ITEM},
+        # Items that are held out have no row of their own.
+        "features": {"candidate": ITEM | {"price": {"kind": "numeric"}}},
     },
 }
 CELLS = (
