@@ -89,10 +89,14 @@ def sum_workers(
             totals.append(RowGradient(sums[number]))
         else:
             once = part.winner == tf.range(tf.size(part.rows, out_type=tf.int64))
+            # A last row that no table has: TensorFlow crashes if every worker's part of an exchange is empty.
+            own = tf.concat([tf.boolean_mask(part.rows, once), tf.constant([place.shape[0]], tf.int64)], 0)
+            values = tf.pad(tf.boolean_mask(part.values, once), [[0, 1], [0, 0]])
             # One exchange for both: a row number takes the place of two numbers beside its values.
-            number_bits = tf.bitcast(tf.boolean_mask(part.rows, once), tf.float32)
-            both = replicas.gather_uneven(tf.concat([tf.boolean_mask(part.values, once), number_bits], 1))
+            both = replicas.gather_uneven(tf.concat([values, tf.bitcast(own, tf.float32)], 1))
             rows = tf.bitcast(both[:, -2:], tf.int64)
+            of_table = rows < place.shape[0]
+            both, rows = tf.boolean_mask(both, of_table), tf.boolean_mask(rows, of_table)
             totals.append(RowGradient(*summed_rows(both[:, :-2], rows, place)))
     return totals
 

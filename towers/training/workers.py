@@ -114,8 +114,9 @@ class Workers(Replicas):
 
     def from_first(self, text: str) -> str:
         """See `Replicas`."""
-        given = np.frombuffer(text.encode() if not self.rank else b"", np.uint8).astype(np.int32)
-        return self.gather_array(given).astype(np.uint8).tobytes().decode()
+        # With a first byte of its own: TensorFlow crashes if every worker's part is empty.
+        given = np.frombuffer(b"0" + text.encode() if not self.rank else b"", np.uint8).astype(np.int32)
+        return self.gather_array(given).astype(np.uint8).tobytes()[1:].decode()
 
     def copy_first(self, variables: Sequence[tf.Variable]) -> None:
         """See `Replicas`."""
