@@ -117,6 +117,7 @@ def test_workers_of_another_recipe_are_refused(world: Path, tmp_path: Path) -> N
             process.wait()
 
 
+@pytest.mark.long
 def test_workers_that_cannot_share_a_batch_are_refused(world: Path, tmp_path: Path) -> None:
     words = [*training(world, tmp_path / "run"), "--set", "train.batch_size=63"]
     done = subprocess.run(command(words, 2), env=ENVIRONMENT, capture_output=True, text=True, check=False)

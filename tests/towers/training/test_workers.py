@@ -165,6 +165,7 @@ def distance(one: Any, other: Any) -> float:
     return float(np.max(np.linalg.norm(one - other, axis=1) / length, initial=0.0))
 
 
+@pytest.mark.long
 def test_two_workers_train_as_one_process(dataset: Path, tmp_path: Path) -> None:
     compare(dataset, recipes(QUICK), tmp_path, 2)
 
