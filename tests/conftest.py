@@ -2,7 +2,8 @@
 
 import gc
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import settings
 
 import towers  # noqa: F401 - asks for Keras 2 before any test imports TensorFlow
 
+# Imports make a million objects that stay: looking through them while they are made takes seconds.
+gc.disable()
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 if "PYTEST_XDIST_WORKER" in os.environ:
     # As many test processes as processors: threads of their own would only wait for each other.
@@ -20,14 +23,28 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 settings.register_profile("towers", deadline=None)
 settings.load_profile("towers")
 
+# Threads of libraries, which wait for work until the process ends.
+KEPT = ("asyncio", "AnyIO", "fsspec")
 REAL_DATA = Path(os.environ.get("TOWERS_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
     """TensorFlow's million objects stay for good: looking through them again and again is a fifth of the run."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+    gc.enable()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    """A thread that spins when its test is over takes half the time of all tests after it."""
+    before = set(threading.enumerate())
+    yield
+    left = [each for each in threading.enumerate() if each not in before and not each.name.startswith(KEPT)]
+    for each in left:
+        each.join(10)
+    assert [each.name for each in left if each.is_alive()] == []
 
 
 @pytest.fixture(scope="session")

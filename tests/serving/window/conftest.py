@@ -1,16 +1,10 @@
 """The world of the window's tests: titles, ids and values that a page must escape, a service that answers over HTTP."""
 
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
-import uvicorn
-from fastapi import FastAPI
 
 from tests.support.worlds.serving import ITEMS, item_vectors, save_towers, write_world
 
@@ -60,19 +54,3 @@ def write_second(bundle: Path, out: Path) -> Path:
         item_ids=item_ids()[:items],
     )
     return out
-
-
-@contextmanager
-def served(app: FastAPI) -> Iterator[str]:
-    """Serves an app in a thread; gives its address."""
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            assert thread.is_alive()
-            time.sleep(0.02)
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
