@@ -14,6 +14,8 @@ import towers  # noqa: F401 - asks for Keras 2 before any test imports TensorFlo
 # Imports make a million objects that stay: looking through them while they are made takes seconds.
 gc.disable()
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# XLA's own passes run as ever; without LLVM's a compilation takes little more than half the time.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
 if "PYTEST_XDIST_WORKER" in os.environ:
     # As many test processes as processors: threads of their own would only wait for each other.
     for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
@@ -45,6 +47,14 @@ def no_thread_is_left() -> Iterator[None]:
     for each in left:
         each.join(10)
     assert [each.name for each in left if each.is_alive()] == []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_garbage_is_left() -> Iterator[None]:
+    """What a file leaves for good, TensorFlow's graphs above all, no later collection has to look through."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
