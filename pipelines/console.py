@@ -25,6 +25,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+TOWERS = "towers"
 # Seconds between plain lines: a tenth of the time so far, so that a log of hours stays short.
 LEAST_INTERVAL_S, MOST_INTERVAL_S, INTERVAL_SHARE = 5.0, 60.0, 0.1
 
@@ -40,22 +41,28 @@ def say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)  # noqa: T201
 
 
+def amount(number: int, nouns: str) -> str:
+    """Returns a number with its noun, which is given in the plural, on -s or -ies: "1 user", "1,204 users"."""
+    one = f"{nouns.removesuffix('ies')}y" if nouns.endswith("ies") else nouns.removesuffix("s")
+    return f"{number:,} {one if number == 1 else nouns}"
+
+
 def phases(command: str, *names: str) -> None:
     """Names the phases of a command in one line, before the first begins."""
     say(f"{command}: {', '.join(names)}")
 
 
-def next_step(*words: str | Path) -> None:
-    """Prints the words of `towers` to give next; paths are quoted for the shell, strings are taken as they are."""
+def next_step(*words: str | Path, program: str = TOWERS) -> None:
+    """Prints the command to give next; paths are quoted for the shell, strings are taken as they are."""
     quoted = (shlex.quote(str(word)) if isinstance(word, Path) else word for word in words)
-    say(" ".join(["next:", towers(), *quoted]))
+    say(" ".join(["next:", towers(program), *quoted]))
 
 
-def towers() -> str:
-    """Returns how to call `towers` in this shell: by name if on PATH, else by its path beside this interpreter."""
-    beside = Path(sys.executable).with_name("towers")
-    if shutil.which("towers") or not beside.exists():
-        return "towers"
+def towers(program: str = TOWERS) -> str:
+    """Returns how to call a program in this shell: by name if on PATH, else by its path beside this interpreter."""
+    beside = Path(sys.executable).with_name(program)
+    if shutil.which(program) or not beside.exists():
+        return program
     return str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)
 
 
@@ -72,7 +79,7 @@ def progress(description: str, total: float | None, unit: str) -> Iterator[Advan
         plain.close()
         return
     with _bars() as bars:
-        task = bars.add_task(description, total=total, note="", unit=unit)
+        task = bars.add_task(description, total=total, note="", unit=unit, rate=None)
 
         def advance(n: float = 1, note: str = "") -> None:
             bars.update(task, advance=n)
@@ -80,8 +87,10 @@ def progress(description: str, total: float | None, unit: str) -> Iterator[Advan
                 bars.update(task, note=note)
 
         yield advance
-        done = bars.tasks[bars.task_ids.index(task)].completed
-        bars.update(task, total=done or 1, completed=done or 1)
+        ended = bars.tasks[bars.task_ids.index(task)]
+        # Of the whole phase; `speed` is of its last updates, and None of a single one.
+        rate = ended.completed / ended.elapsed if ended.elapsed else None
+        bars.update(task, total=1, completed=1, rate=rate)
 
 
 @contextmanager
@@ -116,7 +125,7 @@ def _bars() -> Iterator[Progress]:
 
 class _RateColumn(ProgressColumn):
     def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
+        speed = task.fields["rate"] or task.speed
         return Text("" if speed is None or not task.fields["unit"] else _rate(speed, task.fields["unit"]))
 
 
@@ -140,13 +149,14 @@ class _PlainLines:
             self.last = now
             rate = self.done / (now - self.start)
             left = f", {(self.total - self.done) / rate:,.0f} s left" if self.total and rate else ""
-            of = f" of {self.total:,.0f}" if self.total else ""
-            say(f"{self.description}: {self.done:,.0f}{of} {self.unit}, {_rate(rate, self.unit)}{left}{self._noted()}")
+            of = f"{self.done:,.0f} of " if self.total else ""
+            done = of + amount(round(self.total or self.done), self.unit)
+            say(f"{self.description}: {done}, {_rate(rate, self.unit)}{left}{self._noted()}")
 
     def close(self) -> None:
         seconds = time.monotonic() - self.start
         rate = self.done / seconds if seconds else 0.0
-        done = f"{self.done:,.0f} {self.unit}"
+        done = amount(round(self.done), self.unit)
         say(f"{self.description}: {done} in {seconds:.1f} s, {_rate(rate, self.unit)}{self._noted()}")
 
     def _noted(self) -> str:

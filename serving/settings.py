@@ -1,7 +1,7 @@
 """All settings of the service, read once at start from arguments, the environment or a TOML file.
 
 The first source with a value wins: arguments of `towers serve`, variables `TOWERS_…`, the file named by `config`.
-docs/settings.md explains each setting.
+docs/service/settings.md explains each setting.
 """
 
 import os

@@ -1,6 +1,7 @@
-"""Writes docs/openapi.json: the document of a service whose bundle is not open yet, which names no bundle's features.
+"""Writes docs/service/openapi.json: the document of a service whose bundle is not open yet.
 
-`python tools/openapi.py` after a change of the routes that is meant; a test compares the two.
+It names no bundle's features. `python tools/openapi.py` after a change of the routes that is meant; a test compares the
+two.
 """
 
 import json
@@ -9,7 +10,7 @@ from pathlib import Path
 from serving.http.app import create_app
 from serving.settings import Settings
 
-COMMITTED = Path(__file__).parent.parent / "docs" / "openapi.json"
+COMMITTED = Path(__file__).parent.parent / "docs" / "service" / "openapi.json"
 
 
 def document() -> str:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -72,18 +73,22 @@ def measured(bundle: Path, dataset: Path, out: Path, baselines: str) -> None:
 
     from pipelines.dataset.dataset import Dataset
     from pipelines.dataset.heldout import heldout
+    from pipelines.dataset.popularity import Counting
     from pipelines.evaluation import report
+    from pipelines.rankers.baselines import Baselines
+    from pipelines.rankers.choice import choose
+    from pipelines.rankers.fits import Fits, ranker_of
     from pipelines.rankers.ranker import POPULARITY, Served
     from serving.bundle.reader import Bundle
     from serving.recall.loading import open_index
     from serving.search.exact import ExactIndex
 
-    fitted = report.baselines_of
-
-    def only_popularity(*given: Any) -> Any:
-        made = fitted(*given)
-        choice = replace(made.choice, validation={POPULARITY: made.choice.validation[POPULARITY]})
-        return replace(made, choice=choice, rankers={POPULARITY: made.rankers[POPULARITY]})
+    def only_popularity(data: Dataset, splits: Sequence[str], k: int) -> Baselines:
+        wanted = Counting()
+        rankers = {POPULARITY: ranker_of(Fits(data, splits).of(wanted), k)}
+        chosen = choose(data)
+        choice = replace(chosen, validation={POPULARITY: chosen.validation[POPULARITY]})
+        return Baselines(choice, rankers, {POPULARITY: wanted})
 
     alone = baselines == "popularity"
     if alone:

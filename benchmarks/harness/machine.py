@@ -34,7 +34,7 @@ def record() -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit,
-        "dirty": bool(_git("status", "--porcelain", "--", ".", ":!benchmarks/*/results")) if commit else None,
+        "dirty": bool(_git("status", "--porcelain", "--", ".", ":!benchmarks/*/results/*")) if commit else None,
         "machine": {
             "cpu": _cpu(),
             "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),

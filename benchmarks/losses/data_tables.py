@@ -1,4 +1,4 @@
-"""The tables and the plot of docs/losses.md that come from real data, out of the committed results.
+"""The tables and the plot of docs/model/losses.md that come from real data, out of the committed results.
 
 In: a result of `benchmarks.losses.on_data`. Out: Markdown; SVG in docs/plots.
 """

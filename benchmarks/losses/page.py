@@ -1,4 +1,4 @@
-"""docs/losses.md: its tables and plots, out of the committed results; `parts --docs` writes them.
+"""docs/model/losses.md: its tables and plots, out of the committed results; `parts --docs` writes them.
 
 In: results/losses_*.json. Out: the page with each table between its marks, and docs/plots/losses_*.svg.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.harness.machine import OLD, ROOT, is_old, load, results
 from benchmarks.harness.plots import PLOTS
 
-PAGE = ROOT / "docs" / "losses.md"
+PAGE = ROOT / "docs" / "model" / "losses.md"
 OWN, DATA = "world_tables", "data_tables"
 # Name of a table in the page -> module, function, and the results it takes.
 TABLES: dict[str, tuple[str, str, tuple[str, ...]]] = {

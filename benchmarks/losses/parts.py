@@ -2,8 +2,8 @@
 
 Parts: `known`, `nce`, `nce-speed`, `q` on worlds with a known answer; `ml-100k`, `gowalla`, `logq` on real data; all of
 them by default. Each writes results/losses_PART.json and ends with 1 where one of its claims fails. With
-`--work`, a benchmark that was cut off goes on where it stopped. `--docs` writes docs/losses.md and its plots out of the
-results, after the parts it is given or, without any, alone.
+`--work`, a benchmark that was cut off goes on where it stopped. `--docs` writes docs/model/losses.md and its plots out
+of the results, after the parts it is given or, without any, alone.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; default: all")
     parser.add_argument("--work", type=Path, help="keep finished runs here, and go on from those that are there")
     parser.add_argument("--data", type=Path, help="folder that holds ml-100k/ and gowalla/; default: TOWERS_DATA")
-    parser.add_argument("--docs", action="store_true", help="write docs/losses.md and its plots out of the results")
+    parser.add_argument("--docs", action="store_true", help="write docs/model/losses.md and its plots")
     return parser
 
 

@@ -91,5 +91,5 @@ def on_split(model: TwoTower, tables: FeatureTables, data: Dataset, split: str) 
         "recall@20 standard error": float(np.std(recalls, ddof=1) / np.sqrt(len(recalls))),
         "users": len(held.users),
         "coverage": metrics.coverage(shown),
-        "mean_popularity": metrics.mean_popularity(shown, data.items["train_count"].to_numpy()),
+        "mean_popularity": float(np.average(data.items["train_count"].to_numpy(), weights=shown)),
     }

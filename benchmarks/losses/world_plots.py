@@ -1,4 +1,4 @@
-"""The plots of docs/losses.md that come from synthetic worlds, out of the committed results.
+"""The plots of docs/model/losses.md that come from synthetic worlds, out of the committed results.
 
 In: a result of `benchmarks.losses.known_world`, `nce_samples` with `nce_speed`, or `choice_of_q`. Out: SVG in
     docs/plots.

@@ -1,4 +1,4 @@
-"""The tables of docs/losses.md that come from synthetic worlds, out of the committed results.
+"""The tables of docs/model/losses.md that come from synthetic worlds, out of the committed results.
 
 In: results of `benchmarks.losses.known_world`, `nce_samples`, `nce_speed`, `choice_of_q`. Out: Markdown.
 """

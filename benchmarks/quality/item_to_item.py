@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.harness.machine import ROOT, write
 from benchmarks.harness.stages import Stages, arguments
 from pipelines.bundles.export import load_run
-from pipelines.evaluation.similarity.neighbours import Neighbours, Ranked, neighbours
+from pipelines.evaluation.similarity.neighbours import Asked, Neighbours, Ranked, neighbours
 from pipelines.rankers.bootstrap import bootstrap
 from pipelines.training import train
 from pipelines.training.similarity_labels import HELD_OUT, read_labels
@@ -124,7 +124,8 @@ def held_out(run: Path) -> Neighbours:
     labels = read_labels(trained.config, trained.dataset)
     vectors = embed_all(trained.model.candidate_tower.serve, trained.tables.items)[labels.items]
     nobody = (np.zeros(1, np.int64), np.zeros(0, np.int32))  # no baselines here
-    return neighbours(Ranked(labels, vectors, np.ones(len(vectors), np.bool_), nobody), HELD_OUT, (10,))
+    ranked = Ranked(labels, vectors, np.ones(len(vectors), np.bool_), nobody)
+    return neighbours(ranked, Asked.of(ranked, HELD_OUT), (10,))
 
 
 def estimate(values: np.ndarray) -> dict[str, float]:

@@ -5,7 +5,7 @@ In: the folder with the data, a working directory. Out: benchmarks/quality/resul
 
 Data: MovieLens-100k at three of the cut-offs of `benchmarks.quality.timed`, the questions pooled, and a synthetic world
     with fashion, smaller than the worlds there. In one working directory both benchmarks share the unchanged runs. It
-    claims only that no setting halves a figure: docs/recipes.md tells by its table what each is worth.
+    claims only that no setting halves a figure: docs/model/recipes.md tells by its table what each is worth.
 """
 
 import argparse

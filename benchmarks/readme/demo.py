@@ -1,4 +1,4 @@
-"""The verdict that docs/report.md quotes, out of the report of a demo.
+"""The verdict that docs/evaluation/report.md quotes, out of the report of a demo.
 
 `make demo`, then `python -m benchmarks.readme.demo` writes it; another directory of a demo may be named.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.harness.machine import ROOT
 
-PAGE = ROOT / "docs" / "report.md"
+PAGE = ROOT / "docs" / "evaluation" / "report.md"
 BEGIN, END = "<!-- demo: python -m benchmarks.readme.demo -->\n", "<!-- /demo -->"
 
 

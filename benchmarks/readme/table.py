@@ -1,4 +1,4 @@
-"""docs/measured.md, the highlights and the plot of the README, out of the committed results.
+"""docs/project/measured.md, the highlights and the plot of the README, out of the committed results.
 
 `python -m benchmarks.readme.table` writes them. A figure whose code has changed since it was measured gets a dagger.
 """
@@ -6,7 +6,7 @@
 from benchmarks.harness.machine import OLD, ROOT, is_old, load, results
 from benchmarks.readme import quality_rows, serving_rows, training_rows
 
-README, PAGE = ROOT / "README.md", ROOT / "docs" / "measured.md"
+README, PAGE = ROOT / "README.md", ROOT / "docs" / "project" / "measured.md"
 # The rows of the README, by how they begin.
 HIGHLIGHTS = (
     "Gowalla",

@@ -76,6 +76,20 @@ def report(result: Result) -> Rows:
     ]
 
 
+def report_million(result: Result) -> Rows:
+    sizes, reports = result["sizes"], result["reports"]
+    users = reports["first"]["users"]
+    return [
+        (
+            f"`towers report --users {users}` of {sizes['users'] / 1e6:g} million users with {sizes['events'] / 1e6:g} "
+            f"million events, {sizes['items']:,} items: the first of a data set / the next; peak memory",
+            f"{several([each['seconds'] for each in reports.values()], '.0f')} s; "
+            f"{reports['first']['peak_bytes'] / 1e9:.1f} GB",
+            "evaluation.report_million",
+        )
+    ]
+
+
 def train_step(result: Result) -> Rows:
     ratio, sizes = result["ratio_to_in_batch"], result["sizes"]
     return [
@@ -127,6 +141,7 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     "optimizers": optimizers,
     "evaluation": evaluation,
     "report": report,
+    "report_million": report_million,
     "train_step": train_step,
     "full_softmax": full_softmax,
     "prepare": prepare,

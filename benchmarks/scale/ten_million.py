@@ -5,7 +5,8 @@ history that the bundle has not seen. Each stage is the command a user would run
 that of a million items with user ids: category, tags and title are features, so that items without an event are served,
 too, with vectors of their own.
 With `--work` a run that was cut off goes on after the last stage that it finished. `--docs` writes the table of
-docs/scale.md out of the results. Writes benchmarks/scale/results/scale.json; exits with 1 where the claim fails.
+docs/project/scale.md out of the results. Writes benchmarks/scale/results/scale.json; exits with 1 where the claim
+fails.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from benchmarks.harness.resumable import Store
 
 ITEMS, USERS, EVENTS, K = 10_000_000, 200_000, 20_000_000, 100
 START_TIMEOUT_S = 1_200
-PAGE = ROOT / "docs" / "scale.md"
+PAGE = ROOT / "docs" / "project" / "scale.md"
 BEGIN, END = "<!-- table: scale -->\n", "<!-- /table -->"
 CHANGES = ("features.query.user_id.kind=id", "train.epochs=1", "train.checkpoint_steps=1000000")
 
@@ -157,7 +158,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def write_page() -> None:
-    """Puts the table between its marks in docs/scale.md."""
+    """Puts the table between its marks in docs/project/scale.md."""
     result = load("scale")
     sizes, machine, index = result["sizes"], result["machine"], result["index"]
     rows = (
@@ -179,7 +180,7 @@ if __name__ == "__main__":
     parser.add_argument("--users", type=int, default=USERS)
     parser.add_argument("--events", type=int, default=EVENTS)
     parser.add_argument("--work", type=Path, help="where it works, about 40 GB; default: a temporary folder")
-    parser.add_argument("--docs", action="store_true", help="only write the table of docs/scale.md")
+    parser.add_argument("--docs", action="store_true", help="only write the table of docs/project/scale.md")
     given = parser.parse_args()
     if given.docs:
         write_page()

@@ -6,8 +6,8 @@ which never saw these queries, at least 0.95 of the exact first 100 are found; i
 than the fastest setting of either library that finds 0.95 of them, in batches or one by one. Goal: the same one by one.
 Beside them time to build and bytes an item. The settings of the libraries are swept on the very queries that compare,
 and the fastest three of each take turns with ours. World, indexes and sweeps stay in --work, and a run that was cut off
-goes on. `--docs` writes the tables of docs/index.md. Writes benchmarks/search/results/index.json; exits with 1 where a
-claim fails.
+goes on. `--docs` writes the tables of docs/service/index.md. Writes benchmarks/search/results/index.json; exits with 1
+where a claim fails.
 """
 
 import argparse
@@ -223,7 +223,7 @@ if __name__ == "__main__":
     parser.add_argument("--work", type=Path, required=False, help="where the world and all indexes stay, about 8 GB")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--dry", action="store_true", help="write no result")
-    parser.add_argument("--docs", action="store_true", help="only write the tables of docs/index.md")
+    parser.add_argument("--docs", action="store_true", help="only write the tables of docs/service/index.md")
     given = parser.parse_args()
     if given.docs:
         write_page()

@@ -1,4 +1,4 @@
-"""The tables of docs/index.md, out of the results of `index`, `bulk_recall` and `worker_memory`.
+"""The tables of docs/service/index.md, out of the results of `index`, `bulk_recall` and `worker_memory`.
 
 In: `results/` of the search and scale benchmarks. Out: the page with each table between its marks; a result that is not
     there leaves its table.
@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.harness.machine import OLD, ROOT, is_old, load, results
 
-PAGE = ROOT / "docs" / "index.md"
+PAGE = ROOT / "docs" / "service" / "index.md"
 END = "<!-- /table -->"
 
 

@@ -11,8 +11,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from pipelines.bundles.requirement import gate
-from pipelines.bundles.verify import PROBE, VERIFY, probed, verify
-from pipelines.console import phases, say
+from pipelines.console import amount, phases, say
+from pipelines.service.verify import PROBE, VERIFY, probed, verify
 from serving.bundle.active import Active
 from serving.bundle.manifest import read_manifest
 from serving.bundle.versions import Versions
@@ -123,4 +123,4 @@ def _checked(versions: Versions, command: str, name: str) -> str:
     phases(command, VERIFY, PROBE)
     verify(path)
     probed(path)
-    return f"{name} (model {manifest.model_version}, {manifest.items:,} items)"
+    return f"{name} (model {manifest.model_version}, {amount(manifest.items, 'items')})"

@@ -13,13 +13,15 @@ from typing import Any, Literal
 import numpy as np
 
 from pipelines.bundles.scann_log import without_scann_log
+from pipelines.bundles.tune_index import PHASE as TUNE
 from pipelines.bundles.tune_index import nearly_as, tune
 from pipelines.console import Advance, phase, phases, progress, say
 from pipelines.errors import DataError
 from pipelines.rankers.index_curve import SINGLE_QUERIES, single_query_s
-from serving.bundle.manifest import MANIFEST, IndexInfo
+from pipelines.service.verify import VERIFY, verify
+from serving.bundle.index_writer import replace_index
+from serving.bundle.manifest import MANIFEST, IndexInfo, read_manifest
 from serving.bundle.reader import Bundle
-from serving.bundle.writer import replace_index
 from serving.files.staging import refuse_existing, remove
 from serving.search.exact import BLOCK_QUERIES, ExactIndex
 from serving.search.index import Floats, Index, Rows
@@ -28,7 +30,7 @@ from serving.search.scann_parameters import EXACT_BELOW, TUNED_K, ScannParameter
 
 SAMPLE = 2_000
 TARGET_RECALL = 0.98
-BUILD, MEASURE = "build ScaNN", "measure"
+SEARCH, BUILD, MEASURE = "exact search", "build ScaNN", "measure"
 
 
 def run(
@@ -63,14 +65,16 @@ def run(
         raise DataError(f"--target-recall must lie in (0, 1], got {target_recall:g}")
     if target_k < 1:
         raise DataError(f"--target-k must be at least 1, got {target_k}")
-    # With `like`, the bundle was verified when it was written a moment ago.
-    opened = Bundle.open(bundle, verify=like is None)
-    refuse_existing(bundle / MANIFEST, overwrite=True)
     if kind == "auto":
-        kind = "exact" if opened.manifest.items < EXACT_BELOW else "scann"
+        kind = "exact" if read_manifest(bundle).items < EXACT_BELOW else "scann"
+    refuse_existing(bundle / MANIFEST, overwrite=True)
+    if like is None:
+        phases("index", VERIFY, *phases_of(kind))
+        (opened,) = verify(bundle)
+    else:
+        # It was verified when it was written a moment ago, by a command that has named its phases.
+        opened = Bundle.open(bundle, verify=False)
     queries = opened.sample_queries(SAMPLE, seed)
-    built = () if kind == "exact" else ("exact search", BUILD, "tune")
-    phases("index", *built, MEASURE)
     if kind == "exact":
         measured = _measure(ExactIndex(opened.recall_vectors), queries, target_k, 1.0, 0.0, 0)
         info = IndexInfo(kind="exact", measured=measured)
@@ -82,8 +86,13 @@ def run(
     return info
 
 
+def phases_of(kind: Literal["exact", "scann"]) -> tuple[str, ...]:
+    """Names the phases of building an index and measuring it."""
+    return (MEASURE,) if kind == "exact" else (SEARCH, BUILD, TUNE, MEASURE)
+
+
 def _build_scann(bundle: Bundle, queries: Floats, target: float, k: int, like: IndexInfo | None) -> IndexInfo:
-    with progress("exact search", total=len(queries), unit="queries") as advance:
+    with progress(SEARCH, total=len(queries), unit="queries") as advance:
         truth = _search(ExactIndex(bundle.recall_vectors), queries, min(k, bundle.manifest.items), advance)
     kept = None if like is None or like.kind != "scann" else ScannParameters(**like.parameters)
     sample = SAMPLE_PER_LEAF if kept is None else SMALL_SAMPLE_PER_LEAF

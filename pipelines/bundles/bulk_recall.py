@@ -13,16 +13,18 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from pipelines.console import Advance, phases, progress, say
+from pipelines.console import Advance, amount, phases, progress, say
 from pipelines.errors import DataError
 from pipelines.ingest.id_files import read_users
+from pipelines.service.verify import VERIFY, verify
 from serving.bundle.manifest import MANIFEST
 from serving.files.lock import exclusive
 from serving.files.staging import refuse_existing, remove, staged
-from serving.recall.loading import missing_index, open_recaller
+from serving.recall.loading import missing_index, open_index
 from serving.recall.recaller import Recaller
 from serving.search.index import Floats, Rows
 
+SEARCH, WRITE = "search", "write"
 PART_ROWS = 1_000_000
 SEARCH_USERS = 1_024
 # While one search is in ScaNN, which uses all processors, the other rescores.
@@ -51,10 +53,11 @@ def run(bundle: Path, k: int, out: Path, *, users: Path | str | None = None, ove
         OutputExistsError: `out` exists.
     """
     _refuse(k, out, overwrite=overwrite)
-    recaller = open_recaller(bundle, tower=False)
-    if warning := missing_index(recaller.bundle):
+    phases("recall", VERIFY, SEARCH, WRITE)
+    (opened,) = verify(bundle)
+    if warning := missing_index(opened):
         say(f"warning: {warning}")
-    return write_all(recaller, k, out, users=users, overwrite=overwrite)
+    return write_all(Recaller(opened, open_index(opened)), k, out, users=users, overwrite=overwrite)
 
 
 def write_all(
@@ -68,11 +71,10 @@ def write_all(
     hidden = out.absolute().parent / f".{out.name}.parts"
     with exclusive(hidden, f"{out}: another process is working on it; wait for it, or name another --out"):
         parts = _parts_directory(hidden, _job(bundle.path, k, user_ids))
-        phases("recall", "search", "write")
         done = []
         size = max(1, PART_ROWS // k)
         with (
-            progress("search", total=len(rows), unit="users") as advance,
+            progress(SEARCH, total=len(rows), unit="users") as advance,
             ThreadPoolExecutor(AT_A_TIME, "recall") as pool,
         ):
             # At least one part, so that a file without users still has the right columns.
@@ -88,14 +90,14 @@ def write_all(
         numbers = pl.scan_ipc(done, glob=False)
         total = numbers.select(pl.len()).collect().item()
         with (
-            progress("write", total=total, unit="rows") as advance,
+            progress(WRITE, total=total, unit="rows") as advance,
             staged(out, overwrite=overwrite) as staging,
         ):
             _named(numbers, user_ids, bundle.item_ids, advance).sink_parquet(
                 staging, compression="lz4", statistics=False, maintain_order=True
             )
         remove(hidden)
-    say(f"{out}: {len(user_ids):,} users, the best {k:,} items of each")
+    say(f"{out}: {amount(len(user_ids), 'users')}, the best {amount(k, 'items')} of each")
     return len(user_ids)
 
 
@@ -202,6 +204,6 @@ def _parts_directory(hidden: Path, job: str) -> Path:
     if parts.exists():
         for half in parts.glob(".*.partial"):
             remove(half)
-        say(f"recall: continuing with {len(list(parts.glob('*.arrow')))} finished parts")
+        say(f"recall: continuing with {amount(len(list(parts.glob('*.arrow'))), 'finished parts')}")
     parts.mkdir(exist_ok=True)
     return parts

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pipelines.bundles.popular_segments import popular_segments
 from pipelines.bundles.prior import BundlePrior
 from pipelines.bundles.profiles import profiles
-from pipelines.console import phase, phases, progress, say
+from pipelines.console import amount, phase, phases, progress, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.feature_lookup import build_tables
@@ -28,7 +28,7 @@ from pipelines.dataset.vocabulary import load_features
 from pipelines.errors import DataError
 from serving.bundle.manifest import MANIFEST, Manifest
 from serving.bundle.manifest import FeatureSpec as RequestFeature
-from serving.bundle.writer import write_bundle
+from serving.bundle.writer import READ_BACK, WRITE, write_bundle
 from serving.files.staging import refuse_existing
 from towers.config.recipe import Config, load_config
 from towers.config.sections import PriorConfig
@@ -71,7 +71,7 @@ def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool 
         BundleError: the written bundle cannot be read back.
     """
     refuse_existing(out, overwrite=overwrite, marker=MANIFEST)
-    phases("export", "read the run", "encode users", "encode items", "save towers")
+    phases("export", "read the run", "encode users", "encode items", WRITE, "save towers", READ_BACK)
     with phase("read the run"):
         trained = load_run(run)
     model, tables, dataset = trained.model, trained.tables, trained.dataset
@@ -123,9 +123,10 @@ def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool 
         profiles=profiles(model, tables, dataset, users),
         **({} if prior is None else prior.writer_arguments(items)),
         overwrite=overwrite,
+        progress=progress,
     )
-    counts = f"{manifest.items:,} items, {manifest.queries:,} users, {manifest.dimension} dimensions"
-    say(f"{out}: {counts}, model {manifest.model_version}")
+    counts = f"{amount(manifest.items, 'items')}, {amount(manifest.queries, 'users')}"
+    say(f"{out}: {counts}, {amount(manifest.dimension, 'dimensions')}, model {manifest.model_version}")
     return manifest
 
 

@@ -12,16 +12,17 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from pipelines.bundles.verify import VERIFY, verify
-from pipelines.console import phase, phases
+from pipelines.console import phase, phases, progress, say
 from pipelines.errors import DataError
-from serving.bundle.arrays import CANDIDATE_TOWER, QUERY_TOWER
+from pipelines.service.verify import VERIFY, verify
+from serving.bundle.arrays import CANDIDATE_TOWER, QUERY_TOWER, SEEN_ITEMS, SEEN_OFFSETS, open_array
 from serving.bundle.encoder import Encoder
 from serving.bundle.manifest import MANIFEST, LiveInfo, Manifest
 from serving.bundle.prior import count_of, log_share
 from serving.bundle.reader import Bundle
-from serving.bundle.writer import write_bundle
+from serving.bundle.writer import READ_BACK, WRITE, write_bundle
 from serving.catalogue.journal import Journal
 from serving.catalogue.journal_file import FILE, JournalError
 from serving.catalogue.overlay import OverlayView
@@ -31,7 +32,7 @@ from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
 from serving.search.index import Rows
 
-CHANGES, WRITE = "read changes", "write"
+CHANGES = "read changes"
 
 
 def run(bundle: Path, state: Path, out: Path, *, overwrite: bool = False) -> Manifest:
@@ -51,9 +52,8 @@ def run(bundle: Path, state: Path, out: Path, *, overwrite: bool = False) -> Man
     refuse_existing(out, overwrite=overwrite, marker=MANIFEST)
     if not (state / FILE).is_file():
         raise DataError(f"--state {state}: no {FILE} in it; it is the directory that a service was given by --state")
-    phases("fold", VERIFY, CHANGES, WRITE)
-    verify(bundle)
-    opened = Bundle.open(bundle, verify=False)
+    phases("fold", VERIFY, CHANGES, WRITE, READ_BACK)
+    (opened,) = verify(bundle)
     try:
         with phase(CHANGES):
             journal = Journal.open(state)
@@ -72,10 +72,13 @@ def run(bundle: Path, state: Path, out: Path, *, overwrite: bool = False) -> Man
     # Events that the prior already counted in its own data must not count twice.
     until = -1 if prior is None or prior.until is None else prior.until
     taken = Counter(event.item_id for _, event in events if event.time > until)
-    return _write(opened, recaller.catalogue.live.view, taken, held, out, overwrite=overwrite)
+    view = recaller.catalogue.live.view
+    folded = _write(opened, view, taken, held, out, overwrite=overwrite)
+    items = f"{folded.items:,} items (before: {opened.manifest.items:,})"
+    say(f"{out}: {items}, {len(view.living):,} of them new or changed, {folded.queries:,} users")
+    return folded
 
 
-@phase(WRITE)
 def _write(
     bundle: Bundle, view: OverlayView, taken: Mapping[str, int], live: LiveInfo, out: Path, *, overwrite: bool
 ) -> Manifest:
@@ -93,8 +96,7 @@ def _write(
     vectors = np.concatenate([bundle.item_vectors, view.vectors])[source[kept]]
     attributes = pl.concat([bundle.item_attributes, view.attributes])[source[kept]]
     popularity = np.concatenate([bundle.popularity, np.zeros(len(new), np.int64)])[kept]
-    queries = range(bundle.manifest.queries)
-    seen = [row_of[rows][kept[rows]] for rows in map(bundle.seen, queries)]
+    seen_offsets, seen_items = _seen(bundle, kept, row_of)
     manifest = bundle.manifest
     if not kept.any():
         raise DataError(f"{bundle.path}: every item of it was deleted; a bundle holds at least one")
@@ -110,8 +112,8 @@ def _write(
         popularity=popularity,
         query_ids=bundle.query_ids,
         query_vectors=bundle.query_vectors,
-        seen_offsets=np.cumsum([0, *map(len, seen)]),
-        seen_items=np.concatenate([np.empty(0, np.int64), *seen]),
+        seen_offsets=seen_offsets,
+        seen_items=seen_items,
         write_towers=lambda directory: _copy_towers(bundle, directory),
         libraries=manifest.libraries,
         lineage=manifest.lineage | {"folded": {"from": bundle.path.name, "items": len(view.living)}},
@@ -122,7 +124,16 @@ def _write(
         popular_segments=_segments(bundle, row_of),
         profiles=bundle.profiles,
         overwrite=overwrite,
+        progress=progress,
     )
+
+
+def _seen(bundle: Bundle, kept: NDArray[np.bool_], row_of: Rows) -> tuple[Rows, Rows]:
+    """Returns what each user has seen and is kept, by its new rows: offsets [Q + 1] and items."""
+    offsets = open_array(bundle.path, SEEN_OFFSETS, np.int64, (bundle.manifest.queries + 1,))
+    items = open_array(bundle.path, SEEN_ITEMS, np.int32, (None,))
+    there = kept[items]
+    return np.concatenate([[0], np.cumsum(there)])[offsets], row_of[items[there]]
 
 
 def _prior_with_events(bundle: Bundle, ids: pl.Series, taken: Mapping[str, int]) -> dict[str, Any]:

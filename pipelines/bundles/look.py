@@ -15,11 +15,12 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from pipelines.console import say
+from pipelines.console import phases, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import heldout
 from pipelines.errors import DataError
 from pipelines.service.server import Server
+from pipelines.service.verify import VERIFY, verify
 from serving.bundle.reader import Bundle
 from serving.bundle.versions import bundle_root
 from serving.http.app import create_app  # Imported first: it sets what NumPy reads at import.
@@ -47,10 +48,11 @@ def run(bundles: Sequence[Path], dataset: Path | None = None, *, browse: bool = 
     if not 1 <= len(bundles) <= 2:
         raise DataError(f"--bundle: give one bundle, or two to compare them; got {len(bundles)}")
     paths = [_active(path).absolute() for path in bundles]
-    held_out = None if dataset is None else _held_out(dataset, [Bundle.open(path, verify=False) for path in paths])
-    Bundle.open(paths[0])  # The service would only log what is wrong with it.
+    phases("look", VERIFY)
+    opened = verify(*paths)  # The service would only log what is wrong with the first.
+    held_out = None if dataset is None else _held_out(dataset, opened)
     load_libraries()
-    beside = Beside(open_recaller(paths[1]) if len(paths) > 1 else None, held_out)
+    beside = Beside(open_recaller(paths[1], verify=False) if len(paths) > 1 else None, held_out)
     # Nothing from variables or a file, which are for the services of this machine; no log line for a slow page.
     settings = Settings.model_construct(
         bundle=paths[0], host=HOST, port=0, window=True, log_level="warning", slow_ms=60_000

@@ -11,18 +11,20 @@ import numpy as np
 
 from pipelines.bundles import build_index
 from pipelines.bundles.prior import BundlePrior
-from pipelines.console import phases, say
+from pipelines.console import amount, phases, progress, say
 from pipelines.dataset.popularity import TICKS_PER_S, Counting, Doubles, item_counts
 from pipelines.errors import DataError
 from pipelines.ingest.columns.ids import IdForms
+from pipelines.ingest.events import PHASE as EVENTS
 from pipelines.ingest.events import read_events
 from pipelines.ingest.filters import narrow
 from pipelines.ingest.formats.copies import local_copies
 from pipelines.ingest.formats.rejects import Rejects
 from pipelines.ingest.formats.source import open_source
+from pipelines.service.verify import VERIFY, verify
 from serving.bundle.manifest import MANIFEST, Manifest, read_manifest
 from serving.bundle.reader import Bundle
-from serving.bundle.writer import replace_prior
+from serving.bundle.writer import READ_BACK, WRITE, replace_prior
 from serving.files.staging import refuse_existing, staged
 from towers.config.recipe import parse_config
 from towers.config.sections import PriorConfig
@@ -47,10 +49,14 @@ def run(bundle: Path, events: Path | str, out: Path, *, format: str = "auto", ov
         OutputExistsError: `out` exists.
     """
     refuse_existing(out, overwrite=overwrite, marker=MANIFEST)
-    opened = Bundle.open(bundle)
-    old = opened.manifest.prior
-    if old is None or opened.item_prior is None:
+    manifest = read_manifest(bundle)
+    before, old = manifest.index, manifest.prior
+    if old is None:
         raise DataError(f"{bundle}: has no prior; model.prior = 'validation' trains one, on data with times")
+    of_index = () if before is None else build_index.phases_of(before.kind)
+    phases("export", VERIFY, EVENTS, WRITE, READ_BACK, *of_index)
+    (opened,) = verify(bundle)
+    assert opened.item_prior is not None
     given = PriorConfig(**{name: getattr(old, name) for name in FIELDS})
     counted = _counted(opened, events, format, Counting(given.days, given.users_alike))
     made = BundlePrior.make(
@@ -65,12 +71,12 @@ def run(bundle: Path, events: Path | str, out: Path, *, format: str = "auto", ov
     info = made.info.model_copy(update={"new_item": old.new_item})
     # The index is built before publishing, so the bundle is complete or absent.
     with staged(out, overwrite=overwrite, marker=MANIFEST) as directory:
-        replace_prior(opened, directory, info, made.shares, made.counts)
-        before = opened.manifest.index
+        replace_prior(opened, directory, info, made.shares, made.counts, progress)
         if before is not None:
             target = before.measured.get("target_recall", build_index.TARGET_RECALL)
             build_index.run(directory, target_recall=target, target_k=before.target_k, kind=before.kind, like=before)
-    say(f"{out}: the prior counts {counted.events:,} events; {counted.of_others:,} more are of items not in {bundle}")
+    others = f"{counted.of_others:,} more of items not in {bundle}"
+    say(f"{out}: the prior counts {amount(counted.events, 'events')}; {others}")
     return read_manifest(out)
 
 
@@ -87,7 +93,6 @@ def _counted(bundle: Bundle, path: Path | str, format: str, counting: Counting) 
     raw = bundle.manifest.lineage.get("config", {}).get("data", {})
     config = parse_config({"data": raw}, origin=f"{bundle.path}: lineage").data
     rejects = Rejects(hint="mend the file, or leave the rows out")
-    phases("export", "read events")
     with local_copies() as copies:
         source = open_source(path, None, None, format, config, copies, skip=False)
         table = read_events(source, config, None, rejects, IdForms())

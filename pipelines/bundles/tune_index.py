@@ -13,6 +13,7 @@ from pipelines.rankers.index_curve import places, recall_against, single_query_s
 from serving.search.index import Floats, Rows
 from serving.search.scann import ScannIndex
 
+PHASE = "tune"
 # The steps between settings tried, and the multiple of k candidates beyond which more leaves are tried instead.
 LEAVES_STEP, RESCORED_STEP, PLENTY = 1.25, 1.05, 16
 # Stop adding leaves once they are this many times slower than the fastest setting found.
@@ -47,7 +48,7 @@ def tune(index: ScannIndex, queries: Floats, truth: Rows, target: float) -> tupl
     built = index.parameters.leaves
     # Ever more leaves, up to all; an index without a tree has no leaves. Most searches end before the last of them.
     ladder = [*_rising(math.ceil(built / 256), built, LEAVES_STEP)] if built else [0]
-    with progress("tune", total=len(ladder), unit="settings") as advance:
+    with progress(PHASE, total=len(ladder), unit="settings") as advance:
         for leaves in ladder:
             parameters = replace(index.parameters, leaves_searched=leaves)
             wide, whole = index.with_parameters(parameters), leaves == built
@@ -99,7 +100,7 @@ def _lower_bound(found: NDArray[np.bool_]) -> float:
 
 def nearly_as(built: ScannIndex, queries: Floats, truth: Rows, target: float) -> tuple[ScannIndex, float] | None:
     """Returns the settings the index was built with, with more rescored candidates if needed; None if not enough."""
-    with progress("tune", total=len(MORE_RESCORED), unit="settings") as advance:
+    with progress(PHASE, total=len(MORE_RESCORED), unit="settings") as advance:
         for more in MORE_RESCORED:
             rescored = min(len(built.item_vectors), math.ceil(more * built.parameters.rescored))
             index = built.with_parameters(replace(built.parameters, rescored=rescored))

@@ -109,3 +109,4 @@ def gate(
         from pipelines.launch import gate as command
 
         command.require(rules, root)
+    next_step("bundles list --root", root)

@@ -88,7 +88,8 @@ def track(
     """Tell TensorBoard and MLflow of an output that is already there; exit code 1 if one of them fails."""
     from pipelines.launch import tracking as command
 
-    return 1 if command.run(run=run, report=report, gate=gate, bundle=bundle, tracker=tracker) else 0
+    failed = command.run(run=run, report=report, gate=gate, bundle=bundle, tracker=tracker, alone=True)
+    return 1 if failed else 0
 
 
 COMMANDS: dict[Callable[..., int | None], str] = {

@@ -31,6 +31,7 @@ def add(
     from pipelines.service import keys as command
 
     command.add(file, name, role)
+    next_step("serve --bundle bundle --keys", file)
 
 
 @keys.command("list", epilog=example("towers keys list --file keys.toml"))
@@ -50,6 +51,7 @@ def remove(
     from pipelines.service import keys as command
 
     command.remove(file, name)
+    next_step("keys list --file", file)
 
 
 @events.command("export", epilog=example("towers events export --state state --out events"))
@@ -75,6 +77,7 @@ def backup(
     from pipelines.service import state as command
 
     command.backup(state, out, overwrite=overwrite)
+    next_step("state restore --backup", out, "--state restored")
 
 
 @state.command(epilog=example("towers state restore --backup backups/2026-11-22 --state state"))
@@ -86,6 +89,7 @@ def restore(
     from pipelines.service import state as command
 
     command.restore(backup, state)
+    next_step("serve --bundle bundle --state", state)
 
 
 def forget(

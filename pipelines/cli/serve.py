@@ -38,7 +38,7 @@ def serve(
 ) -> None:
     """Serve a bundle over HTTP: POST /recall and the other routes.
 
-    Every setting can come from TOWERS_ variables and the file of --config, too: docs/settings.md.
+    Every setting can come from TOWERS_ variables and the file of --config, too: docs/service/settings.md.
     """
     from pipelines.service import serve as command
 

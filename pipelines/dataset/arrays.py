@@ -1,6 +1,6 @@
 """Defines the arrays of a split on disk: names, types, writing and mapping.
 
-docs/design.md lists the files.
+docs/project/design.md lists the files.
 """
 
 import os

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from pipelines.console import amount
 from pipelines.dataset.arrays import CONTEXT
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.list_text import separator_of
@@ -108,18 +109,18 @@ def _kind(frame: pl.LazyFrame, values: pl.Expr, kind: str) -> tuple[str | None, 
     if kind == "list":
         return "multi", "lists"
     if kind == "vector":
-        return "vector", f"vectors of {found(values.arr.len().max()):,} numbers"
+        return "vector", f"vectors of {amount(found(values.arr.len().max()), 'numbers')}"
     if kind == "number":
         return _kind_of_numbers(found, values)
     distinct = found(values.n_unique())
     separator = separator_of(frame.head(LOOKED_AT).collect().to_series())
     list_like = "" if separator is None else f"; they look like lists separated by {separator!r} (see data.lists)"
     if distinct <= max(2, DISTINCT_SHARE * rows):
-        return "categorical", f"{distinct:,} different texts in {rows:,} rows{list_like}"
+        return "categorical", f"{amount(distinct, 'different texts')} in {amount(rows, 'rows')}{list_like}"
     if found(values.str.contains(" ", literal=True).sum()) > DISTINCT_SHARE * rows:
-        return "text", f"{distinct:,} different texts in {rows:,} rows, most of several words"
+        return "text", f"{amount(distinct, 'different texts')} in {amount(rows, 'rows')}, most of several words"
     # Distinct values without spaces are a key, which a model would only memorise.
-    return None, f"{distinct:,} different words in {rows:,} rows: a key{list_like}"
+    return None, f"{amount(distinct, 'different words')} in {amount(rows, 'rows')}: a key{list_like}"
 
 
 def _kind_of_numbers(found: Callable[[pl.Expr], int], values: pl.Expr) -> tuple[str, str]:
@@ -129,7 +130,7 @@ def _kind_of_numbers(found: Callable[[pl.Expr], int], values: pl.Expr) -> tuple[
     if found(((values < -1) | (values > LARGEST_CODE)).sum()):
         return "numeric", f"whole numbers, not all of them from -1 to {LARGEST_CODE}"
     distinct = found(values.drop_nulls().n_unique())
-    counted = f"{distinct:,} different whole numbers in {rows:,} rows"
+    counted = f"{amount(distinct, 'different whole numbers')} in {amount(rows, 'rows')}"
     if distinct <= MOST_CODES and distinct * ROWS_A_CODE <= rows:
         return "categorical", f"{counted}: codes"
     return "numeric", f"{counted}: too many for codes, or too rare"

@@ -3,8 +3,8 @@
 All protocols here share a rule: items that a user took earlier are known and masked, so they are not targets, unless
 repeats count; users without targets are not evaluated. An event of weight 0 is an impression that the user did not act
 on: a label to learn from, neither known nor a target. A query knows its user's earlier splits up to the moment of their
-first held-out event, that moment included; a training example knows strictly earlier events (docs/design.md says why
-they differ).
+first held-out event, that moment included; a training example knows strictly earlier events (docs/project/design.md
+says why they differ).
 """
 
 from collections.abc import Iterator, Sequence

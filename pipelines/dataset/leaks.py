@@ -4,12 +4,17 @@ The `DataError` names the file and the row (from 0, as in arrays). Runs before e
 blocks, and relies on nothing that `towers prepare` should have ensured.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.console import Advance, no_bar
 from pipelines.dataset.arrays import SPLITS
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import user_blocks
+from pipelines.dataset.manifest import DatasetManifest
 from pipelines.errors import DataError
 from towers.data.blocks import blocks
 from towers.data.events import Events
@@ -17,15 +22,19 @@ from towers.data.events import Events
 Bad = NDArray[np.bool_]
 
 
-def refuse_leaks(dataset: Dataset) -> None:
+def refuse_leaks(dataset: Dataset, advance: Advance = no_bar) -> None:
     """Checks a data set before training.
+
+    Args:
+        dataset: the data set.
+        advance: of `pipelines.console.progress`, in events: `events_read` in all.
 
     Raises:
         DataError: sizes or order are wrong, a history or a split holds later events, a held-out pair is also in
             train, or the counts are not those of the training events.
     """
     splits = {name: dataset.events(name) for name in SPLITS}
-    checks = _Checks(dataset, splits)
+    checks = _Checks(dataset, splits, advance)
     for name in SPLITS:
         checks.sizes(name)
     checks.counts()
@@ -35,13 +44,25 @@ def refuse_leaks(dataset: Dataset) -> None:
         checks.histories()
         checks.cut_offs()
         checks.order_of_splits()
-    if dataset.manifest.split.kind != "given" and dataset.manifest.config.duplicates != "keep":
+    if _pairs_are_distinct(dataset.manifest):
         checks.repeated_pairs()
 
 
+def events_read(manifest: DatasetManifest) -> int:
+    """How many events `refuse_leaks` reads, each as often as it does."""
+    train, every = manifest.events["train"], sum(manifest.events.values())
+    histories = train if manifest.timed else 0
+    cut_offs = every if manifest.timed and manifest.split.kind == "global_time" else 0
+    return train + every + histories + cut_offs + (every if _pairs_are_distinct(manifest) else 0)
+
+
+def _pairs_are_distinct(manifest: DatasetManifest) -> bool:
+    return manifest.split.kind != "given" and manifest.config.duplicates != "keep"
+
+
 class _Checks:
-    def __init__(self, dataset: Dataset, splits: dict[str, Events]) -> None:
-        self.dataset, self.splits = dataset, splits
+    def __init__(self, dataset: Dataset, splits: dict[str, Events], advance: Advance) -> None:
+        self.dataset, self.splits, self.advance = dataset, splits, advance
         self.manifest = dataset.manifest
 
     def sizes(self, name: str) -> None:
@@ -74,7 +95,7 @@ class _Checks:
         if len(items) != self.manifest.items or self.dataset.users.height != self.manifest.users:
             self._fail("items.parquet or users.parquet has another number of rows than the manifest says")
         counted = np.zeros(len(items), np.int64)
-        for block in blocks(train.item):
+        for block in self._blocks(train.item):
             item = train.item[block]
             self._rows("train", block.start, (item < 0) | (item >= len(items)), "item.npy: no such item number")
             counted += np.bincount(item, minlength=len(items))
@@ -95,7 +116,7 @@ class _Checks:
     def rows(self, name: str) -> None:
         """Each event lies within its user's offsets, its item exists, and a user's times never fall."""
         events = self.splits[name]
-        for block in blocks(events.item):
+        for block in self._blocks(events.item):
             item, user = events.item[block], events.user[block]
             self._rows(name, block.start, (item < 0) | (item >= self.manifest.items), "item.npy: no such item number")
             self._rows(name, block.start, (user < 0) | (user >= self.manifest.users), "user.npy: no such user number")
@@ -113,7 +134,7 @@ class _Checks:
         train = self.splits["train"]
         if train.history_end is None or train.time is None:
             return
-        for block in blocks(train.item):
+        for block in self._blocks(train.item):
             end, user = train.history_end[block], train.user[block]
             place = np.arange(block.start, block.start + len(user))
             begin = train.offsets[user]
@@ -140,7 +161,7 @@ class _Checks:
             time = self.splits[name].time
             if time is None:
                 continue
-            for block in blocks(time):
+            for block in self._blocks(time):
                 values = time[block]
                 if high is not None:
                     self._rows(name, block.start, values >= high, f"time.npy: at or after the cut-off {high}")
@@ -192,6 +213,13 @@ class _Checks:
                     f"{self.dataset.items['item_id'][item]!r}): the same pair is also {SPLITS[name[first]]}, row "
                     f"{row[first]}"
                 )
+            self.advance(len(pair))
+
+    def _blocks(self, array: NDArray[Any]) -> Iterator[slice]:
+        """Blocks of the rows of `array`, each counted once it is checked."""
+        for block in blocks(array):
+            yield block
+            self.advance(block.stop - block.start)
 
     def _rows(self, name: str, start: int, bad: Bad, reason: str) -> None:
         if bad.any():

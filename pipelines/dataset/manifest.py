@@ -82,6 +82,11 @@ class DatasetManifest(_Model):
     dropped: dict[str, int]
     files: dict[str, FileInfo]
 
+    @property
+    def megabytes(self) -> float:
+        """The size of all files."""
+        return sum(info.bytes for info in self.files.values()) / 1e6
+
 
 def digest_files(directory: Path) -> tuple[dict[str, FileInfo], str]:
     """Returns size and SHA-256 of every file below `directory` except the manifest, and one digest over all of them."""

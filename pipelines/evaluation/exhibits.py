@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.console import progress
+from pipelines.console import amount, progress
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut
 from pipelines.evaluation import examples, plots
@@ -155,8 +155,8 @@ def of_index(curve: Mapping[str, Any]) -> Iterator[Plot]:
         f"{own['single_ms']:.2f} ms a query, {own['batched_ms']:.2f} ms in a batch; exact search takes "
         f"{curve['exact']['single_ms']:.2f} and {curve['exact']['batched_ms']:.2f} ms.",
         f"The diamond is what `towers index` chose. Lines change the leaves searched or the candidates rescored, each "
-        f"from a quarter to four times. {curve['queries']:,} queries on {curve['machine']}, while the report ran: "
-        "compare the points, not the milliseconds of two reports.",
+        f"from a quarter to four times. {amount(curve['queries'], 'queries')} on {curve['machine']}, while the report "
+        "ran: compare the points, not the milliseconds of two reports.",
     )
 
 
@@ -180,12 +180,12 @@ def of_training(content: Mapping[str, Any]) -> Iterator[Plot]:
     for stage in content["training"]:
         best, metric = stage["best_epoch"], stage["metric"]
         what = f"loss and {metric}" if metric else "loss"
-        chosen = f"validation chose epoch {best}" if metric else f"no validation: all {best} epochs count"
+        chosen = f"validation chose epoch {best}" if metric else "no validation: every epoch counts"
         last = stage["history"][-1]
         yield Plot(
             f"Training: {stage['stage']}",
             partial(plots.training_curves, stage["history"], metric, best),
-            f"{what} of {len(stage['history'])} epochs; {chosen}. The last loss is {last['loss']:.4f}.",
+            f"{what} of {amount(len(stage['history']), 'epochs')}; {chosen}. The last loss is {last['loss']:.4f}.",
             f"{what[0].upper()}{what[1:]} after each epoch; {chosen}.",
         )
 

@@ -3,17 +3,19 @@
 Returns plain dictionaries for `report.json`; an estimate is ``{"value", "low", "high"}``.
 """
 
-from itertools import pairwise
-from typing import Any
+from collections.abc import Mapping, Sequence
+from itertools import chain, pairwise, product
+from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
-from pipelines.console import progress
+from pipelines.console import Advance, progress
 from pipelines.evaluation import list_figures
 from pipelines.evaluation.slices import Slice
 from pipelines.rankers.bootstrap import RESAMPLES, Bootstrap
-from pipelines.rankers.evaluate import Evaluation, column
+from pipelines.rankers.evaluate import Evaluation, column, counts_by_user
 from pipelines.rankers.ranker import BEST, EXACT, INDEX
 from pipelines.rankers.service import SERVICE
 from towers.evaluation import metrics
@@ -23,16 +25,30 @@ PHASE = "intervals"
 SMALL = 100  # users: below it a slice's interval is wide, and the report says so
 
 
-def figures(evaluation: Evaluation) -> tuple[Figures, Bootstrap]:
-    """Returns figures of all users, and the resamples that they come from.
+def figures(
+    evaluation: Evaluation, target_offsets: NDArray[np.int64], parts: Sequence[Slice]
+) -> tuple[Figures, dict[str, Figures]]:
+    """Returns figures of all users, and of each slice by name, under a bar that counts the resamples.
 
-    ``metrics`` of each ranker, exact search's ``differences`` to the others, ``recall_lost`` at each step from the
-    vectors to the caller, ``share_of_attainable``, and those of `list_figures`.
+    Those of all users: ``metrics`` of each ranker, exact search's ``differences`` to the others, ``recall_lost`` at
+    each step from the vectors to the caller, ``share_of_attainable``, and those of `list_figures`.
+
+    Args:
+        evaluation: of all users, with a group of the slice's name for each slice of targets.
+        target_offsets: [Q + 1] the users' targets.
+        parts: the slices.
     """
-    total = RESAMPLES + list_figures.RESAMPLES * len(evaluation.rankers)
+    sliced = {part.name: _Sliced.of(part, target_offsets) for part in parts}
+    total = RESAMPLES * (1 + sum(each.resampled for each in sliced.values()))
+    total += list_figures.RESAMPLES * len(evaluation.rankers)
     with progress(PHASE, total=total, unit="resamples") as advance:
         drawn = evaluation.of_all(advance)
         of_lists = list_figures.list_figures(evaluation, drawn, advance)
+        by_slice = {name: _slice_figures(evaluation, drawn, each, advance) for name, each in sliced.items()}
+    return _figures_of_all(evaluation, drawn, of_lists), by_slice
+
+
+def _figures_of_all(evaluation: Evaluation, drawn: Bootstrap, of_lists: Figures) -> Figures:
     content: Figures = {
         "metrics": {ranker: _estimates(drawn, evaluation, ranker) for ranker in evaluation.rankers},
         "differences": {
@@ -58,33 +74,41 @@ def figures(evaluation: Evaluation) -> tuple[Figures, Bootstrap]:
         content["share_of_attainable"] = {
             f"recall@{k}": drawn.ratio(column(EXACT, "recall", k), column(BEST, "recall", k)) for k in evaluation.ks
         }
-    return content, drawn
+    return content
 
 
-def slice_figures(evaluation: Evaluation, of_all: Bootstrap, part: Slice, targets: NDArray[np.int64]) -> Figures:
-    """Computes the figures of one slice: all metrics for some users, recall for some targets of those who have any.
+class _Sliced(NamedTuple):
+    """A slice, the users who are in it or have a target in it, and each user's number of such targets, [Q]."""
 
-    Args:
-        evaluation: of all users, with a group of the slice's name if it is one of targets.
-        of_all: its resamples, of `figures`.
-        part: the slice.
-        targets: [Q] each user's number of targets in the slice; for a slice of users of all their targets.
-    """
-    users = np.flatnonzero(targets if part.users is None else part.users)
-    count = int(targets[users].sum())
+    part: Slice
+    users: NDArray[np.intp]
+    targets: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, part: Slice, offsets: NDArray[np.int64]) -> "_Sliced":
+        targets = np.diff(offsets) if part.targets is None else counts_by_user(part.targets, offsets)
+        return cls(part, np.flatnonzero(targets if part.users is None else part.users), targets)
+
+    @property
+    def resampled(self) -> bool:
+        """Whether it needs resamples of its own: not one of nobody, nor one of all targets of all users."""
+        return len(self.users) > 0 and (self.part.targets is not None or len(self.users) < len(self.targets))
+
+
+def _slice_figures(evaluation: Evaluation, of_all: Bootstrap, sliced: _Sliced, advance: Advance) -> Figures:
+    """Computes the figures of one slice: all metrics for some users, recall for some targets of those who have any."""
+    part, users, targets = sliced
     content: Figures = {
         "group": part.group,
         "definition": part.definition,
         "users": len(users),
-        "targets": count,
+        "targets": int(targets[users].sum()),
         "small": len(users) < SMALL,
         "metrics": {},
     }
     if len(users):
-        if part.targets is not None:
-            drawn = evaluation.resampled((part.name,), users)
-        else:
-            drawn = of_all if len(users) == len(targets) else evaluation.resampled(metrics.METRICS, users)
+        named = metrics.METRICS if part.targets is None else (part.name,)
+        drawn = evaluation.resampled(named, users, advance) if sliced.resampled else of_all
         content["metrics"] = {
             ranker: _estimates(drawn, evaluation, ranker)
             if part.targets is None
@@ -92,6 +116,25 @@ def slice_figures(evaluation: Evaluation, of_all: Bootstrap, part: Slice, target
             for ranker in evaluation.rankers
         }
     return content
+
+
+def user_table(about: Mapping[str, Any], evaluation: Evaluation, parts: Sequence[Slice]) -> pl.DataFrame:
+    """Builds `per_user.parquet`: a row for each test user, with all that pairs the slices of two reports.
+
+    Args:
+        about: columns [Q] that tell of the users.
+        evaluation: of all users, with a group for each slice of targets.
+        parts: a slice of users gives a column of its name: who is in it. One of targets gives the recall on them, for
+            the bundle's own rankers; NaN for a user without one.
+    """
+    members = {part.name: part.users for part in parts if part.users is not None}
+    of_targets = [part.name for part in parts if part.targets is not None]
+    names = chain(
+        product(evaluation.rankers, metrics.METRICS, evaluation.ks),
+        product((EXACT, INDEX), of_targets, evaluation.ks),
+    )
+    figures = {column(*each): evaluation.of(column(*each)) for each in names}
+    return pl.DataFrame({**about, **members, **figures})
 
 
 def _estimates(drawn: Bootstrap, evaluation: Evaluation, ranker: str) -> Figures:

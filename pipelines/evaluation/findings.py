@@ -1,19 +1,22 @@
 """Looks for what is wrong with a model or its vectors: collapse, hubs, duplicates, items that nobody is shown.
 
-A finding is a sentence with its figures. docs/report.md names the limits.
+A finding is a sentence with its figures. docs/evaluation/report.md names the limits.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from pipelines.console import progress
 from pipelines.evaluation.examples import names
 from towers.evaluation import metrics
 
+PHASE = "findings"
 SAMPLE = 20_000  # vectors of which the rank is computed
 LEAST_RANK = 0.1  # effective rank, as a share of the dimension
 LEAST_COVERAGE = 0.05  # items in the lists of all users, as a share of what these lists could hold
@@ -63,15 +66,28 @@ class Finding:
         return {key: value for key, value in asdict(self).items() if value is not None}
 
 
-def findings(
+Check = Callable[[], Iterable[Finding]]
+
+
+def look(checks: Sequence[Check]) -> list[Finding]:
+    """Makes each check, under a bar that counts them, and returns what they find."""
+    found: list[Finding] = []
+    with progress(PHASE, total=len(checks), unit="checks") as advance:
+        for check in checks:
+            found += check()
+            advance(1)
+    return found
+
+
+def checks(
     exposure: NDArray[np.int64],
     users: int,
     k: int,
     vectors: NDArray[np.float32],
     queries: NDArray[np.float32],
     items: pl.DataFrame,
-) -> list[Finding]:
-    """Returns what is wrong.
+) -> list[Check]:
+    """Returns the checks of a model that recalls items for users.
 
     Args:
         exposure: [N] how often each item is among the first k of a list.
@@ -81,13 +97,14 @@ def findings(
         queries: [U, D] stored query vectors.
         items: [N] rows of the data set's items, with `item_id`.
     """
-    return [*_of_lists(exposure, users, k, items), *_of_vectors("item", vectors), *_of_vectors("query", queries)]
+    of_vectors = [partial(_of_vectors, "item", vectors), partial(_of_vectors, "query", queries)]
+    return [partial(_of_lists, exposure, users, k, items), *of_vectors]
 
 
-def item_findings(
+def item_checks(
     exposure: NDArray[np.int64], asked: int, k: int, vectors: NDArray[np.float32], dimensions: int, items: pl.DataFrame
-) -> list[Finding]:
-    """Returns what is wrong with the neighbours of items.
+) -> list[Check]:
+    """Returns the checks of the neighbours of items.
 
     Args:
         exposure: [n] how often each item is among the first k of a list.
@@ -97,7 +114,8 @@ def item_findings(
         dimensions: that the vectors need: those of two classes tell all apart along one line.
         items: [n] rows of the data set's items, with `item_id`.
     """
-    return [*_of_lists(exposure, asked, k, items, "items"), *_of_vectors("item", vectors, dimensions)]
+    of_lists = partial(_of_lists, exposure, asked, k, items, "items")
+    return [of_lists, partial(_of_vectors, "item", vectors, dimensions)]
 
 
 def _of_lists(

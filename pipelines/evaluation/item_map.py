@@ -75,7 +75,7 @@ def item_maps(served: Served, data: Dataset, popularity: NDArray[np.int64], colu
         return "not asked for (--no-map)"
     known = np.flatnonzero(served.unit_vectors.any(axis=1))
     if len(known) < LEAST:
-        return f"only {len(known)} items have a vector; a map needs {LEAST}"
+        return f"a map needs {LEAST} items with a vector; got {len(known)}"
     items = np.sort(np.random.default_rng(SEED).choice(known, min(ITEMS, len(known)), replace=False))
     vectors = served.unit_vectors[items]
     if vectors.shape[1] < 2 or np.allclose(vectors, vectors[0]):

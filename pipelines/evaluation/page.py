@@ -5,6 +5,7 @@ from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
 
+from pipelines.console import amount
 from pipelines.evaluation.list_figures import OF_LISTS
 from pipelines.evaluation.protocol.asked import notes
 from pipelines.evaluation.report_table import (
@@ -16,6 +17,7 @@ from pipelines.evaluation.report_table import (
     intervals,
     ranker_title,
     service_warnings,
+    sizes,
 )
 from pipelines.rankers.ranker import EXACT
 from towers.evaluation.metrics import METRICS
@@ -82,7 +84,14 @@ def templates(*packages: str) -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters["thousands"] = "{:,}".format
+    environment.filters["amount"] = amount
+    environment.filters["cell"] = cell
     return environment
+
+
+def cell(value: object) -> str:
+    """Returns a value as a cell of a Markdown table: in one line, with no | that would end the cell."""
+    return " ".join(str(value).replace("\\", "\\\\").replace("|", "\\|").splitlines())
 
 
 def rendered(template: str, **about: Any) -> str:
@@ -115,7 +124,7 @@ def _about(content: Mapping[str, Any]) -> dict[str, Any]:
         "verdict": verdict,
         "findings": content["findings"],
         "notes": _notes(content),
-        "size": f"{counts['users']:,} test users, {counts['targets']:,} targets, {counts['items']:,} items",
+        "size": sizes(counts),
         "interval": intervals(content),
         "looks_ahead": content["looks_ahead"] or (),
         "tables": _tables(content),
@@ -193,13 +202,16 @@ def _slices(content: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 def _notes(content: Mapping[str, Any]) -> list[str]:
     counts = content["counts"]
     sentences = {
-        "users_without_vector": "{:,} test users have no stored vector; they get popular items, as from the service",
-        "items_without_vector": "{:,} items have no vector and cannot be recommended",
-        "targets_without_vector": "{:,} targets have no vector; each is a miss",
+        "users_without_vector": (
+            "test users",
+            "{} without a stored vector: answered with popular items, as by the service",
+        ),
+        "items_without_vector": ("items", "{} without a vector: never recommended"),
+        "targets_without_vector": ("targets", "{} without a vector: each is a miss"),
     }
     left_out = {**content["baselines"]["left_out"], **content["baselines"]["fixed"]}
     return [
-        *(text.format(counts[name]) for name, text in sentences.items() if counts[name]),
+        *(text.format(amount(counts[name], nouns)) for name, (nouns, text) in sentences.items() if counts[name]),
         *notes(content["left_out"]),
         *(f"{TITLES[ranker]}: {reason}" for ranker, reason in left_out.items()),
         *plots_left_out(content),

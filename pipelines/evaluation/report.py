@@ -1,35 +1,33 @@
 """`towers report`: evaluates a bundle's served vectors on the test events, beside the baselines.
 
 Writes REPORT with `report.html`, `report.md`, `report.json` and `per_user.parquet`, and prints the verdict against the
-strongest baseline and a short table (docs/report.md). `similarity.report` takes bundles of `task = "similarity"`.
+strongest baseline and a short table (docs/evaluation/report.md). `similarity.report` is for `task = "similarity"`.
 """
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from importlib import metadata
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
-from numpy.typing import NDArray
 from rich.console import Console
 
 from pipelines.console import phases, say
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.heldout import HeldOut, seen
 from pipelines.errors import DataError
 from pipelines.evaluation import figures
 from pipelines.evaluation.exhibits import PHASE as PAGE
 from pipelines.evaluation.exhibits import exhibits
-from pipelines.evaluation.findings import Finding, findings
+from pipelines.evaluation.findings import PHASE as FINDINGS
+from pipelines.evaluation.findings import Check, checks, look
 from pipelines.evaluation.item_map import item_maps, map_columns, map_content
 from pipelines.evaluation.list_figures import INTERVAL, numbers
 from pipelines.evaluation.page import html, markdown
 from pipelines.evaluation.protocol.asked import ask, counts
-from pipelines.evaluation.protocol.leakage import leaks
+from pipelines.evaluation.protocol.leakage import leak_checks
 from pipelines.evaluation.protocol.options import Protocol
 from pipelines.evaluation.protocol.ties import score_findings
 from pipelines.evaluation.report_json import PER_USER, REPORT, write_report
@@ -38,21 +36,23 @@ from pipelines.evaluation.similarity import report as similarity_report
 from pipelines.evaluation.slices import COLD, NEW_ITEM, WARM, Slice, Trained, slices_of
 from pipelines.rankers import choice, item_knn
 from pipelines.rankers.baselines import baselines_of
-from pipelines.rankers.bootstrap import LEVEL, RESAMPLES, Bootstrap
+from pipelines.rankers.bootstrap import LEVEL, RESAMPLES
 from pipelines.rankers.evaluate import PHASE as EVALUATE
-from pipelines.rankers.evaluate import Evaluation, column, counts_by_user, evaluate
-from pipelines.rankers.index_curve import curve
+from pipelines.rankers.evaluate import Evaluation, evaluate
+from pipelines.rankers.index_curve import PHASE as CURVE
+from pipelines.rankers.index_curve import curve, has_curve
+from pipelines.rankers.inputs import open_inputs
 from pipelines.rankers.ranker import EXACT, KNOWN, Served, rankers_of
 from pipelines.rankers.service import SERVICE, ServiceRanker
 from pipelines.rankers.verdict import report_verdict
+from pipelines.service.verify import VERIFY
 from serving.bundle.digest import bundle_digest
+from serving.bundle.manifest import read_manifest
 from serving.bundle.reader import Bundle
-from serving.errors import BundleError
 from serving.files.staging import refuse_existing, staged
 from serving.recall.loading import open_index
 from towers.config.features import Features
 from towers.config.look_ahead import look_ahead
-from towers.evaluation import metrics
 
 SCHEMA_VERSION = 4
 NEW = "new_items"
@@ -98,22 +98,25 @@ def run(
         OutputExistsError: REPORT exists.
     """
     refuse_existing(out, overwrite=overwrite, marker=REPORT)
-    opened, data = Bundle.open(bundle), Dataset.open(dataset)
-    refuse_strangers(opened, data, dataset)
-    refuse_changes(data)
-    provenance = _provenance(opened, data)
-    if similarity_report.is_similarity(opened):
+    data, manifest = Dataset.open(dataset), read_manifest(bundle)
+    similarity = similarity_report.is_similarity(manifest)
+    if similarity:
         urls, ids = ["--url"] if url is not None else [], ["--user-ids"] if user_ids else []
         if of_users := " ".join([*urls, *ids, protocol.given]).strip():
             raise DataError(
                 f"{of_users}: about users; this bundle is of item similarity, whose report takes --k, --no-map, and "
                 "--slice and --map with columns of items"
             )
+    chosen = () if similarity else (choice.PHASE,)
+    drawn = (CURVE, PAGE) if has_curve(manifest) else (PAGE,)
+    phases("report", VERIFY, *chosen, item_knn.PHASE, EVALUATE, figures.PHASE, FINDINGS, *drawn)
+    (opened,) = open_inputs([bundle], data)
+    provenance = _provenance(opened, data)
+    if similarity:
         return similarity_report.run(
             opened, data, out, provenance, ks=ks, slices=slices, maps=maps, overwrite=overwrite
         )
     columns = map_columns(data, maps)
-    phases("report", choice.PHASE, item_knn.PHASE, EVALUATE, figures.PHASE, PAGE)
     served = Served.match(opened, open_index(opened), data)
     asked = ask(protocol, data, served.item_rows)
     held = asked.held
@@ -127,7 +130,7 @@ def run(
     rankers = rankers_of(served, data, {**services, **baselines.rankers}, max(ks))
     of_items = numbers(popularity, data.manifest.users)
     evaluation = evaluate(rankers, held, served.unit_vectors, sorted(set(ks)), groups, of_items)
-    overall, drawn = figures.figures(evaluation)
+    overall, by_slice = figures.figures(evaluation, held.target_offsets, [*parts, new])
     content = provenance | {
         "protocol": protocol.text,
         "protocol_options": protocol.content(),
@@ -138,11 +141,11 @@ def run(
         "strongest": {"ranker": baselines.strongest, "chosen_on": baselines.choice.chosen_on},
         "ks": list(evaluation.ks),
         **overall,
-        "slices": {part.name: figures.slice_figures(evaluation, drawn, part, _targets(held, part)) for part in parts},
-        "new_items": _new_items(evaluation, drawn, held, new),
+        "slices": {part.name: by_slice[part.name] for part in parts},
+        "new_items": by_slice[NEW] | {"share_of_targets": by_slice[NEW]["targets"] / len(held.target_items)},
         "interval_of_lists": INTERVAL,
         "training": [stage for stage in opened.manifest.training.get("stages", []) if stage.get("best_epoch")],
-        "findings": [each.content() for each in _findings(evaluation, served, data, held)],
+        "findings": [each.content() for each in look(_checks(evaluation, served, data, held))],
         "index_curve": curve(opened, served.index),
         **{name: service.content() for name, service in services.items()},
     }
@@ -154,8 +157,8 @@ def run(
         directory.mkdir()
         (directory / "report.html").write_text(page, encoding="utf-8")
         (directory / "report.md").write_text(markdown(content), encoding="utf-8")
-        rows = _per_user(served, data, held, trained, evaluation)
-        (rows if user_ids else rows.drop("user_id")).write_parquet(directory / PER_USER)
+        about = _about_users(served, data, held, trained, named=user_ids)
+        figures.user_table(about, evaluation, [*parts, new]).write_parquet(directory / PER_USER)
         write_report(content, directory, PER_USER)
     _show(content, dataset, out)
     return content
@@ -171,30 +174,6 @@ def _show(content: dict[str, Any], dataset: Path, out: Path) -> None:
     for name, reason in {**content["baselines"]["left_out"], **content["baselines"]["fixed"]}.items():
         say(f"{name}: {reason}")
     say(f"{out / 'report.html'}: plots, slices and examples; open it in a browser")
-
-
-def refuse_strangers(bundle: Bundle, data: Dataset, path: Path) -> None:
-    """Refuses a bundle that was trained on another data set than `data`, which lies at `path`.
-
-    Raises:
-        BundleError: it was, or has items that are not in it.
-    """
-    trained_on = bundle.manifest.lineage.get("dataset")
-    if trained_on is None:
-        say(f"warning: {bundle.path} does not name its data set; the test events may be among its training events")
-    elif trained_on != data.manifest.fingerprint:
-        # Even with the same items, a test event here may have been a training event there.
-        raise BundleError(
-            f"{bundle.path}: was trained on the data set {str(trained_on)[:12]}, but {path} is "
-            f"{data.manifest.fingerprint[:12]}; its test events may be that model's training events"
-        )
-    ids = pl.Series(bundle.item_ids, dtype=pl.String)
-    strange = ids.filter(~ids.is_in(data.items["item_id"].implode()))
-    if len(strange):
-        raise BundleError(
-            f"{bundle.path}: {len(strange):,} of its {len(ids):,} items, {strange[0]!r} for one, are not in {path}; "
-            "a bundle is reported on the data set it was trained on"
-        )
 
 
 def _provenance(bundle: Bundle, data: Dataset) -> dict[str, Any]:
@@ -221,30 +200,18 @@ def _looks_ahead(bundle: Bundle, data: Dataset) -> list[str] | None:
     return None if features is None else look_ahead(Features.model_validate(features), timed=data.manifest.timed)
 
 
-def _targets(held: HeldOut, part: Slice) -> NDArray[np.int64]:
-    """Each user's number of targets in a slice, [Q]."""
-    return np.diff(held.target_offsets) if part.targets is None else counts_by_user(part.targets, held.target_offsets)
-
-
-def _new_items(evaluation: Evaluation, drawn: Bootstrap, held: HeldOut, new: Slice) -> dict[str, Any]:
-    content = figures.slice_figures(evaluation, drawn, new, _targets(held, new))
-    return content | {"share_of_targets": content["targets"] / len(held.target_items)}
-
-
-def _findings(evaluation: Evaluation, served: Served, data: Dataset, held: HeldOut) -> list[Finding]:
+def _checks(evaluation: Evaluation, served: Served, data: Dataset, held: HeldOut) -> list[Check]:
     k, bundle = headline(evaluation.ks), served.bundle
     items, queries = (each[np.any(each != 0, axis=1)] for each in (bundle.item_vectors, bundle.query_vectors))
-    found = findings(evaluation.exposure(EXACT, k), len(held.users), k, items, queries, data.items)
-    return [*leaks(data, held), *found, *score_findings(served, held, k)]
+    of_model = checks(evaluation.exposure(EXACT, k), len(held.users), k, items, queries, data.items)
+    return [*leak_checks(data, held), *of_model, partial(score_findings, served, held, k)]
 
 
-def _per_user(served: Served, data: Dataset, held: HeldOut, trained: Trained, evaluation: Evaluation) -> pl.DataFrame:
-    columns = {
-        "user_id": data.users["user_id"].gather(held.users),
+def _about_users(served: Served, data: Dataset, held: HeldOut, trained: Trained, *, named: bool) -> dict[str, Any]:
+    about = {
         "targets": np.diff(held.target_offsets),
         "history": np.diff(held.seen_offsets),
         "slice": np.where(trained.users[held.users], WARM, COLD),
         "stored_vector": served.query_rows[held.users] >= 0,
     }
-    names = [column(*each) for each in product(evaluation.rankers, metrics.METRICS, evaluation.ks)]
-    return pl.DataFrame(columns | {name: evaluation.of(name) for name in names})
+    return {"user_id": data.users["user_id"].gather(held.users), **about} if named else about

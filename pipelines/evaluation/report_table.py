@@ -8,6 +8,7 @@ from typing import Any
 from rich import box
 from rich.table import Column, Table
 
+from pipelines.console import amount
 from pipelines.evaluation.list_figures import OF_LISTS
 from pipelines.evaluation.slices import TRAINING
 
@@ -15,7 +16,7 @@ K = 20
 SMALL = "†"
 # Of figures of lists: digits and unit.
 FORMATS = {"coverage": (".1%", ""), "novelty": (".2f", " bits"), "popularity": (",.1f", "")}
-DEFINITIONS = "docs/report.md"
+DEFINITIONS = "docs/evaluation/report.md"
 TITLES = {
     "exact": "model, exact",
     "index": "model, by index",
@@ -44,12 +45,17 @@ def table(content: dict[str, Any]) -> Table:
     """Builds a table of at most 80 columns: one line per ranker, one column per figure."""
     counts, names = content["counts"], [f"recall@{k}" for k in content["ks"]]
     names.append(f"ndcg@{headline(content['ks'])}")
-    title = f"{counts['users']:,} test users, {counts['targets']:,} targets, {counts['items']:,} items"
+    title = sizes(counts)
     shown = figures_table(title, names, content["metrics"], TITLES)
     if "share_of_attainable" in content:
         shares = [content["share_of_attainable"].get(name) for name in names]
         shown.add_row("share of attainable", *("" if share is None else f"{share['value']:.1%}" for share in shares))
     return shown
+
+
+def sizes(counts: Mapping[str, int]) -> str:
+    """Says how many test users, targets and items a report is about."""
+    return ", ".join(amount(counts[name.split()[-1]], name) for name in ("test users", "targets", "items"))
 
 
 def head(content: dict[str, Any], dataset: Path) -> list[str]:
@@ -59,7 +65,7 @@ def head(content: dict[str, Any], dataset: Path) -> list[str]:
     if verdict["difference"]["value"] < 0:
         shown.append(
             f"towers tune --dataset {shlex.quote(str(dataset))} --budget-minutes 20 --out tuned.toml searches for a "
-            "recipe that does better; docs/recipes.md says what each setting does"
+            "recipe that does better; docs/model/recipes.md says what each setting does"
         )
     return shown + [f"{finding['name']}: {finding['text']}" for finding in content["findings"]]
 
@@ -84,14 +90,15 @@ def lines(content: dict[str, Any]) -> list[str]:
     shown += [f"warning: {line}" for line in service_warnings(content)]
     shown.append(f"({intervals(content)})")
     for part, figures in content["slices"].items():
-        size = f"{part}: {figures['users']:,} users, {figures['targets']:,} targets"
+        size = f"{part}: {amount(figures['users'], 'users')}, {amount(figures['targets'], 'targets')}"
         if figures["group"] == TRAINING:
             shown.append(f"{size}: {figures['definition']}")
         elif figures["metrics"]:
             small = ", few users" if figures["small"] else ""
             shown.append(f"{size}: {name} {interval(figures['metrics']['exact'][name])}{small}")
     new = content["new_items"]
-    shown.append(f"new items: {new['targets']:,} targets of {new['users']:,} users: {new['definition']}")
+    targets, users = amount(new["targets"], "targets"), amount(new["users"], "users")
+    shown.append(f"new items: {targets} of {users}: {new['definition']}")
     shown += [f"trained with a feature that looks ahead: {line}" for line in content.get("looks_ahead") or ()]
     shown += [f"protocol: {option}" for option in content["protocol_options"]["words"]]
     return [*shown, f"definitions: {DEFINITIONS}"]
@@ -104,21 +111,21 @@ def service_warnings(content: Mapping[str, Any]) -> list[str]:
     service, found = content["service"], []
     for version, users in service["model_versions"].items():
         if version != service["model_version"]:
-            found.append(f"{users:,} users were answered by the model {version}, not by this bundle's")
+            found.append(f"another model than this bundle's, {version}, answered {amount(users, 'users')}")
     for why, users in service["failed"].items():
-        found.append(f"the service failed {users:,} users ({why}); each of their targets is a miss")
+        found.append(f"the service failed {amount(users, 'users')} ({why}); each of their targets is a miss")
     if service["other_source"]:
         sources = ", ".join(f"{name} {users:,}" for name, users in service["sources"].items())
         found.append(
-            f"{service['other_source']:,} users were answered from other than their stored vector ({sources}): "
-            "the service has live events that the bundle lacks"
+            f"the service answered {amount(service['other_source'], 'users')} from other than their stored vector "
+            f"({sources}): it has live events that the bundle lacks"
         )
     for name, lost in content["recall_lost"]["index_to_service"].items():
         if lost["low"] > 0:
             found.append(f"the service loses {interval(lost)} of {name}, which the index finds")
     if unknown := service["unknown_items"]["items"]:
-        places = service["unknown_items"]["places"]
-        found.append(f"{unknown:,} items that the data set lacks, live ones, fill {places:,} places; each is a miss")
+        places = amount(service["unknown_items"]["places"], "places")
+        found.append(f"live items that the data set lacks, {unknown:,}, fill {places}; each is a miss")
     return found
 
 

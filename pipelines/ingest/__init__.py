@@ -1,4 +1,4 @@
 """The inside of `towers prepare`: turns files of every accepted format into numbered, split, sorted event arrays.
 
-`pipelines.ingest.prepare` combines the parts; docs/design.md describes the files of a data set.
+`pipelines.ingest.prepare` combines the parts; docs/project/design.md describes the files of a data set.
 """

@@ -26,6 +26,7 @@ from pipelines.ingest.formats.table import Table
 from towers.config.sections import DataConfig
 from towers.data.events import Int32s
 
+PHASE = "read events"
 DTYPES: Mapping[str, type[np.generic]] = {
     "user": np.int32,
     "item": np.int32,
@@ -61,7 +62,7 @@ def read_events(
     reader = _Reader(source, config, Codes(items), rejects, forms, folder)
     rows = [table.rows for _, table in source.events]
     total = None if None in rows else sum(row for row in rows if row)
-    with progress("read events", total=total, unit="rows") as advance:
+    with progress(PHASE, total=total, unit="rows") as advance:
         for number, (split, table) in enumerate(source.events):
             roles = event_roles(table.path, table.columns, config.columns)
             reader.open(table, roles)

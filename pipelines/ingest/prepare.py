@@ -1,6 +1,6 @@
 """`towers prepare`: writes a data set from raw events, items and users.
 
-The data set directory of docs/design.md is written whole or not at all.
+The data set directory of docs/project/design.md is written whole or not at all.
 """
 
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import Literal
 
 import polars as pl
 
-from pipelines.console import phases, say
+from pipelines.console import amount, phases, progress, say
 from pipelines.dataset.column_lines import column_lines
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import MANIFEST, DatasetManifest, Kind, SourceInfo, SplitInfo, digest_files
@@ -16,6 +16,7 @@ from pipelines.ingest.columns.attributes import read_attributes
 from pipelines.ingest.columns.event_table import renumber
 from pipelines.ingest.columns.ids import IdForm, IdForms, refuse_strangers
 from pipelines.ingest.columns.lists import refuse_unknown_columns
+from pipelines.ingest.events import PHASE as EVENTS
 from pipelines.ingest.events import read_events
 from pipelines.ingest.filters import narrow
 from pipelines.ingest.formats.column_names import id_column
@@ -25,9 +26,12 @@ from pipelines.ingest.formats.source import Source, open_source
 from pipelines.ingest.formats.table import Table
 from pipelines.ingest.order import doubt
 from pipelines.ingest.splits import TRAIN, split_events
+from pipelines.ingest.writer import PHASE as SORT
 from pipelines.ingest.writer import number_entities, write_splits, write_truth
 from serving.files.staging import staged
 from towers.config.sections import DataConfig
+
+FILTER = "filter and split"
 
 
 def run(
@@ -61,7 +65,7 @@ def run(
         rejects = Rejects(skip=on_bad_rows == "skip")
         source = open_source(events, items, users, format, config, copies, skip=rejects.skip)
         tables = [f"read {table.path.name}" for table in (source.items, source.users) if table is not None]
-        phases("prepare", *tables, "read events", "sort and write")
+        phases("prepare", *tables, EVENTS, FILTER, SORT)
         manifest = _write(staging, source, config, rejects)
         (staging / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
     say("\n".join(column_lines(Dataset.open(out))))
@@ -77,16 +81,21 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
     if source.users is not None and users is not None:
         refuse_strangers("user", users["user_id"], source.users.path, table.user_ids, table.paths[0])
     refuse_unknown_columns(config, {**item_columns, **user_columns, **table.context_kinds})
-    narrow(table, config)
-    split = split_events(table, config, rejects)
-    if split.kind == "given" and table.time_unit == "order" and (reason := doubt(table, split.label)) is not None:
-        say(f"warning: {reason}")
-
-    train = split.label == TRAIN
-    item_rows, number = number_entities(table.item, train, table.item_ids, items, "item_id")
-    renumber(table.item, number)
-    user_rows, number = number_entities(table.user, train, table.user_ids, users, "user_id")
-    renumber(table.user, number)
+    with progress(FILTER, total=5, unit="steps") as advance:
+        narrow(table, config)
+        advance(1)
+        split = split_events(table, config, rejects)
+        advance(1)
+        if split.kind == "given" and table.time_unit == "order" and (reason := doubt(table, split.label)) is not None:
+            say(f"warning: {reason}")
+        advance(1)
+        train = split.label == TRAIN
+        item_rows, number = number_entities(table.item, train, table.item_ids, items, "item_id")
+        renumber(table.item, number)
+        advance(1)
+        user_rows, number = number_entities(table.user, train, table.user_ids, users, "user_id")
+        renumber(table.user, number)
+        advance(1)
     del train, number
     staging.mkdir()
     item_rows.write_parquet(staging / "items.parquet")
@@ -135,6 +144,6 @@ def _names(source: Source) -> tuple[str, ...]:
 def _summary(manifest: DatasetManifest, out: Path) -> str:
     counts = ", ".join(f"{count:,} {name}" for name, count in manifest.events.items())
     lost = "".join(f"; {count:,} dropped by {rule}" for rule, count in manifest.dropped.items())
-    bad = f"; {manifest.rejected:,} bad rows in {out / 'rejects.csv'}" if manifest.rejected else ""
-    sizes = f"{manifest.users:,} users, {manifest.items:,} items"
+    bad = f"; {amount(manifest.rejected, 'bad rows')} in {out / 'rejects.csv'}" if manifest.rejected else ""
+    sizes = f"{amount(manifest.users, 'users')}, {amount(manifest.items, 'items')}"
     return f"{out}: {sizes}; {counts} events by {manifest.split.kind}{lost}{bad}"

@@ -18,6 +18,7 @@ from pipelines.ingest.splits import TRAIN, Split
 from towers.data.events import Int32s, Int64s
 from towers.data.history import history_ends
 
+PHASE = "sort and write"
 COPY_ROWS = 1 << 18
 
 
@@ -69,7 +70,7 @@ def write_splits(directory: Path, events: EventTable, split: Split, users: int) 
     """
     timed = split.timed and events.time is not None
     sizes = [counts_of(events.user, users, split.label == number) for number in range(len(SPLITS))]
-    with ExitStack() as opened, progress("sort and write", total=len(events), unit="events") as advance:
+    with ExitStack() as opened, progress(PHASE, total=len(events), unit="events") as advance:
         files = [
             opened.enter_context(_SplitFiles(directory / name, counts, events, timed, train=name == SPLITS[TRAIN]))
             for name, counts in zip(SPLITS, sizes, strict=True)

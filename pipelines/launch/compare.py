@@ -1,7 +1,7 @@
 """`towers compare`: which of several models to ship, and is the difference real.
 
 Takes bundles with their data set, or reports; writes COMPARISON with `compare.html`, `compare.md` and `compare.json`,
-and prints the conclusion (docs/compare.md). The first is the baseline; each other one is compared with it.
+and prints the conclusion (docs/evaluation/compare.md). The first is the baseline; each other one is compared with it.
 """
 
 import json
@@ -34,9 +34,12 @@ from pipelines.launch.sides import (
 )
 from pipelines.launch.significance import DRAWS, LEVEL
 from pipelines.rankers.bootstrap import RESAMPLES, bootstrap
+from pipelines.rankers.evaluate import PHASE as EVALUATE
+from pipelines.service.verify import VERIFY
 from serving.files.staging import refuse_existing, staged
 from towers.evaluation.metrics import METRICS
 
+TESTS = "tests"
 SCHEMA_VERSION = 1
 METHOD = (
     f"Paired by user. p-values: randomisation test by sign flips, {DRAWS:,} draws with a fixed seed (all of them where "
@@ -45,8 +48,8 @@ METHOD = (
     "standard errors, the true difference that such a test set shows four times out of five at the unadjusted level."
 )
 ONLY_REPORTS = (
-    "left out: overlap of lists, items and vectors that change, slices of targets and of columns; a report holds none "
-    "of them: name bundles and --dataset"
+    "left out: overlap of lists, items and vectors that change, slices of targets and of columns; for these name "
+    "bundles and --dataset"
 )
 ONE_SEED = "the spread over seeds is not known: name several bundles or reports of one recipe, joined by commas"
 
@@ -95,7 +98,7 @@ def run(
     others = [f"ndcg@{k}", *(f"recall@{each}" for each in ks if each > k)] if family is None else asked
     metrics = list(dict.fromkeys([primary, *others]))
     _refuse_unmeasured(metrics, ks)
-    phases("compare", *(["evaluate"] if bundles else []), "tests")
+    phases("compare", *([VERIFY, EVALUATE] if bundles else []), TESTS)
     measured = measure(bundles, dataset, ks, slices, k) if bundles and dataset else None
     members = reports | ({} if measured is None else dict(measured.members))
     sides = [Side(name, tuple(members[path] for path in each)) for name, each in paths.items()]
@@ -110,7 +113,7 @@ def run(
         measured = None
     parts = differences.report_slices(sides[0]) if measured is None else measured.parts
     total = (len(sides) - 1) * (len(metrics) + len(parts))
-    with progress("tests", total=total, unit="differences") as advance:
+    with progress(TESTS, total=total, unit="differences") as advance:
         content = _content(sides, metrics, parts, measured, advance, named=user_ids)
     with staged(out, overwrite=overwrite, marker="compare.json") as directory:
         directory.mkdir()

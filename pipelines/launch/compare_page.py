@@ -29,7 +29,7 @@ def lines(content: Mapping[str, Any]) -> list[str]:
     """Returns what the command prints below the conclusion: a line for each test, and the notes."""
     shown = [
         f"{other} - {content['baseline']}: {row['metric']} {row['difference']}, p {row['p']} (Holm {row['p_holm']}), "
-        f"could have shown {row['detectable']}; better for {row['wins']}, worse for {row['losses']} users"
+        f"could have shown {row['detectable']}; better for {row['wins']} users, worse for {row['losses']}"
         for other in content["comparisons"]
         for row in _tests(content, other)
     ]

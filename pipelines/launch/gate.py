@@ -11,16 +11,16 @@ from pathlib import Path
 
 from pipelines.bundles import requirement
 from pipelines.bundles.blessing import Blessing, Judgement, blessing_path, evidence, write_blessing
-from pipelines.bundles.verify import PROBE, VERIFY, probed, verify
-from pipelines.console import phase, phases, say
+from pipelines.console import amount, phase, phases, say
 from pipelines.errors import DataError, GateError
 from pipelines.evaluation.report_json import FILES, REPORT
 from pipelines.evaluation.similarity.report import is_similarity
 from pipelines.launch import tracking
 from pipelines.launch.judge import OF_SIMILARITY, Report, Reports
-from pipelines.launch.records import of_gate
+from pipelines.launch.records.gate import of_gate
 from pipelines.launch.rules import RuleFile, Rules, read_rules
 from pipelines.launch.searches import judge_agreement, judge_index, judge_latency
+from pipelines.service.verify import PROBE, VERIFY, probed, verify
 from serving.bundle.arrays import CANDIDATE_TOWER, QUERY_TOWER, QUERY_VECTORS
 from serving.bundle.digest import bundle_digest
 from serving.bundle.manifest import Manifest
@@ -112,7 +112,8 @@ def run(
     tracking.tell(of_gate(blessing.model_dump(mode="json"), path), track)
     if failed:
         gone = f"; its earlier blessing is removed: {path}" if earlier else ""
-        raise GateError(f"{candidate}: refused by {len(failed)} of {len(judgements)} judgements of {rules}{gone}")
+        every = amount(len(judgements), "judgements")
+        raise GateError(f"{candidate}: refused by {len(failed)} of {every} of {rules}{gone}")
     say(f"blessed as a {blessing.section}: {candidate}; {path}")
     return blessing
 
@@ -139,7 +140,7 @@ def _needed(file: RuleFile, renewal: bool, path: Path, judged: Opened, before: O
     section = f"{path}: renewal" if renewal else str(path)
     if (rules.of_both_reports or rules.agreement) and before is None:
         raise DataError(f"{section}: compares with a baseline; give --baseline, the bundle that answers now")
-    if rules.of_report and is_similarity(judged.recaller.bundle):
+    if rules.of_report and is_similarity(judged.manifest):
         raise DataError(
             f"{section}: judges figures of a report, but {judged.recaller.bundle.path} is of task = 'similarity'; "
             f"such a bundle is judged by {OF_SIMILARITY} alone"

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import polars as pl
-
 from pipelines.bundles.blessing import Judgement
+from pipelines.console import amount
 from pipelines.errors import DataError
-from pipelines.evaluation.report_json import PER_USER, REPORT, protocol_of, read_report
+from pipelines.evaluation.report_json import REPORT, protocol_of, read_report
 from pipelines.launch.rules import LOOK_AHEAD, OF_ALL_LISTS, FigureRule, FindingsRule, Limit, SliceRule
+from pipelines.launch.sides import paired_values
 from pipelines.rankers.bootstrap import Estimate, bootstrap
 
 OF_SIMILARITY = "[index], [latency] and [agreement]"
+PAIRED = "paired by user"
 BOUNDS = {"value": "", "low": ", lower bound", "high": ", upper bound"}
 
 
@@ -95,6 +95,7 @@ class Reports:
         if rule.relative is None or self.baseline is None:
             return _judgement(rule, own, f"{rule.metric} of {rule.ranker}")
         other = _figure(self.baseline, rule)
+        note = PAIRED if rule.of_users else "not paired: of all lists"
         if rule.of_users:
             compared = self._paired(rule)
         elif rule.relative == "difference":
@@ -103,16 +104,24 @@ class Reports:
             compared = {"value": own["value"] / other["value"]} if other["value"] else None
         if compared is None:
             raise DataError(f"{self.baseline.path}: {rule.metric} of {rule.ranker} is or may be 0: no ratio to it")
-        return _judgement(rule, compared, f"{rule.metric} of {rule.ranker}")
+        return _judgement(rule, compared, f"{rule.metric} of {rule.ranker}", note)
 
     def judge_slices(self, rule: SliceRule) -> Iterator[Judgement]:
-        """Judges a figure of every slice of a rule; small slices are listed and pass.
+        """Judges a figure of every slice of a rule; small slices are only listed, and if all are, `unjudged` decides.
 
         Raises:
             DataError: there is no such group, none of its slices has the figure, or the baseline's differ.
         """
         found = _slices(self.candidate, rule)
         others = {} if rule.relative is None or self.baseline is None else _slices(self.baseline, rule)
+        if all(part["users"] < rule.least_users for part in found.values()):
+            yield Judgement(
+                rule=f"{rule.metric} of {rule.ranker}, {', '.join(rule.groups or ('all',))} slices",
+                figure=None,
+                limit=_limit(rule),
+                passed=rule.unjudged == "pass",
+                note=f"not judged: no slice has at least {amount(rule.least_users, 'users')}",
+            )
         for name, part in found.items():
             told = f"{rule.metric} of {rule.ranker}, {name}"
             if part["users"] < rule.least_users:
@@ -121,10 +130,10 @@ class Reports:
                     figure=None,
                     limit=_limit(rule),
                     passed=True,
-                    note=f"not judged: {part['users']:,} users, fewer than {rule.least_users:,}",
+                    note=f"not judged: {amount(part['users'], 'users')}, fewer than {rule.least_users:,}",
                 )
                 continue
-            estimate = part["metrics"][rule.ranker][rule.metric]
+            estimate, note = part["metrics"][rule.ranker][rule.metric], ""
             if rule.relative is not None and self.baseline is not None:
                 other = others.get(name)
                 if other is None or (other["users"], other["targets"]) != (part["users"], part["targets"]):
@@ -132,8 +141,9 @@ class Reports:
                         f"{self.baseline.path}: has no slice {name!r} of the same users and targets as "
                         f"{self.candidate.path}; report both with the same --slice, or name other groups in the rule"
                     )
-                estimate = difference(estimate, other["metrics"][rule.ranker][rule.metric])
-            yield _judgement(rule, estimate, told)
+                before = other["metrics"][rule.ranker][rule.metric]
+                estimate, note = self._difference(rule, name, estimate, before)
+            yield _judgement(rule, estimate, told, note)
 
     def judge_findings(self, rule: FindingsRule) -> Iterator[Judgement]:
         """Judges that the candidate's report has none of the findings: one judgement for each that it has."""
@@ -150,17 +160,22 @@ class Reports:
         if not found:
             yield Judgement(rule=f"findings: {', '.join(rule.clean)}", figure=None, limit="none", passed=True)
 
-    def _paired(self, rule: FigureRule) -> Estimate | None:
+    def _paired(self, rule: FigureRule, part: str | None = None) -> Estimate | None:
+        """The figure beside the baseline's, paired by user; see `paired_values`."""
         assert self.baseline is not None
-        name = f"{rule.ranker}_{rule.metric}"
-        tables = [pl.read_parquet(each.path / PER_USER) for each in (self.candidate, self.baseline)]
-        users = [table.select("targets", "history") for table in tables]
-        if not users[0].equals(users[1]):
-            raise DataError(f"{self.baseline.path / PER_USER}: has other test users than {self.candidate.path}")
-        values = np.stack([table[name].to_numpy() for table in tables], axis=1).astype(np.float64)
+        values = paired_values((self.candidate.path, self.baseline.path), rule.ranker, rule.metric, part)
         drawn = bootstrap(values, ("candidate", "baseline"))
-        compare = drawn.difference if rule.relative == "difference" else drawn.ratio
+        compare = drawn.ratio if rule.relative == "ratio" else drawn.difference
         return compare("candidate", "baseline")
+
+    def _difference(self, rule: SliceRule, name: str, one: Estimate, other: Estimate) -> tuple[Estimate, str]:
+        """The difference in a slice, paired if it can be, and a note that says which."""
+        try:
+            paired = self._paired(rule, name)
+        except DataError as error:
+            return difference(one, other), f"not paired: {error}"
+        assert paired is not None  # as a ratio may be
+        return paired, PAIRED
 
 
 def difference(one: Estimate, other: Estimate) -> Estimate:
@@ -175,12 +190,11 @@ def difference(one: Estimate, other: Estimate) -> Estimate:
     return {"value": value, "low": value - below, "high": value + above}
 
 
-def _judgement(rule: FigureRule, estimate: Mapping[str, float], what: str) -> Judgement:
+def _judgement(rule: FigureRule, estimate: Mapping[str, float], what: str, note: str = "") -> Judgement:
     relative = {None: "", "difference": " minus the baseline's", "ratio": " over the baseline's"}[rule.relative]
     figure = estimate[rule.bound]
-    return Judgement(
-        rule=f"{what}{relative}{BOUNDS[rule.bound]}", figure=figure, limit=_limit(rule), passed=rule.holds(figure)
-    )
+    name = f"{what}{relative}{BOUNDS[rule.bound]}"
+    return Judgement(rule=name, figure=figure, limit=_limit(rule), passed=rule.holds(figure), note=note)
 
 
 def _limit(rule: Limit) -> str:

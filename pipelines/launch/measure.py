@@ -14,17 +14,17 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.heldout import HeldOut, seen
 from pipelines.errors import DataError
 from pipelines.evaluation.protocol.asked import ask
 from pipelines.evaluation.protocol.options import Protocol
-from pipelines.evaluation.report import refuse_strangers
 from pipelines.evaluation.similarity.report import is_similarity
 from pipelines.evaluation.slices import COLD, WARM, Slice, Trained, slices_of
 from pipelines.launch.sides import USER, Member, facts_of
 from pipelines.rankers.evaluate import Evaluation, Lists, column, evaluate
+from pipelines.rankers.inputs import open_inputs
 from pipelines.rankers.ranker import EXACT, KNOWN, Served
+from serving.bundle.manifest import read_manifest
 from serving.bundle.reader import Bundle
 from serving.search.exact import ExactIndex
 from towers.evaluation.metrics import METRICS
@@ -72,12 +72,10 @@ def measure(paths: Sequence[Path], dataset: Path, ks: Sequence[int], columns: Se
         DataError: the data set is damaged, has no test events, or not such a column; a bundle recalls no items.
     """
     data = Dataset.open(dataset)
-    opened = {path: Bundle.open(path) for path in paths}
-    for path, bundle in opened.items():
-        if is_similarity(bundle):
+    for path in paths:
+        if is_similarity(read_manifest(path)):
             raise DataError(f"{path}: task = 'similarity'; compare takes bundles that recall items for users")
-        refuse_strangers(bundle, data, dataset)
-    refuse_changes(data)
+    opened = dict(zip(paths, open_inputs(paths, data), strict=True))
     served = {path: Served.match(bundle, ExactIndex(bundle.recall_vectors), data) for path, bundle in opened.items()}
     protocol = Protocol()
     asked = ask(protocol, data, served[paths[0]].item_rows)

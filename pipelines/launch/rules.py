@@ -1,4 +1,7 @@
-"""The rules of a gate, from a TOML file: what a candidate's report and its measurements must show (docs/gate.md)."""
+"""The rules of a gate, from a TOML file: what a candidate's report and its measurements must show.
+
+docs/evaluation/gate.md explains each key.
+"""
 
 import hashlib
 import json
@@ -33,6 +36,13 @@ def _known_finding(text: str) -> str:
     if text not in (ALL, LOOK_AHEAD, *NAMES):
         raise ValueError(f"must be {ALL!r} or one of {', '.join(map(repr, (*NAMES, LOOK_AHEAD)))}; got {text!r}")
     return text
+
+
+def _at_least_one(names: tuple[str, ...]) -> tuple[str, ...]:
+    # Not `min_length`, which counts only right values: one wrong name would be a second mistake, "too short".
+    if not names:
+        raise ValueError("must name at least one; got none")
+    return names
 
 
 class Limit(Section):
@@ -85,11 +95,13 @@ class SliceRule(FigureRule):
     Attributes:
         groups: of which slices, such as "activity" or a column; None for all.
         least_users: smaller slices are listed, but not judged.
+        unjudged: what becomes of the candidate where all slices are smaller.
     """
 
     relative: Literal["difference"] | None = None
-    groups: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    groups: Annotated[tuple[str, ...], AfterValidator(_at_least_one)] | None = None
     least_users: Count = 100
+    unjudged: Literal["refuse", "pass"] = "refuse"
 
     @model_validator(mode="after")
     def _exists_in_slices(self) -> "SliceRule":
@@ -122,7 +134,7 @@ class LatencyRule(Section):
 class FindingsRule(Section):
     """The findings that the report must not have."""
 
-    clean: Annotated[tuple[Annotated[str, AfterValidator(_known_finding)], ...], Field(min_length=1)]
+    clean: Annotated[tuple[Annotated[str, AfterValidator(_known_finding)], ...], AfterValidator(_at_least_one)]
 
     def covers(self, name: str) -> bool:
         """Whether the report must not have the finding of this name."""

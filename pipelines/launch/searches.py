@@ -6,6 +6,7 @@ from time import perf_counter
 import numpy as np
 
 from pipelines.bundles.blessing import Judgement
+from pipelines.console import amount
 from pipelines.errors import DataError
 from pipelines.evaluation.similarity.report import is_similarity
 from pipelines.launch.rules import AgreementRule, IndexRule, LatencyRule
@@ -33,7 +34,7 @@ def judge_index(recaller: Recaller, rule: IndexRule) -> Judgement:
         figure=figure,
         limit=f"at least {rule.at_least:g}",
         passed=figure >= rule.at_least,
-        note=f"{len(queries):,} queries",
+        note=amount(len(queries), "queries"),
     )
 
 
@@ -53,11 +54,11 @@ def judge_latency(recaller: Recaller, rule: LatencyRule) -> Iterator[Judgement]:
         if limit is not None:
             figure = float(np.percentile(took_ms, percent))
             yield Judgement(
-                rule=f"latency of {rule.k} items, p{percent} in ms",
+                rule=f"latency of {amount(rule.k, 'items')}, p{percent} in ms",
                 figure=figure,
                 limit=f"at most {limit:g}",
                 passed=figure <= limit,
-                note=f"{len(queries):,} queries",
+                note=amount(len(queries), "queries"),
             )
 
 
@@ -73,17 +74,17 @@ def judge_agreement(candidate: Recaller, baseline: Recaller, rule: AgreementRule
     both = zip(baseline.recall_many(queries), candidate.recall_many(queries), strict=True)
     figure = float(np.mean([len({*one.ids} & {*two.ids}) / len(one.ids) for one, two in both if one.ids]))
     return Judgement(
-        rule=f"share of the baseline's first {rule.k} items",
+        rule=f"share of the baseline's first {amount(rule.k, 'items')}",
         figure=figure,
         limit=f"at least {rule.at_least:g}",
         passed=figure >= rule.at_least,
-        note=f"{len(queries):,} {'items' if queries[0].similar_to else 'users'}",
+        note=amount(len(queries), "items" if queries[0].similar_to else "users"),
     )
 
 
 def _queries(recaller: Recaller, k: int) -> Sequence[RecallQuery]:
     """A sample of the known users; of a bundle of item similarity, which knows popular items for them, of the items."""
-    of_items = is_similarity(recaller.bundle)
+    of_items = is_similarity(recaller.bundle.manifest)
     names = recaller.bundle.item_ids if of_items else recaller.bundle.query_names
     rows = np.random.default_rng(SEED).choice(len(names), size=min(SAMPLE, len(names)), replace=False)
     asked = [names[row] for row in rows.tolist()]

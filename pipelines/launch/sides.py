@@ -23,6 +23,9 @@ from serving.bundle.manifest import MANIFEST
 USER = "user_id"
 FACTS = ("data set", "split", "protocol", "ks")
 SAME_USERS = ("targets", "history")  # columns that no model changes
+FIGURE, INSIDE = "figure", "inside"
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Member:
     rows: pl.DataFrame
     recipe: Mapping[str, Any] | None = None
 
-    def values(self, metric: str) -> NDArray[np.float64]:
+    def values(self, metric: str) -> Floats:
         """The figures of one metric, such as ``"recall@20"``, by exact search, [Q]."""
         name, _, k = metric.partition("@")
         return self.rows[column(EXACT, name, int(k))].to_numpy().astype(np.float64)
@@ -61,13 +64,13 @@ class Side:
     name: str
     members: tuple[Member, ...]
 
-    def seeds(self, metric: str) -> NDArray[np.float64]:
+    def seeds(self, metric: str) -> Floats:
         """The mean over users of each member, [S]."""
         return np.array([member.values(metric).mean() for member in self.members])
 
-    def values(self, metric: str) -> NDArray[np.float64]:
+    def values(self, metric: str) -> Floats:
         """Each user's mean over the members, [Q]."""
-        figures: NDArray[np.float64] = np.mean([member.values(metric) for member in self.members], axis=0)
+        figures: Floats = np.mean([member.values(metric) for member in self.members], axis=0)
         return figures
 
 
@@ -133,9 +136,56 @@ def refuse_different(members: Sequence[Member]) -> None:
                     f"{one.path} and {other.path} differ in {fact}: {one.facts[fact]} and {other.facts[fact]}; "
                     "measure both on one data set in the same way"
                 )
-        for name in (*SAME_USERS, *({USER} & {*one.rows.columns} & {*other.rows.columns})):
-            if not one.rows[name].equals(other.rows[name]):
-                raise DataError(f"{one.path} and {other.path} are not about the same users: {name} differs")
+        refuse_other_users(one.path, one.rows, other.path, other.rows)
+
+
+def refuse_other_users(path: Path, rows: pl.DataFrame, other_path: Path, other: pl.DataFrame) -> None:
+    """Refuses two tables of users that are not of the same users in the same order.
+
+    Raises:
+        DataError: names both and what differs.
+    """
+    for name in (*SAME_USERS, *({USER} & {*rows.columns} & {*other.columns})):
+        if not rows[name].equals(other[name]):
+            raise DataError(f"{path} and {other_path} are not about the same users: {name} differs")
+
+
+def paired_values(paths: tuple[Path, Path], ranker: str, metric: str, part: str | None = None) -> Floats:
+    """Reads one metric of two reports, paired: [Q, 2], a row for each user of both.
+
+    Args:
+        paths: of the reports.
+        ranker: whose lists: "index" or "exact".
+        metric: for example ``"recall@20"``; of a slice of targets the recall on them.
+        part: a slice, whose users alone are read; None for all users.
+
+    Raises:
+        DataError: a report has no table of users, the users differ, or a table does not say who is in the slice.
+    """
+    one, other = (_figures(path, ranker, metric, part) for path in paths)
+    refuse_other_users(paths[0], one, paths[1], other)
+    if not one[INSIDE].equals(other[INSIDE]):
+        raise DataError(f"{paths[0]} and {paths[1]} have other users in the slice {part!r}")
+    values: Floats = np.stack([rows.filter(INSIDE)[FIGURE].to_numpy() for rows in (one, other)], axis=1)
+    return values.astype(np.float64)
+
+
+def _figures(path: Path, ranker: str, metric: str, part: str | None) -> pl.DataFrame:
+    """The columns by which users are known, their `FIGURE`, and whether they are `INSIDE` the slice."""
+    file, (name, _, k) = path / report_json.PER_USER, metric.partition("@")
+    if not file.is_file():
+        raise DataError(f"{path} has no {file.name}")
+    rows = pl.scan_parquet(file, glob=False)
+    there = rows.collect_schema().names()
+    of_all, of_targets = column(ranker, name, int(k)), column(ranker, str(part), int(k))
+    if part is None or part in there:
+        figure, inside = pl.col(of_all), pl.lit(True) if part is None else pl.col(part)
+    elif of_targets in there:
+        figure, inside = pl.col(of_targets), pl.col(of_targets).is_not_nan()
+    else:
+        raise DataError(f"{file} does not say who is in the slice {part!r}: it is of an earlier release")
+    about = [each for each in (*SAME_USERS, USER) if each in there]
+    return rows.select(*about, figure.alias(FIGURE), inside.alias(INSIDE)).collect()
 
 
 def refuse_other_recipes(side: Side) -> None:

@@ -5,21 +5,28 @@ costs a warning: the output is complete, and `towers track` tells it later. Tell
 """
 
 import os
-import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
 import tensorflow as tf
 
-from pipelines.console import say
+from pipelines.console import next_step, phase, phases, say
 from pipelines.errors import DataError
-from pipelines.launch.records import Point, Record, of_report, of_run, read_gate
+from pipelines.evaluation.page import cell
+from pipelines.launch.records.gate import read_gate
+from pipelines.launch.records.names import mlflow_name
+from pipelines.launch.records.record import Point, Record
+from pipelines.launch.records.report import of_report
+from pipelines.launch.records.run import of_run
+from serving.client.address import without_password
 from serving.files.staging import staged
 
 Tracker = Literal["mlflow"]
 
+READ, BOARD, MLFLOW = "read", "TensorBoard", "MLflow"
 KEY = "identity"  # the file by which a directory of TensorBoard files is known to be ours
 URI, EXPERIMENT = "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"
 IDENTITY = "towers.identity"  # a tag of MLflow's run
@@ -31,7 +38,7 @@ MLFLOW_DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 PARAMS_AT_A_TIME, METRICS_AT_A_TIME = 100, 800  # MLflow takes at most 100 and 1,000
-LONGEST_NAME, LONGEST_VALUE = 250, 6_000
+LONGEST_VALUE = 6_000
 
 
 def refuse_unready(tracker: Tracker | None) -> None:
@@ -57,6 +64,7 @@ def run(
     gate: Path | None = None,
     bundle: Path | None = None,
     tracker: Tracker | None = None,
+    alone: bool = False,
 ) -> list[str]:
     """Tells TensorBoard of one output, and another tracker if one is named.
 
@@ -64,6 +72,7 @@ def run(
         run, report, gate: the output, exactly one of them.
         bundle: of a report, for the recipe.
         tracker: beside TensorBoard.
+        alone: it is all that the command does, which names the phases and says where TensorBoard's files lie.
 
     Returns:
         The trackers that failed; a warning says of each what to do.
@@ -75,26 +84,41 @@ def run(
     if sum(each is not None for each in (run, report, gate)) != 1 or (bundle is not None and report is None):
         raise DataError("name one output: --run RUN, --report REPORT (with --bundle BUNDLE) or --gate FILE")
     refuse_unready(tracker)
+    if alone:
+        phases("track", READ, BOARD, *([MLFLOW] if tracker == "mlflow" else []))
+    with phase(READ) if alone else nullcontext():
+        record = _read(run, report, gate, bundle)
+    failed = tell(record, tracker, alone=alone)
+    if alone and BOARD not in failed:
+        say(f"{record.board}: settings, figures and a summary for TensorBoard")
+        next_step("--logdir", record.board.parent, program="tensorboard")
+    return failed
+
+
+def _read(run: Path | None, report: Path | None, gate: Path | None, bundle: Path | None) -> Record:
     if run is not None:
-        return tell(of_run(run), tracker)
+        return of_run(run)
     if report is not None:
-        return tell(of_report(report, bundle), tracker)
+        return of_report(report, bundle)
     assert gate is not None
-    return tell(read_gate(gate), tracker)
+    return read_gate(gate)
 
 
-def tell(record: Record, tracker: Tracker | None = None) -> list[str]:
+def tell(record: Record, tracker: Tracker | None = None, *, alone: bool = False) -> list[str]:
     """Does the work of `run` with a record that is already read."""
-    ways: dict[str, Callable[[Record], None]] = {"TensorBoard": write_board}
+    ways: dict[str, tuple[str, Callable[[Record], None]]] = {BOARD: (BOARD, write_board)}
+    server = os.environ.get(URI, "").rstrip("/")
     if tracker == "mlflow":
-        ways[f"MLflow at {os.environ.get(URI)}"] = write_mlflow
+        ways[f"{MLFLOW} at {without_password(server)}"] = MLFLOW, write_mlflow
     failed = []
-    for name, write in ways.items():
+    for name, (of_phase, write) in ways.items():
         try:
-            write(record)
+            with phase(of_phase) if alone else nullcontext():
+                write(record)
         except Exception as error:  # noqa: BLE001 - whatever a tracker raises, the output is complete
             failed.append(name)
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            told = str(error).replace(server, without_password(server)) if server else str(error)
+            reason = " ".join(told.split())[:300] or type(error).__name__
             again = f"towers track --{record.kind} {record.output}" + (f" --track {tracker}" if tracker else "")
             # A gate that refuses leaves no file of which `towers track` could tell.
             whole = record.output.exists()
@@ -111,7 +135,7 @@ def write_board(record: Record) -> None:
         with writer.as_default(step=0):
             for name, value in record.figures.items():
                 tf.summary.scalar(name, value)
-            rows = "".join(f"| {name} | {value.replace('|', '&#124;')} |\n" for name, value in record.params.items())
+            rows = "".join(f"| {cell(name)} | {cell(value)} |\n" for name, value in record.params.items())
             tf.summary.text("settings", f"| setting | value |\n|---|---|\n{rows}")
             tf.summary.text(record.kind, record.text)
         writer.close()
@@ -145,12 +169,12 @@ def write_mlflow(record: Record) -> None:
         run = client.create_run(experiment, _ms(start), tags, f"{record.kind} {record.output.absolute().name}")
     number = run.info.run_id
     # MLflow never changes a setting, and keeps every value of a metric: only what is new to it is told.
-    settings = {_named(key): value[:LONGEST_VALUE] for key, value in record.params.items()}
+    settings = {mlflow_name(key): value[:LONGEST_VALUE] for key, value in record.params.items()}
     params = [Param(key, value) for key, value in settings.items() if key not in run.data.params]
     for first in range(0, len(params), PARAMS_AT_A_TIME):
         client.log_batch(number, params=params[first : first + PARAMS_AT_A_TIME])
     points = [Point(key, value, 0, record.time) for key, value in record.figures.items()] + record.series
-    metrics = [Metric(_named(each.name), each.value, _ms(each.time), each.step) for each in points]
+    metrics = [Metric(mlflow_name(each.name), each.value, _ms(each.time), each.step) for each in points]
     latest = {
         (each.key, each.step): each.value
         for key in {metric.key for metric in metrics} & run.data.metrics.keys()
@@ -163,10 +187,6 @@ def write_mlflow(record: Record) -> None:
         client.log_artifact(number, str(file))
     client.set_terminated(number, "FINISHED", _ms(record.time))
     say(f"MLflow: {'updated' if known else 'new'} run {number} of experiment {name}")
-
-
-def _named(name: str) -> str:
-    return re.sub(r"[^\w./: -]", "_", name.replace("@", "_at_"))[:LONGEST_NAME]
 
 
 def _ms(seconds: float) -> int:

@@ -85,7 +85,7 @@ def bootstrap(
     """
     replicates = np.zeros((resamples, values.shape[1]))
     for rows, counts in resampled(len(values), resamples, seed=seed):
-        replicates[rows] = counts.astype(np.float64) @ values / len(values)
+        replicates[rows] = counts @ values / len(values)
         advance(len(counts))
     means = values.mean(axis=0)
     return Bootstrap({name: place for place, name in enumerate(names)}, means, replicates)
@@ -93,7 +93,7 @@ def bootstrap(
 
 def resampled(
     users: int, resamples: int, *, seed: int = 0, width: int = 1
-) -> Iterator[tuple[slice, NDArray[np.int64]]]:
+) -> Iterator[tuple[slice, NDArray[np.float64]]]:
     """Yields blocks of resamples: their places, and how often each user is in each of them, [block, users].
 
     Args:
@@ -107,9 +107,11 @@ def resampled(
     for start in range(0, resamples, rows):
         block = min(rows, resamples - start)
         drawn = generator.integers(users, size=(block, users))
-        # How often each user was drawn: a resample's sum is then a matrix product with the values.
-        drawn += np.arange(block)[:, None] * users
-        counts = np.bincount(drawn.ravel(), minlength=block * users).reshape(block, users)
+        # How often each user was drawn: a resample's sum is then a matrix product with the values. One resample at a
+        # time, because its counts fit in the processor's cache.
+        counts = np.empty((block, users))
+        for count, each in zip(counts, drawn, strict=True):
+            count[:] = np.bincount(each, minlength=users)
         yield slice(start, start + block), counts
 
 

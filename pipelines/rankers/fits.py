@@ -21,7 +21,7 @@ from pipelines.rankers.item_knn import ItemKnn, nearest_items, nearest_of
 from pipelines.rankers.popular import Integers, Lists, Popular, by_popularity
 from towers.data.events import Int64s
 
-VERSION = 1  # of the files on disk
+VERSION = 2  # of the files on disk
 PLAIN = Counting()
 KEPT = 3  # co-occurrence matrices in memory: the best so far and its neighbours on a ladder
 
@@ -117,8 +117,11 @@ class Fits:
 
     def item_knn(self, settings: KnnSettings) -> ItemKnn:
         """Returns item-kNN with these settings."""
-        nearest = self._searched(settings) if self.cache is None else self._kept(settings, self.cache)
-        return ItemKnn(sp.csr_array(nearest.T), self._order(settings.fallback), settings.half_life)
+        if self.cache is None:
+            similarity = sp.csr_array(self._searched(settings).T)
+        else:
+            similarity = self._kept(settings, self.cache)
+        return ItemKnn(similarity, self._order(settings.fallback), settings.half_life)
 
     def _ease(self, settings: EaseSettings) -> Ease:
         key = self._key(f"{settings.penalty:g}")
@@ -150,6 +153,7 @@ class Fits:
         return nearest_of(self._nearest[matrix], settings.neighbours)
 
     def _kept(self, settings: KnnSettings, cache: Cache) -> sp.csr_array:
+        """Returns the similarities of an `ItemKnn`, from the cache if it has them."""
         matrix = {name: value for name, value in asdict(settings).items() if name not in ("half_life", "fallback")}
         name, key = f"item-knn-{self._name}", self._key(str(matrix))
         kept, items = cache.read(name, key), self.data.manifest.items
@@ -157,9 +161,9 @@ class Fits:
             say(f"{KNN_PHASE}: kept from an earlier command")
             return sp.csr_array((kept["data"], kept["indices"], kept["indptr"]), shape=(items, items))
         with progress(KNN_PHASE, total=items, unit="items") as advance:
-            nearest = self._fit_knn(settings, advance)
-        cache.write(name, key, {"data": nearest.data, "indices": nearest.indices, "indptr": nearest.indptr})
-        return nearest
+            similarity = sp.csr_array(self._fit_knn(settings, advance).T)
+        cache.write(name, key, {"data": similarity.data, "indices": similarity.indices, "indptr": similarity.indptr})
+        return similarity
 
     def _fit_knn(self, settings: KnnSettings, advance: Advance = lambda _: None) -> sp.csr_array:
         users, items = self._within(settings.days)

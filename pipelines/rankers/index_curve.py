@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.console import Advance, no_bar
+from pipelines.console import Advance, no_bar, progress
+from serving.bundle.manifest import Manifest
 from serving.bundle.reader import Bundle
 from serving.search.exact import ExactIndex
 from serving.search.index import Floats, Index, Rows
 from serving.search.scann import ScannIndex
 from serving.search.scann_parameters import TUNED_K
 
+PHASE = "index curve"
 SINGLE_QUERIES = 200
 BATCHES = 3
 CURVE_QUERIES, SEED = 400, 1  # other users than those of the tuning, which has seed 0
@@ -29,8 +31,15 @@ EXACT_S = 2.0  # the most time for single exact searches: with millions of items
 Curve = dict[str, Any]
 
 
+def has_curve(bundle: Manifest) -> bool:
+    """Whether `curve` has something to measure: a ScaNN index."""
+    return bundle.index is not None and bundle.index.path is not None
+
+
 def curve(bundle: Bundle, index: Index) -> Curve:
     """Measures a bundle's ScaNN index with its own settings and with some around them, and exact search.
+
+    A bar counts the queries.
 
     Returns:
         ``{"left_out": reason}`` without a ScaNN index; else ``k``, ``queries``, ``machine``, ``exact`` and ``points``,
@@ -41,27 +50,34 @@ def curve(bundle: Bundle, index: Index) -> Curve:
     if info is None or not isinstance(index, ScannIndex):
         return {"left_out": "the bundle has no ScaNN index: every query is an exact search"}
     k, queries = min(info.target_k, bundle.manifest.items), bundle.sample_queries(CURVE_QUERIES, SEED)
-    exact = ExactIndex(bundle.recall_vectors)
-    start = time.perf_counter()
-    truth, _ = exact.search(queries, k)
-    batched_s = (time.perf_counter() - start) / len(queries)
+    exact, settings = ExactIndex(bundle.recall_vectors), list(_around(index, k))
+    single, batch = min(SINGLE_QUERIES, len(queries)), len(queries)
+    total = single + batch + len(settings) * (single + (1 + BATCHES) * batch)
     points = []
-    for leaves, rescored in _around(index, k):
-        tried = index.with_parameters(replace(index.parameters, leaves_searched=leaves, rescored=rescored))
-        found, _ = tried.search(queries, k)
-        points.append(
-            {
-                "leaves_searched": leaves,
-                "rescored": rescored,
-                "recall": recall_against(truth, found),
-                **_times(single_query_s(tried, queries, k), _batched_s(tried, queries, k)),
-                "chosen": tried.parameters == index.parameters,
-            }
-        )
-    single_s = single_query_s(exact, queries, k, most_s=EXACT_S)
+    with progress(PHASE, total=total, unit="queries") as advance:
+        start = time.perf_counter()
+        truth, _ = exact.search(queries, k)
+        batched_s = (time.perf_counter() - start) / batch
+        advance(batch)
+        for leaves, rescored in settings:
+            tried = index.with_parameters(replace(index.parameters, leaves_searched=leaves, rescored=rescored))
+            found, _ = tried.search(queries, k)
+            single_s = single_query_s(tried, queries, k)
+            advance(batch + single)
+            points.append(
+                {
+                    "leaves_searched": leaves,
+                    "rescored": rescored,
+                    "recall": recall_against(truth, found),
+                    **_times(single_s, _batched_s(tried, queries, k)),
+                    "chosen": tried.parameters == index.parameters,
+                }
+            )
+            advance(BATCHES * batch)
+        single_s = single_query_s(exact, queries, k, most_s=EXACT_S, advance=advance)
     return {
         "k": k,
-        "queries": len(queries),
+        "queries": batch,
         "machine": f"{_processor()}, {os.cpu_count()} processors",
         "exact": {"recall": 1.0, **_times(single_s, batched_s)},
         "points": points,

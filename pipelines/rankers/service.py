@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import numpy as np
 
+from pipelines.console import amount
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut
 from pipelines.errors import DataError
@@ -91,8 +92,8 @@ class ServiceRanker:
                 self._count(answer, stored=self._served.query_rows[held.users[place]] >= 0)
         self._users += len(queries)
         if not self._versions:
-            told = ", ".join(f"{why} for {users:,} users" for why, users in self._failed.items())
-            raise DataError(f"{self.url}: the service answered none of the first {self._users:,} users: {told}")
+            told = ", ".join(f"{why} for {amount(users, 'users')}" for why, users in self._failed.items())
+            raise DataError(f"{self.url}: the service answered none of the users so far, {self._users:,}: {told}")
         return lists
 
     def content(self) -> dict[str, Any]:
@@ -134,12 +135,13 @@ class ServiceRanker:
             self._failed[error.code] += len(queries)
             return [None] * len(queries)
         if len(answers) != len(queries):
-            raise DataError(f"{self.url}: {len(answers)} answers to {len(queries)} queries; this is not `towers serve`")
+            came, sent = amount(len(answers), "answers"), amount(len(queries), "queries")
+            raise DataError(f"{self.url}: {came} to {sent}; this is not `towers serve`")
         return [*answers]
 
     def _refuse(self, error: ServiceError) -> None:
         """Raises DataError if the error is no single user's."""
-        after = f" (after {self._users:,} users)" if self._users else ""
+        after = f" (after {amount(self._users, 'users')})" if self._users else ""
         if error.status in (401, 403):
             raise DataError(f"{self.url}: {error.message}; the variable {KEY} gives the key to `towers report`")
         if error.code in FATAL:

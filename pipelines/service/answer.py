@@ -14,6 +14,7 @@ import httpx
 
 from pipelines.errors import DataError
 from serving.catalogue.item_columns import title_name
+from serving.client.address import without_password
 
 TIMEOUT_S = 30.0
 KEY = "TOWERS_API_KEY"
@@ -48,6 +49,7 @@ def ask(url: str, user: str, k: int, *, titled: bool = True) -> Answer:
     """
     base = url.rstrip("/").removesuffix("/recall")
     address = f"{base}/recall"
+    shown = without_password(address)
     headers = {"authorization": f"Bearer {key}"} if (key := os.environ.get(KEY)) else {}
     body = {"user_id": user, "k": k}
     try:
@@ -58,16 +60,16 @@ def ask(url: str, user: str, k: int, *, titled: bool = True) -> Answer:
                 # A canary bundle may answer this user and lack the column that the OpenAPI document names.
                 column, response = None, client.post(address, json=body)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise DataError(f"{address}: {reason(error, address)}") from None
+        raise DataError(f"{shown}: {reason(error, shown)}") from None
     if not response.is_success:
-        raise DataError(_refusal(address, response))
+        raise DataError(_refusal(shown, response))
     try:
         found = response.json()
         items = [(str(item["id"]), float(item["score"])) for item in found["items"]]
         titles = None if column is None else [item["attributes"][column] for item in found["items"]]
         return Answer(items, found["source"], titles)
     except (ValueError, KeyError, TypeError):
-        raise DataError(_stranger(address, response)) from None
+        raise DataError(_stranger(shown, response)) from None
 
 
 def _title_column(client: httpx.Client, base: str) -> str | None:

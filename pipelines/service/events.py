@@ -4,15 +4,18 @@
 impression without a response. `impressions.parquet`: one row per item shown, with the request and the position.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
 
-from pipelines.console import phase, phases, say
-from pipelines.service.state import open_journal
-from serving.files.staging import staged
+from pipelines.console import amount, phases, progress, say
+from pipelines.service.state import in_blocks, open_journal
+from serving.catalogue.journal import Impression, UserEvent
+from serving.files.staging import refuse_existing, staged
 
-EVENTS = "events.parquet"
+READ, WRITE = "read", "write"
+EVENTS, IMPRESSIONS = "events.parquet", "impressions.parquet"
 EVENT_COLUMNS = {
     "user_id": pl.String,
     "item_id": pl.String,
@@ -42,24 +45,40 @@ def run(state: Path, out: Path, *, overwrite: bool = False) -> None:
         DataError: there is no journal, or it cannot be read.
         OutputExistsError: `out` exists.
     """
+    refuse_existing(out, overwrite=overwrite, marker=EVENTS)
     with open_journal(state) as journal:
-        phases("events export", "read", "write")
-        with phase("read"):
-            events = [(each.user_id, each.item_id, each.time, "event", 1.0) for _, each in journal.events_since(0)]
-            shown = [
-                (each.impression_id, each.request_id, each.user_id, item_id, position, each.time)
-                for _, each in journal.impressions_since(0)
-                for position, item_id in enumerate(each.item_ids, start=1)
-            ]
-            taken = pl.DataFrame(events, EVENT_COLUMNS, orient="row")
-            impressions = pl.DataFrame(shown, IMPRESSION_COLUMNS, orient="row")
-    with phase("write"), staged(out, overwrite=overwrite, marker=EVENTS) as directory:
-        # `towers prepare` keeps one event per user and item, by default the first: it must be the one that was taken.
-        missed = impressions.join(taken, on=["user_id", "item_id"], how="anti", maintain_order="left")
-        missed = missed.select(
-            "user_id", "item_id", "timestamp", event_type=pl.lit("impression"), weight=pl.lit(0.0, pl.Float32)
-        )
+        phases("events export", READ, WRITE)
+        _, events, shown = journal.counts()
+        with progress(READ, total=events + shown, unit="rows") as advance:
+            taken = pl.concat(map(_events, in_blocks(journal.events_since, advance)), how="vertical")
+            impressions = pl.concat(map(_impressions, in_blocks(journal.impressions_since, advance)), how="vertical")
+    # `towers prepare` keeps one event per user and item, by default the first: it must be the one that was taken.
+    missed = impressions.join(taken, on=["user_id", "item_id"], how="anti", maintain_order="left")
+    missed = missed.select(
+        "user_id", "item_id", "timestamp", event_type=pl.lit("impression"), weight=pl.lit(0.0, pl.Float32)
+    )
+    files = {EVENTS: pl.concat([taken, missed]), IMPRESSIONS: impressions}
+    with (
+        progress(WRITE, total=sum(map(len, files.values())), unit="rows") as advance,
+        staged(out, overwrite=overwrite, marker=EVENTS) as directory,
+    ):
         directory.mkdir()
-        pl.concat([taken, missed]).write_parquet(directory / EVENTS)
-        impressions.write_parquet(directory / "impressions.parquet")
-    say(f"{out}: {taken.height:,} events, {impressions.height:,} items shown, {missed.height:,} of them never taken")
+        for name, frame in files.items():
+            frame.write_parquet(directory / name)
+            advance(len(frame))
+    told = f"{amount(impressions.height, 'items')} shown, {missed.height:,} of them never taken"
+    say(f"{out}: {amount(taken.height, 'events')}, {told}")
+
+
+def _events(block: Sequence[tuple[int, UserEvent]]) -> pl.DataFrame:
+    rows = [(each.user_id, each.item_id, each.time, "event", 1.0) for _, each in block]
+    return pl.DataFrame(rows, EVENT_COLUMNS, orient="row")
+
+
+def _impressions(block: Sequence[tuple[int, Impression]]) -> pl.DataFrame:
+    rows = [
+        (each.impression_id, each.request_id, each.user_id, item_id, position, each.time)
+        for _, each in block
+        for position, item_id in enumerate(each.item_ids, start=1)
+    ]
+    return pl.DataFrame(rows, IMPRESSION_COLUMNS, orient="row")

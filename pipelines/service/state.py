@@ -1,14 +1,20 @@
 """`towers state`: backs up the state directory of a service, which may go on running, and restores it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
-from pipelines.console import phase, phases, say
+from pipelines.console import Advance, amount, phase, phases, progress, say
 from pipelines.errors import DataError
 from serving.catalogue.journal import Journal
 from serving.catalogue.journal_file import FILE, JournalError, back_up, renumber
 from serving.files.staging import staged
+
+COPY, READ = "copy", "read"
+BLOCK_ROWS = 65_536
+
+Row = TypeVar("Row")
 
 
 def backup(state: Path, out: Path, *, overwrite: bool = False) -> None:
@@ -25,9 +31,9 @@ def backup(state: Path, out: Path, *, overwrite: bool = False) -> None:
     """
     # The copy stays one closed file: opening it as a journal would add a log and a lock.
     with open_journal(state), staged(out, overwrite=overwrite, marker=FILE) as directory:
-        phases("state backup", "copy")
+        phases("state backup", COPY)
         directory.mkdir()
-        with phase("copy"):
+        with phase(COPY):
             back_up(state / FILE, directory / FILE)
     say(f"{out}: {(out / FILE).stat().st_size:,} bytes, with every change acknowledged before this command began")
 
@@ -45,14 +51,40 @@ def restore(saved: Path, state: Path) -> None:
     """
     _refuse_none("--backup", saved)
     with staged(state, marker=FILE) as directory:
+        phases("state restore", COPY, READ)
         directory.mkdir()
-        with _telling("--backup", saved):
+        with _telling("--backup", saved), phase(COPY):
             back_up(saved / FILE, directory / FILE)
             Journal.open(directory).close()
             renumber(directory / FILE)
     with open_journal(state) as journal:
-        counts = len(journal.items_since(0)), len(journal.events_since(0)), len(journal.impressions_since(0))
-    say("{}: {:,} changed items, {:,} events, {:,} impressions".format(state, *counts))
+        counts = journal.counts()
+        with progress(READ, total=sum(counts), unit="rows") as advance:
+            advance(len(journal.items_since(0)))
+            # Reads each row as a service will.
+            for _ in in_blocks(journal.events_since, advance):
+                pass
+            for _ in in_blocks(journal.impressions_since, advance):
+                pass
+    names = ("changed items", "events", "impressions")
+    say(f"{state}: {', '.join(amount(*each) for each in zip(counts, names, strict=True))}")
+
+
+def in_blocks(since: Callable[[int, int], list[tuple[int, Row]]], advance: Advance) -> Iterator[list[tuple[int, Row]]]:
+    """Yields all rows of a journal's table in blocks, in order, and then counts them; the last block is empty.
+
+    Args:
+        since: `Journal.events_since` or `Journal.impressions_since`.
+        advance: is told the rows of each block.
+    """
+    last = 0
+    while True:
+        block = since(last, BLOCK_ROWS)
+        yield block
+        if not block:
+            return
+        advance(len(block))
+        last = block[-1][0]
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from pipelines.console import phases, progress, say
+from pipelines.console import amount, phases, progress, say
 from pipelines.dataset.arrays import new_array
 from pipelines.errors import DataError
 from pipelines.synthetic.catalogue import Catalogue
@@ -75,7 +75,7 @@ def run(
         population = Population(users, events, catalogue, users_seed)
         count = _write_users_and_events(staging, population)
         remove(parts)
-    say(f"{out}: {users:,} users, {items:,} items, {count:,} events")
+    say(f"{out}: {amount(users, 'users')}, {amount(items, 'items')}, {amount(count, 'events')}")
 
 
 def _write_items(staging: Path, catalogue: Catalogue, seed: np.random.SeedSequence) -> None:

@@ -1,18 +1,19 @@
 """`towers check`: finds everything wrong with a recipe, alone or against a data set, before a long run."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pipelines.console import phase, phases, progress
+from pipelines.console import Advance, no_bar, phases, progress
 from pipelines.dataset.column_lines import column_lines
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.heldout import heldout_users
-from pipelines.dataset.leaks import refuse_leaks
+from pipelines.dataset.leaks import events_read, refuse_leaks
 from pipelines.dataset.popularity import has_windows
 from pipelines.dataset.resolve_features import resolve_features
+from pipelines.service.verify import VERIFY
 from pipelines.training.similarity_labels import DEFAULT_METRIC, read_labels
 from towers.config.features import NeighboursFeature
 from towers.config.look_ahead import look_ahead
@@ -21,7 +22,7 @@ from towers.config.samplers import Drawing, Mixed
 from towers.config.sections import DataConfig, PriorConfig
 from towers.errors import ConfigError
 
-FEATURES = "features"
+RECIPE, LEAKS, FEATURES = "recipe", "leaks", "features"
 # Keys of [data] that `prepare` has already applied.
 PREPARED = tuple(key for key in DataConfig.model_fields if key not in ("split", "refit"))
 
@@ -39,13 +40,13 @@ def run(config: Config, dataset: Path | None = None) -> Config:
     if dataset is None:
         return config
     data = Dataset.open(dataset)
-    phases("check", "verify", "recipe", "leaks", FEATURES)
-    with progress("verify", total=sum(info.bytes for info in data.manifest.files.values()) / 1e6, unit="MB") as advance:
+    phases("check", VERIFY, RECIPE, LEAKS, FEATURES)
+    with progress(VERIFY, total=data.manifest.megabytes, unit="MB") as advance:
         refuse_changes(data, advance)
-    with phase("recipe"):
-        resolved = check_recipe(config, data)
-    with phase("leaks"):
-        refuse_leaks(data)
+    with progress(RECIPE, total=len(CHECKS), unit="checks") as advance:
+        resolved = check_recipe(config, data, advance)
+    with progress(LEAKS, total=events_read(data.manifest), unit="events") as advance:
+        refuse_leaks(data, advance)
     _start(resolved, data)
     return resolved
 
@@ -92,12 +93,19 @@ def describe(config: Config, dataset: Path | None = None) -> str:
     return "\n".join([*lines, "# nothing wrong found"])
 
 
-def check_recipe(config: Config, data: Dataset) -> Config:
-    """Resolves the features and checks the recipe against the settings `data` was prepared with.
+def check_recipe(config: Config, data: Dataset, advance: Advance = no_bar) -> Config:
+    """Resolves the features and checks the recipe against `data`, in as many checks as `CHECKS`.
 
     Raises:
         ConfigError: names the wrong key.
     """
+    for check in CHECKS:
+        config = check(config, data)
+        advance(1)
+    return config
+
+
+def _refuse_prepared_otherwise(config: Config, data: Dataset) -> Config:
     prepared = data.manifest.config
     for key in config.data.model_fields_set & set(PREPARED):
         wanted, had = getattr(config.data, key), getattr(prepared, key)
@@ -111,29 +119,7 @@ def check_recipe(config: Config, data: Dataset) -> Config:
         raise ConfigError(f"data.split: the recipe says {config.data.split!r}, but the data set was split by {split!r}")
     if data.manifest.events["train"] < 2:
         raise ConfigError(f"{data.path}: {data.manifest.events['train']} training events; training needs at least 2")
-    config = _resolve_timed(config, data)
-    if config.data.refit and not (data.manifest.events["valid"] and len(heldout_users(data, "valid"))):
-        raise ConfigError("data.refit: the data set has no validation targets to choose the epochs on; set it to false")
-    if config.model.norm_exponent == "validation" and not data.manifest.events["valid"]:
-        raise ConfigError("model.norm_exponent: the data set has no validation events to choose it on; give a number")
-    if isinstance(config.model.prior, PriorConfig) and not has_windows(data):
-        raise ConfigError(
-            "model.prior: counts events by their times, and this data set has none that its split respects; set it to "
-            "'off', or prepare it with a time column and data.split = 'global_time' or 'leave_last_out'"
-        )
-    config = _resolve_labels(config, data)
-    _refuse_draws(config, data)
-    # The settings the data set was prepared with; the recipe may leave them at their defaults.
-    resolved = prepared.model_copy(update={"refit": config.data.refit})
-    config = resolve_features(config.model_copy(update={"data": resolved}), data)
-    for key, value, none in _of_order(config):
-        if value != none and not data.manifest.timed:
-            raise ConfigError(
-                f"{key}: needs the order of the events, and this data set's split does not respect it; set it to "
-                f"{none!r}, or prepare it with data.split = 'global_time' or 'leave_last_out', or a given one with "
-                "data.ordered = true"
-            )
-    return _resolve_similarity(config, data) if config.task == "similarity" else config
+    return config
 
 
 def _resolve_timed(config: Config, data: Dataset) -> Config:
@@ -143,6 +129,38 @@ def _resolve_timed(config: Config, data: Dataset) -> Config:
         config = config.model_copy(update={"data": config.data.model_copy(update={"refit": refit})})
     if config.model.prior == "validation" and not has_windows(data):
         config = config.model_copy(update={"model": config.model.model_copy(update={"prior": "off"})})
+    return config
+
+
+def _refuse_unvalidated(config: Config, data: Dataset) -> Config:
+    """Refuses what is chosen on validation events, or on times, where there are none."""
+    if config.data.refit and not (data.manifest.events["valid"] and len(heldout_users(data, "valid"))):
+        raise ConfigError("data.refit: the data set has no validation targets to choose the epochs on; set it to false")
+    if config.model.norm_exponent == "validation" and not data.manifest.events["valid"]:
+        raise ConfigError("model.norm_exponent: the data set has no validation events to choose it on; give a number")
+    if isinstance(config.model.prior, PriorConfig) and not has_windows(data):
+        raise ConfigError(
+            "model.prior: counts events by their times, and this data set has none that its split respects; set it to "
+            "'off', or prepare it with a time column and data.split = 'global_time' or 'leave_last_out'"
+        )
+    return config
+
+
+def _resolve_features(config: Config, data: Dataset) -> Config:
+    # The settings the data set was prepared with; the recipe may leave them at their defaults.
+    resolved = data.manifest.config.model_copy(update={"refit": config.data.refit})
+    return resolve_features(config.model_copy(update={"data": resolved}), data)
+
+
+def _refuse_order(config: Config, data: Dataset) -> Config:
+    """Refuses what depends on the order of events where the split does not respect it."""
+    for key, value, none in _of_order(config):
+        if value != none and not data.manifest.timed:
+            raise ConfigError(
+                f"{key}: needs the order of the events, and this data set's split does not respect it; set it to "
+                f"{none!r}, or prepare it with data.split = 'global_time' or 'leave_last_out', or a given one with "
+                "data.ordered = true"
+            )
     return config
 
 
@@ -158,6 +176,8 @@ def _of_order(config: Config) -> Iterator[tuple[str, float | str, int | str]]:
 
 def _resolve_similarity(config: Config, data: Dataset) -> Config:
     """Applies the task's default metric if the recipe names none, and reads the labels once to validate them."""
+    if config.task != "similarity":
+        return config
     if "metric" not in config.train.model_fields_set and config.similarity.pairs is None:
         config = config.model_copy(update={"train": config.train.model_copy(update={"metric": DEFAULT_METRIC})})
     read_labels(config, data)
@@ -202,7 +222,7 @@ def _reader_of_weights(config: Config) -> str | None:
     return "train.weighted" if config.train.weighted else None
 
 
-def _refuse_draws(config: Config, data: Dataset) -> None:
+def _refuse_draws(config: Config, data: Dataset) -> Config:
     """Refuses a recipe that asks for more distinct negatives than there are trained items."""
     trained = int((data.items["train_count"] > 0).sum())
     for number, part in enumerate(config.negatives.each if config.negatives is not None else ()):
@@ -212,3 +232,16 @@ def _refuse_draws(config: Config, data: Dataset) -> None:
                 f"{key}.negatives: {part.negatives} distinct items, but only {trained:,} were trained on; "
                 "ask for fewer, or set distinct to false"
             )
+    return config
+
+
+CHECKS: tuple[Callable[[Config, Dataset], Config], ...] = (
+    _refuse_prepared_otherwise,
+    _resolve_timed,
+    _refuse_unvalidated,
+    _resolve_labels,
+    _refuse_draws,
+    _resolve_features,
+    _refuse_order,
+    _resolve_similarity,
+)

@@ -17,7 +17,7 @@ import polars as pl
 import tensorflow as tf
 import tomli_w
 
-from pipelines.console import phases, say
+from pipelines.console import amount, phases, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.leaks import refuse_leaks
@@ -175,4 +175,5 @@ def _say_summary(summary: dict[str, Any], out: Path) -> None:
     )
     for line in summary.get("looks_ahead", []):
         say(f"looks ahead: {line}")
-    say(f"{out}: {last['epochs']} epochs of {last['examples']:,} examples in {summary['seconds']:.0f} s{chosen}")
+    trained = f"{amount(last['epochs'], 'epochs')} of {amount(last['examples'], 'examples')}"
+    say(f"{out}: {trained} in {summary['seconds']:.0f} s{chosen}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
-from pipelines.console import Advance, say
+from pipelines.console import Advance, amount, say
 from pipelines.training.prior import DECIMALS
 from pipelines.tuning.search import ROOM, Search
 from pipelines.tuning.study import FinishedTrial
@@ -189,7 +189,7 @@ class Finals:
     def _finish(self, finalist: Finalist, seed: int, run: Run) -> None:
         number, falling, search = finalist.tried.number, finalist.falling, self.search
         search.trials.remember(f"final {number} {falling} {seed}", run.as_json())
-        kind = f"rate falling over {falling} epochs, " if falling else ""
+        kind = f"rate falling over {amount(falling, 'epochs')}, " if falling else ""
         say(
             f"final: trial {number}, {kind}seed {search.asked.seed + seed}: {search.asked.metric} {run.value:.4f} "
             f"at epoch {run.best_epoch} of {len(run.epochs)}"

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
+from pipelines.console import amount
 from pipelines.training.check import check_recipe
 from pipelines.tuning.finals import Finalist, Finals
 from pipelines.tuning.search import MOST_USERS, PATIENCE
@@ -77,11 +78,12 @@ def comments(finals: Finals, finalist: Finalist, raw: Raw, name: str) -> list[st
     pruned = sum(each.run.end == "pruned" for each in tried)
     return [
         f"Found by towers tune for {name} (data set {search.data.manifest.fingerprint[:12]}), on its validation events "
-        f"alone: {search.asked.metric} {finalist.value:.4f} after {finalist.best_epoch} epochs{seeds}.",
-        f"{len(tried)} trials, {pruned} of them pruned, in {search.clock.used() / 60:.1f} minutes; this is trial "
-        f"{finalist.tried.number} of family {finalist.tried.family!r}, which ran for {len(run.epochs)} epochs.",
-        f"It trains {trained} {epochs} epochs of about {epoch_s:.1f} s, validation and a second training included "
-        f"where there are any: about {epochs * epoch_s / 60:.1f} minutes on the machine of the search.",
+        f"alone: {search.asked.metric} {finalist.value:.4f} after {amount(finalist.best_epoch, 'epochs')}{seeds}.",
+        f"{amount(len(tried), 'trials')}, {pruned} of them pruned, in {search.clock.used() / 60:.1f} minutes; this is "
+        f"trial {finalist.tried.number} of family {finalist.tried.family!r}, which ran for "
+        f"{amount(len(run.epochs), 'epochs')}.",
+        f"It trains {trained} {amount(epochs, 'epochs')} of about {epoch_s:.1f} s, validation and a second training "
+        f"included where there are any: about {epochs * epoch_s / 60:.1f} minutes on the machine of the search.",
     ]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from optuna.trial import Trial
 
-from pipelines.console import Advance, say
+from pipelines.console import Advance, amount, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.training.check import check_recipe
 from pipelines.tuning.budget import Clock
@@ -123,7 +123,7 @@ class Search:
         return check_recipe(parse_config(raw | {"train": usual | raw["train"] | own}), self.data)
 
     def run(self, advance: Advance) -> None:
-        """Runs trials until the search has used its part of the budget; see `docs/tuning.md`."""
+        """Runs trials until the search has used its part of the budget; see `docs/model/tuning.md`."""
         self._advance = advance
         (self.work / "trials").mkdir(exist_ok=True)
         while asked := self.trials.cut_off():
@@ -241,8 +241,8 @@ class Search:
                 remove(each)
 
     def _say(self, tried: FinishedTrial, best: FinishedTrial | None) -> None:
-        run = tried.run
-        shown = f"{self.asked.metric} {run.value:.4f} after {len(run.epochs)} epochs" if run.epochs else "no epoch"
+        run, epochs = tried.run, amount(len(tried.run.epochs), "epochs")
+        shown = f"{self.asked.metric} {run.value:.4f} after {epochs}" if run.epochs else "no epoch"
         above = "" if best is None else f", best before {best.run.value:.4f}"
         why = f"{run.end}: {run.reason}" if run.reason else run.end
         left = f"; {max(0.0, self.clock.left()) / 60:.1f} min left" if self.clock.timed else ""

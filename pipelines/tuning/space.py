@@ -1,7 +1,7 @@
 """Defines the search space of `towers tune`: families of models, their parameters, and where the search starts.
 
-A point of a family becomes the sections of a recipe. The starts are strong recipes from the literature, docs/losses.md
-and towers/recipes/, each for a different kind of data.
+A point of a family becomes the sections of a recipe. The starts are strong recipes from the literature,
+docs/model/losses.md and towers/recipes/, each for a different kind of data.
 """
 
 from collections.abc import Mapping

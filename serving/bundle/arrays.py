@@ -46,9 +46,13 @@ def digest(path: Path) -> FileInfo:
     return FileInfo(bytes=path.stat().st_size, sha256=sha256)
 
 
-def digests(root: Path, paths: Iterable[Path]) -> dict[str, FileInfo]:
-    """Digests of files, keyed by their path relative to `root`."""
-    return {path.relative_to(root).as_posix(): digest(path) for path in sorted(paths)}
+def digests(root: Path, paths: Iterable[Path], rest: Rest = no_pause) -> dict[str, FileInfo]:
+    """Digests of files, in order, keyed by their path relative to `root`; `rest` is called after each."""
+    found = {}
+    for path in sorted(paths):
+        found[path.relative_to(root).as_posix()] = digest(path)
+        rest()
+    return found
 
 
 def files_under(directory: Path) -> list[Path]:

@@ -21,7 +21,7 @@ SCHEMA_VERSION: Literal[2] = 2
 READABLE = (1, SCHEMA_VERSION)
 MANIFEST = "manifest.json"
 DIGEST = "digest"
-# Files of directories that users pass instead of a bundle, each found in no other kind (docs/design.md).
+# Files of directories that users pass instead of a bundle, each found in no other kind (docs/project/design.md).
 DATASET_FILE, RUN_FILE = "dataset.json", "summary.json"
 EXPORT = "`towers export --run RUN --out BUNDLE`"
 BUNDLES_SHOWN = 5

@@ -4,7 +4,8 @@ The files: `query_profile_bytes.npy` (distinct profiles as JSON objects, concate
 and the end) and `_rows` (which of them each user has). All are mapped; users with equal profiles share one.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, overload
 
@@ -16,6 +17,8 @@ from serving.bundle import arrays as files
 from serving.bundle.manifest import FeatureSpec
 from serving.bundle.request_features import check_features
 from serving.errors import BundleError, RequestError
+
+BLOCK = 1_024  # users whose profiles are written between two reports of progress
 
 
 class Profiles(Sequence[dict[str, Any]]):
@@ -71,11 +74,17 @@ class Profiles(Sequence[dict[str, Any]]):
         return profile
 
 
-def write_profiles(directory: Path, profiles: Iterable[Mapping[str, Any]]) -> None:
-    """Writes the profile of each user, in row order."""
+def write_profiles(
+    directory: Path, profiles: Iterable[Mapping[str, Any]], advance: Callable[[float], None] = lambda _: None
+) -> None:
+    """Writes the profile of each user, in row order; `advance` is told the users of each block."""
     options = orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY
     numbers: dict[bytes, int] = {}
-    rows = [numbers.setdefault(orjson.dumps(profile, option=options), len(numbers)) for profile in profiles]
+    rows: list[int] = []
+    remaining = iter(profiles)
+    while block := list(islice(remaining, BLOCK)):
+        rows += [numbers.setdefault(orjson.dumps(profile, option=options), len(numbers)) for profile in block]
+        advance(len(block))
     np.save(directory / files.PROFILE_BYTES, np.frombuffer(b"".join(numbers), np.uint8))
     np.save(directory / files.PROFILE_OFFSETS, np.cumsum([0, *map(len, numbers)], dtype=np.int64))
     np.save(directory / files.PROFILE_ROWS, np.array(rows, np.int32))

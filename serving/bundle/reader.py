@@ -1,7 +1,7 @@
 """Opens a bundle: verified, memory-mapped, and nothing in it trusted before it is checked.
 
-docs/design.md describes the directory. Anything missing, truncated, altered, of another schema version or of another
-dimension is a `BundleError` with path and reason. `serving.bundle.writer` writes bundles.
+docs/project/design.md describes the directory. Anything missing, truncated, altered, of another schema version or of
+another dimension is a `BundleError` with path and reason. `serving.bundle.writer` writes bundles.
 """
 
 from functools import cached_property

@@ -1,7 +1,4 @@
-"""Writes a bundle: stages every file, computes digests, reads everything back, then publishes it by one rename.
-
-`replace_index` replaces the index of a published bundle; the rename of the manifest is the moment of change.
-"""
+"""Writes a bundle: stages every file, computes digests, reads everything back, then publishes it by one rename."""
 
 import hashlib
 import shutil
@@ -15,23 +12,22 @@ import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
 from serving.bundle import arrays as files
-from serving.bundle.array_writer import Strings, copy_vectors, write_blocks, write_ids
+from serving.bundle.array_writer import Progress, Strings, copy_vectors, no_progress, write_ids, write_prior
 from serving.bundle.manifest import (
     MANIFEST,
     FeatureSpec,
     FileInfo,
-    IndexInfo,
     LiveInfo,
     Manifest,
     PriorInfo,
-    read_manifest,
     write_manifest,
 )
-from serving.bundle.prior import COLUMNS, recall_vectors
 from serving.bundle.profiles import write_profiles
 from serving.bundle.reader import ITEM_ID, QUERY_ID, Bundle
 from serving.errors import BundleError
-from serving.files.staging import flush_to_disk, remove, staged
+from serving.files.staging import staged
+
+WRITE, READ_BACK = "write", "read back"
 
 
 def write_bundle(
@@ -61,6 +57,7 @@ def write_bundle(
     popular_segments: pl.DataFrame | None = None,
     profiles: Iterable[Mapping[str, Any]] | None = None,
     overwrite: bool = False,
+    progress: Progress = no_progress,
 ) -> Manifest:
     """Writes, verifies and publishes a bundle, complete or not at all.
 
@@ -90,6 +87,7 @@ def write_bundle(
         popular_segments: `segment` (String), `rows` (List of item rows, best first) and `counts` (List), one row each.
         profiles: the request features of each of the Q users that do not change with a request; see `Profiles`.
         overwrite: replace an existing bundle.
+        progress: shows `WRITE`, then, after `write_towers`, `READ_BACK`.
 
     Raises:
         OutputExistsError: `out` exists.
@@ -97,46 +95,65 @@ def write_bundle(
     """
     with staged(out, overwrite=overwrite, marker=MANIFEST) as directory:
         directory.mkdir()
-        write_ids(directory / files.ITEM_IDS, ITEM_ID, item_ids)
-        write_ids(directory / files.QUERY_IDS, QUERY_ID, query_ids)
-        item_attributes.write_parquet(directory / files.ITEM_ATTRIBUTES)
-        copy_vectors(item_vectors, directory / files.ITEM_VECTORS)
-        copy_vectors(query_vectors, directory / files.QUERY_VECTORS)
-        np.save(directory / files.POPULARITY, np.asarray(popularity, np.int64), allow_pickle=False)
-        _write_prior(directory, item_vectors, prior, item_prior, popular_counts)
-        np.save(directory / files.SEEN_OFFSETS, np.asarray(seen_offsets, np.int64), allow_pickle=False)
-        np.save(directory / files.SEEN_ITEMS, np.asarray(seen_items, np.int32), allow_pickle=False)
-        if popular_segments is not None:
-            popular_segments.write_parquet(directory / files.POPULAR_SEGMENTS)
-        if profiles is not None:
-            write_profiles(directory, profiles)
+        items, queries = len(item_vectors), len(query_vectors)
+        has_prior, has_profiles = prior is not None and item_prior is not None, profiles is not None
+        # Of items: ids, attributes, vectors and the prior; of users: ids, vectors, seen items and profiles.
+        total = (3 + has_prior) * items + (3 + has_profiles) * queries
+        with progress(WRITE, total, "rows") as advance:
+            write_ids(directory / files.ITEM_IDS, ITEM_ID, item_ids)
+            advance(items)
+            write_ids(directory / files.QUERY_IDS, QUERY_ID, query_ids)
+            advance(queries)
+            item_attributes.write_parquet(directory / files.ITEM_ATTRIBUTES)
+            advance(items)
+            copy_vectors(item_vectors, directory / files.ITEM_VECTORS, advance)
+            copy_vectors(query_vectors, directory / files.QUERY_VECTORS, advance)
+            np.save(directory / files.POPULARITY, np.asarray(popularity, np.int64), allow_pickle=False)
+            if popular_counts is not None:
+                _write_popular_counts(directory, popular_counts)
+            if prior is not None and item_prior is not None:
+                write_prior(directory, item_vectors, prior, item_prior, advance)
+            np.save(directory / files.SEEN_OFFSETS, np.asarray(seen_offsets, np.int64), allow_pickle=False)
+            np.save(directory / files.SEEN_ITEMS, np.asarray(seen_items, np.int32), allow_pickle=False)
+            advance(queries)
+            if popular_segments is not None:
+                popular_segments.write_parquet(directory / files.POPULAR_SEGMENTS)
+            if profiles is not None:
+                write_profiles(directory, profiles, advance)
         write_towers(directory)
         for tower in (files.QUERY_TOWER, files.CANDIDATE_TOWER):
             if not (directory / tower / "saved_model.pb").is_file():
                 raise BundleError(f"{directory / tower}: write_towers left no SavedModel there")
-        manifest = Manifest(
-            model_version=model_version,
-            created_at=datetime.now(UTC),
-            dimension=item_vectors.shape[1],
-            metric=metric,
-            items=len(item_vectors),
-            queries=len(query_vectors),
-            query_features=tuple(query_features),
-            candidate_features=tuple(candidate_features),
-            files=files.digests(directory, files.files_under(directory)),
-            libraries=dict(libraries),
-            lineage=dict(lineage),
-            training=dict(training),
-            live=live,
-            prior=prior,
-            segmented_by=segmented_by,
-        )
-        write_manifest(manifest, directory / MANIFEST)
-        return Bundle.open(directory).manifest
+
+        def manifest(digests: dict[str, FileInfo]) -> Manifest:
+            return Manifest(
+                model_version=model_version,
+                created_at=datetime.now(UTC),
+                dimension=item_vectors.shape[1],
+                metric=metric,
+                items=items,
+                queries=queries,
+                query_features=tuple(query_features),
+                candidate_features=tuple(candidate_features),
+                files=digests,
+                libraries=dict(libraries),
+                lineage=dict(lineage),
+                training=dict(training),
+                live=live,
+                prior=prior,
+                segmented_by=segmented_by,
+            )
+
+        return _read_back(directory, files.files_under(directory), manifest, progress)
 
 
 def replace_prior(
-    bundle: Bundle, out: Path, prior: PriorInfo, item_prior: NDArray[np.float32], popular_counts: ArrayLike
+    bundle: Bundle,
+    out: Path,
+    prior: PriorInfo,
+    item_prior: NDArray[np.float32],
+    popular_counts: ArrayLike,
+    progress: Progress = no_progress,
 ) -> Manifest:
     """Writes a copy of a bundle with another prior and without an index; all other files stay the same.
 
@@ -146,6 +163,7 @@ def replace_prior(
         prior: its weights.
         item_prior: float32 [N, 2].
         popular_counts: [N].
+        progress: shows `WRITE`, then `READ_BACK`.
 
     Raises:
         OutputExistsError: `out` exists.
@@ -156,15 +174,10 @@ def replace_prior(
     kept = {
         name: file for name, file in old.files.items() if name not in changed and not name.startswith(f"{files.INDEX}/")
     }
-    with staged(out) as directory:
-        directory.mkdir()
-        for name in kept:
-            (directory / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(bundle.path / name, directory / name)
-        _write_prior(directory, bundle.item_vectors, prior, item_prior, popular_counts)
-        added = files.digests(directory, [directory / name for name in changed])
+
+    def manifest(added: dict[str, FileInfo]) -> Manifest:
         version = hashlib.sha256(f"{old.model_version} {added[files.ITEM_PRIOR].sha256}".encode()).hexdigest()
-        manifest = old.model_copy(
+        return old.model_copy(
             update={
                 "model_version": f"{old.model_version.partition('-')[0]}-{version[:8]}",
                 "created_at": datetime.now(UTC),
@@ -173,73 +186,33 @@ def replace_prior(
                 "prior": prior,
             }
         )
-        write_manifest(manifest, directory / MANIFEST)
-        return Bundle.open(directory).manifest
+
+    with staged(out) as directory:
+        directory.mkdir()
+        with progress(WRITE, sum(file.bytes for file in kept.values()) / 1e6, "MB") as advance:
+            for name, file in kept.items():
+                (directory / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(bundle.path / name, directory / name)
+                advance(file.bytes / 1e6)
+        _write_popular_counts(directory, popular_counts)
+        write_prior(directory, bundle.item_vectors, prior, item_prior)
+        return _read_back(directory, [directory / name for name in changed], manifest, progress)
 
 
-def replace_index(bundle: Path, info: IndexInfo, directory: Path | None = None) -> Manifest:
-    """Replaces the index of a published bundle: its directory first, then the manifest in one rename.
+def _read_back(
+    directory: Path, written: Sequence[Path], manifest: Callable[[dict[str, FileInfo]], Manifest], progress: Progress
+) -> Manifest:
+    """Writes the manifest with the digests of the files just written, then compares every file with it."""
+    megabytes = [path.stat().st_size / 1e6 for path in (*sorted(written), *files.files_under(directory))]
+    sizes = iter(megabytes)
+    with progress(READ_BACK, sum(megabytes), "MB") as advance:
 
-    The old index is removed last. A reader sees one of them, complete; a kill in between leaves the old one in force.
+        def rest() -> None:
+            advance(next(sizes, 0.0))
 
-    Args:
-        bundle: the bundle directory.
-        info: kind, parameters and measurements; its path is set here.
-        directory: the new index, on the bundle's file system; moved into the bundle. None for an exact index.
-
-    Raises:
-        BundleError: the manifest cannot be read.
-    """
-    old = read_manifest(bundle)
-    kept = {name: file for name, file in old.files.items() if not name.startswith(f"{files.INDEX}/")}
-    path, added = (None, {}) if directory is None else _move_in(bundle, directory)
-    manifest = old.model_copy(
-        update={
-            "files": dict(sorted({**kept, **added}.items())),
-            "index": IndexInfo(kind=info.kind, path=path, parameters=info.parameters, measured=info.measured),
-        }
-    )
-    with staged(bundle / MANIFEST, overwrite=True) as staging:
-        write_manifest(manifest, staging)
-    for each in (bundle / files.INDEX).glob("*"):
-        if path is None or each != bundle / path:
-            remove(each)
-    return manifest
+        write_manifest(manifest(files.digests(directory, written, rest)), directory / MANIFEST)
+        return Bundle.open(directory, rest=rest).manifest
 
 
-def _move_in(bundle: Path, directory: Path) -> tuple[str, dict[str, FileInfo]]:
-    inner = files.digests(directory, files.files_under(directory))
-    name = hashlib.sha256("".join(f"{path} {file.sha256}\n" for path, file in inner.items()).encode()).hexdigest()[:16]
-    path = f"{files.INDEX}/{name}"
-    place = bundle / path
-    place.parent.mkdir(exist_ok=True)
-    flush_to_disk(directory)
-    # The same content may exist already, from this index or from a run that was killed before its manifest.
-    if place.exists() and files.digests(place, files.files_under(place)) == inner:
-        remove(directory)
-    else:
-        remove(place)
-        directory.rename(place)
-    flush_to_disk(place.parent)
-    return path, {f"{path}/{inside}": file for inside, file in inner.items()}
-
-
-def _write_prior(
-    directory: Path,
-    vectors: NDArray[np.float32],
-    prior: PriorInfo | None,
-    item_prior: NDArray[np.float32] | None,
-    popular_counts: ArrayLike | None,
-) -> None:
-    """Writes what is given: popular counts [N], log shares [N, 2], and the vectors that recall searches [N, D + 2]."""
-    if popular_counts is not None:
-        np.save(directory / files.POPULAR_COUNTS, np.asarray(popular_counts, np.float32), allow_pickle=False)
-    if prior is None or item_prior is None:
-        return
-    shares = np.asarray(item_prior, np.float32)
-    if shares.shape != (len(vectors), COLUMNS):
-        raise BundleError(f"{files.ITEM_PRIOR}: must be [{len(vectors)}, {COLUMNS}], got {list(shares.shape)}")
-    np.save(directory / files.ITEM_PRIOR, shares, allow_pickle=False)
-    shape = len(vectors), vectors.shape[1] + COLUMNS
-    path = directory / files.RECALL_VECTORS
-    write_blocks(path, shape, lambda part: recall_vectors(vectors[part], shares[part], prior))
+def _write_popular_counts(directory: Path, counts: ArrayLike) -> None:
+    np.save(directory / files.POPULAR_COUNTS, np.asarray(counts, np.float32), allow_pickle=False)

@@ -14,6 +14,7 @@ import numpy as np
 from serving.bundle.reader import Bundle
 from serving.catalogue.overlay import Overlay, OverlayView
 from serving.catalogue.popular import by_popularity
+from serving.catalogue.times import TimeColumn, time_columns
 from serving.search.conditions import Condition, kinds
 from serving.search.diversity import holding
 from serving.search.exact import ExactIndex
@@ -59,6 +60,11 @@ class Catalogue:
     def masks(self) -> Masks:
         """Masks of the bundle's items by filter; the item columns are read on first use."""
         return Masks(self.bundle.item_attributes)
+
+    @cached_property
+    def times(self) -> Mapping[str, TimeColumn]:
+        """The item columns of the bundle that hold times; they are read on first use."""
+        return time_columns(self.bundle)
 
 
 @dataclass(frozen=True)
@@ -213,13 +219,11 @@ class Snapshot:
 
     def _moved(self, buried: Rows) -> Rows:
         """The current rows of changed bundle items; -1 for deleted ones."""
-        names = self.catalogue.bundle.item_names
-        return np.array([self.view.rows[names[row]] for row in buried.tolist()], np.int64)
+        return np.array([self.view.rows[name] for name in self.catalogue.bundle.item_names.at(buried)], np.int64)
 
     def _known(self, item_ids: Sequence[str]) -> Rows:
         """The bundle's rows of the ids it knows, including deleted and changed items, ascending."""
-        known = self.catalogue.bundle.item_rows
-        return np.unique(np.array([known[item_id] for item_id in item_ids if item_id in known], np.int64))
+        return np.unique(np.array(self.catalogue.bundle.item_rows.known(item_ids), np.int64))
 
     def _own(self, wanted: Wanted, hidden: Mask | None) -> Rows:
         """Overlay positions that are alive, wanted and not hidden, ascending."""

@@ -140,21 +140,27 @@ class Journal:
                 for number, item, deleted, features, attributes in rows
             ]
 
-    def events_since(self, seq: int) -> list[tuple[int, UserEvent]]:
-        """Every event with a number above `seq`, in order of adding; items have their own numbers."""
-        with self._reads("SELECT * FROM events WHERE seq > ? ORDER BY seq", seq) as rows:
+    def events_since(self, seq: int, most: int = -1) -> list[tuple[int, UserEvent]]:
+        """Every event with a number above `seq`, or the first `most`, in order of adding; items have own numbers."""
+        with self._reads("SELECT * FROM events WHERE seq > ? ORDER BY seq LIMIT ?", seq, most) as rows:
             return [
                 (number, UserEvent(_text(event), _text(user), _text(item), at))
                 for number, event, user, item, at in rows
             ]
 
-    def impressions_since(self, seq: int) -> list[tuple[int, Impression]]:
-        """Every impression with a number above `seq`, in order of adding; impressions have their own numbers."""
-        with self._reads("SELECT * FROM impressions WHERE seq > ? ORDER BY seq", seq) as rows:
+    def impressions_since(self, seq: int, most: int = -1) -> list[tuple[int, Impression]]:
+        """Every impression with a number above `seq`, or the first `most`; impressions have their own numbers."""
+        with self._reads("SELECT * FROM impressions WHERE seq > ? ORDER BY seq LIMIT ?", seq, most) as rows:
             return [
                 (number, Impression(_text(impression), _text(request), _text(user), tuple(json.loads(items)), at))
                 for number, impression, request, user, items, at in rows
             ]
+
+    def counts(self) -> tuple[int, ...]:
+        """How many changed items, events and impressions it holds."""
+        tables = ("items", "events", "impressions")
+        with self._reads(" UNION ALL ".join(f"SELECT count(*) FROM {table}" for table in tables)) as rows:
+            return tuple(count for (count,) in rows)
 
     def version(self) -> int:
         """A number that grows with every change that answers depend on, by any process; the same in all of them."""
@@ -216,10 +222,10 @@ class Journal:
         return int(last)
 
     @contextmanager
-    def _reads(self, statement: str, seq: int) -> Iterator[list[Any]]:
+    def _reads(self, statement: str, *values: int) -> Iterator[list[Any]]:
         with telling_errors(self.path):
             with self._reading:
-                rows = self._reader.execute(statement, (seq,)).fetchall()
+                rows = self._reader.execute(statement, values).fetchall()
             yield rows
 
     @contextmanager

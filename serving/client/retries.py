@@ -12,6 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import httpx
 import orjson
 
+from serving.client.address import without_password
 from serving.client.calls import Call, ServiceError
 
 # The pause before try n + 1 is random, up to FIRST_PAUSE_S * 2^(n - 1) ("full jitter"): callers that failed together
@@ -50,7 +51,7 @@ class Service:
         ValueError: the address or the key is invalid, or a limit allows no try.
     """
 
-    url: str
+    url: str = field(repr=False)  # it may hold a password
     deadline_s: float
     tries: int
     api_key: str | None = field(default=None, repr=False)
@@ -59,15 +60,22 @@ class Service:
         try:
             parsed = httpx.URL(self.url)
         except httpx.InvalidURL as error:
-            raise ValueError(f"url: {self.url!r}: {error}") from None
+            # The reason may quote a part of the password.
+            reason = error if self.address == self.url else "not a valid address"
+            raise ValueError(f"url: {self.address!r}: {reason}") from None
         if parsed.scheme not in ("http", "https") or not parsed.host:
-            raise ValueError(f"url: must be like http://127.0.0.1:8000, got {self.url!r}")
+            raise ValueError(f"url: must be like http://127.0.0.1:8000, got {self.address!r}")
         if not self.deadline_s > 0:
             raise ValueError(f"deadline_s: must be above 0, got {self.deadline_s}")
         if self.tries < 1:
             raise ValueError(f"tries: must be at least 1, got {self.tries}")
         if self.api_key is not None and not KEY.fullmatch(self.api_key):
             raise ValueError("api_key: must be printable ASCII without spaces")
+
+    @property
+    def address(self) -> str:
+        """The address for people, without a password."""
+        return without_password(self.url)
 
 
 class Trial(Generic[T]):
@@ -134,11 +142,11 @@ class Trial(Generic[T]):
         try:
             return self._call.read(orjson.loads(answer.content) | {"request_id": answer.request_id})
         except (KeyError, TypeError, ValueError) as error:
-            where = f"{self._call.method} {self._service.url}"
+            where = f"{self._call.method} {self._service.address}"
             raise ServiceError(answer.status, "bad_answer", f"{where}: not an answer of this service") from error
 
     def _no_answer(self, error: httpx.RequestError) -> ServiceError:
-        where = f"{self._call.method} {self._service.url}"
+        where = f"{self._call.method} {self._service.address}"
         if isinstance(error, httpx.TimeoutException):
             return ServiceError(None, "deadline", f"{where}: no answer within {self._service.deadline_s:g} s")
         tried = f" (try {self._sent} of {self._tries})"

@@ -1,4 +1,4 @@
-"""The service's Prometheus metrics, correct across workers; `docs/operations.md` explains them.
+"""The service's Prometheus metrics, correct across workers; `docs/service/operations.md` explains them.
 
 With several workers `PROMETHEUS_MULTIPROC_DIR` names a directory that they share, and every worker reports for all of
 them. One observation then costs 1 to 3 µs, and a request makes a dozen. So only the request count is written directly;

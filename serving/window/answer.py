@@ -1,35 +1,16 @@
 """One bundle's answer with all that the window tells about it: why each item, what each step removed, where one is."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from serving.errors import RequestError
-from serving.recall.query import RecallQuery, Source
+from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
-from serving.search.conditions import And, Condition, Not, Or
-from serving.search.filter_masks import canonical
 from serving.window.explain import Explanation, Reason, explain
 from serving.window.inquiry import Inquiry, Ranked, answers, ask
-from serving.window.place import KeptOut, Place, missed, place
-from serving.window.trace import Step, StepKind, Trace, trace
-
-SOURCES: dict[Source, str] = {
-    "user": "the stored vector of this user",
-    "features": "the query tower, with the features",
-    "history": "the query tower, with the history",
-    "similar": "the mean of the items' vectors",
-    "vector": "the vector of the request",
-    "popular": "the most popular items, because nothing is known about this query; scores are their counts",
-}
-STEPS: dict[StepKind, str] = {
-    "allow": "only the listed items",
-    "filter": "filter",
-    "exclude": "the listed items are excluded",
-    "seen": "seen items, and those of the history, are left out",
-    "index": "missed by the index, beside exact search",
-    "diversity": "items of one value beyond the limit",
-    "k": "beyond the length of the list",
-}
+from serving.window.place import Place, missed, place
+from serving.window.trace import Trace, trace
+from serving.window.wording import SOURCES
 
 
 @dataclass(frozen=True)
@@ -123,39 +104,3 @@ def answered_or_refused(recaller: Recaller, query: RecallQuery, role: str, held_
 def details(inquiry: Inquiry, item_id: str) -> Details:
     """What each step removed, what the index missed, and where one item is if an id is given."""
     return Details(trace(inquiry), missed(inquiry), place(inquiry, item_id) if item_id else None)
-
-
-def in_words(query: RecallQuery, step: Step) -> str:
-    """A step of the trace."""
-    if step.kind == "filter":
-        return f"filter: {_condition(query.wanted.filter, step.field)}"
-    if step.kind == "diversity" and query.diversity is not None:
-        return f"at most {query.diversity.most} of one {query.diversity.column}"
-    return f"the first {query.k} come back" if step.kind == "k" else STEPS[step.kind]
-
-
-def obstacle(query: RecallQuery, kept: KeptOut) -> str:
-    """What kept an item out."""
-    told: dict[str, Callable[[], str]] = {
-        "unknown": lambda: "the catalogue has no such item",
-        "deleted": lambda: "it was deleted since the bundle was made",
-        "allow": lambda: "it is not among the items that may come back",
-        "filter": lambda: f"it fails the filter {_condition(query.wanted.filter, kept.detail)}",
-        "exclude": lambda: "the request excludes it",
-        "seen": lambda: "the user has seen it, or it is in the history",
-        "diversity": lambda: f"better items used up its {kept.detail}",
-        "k": lambda: f"{query.k} better items came",
-        "index": lambda: "exact search finds it, the index missed it",
-    }
-    return told[kept.by]()
-
-
-def _condition(condition: Condition | None, field: str) -> str:
-    """The text of the condition at a place such as "filter.and.1"."""
-    at = condition
-    for part in field.split(".")[1:]:
-        if isinstance(at, And | Or) and part.isdecimal():
-            at = at.conditions[int(part)]
-        elif isinstance(at, Not) and part == "not":
-            at = at.condition
-    return "" if at is None else canonical(at)

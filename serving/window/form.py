@@ -12,6 +12,8 @@ from urllib.parse import urlencode
 import orjson
 
 from serving.bundle.manifest import FeatureSpec
+from serving.bundle.request_features import GREATEST
+from serving.catalogue.times import EXAMPLE, LEAST_S, TimeColumn
 from serving.errors import RequestError
 from serving.search.conditions import Kind
 
@@ -68,19 +70,22 @@ class Form:
 
     def address(self, **changes: str) -> str:
         """The relative address of this request with some fields changed; empty ones are left out."""
-        return f"window?{urlencode({name: text for name, text in (self._values | changes).items() if text})}"
+        return _address({name: text for name, text in (self._values | changes).items() if text})
 
     def similar_to(self, item_id: str) -> str:
         """The relative address of the items similar to one."""
         kept = ("k", "bundle", "alone")
-        return f"window?{urlencode({name: self[name] for name in kept if self[name]} | {'similar': item_id})}"
+        return _address({name: self[name] for name in kept if self[name]} | {"similar": item_id})
 
-    def request(self, specs: Sequence[FeatureSpec], columns: Mapping[str, Kind]) -> dict[str, Any]:
+    def request(
+        self, specs: Sequence[FeatureSpec], columns: Mapping[str, Kind], times: Mapping[str, TimeColumn]
+    ) -> dict[str, Any]:
         """The keys of a request as its JSON would hold them; `errors` names the fields that could not be read.
 
         Args:
             specs: the request features of the bundle.
             columns: kind of each item column.
+            times: the item columns that hold times.
 
         Returns:
             A body of `POST /similar` if the form names items to be similar to, else of `POST /recall`.
@@ -88,8 +93,12 @@ class Form:
         content: dict[str, Any] = {"k": self._whole("k", min(DEFAULT_K, self.most_k), self.most_k)}
         if exclude := self.lines("exclude"):
             content["exclude"] = exclude
-        if conditions := self._conditions(columns):
+        if conditions := self._conditions(columns, times):
             content["filter"] = conditions[0] if len(conditions) == 1 else {"and": conditions}
+        # Without its column a value would be left out silently.
+        for column, value in (("column", "value"), ("diversity", "most")):
+            if self[value] and not self[column]:
+                self.errors[column] = f"choose a column for {_short(self[value])}"
         if self["diversity"]:
             content["diversity"] = {"column": self["diversity"], "most": self._whole("most", 1)}
         if self["similar"]:
@@ -124,10 +133,10 @@ class Form:
         self.errors[name] = f"must be a whole number {allowed}, got {_short(text)}"
         return default
 
-    def _conditions(self, columns: Mapping[str, Kind]) -> list[Any]:
+    def _conditions(self, columns: Mapping[str, Kind], times: Mapping[str, TimeColumn]) -> list[Any]:
         found: list[Any] = []
         if self["column"]:
-            found.append({"column": self["column"], "op": self["op"] or "eq", "value": self._value(columns)})
+            found.append({"column": self["column"], "op": self["op"] or "eq", "value": self._value(columns, times)})
         if text := self["filter"].strip():
             try:
                 found.append(orjson.loads(text))
@@ -135,11 +144,12 @@ class Form:
                 self.errors["filter"] = f"not valid JSON: {error}"
         return found
 
-    def _value(self, columns: Mapping[str, Kind]) -> Any:
+    def _value(self, columns: Mapping[str, Kind], times: Mapping[str, TimeColumn]) -> Any:
         text, several = self["value"], self["op"] in ("in", "not_in")
         texts = [each.strip() for each in text.split(",")] if several else [text]
         if columns.get(self["column"]) == "number":
-            values: list[Any] = [self._number("value", each) for each in texts]
+            time = times.get(self["column"])
+            values: list[Any] = [self._number("value", each, time) for each in texts]
         else:
             values = list(texts)
         return values if several else values[0]
@@ -160,11 +170,13 @@ class Form:
 
     def _feature(self, spec: FeatureSpec, name: str, text: str) -> Any:
         # An hour may also be a time, which is no number.
-        if spec.dtype == "string" or (spec.kind in ("hour", "weekday") and not text.strip().isdecimal()):
+        if spec.dtype == "string" or (spec.kind in GREATEST and not text.strip().isdecimal()):
             return text
-        return self._number(name, text)
+        number = self._number(name, text)
+        # The request takes no seconds for a time.
+        return TimeColumn().text(number) or number if spec.kind in GREATEST and number >= LEAST_S else number
 
-    def _number(self, name: str, text: str) -> float:
+    def _number(self, name: str, text: str, time: TimeColumn | None = None) -> float:
         try:
             # Whole numbers beyond 2^53 keep their digits.
             number = int(text) if text.strip().isdecimal() else float(text)
@@ -172,13 +184,22 @@ class Form:
             number = math.nan
         if math.isfinite(number):
             return number
-        self.errors.setdefault(name, f"must be a number, got {_short(text)}")
+        moment = None if time is None else time.number(text)
+        if moment is not None:
+            return moment
+        allowed = "a number" if time is None else f"a time such as {EXAMPLE}, or {time.unit} since 1970"
+        self.errors.setdefault(name, f"must be {allowed}, got {_short(text)}")
         return 0
 
 
 def in_form(specs: Sequence[FeatureSpec]) -> list[FeatureSpec]:
     """The request features that have a field: all but the user's id and history, which have their own."""
     return [spec for spec in specs if spec.kind not in NOT_IN_FORM]
+
+
+def _address(fields: Mapping[str, str]) -> str:
+    # On a phone the answer lies below the form: its place is in the address, so that each question ends there.
+    return f"window?{urlencode(fields)}#answer"
 
 
 def _short(text: str) -> str:

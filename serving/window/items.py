@@ -2,18 +2,27 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from serving.catalogue.catalogue import Snapshot
 from serving.catalogue.item_columns import title_name
+from serving.catalogue.times import TimeColumn
 from serving.recall.recaller import Recaller
 from serving.search.index import Rows
 
 MOST_COLUMNS, MOST_CHARACTERS = 8, 120
 MOST_FOUND = 20
+EXACT = 1e15  # whole numbers below it are shown in full
+
+
+class ShownValue(NamedTuple):
+    """A value of a column as it is shown; a time in ISO 8601."""
+
+    text: str
+    is_time: bool = False
 
 
 @dataclass(frozen=True)
@@ -29,7 +38,7 @@ class ShownItem:
 
     id: str
     title: str | None = None
-    attributes: Mapping[str, str] | None = None
+    attributes: Mapping[str, ShownValue] | None = None
     known: bool = True
 
 
@@ -39,11 +48,12 @@ def shown_rows(items: Snapshot, rows: Rows) -> list[ShownItem]:
     title = title_name(columns)
     others = [name for name in columns if name != title][:MOST_COLUMNS]
     values = {name: items.values(name, rows) for name in ([title] if title else []) + others}
+    times = items.catalogue.times
     return [
         ShownItem(
             item_id,
             _text(values[title][place], " ") if title else None,
-            {name: text for name in others if (text := _text(values[name][place])) is not None},
+            {name: value for name in others if (value := _shown(values[name][place], times.get(name))) is not None},
         )
         for place, item_id in enumerate(items.names(rows))
     ]
@@ -94,10 +104,19 @@ def _may_come_back(items: Snapshot, row: int) -> bool:
     return view.kept is None or bool(view.kept[row])
 
 
+def _shown(value: Any, time: TimeColumn | None) -> ShownValue | None:
+    moment = time.text(value) if time is not None and value is not None else None
+    if moment is not None:
+        return ShownValue(moment, is_time=True)
+    return None if (text := _text(value)) is None else ShownValue(text)
+
+
 def _text(value: Any, between: str = ", ") -> str | None:
     if isinstance(value, list):  # RecBole stores a title as a list of words.
         value = between.join(map(str, value)) or None
     if value is None:
         return None
-    text = f"{value:.7g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        value = int(value) if value.is_integer() and abs(value) < EXACT else f"{value:.7g}"
+    text = str(value)
     return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"

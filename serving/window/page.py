@@ -3,27 +3,33 @@
 Everything that comes from a request or a bundle is escaped by the templates.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from serving.bundle.reader import Bundle
+from serving.bundle.vocabulary import known_values
+from serving.catalogue.times import EXAMPLE
 from serving.errors import RequestError
 from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
 from serving.search.condition_limits import OPERATORS
 from serving.service.service import Service
-from serving.window.answer import answered, answered_or_refused, details, in_words, obstacle
+from serving.window.answer import answered, answered_or_refused, details
 from serving.window.differences import differences
 from serving.window.form import Form, in_form
 from serving.window.items import MOST_FOUND, ShownItem, found_items, found_users, known_history, shown_ids
+from serving.window.wording import Wording
 
 MOST_HISTORY = 100  # items of a stored history that are shown, and with which editing it begins
 EXAMPLES = 5
+MOST_VALUES, LONGEST_VALUE = 100, 120  # offered for a feature, and characters of one
 RUNNING = ("towers-recall", "tensorflow", "scann", "numpy")
 
 
@@ -46,11 +52,12 @@ class Choice:
 
     role: str
     recaller: Recaller
+    name: str
 
     @property
     def label(self) -> str:
         """The role and the name."""
-        return f"{self.role}: {self.recaller.bundle.path.name}"
+        return f"{self.role}: {self.name}"
 
 
 class Page:
@@ -75,7 +82,8 @@ class Page:
         choices = self._choices()
         chosen = self._chosen(form, choices)
         recaller = chosen.recaller
-        manifest, items, columns = recaller.bundle.manifest, recaller.catalogue.snapshot(), recaller.catalogue.kinds
+        items, columns = recaller.catalogue.snapshot(), recaller.catalogue.kinds
+        features = in_form(recaller.bundle.manifest.query_features)
         history = _edited_history(form, recaller)
         column_options = [("", "no column"), *((name, name) for name in sorted(columns))]
         content = self._answers(form, choices, chosen)
@@ -84,7 +92,11 @@ class Page:
             form=form,
             choices=choices,
             chosen=chosen,
-            features=in_form(manifest.query_features),
+            features=features,
+            known={each.name: _known_values(recaller.bundle, each.name) for each in features},
+            reads_times=recaller.bundle.manifest.query_feature("history_times") is not None,
+            time_columns=[*recaller.catalogue.times],
+            time_example=EXAMPLE,
             column_options=column_options,
             bundle_options=self._bundle_options(choices),
             operators=[("", "eq"), *((name, name) for name in OPERATORS if name != "eq")],
@@ -103,9 +115,13 @@ class Page:
 
     def _choices(self) -> dict[str, Choice]:
         answering = self._service.active_bundles.answering
-        if self._beside.second is not None:
-            return {"A": Choice("A", answering["active"].opened), "B": Choice("B", self._beside.second)}
-        return {role: Choice(role, each.opened) for role, each in answering.items()}
+        second = self._beside.second
+        if second is not None:
+            found = {"A": answering["active"].opened, "B": second}
+        else:
+            found = {role: each.opened for role, each in answering.items()}
+        names = distinct_names([each.bundle.path for each in found.values()])
+        return {role: Choice(role, each, name) for (role, each), name in zip(found.items(), names, strict=True)}
 
     def _bundle_options(self, choices: Mapping[str, Choice]) -> list[tuple[str, str]]:
         """The values and texts of the field that chooses a bundle; "" is the default."""
@@ -148,7 +164,7 @@ class Page:
                 named |= {each.id: each for each in shown_ids(answer.inquiry.answer.items, [*ids])}
         return {
             "answers": answers,
-            "query": query,
+            "wording": Wording(query, chosen.recaller.catalogue.times),
             "details": told,
             "named": named,
             "differences": None if second is None else differences(first.inquiry, second),
@@ -157,7 +173,8 @@ class Page:
     def _query(self, form: Form, recaller: Recaller) -> RecallQuery | None:
         if not form.asks:
             return None
-        content = form.request(recaller.bundle.manifest.query_features, recaller.catalogue.kinds)
+        catalogue = recaller.catalogue
+        content = form.request(recaller.bundle.manifest.query_features, catalogue.kinds, catalogue.times)
         if form.errors:
             return None
         try:
@@ -165,6 +182,18 @@ class Page:
         except RequestError as error:
             form.refuse(error)
             return None
+
+
+def distinct_names(paths: Sequence[Path]) -> list[str]:
+    """The shortest ends of paths, in whole names, that tell them apart; equal paths have equal ends."""
+    longest = max(len(path.parts) for path in paths)
+    candidates = ([Path(*path.parts[-length:]) for path in paths] for length in range(1, longest + 1))
+    return [str(end) for end in next(ends for ends in candidates if len({*ends}) == len({*paths}))]
+
+
+def _known_values(bundle: Bundle, feature: str) -> list[str]:
+    """The values that the form offers for a feature."""
+    return [value for value in known_values(bundle, feature, MOST_VALUES) if len(value) <= LONGEST_VALUE]
 
 
 def _edited_history(form: Form, recaller: Recaller) -> list[str]:
@@ -212,5 +241,4 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters["thousands"] = "{:,}".format
-    made.globals |= {"in_words": in_words, "obstacle": obstacle}
     return made

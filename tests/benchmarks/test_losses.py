@@ -238,7 +238,7 @@ def _there(results: tuple[str, ...]) -> bool:
 
 def test_every_plot_of_the_page_is_there_and_drawn_from_the_committed_results(tmp_path: Path) -> None:
     page = losses_page.PAGE.read_text(encoding="utf-8")
-    shown = re.findall(r"\]\(plots/([\w-]+)\.svg\)", page)
+    shown = re.findall(r"\]\(\.\./plots/([\w-]+)\.svg\)", page)
     assert set(losses_page.DRAWN) <= set(shown)
     assert [name for name in shown if not (PLOTS / f"{name}.svg").exists()] == []
     losses_page.draw(tmp_path)

@@ -48,6 +48,25 @@ def test_a_rate_below_ten_keeps_a_decimal(monkeypatch: pytest.MonkeyPatch) -> No
     ]
 
 
+@pytest.mark.parametrize(
+    ("number", "nouns", "told"),
+    [(0, "users", "0 users"), (1, "users", "1 user"), (1_204, "bad rows", "1,204 bad rows"), (1, "queries", "1 query")],
+)
+def test_a_number_has_its_noun(number: int, nouns: str, told: str) -> None:
+    assert console.amount(number, nouns) == told
+
+
+def test_one_step_is_singular(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    told: list[str] = []
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(console, "say", told.append)
+    with console.progress("train", total=None, unit="epochs") as advance:
+        now[0] += 10
+        advance()
+    assert told == ["train: 1 epoch, 0.1 epochs/s", "train: 1 epoch in 10.0 s, 0.1 epochs/s"]
+
+
 def test_a_terminal_shows_a_bar_and_lines_above_it_and_a_result_goes_to_its_file() -> None:
     with streams(terminal=True) as shown:
         with console.progress("read events", total=40, unit="rows") as advance:
@@ -59,9 +78,30 @@ def test_a_terminal_shows_a_bar_and_lines_above_it_and_a_result_goes_to_its_file
     assert shown.out == "a result\n"
     assert CONTROL.search(shown.err)
     plain = ESCAPES.sub("", shown.err)
-    assert re.search(r"read events ━+ 100% .*loss 1.5", plain)
+    # The rate of the whole phase, though it was told of its end alone.
+    assert re.search(r"read events ━+ 100% [\d,.]+ rows/s .*loss 1.5", plain)
     assert re.search(r"write ━+ 100%", plain)
     assert "epoch 1" in plain and "from C++" in plain
+
+
+@pytest.mark.parametrize("sizes", [(1.0,), (0.1, 0.2), (63.35046322533688,)])
+def test_the_finished_bar_is_full_whatever_its_parts_add_up_to(sizes: tuple[float, ...]) -> None:
+    with streams(terminal=True) as shown, console.progress("verify", total=sum(sizes) + 0.01, unit="MB") as advance:
+        for size in sizes:
+            advance(size)
+    assert ESCAPES.sub("", shown.err).splitlines()[-1].count("━") == 40
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_what_ends_a_bar_early_leaves_a_line_of_its_own_and_the_cursor(error: type[BaseException]) -> None:
+    with streams(terminal=True) as shown:
+        with pytest.raises(error), console.progress("read", total=4, unit="rows") as advance:
+            advance(1)
+            raise error
+        console.say("error: at the left")
+    assert shown.err.rindex("\x1b[?25h") > shown.err.rindex("\x1b[?25l")
+    before, last = ESCAPES.sub("", shown.err).splitlines()[-2:]
+    assert re.fullmatch(r". read ━+╺?━* +25% .*", before.rpartition("\r")[2]) and last == "error: at the left"
 
 
 @pytest.mark.parametrize("path", ["bundles/v1", "my bundle", "it's", "$HOME;ls"])

@@ -367,7 +367,7 @@ def test_a_rolling_restart_as_the_operations_page_says_loses_no_recall(bundle: P
                 replicas[number].kill()
                 port = replicas[number].port
                 replicas[number] = RunningService(bundle, log=tmp_path / f"{number}", port=port, linger_s=1)
-                time.sleep(2)  # seconds that docs/operations.md names
+                time.sleep(2)  # seconds that docs/service/operations.md names
     finally:
         proxy.stop()
         for each in replicas:

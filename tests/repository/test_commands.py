@@ -30,7 +30,7 @@ LEFT_OUT = {
 }
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 }
 
 
@@ -147,9 +147,9 @@ def test_every_command_of_the_pages_works(
                 shell.run("towers bundles activate 2026-11-13 --root bundles")
                 shell.run("towers serve --bundle bundle --state state")
                 shell.stop()
-        # docs/training.md shows how to look at a batch; this data set has fewer than 36.
-        (block,) = (text for language, text in FENCE.findall(PAGES["docs/training.md"]) if language == "python")
-        exec(compile(block.replace("step=36", "step=0"), "docs/training.md", "exec"), {})
+        # docs/model/training.md shows how to look at a batch; this data set has fewer than 36.
+        (block,) = (text for language, text in FENCE.findall(PAGES["docs/model/training.md"]) if language == "python")
+        exec(compile(block.replace("step=36", "step=0"), "docs/model/training.md", "exec"), {})
     finally:
         shell.stop()
 
@@ -208,7 +208,7 @@ def anchors(text: str) -> set[str]:
 
 def test_the_list_of_pages_names_each_once() -> None:
     listed = re.findall(r"^- \[[^\]]+\]\(([\w./]+)\)", PAGES["docs/README.md"], re.MULTILINE)
-    pages = [Path(page).name for page in PAGES if page.startswith("docs/") and page != "docs/README.md"]
+    pages = [page.removeprefix("docs/") for page in PAGES if page.startswith("docs/") and page != "docs/README.md"]
     assert sorted(listed) == sorted(pages)
     assert listed[0] == "tutorial.md"
     assert "(docs/README.md)" in PAGES["README.md"]

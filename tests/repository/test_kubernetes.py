@@ -82,7 +82,7 @@ def test_ports_and_mounts_are_those_of_the_image() -> None:
 
 def test_the_autoscaler_reads_a_metric_of_the_service() -> None:
     metric = documents()["HorizontalPodAutoscaler"]["spec"]["metrics"][0]["pods"]["metric"]["name"]
-    operations = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    operations = (ROOT / "docs" / "service" / "operations.md").read_text(encoding="utf-8")
     assert (
         f"| `{metric}` | gauge |" in operations
     )  # tests/repository/test_operations_docs.py holds the table against the service

@@ -1,4 +1,4 @@
-"""docs/operations.md and the alerts it describes: every metric is there, and all metrics and labels named exist."""
+"""docs/service/operations.md and the alerts: every metric is there, and all metrics and labels named exist."""
 
 import re
 from typing import Any
@@ -11,7 +11,7 @@ from serving.settings import Settings
 from serving.telemetry import metrics
 from tests.support.paths import ROOT
 
-PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "service" / "operations.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| `(towers_\w+)` \| (\w+) \|([^|]*)\| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 SELECTOR = re.compile(r"\b(towers_\w+|up)(?:\{([^}]*)\})?")
 # What Prometheus offers and these rules use.

@@ -13,8 +13,8 @@ from towers.config.losses import LOSSES
 from towers.config.recipe import Config
 from towers.config.samplers import SAMPLERS
 
-PAGE = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-OBJECTIVES = (ROOT / "docs" / "objectives.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "model" / "recipes.md").read_text(encoding="utf-8")
+OBJECTIVES = (ROOT / "docs" / "model" / "objectives.md").read_text(encoding="utf-8")
 FEATURE_KINDS = get_args(get_args(Feature)[0])
 
 
@@ -45,7 +45,7 @@ def test_every_setting_has_its_row_and_default(section: str) -> None:
     assert model is not None
     for key, default in settings(model):
         rows = [line for line in rows_of(section) if f"`{key}`" in line]
-        assert rows, f"docs/recipes.md has no row for {section}.{key}"
+        assert rows, f"docs/model/recipes.md has no row for {section}.{key}"
         if not key.startswith("columns.") and default is not None:
             assert any(f"| `{shown(default)}` |" in row for row in rows), f"{section}.{key}: not its default {default}"
 
@@ -63,7 +63,7 @@ def test_every_choice_and_its_options_are_described(section: str, model: type[Ba
         if key == "name":
             continue
         told = [row for row in rows if f"`{key}`" in row.split("|")[1]]
-        assert told, f"docs/recipes.md has no row for {section}.{key}"
+        assert told, f"docs/model/recipes.md has no row for {section}.{key}"
         default = "none" if field.default is None or field.is_required() else f"`{shown(field.default)}`"
         assert any(row.split("|")[2].strip() == default for row in told), f"{name}.{key}: not its default {default}"
 
@@ -76,7 +76,7 @@ def test_every_feature_kind_and_its_settings_are_described(model: type[BaseModel
     assert all(f"`{kind}`" in rows[0] for kind in kinds)
     (of_all,) = re.findall(r"^Every kind takes .*?\n\n", PAGE, re.MULTILINE | re.DOTALL)
     for key in set(model.model_fields) - {"kind"}:
-        assert f"`{key}`" in rows[0] + of_all, f"docs/recipes.md does not name {key} of {kinds[0]}"
+        assert f"`{key}`" in rows[0] + of_all, f"docs/model/recipes.md does not name {key} of {kinds[0]}"
 
 
 @pytest.mark.parametrize("model", [*LOSSES, *SAMPLERS], ids=lambda model: model.__name__)

@@ -15,7 +15,7 @@ from pipelines.service import serve
 from serving.settings import ENDED, Settings
 from tests.support.paths import ROOT
 
-PAGE = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "service" / "settings.md").read_text(encoding="utf-8")
 OTHER_CASES = {"request_timeout_s": 2.5, "http": "h11", "log_format": "text", "access_log": "all", "log_level": "debug"}
 
 

@@ -60,8 +60,8 @@ class DistanceSoftmax(SampledLoss):
                     yield f"loss.{key}: only margin = 'adaptive' reads it; got margin = {self.margin:g}"
         elif self.margin_every > recipe.train.epochs:
             yield (
-                f"loss.margin_every: the margin would stay 0, as training ends after {recipe.train.epochs} epochs "
-                f"(train.epochs); got {self.margin_every}"
+                f"loss.margin_every: the margin would stay 0, as training ends before: train.epochs = "
+                f"{recipe.train.epochs}; got {self.margin_every}"
             )
         if self.hardest_negatives is not None and self.correction:
             yield "loss.hardest_negatives: with a correction the nearest is not the hardest; leave one of them out"

@@ -166,8 +166,8 @@ def intra_list_similarity(lists: Integers, vectors: NDArray[np.float32], ks: Seq
     listed = np.zeros(len(vectors), np.bool_)
     listed[lists[lists >= 0]] = True
     items = np.flatnonzero(listed)
-    doubles = vectors[items].astype(np.float64)
-    has_vector = np.append(doubles.any(axis=1), False)
+    some = vectors[items]
+    has_vector = np.append(some.any(axis=1), False)
     # Place -1, of padding, is the last one.
     place = np.full(len(vectors) + 1, len(items), np.int32)
     place[items] = np.arange(len(items))
@@ -179,22 +179,12 @@ def intra_list_similarity(lists: Integers, vectors: NDArray[np.float32], ks: Seq
         shown = counted[:, low:k]
         ends = np.concatenate([[0], np.cumsum(shown.sum(axis=1))]).astype(np.int32)
         # A product with a sparse matrix of ones sums the vectors without a copy of each.
-        ones = csr_array((np.ones(ends[-1]), places[:, low:k][shown], ends), shape=(len(lists), len(items)))
-        total += ones @ doubles
+        ones = csr_array((np.ones(ends[-1], some.dtype), places[:, low:k][shown], ends), shape=(len(lists), len(items)))
+        total += ones @ some
         count += shown.sum(axis=1)
         pairs = np.where(count > 1, count * (count - 1.0), 0.0)
         out[:, column] = _ratio(np.square(total).sum(axis=1) - count, pairs)
     return out
-
-
-def mean_popularity(exposure: Integers, popularity: Integers) -> float:
-    """Mean popularity of the recommended items, each counted as often as it was recommended.
-
-    Args:
-        exposure: [N] from `exposure`.
-        popularity: [N] events of each item.
-    """
-    return float(np.dot(exposure.astype(np.float64), popularity) / max(int(exposure.sum()), 1))
 
 
 def _ratio(numerator: NDArray[Any], denominator: NDArray[Any]) -> Floats:

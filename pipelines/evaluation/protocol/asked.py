@@ -7,6 +7,7 @@ from datetime import timedelta
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.console import amount
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut, Window, heldout, within
 from pipelines.dataset.popularity import TICKS_PER_S
@@ -16,16 +17,16 @@ from pipelines.rankers.ranker import Served
 from towers.data.events import Int64s
 
 SPLIT = "test"
-# Reason -> the sentence of a report.
+# Reason -> what is left out, and why.
 LEFT_OUT = {
-    "impressions": "{:,} test events have weight 0: impressions without a response",
-    "events_in_gap": "{:,} test events are left out: they are in the gap after the last known event",
-    "events_outside_window": "{:,} test events are left out: they are not between --from and --until",
-    "events_again": "{:,} test events repeat an earlier test event of the same user and item",
-    "dropped_targets": "{:,} test events repeat an item that the user had taken before; they are no targets",
-    "unreachable_targets": "{:,} targets are left out: they have no vector",
-    "users_without_target": "{:,} users with test events are left out: none of these events is a target",
-    "users_not_in_sample": "{:,} users are left out: they are not in the sample",
+    "impressions": ("test events", "weight 0, impressions without a response"),
+    "events_in_gap": ("test events", "in the gap after the last known event"),
+    "events_outside_window": ("test events", "not between --from and --until"),
+    "events_again": ("test events", "repeats of an earlier one of the same user and item"),
+    "dropped_targets": ("test events", "no targets, of items that the user had taken before"),
+    "unreachable_targets": ("targets", "no vector"),
+    "users_without_target": ("users", "no target among their test events"),
+    "users_not_in_sample": ("users", "not in the sample"),
 }
 
 
@@ -114,8 +115,12 @@ def counts(served: Served, data: Dataset, held: HeldOut) -> dict[str, int]:
 
 
 def notes(left_out: Mapping[str, int]) -> list[str]:
-    """Returns a sentence for each reason for which something is left out."""
-    return [text.format(left_out[reason]) for reason, text in LEFT_OUT.items() if left_out[reason]]
+    """Returns a line for each reason for which something is left out."""
+    return [
+        f"{amount(left_out[reason], nouns)} left out: {why}"
+        for reason, (nouns, why) in LEFT_OUT.items()
+        if left_out[reason]
+    ]
 
 
 def target_events(data: Dataset, held: HeldOut, window: Window) -> Int64s:

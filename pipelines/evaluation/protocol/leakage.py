@@ -1,10 +1,11 @@
 """Looks for what makes the figures of a report too good: test events that the model may know in another form.
 
 Each finding is a fact of the data set, not a guess: the same event in two splits, two ids with the same events, a
-column that holds the id of what is asked. docs/report.md names the limits.
+column that holds the id of what is asked. docs/evaluation/report.md names the limits.
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -14,7 +15,7 @@ from pipelines.dataset.arrays import SPLITS
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import EARLIER, HeldOut, user_blocks
 from pipelines.dataset.popularity import has_windows
-from pipelines.evaluation.findings import NAMES_TARGET, Finding
+from pipelines.evaluation.findings import NAMES_TARGET, Check, Finding
 from pipelines.evaluation.protocol.asked import SPLIT
 from towers.data.blocks import blocks
 from towers.data.events import Events
@@ -26,8 +27,8 @@ TIMES_CHANCE = 2.0  # and so many times as often as another user's, or target's,
 SEED = 0
 
 
-def leaks(data: Dataset, held: HeldOut) -> list[Finding]:
-    """Returns what leaks.
+def leak_checks(data: Dataset, held: HeldOut) -> list[Check]:
+    """Returns the checks for what leaks.
 
     Args:
         data: the data set.
@@ -35,10 +36,9 @@ def leaks(data: Dataset, held: HeldOut) -> list[Finding]:
     """
     events = {name: data.events(name).positives() for name in SPLITS}
     return [
-        *_events_in_two_splits(data, events),
-        *_twins(data, list(events.values()), "user"),
-        *_twins(data, list(events.values()), "item"),
-        *_telling_columns(data, held),
+        partial(_events_in_two_splits, data, events),
+        *(partial(_twins, data, list(events.values()), side) for side in ("user", "item")),
+        partial(_telling_columns, data, held),
     ]
 
 

@@ -10,11 +10,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from pipelines.console import Advance, no_bar
 from pipelines.dataset.dataset import Dataset
 from pipelines.evaluation.figures import SMALL
 from pipelines.evaluation.similarity.neighbours import CHANCE, Neighbours
 from pipelines.evaluation.slices import Slice, find_column, slices_of_values
-from pipelines.rankers.bootstrap import Bootstrap, bootstrap
+from pipelines.rankers.bootstrap import RESAMPLES, Bootstrap, bootstrap
 from pipelines.rankers.ranker import BEST, EXACT, KNN, POPULARITY
 from pipelines.rankers.verdict import Verdict
 from pipelines.training.similarity_labels import Labels
@@ -28,17 +29,23 @@ ACTIVITY = "events before the test"
 Figures = dict[str, Any]
 
 
-def figures(measured: Mapping[str, Neighbours], metric: str, ks: Sequence[int]) -> Figures:
+def resamples(measured: Mapping[str, Neighbours]) -> int:
+    """How many resamples `figures` counts."""
+    return sum(RESAMPLES * (1 + bool((~np.isnan(group.nearer)).any())) for group in measured.values())
+
+
+def figures(measured: Mapping[str, Neighbours], metric: str, ks: Sequence[int], advance: Advance = no_bar) -> Figures:
     """Returns ``metrics``, exact search's ``differences`` to the other rankers, and ``within_below_between``.
 
     Args:
         measured: group -> its neighbours.
         metric: "precision" or "recall".
         ks: list lengths.
+        advance: of `pipelines.console.progress`, in resamples.
     """
     content: Figures = {"metrics": {}, "differences": {}, NEARER: {}}
     for name, group in measured.items():
-        drawn = bootstrap(np.stack(list(group.columns.values()), axis=1), list(group.columns))
+        drawn = bootstrap(np.stack(list(group.columns.values()), axis=1), list(group.columns), advance=advance)
         rankers = _rankers(group, metric, ks)
         content["metrics"][name] = _estimates(drawn, rankers, metric, ks)
         content["differences"][name] = {
@@ -51,7 +58,7 @@ def figures(measured: Mapping[str, Neighbours], metric: str, ks: Sequence[int]) 
         shares = group.nearer[~np.isnan(group.nearer)]
         counted = {"anchors": len(shares), "triples": group.triples}
         content[NEARER][name] = (
-            bootstrap(shares[:, np.newaxis], [NEARER]).estimate(NEARER) if len(shares) else {}
+            bootstrap(shares[:, np.newaxis], [NEARER], advance=advance).estimate(NEARER) if len(shares) else {}
         ) | counted
     return content
 
@@ -69,7 +76,7 @@ def verdict(content: Mapping[str, Any], figure: str) -> Figures:
     of_training = content["metrics"][TRAINED]
     candidates = [ranker for ranker in of_training if ranker not in (EXACT, BEST)]
     strongest = max(candidates, key=lambda ranker: of_training[ranker][figure]["value"])
-    group = HELD if HELD in content["metrics"] else TRAINED
+    group = group_of(content["metrics"])
     metrics = content["metrics"][group]
     compared = Verdict(
         metric=figure,
@@ -83,6 +90,11 @@ def verdict(content: Mapping[str, Any], figure: str) -> Figures:
         "strongest": {"ranker": strongest, "chosen_on": "the training items"},
         "verdict": compared.content() | {"group": group},
     }
+
+
+def group_of(groups: Mapping[str, Any]) -> str:
+    """Returns the group that the verdict is about: held-out items where there are some."""
+    return HELD if HELD in groups else TRAINED
 
 
 def item_columns(data: Dataset, names: Sequence[str]) -> list[pl.Series]:
@@ -129,11 +141,12 @@ def classes_of(labels: Labels, place: int) -> list[str]:
     return [labels.classes[each] for each in matrix.indices[matrix.indptr[place] : matrix.indptr[place + 1]]]
 
 
-def slice_figures(group: Neighbours, part: Slice, metric: str, ks: Sequence[int]) -> Figures:
-    """Returns the figures of all rankers on the items of one slice."""
+def slice_figures(group: Neighbours, part: Slice, metric: str, ks: Sequence[int], advance: Advance) -> Figures:
+    """Returns the figures of all rankers on the items of one slice, with `RESAMPLES` resamples."""
     assert part.users is not None
     rows = np.flatnonzero(part.users)
-    drawn = bootstrap(np.stack([each[rows] for each in group.columns.values()], axis=1), list(group.columns))
+    values = np.stack([each[rows] for each in group.columns.values()], axis=1)
+    drawn = bootstrap(values, list(group.columns), advance=advance)
     return {
         "group": part.group,
         "definition": part.definition,

@@ -12,11 +12,12 @@ import numpy as np
 import scipy.stats
 from numpy.typing import NDArray
 
+from pipelines.console import Advance, no_bar
 from pipelines.rankers.item_knn import ItemKnn, too_large
 from pipelines.rankers.popular import popular_lists
 from pipelines.rankers.ranker import BEST, EXACT, KNN, POPULARITY
 from pipelines.training.similarity_labels import HELD_OUT, TRAINING, Labels, questions
-from serving.search.exact import ExactIndex
+from serving.search.exact import BLOCK_QUERIES, ExactIndex
 from serving.search.index import Floats
 from towers.data.events import Int32s, Int64s
 from towers.data.item_relations import ByClass, Relation, counts
@@ -38,7 +39,7 @@ class Neighbours:
     Attributes:
         places: [Q] the queried items, by place among the labelled ones.
         likes: [Q] how many other items each is similar to.
-        nearest: [Q, K] the model's nearest items, by place, best first.
+        nearest: [Q, K] the model's nearest items, by place, best first, padded with -1.
         columns: ``<ranker>_<metric>@<k>`` -> [Q].
         nearer: [Q] share of (similar, dissimilar) pairs whose similar item is nearer, ties count half; NaN if the
             item has no vector, all or none are similar to it, or it is not in the sample.
@@ -47,7 +48,7 @@ class Neighbours:
 
     places: Int64s
     likes: Int64s
-    nearest: NDArray[np.integer[Any]]
+    nearest: Int64s
     columns: Mapping[str, Values]
     nearer: Values
     triples: int
@@ -98,38 +99,73 @@ def metric_of(labels: Labels) -> str:
     return "precision" if isinstance(labels.relation, ByClass) else "recall"
 
 
-def neighbours(ranked: Ranked, part: int, ks: Sequence[int]) -> Neighbours:
+@dataclass(frozen=True)
+class Asked:
+    """The items of one part that are queried.
+
+    Attributes:
+        candidates: places of the items that may be their neighbours.
+        places: [Q] their own, ascending.
+        anchors: [A] rows of `places`, ascending: those whose distances to all items are sorted.
+    """
+
+    candidates: Int64s
+    places: Int64s
+    anchors: Int64s
+
+    @classmethod
+    def of(cls, ranked: Ranked, part: int) -> "Asked":
+        """Samples the items of `TRAINING` or `HELD_OUT`, if there are many, with a fixed seed."""
+        generator = np.random.default_rng(SEED)
+        candidates, asked = questions(ranked.labels, part)
+        asked = np.sort(generator.choice(asked, min(QUERIES, len(asked)), replace=False))
+        with_vector = np.flatnonzero(ranked.has_vector[asked])
+        anchors = np.sort(generator.choice(with_vector, min(ANCHORS, len(with_vector)), replace=False))
+        return cls(candidates, asked, anchors)
+
+    @property
+    def steps(self) -> int:
+        """How many items `neighbours` counts: each queried item, and each anchor once more."""
+        return len(self.places) + len(self.anchors)
+
+
+def neighbours(ranked: Ranked, asked: Asked, ks: Sequence[int], advance: Advance = no_bar) -> Neighbours:
     """Evaluates the items of one part.
 
     Args:
         ranked: the labelled items.
-        part: `TRAINING` or `HELD_OUT`.
+        asked: those of the part.
         ks: list lengths to evaluate, each below the number of labelled items.
+        advance: of `pipelines.console.progress`, in items: `Asked.steps` in all.
     """
-    generator = np.random.default_rng(SEED)
-    candidates, asked = questions(ranked.labels, part)
-    asked = np.sort(generator.choice(asked, min(QUERIES, len(asked)), replace=False))
-    relation, metric = ranked.labels.relation, metric_of(ranked.labels)
-    likes, others = counts(relation, asked, candidates), len(candidates) - 1
+    relation, metric, places = ranked.labels.relation, metric_of(ranked.labels), asked.places
+    likes, others = np.empty(len(places), np.int64), len(asked.candidates) - 1
+    nearest = np.empty((len(places), max(ks)), np.int64)
     columns: dict[str, Values] = {}
-    ranked_lists = ranked.lists(asked, max(ks))
-    for ranker, lists in ranked_lists.items():
-        hits = found(relation, asked, lists)
-        for k in ks:
-            columns[f"{ranker}_{metric}@{k}"] = hits[:, :k].sum(axis=1) / (k if metric == "precision" else likes)
+    # At least one block, so that a part without items has its columns, too.
+    for begin in range(0, max(len(places), 1), BLOCK_QUERIES):
+        rows = slice(begin, begin + BLOCK_QUERIES)
+        likes[rows] = counts(relation, places[rows], asked.candidates)
+        ranked_lists = ranked.lists(places[rows], max(ks))
+        nearest[rows] = ranked_lists[EXACT]
+        for ranker, lists in ranked_lists.items():
+            hits = found(relation, places[rows], lists)
+            for k in ks:
+                column = columns.setdefault(f"{ranker}_{metric}@{k}", np.empty(len(places)))
+                column[rows] = hits[:, :k].sum(axis=1) / (k if metric == "precision" else likes[rows])
+        advance(len(places[rows]))
     for k in ks:
         # A random order: each of its k places holds a similar item with probability likes / others.
         chance = likes / others if metric == "precision" else np.full(len(likes), k / others)
         columns[f"{CHANCE}_{metric}@{k}"] = chance
         columns[f"{BEST}_{metric}@{k}"] = np.minimum(k, likes) / (k if metric == "precision" else likes)
-    nearer, triples = np.full(len(asked), np.nan), 0
-    with_vector = np.flatnonzero(ranked.has_vector[asked])
-    sample = np.sort(generator.choice(with_vector, min(ANCHORS, len(with_vector)), replace=False))
-    for begin in range(0, len(sample), BLOCK):
-        block = sample[begin : begin + BLOCK]
-        nearer[block], count = like_is_nearer(ranked.vectors, ranked.stored, relation, asked[block])
+    nearer, triples = np.full(len(places), np.nan), 0
+    for begin in range(0, len(asked.anchors), BLOCK):
+        block = asked.anchors[begin : begin + BLOCK]
+        nearer[block], count = like_is_nearer(ranked.vectors, ranked.stored, relation, places[block])
         triples += count
-    return Neighbours(asked, likes, ranked_lists[EXACT], columns, nearer, triples)
+        advance(len(block))
+    return Neighbours(places, likes, nearest, columns, nearer, triples)
 
 
 def like_is_nearer(vectors: Floats, places: Int64s, relation: Relation, anchors: Int64s) -> tuple[Values, int]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pipelines.console import amount
 from pipelines.evaluation.page import compared, plots_left_out, provenance, rendered, tone
 from pipelines.evaluation.report_table import SMALL, interval
 from pipelines.evaluation.similarity.figures import HELD, NEARER, TITLES, TRAINED
@@ -53,7 +54,7 @@ def _about(content: Mapping[str, Any]) -> dict[str, Any]:
         "verdict": verdict,
         "findings": content["findings"],
         "notes": notes(content),
-        "size": f"{counts['labelled']:,} labelled items; two are alike if they {like}",
+        "size": f"{amount(counts['labelled'], 'labelled items')}; two are alike if they {like}",
         "interval": content["interval"],
         "looks_ahead": (),
         "tables": [_table(content, group) for group in GROUPS if group in content["metrics"]],
@@ -73,7 +74,7 @@ def _about(content: Mapping[str, Any]) -> dict[str, Any]:
 def _table(content: Mapping[str, Any], group: str) -> dict[str, Any]:
     rankers, nearer = content["metrics"][group], content[NEARER][group]
     names = list(rankers[EXACT])
-    caption = f"{content['counts']['asked'][group]:,} {GROUPS[group]}."
+    caption = f"{amount(content['counts']['asked'][group], GROUPS[group])}."
     if "value" in nearer:
         caption += f" Of a like and an unlike item the like one is nearer in {interval(nearer)} of the cases."
     return {
@@ -108,14 +109,14 @@ def notes(content: Mapping[str, Any]) -> list[str]:
     counts = content["counts"]
     missing = counts["without_vector"]
     return [
-        *([f"{missing:,} labelled items have no vector and are no item's neighbours"] if missing else []),
+        *([f"{amount(missing, 'labelled items')} without a vector: never a neighbour"] if missing else []),
         *(
-            f"{number:,} {GROUPS[group]} have no vector; they are answered with popular items"
+            f"{amount(number, GROUPS[group])} without a vector: answered with popular items"
             for group, number in counts["asked_without_vector"].items()
             if number
         ),
         *(
-            f"lists of {k:,} are left out: an item has only {counts['labelled'] - 1:,} labelled others"
+            f"lists of {k:,} are left out: an item has only {amount(counts['labelled'] - 1, 'labelled others')}"
             for k in content["ks_left_out"]
         ),
         *(f"{TITLES[ranker]}: {reason}" for ranker, reason in content["baselines"]["left_out"].items()),

@@ -1,7 +1,7 @@
 """`towers report` on a bundle of `task = "similarity"`: are an item's neighbours similar to it?
 
 Writes REPORT with `report.html`, `report.md`, `report.json` and `per_item.parquet`, and prints the verdict against the
-strongest baseline and a short table (docs/report.md).
+strongest baseline and a short table (docs/evaluation/report.md).
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ import numpy as np
 import polars as pl
 from rich.console import Console
 
-from pipelines.console import phase, phases, say
+from pipelines.console import amount, progress, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import seen
 from pipelines.errors import DataError
-from pipelines.evaluation.exhibits import PHASE as PAGE
-from pipelines.evaluation.findings import item_findings
+from pipelines.evaluation.figures import PHASE as INTERVALS
+from pipelines.evaluation.findings import item_checks, look
 from pipelines.evaluation.item_map import item_maps, map_columns, map_content
 from pipelines.evaluation.report_json import PER_ITEM, REPORT, write_report
 from pipelines.evaluation.report_table import figures_table, headline, interval
@@ -26,18 +26,22 @@ from pipelines.evaluation.similarity.figures import (
     NEARER,
     TITLES,
     figures,
+    group_of,
     item_columns,
     item_slices,
+    resamples,
     slice_figures,
     verdict,
 )
-from pipelines.evaluation.similarity.neighbours import GROUPS, Neighbours, Ranked, metric_of, neighbours
+from pipelines.evaluation.similarity.neighbours import GROUPS, Asked, Neighbours, Ranked, metric_of, neighbours
 from pipelines.evaluation.similarity.page import html, markdown, notes
+from pipelines.rankers.bootstrap import RESAMPLES
+from pipelines.rankers.evaluate import PHASE as EVALUATE
 from pipelines.rankers.index_curve import curve
-from pipelines.rankers.item_knn import PHASE as KNN_PHASE
 from pipelines.rankers.ranker import EXACT, KNN, KNOWN, Served
 from pipelines.training.similar_pairs import pairs_digest
 from pipelines.training.similarity_labels import HELD_OUT, TRAINING, VALIDATION, Labels, read_labels
+from serving.bundle.manifest import Manifest
 from serving.bundle.reader import Bundle
 from serving.files.staging import staged
 from serving.recall.loading import open_index
@@ -50,12 +54,11 @@ PROTOCOL = (
     "items that are like another one. Held-out items trained nothing and chose no epoch. within_below_between: share "
     "of (item, like, unlike) in which the like one is nearer, equal ones half, mean over the items."
 )
-EVALUATE = "evaluate"
 
 
-def is_similarity(bundle: Bundle) -> bool:
+def is_similarity(bundle: Manifest) -> bool:
     """Whether the bundle was trained with `task = "similarity"`."""
-    recipe = bundle.manifest.lineage.get("config")
+    recipe = bundle.lineage.get("config")
     return isinstance(recipe, dict) and recipe.get("task") == "similarity"
 
 
@@ -93,7 +96,6 @@ def run(
     labels = read_labels(config, data)
     known = seen(data, KNOWN)
     popularity = np.bincount(known[1], minlength=data.manifest.items)
-    phases("report", KNN_PHASE, EVALUATE, PAGE)
     served = Served.match(bundle, open_index(bundle), data)
     rows = served.item_rows[labels.items]
     vectors = np.where((rows >= 0)[:, np.newaxis], bundle.item_vectors[np.maximum(rows, 0)], np.float32(0))
@@ -102,10 +104,12 @@ def run(
     depths = [k for k in sorted(set(ks)) if k < len(labels.items)] or [len(labels.items) - 1]
     metric, k = metric_of(labels), headline(depths)
     held_out = bool(config.similarity.holdout_share)
-    with phase(EVALUATE):
-        measured = {
-            name: neighbours(ranked, part, depths) for name, part in GROUPS.items() if part == TRAINING or held_out
-        }
+    asked = {name: Asked.of(ranked, part) for name, part in GROUPS.items() if part == TRAINING or held_out}
+    with progress(EVALUATE, total=sum(each.steps for each in asked.values()), unit="items") as advance:
+        measured = {name: neighbours(ranked, each, depths, advance) for name, each in asked.items()}
+    group = measured[group_of(measured)]
+    parts = item_slices(labels, group, popularity, classes, sliced)
+    with progress(INTERVALS, total=resamples(measured) + RESAMPLES * len(parts), unit="resamples") as advance:
         content = provenance | {
             "task": "similarity",
             "protocol": PROTOCOL,
@@ -115,18 +119,16 @@ def run(
             "baselines": {"left_out": {} if ranked.left_out is None else {KNN: ranked.left_out}},
             "ks": depths,
             "ks_left_out": sorted(set(ks) - set(depths)),
-            **figures(measured, metric, depths),
+            **figures(measured, metric, depths, advance),
         }
         content |= verdict(content, f"{metric}@{k}")
-        group = measured[content["verdict"]["group"]]
-        parts = item_slices(labels, group, popularity, classes, sliced)
-        content["slices"] = {part.name: slice_figures(group, part, metric, depths) for part in parts}
-        stored = bundle.item_vectors[np.any(bundle.item_vectors != 0, axis=1)]
-        dimensions = max(len(labels.classes) - 1, 1) if labels.classes else stored.shape[1]
-        shown = exposure(group.nearest, len(labels.items), k)
-        found = item_findings(shown, len(group.places), k, stored, dimensions, data.items[labels.items])
+        content["slices"] = {part.name: slice_figures(group, part, metric, depths, advance) for part in parts}
+    stored = bundle.item_vectors[np.any(bundle.item_vectors != 0, axis=1)]
+    dimensions = max(len(labels.classes) - 1, 1) if labels.classes else stored.shape[1]
+    shown = exposure(group.nearest, len(labels.items), k)
+    checks = item_checks(shown, len(group.places), k, stored, dimensions, data.items[labels.items])
     content |= {
-        "findings": [each.content() for each in found],
+        "findings": [each.content() for each in look(checks)],
         "training": [stage for stage in bundle.manifest.training.get("stages", []) if stage.get("best_epoch")],
         "index_curve": curve(bundle, served.index),
     }
@@ -184,11 +186,12 @@ def _show(content: dict[str, Any], out: Path) -> None:
     console.print("\n".join(head), soft_wrap=True)
     for group, rankers in content["metrics"].items():
         names = list(next(iter(rankers.values())))
-        title = f"{counts['asked'][group]:,} {group.replace('_', '-')} items among {counts['labelled']:,} labelled"
+        asked = amount(counts["asked"][group], f"{group.replace('_', '-')} items")
+        title = f"{asked} among {counts['labelled']:,} labelled"
         console.print(figures_table(title, names, rankers, TITLES))
         nearer = content[NEARER][group]
         if "value" in nearer:
-            console.print(f"d(within) < d(between): {interval(nearer)}, {nearer['triples']:,} triples")
+            console.print(f"d(within) < d(between): {interval(nearer)}, {amount(nearer['triples'], 'triples')}")
         for pair, differences in content["differences"][group].items():
             other = TITLES[pair.removeprefix(f"{EXACT}_minus_")]
             console.print(f"{names[0]} minus {other}: {interval(differences[names[0]], '+')}")

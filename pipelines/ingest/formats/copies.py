@@ -15,6 +15,7 @@ from typing import Any
 from pipelines.console import progress
 from pipelines.errors import DataError
 from pipelines.ingest.formats.partitions import TRUTH, in_reach
+from serving.client.address import without_password
 from serving.files.disk_full import no_room
 
 BLOCK_BYTES = 1 << 20
@@ -78,6 +79,7 @@ class Copies:
         if isinstance(place, Path) or "://" not in place:
             return Path(place)
         url = place.rstrip("/")
+        shown = without_password(url)
         root = Path(mkdtemp(dir=self._folder))
         try:
             system, inside = _file_system(url)
@@ -89,19 +91,20 @@ class Copies:
                 if not found:
                     raise FileNotFoundError
                 files = {name: root / each for name, each in found.items() if in_reach(each, TRUTH)}
-            with progress(f"copy {url}", total=len(files), unit="files") as advance:
+            with progress(f"copy {shown}", total=len(files), unit="files") as advance:
                 for name, file in files.items():
                     file.parent.mkdir(parents=True, exist_ok=True)
                     system.get_file(name, str(file))
                     advance(1)
         except FileNotFoundError:
-            raise DataError(f"{url}: no such file or folder") from None
+            raise DataError(f"{shown}: no such file or folder") from None
         except ImportError as error:
             reason = f"URLs need the extra 'cloud': pip install 'towers-recall[cloud]' ({error})"
-            raise DataError(f"{url}: {reason}") from None
+            raise DataError(f"{shown}: {reason}") from None
         except Exception as error:  # noqa: BLE001 - every file system raises errors of its own
-            raise self._no_copy(url, error) or DataError(f"{url}: cannot be read: {error}") from None
-        return copied(url, root)
+            reason = str(error).replace(url, shown)
+            raise self._no_copy(shown, error) or DataError(f"{shown}: cannot be read: {reason}") from None
+        return copied(shown, root)
 
     def unpacked(self, path: Path) -> Path:
         """Returns the path by which to read a file: a gzip file, one that ends with `.gz`, is unpacked block by block.

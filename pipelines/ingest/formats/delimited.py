@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from pipelines.console import amount
 from pipelines.dataset.manifest import Kind
 from pipelines.errors import DataError
 from pipelines.ingest.formats.rejects import ROW, Rejects
@@ -193,7 +194,7 @@ def _python_csv(layout: _Layout, rejects: Rejects, done: int) -> Iterator[pl.Dat
                     continue
                 wrong = None
                 if len(values) > width:
-                    wrong = f"{len(values)} values, the header has {width}"
+                    wrong = f"{amount(len(values), 'values')}, the header has {width}"
                 elif not layout.text.valid and any("\ufffd" in value for value in values):
                     wrong = "not UTF-8"
                 if wrong:

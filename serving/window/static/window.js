@@ -26,4 +26,6 @@ const wrong = document.querySelector("[aria-invalid]");
 if (wrong) {
   wrong.closest("details")?.setAttribute("open", "");
   wrong.focus();
+  // Again when all is there: then the browser goes to the place that the address names, which is the answer's.
+  addEventListener("load", () => requestAnimationFrame(() => wrong.focus()));
 }

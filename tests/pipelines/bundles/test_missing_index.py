@@ -10,10 +10,10 @@ from fastapi.testclient import TestClient
 
 from pipelines.bundles import bulk_recall
 from pipelines.service import query
+from serving.bundle.index_writer import replace_index
 from serving.bundle.manifest import IndexInfo
 from serving.bundle.reader import Bundle
 from serving.bundle.versions import Versions
-from serving.bundle.writer import replace_index
 from serving.http.app import create_app
 from serving.recall.loading import missing_index
 from serving.settings import Settings

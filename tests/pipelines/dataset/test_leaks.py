@@ -12,7 +12,7 @@ import pytest
 import pipelines.dataset.heldout
 import pipelines.dataset.leaks
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.leaks import refuse_leaks
+from pipelines.dataset.leaks import events_read, refuse_leaks
 from pipelines.errors import DataError
 from pipelines.ingest import prepare
 from towers.config.sections import DataConfig
@@ -52,13 +52,21 @@ def with_earlier_event(data: Dataset) -> int:
 @pytest.mark.parametrize("split", ["global_time", "leave_last_out", "random"])
 @pytest.mark.parametrize("duplicates", ["first", "keep"])
 @pytest.mark.parametrize("block", [7, 10**6])
-def test_an_honest_data_set_passes(
+def test_an_honest_data_set_passes_and_each_event_read_is_counted(
     tmp_path: Path, split: str, duplicates: str, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("towers.data.blocks.BLOCK_ROWS", block)
     monkeypatch.setattr(pipelines.dataset.heldout, "BLOCK_EVENTS", block)
     data = prepared(tmp_path, split, duplicates=duplicates)
-    assert refuse_leaks(data) is None
+    told: list[float] = []
+    assert refuse_leaks(data, told.append) is None
+    train, every = len(data.events("train")), sum(len(data.events(name)) for name in ("train", "valid", "test"))
+    reads = {"counts": train, "rows": every}
+    reads |= {"histories": train} if split != "random" else {}
+    reads |= {"cut-offs": every} if split == "global_time" else {}
+    reads |= {"pairs": every} if duplicates == "first" else {}
+    assert sum(told) == events_read(data.manifest) == sum(reads.values())
+    assert (len(told) > 3 * len(reads)) == (block == 7)
 
 
 def expect_refused(data: Dataset, message: str) -> None:

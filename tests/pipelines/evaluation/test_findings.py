@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipelines.evaluation.findings import NAMES, Finding, effective_rank, findings
+from pipelines.evaluation.findings import NAMES, Finding, checks, effective_rank, look
 
 USERS, ITEMS, K, D = 400, 1_000, 10, 16
 
@@ -22,7 +22,7 @@ def sound() -> dict[str, np.ndarray]:
 def found(titles: list[str] | None = None, **changes: np.ndarray) -> list[Finding]:
     given = sound() | changes
     items = pl.DataFrame({"item_id": [f"i{item}" for item in range(ITEMS)]} | ({"title": titles} if titles else {}))
-    return findings(given["exposure"], USERS, K, given["vectors"], given["queries"], items)
+    return look(checks(given["exposure"], USERS, K, given["vectors"], given["queries"], items))
 
 
 def names(**changes: np.ndarray) -> list[str]:

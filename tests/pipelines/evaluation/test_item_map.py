@@ -116,7 +116,7 @@ def test_a_sample_of_many_items_is_seeded(data: Dataset, clustered: Served, monk
     ("vectors", "names", "reason"),
     [
         (np.ones((ITEMS, 8), np.float32), ["kind"], "do not fill two dimensions"),
-        (np.vstack([np.eye(8), np.zeros((ITEMS - 8, 8))]).astype(np.float32), ["kind"], "only 8 items have a vector"),
+        (np.vstack([np.eye(8), np.zeros((ITEMS - 8, 8))]).astype(np.float32), ["kind"], "with a vector; got 8"),
         (np.ones((ITEMS, 8), np.float32), [], "--no-map"),
     ],
 )

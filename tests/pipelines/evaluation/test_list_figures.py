@@ -39,7 +39,7 @@ def evaluated(lists: np.ndarray, ks: tuple[int, ...] = KS) -> Evaluation:
 
 
 def slow(lists: list[list[int]]) -> dict[str, float | None]:
-    """Each figure as docs/report.md defines it."""
+    """Each figure as docs/evaluation/report.md defines it."""
     shown = [item for items in lists for item in items]
     counts = [Counter(shown)[item] for item in range(ITEMS)]
     differences = sum(abs(one - other) for one in counts for other in counts)

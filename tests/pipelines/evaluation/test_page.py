@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from pipelines.evaluation import report
-from pipelines.evaluation.page import sentence
+from pipelines.evaluation.page import markdown, sentence
+from tests.support.markdown_tables import HOSTILE as HOSTILE_CELL
+from tests.support.markdown_tables import github_rows
 from tests.support.worlds import columns
 
 HOSTILE = "<script>alert(1)</script>&\"'"
@@ -78,6 +80,18 @@ def test_the_tables_are_in_the_markdown_too(folder: Path) -> None:
     assert lost[1].count("0.0000 (0.0000 to 0.0000)") == 2
     assert any(line.startswith("| country: DE † | 14 | 14 | ") for line in tables)
     assert "" not in lines[lines.index(tables[0]) : lines.index(tables[0]) + 3]
+
+
+def test_a_name_that_would_break_a_table_of_the_markdown_is_one_cell(folder: Path) -> None:
+    content = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    content["slices"] = {HOSTILE_CELL if name == "country: DE" else name: v for name, v in content["slices"].items()}
+    content["baselines"][content["strongest"]["ranker"]]["title"] = HOSTILE_CELL
+    content["verdict"]["baseline_title"] = HOSTILE_CELL
+    rows = github_rows(markdown(content))
+    slices = next(place for place, row in enumerate(rows) if row[0].startswith("slice ("))
+    assert {len(row) for row in rows[slices:]} == {5} and rows[slices][-1] == HOSTILE_CELL
+    assert f"{HOSTILE_CELL} †" in [row[0] for row in rows[slices:]]
+    assert [len(row) for row in rows[:slices] if row[0] == HOSTILE_CELL] == [3, 13]
 
 
 def test_every_figure_of_every_ranker_is_on_the_page(folder: Path) -> None:

@@ -277,7 +277,7 @@ def test_the_verdict_is_about_the_best_of_validation(
     shown = capsys.readouterr().out.splitlines()
     assert shown[0] == verdict["text"]
     assert shown[1].startswith(f"towers tune --dataset {world.dataset} ") is (verdict["difference"]["value"] < 0)
-    assert "definitions: docs/report.md" in shown
+    assert "definitions: docs/evaluation/report.md" in shown
     assert f"cold: {figures['slices']['cold']['users']} users, " in "\n".join(shown)
 
 

@@ -132,9 +132,9 @@ def test_live_items_and_events_are_told(service: Served, capsys: pytest.CaptureF
     assert found["items"] == 1 and abs(found["places"] - shown) <= 1 and found["places"] > 0
     assert content["service"]["other_source"] == 1 and content["service"]["sources"]["history"] == 1
     said = capsys.readouterr().out
-    assert f"warning: 1 items that the data set lacks, live ones, fill {found['places']} places; each is a miss" in said
-    assert "warning: 1 users were answered from other than their stored vector" in said
-    assert "the data set lacks, live ones" in (service.folder / "live" / "report.html").read_text(encoding="utf-8")
+    assert f"warning: live items that the data set lacks, 1, fill {found['places']} places; each is a miss" in said
+    assert "warning: the service answered 1 user from other than their stored vector" in said
+    assert "live items that the data set lacks" in (service.folder / "live" / "report.html").read_text(encoding="utf-8")
 
 
 def others(masked: set[int]) -> list[int]:

@@ -24,7 +24,7 @@ NOTHING = {"value": 0.0, "low": -0.001, "high": 0.001}
         (
             {"model_versions": {"a": 600, "b": 1_400}},
             NOTHING,
-            ["1,400 users were answered by the model b, not by this bundle's"],
+            ["another model than this bundle's, b, answered 1,400 users"],
         ),
         (
             {"failed": {"deadline": 256}},

@@ -51,6 +51,25 @@ def check(part: dict[str, Any], recall: dict[str, float], users: set[str]) -> No
     assert value == pytest.approx(np.mean([recall[user] for user in users]), abs=1e-6)
 
 
+def test_each_user_is_known_by_slice_so_that_two_reports_can_be_paired(
+    content: tuple[dict[str, Any], dict[str, float]], dataset: Path
+) -> None:
+    slices, rows = content[0]["slices"], pl.read_parquet(dataset.parent / "report" / "per_user.parquet")
+    assert rows["country: DE"].to_list() == [country(int(user[1:])) == "DE" for user in rows["user_id"]]
+    kinds = Counter()
+    for name, part in [*slices.items(), ("new_items", content[0]["new_items"])]:
+        figures = part["metrics"]
+        kinds["users" if name in rows.columns else "targets"] += 1
+        for ranker in ("exact", "index") if figures else ():
+            if name in rows.columns:
+                found = rows.filter(name)[f"{ranker}_recall@5"]
+            else:
+                found = rows[f"{ranker}_{name}@5"].drop_nans()
+            assert len(found) == part["users"]
+            assert found.mean() == pytest.approx(figures[ranker]["recall@5"]["value"], abs=1e-6), name
+    assert kinds["users"] > 5 and kinds["targets"] > 5
+
+
 def test_a_column_of_users_with_a_missing_value(content: tuple[dict[str, Any], dict[str, float]]) -> None:
     written, recall = content
     for value, label in (("DE", "DE"), ("FR", "FR"), (None, "missing")):

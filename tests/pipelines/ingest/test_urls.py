@@ -12,6 +12,7 @@ import pytest
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.ingest import prepare
+from pipelines.ingest.formats import copies
 from towers.config.sections import DataConfig
 
 ALL_TRAIN = DataConfig(valid_share=0, test_share=0)
@@ -142,6 +143,15 @@ def test_an_unknown_kind_of_url_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("fsspec", reason="needs the extra 'cloud'")
     with pytest.raises(DataError, match=r"^ftpx://b/k.csv: cannot be read: Protocol not known: ftpx"):
         opened(tmp_path, "ftpx://b/k.csv")
+
+
+def test_no_error_shows_the_password_of_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(url: str) -> None:
+        raise PermissionError(f"403 for {url}")
+
+    monkeypatch.setattr(copies, "_file_system", refuse)
+    with pytest.raises(DataError, match=r"^https://\*\*\*@b/k\.csv: cannot be read: 403 for https://\*\*\*@b/k\.csv$"):
+        opened(tmp_path, "https://anna:s3cret@b/k.csv")
 
 
 def test_a_local_path_loads_no_fsspec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

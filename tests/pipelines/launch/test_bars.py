@@ -35,8 +35,16 @@ def test_phases_of_a_report_and_of_a_comparison_count_their_steps(
     with streams() as told:
         content = report.run(bundles[0], dataset, tmp_path / "report", ks=[3, 5])
     lines = told.err.splitlines()
-    # 1,000 of all figures, and 100 of the lists of each ranker.
-    assert counted(lines, "intervals", "resamples") == 1_000 + 100 * len(content["metrics"])
+    # 1,000 of all figures, 100 of the lists of each ranker, and 1,000 of each slice but those of nobody and of all.
+    slices = [each for each in [*content["slices"].values(), content["new_items"]] if each["users"]]
+    of_all = [
+        each for each in slices if each["users"] == content["counts"]["users"] and "ndcg@3" in each["metrics"]["exact"]
+    ]
+    assert 0 < len(of_all) < len(slices)
+    resamples = 1_000 * (1 + len(slices) - len(of_all)) + 100 * len(content["metrics"])
+    assert counted(lines, "intervals", "resamples") == resamples
+    # Two splits, users, items, columns; lists, item vectors, query vectors, scores.
+    assert counted(lines, "findings", "checks") == 8
     plots = (tmp_path / "report" / "report.html").read_text().count('role="img"')
     assert plots > 2
     assert counted(lines, "page", "parts") == plots + 2  # the example users, and the nearest items

@@ -16,11 +16,13 @@ from pipelines.console import towers
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.evaluation import report, report_json
-from pipelines.launch import compare
+from pipelines.launch import compare, compare_page
 from serving.bundle.reader import Bundle
 from serving.errors import BundleError
 from serving.files.staging import OutputExistsError
 from tests.support import browser
+from tests.support.markdown_tables import HOSTILE as HOSTILE_CELL
+from tests.support.markdown_tables import github_rows
 from tests.support.worlds import columns
 from towers.evaluation.metrics import METRICS
 
@@ -196,8 +198,9 @@ def test_seeds_joined_by_commas_are_one_side(folder: Path, tmp_path: Path, capsy
     names, given = [side, str(folder / "c")], {"dataset": folder / "dataset", "metric": "recall@5"}
     told = compare.run(names, tmp_path / "out", slices=["genres"], **given)  # type: ignore[arg-type]
     said = capsys.readouterr().err.splitlines()
-    assert said[0] == "compare: evaluate, tests"
-    assert [sum(line.startswith(f"{phase}: ") for line in said) for phase in ("evaluate", "tests")] == [1, 1]
+    phases = ("verify", "evaluate", "tests")
+    assert said[0] == f"compare: {', '.join(phases)}"
+    assert [sum(line.startswith(f"{phase}: ") for line in said) for phase in phases] == [1, 1, 1]
     models = f"--bundle {folder / 'a'} --bundle {folder / 'c'}"
     assert said[-1] == f"next: {towers()} look {models} --dataset {folder / 'dataset'}"
     means = [np.mean([*recall(folder, name, 5).values()]) for name in "abc"]
@@ -272,6 +275,17 @@ def test_every_row_of_the_markdown_has_the_columns_of_its_head(folder: Path, con
     tables = "\n".join(line if line.startswith("|") else "" for line in lines).split("\n\n")
     sizes = [{len(re.findall(r"(?<!\\)\|", row)) for row in table.split("\n") if row} for table in tables]
     assert [size for size in sizes if size] == [{12}, {8}, {12}, {8}]
+
+
+def test_a_name_that_would_break_a_table_of_the_markdown_is_one_cell(folder: Path, content: dict[str, Any]) -> None:
+    text = json.dumps(content)
+    for name in (str(folder / "a"), str(folder / "b"), "country: FR"):
+        text = text.replace(json.dumps(name), json.dumps(f"{name} {HOSTILE_CELL}"))
+    rows = github_rows(compare_page.markdown(json.loads(text)))
+    heads = [row for row in rows if row[0] == "metric"]
+    assert heads[0][1:3] == [f"{folder / name} {HOSTILE_CELL}" for name in "ab"] and {*map(len, heads)} == {11}
+    slices = [row for row in rows if row[0].startswith("country: FR")]
+    assert {(row[0], len(row)) for row in slices} == {(f"country: FR {HOSTILE_CELL} †", 7)} and len(slices) == 2
 
 
 def test_users_are_named_only_where_asked(folder: Path, content: dict[str, Any], tmp_path: Path) -> None:

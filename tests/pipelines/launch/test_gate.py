@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from pipelines.bundles import fold, renew, verify
+from pipelines.bundles import fold, renew
 from pipelines.bundles.blessing import blessing_path, valid_blessing
 from pipelines.cli import app
 from pipelines.console import towers
@@ -24,7 +24,8 @@ from pipelines.errors import GateError
 from pipelines.evaluation import report
 from pipelines.evaluation.report_json import read_report
 from pipelines.launch import gate, tracking
-from pipelines.launch.records import Record
+from pipelines.launch.records.record import Record
+from pipelines.service import verify
 from serving.bundle.manifest import PriorInfo
 from serving.bundle.versions import Versions
 from serving.catalogue.journal import Journal
@@ -145,6 +146,8 @@ def test_a_better_bundle_is_blessed_and_activated(root: Root) -> None:
     told = {each["rule"]: (each["limit"], each["passed"]) for each in blessing["judgements"]}
     assert told["recall@5 of index, lower bound"] == ("at least 0.1", True)
     assert told["recall@5 of index minus the baseline's, lower bound"] == ("at least 0", True)
+    notes = {each["note"] for each in blessing["judgements"] if "minus the baseline's" in each["rule"]}
+    assert notes == {"paired by user"} and said.count("(paired by user)") >= 3
     assert root.bundles("canary", NEW, "--share", "0.1")[0] == 0
     assert root.bundles("activate", NEW)[0] == 0 and root.active() == NEW
     # What answers already may be opened again, and what answered before needs no blessing.
@@ -161,7 +164,9 @@ def test_every_refused_rule_is_printed_and_an_earlier_blessing_is_gone(root: Roo
     code, said = root.gate(WORSE)
     rows = [line for line in said.splitlines() if line.startswith("refused ")]
     assert code == 3 and f"refused by {len(rows)} of" in said and len(rows) >= 3
-    lower = r"refused  recall@5 of index minus the baseline's, lower bound: -0\.\d+, must be at least 0"
+    lower = (
+        r"refused  recall@5 of index minus the baseline's, lower bound: -0\.\d+, must be at least 0 \(paired by user\)"
+    )
     assert any(re.fullmatch(lower, row) for row in rows)
     for words in (["activate", WORSE], ["canary", WORSE, "--share", "0.5"]):
         assert root.bundles(*words)[0] == 3

@@ -1,18 +1,33 @@
 """Judging the figures of reports: against slow loops over the lists; the interval of a difference by its formula."""
 
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
+from pipelines.bundles.blessing import Judgement
 from pipelines.errors import DataError
 from pipelines.evaluation import report
+from pipelines.evaluation.report_json import PER_USER
+from pipelines.launch import compare
 from pipelines.launch.judge import Report, Reports, difference
 from pipelines.launch.rules import FigureRule, FindingsRule, SliceRule
 from serving.bundle.digest import bundle_digest
-from tests.support.worlds.launch import ITEMS, KS, USERS, first, query_vectors, recalls, write_dataset, write_model
+from tests.support.worlds.launch import (
+    ITEMS,
+    KS,
+    USERS,
+    first,
+    query_vectors,
+    recalls,
+    taken,
+    write_dataset,
+    write_model,
+)
 
 GOOD, BAD = 1.0, 6.0
 
@@ -114,7 +129,7 @@ def part(value: float, half: float, users: int = 500, group: str = "country", me
     return {"group": group, "users": users, "targets": 2 * users, "metrics": figures}
 
 
-def made(slices: dict[str, Any], findings: list[dict[str, Any]] | None = None) -> Report:
+def made(slices: dict[str, Any], findings: list[dict[str, Any]] | None = None, path: Path = Path("made")) -> Report:
     content = {
         "dataset": {"fingerprint": "f"},
         "protocol": "p",
@@ -124,7 +139,7 @@ def made(slices: dict[str, Any], findings: list[dict[str, Any]] | None = None) -
         "new_items": part(0, 0, 0, "new_items"),
         "findings": findings or [],
     }
-    return Report(Path("made"), content)
+    return Report(path, content)
 
 
 def test_the_interval_of_a_difference_of_independent_means() -> None:
@@ -152,6 +167,7 @@ def test_no_slice_may_be_worse_and_small_ones_are_only_listed() -> None:
         (pytest.approx(-0.01), True),
         (pytest.approx(-0.1), False),
     ]
+    assert {each.note for each in judged[:2]} == {"not paired: made has no per_user.parquet"}
     assert (judged[2].rule, judged[2].figure, judged[2].passed) == ("recall@20 of index, IT", None, True)
     assert judged[2].note == "not judged: 40 users, fewer than 100"
     # The upper bound of DE is -0.1 + 0.0424: above -0.06, so it is not surely worse.
@@ -164,6 +180,93 @@ def test_a_slice_without_users_is_listed_though_it_has_no_figures() -> None:
     rule = SliceRule(metric="recall@20", bound="value", at_least=0.2, groups=("country",))
     judged = list(Reports(both, None).judge_slices(rule))
     assert [(each.passed, each.note) for each in judged] == [(True, ""), (True, "not judged: 0 users, fewer than 100")]
+
+
+@pytest.mark.parametrize(("unjudged", "passed"), [(None, False), ("refuse", False), ("pass", True)])
+def test_a_rule_of_small_slices_alone_passes_only_where_it_says_so(unjudged: str | None, passed: bool) -> None:
+    small = Reports(made({"FR": part(0.3, 0.01, users=99), "hits": part(0.3, 0.01, group="popularity")}), None)
+    said = {} if unjudged is None else {"unjudged": unjudged}
+    rule = SliceRule(metric="recall@20", bound="value", at_least=0.5, groups=("country",), **said)  # type: ignore[arg-type]
+    judged, listed = small.judge_slices(rule)
+    assert (judged.rule, judged.figure, judged.passed) == ("recall@20 of index, country slices", None, passed)
+    assert judged.note == "not judged: no slice has at least 100 users"
+    assert (listed.rule, listed.passed) == ("recall@20 of index, FR", True)
+    # One slice that is large enough is judged, and nothing is said of the rule.
+    every = list(small.judge_slices(rule.model_copy(update={"groups": ("country", "popularity")})))
+    assert [(each.rule, each.passed) for each in every] == [
+        ("recall@20 of index, FR", True),
+        ("recall@20 of index, hits", False),
+    ]
+
+
+def popular_thirds() -> set[int]:
+    """The most popular items, which have a third of the 6 events of each user before the test."""
+    events = Counter(item for split in ("train", "valid") for row in taken()[split] for item in row)
+    most, before = set(), 0
+    for item in sorted(range(ITEMS), key=lambda item: -events[item]):
+        if before < 6 * USERS / 3:
+            most.add(item)
+        before += events[item]
+    return most
+
+
+def in_slice(reports: Reports, name: str, bound: str, ranker: str = "index") -> Judgement:
+    given = {"metric": "recall@10", "ranker": ranker, "bound": bound, "relative": "difference", "least_users": 50}
+    judged = reports.judge_slices(SliceRule(at_least=0, **given))  # type: ignore[arg-type]
+    return next(each for each in judged if f"of {ranker}, {name} minus" in each.rule)
+
+
+def test_a_difference_in_a_slice_is_paired_by_user(reports: Reports) -> None:
+    """Against slow loops: the value, and the normal interval of the differences of the slice's users."""
+    assert reports.baseline is not None
+    wide = Reports(*(Report(Path("gone"), each.content) for each in (reports.candidate, reports.baseline)))
+    both = []
+    for user, targets in enumerate(taken()["test"]):
+        if most := {*targets} & popular_thirds():
+            both.append([len({*first(noise, user, 10)} & most) / len(most) for noise in (GOOD, BAD)])
+    assert 50 <= len(both) < USERS
+    slices = {"activity: 6": np.array([recalls(noise, 10) for noise in (GOOD, BAD)]).T}
+    for name, values in (slices | {"popularity: most popular items": np.array(both)}).items():
+        change = values[:, 0] - values[:, 1]
+        half = 1.96 * change.std(ddof=1) / math.sqrt(len(change))
+        for bound, expected, exactness in (
+            ("value", change.mean(), 1e-6),
+            ("low", change.mean() - half, 0.2 * half),
+            ("high", change.mean() + half, 0.2 * half),
+        ):
+            paired, unpaired = in_slice(reports, name, bound), in_slice(wide, name, bound)
+            assert paired.figure == pytest.approx(expected, abs=exactness), name
+            assert (paired.note, unpaired.note) == ("paired by user", "not paired: gone has no per_user.parquet")
+            assert unpaired.figure is not None and paired.figure is not None
+            assert np.sign(unpaired.figure - paired.figure) == {"value": 0, "low": -1, "high": 1}[bound]
+
+
+def test_the_interval_of_a_slice_is_that_of_a_comparison(reports: Reports, tmp_path: Path) -> None:
+    assert reports.baseline is not None
+    paths = [str(each.path) for each in (reports.baseline, reports.candidate)]
+    told = compare.run(paths, tmp_path / "compared", metric="recall@10")["comparisons"][paths[1]]["slices"]
+    for name in ("warm", "activity: 6"):
+        for bound in ("value", "low", "high"):
+            assert in_slice(reports, name, bound, "exact").figure == pytest.approx(told[name][bound], abs=1e-12)
+
+
+def test_slices_that_cannot_be_paired_are_judged_by_wider_intervals_that_say_why(
+    reports: Reports, tmp_path: Path
+) -> None:
+    assert reports.baseline is not None
+    rows = pl.read_parquet(reports.baseline.path / PER_USER)
+    changed = {
+        "not about the same users: history differs": rows.with_columns(history=pl.col("history") + 1),
+        "have other users in the slice 'warm'": rows.with_columns(warm=~pl.col("warm")),
+        "does not say who is in the slice 'warm': it is of an earlier release": rows.drop("warm"),
+    }
+    estimates = [each.content["slices"]["warm"]["metrics"]["index"]["recall@10"] for each in (
+        reports.candidate, reports.baseline)]  # fmt: skip
+    for why, table in changed.items():
+        table.write_parquet(tmp_path / PER_USER)
+        judged = in_slice(Reports(reports.candidate, Report(tmp_path, reports.baseline.content)), "warm", "low")
+        assert judged.note.startswith("not paired: ") and why in judged.note
+        assert judged.figure == difference(*estimates)["low"]
 
 
 def test_slices_that_cannot_be_judged_are_no_pass() -> None:

@@ -11,6 +11,7 @@ from pipelines.launch.rules import FigureRule, Limit, RuleFile, Rules, SliceRule
 from tests.support.paths import ROOT
 
 METRIC = '[[metrics]]\nmetric = "recall@20"\nbound = "value"\nat_least = 0.1\n'
+SLICES = METRIC.replace("metrics", "slices")
 
 
 def written(folder: Path, text: str) -> Path:
@@ -59,12 +60,16 @@ def test_a_limit_includes_its_bound() -> None:
             METRIC.replace("recall@20", "gini@20").replace('"value"', '"low"') + 'relative = "ratio"\n',
             ["a ratio of gini@20 has no interval", "'low'"],
         ),
-        (METRIC.replace("metrics", "slices").replace("recall@20", "gini@20"), ["gini@20 is no figure of slices"]),
+        (SLICES.replace("recall@20", "gini@20"), ["gini@20 is no figure of slices"]),
         (
-            METRIC.replace("metrics", "slices") + 'relative = "ratio"\n',
+            SLICES + 'relative = "ratio"\n',
             ["slices.0.relative: must be one of difference; got 'ratio'"],
         ),
-        (METRIC.replace("metrics", "slices") + "groups = []\n", ["slices.0.groups", "at least 1 item"]),
+        (SLICES + "groups = []\n", ["slices.0.groups: must name at least one; got none"]),
+        (
+            SLICES + 'unjudged = "ok"\n',
+            ["slices.0.unjudged: must be one of refuse, pass; got 'ok'"],
+        ),
         ("[latency]\nk = 5\n", ["latency: needs p50_ms, p99_ms or both"]),
         ("[latency]\np99_ms = 0\n", ["latency.p99_ms", "greater than 0; got 0"]),
         ("[index]\nat_least = 1.5\n", ["index.at_least", "less than or equal to 1"]),
@@ -82,6 +87,17 @@ def test_a_mistake_names_the_key_what_came_and_what_is_allowed(text: str, parts:
     assert [part for part in parts if part not in message] == []
 
 
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [('[findings]\nclean = ["hubs"]\n', "findings.clean.0"), (SLICES + "groups = [3]\n", "slices.0.groups.0")],
+)
+def test_a_wrong_name_in_a_list_is_one_mistake(text: str, key: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as error:
+        read_rules(written(tmp_path, text))
+    assert str(error.value).startswith(f"{tmp_path / 'rules.toml'}: {key}: ")
+    assert re.findall(r"; got .*", str(error.value)) in (["; got 'hubs'"], ["; got 3"])
+
+
 def test_a_file_that_is_missing_or_no_text(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nothing\.toml: cannot be read: No such file"):
         read_rules(tmp_path / "nothing.toml")
@@ -91,5 +107,5 @@ def test_a_file_that_is_missing_or_no_text(tmp_path: Path) -> None:
 
 
 def test_the_page_names_every_key() -> None:
-    named = {*re.findall(r"`\[*(\w+)\]*`", (ROOT / "docs" / "gate.md").read_text(encoding="utf-8"))}
+    named = {*re.findall(r"`\[*(\w+)\]*`", (ROOT / "docs" / "evaluation" / "gate.md").read_text(encoding="utf-8"))}
     assert {key for model in (RuleFile, FigureRule, SliceRule) for key in model.model_fields} - named == set()

@@ -2,6 +2,8 @@
 
 import json
 import os
+import posixpath
+import re
 import shutil
 import subprocess
 import sys
@@ -21,8 +23,13 @@ from pipelines.cli import app
 from pipelines.errors import DataError
 from pipelines.evaluation import report as evaluation
 from pipelines.launch import tracking
-from pipelines.launch.records import of_gate, of_report, of_run, read_gate
+from pipelines.launch.records.gate import of_gate, read_gate
+from pipelines.launch.records.names import mlflow_name
+from pipelines.launch.records.record import Record
+from pipelines.launch.records.report import of_report
+from pipelines.launch.records.run import of_run
 from pipelines.training import train
+from tests.support.markdown_tables import HOSTILE, github_rows, tensorboard_rows
 from tests.support.paths import ROOT
 from tests.support.processes.running_service import free_port
 
@@ -84,7 +91,7 @@ def text(events: EventAccumulator, tag: str) -> str:
 
 
 def expected_figures(report: Path) -> dict[str, float]:
-    """The figures of a report's JSON, by the paths that docs/tracking.md describes."""
+    """The figures of a report's JSON, by the paths that docs/evaluation/tracking.md describes."""
     content = json.loads((report / "report.json").read_text())
     found = {}
     for ranker, figures in content["metrics"].items():
@@ -234,6 +241,74 @@ def test_rules_of_one_name_are_told_apart_by_their_limits(blessing: Path) -> Non
     }
 
 
+def test_a_rule_that_would_break_the_table_of_a_gate_is_one_cell(blessing: Path) -> None:
+    rule = {"rule": HOSTILE, "figure": 0.5, "limit": "at least 0.1", "passed": True, "note": "paired | by\nuser"}
+    record = of_gate(json.loads(blessing.read_text()) | {"judgements": [rule]}, blessing)
+    rows = [
+        ["rule", "figure", "limit", "passed", "note"],
+        [HOSTILE, "0.5", "at least 0.1", "yes", "paired | by user"],
+    ]
+    assert github_rows(record.text) == tensorboard_rows(record.text) == rows
+    assert tracking.tell(record) == []
+    settings = tensorboard_rows(text(board(record.board), "settings"))
+    assert [f"rules/{HOSTILE}/limit", "at least 0.1"] in settings
+
+
+VALUES = (
+    "a/b",
+    "a b",
+    "a:b",
+    "a_b",
+    "a@b",
+    "a_at_b",
+    "a\\b",
+    "a|b",
+    "a?b",
+    "a//b",
+    "é",
+    "e\u0301",
+    "/",
+    "_",
+    "x" * 300,
+)
+
+
+def test_names_that_a_tracker_would_take_for_one_stay_apart(blessing: Path, report: Path, tmp_path: Path) -> None:
+    rules = [{"rule": f"recall@20 of index, site: {value}", "figure": float(place), "limit": "", "passed": True}
+             for place, value in enumerate(VALUES)]  # fmt: skip
+    record = of_gate(json.loads(blessing.read_text()) | {"judgements": rules}, blessing)
+    content = json.loads((report / "report.json").read_text())
+    metric = content["verdict"]["metric"]
+    part = {"metrics": {"exact": {metric: {"value": 0.5}}}}
+    content["slices"] = {f"site: {value}": part for value in VALUES}
+    (tmp_path / "report.json").write_text(json.dumps(content))
+    slices = [name for name in of_report(tmp_path).figures if name.startswith("slices/")]
+    figures = [name for name in record.figures if name.endswith("/figure")]
+    assert len(figures) == len(slices) == len(VALUES)
+    for names in (figures, slices, [*record.params]):
+        told = [*map(mlflow_name, names)]
+        assert len({*told}) == len(names)
+        for name in told:
+            # MLflow: "Names may only contain slashes, alphanumerics, underscores, periods, dashes, colons, and spaces",
+            # at most 250 of them, and are paths in their shortest form.
+            assert re.fullmatch(r"[/\w.\- :]{1,250}", name) and posixpath.normpath(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("exact/hit_rate@20/low", "exact/hit_rate_at_20/low"),
+        (
+            "rules/recall@20 of index, FR minus the baseline's, upper bound/passed",
+            "rules/recall_at_20 of index_ FR minus the baseline_s_ upper bound/passed",
+        ),
+        ("features.query.history.window", "features.query.history.window"),
+    ],
+)
+def test_a_name_that_loses_nothing_has_no_mark(name: str, told: str) -> None:
+    assert mlflow_name(name) == told
+
+
 @pytest.mark.parametrize("value", ["https://shop.org/a", "/", "../a", "a/./b"])
 def test_a_slice_with_slashes_gives_names_that_a_tracker_takes(blessing: Path, value: str) -> None:
     """MLflow stores names as paths, and refuses all of a gate for one that is not in its shortest form."""
@@ -276,6 +351,23 @@ def test_a_tracker_that_cannot_work_is_refused_before_the_training(
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
     with pytest.raises(DataError, match=r"pip install -e '\.\[mlflow\]'"):
         tracking.refuse_unready("mlflow")
+
+
+def test_a_warning_shows_no_password_of_the_server(
+    blessing: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = "https://anna:s3cret@tracker.invalid/"
+    monkeypatch.setenv(tracking.URI, address)
+
+    def down(record: Record) -> None:
+        raise ConnectionError(f"API request to {address}api/2.0/mlflow failed; recall@20 is lost")
+
+    monkeypatch.setattr(tracking, "write_mlflow", down)
+    assert tracking.tell(read_gate(blessing), "mlflow") == ["MLflow at https://***@tracker.invalid"]
+    told = capsys.readouterr().err
+    assert (
+        "s3cret" not in told and "API request to https://***@tracker.invalid/api/2.0/mlflow failed; recall@20" in told
+    )
 
 
 @pytest.mark.slow
@@ -408,6 +500,7 @@ def test_mlflow_holds_each_output_once(
     assert tracking.run(gate=blessing, tracker="mlflow") == tracking.run(gate=blessing, tracker="mlflow") == []
     (gate,) = server.runs("gate")
     told = {each["key"]: each["value"] for each in gate["data"]["params"]}
-    assert (told["verdict"], told["rules/p99 _ limit/limit"]) == ("refused", "at most 10 ms")
-    assert server.history(gate, "rules/p99 _ limit/passed") == [(0, 0.0, 1_795_341_600_000)]
-    assert server.history(gate, "rules/p99 _ limit/figure") == [(0, 12.5, 1_795_341_600_000)]
+    (rule,) = {name.rpartition("/")[0] for name in told if re.match(r"rules/p99 _ limit-[0-9a-f]{8}/", name)}
+    assert (told["verdict"], told[f"{rule}/limit"]) == ("refused", "at most 10 ms")
+    assert server.history(gate, f"{rule}/passed") == [(0, 0.0, 1_795_341_600_000)]
+    assert server.history(gate, f"{rule}/figure") == [(0, 12.5, 1_795_341_600_000)]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from pipelines.rankers import index_curve
+from serving.bundle.index_writer import replace_index
 from serving.bundle.manifest import IndexInfo
 from serving.bundle.reader import Bundle
-from serving.bundle.writer import replace_index
 from serving.recall.loading import open_index
 from serving.search.exact import ExactIndex
 from serving.search.index import Floats

@@ -174,6 +174,14 @@ def test_what_every_user_would_meet_ends_the_report(
         asked(heldout(data, "test", held.users[20:]))
 
 
+def test_no_error_shows_a_password(world: World) -> None:
+    served, data, _ = world
+    for url in ("anna:s3cret@x", "http://anna:s3cret@[::1"):
+        with pytest.raises(DataError, match=r"^--url: .*\*\*\*@") as caught:
+            service.ServiceRanker(url, served, data, K)
+        assert "s3cret" not in str(caught.value)
+
+
 def test_a_service_that_answers_nobody_is_no_service(
     client: type[FakeClient], world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,7 +190,7 @@ def test_a_service_that_answers_nobody_is_no_service(
 
     monkeypatch.setattr(client, "answer", staticmethod(answer))
     served, data, held = world
-    with pytest.raises(DataError, match="answered none of the first 40 users: not_ready for 40 users"):
+    with pytest.raises(DataError, match="answered none of the users so far, 40: not_ready for 40 users"):
         service.ServiceRanker("http://x", served, data, K)(held)
 
 

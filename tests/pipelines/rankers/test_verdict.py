@@ -16,7 +16,7 @@ from towers.config.sections import DataConfig
 RECENT = "popularity of 60 days, users alike"
 ADVICE = (
     "towers tune --dataset 'my data' --budget-minutes 20 --out tuned.toml searches for a recipe that does better; "
-    "docs/recipes.md says what each setting does"
+    "docs/model/recipes.md says what each setting does"
 )
 # Value, interval of the difference; the line that is printed and the conclusion.
 CASES = [

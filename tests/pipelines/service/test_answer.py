@@ -190,6 +190,16 @@ def test_an_address_where_nothing_answers_is_one_clear_line(url: str, message: s
         ask(url, "u1", 1)
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["http://anna:s3cret@127.0.0.1:1", "anna:s3cret@127.0.0.1:1", "http://anna:s3cret@[::1", "http://a:s3cret/x@h"],
+)
+def test_no_error_shows_a_password(url: str) -> None:
+    with pytest.raises(DataError, match=r"^(http://)?\*\*\*@") as caught:
+        ask(url, "u1", 1)
+    assert "cret" not in str(caught.value) and "anna" not in str(caught.value)
+
+
 NOT_OURS = "is not `towers serve`; give --url the address that it listens on"
 DOCUMENT = http(
     "200 OK",

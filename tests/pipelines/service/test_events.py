@@ -30,8 +30,15 @@ def state(tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
-def test_every_event_and_every_item_shown_is_exported(state: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("block", [1, 2, 100])
+def test_every_event_and_every_item_shown_is_exported(
+    state: Path, tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pipelines.service.state.BLOCK_ROWS", block)
     events.run(state, tmp_path / "out")
+    head, read, written, _ = capsys.readouterr().err.splitlines()
+    assert head == "events export: read, write"
+    assert read.startswith(f"read: {len(TAKEN) + len(SHOWN)} rows in ")
     shown = pl.read_parquet(tmp_path / "out" / "impressions.parquet")
     assert shown.rows() == [
         (name, request, user, item, place, time)
@@ -45,6 +52,7 @@ def test_every_event_and_every_item_shown_is_exported(state: Path, tmp_path: Pat
         if (user, item) not in took
     ]  # fmt: skip
     assert pl.read_parquet(tmp_path / "out" / "events.parquet").rows() == expected
+    assert written.startswith(f"write: {len(expected) + len(shown)} rows in ")
 
 
 def test_prepare_reads_it_and_no_impression_hides_an_event(state: Path, tmp_path: Path) -> None:

@@ -54,6 +54,9 @@ def test_everything_is_restored_with_its_numbers(tmp_path: Path, capsys: pytest.
     assert head == "state backup: copy" and re.fullmatch(r"copy: [\d.]+ s", copied)
     journal.close()
     state.restore(tmp_path / "backup", tmp_path / "restored")
+    head, copied, read, result = capsys.readouterr().err.splitlines()
+    assert head == "state restore: copy, read" and re.fullmatch(r"copy: [\d.]+ s", copied)
+    assert read.startswith("read: 4 rows in ") and result.endswith("2 changed items, 1 event, 1 impression")
     found = Journal.open(tmp_path / "restored")
     assert (found.identity, found.items_since(0), found.events_since(0), found.impressions_since(0)) == kept
     found.close()

@@ -2,10 +2,13 @@
 
 import hashlib
 import json
+import math
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -13,10 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from serving.bundle import arrays, writer
-from serving.bundle.manifest import IndexInfo
+from serving.bundle import arrays, index_writer, profiles
+from serving.bundle.index_writer import replace_index
+from serving.bundle.manifest import IndexInfo, PriorInfo
 from serving.bundle.reader import Bundle
-from serving.bundle.writer import replace_index
 from serving.errors import BundleError
 from serving.files.staging import OutputExistsError
 from tests.support.worlds.serving import DIMENSION, ITEMS, USERS, item_vectors, seen_rows, write_world
@@ -48,6 +51,39 @@ def vouch(bundle: Path) -> None:
 def save_array(bundle: Path, name: str, array: np.ndarray, allow_pickle: bool = False) -> None:
     np.save(bundle / name, array, allow_pickle=allow_pickle)
     vouch(bundle)
+
+
+@pytest.mark.parametrize("with_prior", [False, True])
+@pytest.mark.parametrize("with_profiles", [False, True])
+def test_the_rows_written_and_the_bytes_read_back_are_counted(
+    tmp_path: Path, with_prior: bool, with_profiles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrays, "BLOCK_ROWS", 7)
+    monkeypatch.setattr(profiles, "BLOCK", 5)
+    bars: dict[str, tuple[float, str, list[float]]] = {}
+
+    @contextmanager
+    def progress(description: str, total: float, unit: str) -> Iterator[Callable[[float], None]]:
+        bars[description] = total, unit, []
+        yield bars[description][2].append
+
+    changes: dict[str, Any] = {"progress": progress}
+    if with_prior:
+        prior = PriorInfo(now=0.5, past=0.1, mean_count=1.0, new_item=(0.0, 0.0))
+        changes |= {"prior": prior, "item_prior": np.zeros((ITEMS, 2), np.float32)}
+    if with_profiles:
+        changes["profiles"] = [{"country": "g1"}] * USERS
+    manifest = write_world(tmp_path / "bundle", **changes)
+    # Ids, attributes, vectors and the prior of items; ids, vectors, seen items and profiles of users.
+    rows = (3 + with_prior) * ITEMS + (3 + with_profiles) * USERS
+    megabytes = sum(file.bytes for file in manifest.files.values()) / 1e6
+    assert [(name, *bar[:2], sum(bar[2])) for name, bar in bars.items()] == [
+        ("write", rows, "rows", rows),
+        # Once for the digests, and once to compare.
+        ("read back", pytest.approx(2 * megabytes), "MB", pytest.approx(2 * megabytes)),
+    ]
+    blocks = (1 + with_prior) * math.ceil(ITEMS / 7) + math.ceil(USERS / 7) + with_profiles * math.ceil(USERS / 5)
+    assert len(bars["write"][2]) == 4 + blocks
 
 
 def test_what_was_written_comes_back(tmp_path: Path) -> None:
@@ -311,7 +347,7 @@ def test_an_index_is_replaced_by_one_rename_of_the_manifest(tmp_path: Path, monk
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(writer, "write_manifest", killed)
+        patch.setattr(index_writer, "write_manifest", killed)
         with pytest.raises(KeyboardInterrupt):
             replace_index(bundle, info, index_directory(bundle, "two"))
     assert Bundle.open(bundle).manifest == first

@@ -115,6 +115,8 @@ class JournalIsADict(RuleBasedStateMachine):
         numbered = self.journal.events_since(0)
         for number, _ in numbered[:2]:
             assert self.journal.events_since(number) == [each for each in numbered if each[0] > number]
+            assert self.journal.events_since(number, 2) == [each for each in numbered if each[0] > number][:2]
+        assert self.journal.impressions_since(0, 1) == self.journal.impressions_since(0)[:1]
 
     @invariant()
     def all_is_there_in_its_order(self) -> None:
@@ -127,6 +129,7 @@ class JournalIsADict(RuleBasedStateMachine):
         assert all(self.last[self.items[each.item_id][0]] >= each.seq for each in changes)
         assert [event for _, event in self.journal.events_since(0)] == list(self.events.values())
         assert [each for _, each in self.journal.impressions_since(0)] == list(self.impressions.values())
+        assert self.journal.counts() == (len(self.items), len(self.events), len(self.impressions))
 
 
 JournalIsADict.TestCase.settings = settings(max_examples=25, stateful_step_count=12)

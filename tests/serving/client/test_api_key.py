@@ -63,7 +63,14 @@ def test_a_key_that_no_header_holds_is_refused_and_not_shown(key: str) -> None:
 
 
 def test_the_key_is_not_in_what_a_program_may_print() -> None:
-    assert KEY not in repr(Service("http://x", 1.0, 1, KEY))
+    service = Service("http://anna:s3cret@x", 1.0, 1, KEY)
+    assert KEY not in repr(service) and "s3cret" not in repr(service) and service.address == "http://***@x"
+
+
+def test_no_answer_shows_a_password() -> None:
+    with Client("http://anna:s3cret@127.0.0.1:1", tries=1) as client, pytest.raises(ServiceError) as caught:
+        client.recall("u1")
+    assert str(caught.value).startswith("POST http://***@127.0.0.1:1: ") and "s3cret" not in str(caught.value)
 
 
 def test_query_sends_the_key_of_the_environment(

@@ -348,6 +348,10 @@ def test_mistakes_that_need_no_service(ask: Callable[..., Any]) -> None:
     for url in ("127.0.0.1:8000", "localhost", "ftp://service", "http://", ""):
         with pytest.raises(ValueError, match=r"^url: "):
             ask(url, lambda c: c.recall())
+    for url in ("anna:s3cret@host", "ftp://anna:s3cret@host", "http://anna:s3/cret@host", "http://anna:s3cret@[::1"):
+        with pytest.raises(ValueError, match=r"^url: .*\*\*\*@") as caught:
+            ask(url, lambda c: c.recall())
+        assert not {"anna", "s3", "cret"} & {*re.findall(r"\w+", str(caught.value))}
     for settings in ({"deadline_s": 0}, {"deadline_s": math.nan}, {"tries": 0}):
         with pytest.raises(ValueError, match=next(iter(settings))):
             ask("http://service", lambda c: c.recall(), **settings)
@@ -366,7 +370,7 @@ def test_importing_it_loads_neither_tensorflow_nor_the_server() -> None:
 
 
 def test_the_page_shows_what_works(told: Told, capsys: pytest.CaptureFixture[str]) -> None:
-    page = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "service" / "client.md").read_text(encoding="utf-8")
     (block,) = re.findall(
         r"<!-- tests/serving/client/test_client.py runs this block -->\n```python\n(.*?)```", page, re.DOTALL
     )
@@ -375,7 +379,7 @@ def test_the_page_shows_what_works(told: Told, capsys: pytest.CaptureFixture[str
         reply(200, RECALLED), reply(200, {"added": 1}), reply(200, {"seq": 1}), reply(200, {"added": 1}),
         reply(422, {"error": error}),
     ]  # fmt: skip
-    exec(compile(block.replace("http://127.0.0.1:8000", told.url), "docs/client.md", "exec"), {})
+    exec(compile(block.replace("http://127.0.0.1:8000", told.url), "docs/service/client.md", "exec"), {})
     assert [path for _, path, _ in told.asked] == ["/recall", "/impressions", "/items/i7", "/events", "/similar"]
     assert capsys.readouterr().out.splitlines() == [
         "i7 0.5", "i1 -1", "user v1", "422 invalid_request k k: must be at most 1000",

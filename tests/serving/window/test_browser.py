@@ -1,10 +1,5 @@
-"""The page in a real browser: with and without JavaScript, by keyboard, on a phone, in the dark, for axe.
+"""The page in a real browser: with and without JavaScript, by keyboard, on a phone, in the dark, for axe."""
 
-With TOWERS_SCREENSHOTS=1 the run also writes the pictures of docs/window.md.
-"""
-
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,14 +9,13 @@ from urllib.parse import urlencode
 import pytest
 import uvicorn
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from serving.http.app import create_app
 from serving.recall.loading import open_recaller
 from serving.settings import Settings
 from serving.window.page import Beside
 from tests.serving.window.conftest import IMAGE, write_second
-from tests.support.paths import ROOT
 from tests.support.served import served
 
 pytestmark = pytest.mark.slow
@@ -33,7 +27,6 @@ VIEWS = {
     "errors": {"user": "u1", "k": "many", "filter": "{", "feature.age": "old"},
     "similar": {"similar": "i2"},
 }
-PICTURES = ROOT / "docs" / "plots"
 PHONE, DESK = {"width": 360, "height": 740}, {"width": 1_200, "height": 900}
 
 
@@ -44,17 +37,6 @@ def address(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     app = create_app(settings, beside=Beside(second, lambda user: ["i13", "i3"] if user == "u1" else []))
     with served(uvicorn.Config(app, port=0, log_config=None)) as url:
         yield url
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None and os.environ.get("CI") != "true":
-        pytest.skip("no Chromium here")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
@@ -145,17 +127,16 @@ def test_hostile_titles_run_nothing(visit: Any) -> None:
 
 def test_by_keyboard_alone(visit: Any) -> None:
     page = visit({})
+    page.keyboard.press("Tab")
+    skip = page.get_by_role("link", name="Skip to the answer")
+    assert skip.evaluate("each => each === document.activeElement")
+    assert skip.bounding_box()["x"] >= 0
     page.keyboard.press("/")
     page.keyboard.type("u1/")
     assert page.get_by_label("User id").input_value() == "u1/"
     page.keyboard.press("Backspace")
     page.keyboard.press("Enter")
     page.wait_for_url("**user=u1**")
-    page.keyboard.press("Tab")
-    skip = page.get_by_role("link", name="Skip to the answer")
-    assert skip.evaluate("each => each === document.activeElement")
-    assert skip.bounding_box()["x"] >= 0
-    page.keyboard.press("Enter")
     seen = set()
     for _ in range(60):
         page.keyboard.press("Tab")
@@ -181,20 +162,40 @@ def test_a_wrong_field_is_in_view_and_named_for_a_screen_reader(visit: Any) -> N
     assert without.get_by_label("age (numeric)").is_visible()
 
 
+@pytest.mark.parametrize("javascript", [True, False])
+def test_a_question_on_a_phone_ends_at_its_answer(visit: Any, javascript: bool) -> None:
+    page = visit({}, viewport=PHONE, java_script_enabled=javascript)
+    page.get_by_label("User id").fill("u1")
+    page.get_by_role("button", name="Ask").first.click()
+    page.wait_for_url("**user=u1**")
+    heading = page.get_by_role("heading", name="What user u1 took")
+    assert 0 <= heading.bounding_box()["y"] < 100
+    page.get_by_role("link", name="Items similar to Title 13").first.click()
+    page.get_by_role("heading", name="Similar to Title 13").wait_for()
+    assert 0 <= page.get_by_role("heading", name="Similar to Title 13").bounding_box()["y"] < 100
+    if javascript:
+        page.get_by_label("Items (1 to 100)").fill("many")
+        page.get_by_role("button", name="Ask").first.click()
+        page.wait_for_url("**k=many**")
+        field = page.get_by_label("Items (1 to 100)")
+        page.locator("#k:focus").wait_for()
+        assert 0 <= field.bounding_box()["y"] < PHONE["height"]
+
+
+def test_the_form_stays_beside_a_long_answer(visit: Any) -> None:
+    page = visit({"user": "u1", "column": "kind", "value": "war"})
+    page.evaluate("scrollTo(0, 1_000)")
+    assert page.evaluate("scrollY") == 1_000
+    assert 0 <= page.get_by_label("User id").bounding_box()["y"] < DESK["height"]
+    # The form is higher than the window, and all of it can be reached.
+    end = page.get_by_role("link", name="Start again")
+    assert end.bounding_box()["y"] > DESK["height"]
+    end.hover()
+    assert page.evaluate("scrollY") == 1_000 and end.bounding_box()["y"] < DESK["height"]
+
+
 def test_paper_shows_the_answer_without_the_form(visit: Any) -> None:
     page = visit({"user": "u1"})
     page.emulate_media(media="print")
     assert not page.locator("form").is_visible() and not page.locator(".acts").first.is_visible()
     assert page.get_by_role("heading", name="Recalled").is_visible()
-
-
-@pytest.mark.skipif("TOWERS_SCREENSHOTS" not in os.environ, reason="TOWERS_SCREENSHOTS asks for pictures")
-def test_the_pictures_of_the_docs(visit: Any) -> None:
-    for name, fields in (
-        ("answer", {"history": "i2\ni7\ni10", "k": "6", "alone": "yes", "item": "i3"}),
-        ("two", {"user": "u2", "k": "5"}),
-    ):
-        page = visit(fields, viewport={"width": 1_240, "height": 840})
-        for summary in page.locator("section[aria-labelledby=answer-head] summary").all()[:1]:
-            summary.click()
-        page.screenshot(path=PICTURES / f"window-{name}.png")

@@ -1,25 +1,27 @@
 """The form: what an address asks, as the request of `POST /recall` that it stands for, and what is wrong with it."""
 
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.bundle.manifest import FeatureSpec
+from serving.catalogue.times import TimeColumn
 from serving.errors import RequestError
 from serving.search.conditions import Kind
 from serving.window.form import Form
 from tests.support.worlds.serving import FEATURES
 
-COLUMNS: dict[str, Kind] = {"title": "string", "year": "number", "tags": "list"}
+COLUMNS: dict[str, Kind] = {"title": "string", "year": "number", "tags": "list", "created": "number", "seen": "number"}
+TIMES = {"created": TimeColumn(), "seen": TimeColumn(1_000)}
 VECTOR = FeatureSpec(name="taste", kind="vector", dtype="float32", length=2)
 
 
 def request(errors: dict[str, str] | None = None, **fields: str) -> dict[str, Any]:
     form = Form(fields)
-    content = form.request((*FEATURES, VECTOR), COLUMNS)
+    content = form.request((*FEATURES, VECTOR), COLUMNS, TIMES)
     assert form.errors == (errors or {})
     return content
 
@@ -53,6 +55,19 @@ def request(errors: dict[str, str] | None = None, **fields: str) -> dict[str, An
             {"features": {"country": "g1", "age": 2.5, "hour": 7, "tags": ["x", "y"], "taste": [0.5, -1.0]}},
         ),
         ({"feature.hour": "2026-01-31T18:30:00Z"}, {"features": {"hour": "2026-01-31T18:30:00Z"}}),
+        ({"feature.hour": "1769884200"}, {"features": {"hour": "2026-01-31T18:30:00Z"}}),
+        (
+            {"column": "created", "op": "gte", "value": "2026-01-31T19:30+01:00"},
+            {"filter": {"column": "created", "op": "gte", "value": 1_769_884_200}},
+        ),
+        (
+            {"column": "created", "op": "gte", "value": "1769884200"},
+            {"filter": {"column": "created", "op": "gte", "value": 1_769_884_200}},
+        ),
+        (
+            {"column": "seen", "op": "in", "value": "2026-01-31, 1769884200000"},
+            {"filter": {"column": "seen", "op": "in", "value": [1_769_817_600_000, 1_769_884_200_000]}},
+        ),
         ({"feature.country": ""}, {}),
     ],
 )  # fmt: skip
@@ -73,6 +88,19 @@ def test_a_form_with_an_item_asks_for_similar_ones() -> None:
         ({"k": "9" * 50}, "k", f"must be a whole number from 1 to 100, got '{'9' * 40}…'"),
         ({"diversity": "title", "most": "none"}, "most", "must be a whole number of at least 1, got 'none'"),
         ({"column": "year", "value": "new"}, "value", "must be a number, got 'new'"),
+        ({"value": "war"}, "column", "choose a column for 'war'"),
+        ({"most": "2", "column": "title", "value": "a"}, "diversity", "choose a column for '2'"),
+        ({"column": "year", "value": "2026-01-31"}, "value", "must be a number, got '2026-01-31'"),
+        (
+            {"column": "created", "value": "May"},
+            "value",
+            "must be a time such as 2026-01-31T18:30:00Z, or seconds since 1970, got 'May'",
+        ),
+        (
+            {"column": "seen", "value": "2026-02-30"},
+            "value",
+            "must be a time such as 2026-01-31T18:30:00Z, or milliseconds since 1970, got '2026-02-30'",
+        ),
         ({"feature.age": "nan"}, "feature.age", "must be a number, got 'nan'"),
         ({"feature.taste": "1\ninf"}, "feature.taste", "must be a number, got 'inf'"),
         ({"feature.planet": "x"}, "", "planet: this bundle's form has no such feature"),
@@ -83,7 +111,7 @@ def test_a_form_with_an_item_asks_for_similar_ones() -> None:
 )
 def test_what_cannot_be_read_is_told_beside_its_field(fields: dict[str, str], field: str, message: str) -> None:
     form = Form(fields)
-    form.request((*FEATURES, VECTOR), COLUMNS)
+    form.request((*FEATURES, VECTOR), COLUMNS, TIMES)
     assert form.errors.keys() == {field}
     assert form.errors[field].startswith(message)
 
@@ -116,7 +144,7 @@ def test_what_the_request_forbids_is_told_beside_its_field(
     st.dictionaries(st.sampled_from(["user", "history", "feature.a&b", "k"]), st.text(max_size=9)), st.text(max_size=9)
 )
 def test_an_address_holds_the_form_and_its_changes(fields: dict[str, str], changed: str) -> None:
-    page, _, query = Form(fields).address(user=changed).partition("?")
-    assert page == "window"
+    address = urlsplit(Form(fields).address(user=changed))
+    assert (address.path, address.fragment) == ("window", "answer")
     held = {name: text for name, text in (fields | {"user": changed}).items() if text}
-    assert dict(parse_qsl(query, keep_blank_values=True)) == held
+    assert dict(parse_qsl(address.query, keep_blank_values=True)) == held

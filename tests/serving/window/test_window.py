@@ -5,6 +5,7 @@ import hashlib
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from html import escape, unescape
 from html.parser import HTMLParser
 from importlib.metadata import version
@@ -17,16 +18,16 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from serving.bundle.manifest import PriorInfo
+from serving.bundle.manifest import FeatureSpec, PriorInfo
 from serving.bundle.reader import Bundle
 from serving.bundle.versions import Versions
 from serving.http.app import create_app
 from serving.recall.query import RecallQuery
 from serving.settings import Settings
 from serving.window.form import Form
-from serving.window.page import Beside, Page
-from tests.serving.window.conftest import HOSTILE, HOSTILE_ID, IMAGE, write_second
-from tests.support.worlds.serving import ITEMS, copied_towers, query_vector, write_world
+from serving.window.page import Beside, Page, distinct_names
+from tests.serving.window.conftest import COUNTRIES, CREATED_S, HOSTILE, HOSTILE_ID, IMAGE, write_second
+from tests.support.worlds.serving import FEATURES, ITEMS, copied_towers, query_vector, save_towers, write_world
 
 # Elements without an end.
 VOID = {"meta", "link", "input", "br", "img"}
@@ -192,7 +193,7 @@ def test_one_item_is_no_items(client: TestClient) -> None:
 def test_links_and_buttons_lead_to_similar_items_and_other_histories(client: TestClient) -> None:
     html = page(client, history="i2\ni6", k="3")
     hrefs = [attributes["href"] or "" for tag, attributes in Elements(html).found if tag == "a"]
-    (similar,) = {href for href in hrefs if href == f"window?{urlencode({'k': '3', 'similar': 'i10'})}"}
+    (similar,) = {href for href in hrefs if href == f"window?{urlencode({'k': '3', 'similar': 'i10'})}#answer"}
     assert recalled(client.get(f"/{similar}").text) == ids(client, "/similar", items=["i10"], k=3)
     buttons = [attributes for tag, attributes in Elements(html).found if tag == "button" and attributes.get("name")]
     assert {each["form"] for each in buttons} == {"ask"}
@@ -226,6 +227,77 @@ def test_users_are_found_by_the_beginning_of_their_id_and_items_by_their_title(c
     found = re.findall(r"<li><strong>(.*?)</strong> <code>(.*?)</code>", items)
     assert found == [(f"Title {row}", f"i{row}") for row in (4, *range(40, 50))]
     assert re.findall(r"<li><strong>.*?</strong> <code>(.*?)</code>", page(client, find_item="i59")) == ["i59"]
+
+
+def test_the_values_that_the_tower_learnt_are_offered(client: TestClient) -> None:
+    html = page(client)
+    ((name, options),) = re.findall(r'<datalist id="(.*?)">(.*?)</datalist>', html)
+    assert [unescape(each) for each in re.findall(r'value="(.*?)"', options)] == COUNTRIES
+    (field,) = [each for tag, each in Elements(html).found if tag == "input" and each.get("name") == "feature.country"]
+    assert field["list"] == name
+    # Firefox shows no list then.
+    assert "autocomplete" not in field
+
+
+def test_no_more_than_a_hundred_values_are_offered_and_no_long_one(bundle: Path, tmp_path: Path) -> None:
+    shutil.copytree(bundle / "query_tower", tmp_path / "towers" / "query_tower")
+    shutil.copytree(bundle / "candidate_tower", tmp_path / "towers" / "candidate_tower")
+    values = ["x" * 1_000, *(f"c{number}" for number in range(200))]
+    (tmp_path / "towers" / "query_tower" / "assets" / "query.country.txt").write_text("\n".join(values))
+    (tmp_path / "towers" / "query_tower" / "assets" / "query.tags.txt").write_text("\n".join("abcdefg"))
+    write_world(tmp_path / "bundle", write_towers=copied_towers(tmp_path / "towers"))
+    with TestClient(create_app(Settings(bundle=tmp_path / "bundle", window=True, index_sample_s=0))) as client:
+        html = page(client)
+    offered = re.findall(r'<option value="([^"]*)"></option>', html)
+    assert offered == [f"c{number}" for number in range(99)]
+    # A field of several lines has no such list.
+    assert '<p class="soft" id="feature-4-hint">such as a, b, c, d, e</p>' in html
+
+
+def test_times_are_shown_and_asked_for_in_iso_8601(client: TestClient) -> None:
+    def shown(row: int) -> str:
+        return (datetime.fromtimestamp(CREATED_S, UTC) + timedelta(days=row)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    html = page(client, user="u2", k="50")
+    assert f'created: <time datetime="{shown(10)}">{shown(10)}</time>' in html
+    assert str(CREATED_S + 10 * 86_400) not in html
+    fields = {"user": "u2", "column": "created", "op": "gte", "k": "50"}
+    html = page(client, **fields, value=shown(30))
+    assert {*recalled(html)} == {f"i{row}" for row in range(30, ITEMS)}
+    assert f"filter: created ≥ {shown(30)}" in html
+    assert "filter: created ≥ 2022-03-21<" in page(client, **fields, value="2022-03-21")
+    assert recalled(page(client, **fields, value=str(CREATED_S + 30 * 86_400))) == recalled(html)
+    # Without a zone in UTC, as all times of the page.
+    assert recalled(page(client, **fields, value=shown(30).removesuffix("Z"))) == recalled(html)
+    made = re.search(r'<dt>made</dt><dd><time datetime="(.*?)">(.*?)</time>', html)
+    assert made is not None and made[1] == made[2]
+    assert abs(datetime.fromisoformat(made[1]) - datetime.now(UTC)) < timedelta(hours=1)
+
+
+def test_a_model_that_reads_times_says_that_it_is_asked_without(bundle: Path, tmp_path: Path) -> None:
+    told = "The model also reads the times of a history; here it is asked without them."
+    times = FeatureSpec(name="history_times", kind="history_times", dtype="int64", length=4)
+    save_towers(tmp_path / "towers", (*FEATURES, times))
+    write_world(tmp_path / "bundle", features=(*FEATURES, times), write_towers=copied_towers(tmp_path / "towers"))
+    with TestClient(create_app(Settings(bundle=tmp_path / "bundle", window=True, index_sample_s=0))) as client:
+        assert told in page(client)
+    with TestClient(create_app(Settings(bundle=bundle, window=True, index_sample_s=0))) as client:
+        assert told not in page(client)
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["/m/old"], ["old"]),
+        (["/m/old", "/m/new"], ["old", "new"]),
+        (["/m/a/bundle", "/m/b/bundle"], ["a/bundle", "b/bundle"]),
+        (["/m/a/x/bundle", "/m/b/x/bundle"], ["a/x/bundle", "b/x/bundle"]),
+        (["/bundle", "/m/bundle"], ["/bundle", "m/bundle"]),
+        (["/m/bundle", "/m/bundle"], ["bundle", "bundle"]),
+    ],
+)
+def test_bundles_of_one_name_are_told_apart_by_their_folders(paths: list[str], names: list[str]) -> None:
+    assert distinct_names([Path(path) for path in paths]) == names
 
 
 def test_a_live_item_is_found_and_a_deleted_one_is_not(bundle: Path, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ REFUSED += [
     ({"loss": {"name": "distance_softmax", "margin_max": 0.2}}, "loss.margin_max: only margin = 'adaptive'", "0.1"),
     (
         {"loss": {"name": "distance_softmax", "margin": "adaptive", "margin_every": 11}},
-        "loss.margin_every: the margin would stay 0, as training ends after 10 epochs",
+        "loss.margin_every: the margin would stay 0, as training ends before: train.epochs = 10",
         "got 11",
     ),
     (

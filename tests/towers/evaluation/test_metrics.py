@@ -103,12 +103,10 @@ def test_large_item_numbers_do_not_overflow() -> None:
     assert found.tolist() == [[False], [False], [True]]
 
 
-def test_exposure_coverage_and_popularity() -> None:
+def test_exposure_and_coverage() -> None:
     exposure = metrics.exposure(LISTS, 10, 2)  # 3 5 | 2 3 | 1 2
     assert exposure.tolist() == [0, 1, 2, 2, 0, 1, 0, 0, 0, 0]
     assert metrics.coverage(exposure) == 4 / 10
-    popularity = np.array([100, 50, 40, 30, 20, 10, 5, 4, 3, 2])
-    assert metrics.mean_popularity(exposure, popularity) == pytest.approx((50 + 2 * 40 + 2 * 30 + 10) / 6)
     assert metrics.exposure(LISTS, 10, 4).sum() == 11  # twelve places, one of them padding
     assert metrics.exposure(np.array([[0, -1]]), 2, 2).tolist() == [1, 0]
 

@@ -201,7 +201,7 @@ def test_the_other_cells_are_refused(loss: str, sampler: str) -> None:
 
 
 def test_every_pair_that_the_docs_list_is_trained_or_refused() -> None:
-    page = (ROOT / "docs" / "objectives.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "model" / "objectives.md").read_text(encoding="utf-8")
     losses, samplers = (re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) for table in page.split("| sampler |"))
     given = [cell.values[0] for cell in CELLS]
     trained = {(each["loss"]["name"], each["sampler"]["name"]) for each in given if {"loss", "sampler"} <= each.keys()}

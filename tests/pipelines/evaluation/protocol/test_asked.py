@@ -243,7 +243,7 @@ def test_a_report_says_its_protocol_and_ranks_what_the_user_took_before(data: Da
     for name in ("report.html", "report.md"):
         text = (out / name).read_text()
         assert all(word in text for word in content["protocol_options"]["words"])
-        assert f"{content['left_out']['events_outside_window']:,} test events are left out" in text
+        assert f"{content['left_out']['events_outside_window']:,} test events left out: not between" in text
     held = ask(protocol, data, np.arange(data.manifest.items)).held
     found = pl.read_parquet(out / "per_user.parquet")
     # The bundle's vectors, in the order of the data set.

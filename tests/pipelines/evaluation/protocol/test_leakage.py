@@ -9,8 +9,8 @@ import pytest
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import heldout
-from pipelines.evaluation.findings import NAMES
-from pipelines.evaluation.protocol.leakage import leaks
+from pipelines.evaluation.findings import NAMES, look
+from pipelines.evaluation.protocol.leakage import leak_checks
 from pipelines.ingest import prepare
 from tests.support.worlds.columns import Event, make_events, write_dataset
 from towers.config.sections import DataConfig
@@ -19,7 +19,7 @@ START = 1_700_000_000
 
 
 def found(data: Dataset) -> dict[str, float]:
-    told = {each.name: each.value for each in leaks(data, heldout(data, "test"))}
+    told = {each.name: each.value for each in look(leak_checks(data, heldout(data, "test")))}
     # A rule of a gate can name each of them, whatever the column.
     assert {re.sub(r"^(users|items)\.\w+ ", "", name) for name in told} <= {*NAMES}
     return told
@@ -65,12 +65,12 @@ def test_users_and_items_under_two_ids(tmp_path: Path) -> None:
     other = [("other", item, time + 1, device) for user, item, time, device in events if user == "u6"]
     data = prepared(tmp_path, events + copied + other, split="leave_last_out")
     assert found(data) == {"users under two ids": 2}
-    (finding,) = leaks(data, heldout(data, "test"))
+    (finding,) = look(leak_checks(data, heldout(data, "test")))
     assert "u5" not in finding.text and "copy" not in finding.text  # a report names no user
     pairs = [(user, "twin", time, device) for user, item, time, device in events if item == "i4"]
     data = prepared(tmp_path, events + pairs, split="leave_last_out")
     assert found(data) == {"items under two ids": 2}
-    (finding,) = leaks(data, heldout(data, "test"))
+    (finding,) = look(leak_checks(data, heldout(data, "test")))
     assert "'i4'" in finding.text and "'twin'" in finding.text
 
 

@@ -3,6 +3,8 @@
 import json
 import re
 import sys
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,9 @@ from pipelines.cli import app
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.evaluation import report
-from pipelines.evaluation.findings import item_findings
+from pipelines.evaluation.findings import item_checks, look
 from pipelines.evaluation.protocol.options import Protocol
-from pipelines.launch.records import of_report
+from pipelines.launch.records.report import of_report
 from serving.bundle.reader import Bundle
 from tests.support import browser
 from tests.support.worlds import alike
@@ -31,7 +33,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data set, a bundle and its report, with a map and a slice by price."""
     folder = tmp_path_factory.mktemp("alike")
     bundle = alike.write_bundle(alike.write_dataset(folder), training={"stages": [STAGE]})
-    report.run(bundle, folder / "dataset", folder / "report", slices=["price"])
+    with redirect_stderr(StringIO()) as said:
+        report.run(bundle, folder / "dataset", folder / "report", slices=["price"])
+    (folder / "said.txt").write_text(said.getvalue())
     return folder
 
 
@@ -102,6 +106,19 @@ def test_the_sentence_says_what_a_slow_loop_finds(
     assert points > 0
     for text in (page, (world / "report" / "report.md").read_text()):
         assert f"{said}{points:.1f} points more than the strongest simple method, {verdict['baseline_title']} (" in text
+
+
+def test_the_bars_count_items_resamples_and_checks(world: Path, content: dict[str, Any]) -> None:
+    head, *lines = (world / "said.txt").read_text().splitlines()
+    assert head == "report: verify, item-kNN, evaluate, intervals, findings, page"
+    counts = content["counts"]
+    asked, without = (sum(counts[name].values()) for name in ("asked", "asked_without_vector"))
+    # Each item asks for its neighbours, and if it has a vector, its distances to all others are sorted.
+    assert [line for line in lines if line.startswith(f"evaluate: {2 * asked - without:,} items in ")]
+    # Of each group its figures and the shares of nearer pairs, and of each slice its figures.
+    resamples = 1_000 * (2 * len(counts["asked"]) + len(content["slices"]))
+    assert [line for line in lines if line.startswith(f"intervals: {resamples:,} resamples in ")]
+    assert [line for line in lines if line.startswith("findings: 2 checks in ")]
 
 
 def test_slices_equal_the_slow_loop(world: Path, content: dict[str, Any], page: str, own: dict[int, float]) -> None:
@@ -237,12 +254,12 @@ def test_findings_of_items_know_how_many_dimensions_classes_need() -> None:
     line = corners + 1e-3 * np.random.default_rng(0).normal(size=corners.shape).astype(np.float32)
     even = np.full(60, 10)
     items = pl.DataFrame({"item_id": [f"i{item}" for item in range(60)]})
-    assert item_findings(even, 60, 10, line, 1, items) == []
-    assert [each.name for each in item_findings(even, 60, 10, line, 16, items)] == ["item vectors collapsed"]
+    assert look(item_checks(even, 60, 10, line, 1, items)) == []
+    assert [each.name for each in look(item_checks(even, 60, 10, line, 16, items))] == ["item vectors collapsed"]
     hub = np.array([9] * 59 + [60])
-    (found,) = item_findings(hub, 60, 10, line, 1, items)
+    (found,) = look(item_checks(hub, 60, 10, line, 1, items))
     assert (found.name, found.text) == ("hub", "one item is in the first 10 of 100% of the items: 'i59'")
-    one = [each.text for each in item_findings(np.array([600] + [0] * 59), 60, 10, line, 1, items)]
+    one = [each.text for each in look(item_checks(np.array([600] + [0] * 59), 60, 10, line, 1, items))]
     assert (
         one[0].endswith("the model hardly tells items apart")
         and one[1] == "98.3% of the items are in no item's first 10"

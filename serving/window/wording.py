@@ -1,0 +1,98 @@
+"""The words of the page: what answered, what each step did, what keeps an item out, a filter as it is read aloud."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from serving.catalogue.times import TimeColumn
+from serving.recall.query import RecallQuery, Source
+from serving.search.conditions import And, Comparison, Condition, Not, Or
+from serving.window.place import KeptOut
+from serving.window.trace import Step, StepKind
+
+MOST_VALUES = 10  # of a condition
+SOURCES: dict[Source, str] = {
+    "user": "the stored vector of this user",
+    "features": "the query tower, with the features",
+    "history": "the query tower, with the history",
+    "similar": "the mean of the items' vectors",
+    "vector": "the vector of the request",
+    "popular": "the most popular items, because nothing is known about this query; scores are their counts",
+}
+STEPS: dict[StepKind, str] = {
+    "allow": "only the listed items",
+    "exclude": "the listed items are excluded",
+    "seen": "seen items, and those of the history, are left out",
+    "index": "missed by the index, beside exact search",
+    "diversity": "items of one value beyond the limit",
+}
+COMPARED = {
+    "eq": "=", "in": "is one of", "not_in": "is none of", "has": "has", "lt": "<", "lte": "≤", "gt": ">", "gte": "≥",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Wording:
+    """What is said of one query.
+
+    Attributes:
+        query: the query.
+        times: the item columns that hold times.
+    """
+
+    query: RecallQuery
+    times: Mapping[str, TimeColumn]
+
+    def step(self, step: Step) -> str:
+        """A step of the trace."""
+        if step.kind == "filter":
+            return f"filter: {self._at(step.field)}"
+        if step.kind == "diversity" and self.query.diversity is not None:
+            return f"at most {self.query.diversity.most} of one {self.query.diversity.column}"
+        return f"the first {self.query.k} come back" if step.kind == "k" else STEPS[step.kind]
+
+    def obstacle(self, kept: KeptOut) -> str:
+        """What kept an item out."""
+        told: dict[str, Callable[[], str]] = {
+            "unknown": lambda: "the catalogue has no such item",
+            "deleted": lambda: "it was deleted since the bundle was made",
+            "allow": lambda: "it is not among the items that may come back",
+            "filter": lambda: f"it fails the filter: {self._at(kept.detail)}",
+            "exclude": lambda: "the request excludes it",
+            "seen": lambda: "the user has seen it, or it is in the history",
+            "diversity": lambda: f"better items used up its {kept.detail}",
+            "k": lambda: f"{self.query.k} better items came",
+            "index": lambda: "exact search finds it, the index missed it",
+        }
+        return told[kept.by]()
+
+    def _at(self, field: str) -> str:
+        """The condition at a place such as "filter.and.1"."""
+        at = self.query.wanted.filter
+        for part in field.split(".")[1:]:
+            if isinstance(at, And | Or) and part.isdecimal():
+                at = at.conditions[int(part)]
+            elif isinstance(at, Not) and part == "not":
+                at = at.condition
+        return "" if at is None else self.condition(at)
+
+    def condition(self, condition: Condition) -> str:
+        """A condition: signs for comparisons, brackets where one holds others."""
+        if isinstance(condition, Comparison):
+            values = condition.value if isinstance(condition.value, list) else [condition.value]
+            texts = [self._value(condition.column, value) for value in values[:MOST_VALUES]]
+            if len(values) > MOST_VALUES:
+                texts.append(f"{len(values) - MOST_VALUES:,} more")
+            return f"{condition.column} {COMPARED[condition.op]} {', '.join(texts)}"
+        if isinstance(condition, Not):
+            return f"not ({self.condition(condition.condition)})"
+        between = " and " if isinstance(condition, And) else " or "
+        return between.join(
+            f"({self.condition(each)})" if isinstance(each, And | Or) else self.condition(each)
+            for each in condition.conditions
+        )
+
+    def _value(self, column: str, value: str | float) -> str:
+        if column in self.times and not isinstance(value, str):
+            return replace(self.times[column], dates=True).text(value) or json.dumps(value)
+        return json.dumps(value, ensure_ascii=False)
