@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from pipelines.console import phase, phases, progress, say
+from pipelines.console import amount, phase, phases, progress, say
 from pipelines.errors import DataError
 from pipelines.service.verify import VERIFY, verify
 from serving.bundle.arrays import CANDIDATE_TOWER, QUERY_TOWER, SEEN_ITEMS, SEEN_OFFSETS, open_array
@@ -74,8 +74,8 @@ def run(bundle: Path, state: Path, out: Path, *, overwrite: bool = False) -> Man
     taken = Counter(event.item_id for _, event in events if event.time > until)
     view = recaller.catalogue.live.view
     folded = _write(opened, view, taken, held, out, overwrite=overwrite)
-    items = f"{folded.items:,} items (before: {opened.manifest.items:,})"
-    say(f"{out}: {items}, {len(view.living):,} of them new or changed, {folded.queries:,} users")
+    items = f"{amount(folded.items, 'items')} (before: {opened.manifest.items:,})"
+    say(f"{out}: {items}, {len(view.living):,} of them new or changed, {amount(folded.queries, 'users')}")
     return folded
 
 
