@@ -60,8 +60,9 @@ lowest: $(LOWEST)/.installed  ## the tests of serving with the lowest versions t
 clean:  ## remove the environment, the demo and every cache
 	rm -rf $(VENV) $(LOWEST) demo build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 
-# A process for each processor; a file's tests stay together, because they share what they train.
-PYTEST = $(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile
+# A process for each processor; a file's tests stay together, because they share what they train. tests/conftest.py says
+# which files come first.
+PYTEST = $(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 # Runs tests and, in their shadow, the checks that take half a minute on one processor; these have their say at the end.
 define with_types

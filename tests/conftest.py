@@ -3,6 +3,7 @@
 import gc
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,6 +29,14 @@ settings.load_profile("towers")
 # Threads of libraries, which wait for work until the process ends.
 KEPT = ("asyncio", "AnyIO", "fsspec")
 REAL_DATA = Path(os.environ.get("TOWERS_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests first, then those with many tests: in the end no process waits for a long file."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        tests = Counter(item.path for item in items)
+        items.sort(key=lambda item: (item.path not in slow, -tests[item.path]))
 
 
 @pytest.hookimpl(tryfirst=True)
