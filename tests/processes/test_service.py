@@ -15,7 +15,7 @@ import pytest
 
 from pipelines.errors import DataError
 from pipelines.service import query as query_command
-from tests.support.processes.running_service import RunningService, as_a_person_has_it
+from tests.support.processes.running_service import RunningService
 from tests.support.worlds.serving import ITEMS, USERS, write_whole_world
 
 HUNDRED_MB = 100 * 2**20
@@ -99,8 +99,7 @@ with TestClient(create_app(Settings(bundle=Path({str(bundle)!r})))) as client:
     assert client.post("/recall", json={{"user_id": "u1"}}).json()["source"] == "user"
 print(json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})))
 """
-    words, environment = [sys.executable, "-c", code], as_a_person_has_it()
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True, env=environment)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     loaded = set(json.loads(done.stdout.splitlines()[-1]))
     assert "tensorflow" in loaded
     assert "serving" in loaded

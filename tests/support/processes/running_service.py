@@ -25,11 +25,6 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def as_a_person_has_it() -> dict[str, str]:
-    """This process's environment without what `towers` sets for itself, which makes TensorFlow load Keras 2."""
-    return {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
-
-
 class RunningService:
     """One service process group.
 
@@ -64,7 +59,7 @@ class RunningService:
             [sys.executable, "-m", "pipelines", *words],
             stderr=stderr,
             start_new_session=True,
-            env=as_a_person_has_it() | variables,
+            env={**os.environ, **variables},
         )
         if not isinstance(stderr, int):
             stderr.close()
