@@ -512,6 +512,17 @@ def test_overwrite_replaces_only_its_like(world: Path, exported: Path) -> None:
     assert Dataset.open(world / "dataset").manifest.items == 20
 
 
+def test_a_run_in_the_place_of_another_knows_its_own_ids(world: Path, tmp_path: Path) -> None:
+    train.run(plain(), world / "dataset", tmp_path / "run")
+    before = export.load_run(tmp_path / "run")  # its tables stay in memory
+    rows = [(f"x{n % 7}", f"y{n % 5}", 1_600_000_000 + n) for n in range(70)]
+    pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row").write_csv(tmp_path / "events.csv")
+    prepare.run(DataConfig(), tmp_path / "events.csv", tmp_path / "dataset")
+    train.run(plain(), tmp_path / "dataset", tmp_path / "run", overwrite=True)
+    assert export.run(tmp_path / "run", tmp_path / "bundle").items == 5
+    del before
+
+
 def test_validation_events_that_all_repeat_training_choose_no_epoch(tmp_path: Path) -> None:
     rounds = [(f"u{u}", f"i{u % 3}", 1_600_000_000 + 100 * turn + u) for turn in range(10) for u in range(6)]
     pl.DataFrame(rounds, schema=["user_id", "item_id", "timestamp"], orient="row").write_csv(tmp_path / "events.csv")
