@@ -9,8 +9,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pipelines.bulk import embed as embed
+    from pipelines.bulk import recall as recall
     from pipelines.bundles import build_index as index
-    from pipelines.bundles import bulk_recall as recall
     from pipelines.bundles import export as export
     from pipelines.bundles import fold as fold
     from pipelines.bundles import renew as renew
@@ -37,11 +38,13 @@ _COMMANDS = {
     "index": "bundles.build_index",
     "fold": "bundles.fold",
     "report": "evaluation.report",
-    "recall": "bundles.bulk_recall",
+    "embed": "bulk.embed",
+    "recall": "bulk.recall",
     "gate": "launch.gate",
 }
 __all__ = [
     "check",
+    "embed",
     "export",
     "fold",
     "gate",

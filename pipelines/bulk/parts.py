@@ -1,0 +1,103 @@
+"""Finished parts of bulk work: they wait in a hidden directory beside the output, so a killed run resumes.
+
+A lock on that directory admits one process at a time per output.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from polars.io.plugins import register_io_source
+
+from pipelines.console import Advance, amount, say
+from serving.bundle.manifest import MANIFEST
+from serving.files.lock import exclusive
+from serving.files.staging import remove, staged
+
+HASHED_IDS = 100_000
+
+
+def job_of(bundle: Path, ids: pl.Series, *options: object) -> str:
+    """Returns a name for exactly these inputs: 16 hexadecimal digits.
+
+    Args:
+        bundle: the bundle directory.
+        ids: the ids of all rows, those of other shards included.
+        options: what else the result depends on.
+    """
+    key = hashlib.sha256((bundle / MANIFEST).read_bytes())
+    key.update(" ".join(map(str, (len(ids), *options))).encode())
+    for first in range(0, len(ids), HASHED_IDS):
+        key.update("\n".join(ids.slice(first, HASHED_IDS).to_list()).encode("utf-8", "surrogatepass"))
+    return key.hexdigest()[:16]
+
+
+@contextmanager
+def parts_beside(out: Path, job: str, command: str) -> Iterator[Path]:
+    """Yields the directory of a job's finished parts, which is removed once the work is complete.
+
+    Args:
+        out: the output.
+        job: see `job_of`; parts of other inputs for the same output are removed.
+        command: for messages.
+
+    Raises:
+        BusyError: another process works on `out`.
+    """
+    hidden = out.absolute().parent / f".{out.name}.parts"
+    with exclusive(hidden, f"{out}: another process is working on it; wait for it, or name another --out"):
+        parts = hidden / job
+        for other in list(hidden.iterdir()):
+            if other != parts:
+                say(f"{command}: unfinished parts of other inputs removed: {other}")
+                remove(other)
+        if parts.exists():
+            for half in parts.glob(".*.partial"):
+                remove(half)
+            say(f"{command}: continuing with {amount(len(list(parts.glob('*.arrow'))), 'finished parts')}")
+        parts.mkdir(exist_ok=True)
+        yield parts
+        remove(hidden)
+
+
+def finished(parts: Path, rows: int, size: int, make: Callable[[slice], pl.DataFrame], advance: Advance) -> list[Path]:
+    """Makes the parts that are missing and returns the files of all, in order.
+
+    Args:
+        parts: their directory.
+        rows: how many rows there are.
+        size: rows of a part.
+        make: returns the result of some rows, and reports the progress.
+        advance: is told the rows of the parts that are there.
+    """
+    done = []
+    # At least one part, so that a job without rows still has the right columns.
+    for number, first in enumerate(range(0, max(1, rows), size)):
+        last = min(first + size, rows)
+        part = parts / f"{number:06d}.arrow"
+        if part.exists():
+            advance(last - first)
+        else:
+            with staged(part) as staging:
+                make(slice(first, last)).write_ipc(staging)
+        done.append(part)
+    return done
+
+
+def write_parquet(tables: Iterator[pl.DataFrame], schema: pl.Schema, out: Path) -> None:
+    """Writes tables as one Parquet file, holding a few of them at a time.
+
+    Args:
+        tables: with the columns of `schema`.
+        schema: names and types.
+        out: the file to write.
+    """
+
+    def batches(columns: Any, predicate: Any, rows: Any, size: Any) -> Iterator[pl.DataFrame]:
+        yield from tables
+
+    frame = register_io_source(batches, schema=schema)
+    frame.sink_parquet(out, compression="lz4", statistics=False, maintain_order=True)

@@ -1,0 +1,195 @@
+"""`towers recall`: writes the items of every user, or of listed users, to one Parquet file, or to one file a shard.
+
+The columns are user_id (String), rank (UInt32, from 1), item_id (String), score (Float32) and source (String: "user" or
+"popular"), one row per item, in the order of the users. `pipelines.bulk.parts` makes a killed run resume.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from pipelines.bulk.parts import finished, job_of, parts_beside, write_parquet
+from pipelines.bulk.shards import Shard
+from pipelines.console import Advance, amount, phases, progress, say
+from pipelines.errors import DataError
+from pipelines.ingest.id_files import read_users
+from pipelines.service.verify import VERIFY, verify
+from serving.files.staging import refuse_existing, staged
+from serving.recall.loading import missing_index, open_index
+from serving.recall.recaller import Recaller
+from serving.search.index import Rows
+
+SEARCH, WRITE = "search", "write"
+PART_ROWS = 1_000_000
+SEARCH_USERS = 1_024
+# While one search is in ScaNN, which uses all processors, the other rescores.
+AT_A_TIME = 2
+SCHEMA = pl.Schema(
+    {"user_id": pl.String, "rank": pl.UInt32, "item_id": pl.String, "score": pl.Float32, "source": pl.String}
+)
+
+
+def run(
+    bundle: Path,
+    k: int,
+    out: Path,
+    *,
+    users: Path | str | None = None,
+    shard: str | None = None,
+    overwrite: bool = False,
+) -> int:
+    """Recalls k unseen items for many users, in bounded memory.
+
+    Args:
+        bundle: the bundle directory.
+        k: items per user.
+        out: the Parquet file to write; with `shard` the folder of the files of all shards.
+        users: a file with a column `user_id` (csv, tsv, parquet, jsonl, or txt with one id per line; also packed as
+            .gz, or a URL); None takes every user of the bundle. Unknown users get the popular items.
+        shard: "I/N" writes part I of N; a finished one is left as it is.
+        overwrite: replace an existing `out`, or the file of the shard.
+
+    Returns:
+        The number of users, of the shard if there is one.
+
+    Raises:
+        BusyError: another process works on the same file.
+        DataError: k, the shard or the file of users is wrong, or the folder holds shards of another N or other inputs.
+        BundleError: the bundle is damaged.
+        OutputExistsError: `out` exists.
+    """
+    part = None if shard is None else Shard.parse(shard)
+    _refuse(k, out, part, overwrite=overwrite)
+    phases("recall", VERIFY, SEARCH, WRITE)
+    (opened,) = verify(bundle)
+    if warning := missing_index(opened):
+        say(f"warning: {warning}")
+    return write_all(Recaller(opened, open_index(opened)), k, out, users=users, shard=part, overwrite=overwrite)
+
+
+def write_all(
+    recaller: Recaller,
+    k: int,
+    out: Path,
+    *,
+    users: Path | str | None = None,
+    shard: Shard | None = None,
+    overwrite: bool = False,
+) -> int:
+    """Does the work of `run` with a bundle that is already open."""
+    _refuse(k, out, shard, overwrite=overwrite)
+    bundle = recaller.bundle
+    user_ids = bundle.query_ids if users is None else read_users(users)
+    # Searched together, counted from the first user of all shards; also bounds the memory of a search for a large k.
+    block = max(1, min(SEARCH_USERS, PART_ROWS // k))
+    job = job_of(bundle.path, user_ids, "recall", k, block, PART_ROWS)
+    chosen = (shard or Shard(1, 1)).rows(len(user_ids), block)
+    if shard is not None:
+        out = shard.join(out, job)
+        if out.exists() and not overwrite:
+            say(f"{out}: complete already; --overwrite makes it again")
+            return len(chosen)
+    names = user_ids.slice(chosen.start, len(chosen))
+    rows = np.array(chosen if users is None else [*map(bundle.query_rows.find, names)], np.int64)
+    size = max(1, PART_ROWS // (k * block)) * block
+    with parts_beside(out, job, "recall") as parts:
+        with (
+            progress(SEARCH, total=len(rows), unit="users") as advance,
+            ThreadPoolExecutor(AT_A_TIME, "recall") as pool,
+        ):
+            done = finished(
+                parts,
+                len(rows),
+                size,
+                lambda some: _recall_part(recaller, pool, rows[some], k, block, advance),
+                advance,
+            )
+        with progress(WRITE, total=len(rows), unit="users") as advance, staged(out, overwrite=overwrite) as staging:
+
+            def tables() -> Iterator[pl.DataFrame]:
+                for number, part in enumerate(done):
+                    found = pl.read_ipc(part, memory_map=False)
+                    yield _named(found, names.slice(number * size, size), bundle.item_ids)
+                    advance(len(found))
+
+            write_parquet(tables(), SCHEMA, staging)
+    say(f"{out}: {amount(len(rows), 'users')}, the best {amount(k, 'items')} of each")
+    return len(rows)
+
+
+def first_user(out: Path) -> str:
+    """Returns the id of the first user of a finished recall, a file or a folder of shards; "" if it holds none."""
+    file = min(out.glob("part-*.parquet")) if out.is_dir() else out
+    return "".join(pl.scan_parquet(file, glob=False).select("user_id").head(1).collect()["user_id"])
+
+
+def _refuse(k: int, out: Path, shard: Shard | None, *, overwrite: bool) -> None:
+    if k < 1:
+        raise DataError(f"--k must be at least 1, got {k}")
+    if shard is None:
+        refuse_existing(out, overwrite=overwrite)
+
+
+def _recall_part(
+    recaller: Recaller, pool: ThreadPoolExecutor, rows: Rows, k: int, block: int, advance: Advance
+) -> pl.DataFrame:
+    """Recalls the items of some users.
+
+    Args:
+        recaller: searches the bundle.
+        pool: runs the searches.
+        rows: [B] the users' rows in the bundle, -1 for unknown users.
+        k: items per user.
+        block: users of a search.
+        advance: is told the users of each search.
+
+    Returns:
+        [B] `item` and `score`, arrays of k: item rows, best first, -1 at the end where fewer are left; and `stored`,
+        whether a stored vector answered.
+    """
+    bundle = recaller.bundle
+    popular = bundle.popular_rows[:k]
+    known = rows >= 0
+    stored = known.copy()
+    stored[known] = bundle.has_vector(rows[known])
+    items, scores = np.full((len(rows), k), -1, np.int32), np.full((len(rows), k), -np.inf, np.float32)
+    items[~known, : len(popular)] = popular
+    scores[~known, : len(popular)] = bundle.popular_counts[popular]
+
+    def search(start: int) -> int:
+        part = slice(start, start + block)
+        its = known[part]
+        if its.any():
+            items[part][its], scores[part][its] = recaller.recall_users(rows[part][its], k)
+        return len(its)
+
+    for users in pool.map(search, range(0, len(rows), block)):
+        advance(users)
+    return pl.DataFrame({"item": items, "score": scores, "stored": stored})
+
+
+def _named(found: pl.DataFrame, user_ids: pl.Series, item_ids: pl.Series) -> pl.DataFrame:
+    """Turns what `_recall_part` found into rows with names, one per item."""
+    items, scores = found["item"].to_numpy(), found["score"].to_numpy()
+    users, k = items.shape
+    table = pl.DataFrame(
+        {
+            "user": np.repeat(np.arange(users, dtype=np.uint32), k),
+            "rank": np.tile(np.arange(1, k + 1, dtype=np.uint32), users),
+            "item": items.ravel(),
+            "score": scores.ravel(),
+        }
+    )
+    if (items[:, -1:] < 0).any():
+        table = table.filter(pl.col("item") >= 0)
+    sources = pl.Series(["popular", "user"]).gather(found["stored"].cast(pl.UInt32))
+    return table.select(
+        user_ids.gather(table["user"]).alias("user_id"),
+        "rank",
+        item_ids.gather(table["item"]).alias("item_id"),
+        "score",
+        sources.gather(table["user"]).alias("source"),
+    )

@@ -1,0 +1,87 @@
+"""Shards of bulk work: one of N parts of the rows, with a Parquet file of its own in a folder that all parts share.
+
+Rows are cut at whole blocks, counted from the first row of the whole, so a row is in the same block, and gets the same
+result, for every N. The files sort in the order of the rows: read together they are what one run writes.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines.errors import DataError
+
+MOST = 99_999
+FORM = re.compile(r"([1-9][0-9]{0,4})/([1-9][0-9]{0,4})")
+PART = re.compile(r"part-\d{5}-of-(\d{5})\.parquet")
+PLAN = re.compile(r"_shards-(\d{5})-(\w+)")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One part of a job.
+
+    Attributes:
+        number: which, from 1.
+        of: how many there are.
+    """
+
+    number: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Shard":
+        """Reads "I/N".
+
+        Raises:
+            DataError: it is not of this form with 1 <= I <= N.
+        """
+        match = FORM.fullmatch(text)
+        if match is None or not int(match[1]) <= int(match[2]):
+            raise DataError(f"--shard must be I/N, part I of N with 1 <= I <= N <= {MOST:,}, such as 2/8; got {text!r}")
+        return cls(int(match[1]), int(match[2]))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def rows(self, count: int, block: int) -> range:
+        """Which of `count` rows belong to this part: whole blocks of `block` rows, in order; may be none."""
+        blocks = -(-count // block)
+        first, last = (blocks * before // self.of * block for before in (self.number - 1, self.number))
+        return range(min(first, count), min(last, count))
+
+    def file(self, folder: Path) -> Path:
+        """The file of this part."""
+        return folder / f"part-{self.number:05d}-of-{self.of:05d}.parquet"
+
+    def join(self, folder: Path, job: str) -> None:
+        """Makes or enters the folder that the parts of one job share; an empty file in it names N and the job.
+
+        Args:
+            folder: may exist, and then holds parts of this job or nothing.
+            job: a name, of letters and digits, for exactly the inputs of this job.
+
+        Raises:
+            DataError: `folder` is a file, or holds parts of another N, parts of another job, or other files.
+        """
+        if folder.exists() and not folder.is_dir():
+            raise DataError(f"{folder}: with --shard, --out names a folder for the files of all shards; this is a file")
+        folder.mkdir(parents=True, exist_ok=True)
+        plan = folder / f"_shards-{self.of:05d}-{job}"
+        self._refuse_others(folder, plan)
+        plan.touch()
+        # Once more: two shards of different jobs may have entered at the same time, and now see each other.
+        self._refuse_others(folder, plan)
+
+    def _refuse_others(self, folder: Path, plan: Path) -> None:
+        clear = "name another --out, or remove the folder"
+        for path in sorted(folder.iterdir()):
+            part, other = PART.fullmatch(path.name), PLAN.fullmatch(path.name)
+            if (match := other or part) and int(match[1]) != self.of:
+                raise DataError(
+                    f"{folder}: holds shards of {int(match[1]):,}; --shard {self} asks for {self.of:,}: {clear}"
+                )
+            if other and path.name != plan.name:
+                raise DataError(f"{folder}: holds shards of other inputs or options than these: {clear}")
+            # Hidden: unfinished work. With an underscore: what schedulers and Spark leave, and readers skip.
+            if not (part or path.name.startswith((".", "_"))):
+                raise DataError(f"{folder}: holds {path.name}, which is no file of a shard: {clear}")
