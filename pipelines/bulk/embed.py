@@ -65,7 +65,7 @@ def run(
     (opened,) = verify(bundle)
     tower = (Encoder.of_queries if items is None else Encoder.of_items)(opened)
     column = "user_id" if items is None else "item_id"
-    schema = pl.Schema({column: pl.String, "vector": pl.Array(pl.Float32, tower.dimension)})
+    schema = pl.Schema([(column, pl.String()), ("vector", pl.Array(pl.Float32, tower.dimension))])
     with local_copies() as copies:
         with phase(READ):
             file = FeatureFile(copies.local(source), column, tower.features, copies)
@@ -99,7 +99,7 @@ def run(
                 def tables() -> Iterator[pl.DataFrame]:
                     nonlocal unknown
                     for path in done:
-                        table = pl.read_ipc(path, memory_map=False)
+                        table = pl.read_ipc(path)
                         unknown += int((table["vector"].to_numpy() == 0).all(axis=1).sum())
                         yield table
                         advance(table.height)

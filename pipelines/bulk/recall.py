@@ -111,7 +111,7 @@ def write_all(
 
             def tables() -> Iterator[pl.DataFrame]:
                 for number, part in enumerate(done):
-                    found = pl.read_ipc(part, memory_map=False)
+                    found = pl.read_ipc(part)
                     yield _named(found, names.slice(number * size, size), bundle.item_ids)
                     advance(len(found))
 

@@ -53,8 +53,10 @@ class Shard:
         """The file of this part."""
         return folder / f"part-{self.number:05d}-of-{self.of:05d}.parquet"
 
-    def join(self, folder: Path, job: str) -> None:
-        """Makes or enters the folder that the parts of one job share; an empty file in it names N and the job.
+    def join(self, folder: Path, job: str) -> Path:
+        """Makes or enters the folder that the parts of one job share, and returns the file of this part.
+
+        An empty file in the folder names N and the job.
 
         Args:
             folder: may exist, and then holds parts of this job or nothing.
@@ -71,6 +73,7 @@ class Shard:
         plan.touch()
         # Once more: two shards of different jobs may have entered at the same time, and now see each other.
         self._refuse_others(folder, plan)
+        return self.file(folder)
 
     def _refuse_others(self, folder: Path, plan: Path) -> None:
         clear = "name another --out, or remove the folder"
