@@ -4,7 +4,6 @@ The columns are user_id or item_id (String) and vector (an array of D Float32), 
 `pipelines.bulk.parts` makes a killed run resume.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -90,21 +89,20 @@ def run(
                     return pl.DataFrame([ids, pl.Series("vector", vectors)], schema=schema)
 
                 done = finished(parts, len(chosen), PART_ROWS, made, advance)
+            table = pl.scan_ipc(done, glob=False)
+            vector = pl.col("vector").arr
+            unknown = table.select(((vector.min() == 0) & (vector.max() == 0)).sum()).collect(engine="streaming").item()
             with (
                 progress(WRITE, total=len(chosen), unit="rows") as advance,
                 staged(out, overwrite=overwrite) as staging,
             ):
-                unknown = 0
 
-                def tables() -> Iterator[pl.DataFrame]:
-                    nonlocal unknown
-                    for path in done:
-                        table = pl.read_ipc(path)
-                        unknown += int((table["vector"].to_numpy() == 0).all(axis=1).sum())
-                        yield table
-                        advance(table.height)
+                def told(ids: pl.Series) -> pl.Series:
+                    advance(len(ids))
+                    return ids
 
-                write_parquet(tables(), schema, staging)
+                ids = pl.col(column).map_batches(told, return_dtype=pl.String, is_elementwise=True)
+                write_parquet(table.with_columns(ids), staging)
     said = f"; a zero vector for {unknown:,} of them, about whose features training learnt nothing" if unknown else ""
     say(f"{out}: {amount(len(chosen), 'vectors')} of {amount(tower.dimension, 'numbers')}{said}")
     return len(chosen)

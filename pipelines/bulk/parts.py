@@ -7,10 +7,8 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import polars as pl
-from polars.io.plugins import register_io_source
 
 from pipelines.console import Advance, amount, say
 from serving.bundle.manifest import MANIFEST
@@ -87,17 +85,6 @@ def finished(parts: Path, rows: int, size: int, make: Callable[[slice], pl.DataF
     return done
 
 
-def write_parquet(tables: Iterator[pl.DataFrame], schema: pl.Schema, out: Path) -> None:
-    """Writes tables as one Parquet file, holding a few of them at a time.
-
-    Args:
-        tables: with the columns of `schema`.
-        schema: names and types.
-        out: the file to write.
-    """
-
-    def batches(columns: Any, predicate: Any, rows: Any, size: Any) -> Iterator[pl.DataFrame]:
-        yield from tables
-
-    frame = register_io_source(batches, schema=schema)
-    frame.sink_parquet(out, compression="lz4", statistics=False, maintain_order=True)
+def write_parquet(table: pl.LazyFrame, out: Path) -> None:
+    """Writes a table as one Parquet file, in order and in bounded memory."""
+    table.sink_parquet(out, compression="lz4", statistics=False, maintain_order=True)

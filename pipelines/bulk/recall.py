@@ -4,7 +4,7 @@ The columns are user_id (String), rank (UInt32, from 1), item_id (String), score
 "popular"), one row per item, in the order of the users. `pipelines.bulk.parts` makes a killed run resume.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,16 +20,13 @@ from pipelines.service.verify import VERIFY, verify
 from serving.files.staging import refuse_existing, staged
 from serving.recall.loading import missing_index, open_index
 from serving.recall.recaller import Recaller
-from serving.search.index import Rows
+from serving.search.index import Floats, Rows
 
 SEARCH, WRITE = "search", "write"
 PART_ROWS = 1_000_000
 SEARCH_USERS = 1_024
 # While one search is in ScaNN, which uses all processors, the other rescores.
 AT_A_TIME = 2
-SCHEMA = pl.Schema(
-    {"user_id": pl.String, "rank": pl.UInt32, "item_id": pl.String, "score": pl.Float32, "source": pl.String}
-)
 
 
 def run(
@@ -93,7 +90,8 @@ def write_all(
             say(f"{out}: complete already; --overwrite makes it again")
             return len(chosen)
     names = user_ids.slice(chosen.start, len(chosen))
-    rows = np.array(chosen if users is None else [*map(bundle.query_rows.find, names)], np.int64)
+    every = users is None
+    rows = np.arange(chosen.start, chosen.stop) if every else np.array([*map(bundle.query_rows.find, names)], np.int64)
     size = max(1, PART_ROWS // (k * block)) * block
     with parts_beside(out, job, "recall") as parts:
         with (
@@ -104,18 +102,13 @@ def write_all(
                 parts,
                 len(rows),
                 size,
-                lambda some: _recall_part(recaller, pool, rows[some], k, block, advance),
+                lambda some: _recall_part(recaller, pool, rows, some, k, block, advance),
                 advance,
             )
-        with progress(WRITE, total=len(rows), unit="users") as advance, staged(out, overwrite=overwrite) as staging:
-
-            def tables() -> Iterator[pl.DataFrame]:
-                for number, part in enumerate(done):
-                    found = pl.read_ipc(part)
-                    yield _named(found, names.slice(number * size, size), bundle.item_ids)
-                    advance(len(found))
-
-            write_parquet(tables(), SCHEMA, staging)
+        numbers = pl.scan_ipc(done, glob=False)
+        total = numbers.select(pl.len()).collect().item()
+        with progress(WRITE, total=total, unit="rows") as advance, staged(out, overwrite=overwrite) as staging:
+            write_parquet(_named(numbers, names, bundle.item_ids, advance), staging)
     say(f"{out}: {amount(len(rows), 'users')}, the best {amount(k, 'items')} of each")
     return len(rows)
 
@@ -134,62 +127,73 @@ def _refuse(k: int, out: Path, shard: Shard | None, *, overwrite: bool) -> None:
 
 
 def _recall_part(
-    recaller: Recaller, pool: ThreadPoolExecutor, rows: Rows, k: int, block: int, advance: Advance
+    recaller: Recaller, pool: ThreadPoolExecutor, rows: Rows, some: slice, k: int, block: int, advance: Advance
 ) -> pl.DataFrame:
+    """Recalls `some` users, `block` at a time, in order; memory holds a few searches and the result."""
+    popular = recaller.bundle.popular_rows[:k]
+    common = popular, recaller.bundle.popular_counts[popular].astype(np.float32)
+    starts = range(some.start, max(some.stop, some.start + 1), block)
+    ends = [min(start + block, some.stop) for start in starts]
+    frames = []
+    for frame, start, end in zip(
+        pool.map(lambda start, end: _recalled(recaller, rows[start:end], start, k, common), starts, ends),
+        starts,
+        ends,
+        strict=True,
+    ):
+        frames.append(frame)
+        advance(end - start)
+    return pl.concat(frames)
+
+
+def _recalled(recaller: Recaller, rows: Rows, first: int, k: int, common: tuple[Rows, Floats]) -> pl.DataFrame:
     """Recalls the items of some users.
 
     Args:
         recaller: searches the bundle.
-        pool: runs the searches.
         rows: [B] the users' rows in the bundle, -1 for unknown users.
+        first: the number of the first of these users.
         k: items per user.
-        block: users of a search.
-        advance: is told the users of each search.
+        common: rows and scores of the popular items, at most k.
 
     Returns:
-        [B] `item` and `score`, arrays of k: item rows, best first, -1 at the end where fewer are left; and `stored`,
-        whether a stored vector answered.
+        Numbers, which become names at the end: `user`, `rank`, `item`, `score`, and `stored`, whether a stored vector
+        answered.
     """
-    bundle = recaller.bundle
-    popular = bundle.popular_rows[:k]
     known = rows >= 0
+    found, scores = np.full((len(rows), k), -1, np.int64), np.full((len(rows), k), -np.inf, np.float32)
     stored = known.copy()
-    stored[known] = bundle.has_vector(rows[known])
-    items, scores = np.full((len(rows), k), -1, np.int32), np.full((len(rows), k), -np.inf, np.float32)
-    items[~known, : len(popular)] = popular
-    scores[~known, : len(popular)] = bundle.popular_counts[popular]
-
-    def search(start: int) -> int:
-        part = slice(start, start + block)
-        its = known[part]
-        if its.any():
-            items[part][its], scores[part][its] = recaller.recall_users(rows[part][its], k)
-        return len(its)
-
-    for users in pool.map(search, range(0, len(rows), block)):
-        advance(users)
-    return pl.DataFrame({"item": items, "score": scores, "stored": stored})
-
-
-def _named(found: pl.DataFrame, user_ids: pl.Series, item_ids: pl.Series) -> pl.DataFrame:
-    """Turns what `_recall_part` found into rows with names, one per item."""
-    items, scores = found["item"].to_numpy(), found["score"].to_numpy()
-    users, k = items.shape
-    table = pl.DataFrame(
+    if known.any():
+        stored[known] = recaller.bundle.has_vector(rows[known])
+        found[known], scores[known] = recaller.recall_users(rows[known], k)
+    found[~known, : len(common[0])], scores[~known, : len(common[0])] = common
+    kept = found >= 0
+    user, place = np.nonzero(kept)
+    return pl.DataFrame(
         {
-            "user": np.repeat(np.arange(users, dtype=np.uint32), k),
-            "rank": np.tile(np.arange(1, k + 1, dtype=np.uint32), users),
-            "item": items.ravel(),
-            "score": scores.ravel(),
+            "user": (user + first).astype(np.uint32),
+            "rank": (place + 1).astype(np.uint32),
+            "item": found[kept].astype(np.uint32),
+            "score": scores[kept],
+            "stored": stored[user],
         }
     )
-    if (items[:, -1:] < 0).any():
-        table = table.filter(pl.col("item") >= 0)
-    sources = pl.Series(["popular", "user"]).gather(found["stored"].cast(pl.UInt32))
-    return table.select(
-        user_ids.gather(table["user"]).alias("user_id"),
+
+
+def _named(numbers: pl.LazyFrame, user_ids: pl.Series, item_ids: pl.Series, advance: Advance) -> pl.LazyFrame:
+    """Replaces the numbers by ids: the table that is written, which advances by its rows."""
+
+    def names(rows: pl.Series) -> pl.Series:
+        advance(len(rows))
+        return item_ids.gather(rows)
+
+    def gathered(column: str, gather: Callable[[pl.Series], pl.Series]) -> pl.Expr:
+        return pl.col(column).map_batches(gather, return_dtype=pl.String, is_elementwise=True)
+
+    return numbers.select(
+        gathered("user", user_ids.gather).alias("user_id"),
         "rank",
-        item_ids.gather(table["item"]).alias("item_id"),
+        gathered("item", names).alias("item_id"),
         "score",
-        sources.gather(table["user"]).alias("source"),
+        pl.when("stored").then(pl.lit("user")).otherwise(pl.lit("popular")).alias("source"),
     )

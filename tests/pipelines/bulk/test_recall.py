@@ -17,6 +17,8 @@ from serving.files.staging import OutputExistsError
 from serving.recall.recaller import Recaller
 from tests.support.worlds.serving import GROUPS, ITEMS, USERS, seen_rows, write_world
 
+SCHEMA = {"user_id": pl.String, "rank": pl.UInt32, "item_id": pl.String, "score": pl.Float32, "source": pl.String}
+
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
@@ -39,13 +41,7 @@ def expected(user: str, k: int) -> list[tuple[str, int, str, float, str]]:
 
 def check(out: Path, users: list[str], k: int) -> None:
     frame = pl.read_parquet(out, glob=False)
-    assert frame.schema == {
-        "user_id": pl.String,
-        "rank": pl.UInt32,
-        "item_id": pl.String,
-        "score": pl.Float32,
-        "source": pl.String,
-    }
+    assert frame.schema == SCHEMA
     wanted = [row for user in users for row in expected(user, k)]
     assert frame.drop("score").rows() == [(*row[:3], row[4]) for row in wanted]
     assert frame["score"].to_list() == pytest.approx([row[3] for row in wanted], rel=1e-6)
@@ -59,7 +55,8 @@ def test_every_user_of_the_bundle_gets_their_items(
     bundle: Path, tmp_path: Path, k: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command.run(bundle, k, tmp_path / "out.parquet") == USERS
-    assert f"\nwrite: {USERS:,} users in " in capsys.readouterr().err
+    rows = sum(len(expected(user, k)) for user in ALL)
+    assert f"\nwrite: {rows:,} rows in " in capsys.readouterr().err
     check(tmp_path / "out.parquet", ALL, k)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "out.parquet"]
 
@@ -258,7 +255,7 @@ def test_shards_are_one_run_in_order(bundle: Path, tmp_path: Path, monkeypatch: 
     files = sorted(folder.glob("*.parquet"))
     assert len(files) == of and sum(users) == USERS
     for file in files:
-        assert pl.read_parquet_schema(file) == command.SCHEMA
+        assert pl.read_parquet_schema(file) == SCHEMA
     pl.concat(map(pl.read_parquet, files)).write_parquet(tmp_path / "whole.parquet")
     check(tmp_path / "whole.parquet", ALL, 4)
     assert command.first_user(folder) == (ALL[0] if pl.read_parquet(files[0]).height else "")

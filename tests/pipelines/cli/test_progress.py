@@ -271,7 +271,7 @@ def test_without_a_terminal_there_are_neither_control_characters_nor_messages_of
         ("index", "verify: {megabytes} MB in "),
         ("index", "exact search: {users} queries in "),  # of each user with a vector
         ("index", "measure: {twice} queries in "),  # one at a time, then all at once
-        ("recall", "write: 60 users in "),
+        ("recall", "write: 600 rows in "),
         ("report", "intervals: {resamples} resamples in "),
         ("report", "findings: 8 checks in "),
         ("report", "index curve: {searches} queries in "),
