@@ -9,12 +9,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pipelines.bulk import embed as embed
-    from pipelines.bulk import recall as recall
     from pipelines.bundles import build_index as index
     from pipelines.bundles import export as export
     from pipelines.bundles import fold as fold
     from pipelines.bundles import renew as renew
+    from pipelines.bundles.bulk import embed as embed
+    from pipelines.bundles.bulk import recall as recall
     from pipelines.evaluation import report as report
     from pipelines.ingest import prepare as prepare
     from pipelines.launch import gate as gate
@@ -38,8 +38,8 @@ _COMMANDS = {
     "index": "bundles.build_index",
     "fold": "bundles.fold",
     "report": "evaluation.report",
-    "embed": "bulk.embed",
-    "recall": "bulk.recall",
+    "embed": "bundles.bulk.embed",
+    "recall": "bundles.bulk.recall",
     "gate": "launch.gate",
 }
 __all__ = [

@@ -72,7 +72,7 @@ def recall(
     overwrite: Overwrite = False,
 ) -> None:
     """Recall for every user at once, resumable and in bounded memory."""
-    from pipelines.bulk import recall as command
+    from pipelines.bundles.bulk import recall as command
 
     command.run(bundle, k, out, users=users, shard=shard, overwrite=overwrite)
     if user := command.first_user(out):
@@ -92,7 +92,7 @@ def embed(
     overwrite: Overwrite = False,
 ) -> None:
     """Encode users or items from a file of raw features, resumable and in bounded memory."""
-    from pipelines.bulk import embed as command
+    from pipelines.bundles.bulk import embed as command
 
     if (users is None) == (items is None):
         raise typer.BadParameter("give one of them", param_hint="--users / --items")

@@ -14,8 +14,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipelines.bulk import recall
 from pipelines.bundles import export
+from pipelines.bundles.bulk import recall
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.vocabulary import as_strings
 from pipelines.errors import DataError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from pipelines.bulk import recall
+from pipelines.bundles.bulk import recall
 from pipelines.service import query
 from serving.bundle.index_writer import replace_index
 from serving.bundle.manifest import IndexInfo

@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipelines.bulk import recall
 from pipelines.bundles import build_index, export
+from pipelines.bundles.bulk import recall
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.evaluation import report

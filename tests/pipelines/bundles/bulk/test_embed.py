@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipelines.bulk import embed as command
+from pipelines.bundles.bulk import embed as command
 from pipelines.errors import DataError
 from serving.bundle.encoder import Encoder
 from serving.bundle.reader import Bundle

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipelines.bulk.feature_file import FeatureFile, Request
+from pipelines.bundles.bulk.feature_file import FeatureFile, Request
 from pipelines.errors import DataError
 from pipelines.ingest.formats.copies import Copies, local_copies
 from serving.bundle.manifest import FeatureSpec

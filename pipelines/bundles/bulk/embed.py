@@ -1,7 +1,7 @@
 """`towers embed`: writes the vectors of users or items from a file of raw features, to one Parquet file or one a shard.
 
 The columns are user_id or item_id (String) and vector (an array of D Float32), one row per row of the file, in order.
-`pipelines.bulk.parts` makes a killed run resume.
+`pipelines.bundles.bulk.parts` makes a killed run resume.
 """
 
 from pathlib import Path
@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from pipelines.bulk.feature_file import FeatureFile
-from pipelines.bulk.parts import finished, job_of, parts_beside, write_parquet
-from pipelines.bulk.shards import Shard
+from pipelines.bundles.bulk.feature_file import FeatureFile
+from pipelines.bundles.bulk.parts import finished, job_of, parts_beside, write_parquet
+from pipelines.bundles.bulk.shards import Shard
 from pipelines.console import amount, phase, phases, progress, say
 from pipelines.errors import DataError
 from pipelines.ingest.formats.copies import local_copies

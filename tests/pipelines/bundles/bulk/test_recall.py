@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from pipelines.bulk import recall as command
+from pipelines.bundles.bulk import recall as command
 from pipelines.errors import DataError
 from serving.files.staging import OutputExistsError
 from serving.recall.recaller import Recaller

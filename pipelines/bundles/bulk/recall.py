@@ -1,7 +1,7 @@
 """`towers recall`: writes the items of every user, or of listed users, to one Parquet file, or to one file a shard.
 
 The columns are user_id (String), rank (UInt32, from 1), item_id (String), score (Float32) and source (String: "user" or
-"popular"), one row per item, in the order of the users. `pipelines.bulk.parts` makes a killed run resume.
+"popular"), one row per item, in the order of the users. `pipelines.bundles.bulk.parts` makes a killed run resume.
 """
 
 from collections.abc import Callable
@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from pipelines.bulk.parts import finished, job_of, parts_beside, write_parquet
-from pipelines.bulk.shards import Shard
+from pipelines.bundles.bulk.parts import finished, job_of, parts_beside, write_parquet
+from pipelines.bundles.bulk.shards import Shard
 from pipelines.console import Advance, amount, phases, progress, say
 from pipelines.errors import DataError
 from pipelines.ingest.id_files import read_users
