@@ -1,1 +1,1 @@
-"""`towers export`, `index`, `fold`, `bundles`, and in `bulk` `recall` and `embed`: bundles from runs, and new bundles from old ones."""
+"""`towers export`, `index`, `fold`, `bundles`: bundles from runs, new bundles from old ones; `bulk`: their answers."""
