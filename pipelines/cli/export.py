@@ -97,3 +97,4 @@ def embed(
     if (users is None) == (items is None):
         raise typer.BadParameter("give one of them", param_hint="--users / --items")
     command.run(bundle, out, users=users, items=items, shard=shard, overwrite=overwrite)
+    next_step("serve --bundle", bundle)

@@ -10,9 +10,9 @@ import numpy as np
 import polars as pl
 
 from pipelines.bundles.bulk.feature_file import FeatureFile
-from pipelines.bundles.bulk.parts import finished, job_of, parts_beside, write_parquet
+from pipelines.bundles.bulk.parts import digest_of, job_of, part_files, parts_beside, write_parquet
 from pipelines.bundles.bulk.shards import Shard
-from pipelines.console import amount, phase, phases, progress, say
+from pipelines.console import Advance, amount, phase, phases, progress, say
 from pipelines.errors import DataError
 from pipelines.ingest.formats.copies import local_copies
 from pipelines.service.verify import VERIFY, verify
@@ -63,12 +63,12 @@ def run(
     phases("embed", VERIFY, READ, ENCODE, WRITE)
     (opened,) = verify(bundle)
     tower = (Encoder.of_queries if items is None else Encoder.of_items)(opened)
-    column = "user_id" if items is None else "item_id"
-    schema = pl.Schema([(column, pl.String()), ("vector", pl.Array(pl.Float32, tower.dimension))])
+    rows_of, column = ("users", "user_id") if items is None else ("items", "item_id")
     with local_copies() as copies:
         with phase(READ):
             file = FeatureFile(copies.local(source), column, tower.features, copies)
-            job = job_of(opened.path, file.ids, "embed", column, file.digest(), BLOCK_ROWS, PART_ROWS)
+            digest = digest_of(file.ids, file.digest())
+        job = job_of("embed", opened.path, **{rows_of: digest}, blocks=f"{BLOCK_ROWS}x{PART_ROWS}")
         chosen = (part or Shard(1, 1)).rows(len(file.ids), BLOCK_ROWS)
         if part is not None:
             out = part.join(out, job)
@@ -77,32 +77,42 @@ def run(
                 return len(chosen)
         with parts_beside(out, job, "embed") as parts:
             with progress(ENCODE, total=len(chosen), unit="rows") as advance:
-
-                def made(some: slice) -> pl.DataFrame:
-                    rows = chosen[some]
-                    vectors = np.empty((len(rows), tower.dimension), np.float32)
-                    for first in range(0, len(rows), BLOCK_ROWS):
-                        block = slice(first, first + BLOCK_ROWS)
-                        vectors[block] = file.encoded(rows[block], tower.encode)
-                        advance(len(rows[block]))
-                    ids = file.ids.slice(rows.start, len(rows)).alias(column)
-                    return pl.DataFrame([ids, pl.Series("vector", vectors)], schema=schema)
-
-                done = finished(parts, len(chosen), PART_ROWS, made, advance)
-            table = pl.scan_ipc(done, glob=False)
-            vector = pl.col("vector").arr
-            unknown = table.select(((vector.min() == 0) & (vector.max() == 0)).sum()).collect(engine="streaming").item()
-            with (
-                progress(WRITE, total=len(chosen), unit="rows") as advance,
-                staged(out, overwrite=overwrite) as staging,
-            ):
-
-                def told(ids: pl.Series) -> pl.Series:
-                    advance(len(ids))
-                    return ids
-
-                ids = pl.col(column).map_batches(told, return_dtype=pl.String, is_elementwise=True)
-                write_parquet(table.with_columns(ids), staging)
-    said = f"; a zero vector for {unknown:,} of them, about whose features training learnt nothing" if unknown else ""
-    say(f"{out}: {amount(len(chosen), 'vectors')} of {amount(tower.dimension, 'numbers')}{said}")
+                done = part_files(
+                    parts,
+                    len(chosen),
+                    PART_ROWS,
+                    lambda some: _embed_part(file, tower, chosen[some], advance),
+                    advance,
+                )
+            unknown = _write(pl.scan_ipc(done, glob=False), column, len(chosen), out, overwrite=overwrite)
+    note = f"; a zero vector for {unknown:,} of them, about whose features training learnt nothing" if unknown else ""
+    say(f"{out}: {amount(len(chosen), 'vectors')} of {amount(tower.dimension, 'numbers')}{note}")
     return len(chosen)
+
+
+def _embed_part(file: FeatureFile, tower: Encoder, rows: range, advance: Advance) -> pl.DataFrame:
+    """Encodes some rows of a file, a block at a time."""
+    vectors = np.empty((len(rows), tower.dimension), np.float32)
+    for first in range(0, len(rows), BLOCK_ROWS):
+        block = slice(first, first + BLOCK_ROWS)
+        vectors[block] = file.encoded(rows[block], tower.encode)
+        advance(len(rows[block]))
+    schema = {file.column: pl.String(), "vector": pl.Array(pl.Float32, tower.dimension)}
+    ids = file.ids.slice(rows.start, len(rows))
+    return pl.DataFrame([ids, pl.Series("vector", vectors)], schema=schema)
+
+
+def _write(table: pl.LazyFrame, column: str, rows: int, out: Path, *, overwrite: bool) -> int:
+    """Writes a table of ids and vectors, and returns how many of its vectors are zero."""
+    vector = pl.col("vector").arr
+    zero = ((vector.min() == 0) & (vector.max() == 0)).sum()
+    unknown = int(table.select(zero).collect(engine="streaming").item())
+    with progress(WRITE, total=rows, unit="rows") as advance, staged(out, overwrite=overwrite) as staging:
+
+        def count(ids: pl.Series) -> pl.Series:
+            advance(len(ids))
+            return ids
+
+        ids = pl.col(column).map_batches(count, return_dtype=pl.String, is_elementwise=True)
+        write_parquet(table.with_columns(ids), staging)
+    return unknown

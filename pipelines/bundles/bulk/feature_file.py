@@ -30,7 +30,7 @@ Request = dict[str, Any]
 
 
 class FeatureFile:
-    """An open file of features, which is read from its begin to its end.
+    """An open file of features, which is read from its first row to its last.
 
     Args:
         path: csv, tsv, parquet or jsonl, also packed as .gz.
@@ -39,7 +39,7 @@ class FeatureFile:
         copies: unpacks the file.
 
     Raises:
-        DataError: the file is missing, of an unknown kind, or lacks the id column.
+        DataError: the file is missing, of an unknown kind, or lacks the id column, or all columns of features.
     """
 
     def __init__(self, path: Path, column: str, specs: Sequence[FeatureSpec], copies: Copies) -> None:
@@ -49,6 +49,9 @@ class FeatureFile:
         self._id_features = [spec.name for spec in specs if spec.kind in ("id", "item")]
         features = [spec for spec in specs if spec.name not in self._id_features]
         self._read = [spec for spec in features if spec.name in self.table.columns]
+        if features and not self._read:
+            found, inputs = ", ".join(self.table.columns), ", ".join(spec.name for spec in features)
+            raise DataError(f"{path}: no column of a feature; it has {found}; the tower's inputs are {inputs}")
         if missing := [spec.name for spec in features if spec not in self._read]:
             say(f"{path}: no column {', '.join(missing)}: missing in every row")
         known = {column, *(spec.name for spec in specs)}
@@ -118,28 +121,32 @@ class FeatureFile:
     def _converted(self, frame: pl.DataFrame, spec: FeatureSpec) -> pl.DataFrame:
         """Converts a column to the type of its feature where it can; `check_features` judges the rest."""
         name, value = spec.name, pl.col(spec.name)
-        of_numbers = spec.dtype != "string"
-        if spec.length is None or not of_numbers:
-            frame = typed_columns(frame, [name], str(self.path)) if self.table.typed else frame
+        if spec.length is not None and spec.dtype != "string":
+            return _lists_of_numbers(frame, name)
+        if self.table.typed:
+            frame = typed_columns(frame, [name], str(self.path))
         dtype = frame.schema[name]
-        if spec.length is None:
-            if spec.dtype == "string" and dtype.is_integer():
-                frame = frame.with_columns(value.cast(pl.String))
-            elif spec.dtype == "float32" and (dtype == pl.String or dtype.is_float()):
-                frame = numbers(frame, name, self.path, self.rejects)
-            elif spec.dtype == "int64" and dtype == pl.String:
-                # Of a time the text stays.
-                whole = value.cast(pl.Int64, strict=False)
-                plain = frame.select((whole.is_not_null() | value.is_null()).all()).item()
-                frame = frame.with_columns(whole.alias(name)) if plain else frame
-        elif dtype == pl.String:
-            parts = value.str.replace_all(NOT_NUMBERS, " ").str.split(" ") if of_numbers else None
-            cut = (
-                split_text(value, SEPARATORS[0])
-                if parts is None
-                else parts.list.eval(pl.element().filter(pl.element() != ""))
-            )
-            frame = frame.with_columns(cut)
-        if spec.length is not None and of_numbers and dtype != pl.Null:
-            frame = frame.with_columns(value.cast(pl.List(pl.Float64), strict=False))
+        if spec.length is not None:
+            return frame.with_columns(split_text(value, SEPARATORS[0])) if dtype == pl.String else frame
+        if spec.dtype == "string":
+            return frame.with_columns(value.cast(pl.String)) if dtype.is_integer() else frame
+        if spec.dtype == "float32":
+            return numbers(frame, name, self.path, self.rejects) if dtype == pl.String or dtype.is_float() else frame
+        return _whole_numbers(frame, name) if dtype == pl.String else frame
+
+
+def _lists_of_numbers(frame: pl.DataFrame, name: str) -> pl.DataFrame:
+    dtype, value = frame.schema[name], pl.col(name)
+    if dtype == pl.Null:
         return frame
+    if dtype == pl.String:
+        value = value.str.replace_all(NOT_NUMBERS, " ").str.split(" ").list.filter(pl.element() != "")
+    return frame.with_columns(value.cast(pl.List(pl.Float64), strict=False))
+
+
+def _whole_numbers(frame: pl.DataFrame, name: str) -> pl.DataFrame:
+    """Turns texts into whole numbers, if all are; else they may be times, which stay texts."""
+    value = pl.col(name)
+    whole = value.cast(pl.Int64, strict=False)
+    plain = frame.select((whole.is_not_null() | value.is_null()).all()).item()
+    return frame.with_columns(whole) if plain else frame

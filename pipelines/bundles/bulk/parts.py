@@ -16,21 +16,32 @@ from serving.files.lock import exclusive
 from serving.files.staging import remove, staged
 
 HASHED_IDS = 100_000
+DIGITS = 16
 
 
-def job_of(bundle: Path, ids: pl.Series, *options: object) -> str:
-    """Returns a name for exactly these inputs: 16 hexadecimal digits.
+def job_of(command: str, bundle: Path, **inputs: object) -> str:
+    """Returns a name for exactly these inputs, such as ``recall_bundle-0123456789abcdef_k-100``.
 
     Args:
+        command: the name of the command.
         bundle: the bundle directory.
-        ids: the ids of all rows, those of other shards included.
-        options: what else the result depends on.
+        inputs: what else the result depends on, in letters and digits; of ids their digest.
     """
-    key = hashlib.sha256((bundle / MANIFEST).read_bytes())
-    key.update(" ".join(map(str, (len(ids), *options))).encode())
+    manifest = hashlib.sha256((bundle / MANIFEST).read_bytes()).hexdigest()[:DIGITS]
+    return "_".join([command, *(f"{name}-{value}" for name, value in {"bundle": manifest, **inputs}.items())])
+
+
+def digest_of(ids: pl.Series, content: str = "") -> str:
+    """Returns 16 hexadecimal digits for some rows.
+
+    Args:
+        ids: the ids of all rows, those of other shards included.
+        content: what else the rows hold, or its digest.
+    """
+    key = hashlib.sha256(f"{len(ids)} {content}".encode())
     for first in range(0, len(ids), HASHED_IDS):
         key.update("\n".join(ids.slice(first, HASHED_IDS).to_list()).encode("utf-8", "surrogatepass"))
-    return key.hexdigest()[:16]
+    return key.hexdigest()[:DIGITS]
 
 
 @contextmanager
@@ -61,7 +72,9 @@ def parts_beside(out: Path, job: str, command: str) -> Iterator[Path]:
         remove(hidden)
 
 
-def finished(parts: Path, rows: int, size: int, make: Callable[[slice], pl.DataFrame], advance: Advance) -> list[Path]:
+def part_files(
+    parts: Path, rows: int, size: int, make: Callable[[slice], pl.DataFrame], advance: Advance
+) -> list[Path]:
     """Makes the parts that are missing and returns the files of all, in order.
 
     Args:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from pipelines.bundles.bulk.parts import finished, job_of, parts_beside, write_parquet
+from pipelines.bundles.bulk.parts import digest_of, job_of, part_files, parts_beside, write_parquet
 from pipelines.bundles.bulk.shards import Shard
 from pipelines.console import Advance, amount, phases, progress, say
 from pipelines.errors import DataError
@@ -82,7 +82,7 @@ def write_all(
     user_ids = bundle.query_ids if users is None else read_users(users)
     # Searched together, counted from the first user of all shards; also bounds the memory of a search for a large k.
     block = max(1, min(SEARCH_USERS, PART_ROWS // k))
-    job = job_of(bundle.path, user_ids, "recall", k, block, PART_ROWS)
+    job = job_of("recall", bundle.path, users=digest_of(user_ids), k=k, blocks=f"{block}x{PART_ROWS}")
     chosen = (shard or Shard(1, 1)).rows(len(user_ids), block)
     if shard is not None:
         out = shard.join(out, job)
@@ -98,7 +98,7 @@ def write_all(
             progress(SEARCH, total=len(rows), unit="users") as advance,
             ThreadPoolExecutor(AT_A_TIME, "recall") as pool,
         ):
-            done = finished(
+            done = part_files(
                 parts,
                 len(rows),
                 size,

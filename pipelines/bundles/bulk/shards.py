@@ -6,6 +6,7 @@ result, for every N. The files sort in the order of the rows: read together they
 
 import re
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from pipelines.errors import DataError
@@ -13,7 +14,7 @@ from pipelines.errors import DataError
 MOST = 99_999
 FORM = re.compile(r"([1-9][0-9]{0,4})/([1-9][0-9]{0,4})")
 PART = re.compile(r"part-\d{5}-of-(\d{5})\.parquet")
-PLAN = re.compile(r"_shards-(\d{5})-(\w+)")
+PLAN = re.compile(r"_shards-(\d{5})_(.+)")
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,12 @@ class Shard:
     def join(self, folder: Path, job: str) -> Path:
         """Makes or enters the folder that the parts of one job share, and returns the file of this part.
 
-        An empty file in the folder names N and the job.
+        An empty file in the folder names N and the job. Its name begins with an underscore, so that readers of folders
+        skip it, and has no equals sign, with which Spark would read it.
 
         Args:
             folder: may exist, and then holds parts of this job or nothing.
-            job: a name, of letters and digits, for exactly the inputs of this job.
+            job: a name for exactly the inputs of this job; see `pipelines.bundles.bulk.parts.job_of`.
 
         Raises:
             DataError: `folder` is a file, or holds parts of another N, parts of another job, or other files.
@@ -68,7 +70,7 @@ class Shard:
         if folder.exists() and not folder.is_dir():
             raise DataError(f"{folder}: with --shard, --out names a folder for the files of all shards; this is a file")
         folder.mkdir(parents=True, exist_ok=True)
-        plan = folder / f"_shards-{self.of:05d}-{job}"
+        plan = folder / f"_shards-{self.of:05d}_{job}"
         self._refuse_others(folder, plan)
         plan.touch()
         # Once more: two shards of different jobs may have entered at the same time, and now see each other.
@@ -84,7 +86,15 @@ class Shard:
                     f"{folder}: holds shards of {int(match[1]):,}; --shard {self} asks for {self.of:,}: {clear}"
                 )
             if other and path.name != plan.name:
-                raise DataError(f"{folder}: holds shards of other inputs or options than these: {clear}")
+                held, wanted = _difference(path.name, plan.name)
+                raise DataError(f"{folder}: holds shards of {held}; --shard {self} asks for {wanted}: {clear}")
             # Hidden: unfinished work. With an underscore: what schedulers and Spark leave, and readers skip.
             if not (part or path.name.startswith((".", "_"))):
                 raise DataError(f"{folder}: holds {path.name}, which is no file of a shard: {clear}")
+
+
+def _difference(held: str, wanted: str) -> tuple[str, str]:
+    """The first input that differs between two jobs, as words: "k 100" and "k 50"."""
+    pairs = zip_longest(held.split("_"), wanted.split("_"), fillvalue="another job")
+    first = next(pair for pair in pairs if pair[0] != pair[1])
+    return first[0].replace("-", " "), first[1].replace("-", " ")

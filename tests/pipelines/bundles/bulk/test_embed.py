@@ -112,7 +112,7 @@ def test_shards_are_one_run_in_order_and_go_on_after_a_kill(tmp_path: Path, monk
     assert ids == frame["item_id"].to_list()
     assert np.allclose(vectors, written(tmp_path / "whole.parquet", "item_id")[1], rtol=0, atol=1e-6)
     frame.with_columns(title=pl.lit("other")).write_parquet(tmp_path / "items.parquet")
-    with pytest.raises(DataError, match="holds shards of other inputs or options than these"):
+    with pytest.raises(DataError, match=r"holds shards of items \w{16}; --shard 2/2 asks for items \w{16}: name"):
         command.run(BUNDLE, folder, items=tmp_path / "items.parquet", shard="2/2")
 
 

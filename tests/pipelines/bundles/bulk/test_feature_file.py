@@ -76,10 +76,12 @@ def test_every_kind_of_input_from_every_kind_of_file(tmp_path: Path, copies: Cop
 
 def test_rows_are_read_forwards_across_batches(tmp_path: Path, copies: Copies, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipelines.ingest.formats.table.BATCH_ROWS", 4)
-    pl.DataFrame({"user_id": [f"u{n}" for n in range(23)]}).write_parquet(tmp_path / "users.parquet")
+    pl.DataFrame({"user_id": [f"u{n}" for n in range(23)], "age": range(23)}).write_parquet(tmp_path / "users.parquet")
     file = FeatureFile(tmp_path / "users.parquet", "user_id", SPECS, copies)
     for rows in (range(1, 2), range(2, 9), range(15, 23)):
-        assert [request["user_id"] for request in requests(file, rows)] == [f"u{n}" for n in rows]
+        assert [(request["user_id"], request["age"]) for request in requests(file, rows)] == [
+            (f"u{n}", n) for n in rows
+        ]
 
 
 def test_times_of_day_may_be_moments_with_their_zone(tmp_path: Path, copies: Copies) -> None:
@@ -113,6 +115,16 @@ def test_a_row_without_an_id_and_a_file_without_ids_are_refused(tmp_path: Path, 
         _ = FeatureFile(tmp_path / "users.csv", "user_id", SPECS, copies).ids
     with pytest.raises(DataError, match="no column 'item_id'; it has user_id, age"):
         FeatureFile(tmp_path / "users.csv", "item_id", SPECS, copies)
+
+
+def test_a_file_without_a_column_of_a_feature_is_refused(tmp_path: Path, copies: Copies) -> None:
+    (tmp_path / "users.csv").write_text("user_id,shoe_size\na,42\n")
+    with pytest.raises(DataError) as error:
+        FeatureFile(tmp_path / "users.csv", "user_id", SPECS, copies)
+    inputs = "the tower's inputs are country, age, hour, history, taste"
+    assert str(error.value) == f"{tmp_path / 'users.csv'}: no column of a feature; it has user_id, shoe_size; {inputs}"
+    ids = FeatureFile(tmp_path / "users.csv", "user_id", SPECS[:1], copies)
+    assert requests(ids, range(1)) == [{"user_id": "a"}]
 
 
 def test_a_text_column_of_numbers_is_refused_where_the_tower_takes_texts(tmp_path: Path, copies: Copies) -> None:

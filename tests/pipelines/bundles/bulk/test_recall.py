@@ -314,6 +314,11 @@ def test_shards_of_other_inputs_never_share_a_folder(bundle: Path, tmp_path: Pat
         users.write_text("\n".join(ALL[::-1]))
     if change == "bundle":
         write_world(bundle, overwrite=True, model_version="world-2")
-    with pytest.raises(DataError, match="holds shards of other inputs or options than these"):
+    values = (
+        "k 3; --shard 2/2 asks for k 2"
+        if change == "k"
+        else rf"{change} \w{{16}}; --shard 2/2 asks for {change} \w{{16}}"
+    )
+    with pytest.raises(DataError, match=f"holds shards of {values}: name another --out"):
         command.run(bundle, 2 if change == "k" else 3, folder, users=users, shard="2/2", overwrite=True)
     assert sorted(folder.iterdir()) == before

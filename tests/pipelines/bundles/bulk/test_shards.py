@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pipelines.bundles.bulk.shards import Shard
 from pipelines.errors import DataError
 
-JOB = "0123456789abcdef"
+JOB = "recall_bundle-0123456789abcdef_k-100"
 
 
 @pytest.mark.parametrize("text", ["1/1", "2/8", "99999/99999"])
@@ -52,9 +52,15 @@ def test_shards_of_one_job_share_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("held", "reason"),
     [
-        ("_shards-00004-" + JOB, "holds shards of 4; --shard 1/2 asks for 2"),
+        ("_shards-00004_" + JOB, "holds shards of 4; --shard 1/2 asks for 2"),
         ("part-00001-of-00003.parquet", "holds shards of 3; --shard 1/2 asks for 2"),
-        ("_shards-00002-fedcba9876543210", "holds shards of other inputs or options than these"),
+        ("_shards-00002_embed_bundle-0123456789abcdef", "holds shards of embed; --shard 1/2 asks for recall"),
+        (
+            "_shards-00002_recall_bundle-fedcba9876543210_k-5",
+            "holds shards of bundle fedcba9876543210; --shard 1/2 asks for bundle 0123456789abcdef",
+        ),
+        ("_shards-00002_recall_bundle-0123456789abcdef_k-5", "holds shards of k 5; --shard 1/2 asks for k 100"),
+        ("_shards-00002_recall_bundle-0123456789abcdef", "holds shards of another job; --shard 1/2 asks for k 100"),
         ("events.csv", "holds events.csv, which is no file of a shard"),
     ],
 )
@@ -77,7 +83,7 @@ def test_of_two_jobs_that_enter_at_once_neither_goes_on_unseen(tmp_path: Path, m
 
     def touch(self: Path, *words: object) -> None:
         original(self)
-        original(self.parent / "_shards-00003-fedcba9876543210")
+        original(self.parent / "_shards-00003_embed")
 
     monkeypatch.setattr(Path, "touch", touch)
     with pytest.raises(DataError, match="holds shards of 3; --shard 1/2 asks for 2"):
