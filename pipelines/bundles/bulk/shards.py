@@ -88,6 +88,8 @@ class Shard:
             if other and path.name != plan.name:
                 held, wanted = _difference(path.name, plan.name)
                 raise DataError(f"{folder}: holds shards of {held}; --shard {self} asks for {wanted}: {clear}")
+            if part and not plan.exists():
+                raise DataError(f"{folder}: holds {path.name}, but no file _shards-… that names its inputs: {clear}")
             # Hidden: unfinished work. With an underscore: what schedulers and Spark leave, and readers skip.
             if not (part or path.name.startswith((".", "_"))):
                 raise DataError(f"{folder}: holds {path.name}, which is no file of a shard: {clear}")

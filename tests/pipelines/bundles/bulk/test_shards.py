@@ -54,6 +54,10 @@ def test_shards_of_one_job_share_a_folder(tmp_path: Path) -> None:
     [
         ("_shards-00004_" + JOB, "holds shards of 4; --shard 1/2 asks for 2"),
         ("part-00001-of-00003.parquet", "holds shards of 3; --shard 1/2 asks for 2"),
+        (
+            "part-00002-of-00002.parquet",
+            "holds part-00002-of-00002.parquet, but no file _shards-… that names its inputs",
+        ),
         ("_shards-00002_embed_bundle-0123456789abcdef", "holds shards of embed; --shard 1/2 asks for recall"),
         (
             "_shards-00002_recall_bundle-fedcba9876543210_k-5",
