@@ -14,7 +14,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipelines.bundles import bulk_recall, export
+from pipelines.bundles import export
+from pipelines.bundles.bulk import recall
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.vocabulary import as_strings
 from pipelines.errors import DataError
@@ -507,7 +508,7 @@ def test_overwrite_replaces_only_its_like(world: Path, exported: Path) -> None:
     with pytest.raises(OutputExistsError, match=r"no directory with manifest\.json"):
         export.run(world / "run", world / "run", overwrite=True)
     with pytest.raises(OutputExistsError, match="is a directory"):
-        bulk_recall.run(exported, 2, exported, overwrite=True)
+        recall.run(exported, 2, exported, overwrite=True)
     assert Bundle.open(exported).manifest.items > 0
     assert Dataset.open(world / "dataset").manifest.items == 20
 

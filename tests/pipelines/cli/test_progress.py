@@ -103,6 +103,12 @@ COMMANDS: dict[str, tuple[str, list[str], str, str]] = {
         "recalled.parquet: 60 users, the best 10 items of each",
         "query --bundle bundles/first --user {user}",
     ),
+    "embed": (
+        "embed --bundle bundles/first --items world/items.parquet --out vectors.parquet",
+        ["verify", "read", "encode", "write"],
+        "vectors.parquet: 1,000 vectors of 8 numbers",
+        "serve --bundle bundles/first",
+    ),
     "compare": (
         "compare bundles/first copy --dataset dataset --out comparison",
         ["verify", "evaluate", "tests"],
@@ -269,6 +275,8 @@ def test_without_a_terminal_there_are_neither_control_characters_nor_messages_of
         ("index", "exact search: {users} queries in "),  # of each user with a vector
         ("index", "measure: {twice} queries in "),  # one at a time, then all at once
         ("recall", "write: 600 rows in "),
+        ("embed", "encode: 1,000 rows in "),
+        ("embed", "write: 1,000 rows in "),
         ("report", "intervals: {resamples} resamples in "),
         ("report", "findings: 8 checks in "),
         ("report", "index curve: {searches} queries in "),
