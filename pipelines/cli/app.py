@@ -16,8 +16,7 @@ from pipelines.cli.export import embed, export, index, recall
 from pipelines.cli.options import Overrides, Overwrite, Recipe, example, set_again
 from pipelines.cli.report import report
 from pipelines.cli.serve import look, serve
-from pipelines.cli.train import train
-from pipelines.cli.tune import tune
+from pipelines.cli.training import train, tune
 from pipelines.console import next_step
 
 Format = Literal["auto", "csv", "parquet", "jsonl", "movielens", "recbole", "lightgcn", "pairs"]

@@ -5,6 +5,7 @@ would wait for ever, so they are killed: training resumes from the last checkpoi
 """
 
 import json
+import math
 import os
 import signal
 import socket
@@ -67,19 +68,20 @@ def run(count: int, words: Sequence[str]) -> int:
 
 
 def _first_failure(workers: Sequence["subprocess.Popen[bytes]"]) -> int | None:
-    """Waits until all have ended well, or one has not; the number of that one, preferably one that a signal ended."""
-    until = None
-    while until is None or time.monotonic() < until:
+    """Waits until all have ended well, or one has not; the number of that one, whose end made the others fail, too."""
+    first, until = None, math.inf
+    while time.monotonic() < until:
         codes = [worker.poll() for worker in workers]
         if all(code == 0 for code in codes):
             return None
-        if any(code is not None and code < 0 for code in codes):
-            break
-        if until is None and any(codes):
-            until = time.monotonic() + GRACE_S
+        # Of several that ended since the last look, one that a signal ended.
+        failed = sorted((rank for rank, code in enumerate(codes) if code), key=lambda rank: (codes[rank] or 0) > 0)
+        if first is None and failed:
+            first = failed[0]
+            until = time.monotonic() + (GRACE_S if (codes[first] or 0) > 0 else 0)
         time.sleep(LOOK_S)
-    failed = [rank for rank, code in enumerate(codes) if code]
-    return min(failed, key=lambda rank: (codes[rank] or 0) > 0)
+    # A mistake that all of them found is told by the first one; 1 may mean that it lost the one that failed.
+    return 0 if first is None or codes[0] == codes[first] > 1 else first
 
 
 def free_ports(count: int) -> list[int]:

@@ -33,7 +33,8 @@ from serving.files.lock import exclusive
 from serving.files.staging import publish, refuse_existing, remove, staged
 from towers.config.look_ahead import look_ahead
 from towers.config.recipe import Config
-from towers.config.sections import PriorConfig
+from towers.config.sections import PriorConfig, TrainConfig
+from towers.errors import ConfigError
 from towers.ops.replicas import ALONE, Replicas
 
 SUMMARY = "summary.json"
@@ -65,7 +66,7 @@ def run(
         The content of `summary.json`; of a worker that is not the first, empty.
 
     Raises:
-        ConfigError: the recipe does not fit the data set.
+        ConfigError: the recipe does not fit the data set or the number of workers.
         DataError: the data set is damaged or leaks, an unfinished run of other settings is in the way, or the workers
             differ in recipe or data set.
         OutputExistsError: RUN exists.
@@ -74,6 +75,7 @@ def run(
     """
     if not replicas.rank:
         refuse_existing(out, overwrite=overwrite, marker=SUMMARY)
+    refuse_unshared(config.train, replicas.count)
     data = Dataset.open(dataset)
     refuse_changes(data)
     config = check_recipe(config, data)
@@ -113,6 +115,17 @@ def verdict(run: Path, dataset: Path) -> str:
     metric = values.columns[1]
     users = values["user"].to_numpy().astype(np.int32)
     return "on validation: " + validation_verdict(Dataset.open(dataset), users, values[metric].to_numpy(), metric)
+
+
+def refuse_unshared(config: TrainConfig, workers: int) -> None:
+    """Refuses what several workers cannot train as one process would."""
+    if workers > 1 and config.jit_compile:
+        raise ConfigError("train.jit_compile: XLA compiles no exchange between workers; set it to false")
+    if config.batch_size % workers:
+        raise ConfigError(
+            f"train.batch_size: {workers} workers cannot share {config.batch_size} examples equally; take a "
+            f"multiple of {workers}, or another number of workers"
+        )
 
 
 def _train_along(config: Config, data: Dataset, replicas: Replicas) -> None:

@@ -47,6 +47,6 @@ def share(example: Int64s, worker: int, workers: int) -> Int64s:
     if rest:
         raise ConfigError(
             f"train.batch_size: {workers} workers cannot share the {len(example)} examples of a step equally; take a "
-            f"multiple of {workers}, or another number of workers"
+            f"multiple of {workers} that is no more than the examples that there are, or another number of workers"
         )
     return example[worker * size : (worker + 1) * size]

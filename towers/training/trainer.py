@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from towers.config.sections import OptimizerConfig, TrainConfig
 from towers.data.batch import Batch
-from towers.errors import ConfigError, DivergedError
+from towers.errors import DivergedError
 from towers.ops.replicas import ALONE, Replicas
 from towers.training.agreement import agreed_measure, agreed_state
 from towers.training.checkpoints import Checkpoints
@@ -67,8 +67,6 @@ class Trainer:
     ) -> None:
         self.task, self.examples, self.config, self.validation = task, examples, config, validation
         self._replicas = replicas
-        if replicas.count > 1 and config.jit_compile:
-            raise ConfigError("train.jit_compile: XLA compiles no exchange between workers; set it to false")
         first = as_tensors(examples.batch(0, 0))
         task.create_weights(first)
         self.optimizer = build_optimizer(optimizer, task.trainable_variables, config.epochs * examples.steps, replicas)

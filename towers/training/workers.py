@@ -7,6 +7,7 @@ this one.
 
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from towers.errors import ConfigError, LostWorkerError
 from towers.ops.replicas import ALONE, Replicas, Step, slices
+from towers.training.meeting import meet
 
 VARIABLE = "TF_CONFIG"
 SEED = 0x9E3779B1  # odd, so that the ranks of workers give different numbers modulo 2^31
@@ -156,11 +158,16 @@ def lost_workers_told(replicas: Replicas) -> Iterator[None]:
         ) from error
 
 
-def connect() -> Replicas:
+def connect(tell: Callable[[str], None] = print) -> Replicas:
     """Joins the workers that `TF_CONFIG` names; waits for all of them. Must come before any other use of TensorFlow.
 
+    Args:
+        tell: shows a line to the user if another worker keeps this one waiting.
+
     Raises:
-        ConfigError: `TF_CONFIG` is not what TensorFlow defines, or this machine has more workers than GPUs.
+        ConfigError: `TF_CONFIG` is not what TensorFlow defines, this machine has more workers than GPUs, or another
+            process has this worker's port.
+        LostWorkerError: a worker did not come.
     """
     place = place_of(os.environ.get(VARIABLE, ""))
     if place is None or len(place.addresses) == 1:
@@ -174,7 +181,12 @@ def connect() -> Replicas:
     elif beside > 1:
         # Each would start as many threads as there are processors.
         tf.config.threading.set_intra_op_parallelism_threads(max(1, (os.cpu_count() or 1) // beside))
-    return Workers(tf.distribute.MultiWorkerMirroredStrategy(), place.rank, len(place.addresses))
+    meet(place.addresses, place.rank, tell)
+    on_sigterm = signal.getsignal(signal.SIGTERM)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    # TensorFlow put its own handler there, which ends nothing.
+    signal.signal(signal.SIGTERM, on_sigterm)
+    return Workers(strategy, place.rank, len(place.addresses))
 
 
 def place_of(text: str) -> Place | None:

@@ -1,0 +1,160 @@
+"""Workers on this machine: the run of one process, after `kill -9` of any of them that of an undisturbed one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipelines.training.local_workers import free_ports
+from pipelines.training.train import refuse_unshared
+from tests.support.worlds.interrupted import ENVIRONMENT, history, make_world, same, stages, training, weights
+from towers.config.sections import TrainConfig
+from towers.errors import ConfigError
+
+# Masks are drawn by each worker for itself, so one process trains with others.
+UNMASKED = ("mask_share = 0.3", "mask_share = 0.0")
+CLOSE = 1e-3  # with Adam, after two stages
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    world = make_world(tmp_path_factory.mktemp("workers"))
+    (world / "unmasked.toml").write_text((world / "recipe.toml").read_text().replace(*UNMASKED))
+    return world
+
+
+def command(words: list[str], workers: int) -> list[str]:
+    return [sys.executable, "-m", "pipelines", *words, "--workers", str(workers)]
+
+
+def ended(words: list[str], workers: int) -> str:
+    done = subprocess.run(command(words, workers), env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stderr
+
+
+@pytest.fixture(scope="module")
+def whole(world: Path) -> Path:
+    told = ended(training(world, world / "whole", "unmasked.toml"), 2)
+    assert told.count("next: ") == 1
+    assert "on validation: " in told
+    return world / "whole"
+
+
+@pytest.mark.long
+def test_two_workers_write_the_run_of_one_process(world: Path, whole: Path, tmp_path: Path) -> None:
+    ended(training(world, tmp_path / "one", "unmasked.toml"), 1)
+    for one, two in zip(history(tmp_path / "one"), history(whole), strict=True):
+        for epoch, other in zip(one, two, strict=True):
+            assert epoch == pytest.approx(other, rel=CLOSE)
+    ones, twos = weights(tmp_path / "one"), weights(whole)
+    assert ones.keys() == twos.keys()
+    for name, value in ones.items():
+        if np.asarray(value).dtype.kind == "f":
+            np.testing.assert_allclose(twos[name], value, rtol=CLOSE, atol=CLOSE, err_msg=name)
+
+
+@pytest.mark.long
+def test_a_killed_worker_ends_all_and_they_resume_to_the_same_weights(world: Path, whole: Path, tmp_path: Path) -> None:
+    words = training(world, tmp_path / "run", "unmasked.toml")
+    latest = tmp_path / ".run.unfinished" / "choose" / "checkpoints" / "latest"
+    for rank in (1, 0):
+        before = checkpoints(latest)
+        with subprocess.Popen(command(words, 2), env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as parent:
+            while not checkpoints(latest) - before:
+                assert parent.poll() is None, parent.communicate()[1][-3000:]
+                time.sleep(0.02)
+            os.kill(worker_of(parent.pid, rank), signal.SIGKILL)
+            _, told = parent.communicate(timeout=120)
+        assert parent.returncode == 1
+        assert f"error: worker {rank} of 2 was ended by SIGKILL" in told
+        assert not (tmp_path / "run").exists()
+    assert "continuing the unfinished run" in ended(words, 2)
+    same(tmp_path / "run", whole)
+    assert [stage["epochs"] for stage in stages(tmp_path / "run")] == [stage["epochs"] for stage in stages(whole)]
+
+
+def checkpoints(latest: Path) -> set[str]:
+    """The names of whole checkpoints."""
+    return {each.name for each in latest.glob("*-step-*-best-*")} if latest.exists() else set()
+
+
+def worker_of(parent: int, rank: int) -> int:
+    """The process of a rank among the children of a launcher."""
+    for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        variables = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+        [config] = [each for each in variables if each.startswith(b"TF_CONFIG=")]
+        if json.loads(config.partition(b"=")[2])["task"]["index"] == rank:
+            return int(child)
+    raise AssertionError(f"no worker {rank}")
+
+
+@contextmanager
+def pair(*commands: list[str]) -> Iterator[list["subprocess.Popen[str]"]]:
+    """Two workers as on two machines: each its own command, under a `TF_CONFIG`."""
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
+    processes = []
+    for rank, words in enumerate(commands):
+        config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "pipelines", *words],
+                env=ENVIRONMENT | {"TF_CONFIG": config},
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.long
+def test_workers_of_another_recipe_are_refused(world: Path, tmp_path: Path) -> None:
+    """By the worker itself, not by a model that is a little wrong."""
+    words = training(world, tmp_path / "run")
+    with pair(words, [*words, "--set", "train.epochs=2"]) as (_, other):
+        _, told = other.communicate(timeout=120)
+        assert other.returncode == 2
+        assert "worker 1: its recipe or data set is not that of the first worker" in told
+
+
+@pytest.mark.long
+def test_a_worker_that_loses_another_ends_and_says_so(world: Path, tmp_path: Path) -> None:
+    words = [*training(world, tmp_path / "run"), "--set", "train.epochs=100000", "--set", "train.patience=100000"]
+    latest = tmp_path / ".run.unfinished" / "choose" / "checkpoints" / "latest"
+    with pair(words, words) as (first, other):
+        while not checkpoints(latest):
+            assert first.poll() is None, first.communicate()[1][-3000:]
+            time.sleep(0.02)
+        # As a cloud does before it takes a machine away.
+        other.terminate()
+        _, told = other.communicate(timeout=60)
+        assert other.returncode == 130
+        _, told = first.communicate(timeout=60)
+        assert first.returncode == 1
+        assert "error: worker 0 of 2: another worker ended; the last checkpoint is kept" in told
+
+
+@pytest.mark.parametrize(
+    ("keys", "workers", "told"),
+    [
+        ({"batch_size": 64}, 3, r"train\.batch_size: 3 workers cannot share 64 examples equally; take a multiple of 3"),
+        ({"jit_compile": True}, 2, r"train\.jit_compile: .*set it to false"),
+    ],
+)
+def test_what_workers_cannot_share_is_refused(keys: dict[str, int], workers: int, told: str) -> None:
+    refuse_unshared(TrainConfig(**keys), 1)
+    with pytest.raises(ConfigError, match=told):
+        refuse_unshared(TrainConfig(**keys), workers)
