@@ -125,14 +125,18 @@ def recipes(names: Any) -> dict[str, Sections]:
     return cells
 
 
-def compare(dataset: Path, cells: dict[str, Sections], folder: Path, workers: int) -> None:
-    alone = train(dataset, cells, folder / "alone", 1, STEPS)
-    several = train(dataset, cells, folder / "several", workers, STEPS)
+@pytest.fixture(scope="module")
+def alone(dataset: Path) -> dict[str, list[Any]]:
+    """What one process makes of each cell."""
+    return train(dataset, recipes(CELLS), dataset.parent / "alone", 1, STEPS)
+
+
+def compare(alone: dict[str, list[Any]], several: dict[str, list[Any]]) -> None:
     problems = []
-    for name, sections in cells.items():
+    for name, sections in recipes(several).items():
         first, *others = several[name]
         for other in others:
-            problems += [f"{name}: {key} of two workers" for key in first if not same(first[key], other[key])]
+            problems += [f"{name}: {key} of several workers" for key in first if not same(first[key], other[key])]
         close = CLOSE_WITH_ADAM if sections["optimizer"]["name"] == "adam" else CLOSE
         if sections["train"].get("precision") == "bfloat16":
             # The workers round their parts of a product, one process rounds the sum: a digit of bfloat16 more or less.
@@ -167,13 +171,16 @@ def distance(one: Any, other: Any) -> float:
 
 
 @pytest.mark.long
-def test_two_workers_train_every_loss_sampler_optimizer_and_tower_as_one_process(dataset: Path, tmp_path: Path) -> None:
-    compare(dataset, recipes(CELLS), tmp_path, 2)
+def test_two_workers_train_every_loss_sampler_optimizer_and_tower_as_one_process(
+    dataset: Path, alone: dict[str, list[Any]], tmp_path: Path
+) -> None:
+    compare(alone, train(dataset, recipes(CELLS), tmp_path / "two", 2, STEPS))
 
 
 @pytest.mark.long
-def test_four_workers_train_as_one_process(dataset: Path, tmp_path: Path) -> None:
-    compare(dataset, recipes(["sampled_softmax in_batch", "softmax options", "bsl of the batch"]), tmp_path, 4)
+def test_four_workers_train_as_one_process(dataset: Path, alone: dict[str, list[Any]], tmp_path: Path) -> None:
+    names = ("sampled_softmax in_batch", "softmax options", "bsl of the batch")
+    compare(alone, train(dataset, recipes(names), tmp_path / "four", 4, STEPS))
 
 
 def test_of_a_table_each_row_is_sent_once() -> None:
