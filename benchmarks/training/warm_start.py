@@ -1,4 +1,4 @@
-"""How much sooner a warm start is as good as a cold one, as events come in: how `train.warm_share` was chosen.
+"""How much sooner a warm start is as good as a cold one, as events come in, by `train.warm_share`.
 
 In: the folder with the data, a working directory. Out: benchmarks/training/results/warm_start.json and
     docs/plots/warm_start.svg; 1 where a claim fails.
