@@ -48,6 +48,10 @@ class UserEvents:
                 self._taken.update(kept)
             self.item_counts.update(counts)
 
+    def __contains__(self, user_id: object) -> bool:
+        """Whether a user has events."""
+        return user_id in self._taken
+
     def items(self, user_id: str | None) -> list[str]:
         """The item ids of a user, newest last; empty for an unknown user."""
         return [item_id for _, _, item_id in self._taken.get(user_id or "", ())]

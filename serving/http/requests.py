@@ -70,14 +70,21 @@ class _Wanted(StrictBody):
         json_schema_extra={"default": []},
     )
 
-    def query(self, **more: Any) -> RecallQuery:
-        """What is asked, with what a subclass knows beside it."""
-        everything = self.allow is None and self.filter is None
-        wanted = EVERYTHING if everything else Wanted(None if self.allow is None else tuple(self.allow), self.filter)
-        diversity = None if self.diversity is None else Diversity(self.diversity.column, self.diversity.most)
-        return RecallQuery(
-            k=self.k, exclude=self.exclude, wanted=wanted, diversity=diversity, attributes=self.attributes, **more
-        )
+    @property
+    def wanted(self) -> Wanted:
+        """Which items may come back at all."""
+        if self.allow is None and self.filter is None:
+            return EVERYTHING
+        return Wanted(None if self.allow is None else tuple(self.allow), self.filter)
+
+    @property
+    def diverse(self) -> Diversity | None:
+        """How many items of one kind may come back."""
+        return None if self.diversity is None else Diversity(self.diversity.column, self.diversity.most)
+
+    def query(self, path: str) -> RecallQuery:
+        """What is asked at a position of the request."""
+        raise NotImplementedError
 
 
 class EmbedQuery(StrictBody):
@@ -105,17 +112,13 @@ class RecallRequest(_Wanted, EmbedQuery):
         "ignored",
     )
 
-    def query(self, **more: Any) -> RecallQuery:
-        """What is asked."""
-        return super().query(
-            user_id=self.user_id,
-            features=self.features,
-            history=self.history,
-            vector=self.vector,
-            exclude_seen=self.exclude_seen,
-            segment=self.segment,
-            **more,
-        )
+    def query(self, path: str) -> RecallQuery:
+        """What is asked at a position of the request."""
+        # By position, in the order of `RecallQuery`: with keywords it takes twice as long.
+        return RecallQuery(
+            self.user_id, self.features, self.history, self.vector, None, self.k, self.exclude, self.exclude_seen,
+            self.wanted, self.diverse, self.segment, self.attributes, path,
+        )  # fmt: skip
 
 
 class RecallBatchRequest(StrictBody):
@@ -131,9 +134,12 @@ class SimilarRequest(_Wanted):
 
     items: list[str] = Field(min_length=1, description="item ids; unknown ones are ignored")
 
-    def query(self, **more: Any) -> RecallQuery:
-        """What is asked."""
-        return super().query(similar_to=self.items, **more)
+    def query(self, path: str) -> RecallQuery:
+        """What is asked at a position of the request."""
+        return RecallQuery(
+            similar_to=self.items, k=self.k, exclude=self.exclude, wanted=self.wanted, diversity=self.diverse,
+            attributes=self.attributes, path=path,
+        )  # fmt: skip
 
 
 class EmbedRequest(StrictBody):
@@ -182,8 +188,9 @@ def limited(request: _Wanted, settings: Settings, path: str = "") -> RecallQuery
     if request.k > settings.max_k:
         raise RequestError.at(f"{path}k", f"must be at most {settings.max_k}, got {request.k}")
     _refuse_long(request, settings.max_list, path)
-    query: RecallQuery = request.query(path=path)
-    refuse_large([query], settings, f"{path}k")
+    query = request.query(path)
+    if query.k * (1 + len(query.attributes)) > settings.max_answer_values:
+        refuse_large([query], settings, f"{path}k")
     return query
 
 
@@ -237,4 +244,5 @@ def at_most(values: Sequence[object], most: int, field: str) -> None:
 def _refuse_long(request: _Wanted | EmbedQuery, most: int, path: str) -> None:
     for name in request.limited:
         values = getattr(request, name)
-        at_most(values or (), most, f"{path}{name}")
+        if values and len(values) > most:
+            at_most(values, most, f"{path}{name}")

@@ -4,6 +4,7 @@ Ids are strings on the wire.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, get_args
 
 import numpy as np
@@ -140,7 +141,7 @@ def _pieces(recalled: Sequence[Recalled]) -> list[bytes]:
     for each in recalled:
         last = first + 2 * len(each.rows) - 1
         pieces[first] = b'{"items":[{"id":"' + pieces[first]
-        pieces[last] = pieces[last].removesuffix(NEXT) + b"}]" + _tail(each) + b","
+        pieces[last] = pieces[last].removesuffix(NEXT) + b"}]" + _tail(each.model_version, each.source) + b","
         first = last + 1
     pieces[-1] = pieces[-1][:-1]
     return pieces
@@ -160,11 +161,16 @@ def _plainly(recalled: Recalled, columns: Sequence[str] = ()) -> bytes:
         values = [recalled.items.values(name, recalled.rows) for name in names]
         for item, each in zip(items, zip(*values, strict=True), strict=True):
             item["attributes"] = dict(zip(names, each, strict=True))
-    return b'{"items":' + orjson.dumps(items, option=orjson.OPT_SERIALIZE_NUMPY) + _tail(recalled)
+    return (
+        b'{"items":'
+        + orjson.dumps(items, option=orjson.OPT_SERIALIZE_NUMPY)
+        + _tail(recalled.model_version, recalled.source)
+    )
 
 
-def _tail(recalled: Recalled) -> bytes:
-    return b',"model_version":%b,"source":"%b"}' % (orjson.dumps(recalled.model_version), recalled.source.encode())
+@lru_cache(64)
+def _tail(model_version: str, source: Source) -> bytes:
+    return b',"model_version":%b,"source":"%b"}' % (orjson.dumps(model_version), source.encode())
 
 
 def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:

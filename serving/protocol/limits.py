@@ -22,6 +22,7 @@ AGAIN = (b"retry-after", b"1")
 NO_UPGRADE = error_bytes("invalid_http", "send HTTP/1.1 without Upgrade; no other protocol is supported")
 # Demand beyond the short limit for BURST_S, without a gap of GAP_S, is a standing queue; AFTER_S without it ends that.
 BURST_S, GAP_S, AFTER_S, LEAST = 0.25, 0.05, 0.5, 8
+SHORT_S = 0.015  # a standing queue that is answered within this time delays nobody much
 MANY = "too_many_requests"
 FULL = {
     "wait": error_bytes(MANY, "requests arrive faster than they can be answered; try again"),
@@ -31,19 +32,30 @@ FULL = {
 
 
 class Line:
-    """Limits the single recalls in the queue: a burst may fill it, a standing queue only an eighth of it.
+    """Limits the single recalls in the queue: a burst may fill it, a standing queue only a part of it.
+
+    That part is as many as were last answered in SHORT_S: by Little's law each then waits for about that time. It is at
+    least an eighth of the queue.
 
     Args:
         most: places in the queue.
     """
 
     def __init__(self, most: int) -> None:
-        self._most, self._short = most, max(LEAST, most // 8)
-        self._since = self._asked_at = -math.inf
-        self._stands = False
+        self._most = most
+        self._short = self._least = max(LEAST, most // 8)
+        self._since = self._asked_at = self._counted_at = -math.inf
+        self._stands, self._left = False, 0
+
+    def leave(self) -> None:
+        """Counts a recall that has been answered."""
+        self._left += 1
 
     def has_room(self, count: int, now: float) -> bool:
         """Whether one more may join `count` recalls at time `now`, in seconds."""
+        if now - self._counted_at > BURST_S:
+            rate = self._left / (now - self._counted_at)
+            self._short, self._left, self._counted_at = max(self._least, int(rate * SHORT_S)), 0, now
         if count < self._short:
             return True
         if now - self._asked_at > (AFTER_S if self._stands else GAP_S):
@@ -129,6 +141,8 @@ class Limits:
                 inside = False
                 self.in_flight -= 1
                 self.heavy -= heavy
+                if not heavy:
+                    self._line.leave()
 
         async def noting(message: Message) -> None:
             if not exchange.given_up:

@@ -65,7 +65,7 @@ class Batcher:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Recalled] = loop.create_future()
         waiting = _Waiting(recaller, query, answer, perf_counter())
-        if query.features or query.history or recaller.planner.users.items(query.user_id):
+        if query.features or query.history or query.user_id in recaller.planner.users:
             self._encoded.append(waiting)
             if not self._encoding:
                 self._encoding = True

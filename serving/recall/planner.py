@@ -136,7 +136,7 @@ class Planner:
         """Whether only rules 5 and 6 can apply: the most common query, which skips the other steps."""
         if query.features or query.history or query.vector is not None or query.similar_to is not None:
             return False
-        return not self.users.items(query.user_id)
+        return query.user_id not in self.users
 
     def _check(self, query: RecallQuery) -> None:
         if query.k < 1:
@@ -156,7 +156,7 @@ class Planner:
     def user_id(self, query: RecallQuery, features: Mapping[str, Any]) -> str | None:
         """The user of a query; a known one in the features takes precedence over the one beside them."""
         named = features.get(self._id)
-        known = named in self.bundle.query_rows or len(self.users.items(named)) > 0
+        known = named in self.bundle.query_rows or named in self.users
         return named if named is not None and known else query.user_id
 
     def _informative(self, features: Mapping[str, Any], items: Snapshot) -> bool:

@@ -353,6 +353,17 @@ def test_a_burst_fills_all_places_and_a_line_that_stands_an_eighth() -> None:
     assert line.has_room(100, at)  # now it is a burst again
 
 
+@pytest.mark.parametrize(("rate", "short"), [(100, 16), (2_000, 30), (5_000, 75)])
+def test_a_line_that_stands_holds_what_is_answered_in_15_ms(rate: int, short: int) -> None:
+    """By Little's law, count = rate x time: that many callers wait for 15 ms each; never fewer than an eighth."""
+    line, step = Line(128), 0.01
+    for turn in range(200):
+        for _ in range(round(rate * step)):
+            line.leave()
+        standing = [line.has_room(count, turn * step) for count in (0, short - 1, short)]
+    assert standing == [True, True, False]
+
+
 def test_bursts_with_gaps_between_them_are_no_line() -> None:
     said, _ = asked(Line(128), 127, 10.0, 1.5 * GAP_S, 0.0)
     assert all(said)
