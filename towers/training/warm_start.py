@@ -185,8 +185,9 @@ def _renumbered(seen: Int64s, ranks: Int64s) -> Int64s:
     here = np.full(max(int(seen.max(initial=NONE)), int(ranks.max(initial=NONE))) + 1, NONE)
     known = np.flatnonzero(ranks != NONE)
     here[ranks[known]] = known
-    renumbered: Int64s = here[seen]
-    return renumbered[renumbered != NONE]
+    renumbered = here[seen]
+    kept: Int64s = renumbered[renumbered != NONE]
+    return kept
 
 
 def _replay(noise: LearnedUnigramNoise, positives: Int64s) -> None:

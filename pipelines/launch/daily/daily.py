@@ -1,7 +1,7 @@
 """`towers daily`: takes today's events to the bundle that answers, or says why they do not get there.
 
 A day is named by its content: the same inputs and recipe are the same day, which goes on where it was cut off, and of
-which nothing is left to do once its bundle answers. One process at a time works in a directory of days.
+which nothing is left to do once its bundle was activated. One process at a time works in a directory of days.
 """
 
 import json
@@ -39,10 +39,12 @@ def run(config: Path) -> dict[str, Any]:
     with exclusive(loop.work, f"{loop.work}: another `towers daily` is at work here; wait for it"):
         loop.root.mkdir(parents=True, exist_ok=True)
         day = Day.open(loop)
-        steps = day.steps()
-        if day.outcome == ACTIVATED and all(step.done() for step in steps):
-            say(f"nothing to do: {day.name} is made of these events and this recipe, and answers")
+        # Also where an operator has gone back to another bundle since: that stands until there are new events.
+        if day.outcome == ACTIVATED and day.bundle.is_dir():
+            answers = Versions(loop.root).read().active
+            say(f"nothing to do: {day.name} is made of these events and this recipe; {answers} answers")
             return day.summary
+        steps = day.steps()
         phases("daily", *(step.name for step in steps))
         seconds: dict[str, float] = {}
         step = steps[0]

@@ -22,6 +22,7 @@ from pipelines.ingest import prepare
 from pipelines.launch import gate
 from pipelines.launch.daily.settings import Loop
 from pipelines.training import train
+from serving.bundle.digest import bundle_digest
 from serving.bundle.manifest import MANIFEST, read_manifest
 from serving.bundle.versions import Versions
 from serving.files.staging import remove, staged
@@ -156,7 +157,7 @@ class Day:
         except GateError:
             return False
         active = self._active()
-        return (blessing.baseline is None) == (active is None)
+        return blessing.baseline == (None if active is None else bundle_digest(self.loop.root / active))
 
     def _publish(self) -> None:
         # The blessing first: it rests on the bundle's content, not on its name, and a published bundle has one.

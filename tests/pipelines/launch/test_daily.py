@@ -1,6 +1,7 @@
 """`towers daily`: three days from events to the bundle that answers; kills, a refusal, a lock, what is told."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -106,12 +107,21 @@ KILLS: list[Point] = [
     ("os.rename", "blessing.json", 1),
     ("os.rename", "candidate.blessing.json", 2),  # written in its place, about to be published
     ("os.rename", "active.json", 1),
+    ("os.rename", "summary.json", 1),
 ]
+KILLED_IN = ["prepare", "train", "train", "export", "index", "report", "gate", "publish", "activate", "activate"]
 
 
-@pytest.mark.long
-def test_three_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def step_of(text: str) -> str:
+    """The last step that began."""
+    return re.findall(r"^daily: (\w+), ", text, re.MULTILINE)[-1]
+
+
+@pytest.mark.parametrize("kills", [[], pytest.param(KILLS, marks=pytest.mark.long)], ids=["whole", "killed"])
+def test_three_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: list[Point]) -> None:
     config, root = write_settings(tmp_path), Versions(tmp_path / "bundles")
+    if not kills:  # one stage: half the time
+        (tmp_path / "recipe.toml").write_text(RECIPE.replace("refit = true", "refit = false"))
     write_day(tmp_path, 1, alike=True)
     first = daily.run(config)
     assert (first["outcome"], first["warm_from"], root.read().active) == (ACTIVATED, None, first["day"])
@@ -122,16 +132,19 @@ def test_three_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(tmp_path) == [first]
 
     write_day(tmp_path, 2, alike=True)
-    *ends, last = stopped(["daily", str(config)], KILLS)
-    assert [each["ended"] for each in ends] == ["SIGKILL"] * len(KILLS), ends
-    assert root.read().active == all_days(Loop.read(config))[-1].name, last["told"]
+    if kills:
+        *ends, last = stopped(["daily", str(config)], kills)
+        assert [(each["ended"], step_of(each["told"])) for each in ends] == [("SIGKILL", step) for step in KILLED_IN]
+        assert root.read().active == all_days(Loop.read(config))[-1].name, last["told"]
+    else:
+        daily.run(config)
     second = told(tmp_path)[-1]
     assert (second["outcome"], second["warm_from"]) == (ACTIVATED, first["day"])
     assert root.read() == Active(active=second["day"], previous=(first["day"],))
     run = json.loads((tmp_path / "days" / second["day"] / "run" / SUMMARY).read_text())
     assert "warm_from" in run
     valid_blessing(tmp_path / "bundles" / second["day"])
-    assert len(open_recaller(tmp_path / "bundles" / second["day"]).recall(RecallQuery(user_id="u3", k=5)).items) == 5
+    assert len(open_recaller(tmp_path / "bundles" / second["day"]).recall(RecallQuery(user_id="u3", k=5)).ids) == 5
     assert {info.name for info in root.list()} == {first["day"], second["day"]}
     assert not list((tmp_path / "bundles").glob(".*.candidate*"))
 
@@ -150,6 +163,10 @@ def test_three_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Two days are kept; the first is neither active nor the one before.
     assert fourth["removed"] == [first["day"]]
     assert not (tmp_path / "bundles" / first["day"]).exists() and not (tmp_path / "days" / first["day"]).exists()
+    # An operator went back; the same events again do not undo that.
+    root.rollback()
+    assert daily.run(config) == fourth
+    assert root.read().active == second["day"]
 
 
 def plan(folder: Path, name: str, started: str, outcome: str | None = ACTIVATED) -> None:
