@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -221,6 +222,19 @@ def test_the_newest_days_are_kept_and_what_may_answer(loop: Loop, tmp_path: Path
     left = {path.name for path in (tmp_path / "bundles").iterdir()} - {"active.json"}
     assert left == {f"{name}{end}" for name in (names[1], *names[3:]) for end in ("", ".blessing.json")}
     assert {path.name for path in (tmp_path / "days").iterdir()} == {names[1], *names[3:]}
+
+
+def test_a_blessing_beside_another_bundle_than_the_active_one_does_not_hold(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan(tmp_path, "active", "2026-11-03T03:30")
+    (tmp_path / "bundles" / "active.json").write_text(Active(active="active").model_dump_json())
+    (gated,) = (step for step in Day.open(loop).steps() if step.name == "gate")
+    monkeypatch.setattr("pipelines.launch.daily.day.bundle_digest", lambda bundle: f"of {bundle.name}")
+    for baseline in ("of active", "of before", None):
+        blessing = SimpleNamespace(baseline=baseline)
+        monkeypatch.setattr("pipelines.launch.daily.day.valid_blessing", lambda _, found=blessing: found)
+        assert gated.done() == (baseline == "of active")
 
 
 def test_two_at_once_are_refused(loop: Loop, tmp_path: Path) -> None:
