@@ -232,6 +232,16 @@ def test_each_stage_starts_from_the_same_stage(world: Path, tmp_path: Path, caps
         own = stage["epochs"] * (stage["examples"] // 64)
         assert stage["optimizer_steps"] == own + round(SHARE * earlier["optimizer_steps"])
     assert capsys.readouterr().err.count(f"warm start from {tmp_path / 'monday'}: rows") == 2
+    # The first one from the weights that never saw the validation events.
+    first = built(world, tmp_path / "first", tmp_path / "monday", train={"warm_share": 1.0}, **refit)
+    choose, name = tmp_path / "monday" / "choose", "query.user_id"
+    then = values(choose / "checkpoints" / "final")["model/query_tower/encoders/0/table"]
+    now, old_ids = table_of(first, "query_tower", "user_id").numpy(), lines(choose, name)
+    rows = {
+        row: 1 + old_ids.index(each) for row, each in enumerate(lines(tmp_path / "first", name), 1) if each in old_ids
+    }
+    np.testing.assert_array_equal(now[list(rows)], then[list(rows.values())])
+    assert len(rows) == 30 and then[list(rows.values())].any(axis=1).all()
     with pytest.raises(ConfigError, match="its stages are train, this recipe's train, refit"):
         train.run(recipe(**refit), world / "tuesday", tmp_path / "other", warm_from=world / "run")
 
@@ -307,8 +317,8 @@ def test_a_run_of_two_stages_that_kept_one_is_refused(world: Path, tmp_path: Pat
 def test_an_unfinished_run_of_another_start_is_in_the_way(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train, "publish", lambda *paths: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(train, "publish", lambda *paths: (_ for _ in ()).throw(RuntimeError))
+    with pytest.raises(RuntimeError):
         train.run(recipe(), world / "tuesday", tmp_path / "run")
     with pytest.raises(DataError, match="--warm-from is in the way"):
         train.run(recipe(), world / "tuesday", tmp_path / "run", warm_from=world / "run")
