@@ -11,7 +11,7 @@ SERVING_TESTS = $(shell grep -rlE '^(from|import) serving' tests --include='test
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test long fast lint format mutants image-check lock lowest clean
+.PHONY: help demo test long fast lint style types format mutants image-check lock lowest clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -19,18 +19,22 @@ help:  ## this list
 demo: $(VENV)/.runtime  ## the whole path on a synthetic world, in demo/
 	$(BIN)/towers demo --out demo
 
-test: lint  ## lint, types, import contracts and every test but the long ones
-	$(PYTEST)
+test: style  ## lint, types, import contracts and every test but the long ones
+	$(call with_types,$(PYTEST))
 
 long: $(VENV)/.dev  ## the tests marked long: many kills, many requests, whole searches
 	$(PYTEST) -m long
 
-fast: lint  ## as test, without the tests marked slow
-	$(PYTEST) -m "not slow and not long"
+fast: style  ## as test, without the tests marked slow
+	$(call with_types,$(PYTEST) -m "not slow and not long")
 
-lint: $(VENV)/.dev  ## lint, types, import contracts and declared dependencies
+lint: style types  ## lint, types, import contracts and declared dependencies
+
+style: $(VENV)/.dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+
+types: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/deptry .
@@ -56,8 +60,17 @@ lowest: $(LOWEST)/.installed  ## the tests of serving with the lowest versions t
 clean:  ## remove the environment, the demo and every cache
 	rm -rf $(VENV) $(LOWEST) demo build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 
-# A process for each processor; a file's tests stay together, because they share what they train.
-PYTEST = $(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile
+# A process for each processor; a file's tests stay together, because they share what they train. tests/conftest.py says
+# which files come first.
+PYTEST = $(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+
+# Runs tests and, in their shadow, the checks that take half a minute on one processor; these have their say at the end.
+define with_types
+@said=$$(mktemp) && trap 'rm -f "$$said"' EXIT; \
+$(MAKE) --no-print-directory types >"$$said" 2>&1 & checks=$$!; \
+echo '$(1)'; $(1); tests=$$?; \
+wait $$checks; checked=$$?; cat "$$said"; exit $$((tests ? tests : checked))
+endef
 
 LOCK = uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-annotate \
 	--python-version 3.11 --python-platform x86_64-manylinux_2_28

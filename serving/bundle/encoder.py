@@ -20,13 +20,15 @@ from serving.search.index import Floats
 
 # Set before the import: TensorFlow's start-up messages drown the service's own log.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# TensorFlow's last act is to import Keras, and with it scikit-learn and Matplotlib: two fifths of the time and a
-# quarter of the memory, for which a SavedModel has no use. None stands for "not installed"; `tf.keras` still loads it.
-sys.modules.setdefault("keras", None)  # type: ignore[arg-type]
+# TensorFlow's last act is to import Keras, 2 or 3 as the environment says, and with it scikit-learn and Matplotlib: two
+# fifths of the time and a quarter of the memory, for which a SavedModel has no use. None stands for "not installed";
+# `tf.keras` still loads it.
+_UNUSED = [name for name in ("keras", "tf_keras") if name not in sys.modules]
+sys.modules.update(dict.fromkeys(_UNUSED))  # type: ignore[arg-type]
 import tensorflow as tf  # noqa: E402
 
-if sys.modules["keras"] is None:
-    del sys.modules["keras"]
+for _name in _UNUSED:
+    del sys.modules[_name]
 
 OUTPUT = "embeddings"
 INFORMED = "informed"

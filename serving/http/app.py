@@ -116,6 +116,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,  # what generated clients call their functions
         # FastAPI's own looks for providers with each request, and would export data such as exceptions.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
@@ -187,7 +188,6 @@ def _add_routes(app: FastAPI) -> None:
 
 def _add_docs_page(app: FastAPI) -> None:
     """Adds the page at `/docs` and its files. All links are relative: it works behind a proxy that adds a prefix."""
-
     # Only the package's files: its own API needs another app class.
     directory = Path(str(files("fastapi_offline") / "static"))
 

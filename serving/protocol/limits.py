@@ -21,8 +21,10 @@ UNTIMED = frozenset({"/admin/reload"})  # takes as long as opening a bundle
 AGAIN = (b"retry-after", b"1")
 NO_UPGRADE = error_bytes("invalid_http", "send HTTP/1.1 without Upgrade; no other protocol is supported")
 # Demand beyond the short limit for BURST_S, without a gap of GAP_S, is a standing queue; AFTER_S without it ends that.
-BURST_S, GAP_S, AFTER_S, LEAST = 0.25, 0.05, 0.5, 8
+# A second: opening a bundle takes half a core for about as long, and must refuse nobody at half load.
+BURST_S, GAP_S, AFTER_S, LEAST = 1.0, 0.05, 0.5, 8
 SHORT_S = 0.015  # a standing queue that is answered within this time delays nobody much
+RATE_S = 0.25  # answers are counted for this long
 MANY = "too_many_requests"
 FULL = {
     "wait": error_bytes(MANY, "requests arrive faster than they can be answered; try again"),
@@ -53,7 +55,7 @@ class Line:
 
     def has_room(self, count: int, now: float) -> bool:
         """Whether one more may join `count` recalls at time `now`, in seconds."""
-        if now - self._counted_at > BURST_S:
+        if now - self._counted_at > RATE_S:
             rate = self._left / (now - self._counted_at)
             self._short, self._left, self._counted_at = max(self._least, int(rate * SHORT_S)), 0, now
         if count < self._short:

@@ -24,6 +24,8 @@ from serving.telemetry import metrics
 
 # Queries per turn of the event loop: this many fast searches take a few milliseconds.
 MOST_INLINE = 32
+# A turn that takes longer reads more requests than it answers, most of them to refuse them: answer what has come.
+GATHER_S = 0.002
 
 
 class _Waiting(NamedTuple):
@@ -90,7 +92,8 @@ class Batcher:
         self._encoded.clear()
 
     def _answer_known(self) -> None:
-        if max(1, self._looked) < len(self._known) < MOST_INLINE:
+        gathering = perf_counter() - self._known[0].since < GATHER_S
+        if gathering and max(1, self._looked) < len(self._known) < MOST_INLINE:
             # Several arrived, and the sockets may hold more: those are read before this is called again.
             self._looked = len(self._known)
             asyncio.get_running_loop().call_soon(self._answer_known)

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import polars as pl
 import pytest
 
@@ -86,15 +85,15 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def url(bundle: Path) -> Iterator[str]:
+def service(bundle: Path) -> Iterator[RunningService]:
     with RunningService(bundle) as service:
-        yield service.url
+        yield service
         service.process.send_signal(signal.SIGTERM)
         assert service.process.wait(timeout=30) in (0, -signal.SIGTERM)  # uvicorn drains, then ends by the signal
 
 
-def recalled(url: str, **body: object) -> tuple[list[str], str]:
-    answer = httpx.post(f"{url}/recall", json=body, timeout=30)
+def recalled(service: RunningService, **body: object) -> tuple[list[str], str]:
+    answer = service.client.post("/recall", json=body)
     assert answer.status_code == 200, answer.text
     content = answer.json()
     return [item["id"] for item in content["items"]], content["source"]
@@ -105,12 +104,12 @@ def group_of(item: str) -> int:
 
 
 @pytest.mark.slow
-def test_a_known_user_gets_the_one_item_of_their_group_that_is_left(bundle: Path, url: str) -> None:
+def test_a_known_user_gets_the_one_item_of_their_group_that_is_left(bundle: Path, service: RunningService) -> None:
     hits = 0
     for user in range(USERS):
         own = [item for item in range(ITEMS) if item % GROUPS == user % GROUPS]
         left = own[(user // GROUPS - 1) % len(own)]  # the last of their order, the test event
-        ids, source = recalled(url, user_id=f"u{user}", k=1)
+        ids, source = recalled(service, user_id=f"u{user}", k=1)
         assert source == "user"
         hits += ids == [f"i{left}"]
     assert hits == USERS
@@ -118,27 +117,27 @@ def test_a_known_user_gets_the_one_item_of_their_group_that_is_left(bundle: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group", range(GROUPS))
-def test_features_and_histories_of_new_users_find_their_group(url: str, group: int) -> None:
-    ids, source = recalled(url, features={"team": f"t{group}"}, k=ITEMS // GROUPS)
+def test_features_and_histories_of_new_users_find_their_group(service: RunningService, group: int) -> None:
+    ids, source = recalled(service, features={"team": f"t{group}"}, k=ITEMS // GROUPS)
     assert source == "features"
     assert {group_of(item) for item in ids} == {group}
     history = [f"i{group}", f"i{group + GROUPS}", f"i{group + 2 * GROUPS}"]
-    ids, source = recalled(url, history=history, k=ITEMS // GROUPS - 3)
+    ids, source = recalled(service, history=history, k=ITEMS // GROUPS - 3)
     assert source == "history"
     assert {group_of(item) for item in ids} == {group}
     assert not set(ids) & set(history)
 
 
 @pytest.mark.slow
-def test_an_unknown_user_gets_popular_items(url: str) -> None:
-    ids, source = recalled(url, user_id="nobody", k=5)
+def test_an_unknown_user_gets_popular_items(service: RunningService) -> None:
+    ids, source = recalled(service, user_id="nobody", k=5)
     assert source == "popular"
     assert len(ids) == 5
-    assert recalled(url, features={}, k=5) == (ids, "popular")
+    assert recalled(service, features={}, k=5) == (ids, "popular")
 
 
 @pytest.mark.slow
-def test_the_report_knows_the_answer_too(bundle: Path, url: str) -> None:
+def test_the_report_knows_the_answer_too(bundle: Path, service: RunningService) -> None:
     report = json.loads((bundle.parent / "report" / "report.json").read_text())
     assert report["metrics"]["exact"]["recall@10"] == {"value": 1.0, "low": 1.0, "high": 1.0}
     per_user = pl.read_parquet(bundle.parent / "report" / "per_user.parquet")

@@ -12,11 +12,10 @@ import polars as pl
 import pytest
 
 from serving.bundle.versions import Versions
-from serving.client.client import Client, ServiceError
 from tests.support.processes.running_service import RunningService, eventually
 from tests.support.worlds.serving import save_towers, write_world
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 def write_root(root: Path) -> Versions:
@@ -33,7 +32,6 @@ def best(group: int) -> dict[str, Any]:
     return {"features": {"country": f"g{group}"}, "k": 1}
 
 
-@pytest.mark.long
 def test_changes_are_seen_by_every_worker_and_outlive_a_kill(tmp_path: Path) -> None:
     write_world(tmp_path / "bundle", write_towers=save_towers)
     with RunningService(tmp_path / "bundle", tmp_path / "state", workers=2) as service:
@@ -52,7 +50,6 @@ def test_changes_are_seen_by_every_worker_and_outlive_a_kill(tmp_path: Path) -> 
         assert service.ids(features={"user": "u1"}, user_id="u1", exclude_seen=False, k=1) == ["more2"]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("round_number", range(10))
 def test_every_acknowledged_change_is_there_after_a_kill_at_any_moment(tmp_path: Path, round_number: int) -> None:
     write_world(tmp_path / "bundle", write_towers=save_towers)
@@ -81,7 +78,6 @@ def test_every_acknowledged_change_is_there_after_a_kill_at_any_moment(tmp_path:
         assert not set(kept) & seen
 
 
-@pytest.mark.long
 def test_a_swap_under_load_fails_no_request(tmp_path: Path) -> None:
     root = tmp_path / "bundles"
     versions = write_root(root)
@@ -122,7 +118,6 @@ def test_a_swap_under_load_fails_no_request(tmp_path: Path) -> None:
     assert len(statuses) > 50 and set(statuses) == {200}
 
 
-@pytest.mark.long
 def test_the_same_users_get_the_canary_in_every_worker(tmp_path: Path) -> None:
     root = tmp_path / "bundles"
     write_root(root).set_canary("two", 0.5)
@@ -137,26 +132,6 @@ def test_the_same_users_get_the_canary_in_every_worker(tmp_path: Path) -> None:
         assert {version for versions in given for version in versions} == {"one", "two"}
 
 
-def test_the_client_speaks_to_the_service(tmp_path: Path) -> None:
-    write_world(tmp_path / "bundle", write_towers=save_towers)
-    with RunningService(tmp_path / "bundle", tmp_path / "state") as service, Client(service.url) as client:
-        assert client.ready()
-        answer = client.recall(user_id="u5", k=3, exclude=["i9"])
-        assert ([item_id for item_id, _ in answer.items], answer.source) == (["i13", "i17", "i21"], "user")
-        client.put_item("a/b", {"group": "g2", "place": 5}, {})
-        assert client.recall(vector=[0, 0, 1, 0, 0, 0, 0, 1], k=1).items[0][0] == "a/b"
-        assert client.add_events([{"id": "e1", "user_id": "u2", "item_id": "a/b", "time": 1_700_000_000}] * 2) == 1
-        batch = client.recall_batch([{"user_id": "u2", "k": 1}, {"features": {"country": "g2"}, "k": 1}])
-        assert [answer.items[0][0] == "a/b" for answer in batch] == [False, True], "u2 has seen it"
-        client.delete_item("a/b")
-        assert client.similar(["i1"], k=1).items[0][0] == "i5"
-        assert len(client.embed([{"user_id": "u5"}]).vectors[0]) == 8
-        with pytest.raises(ServiceError, match="must be at least 1") as raised:
-            client.recall(k=0)
-        assert (raised.value.status, raised.value.field) == (422, "k")
-
-
-@pytest.mark.long
 def test_swaps_give_their_memory_back(tmp_path: Path) -> None:
     items = 100_000
     for name in ("one", "two"):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import uvicorn
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import heldout, seen
@@ -19,7 +20,10 @@ from pipelines.evaluation import report
 from pipelines.service import keys
 from pipelines.service.answer import KEY
 from serving.client.client import Client
-from tests.support.processes.running_service import RunningService, eventually, free_port
+from serving.http.app import create_app
+from serving.settings import Settings
+from tests.support.processes.running_service import eventually, free_port
+from tests.support.served import served
 from tests.support.worlds import columns
 from tests.support.worlds.serving import DIMENSION, FEATURES, ITEM_FEATURES, save_towers
 
@@ -34,17 +38,16 @@ class Served:
     dataset: Path
     bundle: Path
     folder: Path
-    service: RunningService
+    url: str
     key: str
 
     def report(self, name: str, bundle: Path | None = None, url: str | None = None) -> dict[str, Any]:
         out = self.folder / name
-        url = url or self.service.url
-        return report.run(bundle or self.bundle, self.dataset, out, ks=[5, K], url=url, overwrite=True)
+        return report.run(bundle or self.bundle, self.dataset, out, ks=[5, K], url=url or self.url, overwrite=True)
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("service-report")
     dataset = columns.write_dataset(columns.make_events(), folder)
     data = Dataset.open(dataset)
@@ -67,20 +70,20 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with redirect_stdout(said):
         keys.add(folder / "keys.toml", "report", "admin")
     # Batches of seven at most: the report must find that out.
-    options = {"keys": folder / "keys.toml", "max_batch": 7}
-    with RunningService(bundle, folder / "state", **options) as service:
-        yield Served(dataset, bundle, folder, service, said.getvalue().strip())
+    settings = Settings(bundle=bundle, state=folder / "state", keys=folder / "keys.toml", max_batch=7)
+    with served(uvicorn.Config(create_app(settings), port=0, log_config=None)) as url:
+        yield Served(dataset, bundle, folder, url, said.getvalue().strip())
 
 
 @pytest.fixture(autouse=True)
-def key(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(KEY, served.key)
+def key(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY, service.key)
 
 
-def test_the_service_recalls_what_exact_search_does(served: Served) -> None:
-    content = served.report("same")
+def test_the_service_recalls_what_exact_search_does(service: Served) -> None:
+    content = service.report("same")
     assert content["metrics"]["service"] == content["metrics"]["exact"]
-    rows = pl.read_parquet(served.folder / "same" / "per_user.parquet")
+    rows = pl.read_parquet(service.folder / "same" / "per_user.parquet")
     assert rows.height == columns.USERS and rows["exact_recall@10"].sum() > 0
     assert rows["service_ndcg@10"].to_list() == rows["exact_ndcg@10"].to_list()
     nothing = {"value": 0.0, "low": 0.0, "high": 0.0}
@@ -88,7 +91,7 @@ def test_the_service_recalls_what_exact_search_does(served: Served) -> None:
         pair: {"recall@5": nothing, "recall@10": nothing} for pair in ("exact_to_index", "index_to_service")
     }
     assert content["service"] == {
-        "url": served.service.url,
+        "url": service.url,
         "model_version": "test-1",
         "users": columns.USERS,
         "model_versions": {"test-1": columns.USERS},
@@ -97,14 +100,14 @@ def test_the_service_recalls_what_exact_search_does(served: Served) -> None:
         "failed": {},
         "unknown_items": {"items": 0, "places": 0},
     }
-    page = (served.folder / "same" / "report.html").read_text(encoding="utf-8")
-    assert "model, by service" in page and served.service.url in page and "test-1 (40 users)" in page
-    assert served.key not in page + json.dumps(content)
+    page = (service.folder / "same" / "report.html").read_text(encoding="utf-8")
+    assert "model, by service" in page and service.url in page and "test-1 (40 users)" in page
+    assert service.key not in page + json.dumps(content)
 
 
-def test_live_items_and_events_are_told(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
-    data = Dataset.open(served.dataset)
-    vectors, queries = (np.load(served.bundle / f"{name}_vectors.npy") for name in ("item", "query"))
+def test_live_items_and_events_are_told(service: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    data = Dataset.open(service.dataset)
+    vectors, queries = (np.load(service.bundle / f"{name}_vectors.npy") for name in ("item", "query"))
     live = np.eye(DIMENSION, dtype=np.float32)[2] + 5 * np.eye(DIMENSION, dtype=np.float32)[7]
     held = heldout(data, "test")
     shown = 0
@@ -116,12 +119,12 @@ def test_live_items_and_events_are_told(served: Served, capsys: pytest.CaptureFi
             shown += better < K
         else:
             shown += len(others(masked)) < K
-    with Client(served.service.url, api_key=served.key) as client:
+    with Client(service.url, api_key=service.key) as client:
         client.put_item("live", {"group": "g2", "place": 5.0}, {"title": "Live"})
         client.add_events([{"id": "e1", "user_id": "u1", "item_id": "i1", "time": 1_800_000_000}])
         eventually(lambda: "live" in dict(client.recall(k=21).items), "the live item is there")
         try:
-            content = served.report("live")
+            content = service.report("live")
         finally:
             client.delete_item("live")
     found = content["service"]["unknown_items"]
@@ -131,7 +134,7 @@ def test_live_items_and_events_are_told(served: Served, capsys: pytest.CaptureFi
     said = capsys.readouterr().out
     assert f"warning: live items that the data set lacks, 1, fill {found['places']} places; each is a miss" in said
     assert "warning: the service answered 1 user from other than their stored vector" in said
-    assert "live items that the data set lacks" in (served.folder / "live" / "report.html").read_text(encoding="utf-8")
+    assert "live items that the data set lacks" in (service.folder / "live" / "report.html").read_text(encoding="utf-8")
 
 
 def others(masked: set[int]) -> list[int]:
@@ -140,24 +143,24 @@ def others(masked: set[int]) -> list[int]:
 
 @pytest.mark.parametrize("given", ["", "not-the-key"])
 def test_without_the_right_key_the_report_names_the_variable(
-    served: Served, given: str, monkeypatch: pytest.MonkeyPatch
+    service: Served, given: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KEY, given)
-    with pytest.raises(DataError, match=rf"{served.service.url}: .*the variable {KEY} gives the key"):
-        served.report("refused")
-    assert not (served.folder / "refused").exists()
+    with pytest.raises(DataError, match=rf"{service.url}: .*the variable {KEY} gives the key"):
+        service.report("refused")
+    assert not (service.folder / "refused").exists()
 
 
-def test_a_key_that_cannot_be_one_is_the_variable_s(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_cannot_be_one_is_the_variable_s(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, "with a space")
     with pytest.raises(DataError, match=f"^{KEY}: must be printable ASCII without spaces"):
-        served.report("refused")
+        service.report("refused")
 
 
-def test_a_service_of_another_bundle_is_refused(served: Served) -> None:
-    other = columns.write_bundle_of(served.dataset, name="other", model_version="test-2")
+def test_a_service_of_another_bundle_is_refused(service: Served) -> None:
+    other = columns.write_bundle_of(service.dataset, name="other", model_version="test-2")
     with pytest.raises(DataError, match=r"the service answers from the model test-1, and .*other is test-2"):
-        served.report("refused", bundle=other)
+        service.report("refused", bundle=other)
 
 
 @pytest.mark.parametrize(
@@ -170,6 +173,6 @@ def test_a_service_of_another_bundle_is_refused(served: Served) -> None:
     ],
     ids=["nobody", "nonsense", "ftp", "port"],  # the port differs in each worker of the tests
 )
-def test_no_service_is_one_clear_line(served: Served, url: str, message: str) -> None:
+def test_no_service_is_one_clear_line(service: Served, url: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        served.report("refused", url=url)
+        service.report("refused", url=url)

@@ -1,9 +1,7 @@
 """Comparisons of bundles against slow loops over their vectors, of reports, what is refused, and the pages."""
 
 import json
-import os
 import re
-import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -23,6 +21,7 @@ from pipelines.launch.page import compare_page
 from serving.bundle.reader import Bundle
 from serving.errors import BundleError
 from serving.files.staging import OutputExistsError
+from tests.support import browser
 from tests.support.markdown_tables import HOSTILE as HOSTILE_CELL
 from tests.support.markdown_tables import github_rows
 from tests.support.worlds import columns
@@ -258,25 +257,17 @@ def test_the_page_needs_nothing_else_and_escapes_names(folder: Path, content: di
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [360, 1200])
-def test_no_table_covers_another_and_the_page_is_accessible(folder: Path, content: dict[str, Any], width: int) -> None:
-    playwright = pytest.importorskip("playwright.sync_api")
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
-    if (binary := shutil.which("chromium")) is None:
-        reason = "chromium is not on PATH; Debian's package is called chromium"
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=binary, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": width, "height": 900})
-        page.goto((folder / "comparison" / "compare.html").as_uri())
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        heights = "texts => texts.map(text => text.getBoundingClientRect().height)"
-        assert min(page.locator("svg text").evaluate_all(heights)) > 9
-        beyond = """tables => tables.filter(table => getComputedStyle(table.parentElement).overflowX == "visible"
-            && table.getBoundingClientRect().right > table.parentElement.getBoundingClientRect().right + 1).length"""
-        assert page.locator("table").count() > 6 and page.locator("table").evaluate_all(beyond) == 0
-        assert axe.Axe().run(page).response["violations"] == []
-        browser.close()
+def test_no_table_covers_another_and_the_page_is_accessible(folder: Path, content: dict[str, Any]) -> None:
+    heights = "texts => texts.map(text => text.getBoundingClientRect().height)"
+    beyond = """tables => tables.filter(table => getComputedStyle(table.parentElement).overflowX == "visible"
+        && table.getBoundingClientRect().right > table.parentElement.getBoundingClientRect().right + 1).length"""
+    with browser.pages(folder / "comparison" / "compare.html") as opened:
+        for viewport in (browser.NARROW, browser.WIDE):
+            with opened(viewport) as page:
+                assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+                assert min(page.locator("svg text").evaluate_all(heights)) > 9
+                assert page.locator("table").count() > 6 and page.locator("table").evaluate_all(beyond) == 0
+                browser.refuse_barriers(page)
 
 
 def test_every_row_of_the_markdown_has_the_columns_of_its_head(folder: Path, content: dict[str, Any]) -> None:

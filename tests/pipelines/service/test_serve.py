@@ -6,14 +6,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import uvicorn
 
 from pipelines.errors import DataError
 from pipelines.service import serve as command
 from serving.errors import BundleError
 from serving.settings import Settings
-from tests.support.processes.running_service import RunningService
+from tests.support.served import served
 from tests.support.worlds.serving import write_whole_world, write_world
 
 ABSENT = Path("no such bundle")
@@ -63,13 +65,19 @@ def test_the_newest_bundle_that_is_whole_is_the_one_to_start_with(tmp_path: Path
 @pytest.fixture(scope="module")
 def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
     """Of a service with each parser."""
-    folder = tmp_path_factory.mktemp("serve")
-    bundle = write_whole_world(folder)
-    with (
-        RunningService(bundle, log=folder / "one", http="httptools") as one,
-        RunningService(bundle, log=folder / "other", http="h11") as other,
-    ):
-        yield {http: int(each.url.rpartition(":")[2]) for http, each in (("httptools", one), ("h11", other))}
+    bundle = write_whole_world(tmp_path_factory.mktemp("serve"))
+    with served(config_of(bundle, "httptools")) as one, served(config_of(bundle, "h11")) as other:
+        yield {http: int(url.rpartition(":")[2]) for http, url in (("httptools", one), ("h11", other))}
+
+
+def config_of(bundle: Path, http: str) -> uvicorn.Config:
+    """What the command has uvicorn run, with this process's own log."""
+    given: list[uvicorn.Config] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "Server", lambda config: SimpleNamespace(run=lambda: given.append(config)))
+        patch.setattr(command, "log_config", lambda settings: None)
+        command.run(bundle=bundle, port=0, http=http)
+    return given[0]
 
 
 def answers(port: int, sent: bytes) -> list[tuple[int, dict[str, str], bytes]]:

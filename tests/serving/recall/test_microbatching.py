@@ -243,6 +243,31 @@ def test_there_is_no_timer_and_a_long_line_lets_others_in(bundle: Bundle, monkey
     assert turns[first : last + 1] == ["batch", "other", "batch", "other", "batch"]
 
 
+@pytest.mark.parametrize(("gather_s", "batches"), [(60.0, [5]), (-1.0, [2, 3])])
+def test_requests_of_later_turns_join_while_turns_are_quick(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, gather_s: float, batches: list[int]
+) -> None:
+    """-1: the turn that read the first two took longer than may be waited for."""
+    monkeypatch.setattr(microbatching, "GATHER_S", gather_s)
+    asked, begun, whole = recaller(bundle), [], Recaller.begin
+
+    def begin(self: Recaller, queries: Sequence[RecallQuery]) -> Any:
+        begun.append(len(queries))
+        return whole(self, queries)
+
+    monkeypatch.setattr(Recaller, "begin", begin)
+
+    async def scenario() -> None:
+        batcher = Batcher(8)
+        waiting = [asyncio.ensure_future(batcher.answer(asked, each)) for each in USERS[:2]]
+        await asyncio.sleep(0)
+        waiting += [asyncio.ensure_future(batcher.answer(asked, each)) for each in USERS[2:]]
+        await asyncio.gather(*waiting)
+
+    asyncio.run(scenario())
+    assert begun == batches
+
+
 def test_who_still_stands_in_line_at_the_end_is_told(bundle: Bundle) -> None:
     async def scenario() -> list[Any]:
         batcher, asked = Batcher(8), recaller(bundle)

@@ -2,17 +2,12 @@
 
 import os
 import shutil
-import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
-import uvicorn
-from fastapi import FastAPI
 from playwright.sync_api import Browser, sync_playwright
 
 from tests.support.worlds.serving import ITEMS, copied_towers, item_vectors, save_towers, write_world
@@ -80,19 +75,3 @@ def browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield browser
         browser.close()
-
-
-@contextmanager
-def served(app: FastAPI) -> Iterator[str]:
-    """Serves an app in a thread; gives its address."""
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            assert thread.is_alive()
-            time.sleep(0.02)
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()

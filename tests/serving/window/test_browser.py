@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+import uvicorn
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
@@ -14,7 +15,8 @@ from serving.http.app import create_app
 from serving.recall.loading import open_recaller
 from serving.settings import Settings
 from serving.window.page import Beside
-from tests.serving.window.conftest import IMAGE, served, write_second
+from tests.serving.window.conftest import IMAGE, write_second
+from tests.support.served import served
 
 pytestmark = pytest.mark.slow
 VIEWS = {
@@ -32,7 +34,8 @@ PHONE, DESK = {"width": 360, "height": 740}, {"width": 1_200, "height": 900}
 def address(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     second = open_recaller(write_second(bundle, tmp_path_factory.mktemp("second") / "renewed"))
     settings = Settings(bundle=bundle, window=True, index_sample_s=0)
-    with served(create_app(settings, beside=Beside(second, lambda user: ["i13", "i3"] if user == "u1" else []))) as url:
+    app = create_app(settings, beside=Beside(second, lambda user: ["i13", "i3"] if user == "u1" else []))
+    with served(uvicorn.Config(app, port=0, log_config=None)) as url:
         yield url
 
 

@@ -105,6 +105,15 @@ class World:
         return callers
 
 
+class Prompt(uvicorn.Server):
+    """Looks all the time whether it is to stop; uvicorn itself does so ten times a second."""
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)
+        while not self.should_exit:
+            await asyncio.sleep(0.001)
+
+
 @asynccontextmanager
 async def serving(**limits: Any) -> AsyncIterator[World]:
     app, drain = Gated(), Drain(0)
@@ -117,7 +126,7 @@ async def serving(**limits: Any) -> AsyncIterator[World]:
     config = uvicorn.Config(
         routed, port=0, http=settings.http, ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1
     )
-    server = uvicorn.Server(config)
+    server = Prompt(config)
     running = asyncio.create_task(server.serve())
     while not server.started:
         await asyncio.sleep(0.001)
@@ -128,6 +137,11 @@ async def serving(**limits: Any) -> AsyncIterator[World]:
         app.gate.set()
         for caller in world.callers:
             caller.writer.close()
+        # uvicorn looks ten times a second whether connections that are open at a stop have ended.
+        for _ in range(50):
+            if not server.server_state.connections:
+                break
+            await asyncio.sleep(0.001)
         server.should_exit = True
         await running
 

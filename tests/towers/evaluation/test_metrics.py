@@ -117,6 +117,14 @@ def test_metrics_do_not_load_tensorflow() -> None:
     assert done.stdout.strip() == "False"
 
 
+@pytest.mark.parametrize(
+    ("lists", "targets"), [([[0], [1]], [3, 9]), ([[3], [0]], [0, 1])], ids=["larger targets", "larger lists"]
+)
+def test_an_item_of_another_query_is_no_hit(lists: list[list[int]], targets: list[int]) -> None:
+    """Numbered with steps of 2, the target 3 of the first query would be the item 1 of the second."""
+    assert not metrics.hits(np.array(lists), np.array([0, 1, 2]), np.array(targets)).any()
+
+
 def test_matches_name_the_target_of_the_query() -> None:
     expected = [[-1, 0, -1, 1], [-1] * 4, [-1] * 4]
     assert metrics.matches(LISTS, OFFSETS, ITEMS).tolist() == expected

@@ -1,6 +1,7 @@
 """Row-sparse and fused steps against Keras's dense ones, rows that must not move, and what a step is made of."""
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,16 @@ def together(*parts: tf.IndexedSlices) -> tf.IndexedSlices:
     )
 
 
-@pytest.mark.parametrize("name", KERAS)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
+def every_pair_or_each_once(jit: bool) -> list[Any]:
+    """XLA compiles each optimizer with one form in the default run, with all in the long one."""
+    return [
+        pytest.param(name, form, jit, marks=pytest.mark.long if jit and row != column else [])
+        for row, name in enumerate(KERAS)
+        for column, form in enumerate(FORMS)
+    ]
+
+
+@pytest.mark.parametrize(("name", "form", "jit"), [*every_pair_or_each_once(False), *every_pair_or_each_once(True)])
 def test_equals_keras_where_every_row_is_touched(name: str, form: str, jit: bool) -> None:
     assert_equals_keras(name, KERAS[name](RATE), form, jit=jit)
 
@@ -157,10 +165,15 @@ def test_a_batch_that_reads_no_row_changes_none(name: str) -> None:
 EVERYTHING = {"weight_decay": 0.1, "schedule": "cosine", "warmup_steps": 2, "clip_norm": 1.0, "average": 0.9}
 
 
-@pytest.mark.parametrize("name", KERAS)
-@pytest.mark.parametrize("settings", [{}, EVERYTHING], ids=["plain", "everything"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("size", [7, None], ids=["known size", "unknown size"])
+# Every two of optimizer, settings, type and size meet in the default run, all four in the long one.
+SETTINGS = (KERAS, ({}, EVERYTHING), ("float32", "bfloat16", "float16"), (7, None))
+STEPS_ON_A_GPU = [
+    pytest.param(*values, marks=pytest.mark.long if sum(places) % 2 else [])
+    for places, values in zip(product(*(range(len(each)) for each in SETTINGS)), product(*SETTINGS), strict=True)
+]
+
+
+@pytest.mark.parametrize(("name", "settings", "dtype", "size"), STEPS_ON_A_GPU)
 def test_a_sparse_step_runs_on_a_gpu_and_makes_nothing_as_large_as_the_table(
     name: str, settings: dict[str, Any], dtype: str, size: int | None
 ) -> None:

@@ -31,7 +31,7 @@ def weights(built: Trainer) -> list[np.ndarray]:
 
 
 def test_it_learns_the_held_out_item_of_every_user(tmp_path: Path) -> None:
-    built = trainer(tmp_path, epochs=30)
+    built = built_trainer(tmp_path, train={"epochs": 30, "checkpoint_steps": 10_000})
     summary = built.fit()
     # Chance among the 21 unseen items is 0.05; the one unseen item of the user's group is the answer.
     assert summary.best_metric == 1.0
