@@ -28,7 +28,7 @@ import numpy as np
 import polars as pl
 import tensorflow as tf
 
-from benchmarks.harness.machine import ROOT, write
+from benchmarks.harness.machine import ROOT, told, write
 from benchmarks.harness.plots import figure, line
 from benchmarks.harness.resumable import Store
 from benchmarks.quality.rolling import CUTS, prepared, split_at
@@ -110,7 +110,7 @@ def main(data: Path | None, work: Path, sets: Sequence[str], shares: Sequence[fl
     if set(sets) != set(SETS) or DEFAULT not in shares:
         return 0
     claims = claims_of(figures)
-    result = {"claims": claims, "figures": figures, "world": WORLD | {"days": DAYS}, "default": DEFAULT}
+    result = {**told(claims), "figures": figures, "world": WORLD | {"days": DAYS}, "default": DEFAULT}
     print(write(__file__, "warm_start", result))
     draw(figures)
     for claim, holds in claims.items():
@@ -151,7 +151,8 @@ def curves_of(
 def trained(raw: dict[str, Any], dataset: Dataset, out: Path, before: Path | None) -> dict[str, Any]:
     """Trains, keeps the run for the next place; returns the metric after each epoch."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    config = parse_config(raw)
+    # The next place starts from it.
+    config = parse_config(raw | {"train": raw["train"] | {"keep_state": True}})
     summary = train.run(config, dataset.path, out, overwrite=True, warm_from=before)
     tf.keras.backend.clear_session()
     (stage,) = summary["stages"]

@@ -91,8 +91,8 @@ class EarlierRun:
         for name in names:
             if not (self._folder(name) / CHECKPOINTS / f"{FINAL}.index").is_file():
                 raise DataError(
-                    f"--warm-from {self.path}: holds no weights of the stage {name!r}; a run of this release keeps "
-                    "them, unless train.keep_state is false"
+                    f"--warm-from {self.path}: holds no weights of the stage {name!r}; a run with "
+                    "train.keep_state = true keeps them"
                 )
 
     def refuse_leak(self, data: Dataset, held: dict[str, tuple[str, ...]]) -> None:
@@ -107,7 +107,11 @@ class EarlierRun:
         """
         if data.manifest.fingerprint == self.summary["dataset"]:
             return
-        earlier = Dataset.open((self.path / self.summary["dataset_path"]).resolve())
+        path = (self.path / self.summary["dataset_path"]).resolve()
+        try:
+            earlier = Dataset.open(path)
+        except DataError as error:
+            raise DataError(f"--warm-from {self.path}: its data set tells what it was trained on; {error}") from None
         if earlier.manifest.fingerprint != self.summary["dataset"]:
             raise DataError(
                 f"--warm-from {self.path}: {earlier.path} is no longer the data set that it was trained on, so nothing "
@@ -148,7 +152,7 @@ class EarlierRun:
         say(f"warm start from {self.path}: rows {known}")
         state: Path | None = folder / CHECKPOINTS / STATE / WEIGHTS
         if not (folder / CHECKPOINTS / STATE).is_dir():
-            say(f"{self.path}: kept no moments; they start anew")
+            say(f"{self.path}: kept no moments, they start anew; a run with train.keep_state = true keeps them")
             state = None
         ranks = None
         if (directory / RANKS).is_file() and (folder / RANKS).is_file():

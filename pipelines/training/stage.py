@@ -98,6 +98,8 @@ def run_stage(
     for each in (directory / CHECKPOINTS).iterdir():
         if not each.name.startswith(f"{FINAL}.") and each != kept:
             remove(each)
+    if not config.train.keep_state:
+        remove(directory / RANKS)
     remove(work / EVENT_FILES)
     done: dict[str, Any] = json.loads(marker.read_text(encoding="utf-8"))
     return done

@@ -47,12 +47,12 @@ CHAINS = {
         ("shutil.rmtree", "best", 1),
         ("write", "final", 1),
         ("os.rename", "stage.json", 1),
-        ("os.rename", "latest", 1),  # the first stage is done, its state not yet kept
         ("os.rename", "tensorboard", 1),  # between the two stages
         ("step", "", 7),
         ("write", "final", 1),
         ("shutil.rmtree", "latest", 1),  # the second stage is done, the clean-up has begun
         ("os.rename", "summary.json", 1),
+        ("os.rmdir", "choose", 1),  # nothing is left of the first stage but the directory
         ("os.rename", "unfinished", 1),  # all that is left is to publish it
     ],
 }

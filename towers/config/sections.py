@@ -180,7 +180,7 @@ class TrainConfig(Section):
     warm_share: float = Field(
         1.0, ge=0, le=1, description="with --warm-from: weight of the earlier run's values; 0 is a cold run"
     )
-    keep_state: bool = Field(True, description="keep in the run what --warm-from needs beside the weights")
+    keep_state: bool = Field(False, description="keep in the run all that --warm-from can take over")
     explode_factor: Annotated[float, Field(ge=2)] | Literal["off"] = Field(
         100.0, description="stop at a loss above this multiple of the first step's loss, or of 1 if that is more"
     )

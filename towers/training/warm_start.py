@@ -97,16 +97,16 @@ class WarmStart:
 
     def _mix(self, variable: tf.Variable, earlier: NDArray[Any], pairs: Pairs | None) -> None:
         if pairs is None:
-            variable.assign(self._mixed(earlier, variable))
+            variable.assign(self._mixture(earlier, variable))
             return
         for begin in range(0, len(pairs.here), BLOCK):
             here, there = pairs.here[begin : begin + BLOCK], pairs.there[begin : begin + BLOCK]
-            value = self._mixed(earlier[there], tf.gather(variable, here))
+            value = self._mixture(earlier[there], tf.gather(variable, here))
             variable.scatter_update(tf.IndexedSlices(value, here))
 
-    def _mixed(self, earlier: NDArray[Any], cold: Any) -> tf.Tensor:
-        mixed = self.share * earlier.astype(np.float32) + (1 - self.share) * tf.cast(cold, tf.float32)
-        return tf.cast(mixed, cold.dtype)
+    def _mixture(self, earlier: NDArray[Any], cold: Any) -> tf.Tensor:
+        mixture = self.share * earlier.astype(np.float32) + (1 - self.share) * tf.cast(cold, tf.float32)
+        return tf.cast(mixture, cold.dtype)
 
     def _count(self, sampler: tf.Module, state: "_Values") -> None:
         """Sets the counts of every part of a sampler that learns: `share` of what the earlier run counted."""

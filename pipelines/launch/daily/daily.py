@@ -41,8 +41,7 @@ def run(config: Path) -> dict[str, Any]:
         day = Day.open(loop)
         # Also where an operator has gone back to another bundle since: that stands until there are new events.
         if day.outcome == ACTIVATED and day.bundle.is_dir():
-            answers = Versions(loop.root).read().active
-            say(f"nothing to do: {day.name} is made of these events and this recipe; {answers} answers")
+            say(f"nothing to do: {day.name} is made of these events and this recipe; {loop.active} answers")
             return day.summary
         steps = day.steps()
         phases("daily", *(step.name for step in steps))
@@ -60,12 +59,11 @@ def run(config: Path) -> dict[str, Any]:
             outcome = REFUSED if isinstance(error, GateError) else FAILED
             _end(day, outcome, seconds, at=step.name, reason=str(error))
             raise
-        removed = _retain(loop, day)
-        return _end(day, ACTIVATED, seconds, removed=removed)
+        return _end(day, ACTIVATED, seconds)
 
 
 def _end(day: Day, outcome: str, seconds: dict[str, float], **more: Any) -> dict[str, Any]:
-    """Writes the summary of a day, tells of it, and gives it to the command of `notify`."""
+    """Removes old days, writes the summary of this one, tells of it, and gives it to the command of `notify`."""
     summary = {
         "day": day.name,
         "outcome": outcome,
@@ -73,6 +71,8 @@ def _end(day: Day, outcome: str, seconds: dict[str, float], **more: Any) -> dict
         "warm_from": day.warm_from,
         "bundle": str(day.bundle) if day.bundle.is_dir() else None,
         "seconds": {**day.summary.get("seconds", {}), **seconds},
+        # A day that failed may have failed by the files that tell which days are old.
+        "removed": [] if outcome == FAILED else _retain(day.loop, day),
         **more,
     }
     text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
@@ -90,8 +90,10 @@ def _end(day: Day, outcome: str, seconds: dict[str, float], **more: Any) -> dict
 
 def _retain(loop: Loop, today: Day) -> list[str]:
     """Removes all but the newest days; returns their names. What answers, or answered before, stays."""
-    now = Versions(loop.root).read()
-    kept = {today.name, now.active, *now.previous[:1], *([now.canary.bundle] if now.canary else [])}
+    kept = {today.name}
+    if loop.active is not None:
+        now = Versions(loop.root).read()
+        kept |= {now.active, *now.previous[:1], *([now.canary.bundle] if now.canary else [])}
     old = [day for day in all_days(loop)[: -loop.settings.keep] if day.name not in kept]
     for day in old:
         day.remove()

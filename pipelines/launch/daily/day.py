@@ -24,8 +24,8 @@ from pipelines.launch.daily.settings import Loop
 from pipelines.training import train
 from serving.bundle.digest import bundle_digest
 from serving.bundle.manifest import MANIFEST, read_manifest
-from serving.bundle.versions import Versions
 from serving.files.staging import remove, staged
+from towers.errors import ConfigError
 
 PLAN, SUMMARY = "plan.json", "summary.json"
 ACTIVATED, REFUSED, FAILED = "activated", "refused", "failed"
@@ -65,8 +65,9 @@ class Day:
             if day.name.endswith(f"-{key[:KEY_DIGITS]}"):
                 return day
         now = datetime.now(UTC)
-        before = [day.name for day in known if day.outcome == ACTIVATED] if loop.settings.warm else []
-        day = cls(loop, f"{now:%Y-%m-%d}-{key[:KEY_DIGITS]}", now.isoformat(), before[-1] if before else None)
+        # Not the newest: where an operator went back from that one, its model is no good start either.
+        before = loop.active if loop.settings.warm and loop.active in {day.name for day in known} else None
+        day = cls(loop, f"{now:%Y-%m-%d}-{key[:KEY_DIGITS]}", now.isoformat(), before)
         day.folder.mkdir(parents=True, exist_ok=True)
         with staged(day.folder / PLAN, overwrite=True) as half:
             half.write_text(json.dumps({"started": day.started, "warm_from": day.warm_from, "key": key}) + "\n")
@@ -110,7 +111,7 @@ class Day:
             Step("report", (folder / "report" / REPORT).is_file, self._report),
             Step("gate", lambda: published() or self._blessed(), self._gate),
             Step("publish", published, self._publish),
-            Step("activate", lambda: self._active() == self.name, self._activate),
+            Step("activate", lambda: self.loop.active == self.name, self._activate),
         )
 
     def remove(self) -> None:
@@ -135,7 +136,12 @@ class Day:
 
     def _train(self) -> object:
         before = None if self.warm_from is None else self.loop.work / self.warm_from / "run"
-        return train.run(self.loop.recipe, self.folder / "dataset", self.folder / "run", warm_from=before)
+        try:
+            return train.run(self.loop.recipe, self.folder / "dataset", self.folder / "run", warm_from=before)
+        except (ConfigError, DataError) as error:
+            if not str(error).startswith("--warm-from"):
+                raise
+            raise DataError(f"{error}; with warm = false the day starts cold") from None
 
     def _export(self) -> object:
         return export.run(self.folder / "run", self.candidate)
@@ -147,7 +153,7 @@ class Day:
         return report.run(self.candidate, self.folder / "dataset", self.folder / "report")
 
     def _gate(self) -> object:
-        active = self._active()
+        active = self.loop.active
         baseline = None if active is None else self.loop.root / active
         return gate.run(self.loop.rules, self.candidate, baseline=baseline, report=self.folder / "report")
 
@@ -156,7 +162,7 @@ class Day:
             blessing = valid_blessing(self.candidate)
         except GateError:
             return False
-        active = self._active()
+        active = self.loop.active
         return blessing.baseline == (None if active is None else bundle_digest(self.loop.root / active))
 
     def _publish(self) -> None:
@@ -170,10 +176,6 @@ class Day:
 
     def _activate(self) -> object:
         return activate.activate(self.loop.root, self.name)
-
-    def _active(self) -> str | None:
-        versions = Versions(self.loop.root)
-        return versions.read().active if versions.file.exists() else None
 
 
 def all_days(loop: Loop) -> list[Day]:

@@ -23,6 +23,8 @@ from serving.files.lock import BusyError, exclusive
 from serving.recall.loading import open_recaller
 from serving.recall.query import RecallQuery
 from tests.support.worlds.interrupted import Point, stopped
+from towers.config.recipe import load_config
+from towers.errors import ConfigError
 
 USERS, ITEMS, GROUPS = 150, 120, 3
 SETTINGS = """
@@ -101,6 +103,8 @@ def command(config: Path, monkeypatch: pytest.MonkeyPatch) -> object:
 KILLS: list[Point] = [
     ("os.rename", ".dataset.", 1),
     ("step", "", 4),
+    ("os.rename", "stage.json", 1),
+    ("os.rename", "latest", 1),  # the first stage is done, its state not yet kept
     ("os.rename", "summary.json", 1),
     ("tower", "", 1),
     ("os.rename", "manifest.json", 1),
@@ -110,7 +114,7 @@ KILLS: list[Point] = [
     ("os.rename", "active.json", 1),
     ("os.rename", "summary.json", 1),
 ]
-KILLED_IN = ["prepare", "train", "train", "export", "index", "report", "gate", "publish", "activate", "activate"]
+KILLED_IN = ["prepare", *["train"] * 4, "export", "index", "report", "gate", "publish", "activate", "activate"]
 
 
 def step_of(text: str) -> str:
@@ -153,7 +157,7 @@ def test_three_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: list
     assert command(config, monkeypatch) == 3
     third = told(tmp_path)[-1]
     assert (third["outcome"], third["at"], third["bundle"]) == ("refused", "gate", None)
-    assert third["warm_from"] == second["day"]
+    assert (third["warm_from"], third["removed"]) == (second["day"], [])
     assert root.read().active == second["day"]
     # The same events again: the gate alone is asked again; other rules let it pass.
     assert command(config, monkeypatch) == 3
@@ -200,14 +204,38 @@ def test_a_day_is_its_content(loop: Loop, tmp_path: Path) -> None:
     assert Day.open(Loop.read(tmp_path / "daily.toml")).name == day.name
 
 
-def test_a_day_starts_from_the_last_one_that_was_activated(loop: Loop, tmp_path: Path) -> None:
-    plan(tmp_path, "2026-11-03-c", "2026-11-03T03:30")
+@pytest.mark.parametrize(
+    ("answers", "settings", "expected"),
+    [
+        ("2026-11-01-a", SETTINGS, "2026-11-01-a"),  # an operator went back from the newest
+        ("2026-11-03-c", SETTINGS, "2026-11-03-c"),
+        ("by-hand", SETTINGS, None),
+        (None, SETTINGS, None),
+        ("2026-11-03-c", SETTINGS + "warm = false\n", None),
+    ],
+)
+def test_a_day_starts_from_the_one_whose_bundle_answers(
+    loop: Loop, tmp_path: Path, answers: str | None, settings: str, expected: str | None
+) -> None:
     plan(tmp_path, "2026-11-01-a", "2026-11-01T03:30")
+    plan(tmp_path, "2026-11-03-c", "2026-11-03T03:30")
     plan(tmp_path, "2026-11-05-b", "2026-11-05T03:30", "refused")
-    plan(tmp_path, "2026-11-06-d", "2026-11-06T03:30", None)
-    assert Day.open(loop).warm_from == "2026-11-03-c"
-    write_settings(tmp_path, SETTINGS + "warm = false\n")
-    assert Day.open(Loop.read(tmp_path / "daily.toml")).warm_from is None
+    if answers is not None:
+        (loop.root / "active.json").write_text(Active(active=answers).model_dump_json())
+    assert Day.open(Loop.read(write_settings(tmp_path, settings))).warm_from == expected
+
+
+def test_a_day_that_cannot_start_warm_says_how_it_can_start(loop: Loop, tmp_path: Path) -> None:
+    plan(tmp_path, "2026-11-03-c", "2026-11-03T03:30")
+    (loop.root / "active.json").write_text(Active(active="2026-11-03-c").model_dump_json())
+    with pytest.raises(DataError, match=r"--warm-from .*2026-11-03-c/run: not a finished run .*; with warm = false"):
+        daily.run(tmp_path / "daily.toml")
+
+
+def test_a_day_keeps_its_state_for_the_next_one(tmp_path: Path) -> None:
+    write_day(tmp_path, 1, alike=True)
+    assert not load_config(write_settings(tmp_path).parent / "recipe.toml").train.keep_state
+    assert Loop.read(tmp_path / "daily.toml").recipe.train.keep_state
 
 
 def test_the_newest_days_are_kept_and_what_may_answer(loop: Loop, tmp_path: Path) -> None:
@@ -264,11 +292,34 @@ WRONG = {
     "keep = 0": "keep: .*greater than or equal to 1",
     'items = "items.csv"': "items: .*items.csv: no such file or folder",
     'format = "csv"\non_bad_rows = "hide"': "on_bad_rows: must be one of error, skip; got 'hide'",
+    'format = "cvs"': "format: must be one of auto, csv, .*; got 'cvs'; did you mean 'csv'",
+    'work = "gate.toml"': "work: .*gate.toml: not a folder",
+    'root = "gate.toml"': "root: .*gate.toml: not a folder",
 }
 
 
 @pytest.mark.parametrize("lines", WRONG)
 def test_a_wrong_setting_is_named(loop: Loop, tmp_path: Path, lines: str) -> None:
     write_settings(tmp_path, SETTINGS.replace("keep = 2\n", "") + lines + "\n")
-    with pytest.raises(DataError, match=WRONG[lines]):
+    with pytest.raises(DataError, match=f"daily.toml: {WRONG[lines]}"):
         Loop.read(tmp_path / "daily.toml")
+
+
+RULE = '[[metrics]]\nmetric = "recall@10"\nbound = "low"\nat_least = 0\n'
+SIMILARITY = 'task = "similarity"\n[similarity]\ncolumn = "group"\n[loss]\nname = "triplet"\n'
+LATE = {
+    "a metric": ("gate.toml", RULE.replace("recall", "recal"), "gate.toml: .*got 'recal@10'"),
+    "relative": ("gate.toml", RULE + 'relative = "difference"\n', "rules: .*relative"),
+    "agreement": ("gate.toml", "[agreement]\nat_least = 0.1\n", "rules: .*agreement: no bundle of .* is active yet"),
+    "a key": ("recipe.toml", "[train]\nepoch = 3\n", "recipe: .*train.epoch: no such key"),
+    "warm": ("recipe.toml", SIMILARITY, "warm: a recipe of task = 'similarity' has no warm start"),
+}
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_what_a_later_step_would_refuse_is_refused_before_the_first(loop: Loop, tmp_path: Path, name: str) -> None:
+    file, text, reason = LATE[name]
+    (tmp_path / file).write_text(text)
+    with pytest.raises((ConfigError, DataError), match=reason):
+        daily.run(tmp_path / "daily.toml")
+    assert not (tmp_path / "days").exists()

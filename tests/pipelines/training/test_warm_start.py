@@ -16,7 +16,7 @@ from pipelines.errors import DataError
 from pipelines.ingest import prepare
 from pipelines.training import train
 from pipelines.training.check import check_recipe
-from pipelines.training.earlier_run import EarlierRun, earlier_rows
+from pipelines.training.earlier_run import RANKS, EarlierRun, earlier_rows
 from pipelines.training.stage import Stage, build_trainer
 from tests.support.worlds.interrupted import weights
 from towers.config.features import CategoricalFeature, HashedFeature, IdFeature, VectorFeature
@@ -61,7 +61,7 @@ def recipe(**sections: dict[str, Any]) -> Config:
         "model": {"dimension": 4},
         "sampler": LEARNED,
         "optimizer": {"learning_rate": 0.05},
-        "train": {"epochs": 2, "batch_size": 64, "metric": "recall@5", "warm_share": SHARE},
+        "train": {"epochs": 2, "batch_size": 64, "metric": "recall@5", "warm_share": SHARE, "keep_state": True},
     }
     return parse_config(own | {name: own.get(name, {}) | keys for name, keys in sections.items()})
 
@@ -167,7 +167,7 @@ def seen_of(state: dict[str, np.ndarray], ids: list[str]) -> list[str]:
 
 
 def ids_by_rank(folder: Path) -> list[str]:
-    return pl.read_parquet(folder / "ranks.parquet")["item_id"].to_list()
+    return pl.read_parquet(folder / RANKS)["item_id"].to_list()
 
 
 @pytest.mark.parametrize("share", [1.0, SHARE])
@@ -285,7 +285,9 @@ def test_a_run_that_saw_held_out_events_is_refused(world: Path, tmp_path: Path) 
 
 def test_without_its_data_set_nothing_tells_what_a_run_saw(world: Path, tmp_path: Path) -> None:
     shutil.copytree(world / "run", tmp_path / "run")
-    with pytest.raises(DataError, match="not a data set"):
+    with pytest.raises(
+        DataError, match=r"--warm-from .*run: its data set tells what it was trained on; .*not a data set"
+    ):
         train.run(recipe(), world / "tuesday", tmp_path / "warm", warm_from=tmp_path / "run")
     shutil.copytree(world / "tuesday", tmp_path / "monday")
     with pytest.raises(DataError, match="no longer the data set that it was trained on"):
@@ -296,9 +298,9 @@ def test_a_run_without_its_state_starts_the_moments_anew(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train.run(recipe(train={"keep_state": False}), world / "monday", tmp_path / "run")
-    assert not (tmp_path / "run" / "checkpoints" / STATE).exists()
+    assert not (tmp_path / "run" / "checkpoints" / STATE).exists() and not (tmp_path / "run" / RANKS).exists()
     warm = built(world, tmp_path / "warm", tmp_path / "run")
-    assert "kept no moments; they start anew" in capsys.readouterr().err
+    assert "kept no moments, they start anew; a run with train.keep_state = true keeps them" in capsys.readouterr().err
     assert not any(slot.numpy().any() for slots in warm.optimizer.slots for slot in slots)
     assert warm.optimizer.earlier_steps == 0
     cold = built(world, tmp_path / "cold", None)
