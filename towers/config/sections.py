@@ -178,7 +178,7 @@ class TrainConfig(Section):
     )
     jit_compile: bool = Field(False, description="compile the train step by XLA")
     warm_share: float = Field(
-        1.0, ge=0, le=1, description="with --warm-from: weight of the earlier run's values; 0 is a cold run"
+        0.7, ge=0, le=1, description="with --warm-from: weight of the earlier run's values; 0 is a cold run"
     )
     keep_state: bool = Field(False, description="keep in the run all that --warm-from can take over")
     explode_factor: Annotated[float, Field(ge=2)] | Literal["off"] = Field(
