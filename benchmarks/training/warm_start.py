@@ -160,7 +160,10 @@ def trained(raw: dict[str, Any], dataset: Dataset, out: Path, before: Path | Non
 
 
 def figures_of(curves: Curves) -> dict[str, Any]:
-    """By start: the mean ``curve`` over the places, its ``best``, the ``epochs`` until it is as good as cold's best."""
+    """By start: the mean ``curve`` over the places, its ``best``, the ``epochs`` until it is as good as cold's best.
+
+    ``places`` has the best of each place.
+    """
     means = {start: np.mean(each, axis=0) for start, each in curves.items()}
     goal = means[COLD].max()
     return {
@@ -168,6 +171,7 @@ def figures_of(curves: Curves) -> dict[str, Any]:
             "curve": [round(float(value), 5) for value in mean],
             "best": float(mean.max()),
             "epochs": int(np.argmax(mean >= goal)) + 1 if (mean >= goal).any() else None,
+            "places": [round(max(curve), 5) for curve in curves[start]],
         }
         for start, mean in means.items()
     }

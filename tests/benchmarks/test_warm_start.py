@@ -12,7 +12,7 @@ def test_a_start_is_as_good_once_its_mean_reaches_the_best_of_the_cold_mean() ->
     found = study.figures_of(curves)
     assert {start: each["epochs"] for start, each in found.items()} == {"cold": 5, "1": 2, "0.5": None}
     assert found["cold"]["curve"] == [0.1, 0.3, 0.4, 0.4, 0.5, 0.5]
-    assert found["1"]["best"] == 0.6
+    assert (found["1"]["best"], found["1"]["places"]) == (0.6, [0.5, 0.7])
 
 
 def test_the_claim_is_about_the_default_share() -> None:
