@@ -142,8 +142,8 @@ def warm_start(result: Result) -> Rows:
         cold, warm = result["figures"][name]["cold"], result["figures"][name][share]
         rows.append(
             (
-                f"`--warm-from` with `warm_share` {share}, {what}: recall@20 on validation of the best epoch, and epochs "
-                "until it is that of a cold run",
+                f"`--warm-from` with `warm_share` {share}, {what}: {result['metrics'][name]} on validation in the best "
+                "epoch; epochs until the best of a cold run",
                 f"{warm['best']:.3f} (cold {cold['best']:.3f}); {warm['epochs']} (cold {cold['epochs']})",
                 "training.warm_start",
             )

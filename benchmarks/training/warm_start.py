@@ -101,18 +101,26 @@ def recipe(name: str, epochs: int, **sections: dict[str, Any]) -> dict[str, Any]
 def main(data: Path | None, work: Path, sets: Sequence[str], shares: Sequence[float]) -> int:
     """Runs what is not in `work` yet; writes the result unless only a part was asked for."""
     store = Store(work / "curves")
-    figures = {}
+    figures, metrics = {}, {}
     for name in sets:
-        curves = curves_of(name, list(SETS[name](data, work)), shares, store, work)
+        places = list(SETS[name](data, work))
+        metrics[name] = places[0][1]["train"]["metric"]
+        curves = curves_of(name, places, shares, store, work)
         figures[name] = figures_of(curves)
         for start, found in figures[name].items():
             print(f"{name:8} {start:10} best {found['best']:.4f}, cold's best after {found['epochs']} epochs")
     if set(sets) != set(SETS) or DEFAULT not in shares:
         return 0
     claims = claims_of(figures)
-    result = {**told(claims), "figures": figures, "world": WORLD | {"days": DAYS}, "default": DEFAULT}
+    result = {
+        **told(claims),
+        "figures": figures,
+        "metrics": metrics,
+        "world": WORLD | {"days": DAYS},
+        "default": DEFAULT,
+    }
     print(write(__file__, "warm_start", result))
-    draw(figures)
+    draw(figures, metrics)
     for claim, holds in claims.items():
         print(f"{'yes' if holds else 'NO '} {claim}")
     return 0 if all(claims.values()) else 1
@@ -188,14 +196,14 @@ def claims_of(figures: dict[str, dict[str, Any]]) -> dict[str, bool]:
     }
 
 
-def draw(figures: dict[str, dict[str, Any]]) -> None:
+def draw(figures: dict[str, dict[str, Any]], metrics: dict[str, str]) -> None:
     """One panel a data set, one line a start."""
     with figure("warm_start", panels=len(figures)) as panels:
         for axes, (name, found) in zip(panels, figures.items(), strict=True):
             for number, (start, each) in enumerate(found.items()):
                 label = start if start == COLD else f"warm_share = {start}"
                 axes.plot(range(1, len(each["curve"]) + 1), each["curve"], **line(number), label=label)
-            axes.set(title=name, xlabel="epochs", ylabel="validation metric")
+            axes.set(title=name, xlabel="epochs", ylabel=f"{metrics[name]} on validation")
             axes.legend()
 
 
