@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pipelines.console import amount, phases, say
+from pipelines.console import amount, next_step, phases, say
 from pipelines.errors import GateError
 from pipelines.launch.daily.day import ACTIVATED, FAILED, REFUSED, SUMMARY, Day, all_days
 from pipelines.launch.daily.settings import Loop
@@ -42,6 +42,7 @@ def run(config: Path) -> dict[str, Any]:
         # Also where an operator has gone back to another bundle since: that stands until there are new events.
         if day.outcome == ACTIVATED and day.bundle.is_dir():
             say(f"nothing to do: {day.name} is made of these events and this recipe; {loop.active} answers")
+            next_step("bundles list --root", loop.root)
             return day.summary
         steps = day.steps()
         phases("daily", *(step.name for step in steps))
@@ -59,7 +60,9 @@ def run(config: Path) -> dict[str, Any]:
             outcome = REFUSED if isinstance(error, GateError) else FAILED
             _end(day, outcome, seconds, at=step.name, reason=str(error))
             raise
-        return _end(day, ACTIVATED, seconds)
+        summary = _end(day, ACTIVATED, seconds)
+        next_step("bundles list --root", loop.root)
+        return summary
 
 
 def _end(day: Day, outcome: str, seconds: dict[str, float], **more: Any) -> dict[str, Any]:

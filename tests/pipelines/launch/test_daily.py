@@ -123,7 +123,9 @@ def step_of(text: str) -> str:
 
 
 @pytest.mark.parametrize("kills", [[], pytest.param(KILLS, marks=pytest.mark.long)], ids=["whole", "killed"])
-def test_three_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: list[Point]) -> None:
+def test_three_days(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kills: list[Point]
+) -> None:
     config, root = write_settings(tmp_path), Versions(tmp_path / "bundles")
     if not kills:  # one stage: half the time
         (tmp_path / "recipe.toml").write_text(RECIPE.replace("refit = true", "refit = false"))
@@ -133,7 +135,10 @@ def test_three_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: list
     assert [*first["seconds"]] == ["prepare", "train", "export", "index", "report", "gate", "publish", "activate"]
     valid_blessing(tmp_path / "bundles" / first["day"])
     # Nothing is new, so nothing is done, and nobody is told.
+    after = [line for line in capsys.readouterr().err.splitlines() if line.startswith("next: ")][-1]
+    assert after.endswith(f"bundles list --root {tmp_path / 'bundles'}")
     assert daily.run(config) == first
+    assert capsys.readouterr().err.splitlines()[-1] == after
     assert told(tmp_path) == [first]
 
     write_day(tmp_path, 2, alike=True)
