@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pipelines.bundles import build_index as index
-    from pipelines.bundles import bulk_recall as recall
     from pipelines.bundles import export as export
     from pipelines.bundles import fold as fold
     from pipelines.bundles import renew as renew
+    from pipelines.bundles.bulk import embed as embed
+    from pipelines.bundles.bulk import recall as recall
     from pipelines.evaluation import report as report
     from pipelines.ingest import prepare as prepare
     from pipelines.launch import gate as gate
@@ -37,11 +38,13 @@ _COMMANDS = {
     "index": "bundles.build_index",
     "fold": "bundles.fold",
     "report": "evaluation.report",
-    "recall": "bundles.bulk_recall",
+    "embed": "bundles.bulk.embed",
+    "recall": "bundles.bulk.recall",
     "gate": "launch.gate",
 }
 __all__ = [
     "check",
+    "embed",
     "export",
     "fold",
     "gate",

@@ -1,6 +1,6 @@
 """`towers recall` of every user against bare ScaNN: users per second with everything, against the search alone.
 
-A bundle is opened once. Then in turns: `pipelines.bundles.bulk_recall.write_all` (seen items left out, exact scores,
+A bundle is opened once. Then in turns: `pipelines.bundles.bulk.recall.write_all` (seen items left out, exact scores,
 names, Parquet on the disk), and ScaNN's own `search_batched` over the same query vectors with the index's parameters:
 as many quantised candidates of as many leaves, nothing left out, nothing rescored, nothing written. ScaNN's call uses
 one thread, the command what the machine has; so both are also measured on one processor, and against
@@ -25,7 +25,7 @@ import numpy as np
 import orjson
 
 from benchmarks.harness.machine import ROOT, told, write
-from pipelines.bundles.bulk_recall import SEARCH_USERS, write_all
+from pipelines.bundles.bulk.recall import SEARCH_USERS, write_all
 from serving.recall.loading import open_recaller
 from serving.search.index import unit_queries
 from serving.search.scann import ScannIndex

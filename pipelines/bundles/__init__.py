@@ -1,1 +1,1 @@
-"""`towers export`, `index`, `recall`, `fold`, `bundles`: bundles from runs, and new bundles from old ones."""
+"""`towers export`, `index`, `fold`, `bundles`: bundles from runs, new bundles from old ones; `bulk`: their answers."""

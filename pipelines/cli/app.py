@@ -4,7 +4,6 @@ Each command calls a `run` of `pipelines` and ends with an exit code (see `pipel
 module only when called, so `towers --help` is quick and `towers serve` loads neither `towers` nor TFRS.
 """
 
-import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,8 +12,8 @@ import typer
 
 from pipelines.cli import bundles, launch, operation
 from pipelines.cli.exit_codes import KEPT, exit_code, sigterm_as_ctrl_c
-from pipelines.cli.export import export, index
-from pipelines.cli.options import Bundle, Dataset, Overrides, Overwrite, Recipe, Track, WarmFrom, example, set_again
+from pipelines.cli.export import embed, export, index, recall
+from pipelines.cli.options import Dataset, Overrides, Overwrite, Recipe, Track, WarmFrom, example, set_again
 from pipelines.cli.report import report
 from pipelines.cli.serve import look, serve
 from pipelines.cli.tune import tune
@@ -171,22 +170,20 @@ for command, epilog in launch.COMMANDS.items():
     app.command(epilog=epilog)(command)
 
 
-@app.command(epilog=example("towers recall --bundle bundle --k 100 --out recall.parquet"))
-def recall(
-    bundle: Bundle,
-    k: Annotated[int, typer.Option("--k", min=1, help="Items for each user.")],
-    out: Annotated[Path, typer.Option(help="The Parquet file to write.")],
-    users: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Only these users: a file with a column user_id, or its URL.")
-    ] = None,
-    overwrite: Overwrite = False,
-) -> None:
-    """Recall for every user at once, resumable and in bounded memory."""
-    from pipelines.bundles import bulk_recall as command
+app.command(
+    epilog=example(
+        "towers recall --bundle bundle --k 100 --out recall.parquet",
+        "towers recall --bundle bundle --k 100 --out recalled --shard 2/8",
+    )
+)(recall)
 
-    command.run(bundle, k, out, users=users, overwrite=overwrite)
-    if user := command.first_user(out):
-        next_step("query --bundle", bundle, "--user", shlex.quote(user))
+
+app.command(
+    epilog=example(
+        "towers embed --bundle bundle --users users.parquet --out vectors.parquet",
+        "towers embed --bundle bundle --items items.csv --out vectors --shard 2/8",
+    )
+)(embed)
 
 
 app.command(

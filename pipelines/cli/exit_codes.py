@@ -31,6 +31,7 @@ KEPT = dict.fromkeys(("query", "look", "check", "doctor", "gate", "losses", "sam
     "daily": "what is done is kept, and the same command goes on from there",
     "tune": "the best recipe so far is written if a trial had ended, and the same command resumes from there "
     "(--fresh starts over)",
+    "embed": "the finished parts are kept, and the same command resumes from there",
     "recall": "the finished parts are kept, and the same command resumes from there",
     "serve": "the service has stopped",
     "bundles": "the change is made whole or not at all; 'towers bundles list' shows it",

@@ -1,11 +1,12 @@
-"""The options of `towers export`, which exports a run or renews the prior of a bundle, and of `towers index`."""
+"""The options of `towers export` and `index`, which make a bundle, and of `recall` and `embed`, which write from it."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from pipelines.cli.options import Bundle, Overwrite
+from pipelines.cli.options import Bundle, Overwrite, Shard
 from pipelines.console import next_step
 
 
@@ -57,4 +58,43 @@ def index(
     from pipelines.bundles import build_index as command
 
     command.run(bundle, target_recall=target_recall, target_k=target_k, kind=kind)
+    next_step("serve --bundle", bundle)
+
+
+def recall(
+    bundle: Bundle,
+    k: Annotated[int, typer.Option("--k", min=1, help="Items for each user.")],
+    out: Annotated[Path, typer.Option(help="The Parquet file to write; with --shard the folder of all shards.")],
+    users: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Only these users: a file with a column user_id, or its URL.")
+    ] = None,
+    shard: Shard = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Recall for every user at once, resumable and in bounded memory."""
+    from pipelines.bundles.bulk import recall as command
+
+    command.run(bundle, k, out, users=users, shard=shard, overwrite=overwrite)
+    if user := command.first_user(out):
+        next_step("query --bundle", bundle, "--user", shlex.quote(user))
+
+
+def embed(
+    bundle: Bundle,
+    out: Annotated[Path, typer.Option(help="The Parquet file to write; with --shard the folder of all shards.")],
+    users: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Features of users: a file with user_id, or its URL.")
+    ] = None,
+    items: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Features of items: a file with item_id, or its URL.")
+    ] = None,
+    shard: Shard = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Encode users or items from a file of raw features, resumable and in bounded memory."""
+    from pipelines.bundles.bulk import embed as command
+
+    if (users is None) == (items is None):
+        raise typer.BadParameter("give one of them", param_hint="--users / --items")
+    command.run(bundle, out, users=users, items=items, shard=shard, overwrite=overwrite)
     next_step("serve --bundle", bundle)

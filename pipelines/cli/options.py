@@ -14,6 +14,9 @@ Overrides = Annotated[
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one setting; repeatable.", show_default=False),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output that is already there.")]
+Shard = Annotated[
+    str | None, typer.Option(metavar="I/N", help="Do only part I of N, from 1; any scheduler.", show_default=False)
+]
 Dataset = Annotated[Path, typer.Option(help="A data set, written by 'towers prepare'.")]
 Bundle = Annotated[Path, typer.Option(help="A bundle, written by 'towers export'.")]
 Track = Annotated[

@@ -1,6 +1,7 @@
 """Learns what features need before any gradient step: vocabularies, means and deviations, stored with the run."""
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -114,6 +115,14 @@ def _spec(entry: dict[str, Any], directory: Path) -> FeatureSpec:
     return FeatureSpec(**{**entry, "config": config, "vocabulary": vocabulary})
 
 
+def _below_its_digest(path: Path) -> Path:
+    """Moves a file into a folder named by its content: TensorFlow gives one table to all readers of one path."""
+    with path.open("rb") as file:
+        folder = path.parent / hashlib.file_digest(file, "sha256").hexdigest()[:12]
+    folder.mkdir(exist_ok=True)
+    return path.rename(folder / path.name)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Learner:
     dataset: Dataset
@@ -144,7 +153,7 @@ class _Learner:
             return spec
         path = self.directory / "vocabulary" / f"{side}.{name}.txt"
         pl.DataFrame({"value": ids}).write_csv(path, include_header=False, quote_style="never")
-        return dataclasses.replace(spec, vocabulary=str(path), size=len(ids))
+        return dataclasses.replace(spec, vocabulary=str(_below_its_digest(path)), size=len(ids))
 
     def _blocks(self, side: str, name: str, feature: Feature) -> Iterable[pl.Series]:
         """Returns the values of a column, in blocks if it is an event column."""

@@ -1,4 +1,4 @@
-"""Reads files of ids: `--users` of bulk recall, and the columns that `pipelines.training.similar_pairs` needs.
+"""Reads files with ids: users of `towers recall`, features of `towers embed`, pairs of similar items.
 
 Accepts csv, tsv, parquet and jsonl files with columns of ids; for users also txt files with one id per line. As for
 `towers prepare` they may be packed (``.gz``) or behind a URL.
@@ -53,30 +53,43 @@ def read_ids(
         DataError: the file is missing, of an unknown kind, lacks a column, a column holds no ids, or `rejects` refuses
             a bad row.
     """
+    if bare_name(path).suffix == TEXT in suffixes and path.is_file() and not copies.unpacked(path).stat().st_size:
+        return pl.DataFrame(schema=_schema(columns))
+    return ids_of(open_table(path, columns, copies, suffixes), columns, rejects)
+
+
+def open_table(path: Path, columns: Sequence[str], copies: Copies, suffixes: Sequence[str] = SUFFIXES) -> Table:
+    """Opens a file that has some id columns; arguments and errors as of `read_ids`."""
     suffix = bare_name(path).suffix
     if suffix not in suffixes:
         raise DataError(f"{path}: unknown kind of file {suffix!r}; allowed are {', '.join(suffixes)}, also as .gz")
     if not path.is_file():
         raise DataError(f"{path}: no such file")
-    path = copies.unpacked(path)
-    empty = {**dict.fromkeys(columns, pl.String), ROW: pl.Int64}
-    if suffix == TEXT and path.stat().st_size == 0:
-        return pl.DataFrame(schema=empty)
-    table = _opened(path, suffix, columns)
+    table = _opened(copies.unpacked(path), suffix, columns)
     for column in columns:
         if column not in table.columns:
             raise DataError(f"{path}: no column {column!r}; it has {', '.join(table.columns)}")
-    parts = [pl.DataFrame(schema=empty)]
+    return table
+
+
+def ids_of(table: Table, columns: Sequence[str], rejects: Rejects) -> pl.DataFrame:
+    """Reads the id columns of an open file; arguments, result and errors as of `read_ids`."""
+    parts = [pl.DataFrame(schema=_schema(columns))]
     for batch in table.read(rejects):
         for column in columns:
             dtype = batch.schema[column]
             if not (dtype == pl.String or dtype.is_integer() or dtype == pl.Null):
-                raise DataError(f"{path}: column {column!r} must hold strings or whole numbers, holds {dtype}")
+                raise DataError(f"{table.path}: column {column!r} must hold strings or whole numbers, holds {dtype}")
         ids = batch.select(*(pl.col(column).cast(pl.String) for column in columns), pl.col(ROW).cast(pl.Int64))
         for column in columns:
-            ids = rejects.split_off(ids, pl.col(column).is_null() | (pl.col(column) == ""), path, column, "no id")
+            missing = pl.col(column).is_null() | (pl.col(column) == "")
+            ids = rejects.split_off(ids, missing, table.path, column, "no id")
         parts.append(ids)
     return pl.concat(parts)
+
+
+def _schema(columns: Sequence[str]) -> pl.Schema:
+    return pl.Schema({**dict.fromkeys(columns, pl.String), ROW: pl.Int64})
 
 
 def _opened(path: Path, suffix: str, columns: Sequence[str]) -> Table:

@@ -14,7 +14,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipelines.bundles import bulk_recall, export
+from pipelines.bundles import export
+from pipelines.bundles.bulk import recall
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.vocabulary import as_strings
 from pipelines.errors import DataError
@@ -507,9 +508,20 @@ def test_overwrite_replaces_only_its_like(world: Path, exported: Path) -> None:
     with pytest.raises(OutputExistsError, match=r"no directory with manifest\.json"):
         export.run(world / "run", world / "run", overwrite=True)
     with pytest.raises(OutputExistsError, match="is a directory"):
-        bulk_recall.run(exported, 2, exported, overwrite=True)
+        recall.run(exported, 2, exported, overwrite=True)
     assert Bundle.open(exported).manifest.items > 0
     assert Dataset.open(world / "dataset").manifest.items == 20
+
+
+def test_a_run_in_the_place_of_another_knows_its_own_ids(world: Path, tmp_path: Path) -> None:
+    train.run(plain(), world / "dataset", tmp_path / "run")
+    before = export.load_run(tmp_path / "run")  # its tables stay in memory
+    rows = [(f"x{n % 7}", f"y{n % 5}", 1_600_000_000 + n) for n in range(70)]
+    pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row").write_csv(tmp_path / "events.csv")
+    prepare.run(DataConfig(), tmp_path / "events.csv", tmp_path / "dataset")
+    train.run(plain(), tmp_path / "dataset", tmp_path / "run", overwrite=True)
+    assert export.run(tmp_path / "run", tmp_path / "bundle").items == 5
+    del before
 
 
 def test_validation_events_that_all_repeat_training_choose_no_epoch(tmp_path: Path) -> None:

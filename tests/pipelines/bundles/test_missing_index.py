@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from pipelines.bundles import bulk_recall
+from pipelines.bundles.bulk import recall
 from pipelines.service import query
 from serving.bundle.index_writer import replace_index
 from serving.bundle.manifest import IndexInfo
@@ -57,7 +57,7 @@ def test_a_command_warns_on_stderr(
         if command == "query":
             query.run("u5", bundle=plain, k=3)
         else:
-            bulk_recall.run(plain, 3, tmp_path / out)
+            recall.run(plain, 3, tmp_path / out)
         return [line for line in capsys.readouterr().err.splitlines() if "index" in line]
 
     assert run("one.parquet") == [f"warning: {warning(plain, 1_200)}"]

@@ -35,7 +35,8 @@ VERBS = {
     "gate": "pipelines.launch.gate",
     "track": "pipelines.launch.tracking",
     "daily": "pipelines.launch.daily.daily",
-    "recall": "pipelines.bundles.bulk_recall",
+    "recall": "pipelines.bundles.bulk.recall",
+    "embed": "pipelines.bundles.bulk.embed",
     "serve": "pipelines.service.serve",
     "look": "pipelines.bundles.look",
     "query": "pipelines.service.query",
@@ -247,8 +248,22 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
             (["a", "b"], o),
             {"dataset": d, "metric": "m", "family": "f,g", "slices": ["c", "e"], "user_ids": True, "overwrite": True},
         ),
-        ("recall --bundle b --k 9 --out o", (b, 9, o), {"users": None, "overwrite": False}),
-        ("recall --bundle b --k 9 --users u --out o", (b, 9, o), {"users": "u", "overwrite": False}),
+        ("recall --bundle b --k 9 --out o", (b, 9, o), {"users": None, "shard": None, "overwrite": False}),
+        (
+            "embed --bundle b --users u --out o",
+            (b, o),
+            {"users": "u", "items": None, "shard": None, "overwrite": False},
+        ),
+        (
+            "embed --bundle b --items i --shard 1/2 --out o --overwrite",
+            (b, o),
+            {"users": None, "items": "i", "shard": "1/2", "overwrite": True},
+        ),
+        (
+            "recall --bundle b --k 9 --users u --shard 2/8 --out o",
+            (b, 9, o),
+            {"users": "u", "shard": "2/8", "overwrite": False},
+        ),
         # What is not given is up to the variables, the settings file and the defaults (tests/serving/test_settings.py).
         ("serve", (), dict.fromkeys(("bundle", "state", "host", "port", "workers", "keys", "window", "config"))),
         (
@@ -402,6 +417,8 @@ def test_a_refusal_by_the_gate_has_an_exit_code_of_its_own(
         ("tune --dataset d --out o --trials 0", ["'--trials'"]),
         ("recall --bundle b --out o --k 0", ["'--k'"]),
         ("serve --bundle b --port 70000", ["'--port'", "65535"]),
+        ("embed --bundle b --out o", ["--users / --items", "give one of them"]),
+        ("embed --bundle b --users u --items i --out o", ["--users / --items", "give one of them"]),
         ("query --user u", ["--bundle / --url"]),
         ("check --config missing.toml", ["missing.toml: no such recipe file"]),
     ],

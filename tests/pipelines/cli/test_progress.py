@@ -1,7 +1,6 @@
 """What a long command says: its phases once, no start-up messages, where the result lies, and what to give next."""
 
 import json
-import os
 import re
 import shutil
 import sys
@@ -104,6 +103,12 @@ COMMANDS: dict[str, tuple[str, list[str], str, str]] = {
         "recalled.parquet: 60 users, the best 10 items of each",
         "query --bundle bundles/first --user {user}",
     ),
+    "embed": (
+        "embed --bundle bundles/first --items world/items.parquet --out vectors.parquet",
+        ["verify", "read", "encode", "write"],
+        "vectors.parquet: 1,000 vectors of 8 numbers",
+        "serve --bundle bundles/first",
+    ),
     "compare": (
         "compare bundles/first copy --dataset dataset --out comparison",
         ["verify", "evaluate", "tests"],
@@ -161,15 +166,16 @@ COMMANDS: dict[str, tuple[str, list[str], str, str]] = {
 }
 
 
-def towers(words: str) -> None:
-    """Gives a command in this process."""
+def towers(words: str, *, terminal: bool = False) -> Streams:
+    """Gives a command in this process and catches what it writes."""
     before, sys.argv = sys.argv, ["towers", *words.split()]
     try:
-        with pytest.raises(SystemExit) as ended:
+        with streams(terminal=terminal) as written, pytest.raises(SystemExit) as ended:
             app.main()
     finally:
         sys.argv = before
-    assert not ended.value.code, words
+    assert not ended.value.code, f"{words}\n{written.err}"
+    return written
 
 
 class Said(NamedTuple):
@@ -192,13 +198,13 @@ class Said(NamedTuple):
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Said]]:
     """What each command wrote to two files, given one after another in a folder that stays the current one."""
-    folder, before = tmp_path_factory.mktemp("progress"), Path.cwd()
-    os.chdir(folder)
+    folder = tmp_path_factory.mktemp("progress")
     (folder / "bundles").mkdir()
     (folder / "ids.toml").write_text(RECIPE)
     (folder / "rules.toml").write_text("[index]\nat_least = 0.1\n")
     told = {}
     with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
         patch.setattr(console, "LEAST_INTERVAL_S", 0.0)  # a line after each step but the last
         patch.setattr(console, "MOST_INTERVAL_S", 0.0)
         for name, (words, *_) in COMMANDS.items():
@@ -210,11 +216,8 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Said]]:
                 shown = ("i000001", "i000002")
                 journal.add_impressions([Impression(f"s{n}", "r", "u9", shown, 1_700_000_000) for n in range(2)])
                 journal.close()
-            with streams() as written:
-                towers(words)
-            told[name] = Said.of(written)
-    yield told
-    os.chdir(before)
+            told[name] = Said.of(towers(words))
+        yield told
 
 
 @pytest.mark.long
@@ -272,6 +275,8 @@ def test_without_a_terminal_there_are_neither_control_characters_nor_messages_of
         ("index", "exact search: {users} queries in "),  # of each user with a vector
         ("index", "measure: {twice} queries in "),  # one at a time, then all at once
         ("recall", "write: 600 rows in "),
+        ("embed", "encode: 1,000 rows in "),
+        ("embed", "write: 1,000 rows in "),
         ("report", "intervals: {resamples} resamples in "),
         ("report", "findings: 8 checks in "),
         ("report", "index curve: {searches} queries in "),
@@ -334,8 +339,7 @@ def test_stdout_holds_results_only(said: dict[str, Said]) -> None:
     ],
 )
 def test_a_terminal_shows_one_bar_for_each_phase(words: str, bars: list[str], said: dict[str, Said]) -> None:
-    with streams(terminal=True) as shown:
-        towers(words)
+    shown = towers(words, terminal=True)
     assert CONTROL.search(shown.err)
     plain = ESCAPES.sub("", shown.err)
     assert [bar for bar in bars if not re.search(rf"{re.escape(bar)} ━+ 100%", plain)] == []

@@ -10,7 +10,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipelines.bundles import build_index, bulk_recall, export
+from pipelines.bundles import build_index, export
+from pipelines.bundles.bulk import recall
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.evaluation import report
@@ -259,7 +260,7 @@ def test_index_and_bulk_recall_work_on_it(bundle: Path, tmp_path: Path) -> None:
     assert build_index.run(bundle).measured["recall_at_100"] == 1.0
     # Users have zero vectors here: what measures the index are items.
     assert np.any(Bundle.open(bundle).sample_queries(2_000, 0) != 0, axis=1).all()
-    bulk_recall.run(bundle, 3, tmp_path / "recall.parquet")
+    recall.run(bundle, 3, tmp_path / "recall.parquet")
     assert pl.read_parquet(tmp_path / "recall.parquet")["source"].unique().to_list() == ["popular"]
 
 

@@ -98,7 +98,8 @@ def values(prefix: Path) -> dict[str, np.ndarray]:
 
 
 def lines(folder: Path, name: str) -> list[str]:
-    return (folder / "vocabulary" / f"{name}.txt").read_text().split()
+    (file,) = (folder / "vocabulary").glob(f"*/{name}.txt")
+    return file.read_text().split()
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adagrad"])

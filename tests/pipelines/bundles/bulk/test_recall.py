@@ -5,16 +5,19 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import polars as pl
 import pytest
 
-from pipelines.bundles import bulk_recall as command
+from pipelines.bundles.bulk import recall as command
 from pipelines.errors import DataError
 from serving.files.staging import OutputExistsError
 from serving.recall.recaller import Recaller
 from tests.support.worlds.serving import GROUPS, ITEMS, USERS, seen_rows, write_world
+
+SCHEMA = {"user_id": pl.String, "rank": pl.UInt32, "item_id": pl.String, "score": pl.Float32, "source": pl.String}
 
 
 @pytest.fixture
@@ -38,13 +41,7 @@ def expected(user: str, k: int) -> list[tuple[str, int, str, float, str]]:
 
 def check(out: Path, users: list[str], k: int) -> None:
     frame = pl.read_parquet(out, glob=False)
-    assert frame.schema == {
-        "user_id": pl.String,
-        "rank": pl.UInt32,
-        "item_id": pl.String,
-        "score": pl.Float32,
-        "source": pl.String,
-    }
+    assert frame.schema == SCHEMA
     wanted = [row for user in users for row in expected(user, k)]
     assert frame.drop("score").rows() == [(*row[:3], row[4]) for row in wanted]
     assert frame["score"].to_list() == pytest.approx([row[3] for row in wanted], rel=1e-6)
@@ -247,3 +244,81 @@ def test_a_taken_output_is_refused_before_any_work(bundle: Path, tmp_path: Path)
 def test_k_must_be_positive(bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="--k must be at least 1, got 0"):
         command.run(bundle, 0, tmp_path / "out.parquet")
+
+
+@pytest.mark.parametrize("of", [1, 2, 5, 30])
+def test_shards_are_one_run_in_order(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: int) -> None:
+    """Also where there are more shards than blocks: the empty ones have the columns."""
+    monkeypatch.setattr(command, "SEARCH_USERS", 2)
+    folder = tmp_path / "recalled"
+    users = [command.run(bundle, 4, folder, shard=f"{number}/{of}") for number in range(of, 0, -1)]
+    files = sorted(folder.glob("*.parquet"))
+    assert len(files) == of and sum(users) == USERS
+    for file in files:
+        assert pl.read_parquet_schema(file) == SCHEMA
+    pl.concat(map(pl.read_parquet, files)).write_parquet(tmp_path / "whole.parquet")
+    check(tmp_path / "whole.parquet", ALL, 4)
+    assert command.first_user(folder) == (ALL[0] if pl.read_parquet(files[0]).height else "")
+
+
+@pytest.mark.parametrize("of", [1, 3])
+def test_a_block_holds_the_same_users_for_every_number_of_shards(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: int
+) -> None:
+    monkeypatch.setattr(command, "SEARCH_USERS", 5)
+    blocks: list[list[int]] = []
+    original = Recaller.recall_users
+
+    def recall_users(self: Recaller, query_rows, k, **options):  # type: ignore[no-untyped-def]
+        blocks.append(query_rows.tolist())
+        return original(self, query_rows, k, **options)
+
+    monkeypatch.setattr(Recaller, "recall_users", recall_users)
+    for number in range(1, of + 1):
+        command.run(bundle, 4, tmp_path / "out", shard=f"{number}/{of}")
+    assert sorted(blocks) == [[*range(first, min(first + 5, USERS))] for first in range(0, USERS, 5)]
+
+
+def test_a_killed_shard_goes_on_and_a_finished_one_stays(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "PART_ROWS", 6)  # two users a part
+    monkeypatch.setattr(command, "AT_A_TIME", 1)
+    folder = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        stop_after(patch, searches=8)
+        for number in (1, 2):
+            with pytest.raises(KeyboardInterrupt) if number == 2 else nullcontext():
+                command.run(bundle, 3, folder, shard=f"{number}/2")
+    with monkeypatch.context() as patch:
+        done = stop_after(patch, searches=1_000)
+        for number in (1, 2):
+            assert command.run(bundle, 3, folder, shard=f"{number}/2") == USERS // 2
+    assert done == [*range(8, USERS)]
+    assert f"{folder / 'part-00001-of-00002.parquet'}: complete already" in capsys.readouterr().err
+    pl.concat(map(pl.read_parquet, sorted(folder.glob("*.parquet")))).write_parquet(tmp_path / "whole.parquet")
+    check(tmp_path / "whole.parquet", ALL, 3)
+    with monkeypatch.context() as patch:
+        done = stop_after(patch, searches=1_000)
+        command.run(bundle, 3, folder, shard="1/2", overwrite=True)
+    assert done == [*range(USERS // 2)]
+
+
+@pytest.mark.parametrize("change", ["k", "users", "bundle"])
+def test_shards_of_other_inputs_never_share_a_folder(bundle: Path, tmp_path: Path, change: str) -> None:
+    users, folder = tmp_path / "users.txt", tmp_path / "out"
+    users.write_text("\n".join(ALL))
+    command.run(bundle, 3, folder, users=users, shard="1/2")
+    before = sorted(folder.iterdir())
+    if change == "users":
+        users.write_text("\n".join(ALL[::-1]))
+    if change == "bundle":
+        write_world(bundle, overwrite=True, model_version="world-2")
+    values = (
+        "k 3; --shard 2/2 asks for k 2"
+        if change == "k"
+        else rf"{change} \w{{16}}; --shard 2/2 asks for {change} \w{{16}}"
+    )
+    with pytest.raises(DataError, match=f"holds shards of {values}: name another --out"):
+        command.run(bundle, 2 if change == "k" else 3, folder, users=users, shard="2/2", overwrite=True)
+    assert sorted(folder.iterdir()) == before

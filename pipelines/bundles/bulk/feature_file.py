@@ -1,0 +1,152 @@
+"""Reads a file of raw features, one user or item a row, as the requests that a tower of a bundle encodes.
+
+A column is named like the input of the tower that it feeds. A text that feeds a list is cut at ``|``, as by `towers
+prepare`; the numbers of a vector in a text may also stand between blanks, commas and brackets.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from pipelines.console import say
+from pipelines.dataset.list_text import SEPARATORS, split_text
+from pipelines.errors import DataError
+from pipelines.ingest.columns.attributes import typed_columns
+from pipelines.ingest.columns.numbers import numbers
+from pipelines.ingest.columns.vectors import NOT_NUMBERS
+from pipelines.ingest.formats.copies import Copies
+from pipelines.ingest.formats.rejects import ROW, Rejects
+from pipelines.ingest.id_files import ids_of, open_table
+from serving.bundle.manifest import FeatureSpec
+from serving.bundle.request_features import check_features
+from serving.errors import RequestError
+from serving.search.index import Floats
+
+Request = dict[str, Any]
+
+
+class FeatureFile:
+    """An open file of features, which is read from its first row to its last.
+
+    Args:
+        path: csv, tsv, parquet or jsonl, also packed as .gz.
+        column: its id column.
+        specs: the inputs of the tower.
+        copies: unpacks the file.
+
+    Raises:
+        DataError: the file is missing, of an unknown kind, or lacks the id column, or all columns of features.
+    """
+
+    def __init__(self, path: Path, column: str, specs: Sequence[FeatureSpec], copies: Copies) -> None:
+        self.column, self.specs, self.rejects = column, specs, Rejects(hint="")
+        self.table = open_table(path, (column,), copies)
+        self.path = self.table.path
+        self._id_features = [spec.name for spec in specs if spec.kind in ("id", "item")]
+        features = [spec for spec in specs if spec.name not in self._id_features]
+        self._read = [spec for spec in features if spec.name in self.table.columns]
+        if features and not self._read:
+            found, inputs = ", ".join(self.table.columns), ", ".join(spec.name for spec in features)
+            raise DataError(f"{path}: no column of a feature; it has {found}; the tower's inputs are {inputs}")
+        if missing := [spec.name for spec in features if spec not in self._read]:
+            say(f"{path}: no column {', '.join(missing)}: missing in every row")
+        known = {column, *(spec.name for spec in specs)}
+        if unread := [name for name in self.table.columns if name not in known]:
+            say(f"{path}: not read, since the tower has no such input: {', '.join(unread)}")
+        self._batches, self._held, self._first = self.table.read(self.rejects), pl.DataFrame(), 0
+
+    @cached_property
+    def ids(self) -> pl.Series:
+        """[rows] the ids; reads the file once.
+
+        Raises:
+            DataError: names the row without an id.
+        """
+        return ids_of(self.table, (self.column,), self.rejects)[self.column]
+
+    def digest(self) -> str:
+        """The SHA-256 of the file, in hexadecimal digits."""
+        with self.path.open("rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest()
+
+    def encoded(self, rows: range, encode: Callable[[list[Request]], Floats]) -> Floats:
+        """Encodes some rows, forwards: none before one that was read already.
+
+        Args:
+            rows: positions, from 0.
+            encode: turns B requests into vectors [B, D]; raises RequestError where one is wrong.
+
+        Returns:
+            [rows, D].
+
+        Raises:
+            DataError: names the row and the column at fault.
+        """
+        frame = self._take(rows)
+        requests = self._requests(frame)
+        try:
+            return encode(requests)
+        except RequestError:
+            for request, row in zip(requests, frame[ROW], strict=True):
+                try:
+                    check_features(self.specs, request)
+                except RequestError as error:
+                    self.rejects.add(self.path, "", str(error), pl.Series([row]))
+            raise
+
+    def _take(self, rows: range) -> pl.DataFrame:
+        parts = []
+        while rows:
+            if rows.start >= self._first + self._held.height:
+                self._first += self._held.height
+                try:
+                    self._held = next(self._batches)
+                except StopIteration:
+                    raise DataError(f"{self.path}: has lost rows since it was opened") from None
+                continue
+            parts.append(self._held.slice(rows.start - self._first, len(rows)))
+            rows = rows[parts[-1].height :]
+        return pl.concat(parts, how="vertical_relaxed")
+
+    def _requests(self, frame: pl.DataFrame) -> list[Request]:
+        for spec in self._read:
+            frame = self._converted(frame, spec)
+        columns = {name: pl.col(self.column).cast(pl.String) for name in self._id_features}
+        return frame.select(*(spec.name for spec in self._read), **columns).to_dicts()
+
+    def _converted(self, frame: pl.DataFrame, spec: FeatureSpec) -> pl.DataFrame:
+        """Converts a column to the type of its feature where it can; `check_features` judges the rest."""
+        name, value = spec.name, pl.col(spec.name)
+        if spec.length is not None and spec.dtype != "string":
+            return _lists_of_numbers(frame, name)
+        if self.table.typed:
+            frame = typed_columns(frame, [name], str(self.path))
+        dtype = frame.schema[name]
+        if spec.length is not None:
+            return frame.with_columns(split_text(value, SEPARATORS[0])) if dtype == pl.String else frame
+        if spec.dtype == "string":
+            return frame.with_columns(value.cast(pl.String)) if dtype.is_integer() else frame
+        if spec.dtype == "float32":
+            return numbers(frame, name, self.path, self.rejects) if dtype == pl.String or dtype.is_float() else frame
+        return _whole_numbers(frame, name) if dtype == pl.String else frame
+
+
+def _lists_of_numbers(frame: pl.DataFrame, name: str) -> pl.DataFrame:
+    dtype, value = frame.schema[name], pl.col(name)
+    if dtype == pl.Null:
+        return frame
+    if dtype == pl.String:
+        value = value.str.replace_all(NOT_NUMBERS, " ").str.split(" ").list.filter(pl.element() != "")
+    return frame.with_columns(value.cast(pl.List(pl.Float64), strict=False))
+
+
+def _whole_numbers(frame: pl.DataFrame, name: str) -> pl.DataFrame:
+    """Turns texts into whole numbers, if all are; else they may be times, which stay texts."""
+    value = pl.col(name)
+    whole = value.cast(pl.Int64, strict=False)
+    plain = frame.select((whole.is_not_null() | value.is_null()).all()).item()
+    return frame.with_columns(whole) if plain else frame

@@ -1,0 +1,134 @@
+"""Files of features as requests: each kind of input from typed and untyped files, in any cut; wrong values named."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from pipelines.bundles.bulk.feature_file import FeatureFile, Request
+from pipelines.errors import DataError
+from pipelines.ingest.formats.copies import Copies, local_copies
+from serving.bundle.manifest import FeatureSpec
+from serving.bundle.request_features import check_features
+
+SPECS = [
+    FeatureSpec(name="user_id", kind="id", dtype="string"),
+    FeatureSpec(name="country", kind="categorical", dtype="string"),
+    FeatureSpec(name="age", kind="numeric", dtype="float32"),
+    FeatureSpec(name="hour", kind="hour", dtype="int64"),
+    FeatureSpec(name="history", kind="history", dtype="string", length=3),
+    FeatureSpec(name="taste", kind="vector", dtype="float32", length=2),
+]
+REQUESTS: list[Request] = [
+    {"user_id": "007", "country": "fr", "age": 30.5, "hour": 7, "history": ["i1", "i2"], "taste": [0.5, -1.0]},
+    {"user_id": "u2", "country": None, "age": None, "hour": None, "history": None, "taste": None},
+    {"user_id": "u3", "country": "de", "age": 4.0, "hour": 23, "history": ["i3"], "taste": [2.0, 1e-3]},
+]
+
+
+@pytest.fixture
+def copies() -> Iterator[Copies]:
+    with local_copies() as made:
+        yield made
+
+
+def requests(file: FeatureFile, rows: range) -> list[Request]:
+    """What the tower is asked."""
+    asked: list[Request] = []
+
+    def encode(some: list[Request]) -> Any:
+        for each in some:
+            check_features(SPECS, each)
+        asked.extend(some)
+        return np.zeros((len(some), 2), np.float32)
+
+    file.encoded(rows, encode)
+    return asked
+
+
+def write(path: Path) -> Path:
+    frame = pl.DataFrame(REQUESTS, schema_overrides={"hour": pl.Int64})
+    if path.suffix == ".parquet":
+        frame.with_columns(pl.col("taste").cast(pl.Array(pl.Float32, 2))).write_parquet(path)
+    elif path.suffix == ".jsonl":
+        frame.write_ndjson(path)
+    else:
+        texts = {
+            "history": pl.col("history").list.join("|"),
+            "taste": pl.format("[{}]", pl.col("taste").cast(pl.List(pl.String)).list.join(", ")),
+        }
+        frame.with_columns(**texts).write_csv(path, separator="\t" if path.suffix == ".tsv" else ",")
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl", "csv", "tsv"])
+def test_every_kind_of_input_from_every_kind_of_file(tmp_path: Path, copies: Copies, suffix: str) -> None:
+    file = FeatureFile(write(tmp_path / f"users.{suffix}"), "user_id", SPECS, copies)
+    assert file.ids.to_list() == ["007", "u2", "u3"]
+    for found, expected in zip(requests(file, range(3)), REQUESTS, strict=True):
+        taste = found.pop("taste"), expected["taste"]
+        assert found == {key: value for key, value in expected.items() if key != "taste"}
+        assert taste[0] == (None if taste[1] is None else pytest.approx(taste[1], rel=1e-6))
+
+
+def test_rows_are_read_forwards_across_batches(tmp_path: Path, copies: Copies, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipelines.ingest.formats.table.BATCH_ROWS", 4)
+    pl.DataFrame({"user_id": [f"u{n}" for n in range(23)], "age": range(23)}).write_parquet(tmp_path / "users.parquet")
+    file = FeatureFile(tmp_path / "users.parquet", "user_id", SPECS, copies)
+    for rows in (range(1, 2), range(2, 9), range(15, 23)):
+        assert [(request["user_id"], request["age"]) for request in requests(file, rows)] == [
+            (f"u{n}", n) for n in rows
+        ]
+
+
+def test_times_of_day_may_be_moments_with_their_zone(tmp_path: Path, copies: Copies) -> None:
+    (tmp_path / "users.csv").write_text("user_id,hour\na,2026-01-31T18:30:00Z\n")
+    file = FeatureFile(tmp_path / "users.csv", "user_id", SPECS, copies)
+    assert requests(file, range(1))[0]["hour"] == "2026-01-31T18:30:00Z"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("user_id,age\na,1\nb,old\n", ", row 3, column 'age': not a number, got 'old'"),
+        ("user_id,age\na,1\nb,1e39\n", ", row 3, column 'age': beyond ±3.4e38, the range of 32-bit floats, got '1e39'"),
+        ("user_id,taste\na,1 2\nb,1 2 3\n", ", row 3: features.taste: must hold 2 numbers, got 3"),
+        ("user_id,taste\na,1 2\nb,1 x\n", ", row 3: features.taste.1: must be a finite number that float32 can hold"),
+        ("user_id,hour\na,3\nb,24\n", ", row 3: features.hour: must be a whole number from 0 to 23"),
+        ("user_id,hour\na,3\nb,late\n", ", row 2: features.hour: must be a whole number from 0 to 23"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_row(tmp_path: Path, copies: Copies, text: str, reason: str) -> None:
+    (tmp_path / "users.csv").write_text(text)
+    file = FeatureFile(tmp_path / "users.csv", "user_id", SPECS, copies)
+    with pytest.raises(DataError) as error:
+        requests(file, range(2))
+    assert str(error.value).startswith(f"{tmp_path / 'users.csv'}{reason}")
+
+
+def test_a_row_without_an_id_and_a_file_without_ids_are_refused(tmp_path: Path, copies: Copies) -> None:
+    (tmp_path / "users.csv").write_text("user_id,age\na,1\n,2\n")
+    with pytest.raises(DataError, match=r"users.csv, row 3, column 'user_id': no id"):
+        _ = FeatureFile(tmp_path / "users.csv", "user_id", SPECS, copies).ids
+    with pytest.raises(DataError, match="no column 'item_id'; it has user_id, age"):
+        FeatureFile(tmp_path / "users.csv", "item_id", SPECS, copies)
+
+
+def test_a_file_without_a_column_of_a_feature_is_refused(tmp_path: Path, copies: Copies) -> None:
+    (tmp_path / "users.csv").write_text("user_id,shoe_size\na,42\n")
+    with pytest.raises(DataError) as error:
+        FeatureFile(tmp_path / "users.csv", "user_id", SPECS, copies)
+    inputs = "the tower's inputs are country, age, hour, history, taste"
+    assert str(error.value) == f"{tmp_path / 'users.csv'}: no column of a feature; it has user_id, shoe_size; {inputs}"
+    ids = FeatureFile(tmp_path / "users.csv", "user_id", SPECS[:1], copies)
+    assert requests(ids, range(1)) == [{"user_id": "a"}]
+
+
+def test_a_text_column_of_numbers_is_refused_where_the_tower_takes_texts(tmp_path: Path, copies: Copies) -> None:
+    pl.DataFrame({"user_id": ["a"], "country": [0.5]}).write_parquet(tmp_path / "users.parquet")
+    file = FeatureFile(tmp_path / "users.parquet", "user_id", SPECS, copies)
+    with pytest.raises(DataError, match=r"row 1: features.country: must be a string, got 0.5"):
+        requests(file, range(1))
