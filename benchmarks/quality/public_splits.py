@@ -37,7 +37,7 @@ from benchmarks.harness.stages import Stages
 from benchmarks.quality.published import PUBLISHED
 from pipelines.bundles.export import load_run
 from pipelines.dataset.dataset import Dataset
-from pipelines.training.stage import validation
+from pipelines.training.validation import validation
 
 METRICS = ("recall@20", "ndcg@20")
 FOLDERS = {"gowalla": "gowalla", "gowalla-ordered": "gowalla", "ml-1m-split": "ml-1m-split"}

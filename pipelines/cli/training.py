@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pipelines.cli.exit_codes import sigterm_as_ctrl_c
-from pipelines.cli.options import Dataset, Overrides, Overwrite, Recipe, Track
+from pipelines.cli.options import Dataset, Overrides, Overwrite, Recipe, Track, WarmFrom
 from pipelines.console import next_step, say
 
 TF_CONFIG = "TF_CONFIG"  # names the workers of a training on several machines (`towers.training.workers`)
@@ -18,6 +18,7 @@ def train(
     config: Recipe,
     out: Annotated[Path, typer.Option(help="The run to write: settings, checkpoints, summary.")],
     overrides: Overrides = [],  # noqa: B006 - Typer copies it
+    warm_from: WarmFrom = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard the unfinished work of an interrupted run.")] = False,
     workers: Annotated[
         int,
@@ -41,22 +42,31 @@ def train(
             flags = {"--fresh": fresh, "--overwrite": overwrite, "--track=mlflow": track is not None}
             words = ["--dataset", str(dataset), "--config", str(config), "--out", str(out)]
             words += [word for each in overrides for word in ("--set", each)]
+            words += ["--warm-from", str(warm_from)] if warm_from is not None else []
             words += [flag for flag, given in flags.items() if given]
             return local_workers.run(workers, ["train", *words])
-        _train(dataset, config, out, overrides, fresh=fresh, track=track, overwrite=overwrite)
+        _train(dataset, config, out, overrides, warm_from, fresh=fresh, track=track, overwrite=overwrite)
     return 0
 
 
 def _train(
-    dataset: Path, config: Path, out: Path, overrides: list[str], *, fresh: bool, track: Track, overwrite: bool
+    dataset: Path,
+    config: Path,
+    out: Path,
+    overrides: list[str],
+    warm_from: Path | None,
+    *,
+    fresh: bool,
+    track: Track,
+    overwrite: bool,
 ) -> None:
     from pipelines.launch import tracking
     from pipelines.training import train as command
     from towers.config.recipe import load_config
 
     if not os.environ.get(TF_CONFIG):
-        recipe = load_config(config, overrides)
-        command.run(recipe, dataset, out, resume=not fresh, overwrite=overwrite, compares=True)
+        recipe, resume = load_config(config, overrides), not fresh
+        command.run(recipe, dataset, out, resume=resume, overwrite=overwrite, compares=True, warm_from=warm_from)
     else:
         from towers.training.workers import connect, lost_workers_told
 
@@ -64,7 +74,16 @@ def _train(
         recipe = load_config(config, overrides)
         replicas = connect(say)
         with lost_workers_told(replicas):
-            command.run(recipe, dataset, out, resume=not fresh, overwrite=overwrite, compares=True, replicas=replicas)
+            command.run(
+                recipe,
+                dataset,
+                out,
+                resume=not fresh,
+                overwrite=overwrite,
+                compares=True,
+                warm_from=warm_from,
+                replicas=replicas,
+            )
         if replicas.rank:
             return
     say(command.verdict(out, dataset))

@@ -11,25 +11,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import polars as pl
 import tensorflow as tf
 
 from pipelines.console import Advance, no_bar, progress
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.feature_lookup import build_tables
-from pipelines.dataset.heldout import heldout, heldout_users
-from pipelines.dataset.popularity import Counting
 from pipelines.dataset.vocabulary import feature_count, learn_features
 from pipelines.errors import DataError
+from pipelines.training.earlier_run import CHECKPOINTS, FINAL, RANKS, EarlierRun
 from pipelines.training.events import training_events
-from pipelines.training.fit import fit
-from pipelines.training.prior import choose_counting, has_prior, prior_config, shares_of
+from pipelines.training.prior import has_prior, prior_config
+from pipelines.training.progress import fit
 from pipelines.training.similarity import Training, similarity_training
+from pipelines.training.validation import validation
 from serving.files.staging import flush_to_disk, remove, staged
 from towers.config.recipe import Config
 from towers.config.sections import PriorConfig
-from towers.data.events import Events, Int32s
+from towers.data.events import Events
 from towers.data.examples import Examples
 from towers.data.feature_tables import FeatureTables
 from towers.data.item_ranks import ItemFeatures, ItemRanks
@@ -41,10 +40,10 @@ from towers.model.untrained_rows import zero_untrained_rows
 from towers.ops.replicas import ALONE, Replicas
 from towers.samplers.registry import build_sampler
 from towers.tasks.retrieval import Retrieval
+from towers.training.checkpoints import keep_state
 from towers.training.trainer import Trainer
 
 EVENT_FILES = "event_files"  # arrays with one row per event, for training only
-CHECKPOINTS, FINAL = "checkpoints", "final"
 VALIDATION = "validation.parquet"  # the metric of each held-out user
 
 
@@ -72,7 +71,13 @@ def features_of(name: str) -> str:
 
 
 def run_stage(
-    config: Config, data: Dataset, stage: Stage, directory: Path, work: Path, replicas: Replicas = ALONE
+    config: Config,
+    data: Dataset,
+    stage: Stage,
+    directory: Path,
+    work: Path,
+    warm: EarlierRun | None = None,
+    replicas: Replicas = ALONE,
 ) -> dict[str, Any]:
     """Trains one model to the end, resuming where an earlier process stopped.
 
@@ -82,6 +87,7 @@ def run_stage(
         stage: its splits train.
         directory: gets the vocabulary, checkpoints/final and stage.json; the last marks the stage as done.
         work: gets the files that are not part of a stage's result.
+        warm: the run to start from.
         replicas: the workers; all but the first write to directories of their own.
 
     Returns:
@@ -91,23 +97,32 @@ def run_stage(
     text = replicas.from_first(marker.read_text(encoding="utf-8") if marker.exists() else "")
     if not text:
         directory.mkdir(exist_ok=True)
-        text = json.dumps(_train(config, data, stage, directory, work, replicas), allow_nan=False)
+        text = json.dumps(_train(config, data, stage, directory, work, warm, replicas), allow_nan=False)
         with staged(marker) as half:
             half.write_text(text, encoding="utf-8")
     # After the marker, and again on every resume: a kill in between loses neither the training nor the clean-up.
+    kept = keep_state(directory / CHECKPOINTS) if config.train.keep_state else None
     for each in (directory / CHECKPOINTS).glob("*"):
-        if not each.name.startswith(f"{FINAL}."):
+        if not each.name.startswith(f"{FINAL}.") and each != kept:
             remove(each)
+    if not config.train.keep_state:
+        remove(directory / RANKS)
     remove(work / EVENT_FILES)
     return dict(json.loads(text))
 
 
 def _train(
-    config: Config, data: Dataset, stage: Stage, directory: Path, work: Path, replicas: Replicas
+    config: Config,
+    data: Dataset,
+    stage: Stage,
+    directory: Path,
+    work: Path,
+    warm: EarlierRun | None,
+    replicas: Replicas,
 ) -> dict[str, Any]:
     """Trains to the end and writes the final weights; see `run_stage`."""
     with progress(features_of(stage.name), total=feature_count(config), unit="features") as advance:
-        training, trainer = build_trainer(config, data, stage, directory, work, advance, replicas)
+        training, trainer = build_trainer(config, data, stage, directory, work, advance, warm, replicas)
     summary = fit(stage.name, trainer)
     if isinstance(training.validation, Validation) and training.users is not None:
         values = training.validation.values(training.task.towers)
@@ -121,6 +136,7 @@ def _train(
         "batch_size": config.train.batch_size,
         "norm_exponent": round(float(training.task.towers.candidate_tower.norm_exponent), 6),
         "prior": _prior(config, data, training),
+        "optimizer_steps": int(trainer.optimizer.step) + trainer.optimizer.earlier_steps,
         **dataclasses.asdict(summary),
     }
 
@@ -143,12 +159,14 @@ def build_trainer(
     directory: Path,
     work: Path,
     advance: Advance = no_bar,
+    warm: EarlierRun | None = None,
     replicas: Replicas = ALONE,
 ) -> tuple[Training, Trainer]:
     """Builds all that a stage has before its first step, for `towers train` and `check` alike; see `run_stage`."""
     training = build_training(config, data, stage.splits, directory, work, advance, replicas, validated=stage.validated)
-    check = training.validation
-    trainer = Trainer(training.task, training.batches, config.optimizer, config.train, directory, check, replicas)
+    task, check = training.task, training.validation
+    start = None if warm is None else warm.start(stage.name, task.towers, directory, config.train.warm_share)
+    trainer = Trainer(task, training.batches, config.optimizer, config.train, directory, check, start, replicas)
     return training, trainer
 
 
@@ -187,6 +205,8 @@ def build_training(
     size = min(config.train.batch_size, len(examples))
     seen = config.train.epochs * examples.steps * size
     sampler = build_sampler(config.negatives, catalogue.counts, size, seen) if config.negatives is not None else None
+    if sampler is not None and sampler.learns:
+        data.items.select(pl.col("item_id").gather(catalogue.items)).write_parquet(directory / RANKS)
     task = Retrieval(model, config, ItemFeatures(tables.items, catalogue), len(catalogue), sampler, replicas)
     check, counting, users = validation(config, data, tables, splits, replicas) if validated else (None, None, None)
     return Training(task, examples, check, len(examples), counting, users)
@@ -214,37 +234,3 @@ def _examples(
     if not len(examples):
         raise DataError("no training event has an earlier one of its user, and nothing else describes a query")
     return examples
-
-
-def validation(
-    config: Config,
-    data: Dataset,
-    tables: FeatureTables,
-    splits: tuple[str, ...] = ("train",),
-    replicas: Replicas = ALONE,
-) -> tuple[Validation | None, Counting | None, Int32s | None]:
-    """Builds the validation on the held-out users, or on a seeded sample if there are more than the recipe allows.
-
-    Returns it with the counting of the prior, None without a prior, and the users' numbers. All three are None if no
-    user has a target, because every validation event repeats a training event.
-    """
-    users = heldout_users(data, "valid")
-    if not len(users):
-        return None, None, None
-    most = min(config.train.validation_users, len(users))
-    rows = np.sort(np.random.default_rng(config.train.seed).choice(len(users), most, replace=False))
-    held = heldout(data, "valid", users[rows])
-    query = tables.of_users(held.users, held.seen_offsets, held.seen_items, held.seen_times)
-    counting = choose_counting(config, data, held, splits) if has_prior(config, data) else None
-    check = Validation(
-        query,
-        tables.items,
-        held.seen_offsets,
-        held.seen_items,
-        held.target_offsets,
-        held.target_items,
-        config.train.metric,
-        None if counting is None else shares_of(data, splits, splits, counting),
-        replicas,
-    )
-    return check, counting, held.users

@@ -4,7 +4,6 @@ Writes RUN with the resolved recipe, what the features learnt, the weights and a
 RUN; an interrupted run stays there, and the same command resumes it.
 """
 
-import hashlib
 import json
 import os
 import time
@@ -16,7 +15,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import tensorflow as tf
-import tomli_w
 
 from pipelines.console import amount, phases, say
 from pipelines.dataset.dataset import Dataset
@@ -26,19 +24,19 @@ from pipelines.errors import DataError
 from pipelines.rankers import choice, item_knn
 from pipelines.rankers.verdict import validation_verdict
 from pipelines.training.check import check_recipe
+from pipelines.training.earlier_run import CHOOSE, EarlierRun
 from pipelines.training.similar_pairs import pairs_digest
 from pipelines.training.stage import VALIDATION, features_of, run_stage, stages
+from pipelines.training.workers import agree, key_of, refuse_unshared, text_of
 from serving.files.disk_full import telling_full_disk
 from serving.files.lock import exclusive
 from serving.files.staging import publish, refuse_existing, remove, staged
 from towers.config.look_ahead import look_ahead
 from towers.config.recipe import Config
-from towers.config.sections import PriorConfig, TrainConfig
-from towers.errors import ConfigError
+from towers.config.sections import PriorConfig
 from towers.ops.replicas import ALONE, Replicas
 
 SUMMARY = "summary.json"
-CHOOSE = "choose"  # in an unfinished run, the directory of the stage that chooses the epochs
 
 
 def run(
@@ -49,6 +47,7 @@ def run(
     resume: bool = True,
     overwrite: bool = False,
     compares: bool = False,
+    warm_from: Path | None = None,
     replicas: Replicas = ALONE,
 ) -> dict[str, Any]:
     """Trains a model.
@@ -60,22 +59,23 @@ def run(
         resume: resume an unfinished run of the same recipe and data; False discards it.
         overwrite: replace a finished RUN.
         compares: whether `verdict` follows; the first line then names its phases, too.
+        warm_from: a finished run to start from; `train.warm_share` says how much of it.
         replicas: the workers; each calls this with the same recipe and data set, and the first one writes RUN.
 
     Returns:
         The content of `summary.json`; of a worker that is not the first, empty.
 
     Raises:
-        ConfigError: the recipe does not fit the data set or the number of workers.
-        DataError: the data set is damaged or leaks, an unfinished run of other settings is in the way, or the workers
-            differ in recipe or data set.
+        ConfigError: the recipe does not fit the data set, `warm_from` or the number of workers.
+        DataError: the data set is damaged or leaks, `warm_from` is no run or saw events that are held out here, an
+            unfinished run of other settings is in the way, or the workers differ in recipe or data set.
         OutputExistsError: RUN exists.
         DivergedError: the loss or a weight became NaN or infinite, or the loss exploded.
         DiskFullError: the disk is full; training up to the last checkpoint is kept.
     """
     if not replicas.rank:
         refuse_existing(out, overwrite=overwrite, marker=SUMMARY)
-    refuse_unshared(config.train, replicas.count)
+    refuse_unshared(config.train, replicas.count, warm=warm_from is not None)
     data = Dataset.open(dataset)
     refuse_changes(data)
     config = check_recipe(config, data)
@@ -83,18 +83,21 @@ def run(
     if replicas.rank:
         _train_along(config, data, replicas)
         return {}
+    warm = None if warm_from is None else _earlier(warm_from, config, data)
     work = out.absolute().parent / f".{out.name}.unfinished"
     busy = f"{out}: another process is training this run; wait for it, or name another --out"
     with telling_full_disk(out), exclusive(work, busy):
         refuse_existing(out, overwrite=overwrite, marker=SUMMARY)  # another process may just have finished it
-        _open_work(work, out, config, data, resume=resume)
-        _agree(config, data, replicas)
+        key = key_of(config, data, warm)
+        _open_work(work, out, config, key, resume=resume)
+        agree(key, replicas)
         if not replicas.from_first("done" if (work / SUMMARY).exists() else ""):
             path = os.path.relpath(dataset.resolve(), out.resolve())
-            _train(config, data, work, path, replicas, compares=compares)
+            _train(config, data, work, path, warm, replicas, compares=compares)
         summary: dict[str, Any] = json.loads((work / SUMMARY).read_text(encoding="utf-8"))
         # Not earlier: until the summary exists, its `stage.json` is the only record that this stage is done.
-        remove(work / CHOOSE)
+        if not config.train.keep_state:
+            remove(work / CHOOSE)
         refuse_existing(out, overwrite=overwrite, marker=SUMMARY)
         publish(work, out.absolute())
     _say_summary(summary, out)
@@ -117,47 +120,34 @@ def verdict(run: Path, dataset: Path) -> str:
     return "on validation: " + validation_verdict(Dataset.open(dataset), users, values[metric].to_numpy(), metric)
 
 
-def refuse_unshared(config: TrainConfig, workers: int) -> None:
-    """Refuses what several workers cannot train as one process would."""
-    if workers > 1 and config.jit_compile:
-        raise ConfigError("train.jit_compile: XLA compiles no exchange between workers; set it to false")
-    if config.batch_size % workers:
-        raise ConfigError(
-            f"train.batch_size: {workers} workers cannot share {config.batch_size} examples equally; take a "
-            f"multiple of {workers}, or another number of workers"
-        )
-
-
 def _train_along(config: Config, data: Dataset, replicas: Replicas) -> None:
     """Trains as one of the other workers, in a directory that is then removed."""
-    _agree(config, data, replicas)
+    agree(key_of(config, data), replicas)
     if not replicas.from_first(""):
         with TemporaryDirectory(prefix="towers-worker-") as folder:
-            _train_stages(config, data, Path(folder), replicas, compares=False)
+            _train_stages(config, data, Path(folder), None, replicas, compares=False)
 
 
-def _agree(config: Config, data: Dataset, replicas: Replicas) -> None:
-    """Refuses workers that would train different models."""
-    key = _key(config, data)
-    if replicas.from_first(key) != key:
-        raise DataError(
-            f"worker {replicas.rank}: its recipe or data set is not that of the first worker; give every worker the "
-            "same --config, --set and --dataset"
-        )
+def _earlier(path: Path, config: Config, data: Dataset) -> EarlierRun:
+    """Opens the run to start from; see `run` for what is refused."""
+    run = EarlierRun.open(path)
+    run.refuse_other(config)
+    planned = stages(config, data)
+    run.refuse_stages([stage.name for stage in planned])
+    run.refuse_leak(data, {stage.name: ("valid", "test") if stage.validated else ("test",) for stage in planned})
+    return run
 
 
-def _key(config: Config, data: Dataset) -> str:
-    """Identifies a recipe and its data set."""
-    pairs = config.similarity.pairs
-    learnt_from = data.manifest.fingerprint + (pairs_digest(pairs) if pairs is not None else "")
-    return hashlib.sha256((_text(config) + learnt_from).encode()).hexdigest()
-
-
-def _text(config: Config) -> str:
-    return tomli_w.dumps(config.model_dump(exclude_none=True, mode="json"))
-
-
-def _train(config: Config, data: Dataset, work: Path, dataset_path: str, replicas: Replicas, *, compares: bool) -> None:
+def _train(
+    config: Config,
+    data: Dataset,
+    work: Path,
+    dataset_path: str,
+    warm: EarlierRun | None,
+    replicas: Replicas,
+    *,
+    compares: bool,
+) -> None:
     """Trains all stages and writes the summary; `dataset_path` is relative, so run and data set may move together."""
     started = time.time()
     summary = {
@@ -166,7 +156,8 @@ def _train(config: Config, data: Dataset, work: Path, dataset_path: str, replica
         "refit": config.data.refit,
         "looks_ahead": look_ahead(config.features, timed=data.manifest.timed),
         **({"pairs": pairs_digest(config.similarity.pairs)} if config.similarity.pairs is not None else {}),
-        "stages": _train_stages(config, data, work, replicas, compares=compares),
+        **({"warm_from": warm.digest} if warm is not None else {}),
+        "stages": _train_stages(config, data, work, warm, replicas, compares=compares),
         "tensorflow": tf.__version__,
     }
     summary["seconds"] = round(time.time() - started, 1)
@@ -174,27 +165,26 @@ def _train(config: Config, data: Dataset, work: Path, dataset_path: str, replica
         half.write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def _open_work(work: Path, out: Path, config: Config, data: Dataset, *, resume: bool) -> None:
+def _open_work(work: Path, out: Path, config: Config, key: str, *, resume: bool) -> None:
     """Resumes an unfinished run of the same recipe and data, or starts a new one."""
-    key = _key(config, data)
     if resume and (work / "key").exists():
         if (work / "key").read_text() != key:
             raise DataError(
-                f"{out}: an unfinished run of another recipe or data set is in the way; finish it with its own "
-                "command, or discard it with --fresh"
+                f"{out}: an unfinished run of another recipe, data set or --warm-from is in the way; finish it with "
+                "its own command, or discard it with --fresh"
             )
         say(f"continuing the unfinished run of {out}")
         return
     # Delete the key first and write it last: a kill in between must not leave it beside half a run.
     for each in [work / "key", *work.iterdir()]:
         remove(each)
-    (work / "config.toml").write_text(_text(config), encoding="utf-8")
+    (work / "config.toml").write_text(text_of(config), encoding="utf-8")
     with staged(work / "key") as half:
         half.write_text(key)
 
 
 def _train_stages(
-    config: Config, data: Dataset, work: Path, replicas: Replicas, *, compares: bool
+    config: Config, data: Dataset, work: Path, warm: EarlierRun | None, replicas: Replicas, *, compares: bool
 ) -> list[dict[str, Any]]:
     """Trains on the training events; with `data.refit` again on training + validation, for the chosen epochs."""
     *choosing, last = stages(config, data)
@@ -203,9 +193,9 @@ def _train_stages(
     comparison = (choice.PHASE, item_knn.PHASE) if compares and validated else ()
     phases("train", *chain.from_iterable((features_of(name), name) for name in names), *comparison)
     if not choosing:
-        return [run_stage(config, data, last, work, work, replicas)]
+        return [run_stage(config, data, last, work, work, warm, replicas)]
     choose = work / CHOOSE
-    chosen = run_stage(config, data, choosing[0], choose, work, replicas)
+    chosen = run_stage(config, data, choosing[0], choose, work, warm, replicas)
     if (choose / "tensorboard").exists():
         (choose / "tensorboard").replace(work / "tensorboard_choose")
     best = config.model_copy(update={"train": config.train.model_copy(update={"epochs": chosen["best_epoch"]})})
@@ -215,7 +205,7 @@ def _train_stages(
     if config.model.prior == "validation":
         given = "off" if chosen["prior"] is None else PriorConfig(**chosen["prior"])
         best = best.model_copy(update={"model": best.model.model_copy(update={"prior": given})})
-    return [chosen, run_stage(best, data, last, work, work, replicas)]
+    return [chosen, run_stage(best, data, last, work, work, warm, replicas)]
 
 
 def _say_summary(summary: dict[str, Any], out: Path) -> None:

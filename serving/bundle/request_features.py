@@ -20,6 +20,7 @@ MISSING: dict[str, Any] = {"string": b"", "float32": math.nan, "int64": -1}
 # The greatest value of an integer feature by its kind; Monday is weekday 0.
 GREATEST = {"hour": 23, "weekday": 6}
 GREATEST_INT64 = 2**63 - 1
+CYCLE = 400  # years of the Gregorian calendar: whole weeks
 HISTORY_KINDS = ("history", "history_times")  # lists that are cut to their last values if too long
 GREATEST_FLOAT32 = 3.4028234663852886e38  # The largest finite float32.
 
@@ -127,19 +128,23 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_moment(text: str) -> bool:
-    """Whether a text is an ISO-8601 time with its zone, and not at an end of the calendar, where zones have no room."""
+    """Whether a text is an ISO-8601 time with its zone."""
     try:
-        moment = datetime.fromisoformat(text)
+        return datetime.fromisoformat(text).tzinfo is not None
     except ValueError:
         return False
-    return moment.tzinfo is not None and MINYEAR < moment.year < MAXYEAR
 
 
 def _on_clock(spec: FeatureSpec, value: Any) -> Any:
     """The hour or weekday of a checked value: the number itself, or a time read in the feature's zone."""
     if not isinstance(value, str):
         return value
-    local = datetime.fromisoformat(value).astimezone(UTC if spec.time_zone is None else ZoneInfo(spec.time_zone))
+    moment = datetime.fromisoformat(value)
+    # At its ends the calendar has no room for zones; every CYCLE years it has the same days.
+    years = {MINYEAR: CYCLE, MAXYEAR: -CYCLE}.get(moment.year, 0)
+    local = moment.replace(year=moment.year + years).astimezone(
+        UTC if spec.time_zone is None else ZoneInfo(spec.time_zone)
+    )
     return local.hour if spec.kind == "hour" else local.weekday()
 
 

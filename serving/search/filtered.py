@@ -12,7 +12,8 @@ from serving.telemetry import metrics
 
 Mask = NDArray[np.bool_]
 
-# Up to this many excluded items are fetched on top of k and dropped; beyond, one masked exact scan is cheaper.
+# With a filter, up to this many excluded items are fetched on top of k and dropped; beyond, a masked exact scan is
+# cheaper.
 OVERFETCH_LIMIT = 2_048
 # With a filter, the index is asked for this many times the number of extra items that it loses on average.
 MARGIN = 3.0
@@ -103,16 +104,13 @@ def _search_all(
     index: Index, exact: ExactIndex, queries: Floats, k: int, excluded: Sequence[Rows]
 ) -> tuple[Rows, Floats]:
     """`search_filtered` without a filter, with an approximate index."""
+    rows, scores = index.search(queries, k, excluded)
     lengths = [len(rows) for rows in excluded]
-    if max(lengths, default=0) > OVERFETCH_LIMIT:
-        left_out = [rows if len(rows) <= OVERFETCH_LIMIT else rows[:0] for rows in excluded]
-        rows, scores = index.search(queries, k, left_out)
-    else:
-        rows, scores = index.search(queries, k, excluded)
-    short = [query for query, length in enumerate(lengths) if length > OVERFETCH_LIMIT]
-    for query in np.flatnonzero(rows[:, -1] < 0).tolist() if len(rows) and rows[:, -1].min() < 0 else ():
-        if query not in short and np.count_nonzero(rows[query] >= 0) < min(k, len(exact.item_vectors) - lengths[query]):
-            short.append(query)
+    short = [
+        query
+        for query in (np.flatnonzero(rows[:, -1] < 0).tolist() if len(rows) and rows[:, -1].min() < 0 else ())
+        if np.count_nonzero(rows[query] >= 0) < min(k, len(exact.item_vectors) - lengths[query])
+    ]
     metrics.fetched(lengths)
     if short:
         _tell_exact(index, exact, len(short))

@@ -13,17 +13,19 @@ from typing import Any
 import numpy as np
 
 from serving.errors import BundleError
+from serving.search.exclusions import keep_first, shared_calls
 from serving.search.index import Floats, Rows, best_first, best_of_one, checked_queries, is_in, rescore, unit_queries
 from serving.search.scann_parameters import TUNED_K, ScannParameters
 
 ASSETS = "scann_assets.pbtxt"
 # Queries that exclude at most COMMON rows search as many leaves as one that excludes none, and fetch as many extra
 # candidates as the longest of them needs. That changes no result, as ScaNN's first candidates are the same however many
-# it is asked for. Queries that exclude more than the others get a call of their own if it saves more than CALL
-# candidates, the cost of a call. Beyond COMMON, more leaves are searched, too: up to it that gained nothing (Gowalla:
-# recall rose with exclusions).
-COMMON, CALL = 256, 1_500
-FEW = 8  # lines
+# it is asked for. Beyond COMMON, more leaves are searched, too: up to it that gained nothing (Gowalla: recall rose with
+# exclusions).
+COMMON = 256
+# Few of thousands of excluded rows are among the first: extra candidates for a query that excludes more than COMMON,
+# and for a second attempt if too few are left. Where that fails, too, an exact search finds far more of the right ones.
+EXTRA = 512, 2_048
 # Items that train each leaf's centre; ScaNN's `avq` then moves the centres so that the products with a leaf's items
 # come out right (anisotropic, like the codes). With a million trained vectors a sixteenth of all leaves then held 0.956
 # of the best hundred, instead of 0.94 with a sample of 100 per leaf and plain means.
@@ -103,7 +105,8 @@ class ScannIndex:
     def search(self, queries: Floats, k: int, excluded: Sequence[Rows] | None = None) -> tuple[Rows, Floats]:
         """Finds about the k best items of each query; see `Index.search`. Scores are exact, the choice is not.
 
-        Fetches as many extra quantised candidates as are excluded, so that the number that get a score stays the same.
+        Fetches extra quantised candidates for those that are excluded, so that the number that get a score stays the
+        same. A query of whose first candidates too many are excluded gets none: row -1, for an exact search to answer.
         """
         if len(queries) == 1 and queries.shape == (1, self.item_vectors.shape[1]) and k >= 1:
             rows, scores = self._search_one(queries[0], k, None if excluded is None else excluded[0])
@@ -115,45 +118,51 @@ class ScannIndex:
             wanted, leaves = self._effort(k, 0)
             return self._best(queries, k, self._candidates(unit_queries(queries)[0], wanted, leaves))
         lengths = [len(left_out) for left_out in excluded]
-        if max(lengths) <= COMMON:
-            return self._search(queries, k, excluded, lengths)
-        alike: dict[int, list[int]] = {}
-        for query, length in enumerate(lengths):
-            alike.setdefault(_extra(length), []).append(query)
-        rows, scores = np.empty((len(queries), k), np.int64), np.empty((len(queries), k), np.float32)
-        for extra, some in alike.items():
-            its_lengths = [lengths[query] if extra <= COMMON else extra for query in some]
-            found = self._search(queries[some], k, [excluded[query] for query in some], its_lengths)
-            rows[some], scores[some] = found
-        return rows, scores
+        wanted, _ = self._effort(k, 0)
+        kept = np.full((len(queries), wanted), -1, np.int64)
+        unit = unit_queries(queries)[0]
+        few = [query for query, length in enumerate(lengths) if length <= COMMON]
+        if few:
+            self._fill(kept, few, unit, k, excluded, lengths)
+        short = [query for query, length in enumerate(lengths) if length > COMMON]
+        for extra in EXTRA:
+            if short:
+                self._fill(kept, short, unit, k, excluded, [extra] * len(lengths))
+                short = [query for query in short if kept[query, -1] < 0 and extra < lengths[query]]
+        kept[short] = -1
+        return self._best(queries, k, kept)
 
     def _search_one(self, query: Floats, k: int, excluded: Rows | None) -> tuple[Rows, Floats]:
-        """`_search` for one query [D], without the overhead that only pays off for a batch."""
+        """`search` for one query [D], without the overhead that only pays off for a batch."""
         doubles = query.astype(np.float64)
         length = math.sqrt(doubles.dot(doubles))
         if not math.isfinite(length):
             checked_queries(query[np.newaxis], len(query), k)
-        extra = 0 if excluded is None else len(excluded)
-        extra = extra if extra <= COMMON else _extra(extra)
-        wanted, leaves = self._effort(k, extra)
         unit = (doubles / (length or 1.0)).astype(np.float32)
-        found, _ = self._searcher.search(unit, min(len(self.item_vectors), wanted + extra), -1, leaves or -1)
-        rows: Rows = found.astype(np.int64)
-        if extra and excluded is not None:
-            rows = rows[~is_in(rows, excluded)][:wanted]
-        return best_of_one(self.item_vectors, doubles, rows, k)
+        most = 0 if excluded is None else len(excluded)
+        rows: Rows = np.empty(0, np.int64)
+        for extra in EXTRA if most > COMMON else (most,):
+            wanted, leaves = self._effort(k, extra)
+            found, _ = self._searcher.search(unit, min(len(self.item_vectors), wanted + extra), -1, leaves or -1)
+            rows = found.astype(np.int64)
+            if most and excluded is not None:
+                rows = rows[~is_in(rows, excluded)][:wanted]
+            if extra >= most or len(rows) == wanted:
+                return best_of_one(self.item_vectors, doubles, rows, k)
+        return best_of_one(self.item_vectors, doubles, rows[:0], k)
 
-    def _search(self, queries: Floats, k: int, excluded: Sequence[Rows], extra: Sequence[int]) -> tuple[Rows, Floats]:
-        """Searches queries in equally many leaves, each with at least its `extra` candidates."""
-        items, unit = len(self.item_vectors), unit_queries(queries)[0]
-        wanted, leaves = self._effort(k, max(extra))
-        kept = np.full((len(queries), wanted), -1, np.int64)
-        for some in _shared(extra):
+    def _fill(
+        self, kept: Rows, queries: Sequence[int], unit: Floats, k: int, excluded: Sequence[Rows], extra: Sequence[int]
+    ) -> None:
+        """Writes the candidates of some queries into their lines of `kept`: all of them are searched in equally many
+        leaves, and each gets at least its `extra` candidates before those that are excluded for it are dropped."""
+        items = len(self.item_vectors)
+        wanted, leaves = self._effort(k, max(extra[query] for query in queries))
+        for some in shared_calls(queries, extra):
             most = max(extra[query] for query in some)
-            every = len(some) == len(queries)
+            every = len(some) == len(unit)
             rows = self._candidates(unit if every else unit[some], min(items, wanted + most), leaves)
-            _keep(rows, some, excluded, kept, items)
-        return self._best(queries, k, kept)
+            keep_first(rows, some, excluded, kept, items)
 
     def _best(self, queries: Floats, k: int, rows: Rows) -> tuple[Rows, Floats]:
         return best_first(rows, rescore(self.item_vectors, queries, rows), k)
@@ -179,44 +188,6 @@ class ScannIndex:
         # Where the leaves hold fewer than wanted, ScaNN pads with row 0 and NaN.
         rows[np.isnan(distances)] = -1
         return rows
-
-
-def _shared(extra: Sequence[int]) -> list[Sequence[int]]:
-    """Positions of the queries, grouped by call of ScaNN; each call fetches what its longest query needs."""
-    if len(extra) * max(extra) < CALL:
-        return [range(len(extra))]
-    groups: list[Sequence[int]] = []
-    order = np.argsort(extra, kind="stable")
-    rising = np.array(extra)[order]
-    while len(order) > 1:
-        saved = np.arange(1, len(order)) * (rising[-1] - rising[:-1])
-        cut = int(saved.argmax()) + 1
-        if saved[cut - 1] < CALL:
-            break
-        groups.append(order[cut:].tolist())
-        order, rising = order[:cut], rising[:cut]
-    return [*groups, order.tolist()] if groups else [range(len(extra))]
-
-
-def _keep(rows: Rows, queries: Sequence[int], excluded: Sequence[Rows], kept: Rows, items: int) -> None:
-    """Writes the first rows of each line that are not excluded for its query into that query's line of `kept`."""
-    # One mask of all items pays off over a batch: five times faster per line.
-    hidden = np.zeros(items, np.bool_) if len(rows) >= FEW else None
-    for line, query in zip(rows, queries, strict=True):
-        left_out, out = excluded[query], kept[query]
-        if hidden is None:
-            left = line[~is_in(line, left_out)]
-        else:
-            hidden[left_out] = True
-            # Row -1 reads the last item's flag, and stays -1 or is dropped.
-            left = line[~hidden[line]]
-            hidden[left_out] = False
-        out[: len(left)] = left[: len(out)]
-
-
-def _extra(excluded: int) -> int:
-    """Extra candidates for a number of excluded rows: powers of two, so that a few calls cover all queries."""
-    return COMMON if excluded <= COMMON else 1 << (excluded - 1).bit_length()
 
 
 def _check_arrays(directory: Path, items: int) -> None:

@@ -15,7 +15,8 @@ import pytest
 
 from pipelines.errors import DataError
 from pipelines.training.local_workers import free_ports
-from pipelines.training.train import refuse_unshared, run
+from pipelines.training.train import run
+from pipelines.training.workers import refuse_unshared
 from tests.support.worlds.interrupted import ENVIRONMENT, history, make_world, same, stages, training, weights
 from towers.config.recipe import load_config
 from towers.config.sections import TrainConfig
@@ -158,9 +159,16 @@ def test_a_worker_that_loses_another_ends_and_says_so(world: Path, tmp_path: Pat
     [
         ({"batch_size": 64}, 3, r"train\.batch_size: 3 workers cannot share 64 examples equally; take a multiple of 3"),
         ({"jit_compile": True}, 2, r"train\.jit_compile: .*set it to false"),
+        ({"keep_state": True}, 2, r"train\.keep_state: .*set it to false"),
     ],
 )
 def test_what_workers_cannot_share_is_refused(keys: dict[str, int], workers: int, told: str) -> None:
     refuse_unshared(TrainConfig(**keys), 1)
     with pytest.raises(ConfigError, match=told):
         refuse_unshared(TrainConfig(**keys), workers)
+
+
+def test_a_warm_start_of_several_workers_is_refused() -> None:
+    refuse_unshared(TrainConfig(), 1, warm=True)
+    with pytest.raises(ConfigError, match="--warm-from: several workers cannot start from an earlier run"):
+        refuse_unshared(TrainConfig(), 2, warm=True)

@@ -243,12 +243,8 @@ class Forgetful:
 
 
 @pytest.mark.parametrize("limit", [0, 5, 30, N])
-@pytest.mark.parametrize("overfetch", [0, 8, 4_096])
-def test_k_items_come_back_whatever_the_index_gives(
-    monkeypatch: pytest.MonkeyPatch, limit: int, overfetch: int
-) -> None:
-    monkeypatch.setattr("serving.search.filtered.OVERFETCH_LIMIT", overfetch)
-    rng = np.random.default_rng(limit + overfetch)
+def test_k_items_come_back_whatever_the_index_gives(limit: int) -> None:
+    rng = np.random.default_rng(limit)
     excluded = [np.sort(rng.choice(N, size=size, replace=False)) for size in (0, 3, 40, 595, N)]
     index = Forgetful(VECTORS, limit)
     rows, scores = search_filtered(index, index.exact, QUERIES[:5], 10, excluded)
@@ -257,21 +253,22 @@ def test_k_items_come_back_whatever_the_index_gives(
     np.testing.assert_array_equal(scores, wanted_scores)
 
 
-def test_too_many_exclusions_never_reach_the_approximate_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serving.search.filtered.OVERFETCH_LIMIT", 8)
-    index = Forgetful(VECTORS, N)
-    asked: list[list[int]] = []
-    search = index.search
-
-    def watched(queries: np.ndarray, k: int, excluded: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        asked.append([len(rows) for rows in excluded])
-        return search(queries, k, excluded)
-
-    monkeypatch.setattr(index, "search", watched)
-    excluded = [np.arange(size) for size in (9, 5, 0, 6)]
-    rows, _ = search_filtered(index, index.exact, QUERIES[:4], 10, excluded)
-    assert asked == [[0, 5, 0, 6]]
-    np.testing.assert_array_equal(rows, loop_search(VECTORS, QUERIES[:4], 10, [list(each) for each in excluded])[0])
+@pytest.mark.parametrize("batch", [1, 4])
+def test_scann_asks_for_more_where_the_first_are_excluded_and_then_gives_up(
+    monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    monkeypatch.setattr("serving.search.scann.COMMON", 2)
+    monkeypatch.setattr("serving.search.scann.EXTRA", (50, 150))
+    index = ScannIndex.build(VECTORS, ScannParameters(leaves=0, leaves_searched=0, rescored=N // 2))
+    queries, exact = QUERIES[:batch], ExactIndex(VECTORS)
+    falling = np.argsort(-(queries @ VECTORS.T), axis=1)
+    # 300 candidates must be left of the first 350, or of the first 450.
+    for first, found in ((0, True), (80, True), (400, False)):
+        excluded = [np.sort(np.append(each[:first], each[-100:])) for each in falling]
+        rows, _ = index.search(queries, 5, excluded)
+        wanted = loop_search(VECTORS, queries, 5, [list(each) for each in excluded])[0]
+        np.testing.assert_array_equal(rows, wanted if found else np.full((batch, 5), -1))
+        np.testing.assert_array_equal(search_filtered(index, exact, queries, 5, excluded)[0], wanted)
 
 
 @pytest.mark.parametrize("leaves", [0, 8])

@@ -1,4 +1,4 @@
-"""Runs the training loop of a stage and shows how far it is."""
+"""Shows the progress of a training: a bar of its examples, a line for each epoch."""
 
 import math
 
@@ -8,7 +8,7 @@ from towers.training.trainer import Trainer
 
 
 def fit(name: str, trainer: Trainer) -> Summary:
-    """Trains to the end, with a bar for the steps and a line for each epoch; `name` is that of the stage."""
+    """Trains to the end; `name` is that of the phase."""
     config = trainer.config
     steps = trainer.examples.steps * config.epochs
     # A resumed run counts only the steps left, so the rate shown is this process's own.
