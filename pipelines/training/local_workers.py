@@ -81,7 +81,7 @@ def _first_failure(workers: Sequence["subprocess.Popen[bytes]"]) -> int | None:
             until = time.monotonic() + (GRACE_S if (codes[first] or 0) > 0 else 0)
         time.sleep(LOOK_S)
     # A mistake that all of them found is told by the first one; 1 may mean that it lost the one that failed.
-    return 0 if first is None or codes[0] == codes[first] > 1 else first
+    return 0 if first is None or (codes[0] == codes[first] and (codes[0] or 0) > 1) else first
 
 
 def free_ports(count: int) -> list[int]:
