@@ -57,6 +57,8 @@ def towers(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
 
 def module_of(words: list[str]) -> str:
     """Which module does the work of some words."""
+    if words[0] == "train" and "--workers" in words:
+        return "pipelines.training.local_workers"
     return "pipelines.bundles.renew" if "--prior-from" in words else VERBS[words[0]]
 
 
@@ -161,6 +163,11 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
             "--warm-from w",
             (two, d, o),
             {"resume": False, "overwrite": True, "compares": True, "warm_from": Path("w")},
+        ),
+        (
+            f"train --workers 3 --dataset d --config {r} --out o --set seed=2 --warm-from w --fresh --overwrite",
+            (3, f"train --dataset d --config {r} --out o --set seed=2 --warm-from w --fresh --overwrite".split()),
+            {},
         ),
         (
             "tune --dataset d --out o",
