@@ -23,9 +23,10 @@ from serving.bundle.manifest import MANIFEST, LiveInfo, Manifest
 from serving.bundle.prior import count_of, log_share
 from serving.bundle.reader import Bundle
 from serving.bundle.writer import READ_BACK, WRITE, write_bundle
-from serving.catalogue.journal import Journal
-from serving.catalogue.journal_file import FILE, JournalError
+from serving.catalogue.journal import JournalError
+from serving.catalogue.journal_file import FILE
 from serving.catalogue.overlay import OverlayView
+from serving.catalogue.sqlite_journal import SqliteJournal
 from serving.catalogue.updates import CatalogueUpdates
 from serving.files.staging import refuse_existing
 from serving.recall.recaller import Recaller
@@ -56,7 +57,7 @@ def run(bundle: Path, state: Path, out: Path, *, overwrite: bool = False) -> Man
     (opened,) = verify(bundle)
     try:
         with phase(CHANGES):
-            journal = Journal.open(state)
+            journal = SqliteJournal.open(state)
             live = CatalogueUpdates(journal, Encoder.of_items)
             recaller = Recaller(opened, ExactIndex(opened.recall_vectors))
             # Before the changes are read: those added meanwhile are simply replayed again.

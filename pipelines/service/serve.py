@@ -23,8 +23,8 @@ from pipelines.service.server import Server
 from pipelines.service.workers import METRICS, Workers, shared_metrics
 from serving.bundle.reader import Bundle
 from serving.bundle.versions import bundle_root
-from serving.catalogue.journal import Journal
-from serving.catalogue.journal_file import JournalError
+from serving.catalogue.journal import JournalError
+from serving.catalogue.sqlite_journal import SqliteJournal
 from serving.errors import BundleError
 from serving.http.api_keys import KeysError, read_keys
 from serving.http.app import create_app  # Imported first: it sets what NumPy reads at import.
@@ -139,7 +139,7 @@ def refuse_files(settings: Settings) -> None:
         if settings.keys is not None:
             read_keys(settings.keys)
         if settings.state is not None:
-            Journal.open(settings.state).close()
+            SqliteJournal.open(settings.state).close()
     except KeysError as error:
         raise DataError(f"--keys {error}") from None
     except JournalError as error:

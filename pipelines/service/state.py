@@ -7,8 +7,9 @@ from typing import TypeVar
 
 from pipelines.console import Advance, amount, phase, phases, progress, say
 from pipelines.errors import DataError
-from serving.catalogue.journal import Journal
-from serving.catalogue.journal_file import FILE, JournalError, back_up, renumber
+from serving.catalogue.journal import JournalError
+from serving.catalogue.journal_file import FILE, back_up, renumber
+from serving.catalogue.sqlite_journal import SqliteJournal
 from serving.files.staging import staged
 
 COPY, READ = "copy", "read"
@@ -55,7 +56,7 @@ def restore(saved: Path, state: Path) -> None:
         directory.mkdir()
         with _telling("--backup", saved), phase(COPY):
             back_up(saved / FILE, directory / FILE)
-            Journal.open(directory).close()
+            SqliteJournal.open(directory).close()
             renumber(directory / FILE)
     with open_journal(state) as journal:
         counts = journal.counts()
@@ -88,7 +89,7 @@ def in_blocks(since: Callable[[int, int], list[tuple[int, Row]]], advance: Advan
 
 
 @contextmanager
-def open_journal(state: Path) -> Iterator[Journal]:
+def open_journal(state: Path) -> Iterator[SqliteJournal]:
     """Opens the journal of a state directory that must have one.
 
     Raises:
@@ -96,7 +97,7 @@ def open_journal(state: Path) -> Iterator[Journal]:
     """
     _refuse_none("--state", state)
     with _telling("--state", state):
-        journal = Journal.open(state)
+        journal = SqliteJournal.open(state)
         try:
             yield journal
         finally:

@@ -12,8 +12,8 @@ from pathlib import Path
 from anyio import CapacityLimiter
 
 from serving.background import OPENING, no_pause, yielding_to_requests
-from serving.catalogue.journal import Journal
-from serving.catalogue.journal_file import JournalError
+from serving.catalogue.journal import JournalError
+from serving.catalogue.sqlite_journal import SqliteJournal
 from serving.catalogue.updates import CatalogueUpdates
 from serving.recall.loading import load_libraries, missing_index, open_recaller
 from serving.recall.microbatching import Batcher
@@ -52,7 +52,7 @@ class Service:
 
     def __init__(self, settings: Settings, *, verified: Path | None = None) -> None:
         self.settings, self._verified = settings, verified
-        self.journal = None if settings.state is None else Journal.open(settings.state)
+        self.journal = None if settings.state is None else SqliteJournal.open(settings.state)
         self.live = CatalogueUpdates(self.journal, open_item_encoder, settings.max_user_events)
         self.active_bundles: ActiveBundles[Recaller] = ActiveBundles(settings.bundle, self._open)
         self.batcher = Batcher(settings.max_microbatch)

@@ -17,18 +17,20 @@ from typing import Any
 
 import pytest
 
-from serving.catalogue.journal import Journal, UserEvent
+from serving.catalogue.journal import UserEvent
+from serving.catalogue.sqlite_journal import SqliteJournal
 from tests.support.paths import ROOT
 
 ROUNDS = 100
 WRITER = """
 import json, random, sys
 from pathlib import Path
-from serving.catalogue.journal import Journal, UserEvent
+from serving.catalogue.journal import UserEvent
+from serving.catalogue.sqlite_journal import SqliteJournal
 assert "tensorflow" not in sys.modules
 me, seed = sys.argv[2:]
 moment = random.Random(seed)
-journal = Journal.open(Path(sys.argv[1]))
+journal = SqliteJournal.open(Path(sys.argv[1]))
 say = lambda *what: print(json.dumps(what), flush=True)
 while True:
     kind = moment.choice(["put", "put", "bulk", "delete", "events"])
@@ -64,7 +66,7 @@ def after(state: State, kind: str, change: list[Any]) -> State:
     return items, events
 
 
-def found(journal: Journal, me: str) -> State:
+def found(journal: SqliteJournal, me: str) -> State:
     items = {
         each.item_id: "deleted" if each.deleted else [each.features, each.attributes]
         for each in journal.items_since(0)
@@ -126,7 +128,7 @@ def test_a_hundred_kills_lose_nothing_that_was_acknowledged(tmp_path: Path) -> N
         said_by = {writer.me: writer.said() for writer in writers}
         with closing(sqlite3.connect(directory / "journal.sqlite")) as connection:
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)], told
-        with closing(Journal.open(directory)) as journal:
+        with closing(SqliteJournal.open(directory)) as journal:
             for me, said in said_by.items():
                 state = states.get((directory, me), ({}, {}))
                 for (_, kind, change), (*_, done) in zip(said[::2], said[1::2], strict=False):

@@ -15,7 +15,8 @@ from pipelines import console
 from pipelines.cli import app
 from pipelines.dataset.dataset import Dataset
 from serving.bundle.reader import Bundle
-from serving.catalogue.journal import Impression, Journal, UserEvent
+from serving.catalogue.journal import Impression, UserEvent
+from serving.catalogue.sqlite_journal import SqliteJournal
 from tests.support.terminal import CONTROL, ESCAPES, Streams, streams
 
 # Lines of libraries on their own: absl, TensorFlow's and CUDA's start, Python's warnings.
@@ -211,7 +212,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Said]]:
             if name == "compare":
                 shutil.copytree("bundles/first", "copy")
             if name == "fold":
-                journal = Journal.open(folder / "state")
+                journal = SqliteJournal.open(folder / "state")
                 journal.add_events([UserEvent(f"e{n}", f"u{n}", "i000001", 1_700_000_000 + n) for n in range(3)])
                 shown = ("i000001", "i000002")
                 journal.add_impressions([Impression(f"s{n}", "r", "u9", shown, 1_700_000_000) for n in range(2)])
