@@ -67,13 +67,16 @@ class Link:
                 self._connection.execute("")
                 return self._connection
             self._connection.close()
-        self._connection = connect(self._url)
-        identity = create(self._connection, self._url, must_exist=self._must_exist)
-        if self.identity not in ("", identity):
-            self._connection.close()
-            raise JournalError(f"{self._url}: holds another journal than before; restart the service")
-        self.identity, self._must_exist = identity, True
-        return self._connection
+        connection = connect(self._url)
+        try:
+            identity = create(connection, self._url, must_exist=self._must_exist)
+            if self.identity not in ("", identity):
+                raise JournalError(f"{self._url}: holds another journal than before; restart the service")
+        except BaseException:
+            connection.close()
+            raise
+        self._connection, self.identity, self._must_exist = connection, identity, True
+        return connection
 
     def close(self) -> None:
         """Closes it for good."""

@@ -44,6 +44,9 @@ class PostgresPlace:
         self.cluster = cluster or shared_cluster()
         self.state = self.cluster.new_database()
         self.url = DatabaseUrl(self.state)
+        # The strictest default that a database can have.
+        name = self.state.rpartition("/")[2]
+        self.cluster.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
 
     def open(self) -> Journal:
         # The extra `postgres`, which the test of another place need not have.
