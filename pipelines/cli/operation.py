@@ -6,11 +6,11 @@ The work is in `pipelines.service` and `pipelines.forget`.
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from pipelines.cli.options import Overwrite, State, example
+from pipelines.cli.options import Overwrite, State, example, place
 from pipelines.console import next_step
 
 File = Annotated[Path, typer.Option(help="The file of keys, which 'towers serve --keys' reads.")]
@@ -89,6 +89,21 @@ def restore(
 
     command.restore(backup, state)
     next_step("serve --bundle bundle --state", state)
+
+
+@state.command(epilog=example("towers state move --state state --to postgresql://towers@db/towers"))
+def move(
+    state: State,
+    to: Annotated[
+        Any,
+        typer.Option(parser=place, metavar="DIR|URL", help="A directory to make, or a database without live changes."),
+    ],
+) -> None:
+    """Take live changes from a directory to a database, or back, while no service writes to either."""
+    from pipelines.service import move as command
+
+    command.run(state, to)
+    next_step("serve --bundle bundle --state", str(to))
 
 
 def forget(

@@ -4,7 +4,7 @@ Any thread of any process can add changes and read those after a sequence number
 numbered separately. A reader that has seen a number has seen every change with a lower one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -43,6 +43,16 @@ class Impression:
     user_id: str
     item_ids: tuple[str, ...]
     time: int
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The last sequence number of each kind of change, and how often a user was forgotten."""
+
+    items: int
+    events: int
+    impressions: int
+    forgotten: int
 
 
 class Journal(Protocol):
@@ -115,6 +125,21 @@ class Journal(Protocol):
 
         Raises:
             JournalError: nothing was deleted, or traces are left on the disk: call it again.
+        """
+
+    def numbers(self) -> Numbers:
+        """The last number of each kind."""
+
+    def load(self, identity: str, numbers: Numbers, blocks: Iterable[tuple[str, Sequence[tuple[Any, ...]]]]) -> None:
+        """Takes over what another journal holds, all or nothing; an exception of `blocks` ends it, too.
+
+        Args:
+            identity: of the other journal, and then of this one.
+            numbers: likewise.
+            blocks: tables and rows of `serving.catalogue.journal_rows`, under their numbers.
+
+        Raises:
+            JournalError: this one has held changes; nothing was taken over.
         """
 
     def close(self) -> None:

@@ -47,6 +47,26 @@ def impression_rows(impressions: Sequence[Impression]) -> list[ImpressionRow]:
     return rows
 
 
+def item_block(items: Sequence[ItemChange]) -> tuple[str, list[tuple[int, bytes, int, str, str]]]:
+    """The table of items, and rows with their numbers."""
+    return "items", [
+        (each.seq, id_bytes(each.item_id), int(each.deleted), json.dumps(each.features), json.dumps(each.attributes))
+        for each in items
+    ]
+
+
+def event_block(events: Sequence[tuple[int, UserEvent]]) -> tuple[str, list[tuple[int | bytes, ...]]]:
+    """The table of events, and rows with their numbers."""
+    rows = event_rows([event for _, event in events])
+    return "events", [(seq, *row) for (seq, _), row in zip(events, rows, strict=True)]
+
+
+def impression_block(shown: Sequence[tuple[int, Impression]]) -> tuple[str, list[tuple[int | bytes | str, ...]]]:
+    """The table of impressions, and rows with their numbers."""
+    rows = impression_rows([each for _, each in shown])
+    return "impressions", [(seq, *row) for (seq, _), row in zip(shown, rows, strict=True)]
+
+
 def item_change(seq: int, item_id: bytes, deleted: int, features: str, attributes: str) -> ItemChange:
     """The change of a row and its number.
 

@@ -4,13 +4,14 @@ A connection that breaks is opened anew by the next call.
 """
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import astuple, fields
 from typing import Any
 
 import psycopg
 
-from serving.catalogue.journal import Impression, ItemChange, Journal, JournalError, UserEvent
+from serving.catalogue.journal import Impression, ItemChange, Journal, JournalError, Numbers, UserEvent
 from serving.catalogue.journal_rows import (
     EventRow,
     ImpressionRow,
@@ -27,6 +28,7 @@ from serving.catalogue.journal_rows import (
 from serving.catalogue.postgres_tables import connect, create, telling_errors
 from serving.database_url import DatabaseUrl
 
+NUMBERS = ", ".join(each.name for each in fields(Numbers))
 PUT = """INSERT INTO towers.items
 SELECT * FROM unnest(%s::bigint[], %s::bytea[], %s::integer[], %s::text[], %s::text[])
 ON CONFLICT (item_id) DO UPDATE SET (seq, deleted, features, attributes)
@@ -172,6 +174,25 @@ class PostgresJournal(Journal):
                 for table in tables:
                     connection.execute(f"VACUUM towers.{table}")
         return found
+
+    def numbers(self) -> Numbers:
+        """The journal's row: `Journal.numbers`."""
+        with self._reads(f"SELECT {NUMBERS} FROM towers.journal") as (row,):
+            return Numbers(*row)
+
+    def load(self, identity: str, numbers: Numbers, blocks: Iterable[tuple[str, Sequence[tuple[Any, ...]]]]) -> None:
+        """One transaction: `Journal.load`."""
+        with self._writer.held() as connection, connection.transaction():
+            if any(connection.execute(f"SELECT {NUMBERS} FROM towers.journal FOR UPDATE").fetchall()[0]):
+                raise JournalError(f"{self._url}: has held changes; only a new journal takes over another")
+            for table, rows in blocks:
+                with connection.cursor() as cursor, cursor.copy(f"COPY towers.{table} FROM STDIN") as copy:
+                    for row in rows:
+                        copy.write_row(row)
+            connection.execute(
+                f"UPDATE towers.journal SET (identity, {NUMBERS}) = (%s, %s, %s, %s, %s)", (identity, *astuple(numbers))
+            )
+        self.identity = self._writer.identity = self._reader.identity = identity
 
     def close(self) -> None:
         """Closes both connections: `Journal.close`."""

@@ -5,12 +5,13 @@ It must be on a local disk: WAL and file locks need shared memory.
 
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, astuple, fields
 from pathlib import Path
 from typing import IO, Any
 
-from serving.catalogue.journal import Impression, ItemChange, Journal, UserEvent
+from serving.catalogue.journal import Impression, ItemChange, Journal, JournalError, Numbers, UserEvent
 from serving.catalogue.journal_file import FILE, LOCK, connect, create, locked, telling_errors
 from serving.catalogue.journal_rows import (
     ItemRow,
@@ -139,6 +140,25 @@ class SqliteJournal(Journal):
                 if busy:
                     raise OSError("the user is deleted, but a reader keeps the old write-ahead log; forget once more")
         return found
+
+    def numbers(self) -> Numbers:
+        """The file's own table of last numbers: `Journal.numbers`."""
+        with self._reads("SELECT name, seq FROM sqlite_sequence WHERE seq > ?", 0) as rows:
+            last = dict(rows)
+        return Numbers(*(last.get(each.name, 0) for each in fields(Numbers)))
+
+    def load(self, identity: str, numbers: Numbers, blocks: Iterable[tuple[str, Sequence[tuple[Any, ...]]]]) -> None:
+        """One transaction: `Journal.load`."""
+        with self._transaction() as connection:
+            if any(astuple(self.numbers())):
+                raise JournalError(f"{self.path}: has held changes; only a new journal takes over another")
+            for table, rows in blocks:
+                for row in rows:
+                    connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+            connection.execute("DELETE FROM sqlite_sequence")
+            connection.executemany("INSERT INTO sqlite_sequence VALUES (?, ?)", asdict(numbers).items())
+            connection.execute("UPDATE journal SET identity = ?", (identity,))
+        self.identity = identity
 
     def close(self) -> None:
         """Closes the file: `Journal.close`."""

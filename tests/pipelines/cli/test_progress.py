@@ -152,6 +152,12 @@ COMMANDS: dict[str, tuple[str, list[str], str, str]] = {
         "restored: 0 changed items, 3 events, 2 impressions",
         "serve --bundle bundle --state restored",
     ),
+    "state move": (
+        "state move --state state --to moved",
+        ["copy"],
+        "moved: 0 changed items, 3 events, 2 impressions",
+        "serve --bundle bundle --state moved",
+    ),
     "track": (
         "track --report report --bundle bundles/first",
         ["read", "TensorBoard"],
@@ -286,6 +292,7 @@ def test_without_a_terminal_there_are_neither_control_characters_nor_messages_of
         ("events export", "read: 5 rows in "),
         ("events export", "write: 11 rows in "),  # 3 events, 4 items shown and not taken, 4 items shown
         ("state restore", "read: 5 rows in "),
+        ("state move", "copy: 5 rows in "),
     ],
 )
 def test_a_bar_counts_to_the_end(name: str, line: str, said: dict[str, Said]) -> None:
