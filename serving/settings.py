@@ -7,10 +7,12 @@ docs/service/settings.md explains each setting.
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, InstanceOf
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+from serving.database_url import DatabaseUrl, state_place
 
 PREFIX = "TOWERS_"
 # Settings of earlier versions, and what replaces them.
@@ -34,7 +36,10 @@ class Settings(BaseSettings):
 
     config: Path | None = Field(None, description="a TOML file that holds any of the other settings")
     bundle: Path = Field(description="the bundle to answer from, or a directory of bundles of which one is active")
-    state: Path | None = Field(None, description="where live changes are kept, on a local disk; none keeps none")
+    state: Annotated[Path | InstanceOf[DatabaseUrl] | None, BeforeValidator(state_place)] = Field(
+        None,
+        description="where live changes are kept: a local directory, or postgresql://...; none keeps none",
+    )
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 is every one")
     port: int = Field(8000, ge=0, le=65_535, description="port to listen on; 0 takes a free one")
     workers: int = Field(1, ge=1, description="processes; they share the vectors through the page cache")

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pipelines.console import amount, phase, phases, progress, say
 from pipelines.errors import DataError
+from pipelines.service.state import open_journal
 from pipelines.service.verify import VERIFY, verify
 from serving.bundle.arrays import CANDIDATE_TOWER, QUERY_TOWER, SEEN_ITEMS, SEEN_OFFSETS, open_array
 from serving.bundle.encoder import Encoder
@@ -23,10 +24,9 @@ from serving.bundle.manifest import MANIFEST, LiveInfo, Manifest
 from serving.bundle.prior import count_of, log_share
 from serving.bundle.reader import Bundle
 from serving.bundle.writer import READ_BACK, WRITE, write_bundle
-from serving.catalogue.journal import Journal
-from serving.catalogue.journal_file import FILE, JournalError
 from serving.catalogue.overlay import OverlayView
 from serving.catalogue.updates import CatalogueUpdates
+from serving.database_url import DatabaseUrl
 from serving.files.staging import refuse_existing
 from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
@@ -35,12 +35,12 @@ from serving.search.index import Rows
 CHANGES = "read changes"
 
 
-def run(bundle: Path, state: Path, out: Path, *, overwrite: bool = False) -> Manifest:
+def run(bundle: Path, state: Path | DatabaseUrl, out: Path, *, overwrite: bool = False) -> Manifest:
     """Merges a service's live items into a bundle.
 
     Args:
         bundle: the bundle, of any model whose candidate tower takes the live items' features.
-        state: the service's directory of live changes.
+        state: the service's directory or database of live changes.
         out: the new bundle.
         overwrite: replace an existing bundle.
 
@@ -50,13 +50,10 @@ def run(bundle: Path, state: Path, out: Path, *, overwrite: bool = False) -> Man
         BundleError: the bundle is damaged.
     """
     refuse_existing(out, overwrite=overwrite, marker=MANIFEST)
-    if not (state / FILE).is_file():
-        raise DataError(f"--state {state}: no {FILE} in it; it is the directory that a service was given by --state")
-    phases("fold", VERIFY, CHANGES, WRITE, READ_BACK)
-    (opened,) = verify(bundle)
-    try:
+    with open_journal(state) as journal:
+        phases("fold", VERIFY, CHANGES, WRITE, READ_BACK)
+        (opened,) = verify(bundle)
         with phase(CHANGES):
-            journal = Journal.open(state)
             live = CatalogueUpdates(journal, Encoder.of_items)
             recaller = Recaller(opened, ExactIndex(opened.recall_vectors))
             # Before the changes are read: those added meanwhile are simply replayed again.
@@ -65,10 +62,7 @@ def run(bundle: Path, state: Path, out: Path, *, overwrite: bool = False) -> Man
             before, prior = opened.manifest.live, opened.manifest.prior
             counted = before.events if before is not None and before.journal == journal.identity else 0
             events = journal.events_since(counted)
-    except JournalError as error:
-        raise DataError(f"--state {state}: {error}") from None
-    held = LiveInfo(journal=journal.identity, items=last, events=events[-1][0] if events else counted)
-    journal.close()
+        held = LiveInfo(journal=journal.identity, items=last, events=events[-1][0] if events else counted)
     # Events that the prior already counted in its own data must not count twice.
     until = -1 if prior is None or prior.until is None else prior.until
     taken = Counter(event.item_id for _, event in events if event.time > until)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.options import example
+from pipelines.cli.options import State, example
 from pipelines.console import next_step
 
 Root = Annotated[Path, typer.Option(help="The directory of bundles; each is a directory that 'towers export' wrote.")]
@@ -40,7 +40,7 @@ def activate(name: Name, root: Root, override: Override = None) -> None:
 @app.command(epilog=example("towers bundles fold --bundle bundle --state state --out bundles/2024-06-01"))
 def fold(
     bundle: Annotated[Path, typer.Option(help="A bundle, written by 'towers export'.")],
-    state: Annotated[Path, typer.Option(help="The directory in which a service keeps live changes.")],
+    state: State,
     out: Annotated[Path, typer.Option(help="The bundle to write; 'towers index' builds its index.")],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a bundle that is already there.")] = False,
 ) -> None:

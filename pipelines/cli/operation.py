@@ -4,17 +4,16 @@ The work is in `pipelines.service` and `pipelines.forget`.
 """
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from pipelines.cli.options import Overwrite, example
+from pipelines.cli.options import Overwrite, State, example, place
 from pipelines.console import next_step
 
 File = Annotated[Path, typer.Option(help="The file of keys, which 'towers serve --keys' reads.")]
-
-State = Annotated[Path, typer.Option(help="The directory in which a service keeps live changes.")]
 
 keys = typer.Typer(help="Make, show and remove the API keys of a service.")
 events = typer.Typer(help="Export what users took and were shown while a service ran.")
@@ -92,11 +91,24 @@ def restore(
     next_step("serve --bundle bundle --state", state)
 
 
+@state.command(epilog=example("towers state move --state state --to postgresql://towers@db/towers"))
+def move(
+    state: State,
+    to: Annotated[
+        Any,
+        typer.Option(parser=place, metavar="DIR|URL", help="A directory to make, or a database without live changes."),
+    ],
+) -> None:
+    """Take live changes from a directory to a database, or back, while no service writes to either."""
+    from pipelines.service import move as command
+
+    command.run(state, to)
+    next_step("serve --bundle bundle --state", str(to))
+
+
 def forget(
     user: Annotated[str, typer.Option(help="The user's id.")],
-    state: Annotated[
-        Path | None, typer.Option(help="The directory in which a service keeps live changes.", show_default=False)
-    ] = None,
+    state: State = None,
     bundles: Annotated[
         list[Path], typer.Option("--bundle", help="A bundle or a directory of bundles; repeatable.", show_default=False)
     ] = [],  # noqa: B006 - Typer copies it
@@ -114,6 +126,12 @@ def forget(
     if saw and datasets and not dry_run:
         next_step("train --dataset", datasets[0], "--config", saw[0] / "config.toml", "--overwrite --out", saw[0])
     elif found:
-        places = {"--state": [state] if state else [], "--bundle": bundles, "--dataset": datasets, "--run": runs}
+        states = [str(state)] if state else []
+        places: dict[str, Sequence[str | Path]] = {
+            "--state": states,
+            "--bundle": bundles,
+            "--dataset": datasets,
+            "--run": runs,
+        }
         words = [word for option, paths in places.items() for path in paths for word in (option, path)]
         next_step("forget --user", shlex.quote(user), *words, *([] if dry_run else ["--dry-run"]))

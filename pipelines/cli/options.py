@@ -2,9 +2,24 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+
+from serving.database_url import state_place
+
+
+def place(text: str) -> object:
+    """The directory or the database that `--state` names; an error shows no part of a URL.
+
+    Raises:
+        typer.BadParameter: it is neither.
+    """
+    try:
+        return state_place(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
 
 Recipe = Annotated[
     Path, typer.Option("--config", help="The recipe: a TOML file, or the name of one that comes with towers: default.")
@@ -19,6 +34,16 @@ Shard = Annotated[
 ]
 Dataset = Annotated[Path, typer.Option(help="A data set, written by 'towers prepare'.")]
 Bundle = Annotated[Path, typer.Option(help="A bundle, written by 'towers export'.")]
+State = Annotated[
+    # A path or the URL of a database; Typer knows no unions.
+    Any,
+    typer.Option(
+        parser=place,
+        metavar="DIR|URL",
+        help="Where a service keeps live changes: a directory, or postgresql://…",
+        show_default=False,
+    ),
+]
 Track = Annotated[
     Literal["mlflow"] | None,
     typer.Option("--track", help="Tell MLflow, at MLFLOW_TRACKING_URI, beside TensorBoard.", show_default=False),

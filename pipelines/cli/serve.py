@@ -4,9 +4,11 @@ The work is in `pipelines.service.serve` and `pipelines.bundles.look`.
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from pipelines.cli.options import place
 
 
 def serve(
@@ -15,7 +17,13 @@ def serve(
         typer.Option(help="A bundle, or a directory of bundles of which one is active.", show_default=False),
     ] = None,
     state: Annotated[
-        Path | None, typer.Option(help="Where live changes are kept; without it none are taken in.", show_default=False)
+        Any,
+        typer.Option(
+            parser=place,
+            metavar="DIR|URL",
+            help="Where live changes are kept: a directory, or postgresql://…; without it none are taken in.",
+            show_default=False,
+        ),
     ] = None,
     host: Annotated[
         str | None, typer.Option(help="The address to listen on; 0.0.0.0 is every one.", show_default="127.0.0.1")

@@ -15,6 +15,7 @@ from pipelines.forget.dataset import forget_in_dataset
 from pipelines.service.state import open_journal
 from serving.bundle.manifest import MANIFEST, not_a_bundle, read_manifest
 from serving.bundle.versions import Versions
+from serving.database_url import DatabaseUrl
 from serving.files.staging import put_back, remove_left_overs
 
 ANEW = "its model was trained with the user: train anew"
@@ -24,17 +25,17 @@ PLACES = "look and remove"
 def run(
     user: str,
     *,
-    state: Path | None = None,
+    state: Path | DatabaseUrl | None = None,
     bundles: Sequence[Path] = (),
     datasets: Sequence[Path] = (),
     runs: Sequence[Path] = (),
     dry_run: bool = False,
-) -> dict[Path, dict[str, int]]:
+) -> dict[Path | DatabaseUrl, dict[str, int]]:
     """Forgets a user.
 
     Args:
         user: the user's id.
-        state: a service's state directory; the service may run.
+        state: a service's state directory or database; the service may run.
         bundles: bundles, and directories of bundles, of which all are searched; services may serve them.
         datasets: data sets.
         runs: runs that may have seen the user; nothing is removed from them.
@@ -60,9 +61,9 @@ def run(
     trained = {run: _summary(run) for run in runs}
     holding = {data.manifest.fingerprint for data in opened if user in data.users["user_id"]}
 
-    found: dict[Path, dict[str, int]] = {}
+    found: dict[Path | DatabaseUrl, dict[str, int]] = {}
 
-    def tell(path: Path, counts: dict[str, int], then: str = "") -> None:
+    def tell(path: Path | DatabaseUrl, counts: dict[str, int], then: str = "") -> None:
         if counts := {what: count for what, count in counts.items() if count}:
             found[path] = counts
             listed = ", ".join(f"{what} {count:,}" for what, count in counts.items())

@@ -12,6 +12,7 @@ import polars as pl
 from pipelines.console import amount, phases, progress, say
 from pipelines.service.state import in_blocks, open_journal
 from serving.catalogue.journal import Impression, UserEvent
+from serving.database_url import DatabaseUrl
 from serving.files.staging import refuse_existing, staged
 
 READ, WRITE = "read", "write"
@@ -33,11 +34,11 @@ IMPRESSION_COLUMNS = {
 }
 
 
-def run(state: Path, out: Path, *, overwrite: bool = False) -> None:
+def run(state: Path | DatabaseUrl, out: Path, *, overwrite: bool = False) -> None:
     """Exports a journal; a service may go on writing to it.
 
     Args:
-        state: the service's state directory.
+        state: the service's state directory or database.
         out: the directory to write.
         overwrite: replace an earlier export.
 

@@ -20,11 +20,12 @@ from pydantic import ValidationError
 
 from pipelines.errors import DataError
 from pipelines.service.server import Server
+from pipelines.service.state import telling
 from pipelines.service.workers import METRICS, Workers, shared_metrics
 from serving.bundle.reader import Bundle
 from serving.bundle.versions import bundle_root
-from serving.catalogue.journal import Journal
-from serving.catalogue.journal_file import JournalError
+from serving.catalogue.journal_place import journal_at
+from serving.database_url import is_database_url
 from serving.errors import BundleError
 from serving.http.api_keys import KeysError, read_keys
 from serving.http.app import create_app  # Imported first: it sets what NumPy reads at import.
@@ -52,8 +53,9 @@ def run(**given: Any) -> None:
         DataError: a setting is invalid, the host and port cannot be listened on, or no worker can start.
     """
     settings = read_settings(**{name: value for name, value in given.items() if value is not None})
-    paths = {name: getattr(settings, name) for name in ("bundle", "state", "keys")}
-    settings = settings.model_copy(update={name: path and path.absolute() for name, path in paths.items()})
+    given_paths = {name: getattr(settings, name) for name in ("bundle", "state", "keys")}
+    paths = {name: path.absolute() for name, path in given_paths.items() if isinstance(path, Path)}
+    settings = settings.model_copy(update=paths)
     # A metrics directory also holds the files of earlier processes, which only a parent can remove. If the variable is
     # set, this process already has its own file there, so it needs a parent.
     supervised = settings.workers > 1 or METRICS in os.environ
@@ -139,11 +141,10 @@ def refuse_files(settings: Settings) -> None:
         if settings.keys is not None:
             read_keys(settings.keys)
         if settings.state is not None:
-            Journal.open(settings.state).close()
+            with telling("--state", settings.state):
+                journal_at(settings.state).close()
     except KeysError as error:
         raise DataError(f"--keys {error}") from None
-    except JournalError as error:
-        raise DataError(f"--state {settings.state}: {error}") from None
 
 
 def refuse_address(host: str, port: int, *, one: bool = False) -> None:
@@ -211,4 +212,6 @@ def read_settings(**given: Any) -> Settings:
                 raise DataError(f"{where}: no such setting any more: {ENDED[name]}") from None
             near = difflib.get_close_matches(name, Settings.model_fields, 1)
             raise DataError(f"{where}: no such setting{f'; did you mean {near[0]}?' if near else ''}") from None
-        raise DataError(f"{where}: {detail['msg']}, got {detail['input']!r}") from None
+        # The URL of a database may hold a password.
+        got = "" if is_database_url(detail["input"]) else f", got {detail['input']!r}"
+        raise DataError(f"{where}: {detail['msg'].removeprefix('Value error, ')}{got}") from None

@@ -7,8 +7,11 @@ from typing import TypeVar
 
 from pipelines.console import Advance, amount, phase, phases, progress, say
 from pipelines.errors import DataError
-from serving.catalogue.journal import Journal
-from serving.catalogue.journal_file import FILE, JournalError, back_up, renumber
+from serving.catalogue.journal import Journal, JournalError
+from serving.catalogue.journal_file import FILE, back_up, renumber
+from serving.catalogue.journal_place import journal_at
+from serving.catalogue.sqlite_journal import SqliteJournal
+from serving.database_url import DatabaseUrl
 from serving.files.staging import staged
 
 COPY, READ = "copy", "read"
@@ -17,7 +20,7 @@ BLOCK_ROWS = 65_536
 Row = TypeVar("Row")
 
 
-def backup(state: Path, out: Path, *, overwrite: bool = False) -> None:
+def backup(state: Path | DatabaseUrl, out: Path, *, overwrite: bool = False) -> None:
     """Writes a copy with every change acknowledged before the call.
 
     Args:
@@ -26,9 +29,11 @@ def backup(state: Path, out: Path, *, overwrite: bool = False) -> None:
         overwrite: replace an earlier backup.
 
     Raises:
-        DataError: there is no journal, or it is damaged.
+        DataError: there is no journal, it is damaged, or it is in a database.
         OutputExistsError: `out` exists.
     """
+    if not isinstance(state, Path):
+        raise DataError(f"--state {state}: a database is backed up by its own means, such as pg_dump")
     # The copy stays one closed file: opening it as a journal would add a log and a lock.
     with open_journal(state), staged(out, overwrite=overwrite, marker=FILE) as directory:
         phases("state backup", COPY)
@@ -53,9 +58,9 @@ def restore(saved: Path, state: Path) -> None:
     with staged(state, marker=FILE) as directory:
         phases("state restore", COPY, READ)
         directory.mkdir()
-        with _telling("--backup", saved), phase(COPY):
+        with telling("--backup", saved), phase(COPY):
             back_up(saved / FILE, directory / FILE)
-            Journal.open(directory).close()
+            SqliteJournal.open(directory).close()
             renumber(directory / FILE)
     with open_journal(state) as journal:
         counts = journal.counts()
@@ -88,15 +93,16 @@ def in_blocks(since: Callable[[int, int], list[tuple[int, Row]]], advance: Advan
 
 
 @contextmanager
-def open_journal(state: Path) -> Iterator[Journal]:
-    """Opens the journal of a state directory that must have one.
+def open_journal(state: Path | DatabaseUrl) -> Iterator[Journal]:
+    """Opens the journal of a state directory or a database, which must have one.
 
     Raises:
         DataError: there is none, or it cannot be read.
     """
-    _refuse_none("--state", state)
-    with _telling("--state", state):
-        journal = Journal.open(state)
+    if isinstance(state, Path):
+        _refuse_none("--state", state)
+    with telling("--state", state):
+        journal = journal_at(state, must_exist=True)
         try:
             yield journal
         finally:
@@ -109,8 +115,10 @@ def _refuse_none(option: str, directory: Path) -> None:
 
 
 @contextmanager
-def _telling(option: str, directory: Path) -> Iterator[None]:
+def telling(option: str, state: Path | DatabaseUrl) -> Iterator[None]:
+    """Turns an error of a journal into a `DataError` that names the option and the directory or database."""
     try:
         yield
     except JournalError as error:
-        raise DataError(f"{option} {directory}: {error}") from None
+        # Of a database the error names all that there is to name.
+        raise DataError(f"{option} {state}: {error}" if isinstance(state, Path) else f"{option} {error}") from None

@@ -1,4 +1,4 @@
-"""The journal on disk: an SQLite file, its schema and the lock around its creation."""
+"""The SQLite file of a journal on disk: its connection, schema and the lock around its creation."""
 
 import fcntl
 import secrets
@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO
 
+from serving.catalogue.journal import JournalError
 from serving.files.staging import flush
 
 FILE = "journal.sqlite"
@@ -38,10 +39,6 @@ LATER = (
 RESTORED_STEP = 2**32
 LONGEST_WAIT_S = 10.0
 POLL_S = 0.001
-
-
-class JournalError(Exception):
-    """The journal cannot be opened, read or written; a failed write left nothing. Names path and reason."""
 
 
 def connect(path: Path) -> sqlite3.Connection:

@@ -16,8 +16,7 @@ from serving.bundle.reader import Bundle
 from serving.bundle.request_features import check_features
 from serving.catalogue.catalogue import Catalogue
 from serving.catalogue.item_columns import checked_attributes, fitting_attributes
-from serving.catalogue.journal import Impression, ItemChange, Journal, UserEvent
-from serving.catalogue.journal_file import JournalError
+from serving.catalogue.journal import Impression, ItemChange, Journal, JournalError, UserEvent
 from serving.catalogue.overlay import Change
 from serving.catalogue.user_events import MOST, UserEvents
 from serving.errors import RequestError

@@ -14,7 +14,7 @@ from fastapi import Path, Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from serving.catalogue.journal_file import JournalError
+from serving.catalogue.journal import JournalError
 from serving.errors import RequestError, refuse_unknown_column
 from serving.http import change_requests as changes
 from serving.http.fast_routes import Json

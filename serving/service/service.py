@@ -12,8 +12,8 @@ from pathlib import Path
 from anyio import CapacityLimiter
 
 from serving.background import OPENING, no_pause, yielding_to_requests
-from serving.catalogue.journal import Journal
-from serving.catalogue.journal_file import JournalError
+from serving.catalogue.journal import JournalError
+from serving.catalogue.journal_place import journal_at
 from serving.catalogue.updates import CatalogueUpdates
 from serving.recall.loading import load_libraries, missing_index, open_recaller
 from serving.recall.microbatching import Batcher
@@ -52,7 +52,7 @@ class Service:
 
     def __init__(self, settings: Settings, *, verified: Path | None = None) -> None:
         self.settings, self._verified = settings, verified
-        self.journal = None if settings.state is None else Journal.open(settings.state)
+        self.journal = None if settings.state is None else journal_at(settings.state)
         self.live = CatalogueUpdates(self.journal, open_item_encoder, settings.max_user_events)
         self.active_bundles: ActiveBundles[Recaller] = ActiveBundles(settings.bundle, self._open)
         self.batcher = Batcher(settings.max_microbatch)
@@ -164,13 +164,20 @@ class Service:
 
 async def _repeat(look: Callable[[], Awaitable[object] | None], every_s: float = LOOK_S) -> None:
     """Calls `look` at intervals and awaits its result, if awaitable; logs errors and goes on until cancelled."""
+    away = False
     while True:
         await asyncio.sleep(every_s)
         try:
             if (looking := look()) is not None:
                 await looking
+            if away:
+                log.info("live changes are read again")
+            away = False
         except JournalError as error:
-            log.error("live changes cannot be read: %s", error)
+            # Once, not several times a second for as long as a database is away.
+            if not away:
+                log.error("live changes cannot be read: %s", error)
+            away = True
         except Exception:
             log.exception("a look at the bundles or the journal failed")
 

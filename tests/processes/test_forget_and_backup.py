@@ -9,7 +9,7 @@ import pytest
 from pipelines.forget import forget
 from pipelines.service import state as state_directory
 from serving.bundle.versions import Versions
-from serving.catalogue.journal import Journal
+from serving.catalogue.sqlite_journal import SqliteJournal
 from tests.support.processes.running_service import RunningService, eventually
 from tests.support.worlds.serving import save_towers, write_world
 
@@ -52,7 +52,7 @@ def test_backup_and_forget_beside_a_service_that_answers_and_writes(tmp_path: Pa
         before = acknowledged[0]
         state_directory.backup(state, tmp_path / "backup")
         state_directory.restore(tmp_path / "backup", tmp_path / "restored")
-        restored = Journal.open(tmp_path / "restored")
+        restored = SqliteJournal.open(tmp_path / "restored")
         for kept in (
             [each.event_id for _, each in restored.events_since(0)],
             [f"e{each.impression_id[1:]}" for _, each in restored.impressions_since(0)],

@@ -14,7 +14,7 @@ import pytest
 from pipelines.bundles import fold
 from serving.bundle.reader import Bundle
 from serving.bundle.versions import Versions
-from serving.catalogue.journal import Journal
+from serving.catalogue.sqlite_journal import SqliteJournal
 from tests.support.processes.running_service import RunningService
 from tests.support.worlds.serving import save_towers, write_world
 
@@ -24,7 +24,7 @@ ROUNDS = 10
 
 def test_a_killed_publish_leaves_a_whole_bundle_or_none(tmp_path: Path) -> None:
     write_world(tmp_path / "bundle", write_towers=save_towers)
-    journal = Journal.open(tmp_path / "state")
+    journal = SqliteJournal.open(tmp_path / "state")
     journal.put_items([(f"n{n}", {"group": f"g{n % 4}", "place": 1.0}, {}) for n in range(500)])
     begin = time.monotonic()
     fold.run(tmp_path / "bundle", tmp_path / "state", tmp_path / "whole")

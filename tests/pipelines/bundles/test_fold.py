@@ -10,7 +10,7 @@ from pipelines.bundles import fold
 from pipelines.errors import DataError
 from serving.bundle.encoder import Encoder
 from serving.bundle.reader import Bundle
-from serving.catalogue.journal import Journal
+from serving.catalogue.sqlite_journal import SqliteJournal
 from serving.catalogue.updates import CatalogueUpdates
 from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
@@ -36,7 +36,7 @@ def test_a_folded_bundle_answers_as_the_old_one_with_its_changes(tmp_path: Path)
         popular_segments=segments,
         profiles=[{"country": f"g{user % 3}", "age": 0.1} for user in range(USERS)],
     )
-    live = CatalogueUpdates(Journal.open(tmp_path / "state"), Encoder.of_items)
+    live = CatalogueUpdates(SqliteJournal.open(tmp_path / "state"), Encoder.of_items)
     old = opened(tmp_path / "old", live)
     live.put(
         old.catalogue, [("new", {"group": "g1", "place": 0.9}, {"year": 7}), ("i5", {"group": "g2", "place": 2.0}, {})]
@@ -73,7 +73,7 @@ def test_without_a_journal_there_is_nothing_to_fold(tmp_path: Path) -> None:
 
 def test_a_bundle_without_items_is_none(tmp_path: Path) -> None:
     write_world(tmp_path / "old")
-    live = CatalogueUpdates(Journal.open(tmp_path / "state"), Encoder.of_items)
+    live = CatalogueUpdates(SqliteJournal.open(tmp_path / "state"), Encoder.of_items)
     live.delete([f"i{row}" for row in range(ITEMS)])
     with pytest.raises(DataError, match="every item of it was deleted"):
         fold.run(tmp_path / "old", tmp_path / "state", tmp_path / "new")

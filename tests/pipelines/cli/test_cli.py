@@ -324,7 +324,9 @@ def test_export_is_of_a_run_or_renews_a_bundle(
 
 def test_every_word_of_the_commands_for_a_running_service_reaches_them(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
-    for name in ("service.events.run", "service.state.backup", "service.state.restore", "forget.forget.run"):
+    for name in (
+        "service.events.run", "service.state.backup", "service.state.restore", "service.move.run", "forget.forget.run",
+    ):  # fmt: skip
         monkeypatch.setattr(
             f"pipelines.{name}", lambda *w, name=name, **options: calls.append((name, w, options)) or {}
         )
@@ -337,6 +339,7 @@ def test_every_word_of_the_commands_for_a_running_service_reaches_them(monkeypat
         ("events export --state s --out o --overwrite", "service.events.run", (s, o), {"overwrite": True}),
         ("state backup --state s --out o --overwrite", "service.state.backup", (s, o), {"overwrite": True}),
         ("state restore --backup b --state s", "service.state.restore", (b, s), {}),
+        ("state move --state s --to o", "service.move.run", (s, o), {}),
         ("forget --user 7", "forget.forget.run", ("7",), nowhere),
         (f"forget --user 7 {places}", "forget.forget.run", ("7",), every),
     ):

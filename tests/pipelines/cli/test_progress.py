@@ -15,7 +15,8 @@ from pipelines import console
 from pipelines.cli import app
 from pipelines.dataset.dataset import Dataset
 from serving.bundle.reader import Bundle
-from serving.catalogue.journal import Impression, Journal, UserEvent
+from serving.catalogue.journal import Impression, UserEvent
+from serving.catalogue.sqlite_journal import SqliteJournal
 from tests.support.terminal import CONTROL, ESCAPES, Streams, streams
 
 # Lines of libraries on their own: absl, TensorFlow's and CUDA's start, Python's warnings.
@@ -151,6 +152,12 @@ COMMANDS: dict[str, tuple[str, list[str], str, str]] = {
         "restored: 0 changed items, 3 events, 2 impressions",
         "serve --bundle bundle --state restored",
     ),
+    "state move": (
+        "state move --state state --to moved",
+        ["copy"],
+        "moved: 0 changed items, 3 events, 2 impressions",
+        "serve --bundle bundle --state moved",
+    ),
     "track": (
         "track --report report --bundle bundles/first",
         ["read", "TensorBoard"],
@@ -211,7 +218,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Said]]:
             if name == "compare":
                 shutil.copytree("bundles/first", "copy")
             if name == "fold":
-                journal = Journal.open(folder / "state")
+                journal = SqliteJournal.open(folder / "state")
                 journal.add_events([UserEvent(f"e{n}", f"u{n}", "i000001", 1_700_000_000 + n) for n in range(3)])
                 shown = ("i000001", "i000002")
                 journal.add_impressions([Impression(f"s{n}", "r", "u9", shown, 1_700_000_000) for n in range(2)])
@@ -285,6 +292,7 @@ def test_without_a_terminal_there_are_neither_control_characters_nor_messages_of
         ("events export", "read: 5 rows in "),
         ("events export", "write: 11 rows in "),  # 3 events, 4 items shown and not taken, 4 items shown
         ("state restore", "read: 5 rows in "),
+        ("state move", "copy: 5 rows in "),
     ],
 )
 def test_a_bar_counts_to_the_end(name: str, line: str, said: dict[str, Said]) -> None:

@@ -14,7 +14,8 @@ from pipelines.forget.bundle import forget_in_bundle
 from serving.bundle.encoder import Encoder
 from serving.bundle.reader import Bundle
 from serving.bundle.versions import Versions
-from serving.catalogue.journal import Impression, Journal, UserEvent
+from serving.catalogue.journal import Impression, UserEvent
+from serving.catalogue.sqlite_journal import SqliteJournal
 from serving.catalogue.updates import CatalogueUpdates
 from serving.errors import BundleError
 from serving.recall.query import RecallQuery
@@ -76,7 +77,7 @@ def embeddings(tower: Path) -> np.ndarray:
 def opened(path: Path, state: Path) -> tuple[Recaller, CatalogueUpdates]:
     bundle = Bundle.open(path)
     recaller = Recaller(bundle, ExactIndex(bundle.item_vectors), ArithmeticEncoder())
-    live = CatalogueUpdates(Journal.open(state), lambda bundle: ArithmeticEncoder())  # type: ignore[arg-type,return-value]
+    live = CatalogueUpdates(SqliteJournal.open(state), lambda bundle: ArithmeticEncoder())  # type: ignore[arg-type,return-value]
     recaller.planner.users = live.users
     live.attach(recaller.catalogue)
     return recaller, live

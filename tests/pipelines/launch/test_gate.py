@@ -28,7 +28,7 @@ from pipelines.launch.records.record import Record
 from pipelines.service import verify
 from serving.bundle.manifest import PriorInfo
 from serving.bundle.versions import Versions
-from serving.catalogue.journal import Journal
+from serving.catalogue.sqlite_journal import SqliteJournal
 from serving.files.lock import exclusive
 from serving.recall.loading import open_recaller
 from tests.support.worlds.launch import ITEMS, KS, write_dataset, write_model
@@ -402,7 +402,7 @@ def test_two_commands_do_not_choose_at_once(root: Root) -> None:
 
 
 def folded(root: Root) -> str:
-    Journal.open(root.root.parent / "state").close()
+    SqliteJournal.open(root.root.parent / "state").close()
     fold.run(root.root / OLD, root.root.parent / "state", root.root / "made")
     return OLD
 
@@ -431,7 +431,7 @@ def test_a_renewal_is_another_bundle_and_has_rules_of_its_own(make: Callable[[Ro
 
 
 def test_a_renewal_of_what_does_not_answer_is_no_way_around_the_gate(root: Root) -> None:
-    Journal.open(root.root.parent / "state").close()
+    SqliteJournal.open(root.root.parent / "state").close()
     fold.run(root.root / WORSE, root.root.parent / "state", root.root / "made")
     assert root.gate("made", baseline=WORSE, reports=False)[0] == 0
     assert root.bundles("activate", "made")[0] == 3

@@ -9,7 +9,8 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.ingest import prepare
 from pipelines.service import events
-from serving.catalogue.journal import Impression, Journal, UserEvent
+from serving.catalogue.journal import Impression, UserEvent
+from serving.catalogue.sqlite_journal import SqliteJournal
 from serving.files.staging import OutputExistsError
 from towers.config.sections import DataConfig
 
@@ -23,7 +24,7 @@ SHOWN = [
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    journal = Journal.open(tmp_path / "state")
+    journal = SqliteJournal.open(tmp_path / "state")
     journal.add_events([UserEvent(*each) for each in TAKEN])
     journal.add_impressions([Impression(*each) for each in SHOWN])
     journal.close()
@@ -70,7 +71,7 @@ def test_prepare_reads_it_and_no_impression_hides_an_event(state: Path, tmp_path
 
 
 def test_an_empty_journal_is_exported_and_none_is_refused(tmp_path: Path) -> None:
-    Journal.open(tmp_path / "state").close()
+    SqliteJournal.open(tmp_path / "state").close()
     events.run(tmp_path / "state", tmp_path / "out")
     assert pl.read_parquet(tmp_path / "out" / "events.parquet").is_empty()
     with pytest.raises(OutputExistsError):

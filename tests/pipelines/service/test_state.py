@@ -10,14 +10,15 @@ from pipelines.bundles import fold
 from pipelines.errors import DataError
 from pipelines.service import state
 from serving.bundle.reader import Bundle
-from serving.catalogue.journal import Impression, ItemChange, Journal, UserEvent
+from serving.catalogue.journal import Impression, ItemChange, UserEvent
 from serving.catalogue.journal_file import FILE
+from serving.catalogue.sqlite_journal import SqliteJournal
 from serving.files.staging import OutputExistsError
 from tests.support.worlds.serving import write_world
 
 
 def test_a_backup_beside_a_writer_holds_all_that_was_acknowledged(tmp_path: Path) -> None:
-    journal = Journal.open(tmp_path / "state")
+    journal = SqliteJournal.open(tmp_path / "state")
     acknowledged, stop = [0], threading.Event()
 
     def write() -> None:
@@ -33,7 +34,7 @@ def test_a_backup_beside_a_writer_holds_all_that_was_acknowledged(tmp_path: Path
         state.backup(tmp_path / "state", tmp_path / str(copy))
         assert [path.name for path in (tmp_path / str(copy)).iterdir()] == [FILE]
         state.restore(tmp_path / str(copy), tmp_path / f"restored{copy}")
-        restored = Journal.open(tmp_path / f"restored{copy}")
+        restored = SqliteJournal.open(tmp_path / f"restored{copy}")
         kept = [event.event_id for _, event in restored.events_since(0)]
         assert kept == [f"e{number}" for number in range(1, len(kept) + 1)] and len(kept) >= before
         restored.close()
@@ -43,7 +44,7 @@ def test_a_backup_beside_a_writer_holds_all_that_was_acknowledged(tmp_path: Path
 
 
 def test_everything_is_restored_with_its_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    journal = Journal.open(tmp_path / "state")
+    journal = SqliteJournal.open(tmp_path / "state")
     journal.put_items([("i1", {"x": 1}, {"y": [2]})])
     journal.delete_items(["i2"])
     journal.add_events([UserEvent("e", "u", "i", 1)])
@@ -57,21 +58,21 @@ def test_everything_is_restored_with_its_numbers(tmp_path: Path, capsys: pytest.
     head, copied, read, result = capsys.readouterr().err.splitlines()
     assert head == "state restore: copy, read" and re.fullmatch(r"copy: [\d.]+ s", copied)
     assert read.startswith("read: 4 rows in ") and result.endswith("2 changed items, 1 event, 1 impression")
-    found = Journal.open(tmp_path / "restored")
+    found = SqliteJournal.open(tmp_path / "restored")
     assert (found.identity, found.items_since(0), found.events_since(0), found.impressions_since(0)) == kept
     found.close()
 
 
 def test_a_change_after_the_restore_is_not_taken_for_one_that_a_folded_bundle_holds(tmp_path: Path) -> None:
     write_world(tmp_path / "bundle")
-    Journal.open(tmp_path / "state").close()
+    SqliteJournal.open(tmp_path / "state").close()
     state.backup(tmp_path / "state", tmp_path / "backup")
-    lost = Journal.open(tmp_path / "state")
+    lost = SqliteJournal.open(tmp_path / "state")
     lost.delete_items(["i1", "i2", "i3"])
     lost.close()
     fold.run(tmp_path / "bundle", tmp_path / "state", tmp_path / "folded")
     state.restore(tmp_path / "backup", tmp_path / "restored")
-    restored = Journal.open(tmp_path / "restored")
+    restored = SqliteJournal.open(tmp_path / "restored")
     seq = restored.delete_items(["i4"])
     held = Bundle.open(tmp_path / "folded").manifest.live
     assert held is not None and held.journal == restored.identity
@@ -85,7 +86,7 @@ def test_what_cannot_be_backed_up_or_restored_is_refused(tmp_path: Path) -> None
                  lambda: state.restore(tmp_path / "empty", tmp_path / "out")):  # fmt: skip
         with pytest.raises(DataError, match=r"--(state|backup) .*empty: no journal\.sqlite in it"):
             call()
-    Journal.open(tmp_path / "state").close()
+    SqliteJournal.open(tmp_path / "state").close()
     with pytest.raises(OutputExistsError):
         state.restore(tmp_path / "state", tmp_path / "state")
     (tmp_path / "empty" / FILE).write_text("no database at all, but long enough to be one\n" * 100)

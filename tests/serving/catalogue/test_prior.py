@@ -11,7 +11,8 @@ from serving.bundle.encoder import Encoder
 from serving.bundle.manifest import PriorInfo
 from serving.bundle.reader import Bundle
 from serving.catalogue.catalogue import Wanted
-from serving.catalogue.journal import Journal, UserEvent
+from serving.catalogue.journal import UserEvent
+from serving.catalogue.sqlite_journal import SqliteJournal
 from serving.catalogue.updates import CatalogueUpdates
 from serving.errors import BundleError
 from serving.recall.loading import open_index
@@ -33,7 +34,7 @@ def write(path: Path) -> Bundle:
 @pytest.fixture
 def live(tmp_path: Path) -> tuple[Recaller, CatalogueUpdates]:
     bundle = write(tmp_path / "bundle")
-    changes = CatalogueUpdates(Journal.open(tmp_path / "state"), Encoder.of_items)
+    changes = CatalogueUpdates(SqliteJournal.open(tmp_path / "state"), Encoder.of_items)
     recaller = Recaller(bundle, open_index(bundle), Encoder.of_queries(bundle), changes.users)
     changes.attach(recaller.catalogue)
     return recaller, changes

@@ -11,8 +11,8 @@ import pytest
 
 from serving.bundle.manifest import LiveInfo
 from serving.bundle.reader import Bundle
-from serving.catalogue.journal import Journal, UserEvent
-from serving.catalogue.journal_file import JournalError
+from serving.catalogue.journal import JournalError, UserEvent
+from serving.catalogue.sqlite_journal import SqliteJournal
 from serving.catalogue.updates import CatalogueUpdates
 from serving.errors import RequestError
 from serving.recall.query import RecallQuery
@@ -49,7 +49,7 @@ def opened(path: Path, **changes: Any) -> Recaller:
 
 
 def worker(tmp_path: Path, recaller: Recaller) -> CatalogueUpdates:
-    live = CatalogueUpdates(Journal.open(tmp_path / "state"), lambda bundle: GroupEncoder())
+    live = CatalogueUpdates(SqliteJournal.open(tmp_path / "state"), lambda bundle: GroupEncoder())
     recaller.planner.users = live.users
     live.attach(recaller.catalogue)
     return live

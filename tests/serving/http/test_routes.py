@@ -262,7 +262,7 @@ def test_without_state_nothing_can_be_changed(tmp_path: Path) -> None:
 
 def test_what_cannot_be_written_is_not_acknowledged(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = client.app.state.service.journal  # type: ignore[attr-defined]
-    from serving.catalogue.journal_file import JournalError
+    from serving.catalogue.journal import JournalError
 
     def fails(*_: object) -> int:
         raise JournalError("/secret/path: disk full")

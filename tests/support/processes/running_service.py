@@ -41,7 +41,7 @@ class RunningService:
     def __init__(
         self,
         bundle: Path,
-        state: Path | None = None,
+        state: Path | str | None = None,
         workers: int = 1,
         log: Path | None = None,
         port: int | None = None,

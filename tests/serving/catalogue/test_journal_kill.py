@@ -1,7 +1,8 @@
 """`kill -9` at random moments of upserts, bulk upserts, deletes and events: what was acknowledged is in the journal.
 
-A hundred rounds, four journals. Each round starts processes that say what they are about to write, write it, and say
-that it is done; they are killed, and the journal is read. The change that was under way is there whole or not at all.
+Many rounds, four journals. Each round starts processes that say what they are about to write, write it, and say that
+it is done; they are killed, or the database is, and the journal is read. The change that was under way is there whole
+or not at all.
 """
 
 import json
@@ -11,24 +12,28 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from serving.catalogue.journal import Journal, UserEvent
+from tests.support.journals import JournalPlace, PostgresPlace, SqlitePlace
 from tests.support.paths import ROOT
+from tests.support.processes.postgres_cluster import PostgresCluster
 
-ROUNDS = 100
+Place = TypeVar("Place", bound=JournalPlace)
+
 WRITER = """
 import json, random, sys
-from pathlib import Path
-from serving.catalogue.journal import Journal, UserEvent
+from serving.catalogue.journal import UserEvent
+from serving.catalogue.journal_place import journal_at
+from serving.database_url import state_place
 assert "tensorflow" not in sys.modules
 me, seed = sys.argv[2:]
 moment = random.Random(seed)
-journal = Journal.open(Path(sys.argv[1]))
+journal = journal_at(state_place(sys.argv[1]))
 say = lambda *what: print(json.dumps(what), flush=True)
 while True:
     kind = moment.choice(["put", "put", "bulk", "delete", "events"])
@@ -82,11 +87,11 @@ def same(left: State, right: State) -> bool:
 class Writer:
     """A process that writes, and the thread that hears what it says."""
 
-    def __init__(self, directory: Path, me: str, seed: str) -> None:
+    def __init__(self, state: str, me: str, seed: str) -> None:
         self.me = me
         self.lines: list[str] = []
         self.process = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(directory), me, seed], cwd=ROOT, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", WRITER, state, me, seed], cwd=ROOT, stdout=subprocess.PIPE, text=True
         )
         self.started = threading.Event()
         self.thread = threading.Thread(target=self._hear)
@@ -108,27 +113,63 @@ class Writer:
 
 
 @pytest.mark.long
-def test_a_hundred_kills_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+def test_a_hundred_kills_lose_nothing_that_was_acknowledged() -> None:
+    places = [SqlitePlace() for _ in range(4)]
+
+    def whole(place: SqlitePlace) -> None:
+        with closing(sqlite3.connect(place.directory / "journal.sqlite")) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+    kill_and_read(places, 100, kill=lambda moment: None, check=whole)
+    for place in places:
+        place.remove()
+
+
+@pytest.mark.long
+def test_kills_of_writers_and_of_the_database_lose_nothing_that_was_acknowledged() -> None:
+    cluster = PostgresCluster()
+    kills = []
+
+    def kill(moment: random.Random) -> None:
+        kills.append(moment.random() < 0.6)
+        if kills[-1]:
+            cluster.kill()
+
+    def start(_: PostgresPlace) -> None:
+        if kills[-1]:
+            cluster.start()
+
+    try:
+        kill_and_read([PostgresPlace(cluster) for _ in range(4)], 40, kill=kill, check=start)
+    finally:
+        cluster.remove()
+    assert 0 < sum(kills) < len(kills)
+
+
+def kill_and_read(
+    places: Sequence[Place], rounds: int, kill: Callable[[random.Random], None], check: Callable[[Place], None]
+) -> None:
+    """Kills writers, before them what `kill` kills, and reads what is left after `check`."""
     seed = time.time_ns()
     moment = random.Random(seed)
-    states: dict[tuple[Path, str], State] = {}
+    states: dict[tuple[str, str], State] = {}
     acknowledged, under_way = 0, {True: 0, False: 0}
-    for number in range(ROUNDS):
-        directory = tmp_path / str(number % 4)
+    for number in range(rounds):
+        place = places[number % 4]
         told = f"seed {seed}, round {number}"
         # In every fourth round two processes write, and are killed, at once.
-        writers = [Writer(directory, me, f"{seed} {number} {me}") for me in ("a", "b")[: 2 if number % 16 < 4 else 1]]
+        writers = [Writer(place.state, me, f"{seed} {number} {me}") for me in ("a", "b")[: 2 if number % 16 < 4 else 1]]
         for writer in writers:
             assert writer.started.wait(60), told
         time.sleep(moment.uniform(0, 0.06))
+        kill(moment)
         for writer in writers:
             writer.process.kill()
         said_by = {writer.me: writer.said() for writer in writers}
-        with closing(sqlite3.connect(directory / "journal.sqlite")) as connection:
-            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)], told
-        with closing(Journal.open(directory)) as journal:
+        check(place)
+        with closing(place.open()) as journal:
             for me, said in said_by.items():
-                state = states.get((directory, me), ({}, {}))
+                state = states.get((place.state, me), ({}, {}))
                 for (_, kind, change), (*_, done) in zip(said[::2], said[1::2], strict=False):
                     before, state = state, after(state, kind, change)
                     acknowledged += 1
@@ -140,6 +181,6 @@ def test_a_hundred_kills_lose_nothing_that_was_acknowledged(tmp_path: Path) -> N
                     under_way[kept] += 1
                     state = after(state, *said[-1][1:]) if kept else state
                 assert same(now, state), told
-                states[directory, me] = state
+                states[place.state, me] = state
     # The kills met what they were meant to meet.
     assert acknowledged > 20 and under_way[False] > 0, (acknowledged, under_way)

@@ -1,0 +1,239 @@
+"""The journal of several machines: one PostgreSQL database, in which every commit waits for the disk.
+
+A connection that breaks is opened anew by the next call.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import astuple, fields
+from typing import Any
+
+import psycopg
+
+from serving.catalogue.journal import Impression, ItemChange, Journal, JournalError, Numbers, UserEvent
+from serving.catalogue.journal_rows import (
+    EventRow,
+    ImpressionRow,
+    ItemRow,
+    deleted_rows,
+    event_rows,
+    id_bytes,
+    impression,
+    impression_rows,
+    item_change,
+    put_rows,
+    user_event,
+)
+from serving.catalogue.postgres_tables import connect, create, telling_errors
+from serving.database_url import DatabaseUrl
+
+NUMBERS = ", ".join(each.name for each in fields(Numbers))
+PUT = """INSERT INTO towers.items
+SELECT * FROM unnest(%s::bigint[], %s::bytea[], %s::integer[], %s::text[], %s::text[])
+ON CONFLICT (item_id) DO UPDATE SET (seq, deleted, features, attributes)
+= (excluded.seq, excluded.deleted, excluded.features, excluded.attributes)"""
+ADD_EVENTS = """INSERT INTO towers.events
+SELECT * FROM unnest(%s::bigint[], %s::bytea[], %s::bytea[], %s::bytea[], %s::bigint[])
+ON CONFLICT (event_id) DO NOTHING"""
+ADD_IMPRESSIONS = """INSERT INTO towers.impressions
+SELECT * FROM unnest(%s::bigint[], %s::bytea[], %s::bytea[], %s::bytea[], %s::text[], %s::bigint[])
+ON CONFLICT (impression_id) DO NOTHING"""
+
+
+class Link:
+    """A connection and the lock of the threads that share it; `identity` is that of the journal it leads to."""
+
+    def __init__(self, url: DatabaseUrl, *, must_exist: bool) -> None:
+        self.identity = ""
+        self._url, self._lock, self._must_exist = url, threading.Lock(), must_exist
+        self._connection: psycopg.Connection | None = None
+        self._ended = False
+
+    @contextmanager
+    def held(self) -> Iterator[psycopg.Connection]:
+        """Holds the connection; opens it if there is none or the last one broke.
+
+        Raises:
+            JournalError: it cannot be opened, or a statement failed.
+        """
+        with telling_errors(self._url), self._lock:
+            if self._ended:
+                raise JournalError(f"{self._url}: closed")
+            yield self._whole()
+
+    def _whole(self) -> psycopg.Connection:
+        """One that works: it may have died since its last use, and here nothing is lost by opening another."""
+        if self._connection is not None:
+            with suppress(psycopg.OperationalError):
+                self._connection.execute("")
+                return self._connection
+            self._connection.close()
+        connection = connect(self._url)
+        try:
+            identity = create(connection, self._url, must_exist=self._must_exist)
+            if self.identity not in ("", identity):
+                raise JournalError(f"{self._url}: holds another journal than before; restart the service")
+        except BaseException:
+            connection.close()
+            raise
+        self._connection, self.identity, self._must_exist = connection, identity, True
+        return connection
+
+    def close(self) -> None:
+        """Closes it for good."""
+        with self._lock:
+            self._ended = True
+            if self._connection is not None:
+                self._connection.close()
+
+
+class PostgresJournal(Journal):
+    """An open database; the methods are those of `Journal`."""
+
+    def __init__(self, url: DatabaseUrl, *, must_exist: bool = False) -> None:
+        """Opens the journal of a database; creates its tables if missing, unless it must exist.
+
+        Raises:
+            JournalError: the database cannot be reached, or its journal is of another version.
+        """
+        # Two connections: readers must not wait for a commit, which waits for the disk.
+        self._url = url
+        self._writer, self._reader = Link(url, must_exist=must_exist), Link(url, must_exist=True)
+        with self._writer.held(), self._reader.held():
+            self.identity = self._reader.identity
+
+    def put_items(self, items: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]]) -> int:
+        """One transaction: `Journal.put_items`."""
+        return self._change(put_rows(items))
+
+    def delete_items(self, item_ids: Sequence[str]) -> int:
+        """Rows without features: `Journal.delete_items`."""
+        return self._change(deleted_rows(item_ids))
+
+    def add_events(self, events: Sequence[UserEvent]) -> int:
+        """One transaction: `Journal.add_events`."""
+        return self._add("events", ADD_EVENTS, event_rows(events))
+
+    def add_impressions(self, impressions: Sequence[Impression]) -> int:
+        """One transaction: `Journal.add_impressions`."""
+        return self._add("impressions", ADD_IMPRESSIONS, impression_rows(impressions))
+
+    def items_since(self, seq: int) -> list[ItemChange]:
+        """One statement, which sees one moment: `Journal.items_since`."""
+        with self._reads("SELECT * FROM towers.items WHERE seq > %s ORDER BY seq", seq) as rows:
+            return [item_change(*row) for row in rows]
+
+    def events_since(self, seq: int, most: int = -1) -> list[tuple[int, UserEvent]]:
+        """One statement, which sees one moment: `Journal.events_since`."""
+        limit = None if most < 0 else most
+        with self._reads("SELECT * FROM towers.events WHERE seq > %s ORDER BY seq LIMIT %s", seq, limit) as rows:
+            return [user_event(*row) for row in rows]
+
+    def impressions_since(self, seq: int, most: int = -1) -> list[tuple[int, Impression]]:
+        """One statement, which sees one moment: `Journal.impressions_since`."""
+        limit = None if most < 0 else most
+        with self._reads("SELECT * FROM towers.impressions WHERE seq > %s ORDER BY seq LIMIT %s", seq, limit) as rows:
+            return [impression(*row) for row in rows]
+
+    def counts(self) -> tuple[int, ...]:
+        """Scans the tables: `Journal.counts`."""
+        tables = ("items", "events", "impressions")
+        each = ", ".join(f"(SELECT count(*) FROM towers.{table})" for table in tables)
+        with self._reads(f"SELECT {each}") as (counts,):
+            return tuple(counts)
+
+    def version(self) -> int:
+        """The sum of the last numbers: `Journal.version`."""
+        with self._reads("SELECT items + events + forgotten FROM towers.journal") as ((total,),):
+            return int(total)
+
+    def forgotten(self) -> int:
+        """A number of the journal's row: `Journal.forgotten`."""
+        with self._reads("SELECT forgotten FROM towers.journal") as ((number,),):
+            return int(number)
+
+    def forget(self, user_id: str, *, dry_run: bool = False) -> dict[str, int]:
+        """Deletes a user and rewrites the tables' pages: `Journal.forget`.
+
+        The write-ahead log and backups of the server hold the user for as long as the server keeps them.
+        """
+        key = (id_bytes(user_id),)
+        tables = ("events", "impressions")
+        with self._writer.held() as connection:
+            with connection.transaction():
+                connection.execute("SELECT FROM towers.journal FOR UPDATE")
+                found = {}
+                for table in tables:
+                    deleted = f"FROM towers.{table} WHERE user_id = %s"
+                    statement = f"SELECT {deleted}" if dry_run else f"DELETE {deleted}"
+                    found[table] = connection.execute(statement, key).rowcount
+                if any(found.values()) and not dry_run:
+                    connection.execute("UPDATE towers.journal SET forgotten = forgotten + 1")
+            if not dry_run:
+                for table in tables:
+                    connection.execute(f"VACUUM towers.{table}")
+        return found
+
+    def numbers(self) -> Numbers:
+        """The journal's row: `Journal.numbers`."""
+        with self._reads(f"SELECT {NUMBERS} FROM towers.journal") as (row,):
+            return Numbers(*row)
+
+    def load(self, identity: str, numbers: Numbers, blocks: Iterable[tuple[str, Sequence[tuple[Any, ...]]]]) -> None:
+        """One transaction: `Journal.load`."""
+        with self._writer.held() as connection, connection.transaction():
+            if any(connection.execute(f"SELECT {NUMBERS} FROM towers.journal FOR UPDATE").fetchall()[0]):
+                raise JournalError(f"{self._url}: has held changes; only a new journal takes over another")
+            for table, rows in blocks:
+                with connection.cursor() as cursor, cursor.copy(f"COPY towers.{table} FROM STDIN") as copy:
+                    for row in rows:
+                        copy.write_row(row)
+            connection.execute(
+                f"UPDATE towers.journal SET (identity, {NUMBERS}) = (%s, %s, %s, %s, %s)", (identity, *astuple(numbers))
+            )
+        self.identity = self._writer.identity = self._reader.identity = identity
+
+    def close(self) -> None:
+        """Closes both connections: `Journal.close`."""
+        self._writer.close()
+        self._reader.close()
+
+    def _change(self, rows: Sequence[ItemRow]) -> int:
+        with self._writer.held() as connection, connection.transaction():
+            last = _last(connection, "items")
+            # Of an item that comes twice the last row counts; one statement cannot change a row twice.
+            latest = {item_id: (last + place, item_id, *rest) for place, (item_id, *rest) in enumerate(rows, start=1)}
+            if latest:
+                connection.execute(PUT, _columns(list(latest.values())))
+                connection.execute("UPDATE towers.journal SET items = %s", (last + len(rows),))
+            return last + len(rows)
+
+    def _add(self, table: str, statement: str, rows: Sequence[EventRow] | Sequence[ImpressionRow]) -> int:
+        with self._writer.held() as connection, connection.transaction():
+            last = _last(connection, table)
+            if not rows:
+                return 0
+            added = connection.execute(
+                statement, _columns([(last + place, *row) for place, row in enumerate(rows, start=1)])
+            ).rowcount
+            if added:
+                connection.execute(f"UPDATE towers.journal SET {table} = %s", (last + len(rows),))
+            return added
+
+    @contextmanager
+    def _reads(self, statement: str, *values: int | None) -> Iterator[list[Any]]:
+        with telling_errors(self._url):
+            with self._reader.held() as connection:
+                rows: list[Any] = connection.execute(statement, values).fetchall()
+            yield rows
+
+
+def _last(connection: psycopg.Connection, table: str) -> int:
+    """The last number; locks the journal until the end of the transaction, so that writes are numbered in order."""
+    ((last,),) = connection.execute(f"SELECT {table} FROM towers.journal FOR UPDATE").fetchall()
+    return int(last)
+
+
+def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]

@@ -1,0 +1,105 @@
+"""The journal in a PostgreSQL database: its connection and tables.
+
+All tables lie in the schema `towers`. This file imports psycopg, the extra `postgres`.
+"""
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from serving.catalogue.journal import JournalError
+from serving.database_url import DatabaseUrl
+
+SCHEMA_VERSION = 1
+# One row of `journal` holds the last number of each kind. Each write locks it first, so that writes come one after the
+# other and a number is visible only when every lower one is: a sequence would be faster, and a reader could miss rows.
+TABLES = """
+CREATE SCHEMA IF NOT EXISTS towers;
+CREATE TABLE towers.journal (identity text NOT NULL, schema_version integer NOT NULL, items bigint NOT NULL,
+    events bigint NOT NULL, impressions bigint NOT NULL, forgotten bigint NOT NULL);
+CREATE UNIQUE INDEX one_journal ON towers.journal ((true));
+CREATE TABLE towers.items (seq bigint PRIMARY KEY, item_id bytea NOT NULL UNIQUE, deleted integer NOT NULL,
+    features text NOT NULL, attributes text NOT NULL);
+CREATE TABLE towers.events (seq bigint PRIMARY KEY, event_id bytea NOT NULL UNIQUE, user_id bytea NOT NULL,
+    item_id bytea NOT NULL, time bigint NOT NULL);
+CREATE TABLE towers.impressions (seq bigint PRIMARY KEY, impression_id bytea NOT NULL UNIQUE,
+    request_id bytea NOT NULL, user_id bytea NOT NULL, item_ids text NOT NULL, time bigint NOT NULL);
+"""
+# Several services may start at once. The number is any that no other program of the database uses: "twr1".
+CREATION = "SELECT pg_advisory_xact_lock(x'74777231'::bigint)"
+# A database that has gone must be told within seconds, not after the minutes of the system's defaults.
+LIMITS: dict[str, Any] = {
+    "connect_timeout": "3",
+    "keepalives_idle": "3",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "9000",
+    "application_name": "towers",
+    # Of several hosts the one that takes writes.
+    "target_session_attrs": "read-write",
+}
+# A commit is acknowledged when it is on the disk, also where the server or the database says otherwise.
+DURABLE = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+PATIENCE = "SET lock_timeout = '10s'"
+
+
+def connect(url: DatabaseUrl) -> psycopg.Connection:
+    """Opens a connection that commits each statement; any thread may use it."""
+    try:
+        given = conninfo_to_dict(url.secret)
+    except psycopg.Error:
+        # libpq's message could quote a part of the password.
+        raise JournalError(f"{url}: not a URL that libpq can read") from None
+    limits = {name: value for name, value in LIMITS.items() if name not in given}
+    connection = psycopg.connect(url.secret, autocommit=True, **limits)
+    try:
+        # Any stricter one, which a database can have as its default, would refuse a write that waited for another.
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        connection.execute(DURABLE)
+        connection.execute(PATIENCE)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def create(connection: psycopg.Connection, url: DatabaseUrl, *, must_exist: bool) -> str:
+    """Creates the tables if there are none.
+
+    Args:
+        connection: to the database.
+        url: how errors name it.
+        must_exist: create nothing.
+
+    Returns:
+        The identity of the journal.
+
+    Raises:
+        JournalError: there is none but must be, or it is of another version.
+    """
+    with connection.transaction():
+        connection.execute(CREATION)
+        if connection.execute("SELECT to_regclass('towers.journal')").fetchall() == [(None,)]:
+            if must_exist:
+                raise JournalError(f"{url}: no journal in it; a service that runs with this --state makes it")
+            connection.execute(TABLES)
+            connection.execute(
+                "INSERT INTO towers.journal VALUES (%s, %s, 0, 0, 0, 0)", (secrets.token_hex(16), SCHEMA_VERSION)
+            )
+        ((identity, version),) = connection.execute("SELECT identity, schema_version FROM towers.journal").fetchall()
+    if version != SCHEMA_VERSION:
+        raise JournalError(f"{url}: a journal of version {version}; this program reads {SCHEMA_VERSION}")
+    return str(identity)
+
+
+@contextmanager
+def telling_errors(url: DatabaseUrl) -> Iterator[None]:
+    """Turns errors of the database or the network, and unreadable rows, into a `JournalError` of one line."""
+    try:
+        yield
+    except (psycopg.Error, OSError, ValueError) as error:
+        raise JournalError(f"{url}: {' '.join(str(error).split())}") from error

@@ -1,0 +1,197 @@
+"""The journal of one machine: one SQLite file in WAL mode, flushed to disk with every commit.
+
+It must be on a local disk: WAL and file locks need shared memory.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, astuple, fields
+from pathlib import Path
+from typing import IO, Any
+
+from serving.catalogue.journal import Impression, ItemChange, Journal, JournalError, Numbers, UserEvent
+from serving.catalogue.journal_file import FILE, LOCK, connect, create, locked, telling_errors
+from serving.catalogue.journal_rows import (
+    ItemRow,
+    deleted_rows,
+    event_rows,
+    id_bytes,
+    impression,
+    impression_rows,
+    item_change,
+    put_rows,
+    user_event,
+)
+
+LAST_ITEM = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'items'"
+
+
+class SqliteJournal(Journal):
+    """An open SQLite file; the methods are those of `Journal`."""
+
+    def __init__(self, path: Path, lock: IO[bytes]) -> None:
+        """Use `SqliteJournal.open`."""
+        self.path = path
+        self._lock = lock
+        # Two connections: readers must not wait for a commit, which waits for the disk.
+        self._writer, self._writing = connect(path), threading.Lock()
+        self._reader, self._reading = connect(path), threading.Lock()
+
+    @classmethod
+    def open(cls, directory: Path) -> "SqliteJournal":
+        """Opens the journal in a directory; creates both if missing.
+
+        Raises:
+            JournalError: the file is not a journal of this version, or cannot be written.
+        """
+        path = directory / FILE
+        with telling_errors(path):
+            directory.mkdir(parents=True, exist_ok=True)
+            lock = (directory / LOCK).open("ab")
+            try:
+                with locked(lock):
+                    create(path)
+                journal = cls(path, lock)
+            except BaseException:
+                lock.close()
+                raise
+            (journal.identity,) = journal._reader.execute("SELECT identity FROM journal").fetchone()
+        return journal
+
+    def put_items(self, items: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]]) -> int:
+        """One transaction: `Journal.put_items`."""
+        return self._change(put_rows(items))
+
+    def delete_items(self, item_ids: Sequence[str]) -> int:
+        """Rows without features: `Journal.delete_items`."""
+        return self._change(deleted_rows(item_ids))
+
+    def add_events(self, events: Sequence[UserEvent]) -> int:
+        """One transaction: `Journal.add_events`."""
+        rows = event_rows(events)
+        with self._transaction() as connection:
+            return connection.executemany(
+                "INSERT INTO events (event_id, user_id, item_id, time) VALUES (?, ?, ?, ?)"
+                " ON CONFLICT (event_id) DO NOTHING",
+                rows,
+            ).rowcount
+
+    def add_impressions(self, impressions: Sequence[Impression]) -> int:
+        """One transaction: `Journal.add_impressions`."""
+        rows = impression_rows(impressions)
+        with self._transaction() as connection:
+            return connection.executemany(
+                "INSERT INTO impressions (impression_id, request_id, user_id, item_ids, time) VALUES (?, ?, ?, ?, ?)"
+                " ON CONFLICT (impression_id) DO NOTHING",
+                rows,
+            ).rowcount
+
+    def items_since(self, seq: int) -> list[ItemChange]:
+        """Reads beside any commit: `Journal.items_since`."""
+        with self._reads("SELECT * FROM items WHERE seq > ? ORDER BY seq", seq) as rows:
+            return [item_change(*row) for row in rows]
+
+    def events_since(self, seq: int, most: int = -1) -> list[tuple[int, UserEvent]]:
+        """Reads beside any commit: `Journal.events_since`."""
+        with self._reads("SELECT * FROM events WHERE seq > ? ORDER BY seq LIMIT ?", seq, most) as rows:
+            return [user_event(*row) for row in rows]
+
+    def impressions_since(self, seq: int, most: int = -1) -> list[tuple[int, Impression]]:
+        """Reads beside any commit: `Journal.impressions_since`."""
+        with self._reads("SELECT * FROM impressions WHERE seq > ? ORDER BY seq LIMIT ?", seq, most) as rows:
+            return [impression(*row) for row in rows]
+
+    def counts(self) -> tuple[int, ...]:
+        """Reads beside any commit: `Journal.counts`."""
+        tables = ("items", "events", "impressions")
+        with self._reads(" UNION ALL ".join(f"SELECT count(*) FROM {table}" for table in tables)) as rows:
+            return tuple(count for (count,) in rows)
+
+    def version(self) -> int:
+        """The sum of the last numbers: `Journal.version`."""
+        statement = "SELECT coalesce(sum(seq), 0) FROM sqlite_sequence WHERE seq > ? AND name != 'impressions'"
+        with self._reads(statement, 0) as ((total,),):
+            return int(total)
+
+    def forgotten(self) -> int:
+        """The last number of the empty table: `Journal.forgotten`."""
+        statement = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE seq > ? AND name = 'forgotten'"
+        with self._reads(statement, 0) as ((number,),):
+            return int(number)
+
+    def forget(self, user_id: str, *, dry_run: bool = False) -> dict[str, int]:
+        """Deletes a user also from the file's free space and its write-ahead log: `Journal.forget`."""
+        key = (id_bytes(user_id),)
+        with self._transaction() as connection:
+            found = {
+                table: int(connection.execute(f"SELECT count(*) FROM {table} WHERE user_id = ?", key).fetchone()[0])
+                for table in ("events", "impressions")
+            }
+            if any(found.values()) and not dry_run:
+                for table in found:
+                    connection.execute(f"DELETE FROM {table} WHERE user_id = ?", key)
+                connection.execute("INSERT INTO forgotten DEFAULT VALUES")
+                connection.execute("DELETE FROM forgotten")
+        if not dry_run:
+            with telling_errors(self.path), self._writing, locked(self._lock):
+                ((busy, _, _),) = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                if busy:
+                    raise OSError("the user is deleted, but a reader keeps the old write-ahead log; forget once more")
+        return found
+
+    def numbers(self) -> Numbers:
+        """The file's own table of last numbers: `Journal.numbers`."""
+        with self._reads("SELECT name, seq FROM sqlite_sequence WHERE seq > ?", 0) as rows:
+            last = dict(rows)
+        return Numbers(*(last.get(each.name, 0) for each in fields(Numbers)))
+
+    def load(self, identity: str, numbers: Numbers, blocks: Iterable[tuple[str, Sequence[tuple[Any, ...]]]]) -> None:
+        """One transaction: `Journal.load`."""
+        with self._transaction() as connection:
+            if any(astuple(self.numbers())):
+                raise JournalError(f"{self.path}: has held changes; only a new journal takes over another")
+            for table, rows in blocks:
+                for row in rows:
+                    connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+            connection.execute("DELETE FROM sqlite_sequence")
+            connection.executemany("INSERT INTO sqlite_sequence VALUES (?, ?)", asdict(numbers).items())
+            connection.execute("UPDATE journal SET identity = ?", (identity,))
+        self.identity = identity
+
+    def close(self) -> None:
+        """Closes the file: `Journal.close`."""
+        with self._writing, self._reading:
+            self._reader.close()
+            self._writer.close()
+            self._lock.close()
+
+    def _change(self, rows: Sequence[ItemRow]) -> int:
+        with self._transaction() as connection:
+            # REPLACE removes the item's old row, so that the new one gets the next number.
+            connection.executemany(
+                "INSERT OR REPLACE INTO items (item_id, deleted, features, attributes) VALUES (?, ?, ?, ?)", rows
+            )
+            ((last,),) = connection.execute(LAST_ITEM).fetchall()
+        return int(last)
+
+    @contextmanager
+    def _reads(self, statement: str, *values: int) -> Iterator[list[Any]]:
+        with telling_errors(self.path):
+            with self._reading:
+                rows = self._reader.execute(statement, values).fetchall()
+            yield rows
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Commits at the end, or rolls back on any exception."""
+        with telling_errors(self.path), self._writing, locked(self._lock):
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._writer
+                self._writer.execute("COMMIT")
+            except BaseException:
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
+                raise

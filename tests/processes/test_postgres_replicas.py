@@ -1,0 +1,162 @@
+"""Two services and one PostgreSQL: they agree, and go on with what they know while the database is away."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import polars as pl
+import pytest
+
+from tests.support.paths import ROOT
+from tests.support.processes.postgres_cluster import IN_URL, PASSWORD, PostgresCluster
+from tests.support.processes.running_service import RunningService, eventually
+from tests.support.worlds.serving import save_towers, write_world
+
+pytestmark = pytest.mark.long
+
+LIKE_U1: dict[str, Any] = {"features": {"user": "u1"}, "user_id": "u1", "exclude_seen": False, "k": 1}
+
+
+@pytest.fixture
+def cluster() -> Iterator[PostgresCluster]:
+    made = PostgresCluster()
+    yield made
+    made.remove()
+
+
+def best(group: int) -> dict[str, Any]:
+    return {"features": {"country": f"g{group}"}, "k": 1}
+
+
+def put(service: RunningService, name: str, group: int, place: float) -> httpx.Response:
+    return service.client.put(f"/items/{name}", json={"features": {"group": f"g{group}", "place": place}})
+
+
+def event(service: RunningService, name: str, item: str) -> httpx.Response:
+    taken = {"id": name, "user_id": "u1", "item_id": item, "time": 1_700_000_000}
+    return service.client.post("/events", json={"events": [taken]})
+
+
+def test_replicas_agree_outlive_the_database_and_catch_up(tmp_path: Path, cluster: PostgresCluster) -> None:
+    write_world(tmp_path / "bundle", write_towers=save_towers)
+    url, logs = cluster.new_database(), [tmp_path / "one.log", tmp_path / "two.log"]
+    with (
+        RunningService(tmp_path / "bundle", url, workers=2, log=logs[0], log_level="debug") as one,
+        RunningService(tmp_path / "bundle", url, log=logs[1], log_level="debug") as two,
+    ):
+        assert put(one, "new", 2, 1.5).json()["seq"] == 1
+        assert put(two, "more", 1, 1.5).json()["seq"] == 2
+        assert one.client.delete("/items/i3").status_code == 200
+        assert [event(each, "e1", "more").json()["added"] for each in (one, two)] == [1, 0]
+
+        def agree(service: RunningService) -> bool:
+            answers = service.ids(**best(2)), service.ids(**best(3)), service.ids(**LIKE_U1)
+            return answers == (["new"], ["i7"], ["more"])
+
+        for service in (one, two):
+            eventually(lambda service=service: agree(service), "both have the changes of both")
+
+        cluster.kill()
+        for service in (one, two):
+            assert agree(service), "recall goes on with what is known"
+            for refused in (
+                put(service, "lost", 2, 9),
+                service.client.delete("/items/new"),
+                event(service, "e2", "new"),
+            ):
+                assert (refused.status_code, refused.json()["error"]["code"]) == (503, "not_written")
+            assert service.client.get("/readyz").status_code == 200
+        # Refused with the reason: it would recall items that are deleted.
+        started = subprocess.run(
+            [sys.executable, "-m", "pipelines", "serve", "--bundle", str(tmp_path / "bundle"), "--state", url],
+            cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert started.returncode == 2 and "error: --state postgresql://tester@127.0.0.1:" in started.stderr
+
+        cluster.start()
+        # Written by one while the other knows nothing of it, and at once: the first write finds the database again.
+        assert put(one, "later", 2, 5).status_code == 200
+        assert event(two, "e3", "later").status_code == 200
+        for service in (one, two):
+            eventually(lambda service=service: service.ids(**best(2)) == ["later"], "both have caught up")
+            eventually(lambda service=service: service.ids(**LIKE_U1) == ["later"], "also with the events")
+    said = started.stderr + "".join(log.read_text() for log in logs)
+    assert said.count("live changes cannot be read") == said.count("live changes are read again") == 3, "once a worker"
+    assert PASSWORD not in said and IN_URL not in said and "postgresql://tester@127.0.0.1" in said
+
+    def towers(*words: str) -> str:
+        command = [sys.executable, "-m", "pipelines", *words]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    towers("events", "export", "--state", url, "--out", str(tmp_path / "events"))
+    kept = pl.read_parquet(tmp_path / "events" / "events.parquet").select("user_id", "item_id").rows()
+    assert kept == [("u1", "more"), ("u1", "later")]
+    folded = tmp_path / "folded"
+    towers("bundles", "fold", "--bundle", str(tmp_path / "bundle"), "--state", url, "--out", str(folded))
+    assert json.loads((folded / "manifest.json").read_text())["live"]["items"] == 4
+    assert "removed events 2" in towers("forget", "--user", "u1", "--state", url)
+    assert cluster.execute("SELECT count(*) FROM towers.events", url.rpartition("/")[2]) == "0"
+
+
+@pytest.mark.parametrize("killed", ["database", "replica", "both"])
+def test_what_any_replica_acknowledged_outlives_kills(tmp_path: Path, cluster: PostgresCluster, killed: str) -> None:
+    write_world(tmp_path / "bundle", write_towers=save_towers)
+    url = cluster.new_database()
+    acknowledged: list[str] = []
+    refused: list[int] = []
+    stop = threading.Event()
+
+    def write(address: str, me: str) -> None:
+        with httpx.Client(base_url=address, timeout=60) as client:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                name = f"{me}{number}"
+                item = {"features": {"group": "g0", "place": 5.0}}
+                taken = {"id": name, "user_id": "u0", "item_id": name, "time": number}
+                try:
+                    answers = client.put(f"/items/{name}", json=item), client.post("/events", json={"events": [taken]})
+                except httpx.TransportError:
+                    return  # the replica was killed
+                if [each.status_code for each in answers] == [200, 200]:
+                    acknowledged.append(name)
+                else:
+                    refused.extend(each.status_code for each in answers if each.status_code != 200)
+
+    # Files: a pipe that nobody reads would be full of lines about 503, and the service would wait.
+    logs = [tmp_path / "one.log", tmp_path / "two.log"]
+    with (
+        RunningService(tmp_path / "bundle", url, log=logs[0]) as one,
+        RunningService(tmp_path / "bundle", url, log=logs[1]) as two,
+    ):
+        threads = [threading.Thread(target=write, args=(each.url, me)) for each, me in ((one, "a"), (two, "b"))]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: {name[0] for name in acknowledged} == {"a", "b"}, "both write", within_s=60)
+        if killed != "replica":
+            cluster.kill()
+            eventually(lambda: 503 in refused, "writes are refused")
+        if killed != "database":
+            one.kill()
+        if killed != "replica":
+            cluster.start()
+        before = len(acknowledged)
+        eventually(lambda: len(acknowledged) > before + 5, "who is left writes again", within_s=60)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert set(refused) <= {503}
+        with RunningService(tmp_path / "bundle", url) as three:
+            for service in (two, three):
+                wanted: dict[str, Any] = {"allow": acknowledged[-900:], "k": 1000, "vector": [1, 0, 0, 0, 0, 0, 0, 0]}
+
+                def has_all(service: RunningService = service, wanted: dict[str, Any] = wanted) -> bool:
+                    found = service.ids(**wanted, exclude_seen=False)
+                    return set(found) == set(wanted["allow"]) and not service.ids(**wanted, user_id="u0")
+
+                eventually(has_all, "every item and every event")

@@ -1,0 +1,103 @@
+"""The journal in a PostgreSQL database: its disk, its restarts, databases that are not what they should be."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from serving.catalogue.journal import JournalError, UserEvent
+from serving.catalogue.journal_place import journal_at
+from serving.database_url import DatabaseUrl
+from tests.support.journals import PostgresPlace
+from tests.support.processes.postgres_cluster import IN_URL, PASSWORD, USER, PostgresCluster
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture
+def place() -> Iterator[PostgresPlace]:
+    made = PostgresPlace()
+    yield made
+    made.remove()
+
+
+def database(place: PostgresPlace) -> str:
+    return place.state.rpartition("/")[2]
+
+
+def test_every_commit_waits_for_the_disk_also_where_the_database_says_otherwise(place: PostgresPlace) -> None:
+    """A killed process loses nothing either way: only a power cut would show it."""
+    for default, expected in (("off", "on"), ("on", "on"), ("remote_apply", "remote_apply")):
+        place.cluster.execute(f"ALTER DATABASE {database(place)} SET synchronous_commit = {default}")
+        with closing(place.open()) as journal:
+            connection: Any = journal._writer._connection  # type: ignore[attr-defined]
+            assert connection.execute("SHOW synchronous_commit").fetchall() == [(expected,)]
+
+
+def test_a_lost_connection_is_opened_again_by_the_next_call(place: PostgresPlace) -> None:
+    with closing(place.open()) as journal:
+        journal.put_items([("a", {}, {})])
+        place.cluster.execute(
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database(place)}'"
+        )
+        assert journal.version() == 1
+        assert journal.add_events([UserEvent("e", "u", "a", 1)]) == 1
+
+
+def test_another_journal_in_its_place_is_refused(place: PostgresPlace) -> None:
+    with closing(place.open()) as journal:
+        place.cluster.execute("DROP SCHEMA towers CASCADE", database(place))
+        with pytest.raises(JournalError, match=r"relation .towers\.journal. does not exist"):
+            journal.put_items([("a", {}, {})])
+        place.open().close()
+        place.cluster.execute(
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database(place)}'"
+        )
+        for use in (journal.version, lambda: journal.put_items([("a", {}, {})])):
+            with pytest.raises(JournalError, match="holds another journal than before; restart the service"):
+                use()
+        with closing(place.open()) as fresh:
+            assert fresh.items_since(0) == []
+
+
+def test_a_database_that_is_not_what_it_should_be_is_refused(place: PostgresPlace) -> None:
+    def refused(url: str, reason: str, **options: bool) -> None:
+        with pytest.raises(JournalError, match=reason) as told:
+            journal_at(DatabaseUrl(url), **options)
+        assert PASSWORD not in str(told.value) and IN_URL not in str(told.value)
+        assert str(told.value).startswith(f"postgresql://{USER}@")
+
+    refused(place.state, "no journal in it", must_exist=True)
+    refused(place.state + "x", 'database ".*x" does not exist')
+    refused(place.state.replace(IN_URL, "wrong"), "password authentication failed")
+    refused(place.state + "?sslmod=require", "not a URL that libpq can read")
+    refused(place.state.replace(str(place.cluster.port), "1"), "Connection refused")
+    place.open().close()
+    place.cluster.execute("UPDATE towers.journal SET schema_version = 7", database(place))
+    refused(place.state, "a journal of version 7; this program reads 1")
+
+
+def test_a_damaged_row_is_told(place: PostgresPlace) -> None:
+    with closing(place.open()) as journal:
+        journal.put_items([("a", {}, {})])
+        place.cluster.execute("UPDATE towers.items SET features = '{'", database(place))
+        with pytest.raises(JournalError, match=f"^postgresql://{USER}@"):
+            journal.items_since(0)
+
+
+def test_a_database_that_goes_and_comes_back_is_told_and_loses_nothing() -> None:
+    cluster = PostgresCluster()
+    try:
+        with closing(PostgresPlace(cluster).open()) as journal:
+            journal.put_items([("a", {}, {})])
+            cluster.kill()
+            for use in (journal.version, lambda: journal.put_items([("b", {}, {})])):
+                with pytest.raises(JournalError, match="Connection refused") as told:
+                    use()
+                assert PASSWORD not in str(told.value) and "\n" not in str(told.value)
+            cluster.start()
+            assert journal.put_items([("c", {}, {})]) == 2
+            assert [each.item_id for each in journal.items_since(0)] == ["a", "c"]
+    finally:
+        cluster.remove()

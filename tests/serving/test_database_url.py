@@ -1,0 +1,76 @@
+"""The URL of a database: its password is in no text, and its client is loaded for nothing else."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipelines.errors import DataError
+from pipelines.service import serve
+from serving.catalogue.journal import JournalError
+from serving.catalogue.journal_place import journal_at
+from serving.database_url import DatabaseUrl, state_place
+from serving.settings import Settings
+from tests.support.paths import ROOT
+
+SECRET = "geheim"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (f"postgresql://me:{SECRET}@host:5432/towers", "postgresql://me@host:5432/towers"),
+        (f"postgres://me:{SECRET}%40%2F@host/towers?sslmode=require", "postgres://me@host/towers"),
+        (f"postgresql://one:1,two:2/towers?user=me&password={SECRET}", "postgresql://one:1,two:2/towers"),
+        (f"postgresql://:{SECRET}@[::1]/towers", "postgresql://[::1]/towers"),
+        ("postgresql:///towers?host=/var/run/postgresql", "postgresql:///towers"),
+    ],
+)
+def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
+    place = state_place(url)
+    assert isinstance(place, DatabaseUrl) and place.secret == url
+    assert (str(place), repr(place)) == (shown, f"DatabaseUrl({shown!r})")
+    assert SECRET not in repr(Settings(bundle=Path("b"), state=url))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", ["state", "postgres", Path("postgresql:"), None])
+def test_anything_else_is_a_directory(given: str | Path | None) -> None:
+    assert state_place(given) == (given if given is None else Path(given))
+
+
+@pytest.mark.parametrize("sign", "@:/?# ")
+@pytest.mark.parametrize("source", ["option", "variable", "file"])
+def test_an_error_about_a_url_shows_no_part_of_it(
+    source: str, sign: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"postgresql://me:{SECRET}{sign}{SECRET}@host/towers"
+    given = {"bundle": Path("b")}
+    if source == "option":
+        given["state"] = url  # type: ignore[assignment]
+    elif source == "variable":
+        monkeypatch.setenv("TOWERS_STATE", url)
+    else:
+        (tmp_path / "serve.toml").write_text(f'state = "{url}"')
+        given["config"] = tmp_path / "serve.toml"
+    with pytest.raises(DataError, match=r"the database's URL is not like postgresql://") as told:
+        serve.read_settings(**given)
+    assert SECRET not in str(told.value)
+
+
+def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("serving.catalogue.postgres_journal", "serving.catalogue.postgres_tables"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(JournalError, match=r"postgresql://me@h/d: .* pip install 'towers-recall\[postgres\]'") as told:
+        journal_at(DatabaseUrl(f"postgresql://me:{SECRET}@h/d"))
+    assert SECRET not in str(told.value)
+
+
+def test_a_directory_needs_no_client_of_a_database(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from serving.catalogue.journal_place import journal_at;"
+        "import serving.service.service; journal_at(Path(sys.argv[1])).close();"
+        "assert not [name for name in sys.modules if 'psycopg' in name]"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True)

@@ -1,0 +1,115 @@
+"""A PostgreSQL of its own for tests: in a temporary folder, on a free port, killed and started as a test wants."""
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes.running_service import free_port
+
+START_S = 60
+USER = "tester"
+# Every character that a URL gives a meaning is in it; the second is how the URL writes it.
+PASSWORD, IN_URL = "se:cret@/?#", "se%3Acret%40%2F%3F%23"
+
+
+@cache
+def programs() -> Path:
+    """The folder of initdb and postgres; skips the test if there is none, fails it if CI says that there must be."""
+    on_path = shutil.which("initdb")
+    found = [Path(on_path).resolve().parent] if on_path else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    if not found or find_spec("psycopg") is None:
+        reason = "needs PostgreSQL (Debian's package is called postgresql) and psycopg (the extra 'postgres')"
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+    return found[-1]
+
+
+class PostgresCluster:
+    """A server with one user, who needs a password. Its commits wait for the disk, as by default.
+
+    Attributes:
+        port: on 127.0.0.1; the same after each start.
+        log: the file of its messages.
+    """
+
+    def __init__(self) -> None:
+        self._programs, self.port = programs(), free_port()
+        self._folder = Path(tempfile.mkdtemp(prefix="towers-postgres-"))
+        # PostgreSQL refuses to run as root.
+        self._user = "postgres" if os.geteuid() == 0 else None
+        if self._user is not None:
+            owner = pwd.getpwnam(self._user)
+            os.chown(self._folder, owner.pw_uid, owner.pw_gid)
+        self._data, self.log = self._folder / "data", self._folder / "log"
+        secret = self._folder / "password"
+        secret.write_text(PASSWORD)
+        secret.chmod(0o644)
+        words = [self._programs / "initdb", "-D", self._data, "-U", USER, "-A", "scram-sha-256", "--pwfile", secret]
+        subprocess.run([*words, "-E", "UTF8", "--no-locale"], **self._as_user(), check=True, stdout=subprocess.DEVNULL)
+        self.log.touch()
+        self.log.chmod(0o666)
+        self._databases = 0
+        self.start()
+
+    def start(self) -> None:
+        """Starts the server, or starts it again, and waits until it answers."""
+        words = [self._programs / "postgres", "-D", self._data, "-p", str(self.port), "-k", self._folder]
+        with self.log.open("ab") as log:
+            self._server = subprocess.Popen([*words, "-h", "127.0.0.1"], **self._as_user(), stdout=log, stderr=log)
+        deadline = time.monotonic() + START_S
+        ready = [self._programs / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        while subprocess.run(ready, check=False).returncode:
+            if time.monotonic() > deadline or self._server.poll() is not None:
+                pytest.fail(f"PostgreSQL does not start: {self.log.read_text()}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """`kill -9` of the server and all its processes: its memory is lost as in a crash."""
+        children = Path(f"/proc/{self._server.pid}/task/{self._server.pid}/children").read_text().split()
+        for process in [self._server.pid, *map(int, children)]:
+            try:
+                os.kill(process, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self._server.wait()
+
+    def remove(self) -> None:
+        """Ends the server and removes its folder."""
+        if self._server.poll() is None:
+            self.kill()
+        # A killed server's processes may still end.
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def new_database(self) -> str:
+        """The URL of an empty database."""
+        self._databases += 1
+        name = f"journal{self._databases}"
+        self.execute(f"CREATE DATABASE {name}")
+        return self.url(name)
+
+    def url(self, database: str) -> str:
+        """The URL of a database."""
+        return f"postgresql://{USER}:{IN_URL}@127.0.0.1:{self.port}/{database}"
+
+    def execute(self, statement: str, database: str = "postgres") -> str:
+        """What psql prints."""
+        words = [self._programs / "psql", "-qAtX", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-p", str(self.port)]
+        asked = subprocess.run(
+            [*words, "-U", USER, "-d", database, "-c", statement],
+            env={**os.environ, "PGPASSWORD": PASSWORD},
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return asked.stdout.strip()
+
+    def _as_user(self) -> dict[str, str]:
+        return {"cwd": str(self._folder)} if self._user is None else {"cwd": str(self._folder), "user": self._user}
