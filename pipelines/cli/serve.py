@@ -11,8 +11,12 @@ import typer
 
 def serve(
     bundle: Annotated[
-        Path | None,
-        typer.Option(help="A bundle, or a directory of bundles of which one is active.", show_default=False),
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="A bundle, or a directory of bundles of which one is active, or its URL in a store: s3://bucket/recall.",
+            show_default=False,
+        ),
     ] = None,
     state: Annotated[
         Path | None, typer.Option(help="Where live changes are kept; without it none are taken in.", show_default=False)
