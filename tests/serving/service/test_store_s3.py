@@ -91,19 +91,20 @@ def test_a_service_follows_the_store_and_no_fault_of_the_store_ends_it(
         assert reloaded() == (200, {"active": "v2", "canary": None, "refused": {}})
         assert (version(client), refused()) == ("v2", ([], [0.0]))
 
-        store.server.stop()
+        store.stop()
         status, told = reloaded()
         assert (status, told["active"], list(told["refused"])) == (409, "v2", ["active.json"])  # type: ignore[call-overload]
         assert (version(client), refused()) == ("v2", (["active.json"], [1.0]))
-        store.server.start()
+        store.start()
+        assert reloaded() == (200, {"active": "v2", "canary": None, "refused": {}})
 
-    # A start without the store answers from the copies, one without either is an error.
-    store.server.stop()
+    # A start without the store answers from the copies; without either it is an error.
+    store.stop()
     with TestClient(create_app(settings)) as client:
         assert version(client) == "v2" and client.get("/readyz").json()["refused"] == ["active.json"]
     with pytest.raises(BundleError, match=rf"^{URL}/active.json: cannot be read: "):
         serve.run(bundle=URL, cache=tmp_path / "empty", port=0)
-    store.server.start()
+    store.start()
 
 
 def test_workers_share_the_copies_and_swap_together(store: ObjectStore, bundles: Path, tmp_path: Path) -> None:
