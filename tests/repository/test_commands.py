@@ -134,7 +134,6 @@ def store() -> Iterator[ObjectStore]:
     """What the pages call ``s3://bucket``."""
     with local_s3() as store:
         yield store
-        store.system.rm("bucket", recursive=True)
 
 
 @pytest.mark.long

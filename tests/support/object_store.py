@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.support.processes.running_service import free_port
@@ -34,10 +35,11 @@ class ObjectStore:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops the server; unlike moto's own it closes its socket, so that callers are refused."""
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        """Stops the server if it runs; unlike moto's own it closes its socket, so that callers are refused."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+            self._server.server_close()
 
 
 @contextmanager
@@ -52,11 +54,11 @@ def local_s3() -> Iterator[ObjectStore]:
         patch.setenv("AWS_SECRET_ACCESS_KEY", "any")
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
         s3fs.S3FileSystem.clear_instance_cache()
+        httpx.post(f"{store.url}/moto-api/reset").raise_for_status()  # what an earlier store left
         store.system = s3fs.S3FileSystem()
         store.system.mkdir(BUCKET)
         try:
             yield store
-            store.system.rm(BUCKET, recursive=True)
         finally:
             s3fs.S3FileSystem.clear_instance_cache()
             store.stop()

@@ -1,5 +1,6 @@
 """A service that follows a store which speaks S3: published, activated, rolled back, damaged, and away."""
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from pipelines.bundles import publish
 from pipelines.service import serve
 from serving.errors import BundleError
 from serving.http.app import create_app
+from serving.service.mirror import STATE
 from serving.settings import Settings
 from tests.support.exposition import Exposed
 from tests.support.object_store import BUCKET, ObjectStore, local_s3
@@ -100,11 +102,11 @@ def test_a_service_follows_the_store_and_no_fault_of_the_store_ends_it(
 
     # A start without the store answers from the copies; without either it is an error.
     store.stop()
+    os.utime(settings.folder / STATE, (0, 0))  # a start some time later
     with TestClient(create_app(settings)) as client:
         assert version(client) == "v2" and client.get("/readyz").json()["refused"] == ["active.json"]
     with pytest.raises(BundleError, match=rf"^{URL}/active.json: cannot be read: "):
         serve.run(bundle=URL, cache=tmp_path / "empty", port=0)
-    store.start()
 
 
 def test_workers_share_the_copies_and_swap_together(store: ObjectStore, bundles: Path, tmp_path: Path) -> None:
