@@ -136,6 +136,21 @@ def input_pipeline(result: Result) -> Rows:
     ]
 
 
+def warm_start(result: Result) -> Rows:
+    share, rows = f"{result['default']:g}", []
+    for name, what in (("ml-100k", "MovieLens-100k at four cut-offs"), ("days", "four days of a synthetic world")):
+        cold, warm = result["figures"][name]["cold"], result["figures"][name][share]
+        rows.append(
+            (
+                f"`--warm-from` with `warm_share` {share}, {what}: {result['metrics'][name]} on validation in the best "
+                "epoch; epochs until the best of a cold run",
+                f"{warm['best']:.3f} (cold {cold['best']:.3f}); {warm['epochs']} (cold {cold['epochs']})",
+                "training.warm_start",
+            )
+        )
+    return rows
+
+
 ROWS: dict[str, Callable[[Result], Rows]] = {
     "samplers": samplers,
     "optimizers": optimizers,
@@ -146,4 +161,5 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     "full_softmax": full_softmax,
     "prepare": prepare,
     "input": input_pipeline,
+    "warm_start": warm_start,
 }

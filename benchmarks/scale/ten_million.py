@@ -1,9 +1,11 @@
 """Ten million items x 64 on one machine: time and peak memory of every stage, from the world to an answered request.
 
 Claim: synth, prepare, train (one epoch), export, index and serve complete, a known user gets 100 items, and so does a
-history that the bundle has not seen. Each stage is the command a user would run, in a process of its own. The recipe is
-that of a million items with user ids: category, tags and title are features, so that items without an event are served,
-too, with vectors of their own.
+history that the bundle has not seen; the index is built in 5 minutes; the service is ready in 90 s, although nothing of
+the bundle is in the file cache, and from then on answers users at random and those with the longest histories, one at a
+time, within 5 ms (median) and 20 ms (p99). Each stage is the command a user would run, in a process of its own. The
+recipe is that of a million items with user ids: category, tags and title are features, so that items without an event
+are served, too, with vectors of their own.
 With `--work` a run that was cut off goes on after the last stage that it finished. `--docs` writes the table of
 docs/project/scale.md out of the results. Writes benchmarks/scale/results/scale.json; exits with 1 where the claim
 fails.
@@ -11,6 +13,7 @@ fails.
 
 import argparse
 import json
+import os
 import shutil
 import socket
 import sys
@@ -20,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import polars as pl
 
 from benchmarks.harness.machine import OLD, ROOT, is_old, load, write
@@ -29,6 +33,7 @@ from benchmarks.harness.resumable import Store
 
 ITEMS, USERS, EVENTS, K = 10_000_000, 200_000, 20_000_000, 100
 START_TIMEOUT_S = 1_200
+ASKED, BUILD_S, READY_S, MEDIAN_MS, P99_MS = 500, 300, 90, 5, 20
 PAGE = ROOT / "docs" / "project" / "scale.md"
 BEGIN, END = "<!-- table: scale -->\n", "<!-- /table -->"
 CHANGES = ("features.query.user_id.kind=id", "train.epochs=1", "train.checkpoint_steps=1000000")
@@ -59,7 +64,12 @@ def main(work: Path, items: int, users: int, events: int) -> int:
     claims = {
         "every item is in the bundle": manifest["items"] == items,
         **{f"{name} is answered with {K} items": len(answer) == K for name, answer in answers.items()},
+        f"the index is built in {BUILD_S} s": manifest["index"]["measured"]["build_s"] <= BUILD_S,
+        f"ready in {READY_S} s": stages["serve"]["seconds"] <= READY_S,
     }
+    for who, (median, p99) in stages["serve"]["request_ms"].items():
+        claims[f"{who}: median at most {MEDIAN_MS} ms"] = median <= MEDIAN_MS
+        claims[f"{who}: p99 at most {P99_MS} ms"] = p99 <= P99_MS
     result = {
         "claims": claims,
         "sizes": sizes,
@@ -88,35 +98,51 @@ def stage(*words: str) -> dict[str, Any]:
 
 
 def served(bundle: Path) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """Serves the bundle; seconds until ready, the peaks, milliseconds of the median request, and two answers."""
+    """Serves the bundle from the disk; seconds until ready, the peaks, milliseconds of requests, and two answers."""
+    known = pl.read_parquet(bundle / "query_ids.parquet")["query_id"]
+    taken = pl.read_parquet(bundle / "item_ids.parquet", n_rows=3)["item_id"].to_list()
+    longest = np.argsort(-np.diff(np.load(bundle / "seen_offsets.npy")), kind="stable")[:ASKED]
+    users = {"users at random": known.sample(ASKED, seed=1), "the longest histories": known.gather(longest)}
+    forget_pages(bundle)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     server = MeasuredProcess(command("serve", "--bundle", str(bundle), "--port", str(port)), cwd=ROOT)
     url = f"http://127.0.0.1:{port}"
-    known = pl.read_parquet(bundle / "query_ids.parquet", n_rows=50)["query_id"].to_list()
-    taken = pl.read_parquet(bundle / "item_ids.parquet", n_rows=3)["item_id"].to_list()
     try:
         while not ready(url):
             if server.process.poll() is not None or server.seconds > START_TIMEOUT_S:
                 sys.exit(f"error: towers serve was not ready after {server.seconds} s")
             time.sleep(0.1)
-        until_ready = server.seconds
+        until_ready, request_ms = server.seconds, {}
         with httpx.Client(base_url=url, timeout=60) as client:
+            for who, some in users.items():
+                took = [timed(client, {"user_id": user}) for user in some]
+                request_ms[who] = [round(float(each), 2) for each in np.percentile(took, [50, 99])]
             answers = {
                 "a known user": asked(client, {"user_id": known[0]}),
                 "a new history": asked(client, {"history": taken}),
             }
-            seconds = []
-            for user in known:
-                start = time.perf_counter()
-                asked(client, {"user_id": user})
-                seconds.append(time.perf_counter() - start)
     finally:
         server.process.terminate()
         peaks = server.wait()
-    figures = {"request_ms": round(1e3 * sorted(seconds)[len(seconds) // 2], 1)}
-    return {**peaks, "seconds": until_ready, **figures}, answers
+    return {**peaks, "seconds": until_ready, "request_ms": request_ms}, answers
+
+
+def forget_pages(folder: Path) -> None:
+    """Takes the pages of a folder's files out of the file cache."""
+    os.sync()
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def timed(client: httpx.Client, request: dict[str, Any]) -> float:
+    """Milliseconds of one request."""
+    start = time.perf_counter()
+    asked(client, request)
+    return 1e3 * (time.perf_counter() - start)
 
 
 def asked(client: httpx.Client, request: dict[str, Any]) -> list[Any]:
@@ -160,12 +186,15 @@ def table(result: dict[str, Any]) -> str:
 def write_page() -> None:
     """Puts the table between its marks in docs/project/scale.md."""
     result = load("scale")
+    requests = ", ".join(
+        f"{median:g} and {p99:g} ms for {who}" for who, (median, p99) in result["stages"]["serve"]["request_ms"].items()
+    )
     sizes, machine, index = result["sizes"], result["machine"], result["index"]
     rows = (
         f"{table(result)}\n\n{OLD if is_old('scale') else ''}{sizes['items']:,} items "
         f"({result['items_with_a_row']:,} of them in training events, and so with a row of their own), "
-        f"{sizes['users']:,} users, {sizes['events']:,} events; a request takes "
-        f"{result['stages']['serve']['request_ms']:g} ms (median, one client), the index finds "
+        f"{sizes['users']:,} users, {sizes['events']:,} events; a request takes {requests} (median and p99, one "
+        f"client, {ASKED} users each, the file cache empty at the start), the index finds "
         f"{index['measured']['recall_at_100']:.1%} of the exact first 100. {machine['cores']} cores of an "
         f"{machine['cpu']}, {machine['memory_gib']} GiB; raw result in `benchmarks/scale/results/scale.json`.\n"
     )

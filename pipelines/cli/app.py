@@ -13,7 +13,7 @@ import typer
 from pipelines.cli import bundles, launch, operation
 from pipelines.cli.exit_codes import KEPT, exit_code, sigterm_as_ctrl_c
 from pipelines.cli.export import embed, export, index, recall
-from pipelines.cli.options import Dataset, Overrides, Overwrite, Recipe, Track, example, set_again
+from pipelines.cli.options import Dataset, Overrides, Overwrite, Recipe, Track, WarmFrom, example, set_again
 from pipelines.cli.report import report
 from pipelines.cli.serve import look, serve
 from pipelines.cli.tune import tune
@@ -126,6 +126,7 @@ def train(
     config: Recipe,
     out: Annotated[Path, typer.Option(help="The run to write: settings, checkpoints, summary.")],
     overrides: Overrides = [],  # noqa: B006
+    warm_from: WarmFrom = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard the unfinished work of an interrupted run.")] = False,
     track: Track = None,
     overwrite: Overwrite = False,
@@ -137,7 +138,8 @@ def train(
 
     tracking.refuse_unready(track)
     with sigterm_as_ctrl_c():
-        command.run(load_config(config, overrides), dataset, out, resume=not fresh, overwrite=overwrite, compares=True)
+        given, resume = load_config(config, overrides), not fresh
+        command.run(given, dataset, out, resume=resume, overwrite=overwrite, compares=True, warm_from=warm_from)
         say(command.verdict(out, dataset))
         tracking.run(run=out, tracker=track)
     next_step("export --run", out, "--out bundle")

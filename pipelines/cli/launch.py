@@ -1,4 +1,4 @@
-"""The options of `towers compare`, `gate` and `track`, about what goes live; the work is in `pipelines.launch`."""
+"""The options of `towers compare`, `gate`, `track`, `daily`: what goes live; the work is in `pipelines.launch`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from pipelines.cli.exit_codes import sigterm_as_ctrl_c
 from pipelines.cli.options import Overwrite, Track, example
 from pipelines.console import next_step
 
@@ -92,11 +93,22 @@ def track(
     return 1 if failed else 0
 
 
+def daily(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The file of settings.")],
+) -> None:
+    """Take today's events to the bundle that answers: prepare, train, export, index, report, gate, activate."""
+    from pipelines.launch.daily import daily as command
+
+    with sigterm_as_ctrl_c():
+        command.run(config)
+
+
 COMMANDS: dict[Callable[..., int | None], str] = {
     compare: example(
         "towers compare bundles/old bundles/new --dataset dataset --out comparison",
         "towers compare report-old report-new --metric ndcg@20 --out comparison",
     ),
     gate: example("towers gate gate.toml --candidate bundle --report report"),
+    daily: example("towers daily daily.toml"),
     track: example("towers track --run run --track mlflow"),
 }

@@ -23,6 +23,10 @@ Track = Annotated[
     Literal["mlflow"] | None,
     typer.Option("--track", help="Tell MLflow, at MLFLOW_TRACKING_URI, beside TensorBoard.", show_default=False),
 ]
+WarmFrom = Annotated[
+    Path | None,
+    typer.Option("--warm-from", metavar="RUN", help="Start from what this run learnt.", show_default=False),
+]
 
 
 def set_again(overrides: list[str]) -> list[str]:

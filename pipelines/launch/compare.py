@@ -19,9 +19,9 @@ from pipelines.evaluation.report import KS
 from pipelines.evaluation.report_table import headline
 from pipelines.evaluation.slices import Slice
 from pipelines.launch import differences
-from pipelines.launch.compare_page import html, lines, markdown
 from pipelines.launch.conclusion import conclusion, contrary, sentence, shipped
 from pipelines.launch.measure import Measured, measure
+from pipelines.launch.page.compare_page import html, lines, markdown
 from pipelines.launch.sides import (
     FACTS,
     USER,

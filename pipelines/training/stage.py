@@ -6,7 +6,6 @@ Writes `checkpoints/final`, the vocabularies and `stage.json` to a directory. `t
 
 import dataclasses
 import json
-import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,15 +15,17 @@ import numpy as np
 import polars as pl
 import tensorflow as tf
 
-from pipelines.console import Advance, no_bar, progress, say
+from pipelines.console import Advance, no_bar, progress
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.feature_lookup import build_tables
 from pipelines.dataset.heldout import heldout, heldout_users
 from pipelines.dataset.popularity import Counting
 from pipelines.dataset.vocabulary import feature_count, learn_features
 from pipelines.errors import DataError
+from pipelines.training.earlier_run import CHECKPOINTS, FINAL, RANKS, EarlierRun
 from pipelines.training.events import training_events
 from pipelines.training.prior import choose_counting, has_prior, prior_config, shares_of
+from pipelines.training.progress import fit
 from pipelines.training.similarity import Training, similarity_training
 from serving.files.staging import flush_to_disk, remove, staged
 from towers.config.recipe import Config
@@ -40,10 +41,10 @@ from towers.model.two_tower import TwoTower
 from towers.model.untrained_rows import zero_untrained_rows
 from towers.samplers.registry import build_sampler
 from towers.tasks.retrieval import Retrieval
-from towers.training.trainer import Summary, Trainer
+from towers.training.checkpoints import keep_state
+from towers.training.trainer import Trainer
 
 EVENT_FILES = "event_files"  # arrays with one row per event, for training only
-CHECKPOINTS, FINAL = "checkpoints", "final"
 VALIDATION = "validation.parquet"  # the metric of each held-out user
 
 
@@ -70,7 +71,9 @@ def features_of(name: str) -> str:
     return f"features for {name}"
 
 
-def run_stage(config: Config, data: Dataset, stage: Stage, directory: Path, work: Path) -> dict[str, Any]:
+def run_stage(
+    config: Config, data: Dataset, stage: Stage, directory: Path, work: Path, warm: EarlierRun | None = None
+) -> dict[str, Any]:
     """Trains one model to the end, resuming where an earlier process stopped.
 
     Args:
@@ -79,6 +82,7 @@ def run_stage(config: Config, data: Dataset, stage: Stage, directory: Path, work
         stage: its splits train.
         directory: gets the vocabulary, checkpoints/final and stage.json; the last marks the stage as done.
         work: gets the files that are not part of a stage's result.
+        warm: the run to start from.
 
     Returns:
         The content of stage.json.
@@ -86,23 +90,28 @@ def run_stage(config: Config, data: Dataset, stage: Stage, directory: Path, work
     marker = directory / "stage.json"
     if not marker.exists():
         directory.mkdir(exist_ok=True)
-        result = _train(config, data, stage, directory, work)
+        result = _train(config, data, stage, directory, work, warm)
         with staged(marker) as half:
             half.write_text(json.dumps(result, allow_nan=False), encoding="utf-8")
     # After the marker, and again on every resume: a kill in between loses neither the training nor the clean-up.
+    kept = keep_state(directory / CHECKPOINTS) if config.train.keep_state else None
     for each in (directory / CHECKPOINTS).iterdir():
-        if not each.name.startswith(f"{FINAL}."):
+        if not each.name.startswith(f"{FINAL}.") and each != kept:
             remove(each)
+    if not config.train.keep_state:
+        remove(directory / RANKS)
     remove(work / EVENT_FILES)
     done: dict[str, Any] = json.loads(marker.read_text(encoding="utf-8"))
     return done
 
 
-def _train(config: Config, data: Dataset, stage: Stage, directory: Path, work: Path) -> dict[str, Any]:
+def _train(
+    config: Config, data: Dataset, stage: Stage, directory: Path, work: Path, warm: EarlierRun | None
+) -> dict[str, Any]:
     """Trains to the end and writes the final weights; see `run_stage`."""
     with progress(features_of(stage.name), total=feature_count(config), unit="features") as advance:
-        training, trainer = build_trainer(config, data, stage, directory, work, advance)
-    summary = _fit(stage.name, trainer)
+        training, trainer = build_trainer(config, data, stage, directory, work, advance, warm)
+    summary = fit(stage.name, trainer)
     if isinstance(training.validation, Validation) and training.users is not None:
         values = training.validation.values(training.task.towers)
         pl.DataFrame({"user": training.users, config.train.metric: values}).write_parquet(work / VALIDATION)
@@ -114,6 +123,7 @@ def _train(config: Config, data: Dataset, stage: Stage, directory: Path, work: P
         "batch_size": config.train.batch_size,
         "norm_exponent": round(float(training.task.towers.candidate_tower.norm_exponent), 6),
         "prior": _prior(config, data, training),
+        "optimizer_steps": int(trainer.optimizer.step) + trainer.optimizer.earlier_steps,
         **dataclasses.asdict(summary),
     }
 
@@ -130,11 +140,19 @@ def _prior(config: Config, data: Dataset, training: Training) -> dict[str, Any] 
 
 
 def build_trainer(
-    config: Config, data: Dataset, stage: Stage, directory: Path, work: Path, advance: Advance = no_bar
+    config: Config,
+    data: Dataset,
+    stage: Stage,
+    directory: Path,
+    work: Path,
+    advance: Advance = no_bar,
+    warm: EarlierRun | None = None,
 ) -> tuple[Training, Trainer]:
     """Builds all that a stage has before its first step, for `towers train` and `check` alike; see `run_stage`."""
     training = build_training(config, data, stage.splits, directory, work, advance, validated=stage.validated)
-    trainer = Trainer(training.task, training.batches, config.optimizer, config.train, directory, training.validation)
+    task = training.task
+    start = None if warm is None else warm.start(stage.name, task.towers, directory, config.train.warm_share)
+    trainer = Trainer(task, training.batches, config.optimizer, config.train, directory, training.validation, start)
     return training, trainer
 
 
@@ -172,6 +190,8 @@ def build_training(
     size = min(config.train.batch_size, len(examples))
     seen = config.train.epochs * examples.steps * size
     sampler = build_sampler(config.negatives, catalogue.counts, size, seen) if config.negatives is not None else None
+    if sampler is not None and sampler.learns:
+        data.items.select(pl.col("item_id").gather(catalogue.items)).write_parquet(directory / RANKS)
     task = Retrieval(model, config, ItemFeatures(tables.items, catalogue), len(catalogue), sampler)
     check, counting, users = validation(config, data, tables, splits) if validated else (None, None, None)
     return Training(task, examples, check, len(examples), counting, users)
@@ -224,27 +244,3 @@ def validation(
         None if counting is None else shares_of(data, splits, splits, counting),
     )
     return check, counting, held.users
-
-
-def _fit(name: str, trainer: Trainer) -> Summary:
-    config = trainer.config
-    steps = trainer.examples.steps * config.epochs
-    # A resumed run counts only the steps left, so the rate shown is this process's own.
-    before = trainer.done
-    with progress(name, total=(steps - before) * config.batch_size, unit="examples") as advance:
-        reached = before
-
-        def on_step(done: int, loss: float) -> None:
-            nonlocal reached
-            advance((done - reached) * config.batch_size, note="" if math.isnan(loss) else f"loss {loss:.4f}")
-            reached = done
-
-        def on_epoch(record: dict[str, float]) -> None:
-            shown = f", {config.metric} {record[config.metric]:.4f}" if config.metric in record else ""
-            if "margin" in record:
-                shown += f", margin {record['margin']:.3f}"
-            if record.get("margin_clamped"):
-                shown += f" (its bound; the classes are {record['margin_estimate']:.3f} wide)"
-            say(f"epoch {record['epoch']:.0f}: loss {record['loss']:.4f}{shown}, {record['train_seconds']:.1f} s")
-
-        return trainer.fit(on_step, on_epoch)

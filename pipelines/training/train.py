@@ -25,6 +25,7 @@ from pipelines.errors import DataError
 from pipelines.rankers import choice, item_knn
 from pipelines.rankers.verdict import validation_verdict
 from pipelines.training.check import check_recipe
+from pipelines.training.earlier_run import CHOOSE, EarlierRun
 from pipelines.training.similar_pairs import pairs_digest
 from pipelines.training.stage import VALIDATION, features_of, run_stage, stages
 from serving.files.disk_full import telling_full_disk
@@ -35,7 +36,6 @@ from towers.config.recipe import Config
 from towers.config.sections import PriorConfig
 
 SUMMARY = "summary.json"
-CHOOSE = "choose"  # in an unfinished run, the directory of the stage that chooses the epochs
 
 
 def run(
@@ -46,6 +46,7 @@ def run(
     resume: bool = True,
     overwrite: bool = False,
     compares: bool = False,
+    warm_from: Path | None = None,
 ) -> dict[str, Any]:
     """Trains a model.
 
@@ -56,13 +57,15 @@ def run(
         resume: resume an unfinished run of the same recipe and data; False discards it.
         overwrite: replace a finished RUN.
         compares: whether `verdict` follows; the first line then names its phases, too.
+        warm_from: a finished run to start from; `train.warm_share` says how much of it.
 
     Returns:
         The content of `summary.json`.
 
     Raises:
-        ConfigError: the recipe does not fit the data set.
-        DataError: the data set is damaged or leaks, or an unfinished run of other settings is in the way.
+        ConfigError: the recipe does not fit the data set, or `warm_from`.
+        DataError: the data set is damaged or leaks, `warm_from` is no run or saw events that are held out here, or an
+            unfinished run of other settings is in the way.
         OutputExistsError: RUN exists.
         DivergedError: the loss or a weight became NaN or infinite, or the loss exploded.
         DiskFullError: the disk is full; training up to the last checkpoint is kept.
@@ -72,17 +75,19 @@ def run(
     refuse_changes(data)
     config = check_recipe(config, data)
     refuse_leaks(data)
+    warm = None if warm_from is None else _earlier(warm_from, config, data)
     work = out.absolute().parent / f".{out.name}.unfinished"
     busy = f"{out}: another process is training this run; wait for it, or name another --out"
     with telling_full_disk(out), exclusive(work, busy):
         refuse_existing(out, overwrite=overwrite, marker=SUMMARY)  # another process may just have finished it
-        _open_work(work, out, config, data, resume=resume)
+        _open_work(work, out, config, data, warm, resume=resume)
         if not (work / SUMMARY).exists():
             path = os.path.relpath(dataset.resolve(), out.resolve())
-            _train(config, data, work, path, compares=compares)
+            _train(config, data, work, path, warm, compares=compares)
         summary: dict[str, Any] = json.loads((work / SUMMARY).read_text(encoding="utf-8"))
         # Not earlier: until the summary exists, its `stage.json` is the only record that this stage is done.
-        remove(work / CHOOSE)
+        if not config.train.keep_state:
+            remove(work / CHOOSE)
         refuse_existing(out, overwrite=overwrite, marker=SUMMARY)
         publish(work, out.absolute())
     _say_summary(summary, out)
@@ -105,7 +110,19 @@ def verdict(run: Path, dataset: Path) -> str:
     return "on validation: " + validation_verdict(Dataset.open(dataset), users, values[metric].to_numpy(), metric)
 
 
-def _train(config: Config, data: Dataset, work: Path, dataset_path: str, *, compares: bool) -> None:
+def _earlier(path: Path, config: Config, data: Dataset) -> EarlierRun:
+    """Opens the run to start from; see `run` for what is refused."""
+    run = EarlierRun.open(path)
+    run.refuse_other(config)
+    planned = stages(config, data)
+    run.refuse_stages([stage.name for stage in planned])
+    run.refuse_leak(data, {stage.name: ("valid", "test") if stage.validated else ("test",) for stage in planned})
+    return run
+
+
+def _train(
+    config: Config, data: Dataset, work: Path, dataset_path: str, warm: EarlierRun | None, *, compares: bool
+) -> None:
     """Trains all stages and writes the summary; `dataset_path` is relative, so run and data set may move together."""
     started = time.time()
     summary = {
@@ -114,7 +131,8 @@ def _train(config: Config, data: Dataset, work: Path, dataset_path: str, *, comp
         "refit": config.data.refit,
         "looks_ahead": look_ahead(config.features, timed=data.manifest.timed),
         **({"pairs": pairs_digest(config.similarity.pairs)} if config.similarity.pairs is not None else {}),
-        "stages": _train_stages(config, data, work, compares=compares),
+        **({"warm_from": warm.digest} if warm is not None else {}),
+        "stages": _train_stages(config, data, work, warm, compares=compares),
         "tensorflow": tf.__version__,
     }
     summary["seconds"] = round(time.time() - started, 1)
@@ -122,17 +140,18 @@ def _train(config: Config, data: Dataset, work: Path, dataset_path: str, *, comp
         half.write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def _open_work(work: Path, out: Path, config: Config, data: Dataset, *, resume: bool) -> None:
+def _open_work(work: Path, out: Path, config: Config, data: Dataset, warm: EarlierRun | None, *, resume: bool) -> None:
     """Resumes an unfinished run of the same recipe and data, or starts a new one."""
     recipe = tomli_w.dumps(config.model_dump(exclude_none=True, mode="json"))
     pairs = config.similarity.pairs
     learnt_from = data.manifest.fingerprint + (pairs_digest(pairs) if pairs is not None else "")
+    learnt_from += warm.digest if warm is not None else ""
     key = hashlib.sha256((recipe + learnt_from).encode()).hexdigest()
     if resume and (work / "key").exists():
         if (work / "key").read_text() != key:
             raise DataError(
-                f"{out}: an unfinished run of another recipe or data set is in the way; finish it with its own "
-                "command, or discard it with --fresh"
+                f"{out}: an unfinished run of another recipe, data set or --warm-from is in the way; finish it with "
+                "its own command, or discard it with --fresh"
             )
         say(f"continuing the unfinished run of {out}")
         return
@@ -144,7 +163,9 @@ def _open_work(work: Path, out: Path, config: Config, data: Dataset, *, resume: 
         half.write_text(key)
 
 
-def _train_stages(config: Config, data: Dataset, work: Path, *, compares: bool) -> list[dict[str, Any]]:
+def _train_stages(
+    config: Config, data: Dataset, work: Path, warm: EarlierRun | None, *, compares: bool
+) -> list[dict[str, Any]]:
     """Trains on the training events; with `data.refit` again on training + validation, for the chosen epochs."""
     *choosing, last = stages(config, data)
     names = [stage.name for stage in (*choosing, last)]
@@ -152,9 +173,9 @@ def _train_stages(config: Config, data: Dataset, work: Path, *, compares: bool) 
     comparison = (choice.PHASE, item_knn.PHASE) if compares and validated else ()
     phases("train", *chain.from_iterable((features_of(name), name) for name in names), *comparison)
     if not choosing:
-        return [run_stage(config, data, last, work, work)]
+        return [run_stage(config, data, last, work, work, warm)]
     choose = work / CHOOSE
-    chosen = run_stage(config, data, choosing[0], choose, work)
+    chosen = run_stage(config, data, choosing[0], choose, work, warm)
     if (choose / "tensorboard").exists():
         (choose / "tensorboard").replace(work / "tensorboard_choose")
     best = config.model_copy(update={"train": config.train.model_copy(update={"epochs": chosen["best_epoch"]})})
@@ -164,7 +185,7 @@ def _train_stages(config: Config, data: Dataset, work: Path, *, compares: bool) 
     if config.model.prior == "validation":
         given = "off" if chosen["prior"] is None else PriorConfig(**chosen["prior"])
         best = best.model_copy(update={"model": best.model.model_copy(update={"prior": given})})
-    return [chosen, run_stage(best, data, last, work, work)]
+    return [chosen, run_stage(best, data, last, work, work, warm)]
 
 
 def _say_summary(summary: dict[str, Any], out: Path) -> None:

@@ -13,20 +13,19 @@ from typing import Any
 import numpy as np
 
 from serving.errors import BundleError
+from serving.search.exclusions import keep_first, shared_calls
 from serving.search.index import Floats, Rows, best_first, best_of_one, checked_queries, is_in, rescore, unit_queries
 from serving.search.scann_parameters import TUNED_K, ScannParameters
 
 ASSETS = "scann_assets.pbtxt"
 # Queries that exclude at most COMMON rows search as many leaves as one that excludes none, and fetch as many extra
 # candidates as the longest of them needs. That changes no result, as ScaNN's first candidates are the same however many
-# it is asked for. Queries that exclude more than the others get a call of their own if it saves more than CALL
-# candidates, the cost of a call. Beyond COMMON, more leaves are searched, too: up to it that gained nothing (Gowalla:
-# recall rose with exclusions).
-COMMON, CALL = 256, 1_500
+# it is asked for. Beyond COMMON, more leaves are searched, too: up to it that gained nothing (Gowalla: recall rose with
+# exclusions).
+COMMON = 256
 # Few of thousands of excluded rows are among the first: extra candidates for a query that excludes more than COMMON,
 # and for a second attempt if too few are left. Where that fails, too, an exact search finds far more of the right ones.
 EXTRA = 512, 2_048
-FEW = 8  # lines
 # Items that train each leaf's centre; ScaNN's `avq` then moves the centres so that the products with a leaf's items
 # come out right (anisotropic, like the codes). With a million trained vectors a sixteenth of all leaves then held 0.956
 # of the best hundred, instead of 0.94 with a sample of 100 per leaf and plain means.
@@ -159,11 +158,11 @@ class ScannIndex:
         leaves, and each gets at least its `extra` candidates before those that are excluded for it are dropped."""
         items = len(self.item_vectors)
         wanted, leaves = self._effort(k, max(extra[query] for query in queries))
-        for some in _shared(queries, extra):
+        for some in shared_calls(queries, extra):
             most = max(extra[query] for query in some)
             every = len(some) == len(unit)
             rows = self._candidates(unit if every else unit[some], min(items, wanted + most), leaves)
-            _keep(rows, some, excluded, kept, items)
+            keep_first(rows, some, excluded, kept, items)
 
     def _best(self, queries: Floats, k: int, rows: Rows) -> tuple[Rows, Floats]:
         return best_first(rows, rescore(self.item_vectors, queries, rows), k)
@@ -189,40 +188,6 @@ class ScannIndex:
         # Where the leaves hold fewer than wanted, ScaNN pads with row 0 and NaN.
         rows[np.isnan(distances)] = -1
         return rows
-
-
-def _shared(queries: Sequence[int], extra: Sequence[int]) -> list[Sequence[int]]:
-    """The queries, grouped by call of ScaNN; each call fetches what its longest query needs."""
-    needs = np.array([extra[query] for query in queries])
-    if len(needs) * needs.max() < CALL:
-        return [queries]
-    groups: list[Sequence[int]] = []
-    order = np.argsort(needs, kind="stable")
-    rising, ordered = needs[order], np.array(queries)[order]
-    while len(rising) > 1:
-        saved = np.arange(1, len(rising)) * (rising[-1] - rising[:-1])
-        cut = int(saved.argmax()) + 1
-        if saved[cut - 1] < CALL:
-            break
-        groups.append(ordered[cut:].tolist())
-        rising, ordered = rising[:cut], ordered[:cut]
-    return [*groups, ordered.tolist()] if groups else [queries]
-
-
-def _keep(rows: Rows, queries: Sequence[int], excluded: Sequence[Rows], kept: Rows, items: int) -> None:
-    """Writes the first rows of each line that are not excluded for its query into that query's line of `kept`."""
-    # One mask of all items pays off over a batch: five times faster per line.
-    hidden = np.zeros(items, np.bool_) if len(rows) >= FEW else None
-    for line, query in zip(rows, queries, strict=True):
-        left_out, out = excluded[query], kept[query]
-        if hidden is None:
-            left = line[~is_in(line, left_out)]
-        else:
-            hidden[left_out] = True
-            # Row -1 reads the last item's flag, and stays -1 or is dropped.
-            left = line[~hidden[line]]
-            hidden[left_out] = False
-        out[: len(left)] = left[: len(out)]
 
 
 def _check_arrays(directory: Path, items: int) -> None:

@@ -8,6 +8,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from pipelines.cli.exit_codes import REFUSED, USER_MISTAKE
+from pipelines.cli.launch import daily as daily_command
 from serving.http.app import create_app
 from serving.settings import PREFIX, Settings
 from tests.support.paths import ROOT
@@ -33,7 +35,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("kind", ["Deployment", "Service", "PodDisruptionBudget", "HorizontalPodAutoscaler"])
+@pytest.mark.parametrize("kind", ["Deployment", "Service", "PodDisruptionBudget", "HorizontalPodAutoscaler", "CronJob"])
 def test_each_document_fits_its_schema(kind: str, version: str) -> None:
     kubernetes_validate.validate(documents()[kind], version, strict=True)
 
@@ -43,6 +45,22 @@ def test_the_schema_tool_refuses_a_key_that_is_none() -> None:
     document["spec"]["maxUnavailble"] = 1
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(document, VERSIONS[0], strict=True)
+
+
+def test_the_job_of_each_day_runs_one_at_a_time_and_does_not_repeat_a_refusal() -> None:
+    job = documents()["CronJob"]["spec"]
+    pod = job["jobTemplate"]["spec"]["template"]["spec"]
+    (daily,) = pod["containers"]
+    assert job["concurrencyPolicy"] == "Forbid"
+    assert daily["command"][:2] == ["towers", daily_command.__name__]
+    rule = job["jobTemplate"]["spec"]["podFailurePolicy"]["rules"][0]
+    assert (rule["action"], rule["onExitCodes"]["values"]) == ("FailJob", [USER_MISTAKE, REFUSED])
+    # Kubernetes allows such a policy only where pods are not restarted in place.
+    assert (pod["restartPolicy"], rule["onExitCodes"]["containerName"]) == ("Never", daily["name"])
+    assert (daily["image"], pod["securityContext"]["runAsUser"]) == (
+        container()["image"],
+        documents()["Deployment"]["spec"]["template"]["spec"]["securityContext"]["runAsUser"],
+    )
 
 
 def test_variables_are_settings() -> None:

@@ -177,6 +177,10 @@ class TrainConfig(Section):
         "float32", description="of the products of queries and candidates, and of hidden layers; losses are float32"
     )
     jit_compile: bool = Field(False, description="compile the train step by XLA")
+    warm_share: float = Field(
+        0.7, ge=0, le=1, description="with --warm-from: weight of the earlier run's values; 0 is a cold run"
+    )
+    keep_state: bool = Field(False, description="keep in the run all that --warm-from can take over")
     explode_factor: Annotated[float, Field(ge=2)] | Literal["off"] = Field(
         100.0, description="stop at a loss above this multiple of the first step's loss, or of 1 if that is more"
     )

@@ -53,6 +53,11 @@ class NegativeSampler(tf.Module):
 
     includes_batch = False
 
+    @property
+    def learns(self) -> bool:
+        """Whether it counts the positives that pass."""
+        return any(isinstance(each, LearnedCounts) for each in self.submodules)
+
     def draw(self, positives: tf.Tensor, seed: tf.Tensor) -> SampledCandidates:
         """Draws, then counts the batch's positives if the sampler learns from them.
 

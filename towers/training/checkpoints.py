@@ -2,7 +2,7 @@
 
 `checkpoints/latest/NUMBER-step-STEP-best-EPOCH/` is the state to resume from, `checkpoints/best/epoch-EPOCH/` the model
 to end with. Each is written under another name and then renamed, so a kill or a full disk leaves the previous one; an
-unfinished new one is removed.
+unfinished new one is removed. A finished training keeps the newest state as `checkpoints/state/`.
 """
 
 import re
@@ -17,6 +17,7 @@ from towers.errors import ConfigError
 NAME = re.compile(r"(\d+)-step-(\d+)-best-(\d+)")
 WEIGHTS = "weights"  # prefix of the files in a checkpoint's directory
 PARTIAL = ".partial"
+LATEST, BEST, STATE = "latest", "best", "state"
 
 
 class Saved(NamedTuple):
@@ -45,7 +46,7 @@ class Checkpoints:
     """
 
     def __init__(self, directory: Path, state: tf.train.Checkpoint, model: tf.train.Checkpoint) -> None:
-        self.latest, self.best = directory / "latest", directory / "best"
+        self.latest, self.best = directory / LATEST, directory / BEST
         self._state, self._model = state, model
         for each in (self.latest, self.best):
             each.mkdir(parents=True, exist_ok=True)
@@ -54,8 +55,7 @@ class Checkpoints:
 
     def saved(self) -> list[Saved]:
         """The checkpoints to resume from, oldest first."""
-        found = [(NAME.fullmatch(path.name), path) for path in self.latest.iterdir()]
-        return sorted(Saved(int(match[1]), int(match[2]), int(match[3]), path) for match, path in found if match)
+        return _saved(self.latest)
 
     def save(self, step: int, best_epoch: int) -> None:
         """Saves the state after `step` steps, and keeps the newest one of fewer steps beside it.
@@ -119,6 +119,23 @@ class Checkpoints:
     def restore_best(self, epoch: int) -> None:
         """Restores the model of that epoch."""
         self._model.read(str(self.best / f"epoch-{epoch}" / WEIGHTS)).expect_partial()
+
+
+def keep_state(directory: Path) -> Path:
+    """Keeps the newest state of a training that is done as `STATE`, for another one to start from; returns its place.
+
+    Args:
+        directory: holds `latest/`; where `STATE` is there already, nothing changes.
+    """
+    kept = directory / STATE
+    if not kept.exists():
+        _saved(directory / LATEST)[-1].path.rename(kept)
+    return kept
+
+
+def _saved(latest: Path) -> list[Saved]:
+    found = [(NAME.fullmatch(path.name), path) for path in latest.iterdir()]
+    return sorted(Saved(int(match[1]), int(match[2]), int(match[3]), path) for match, path in found if match)
 
 
 def _write(checkpoint: tf.train.Checkpoint, path: Path) -> None:

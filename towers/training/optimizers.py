@@ -37,6 +37,7 @@ class Optimizer(tf.Module):
         super().__init__()
         self.variables_in_order = list(variables)
         self.learning_rate = settings.learning_rate
+        self.earlier_steps = 0  # behind the moments of a warm start (`towers.training.warm_start`)
         self.step = tf.Variable(0, dtype=tf.int64, name="step")
         self.slots = [[tf.Variable(tf.fill(v.shape, start)) for start in self.moments] for v in variables]
         self.averages = Averages(variables, settings.average) if settings.average else None
@@ -142,7 +143,8 @@ class Adagrad(Optimizer):
 class Adam(Optimizer):
     """``m += (1-b1)(g-m); v += (1-b2)(g^2-v); w -= lr_t m / (sqrt v + eps)``. Source: Kingma & Ba, ICLR 2015.
 
-    ``lr_t = lr sqrt(1-b2^t) / (1-b1^t)`` with t the global step, as in Keras.
+    ``lr_t = lr sqrt(1-b2^t) / (1-b1^t)`` with t the global step, as in Keras; after a warm start, t counts the steps
+    behind the earlier moments, too.
     """
 
     moments = (0.0, 0.0)
@@ -173,7 +175,7 @@ class Adam(Optimizer):
         )
 
     def _powers(self) -> tuple[tf.Tensor, tf.Tensor]:
-        t = tf.cast(self.step.read_value(), tf.float32)
+        t = tf.cast(self.step.read_value(), tf.float32) + self.earlier_steps
         return tf.pow(self.beta1, t), tf.pow(self.beta2, t)
 
 

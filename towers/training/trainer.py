@@ -21,6 +21,7 @@ from towers.training.checkpoints import Checkpoints
 from towers.training.compile_step import compiled
 from towers.training.optimizers import build_optimizer
 from towers.training.protocols import Batches, LossWatch, Progress, SavedProgress, Task, Validation, not_finite
+from towers.training.warm_start import WarmStart
 
 OnStep = Callable[[int, float], None]
 OnEpoch = Callable[[dict[str, float]], None]
@@ -65,10 +66,11 @@ class Trainer:
         config: epochs, patience, checkpoints.
         directory: for checkpoints and TensorBoard logs; an unfinished run in it is resumed.
         validation: None trains all epochs and keeps the last.
+        warm: sets the first weights and moments by those of an earlier run.
 
     Raises:
-        ConfigError: another version of the program made the checkpoint in `directory`, or it cannot be read; or
-            `train.jit_compile` is set and XLA cannot compile the step.
+        ConfigError: another version of the program made the checkpoint in `directory`, or it cannot be read;
+            `train.jit_compile` is set and XLA cannot compile the step; or the earlier run does not fit.
     """
 
     def __init__(
@@ -79,11 +81,14 @@ class Trainer:
         config: TrainConfig,
         directory: Path,
         validation: Validation | None = None,
+        warm: WarmStart | None = None,
     ) -> None:
         self.task, self.examples, self.config, self.validation = task, examples, config, validation
         first = as_tensors(examples.batch(0, 0))
         task.create_weights(first)
         self.optimizer = build_optimizer(optimizer, task.trainable_variables, config.epochs * examples.steps)
+        if warm is not None:
+            warm.apply(task, self.optimizer)
         self.progress = Progress()
         self._watch = LossWatch(None if config.explode_factor == "off" else config.explode_factor)
         self._checkpoints = Checkpoints(

@@ -279,14 +279,14 @@ def test_an_unfinished_run_goes_on_and_refit_trains_on_both_splits(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = plain(data={"refit": True})
-    real = stage._fit
+    real = stage.fit
 
     def stopped(name: str, *arguments: object, **keywords: object) -> object:
         if name == "refit":
             raise KeyboardInterrupt
         return real(name, *arguments, **keywords)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(stage, "_fit", stopped)
+    monkeypatch.setattr(stage, "fit", stopped)
     with pytest.raises(KeyboardInterrupt):
         train.run(config, world / "dataset", world / "refit")
     assert not (world / "refit").exists()
@@ -298,7 +298,7 @@ def test_an_unfinished_run_goes_on_and_refit_trains_on_both_splits(
         stages.append(name)
         return real(name, *arguments, **keywords)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(stage, "_fit", watched)
+    monkeypatch.setattr(stage, "fit", watched)
     summary = train.run(config, world / "dataset", world / "refit")
     assert stages == ["refit"]  # the choice of the epoch was not made twice
     data = Dataset.open(world / "dataset").manifest
@@ -370,7 +370,7 @@ def test_a_finished_stage_is_not_trained_again(world: Path, tmp_path: Path, monk
     with pytest.raises(KeyboardInterrupt):
         train.run(plain(), world / "dataset", tmp_path / "run")
     monkeypatch.undo()
-    monkeypatch.setattr(stage, "_fit", lambda *arguments: pytest.fail("trained again"))
+    monkeypatch.setattr(stage, "fit", lambda *arguments: pytest.fail("trained again"))
     summary = train.run(plain(), world / "dataset", tmp_path / "run")
     assert summary["stages"][0]["epochs"] == 2
     assert (tmp_path / "run" / "checkpoints" / "final.index").exists()
@@ -437,15 +437,15 @@ def test_a_request_of_unlearnt_values_is_answered_by_popularity(
 def test_a_run_that_is_being_trained_is_left_alone(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: bool
 ) -> None:
-    real = stage._fit
+    real = stage.fit
 
     def second(*arguments: object) -> object:
-        monkeypatch.setattr(stage, "_fit", real)
+        monkeypatch.setattr(stage, "fit", real)
         with pytest.raises(BusyError, match="another process is training this run"):
             train.run(plain(), world / "dataset", tmp_path / "run", resume=resume)
         return real(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(stage, "_fit", second)
+    monkeypatch.setattr(stage, "fit", second)
     train.run(plain(), world / "dataset", tmp_path / "run")
     assert (tmp_path / "run" / "config.toml").is_file()
     assert not list(tmp_path.glob(".run*"))

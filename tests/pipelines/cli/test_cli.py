@@ -34,6 +34,7 @@ VERBS = {
     "compare": "pipelines.launch.compare",
     "gate": "pipelines.launch.gate",
     "track": "pipelines.launch.tracking",
+    "daily": "pipelines.launch.daily.daily",
     "recall": "pipelines.bundles.bulk.recall",
     "embed": "pipelines.bundles.bulk.embed",
     "serve": "pipelines.service.serve",
@@ -153,12 +154,13 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
         (
             f"train --dataset d --config {r} --out o",
             (seven, d, o),
-            {"resume": True, "overwrite": False, "compares": True},
+            {"resume": True, "overwrite": False, "compares": True, "warm_from": None},
         ),
         (
-            f"train --dataset d --config {r} --set train.epochs=2 --set train.seed=5 --fresh --overwrite --out o",
+            f"train --dataset d --config {r} --set train.epochs=2 --set train.seed=5 --fresh --overwrite --out o "
+            "--warm-from w",
             (two, d, o),
-            {"resume": False, "overwrite": True, "compares": True},
+            {"resume": False, "overwrite": True, "compares": True, "warm_from": Path("w")},
         ),
         (
             "tune --dataset d --out o",
@@ -275,6 +277,7 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
         ("query --bundle b --user 007", ("007",), {"bundle": b, "url": None, "k": 10}),
         ("query --url http://x --user u --k 3", ("u",), {"bundle": None, "url": "http://x", "k": 3}),
         ("query --url http://x --bundle b --user u", ("u",), {"bundle": b, "url": "http://x", "k": 10}),
+        ("daily c.toml", (Path("c.toml"),), {}),
         (
             "gate r --candidate b",
             (Path("r"), b),

@@ -16,7 +16,8 @@ from pipelines.console import towers
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.evaluation import report, report_json
-from pipelines.launch import compare, compare_page
+from pipelines.launch import compare
+from pipelines.launch.page import compare_page
 from serving.bundle.reader import Bundle
 from serving.errors import BundleError
 from serving.files.staging import OutputExistsError

@@ -97,7 +97,8 @@ def run(job: dict[str, Any], point: list[Any] | None) -> dict[str, str]:
     with tempfile.TemporaryFile("w+") as told:
         child = os.fork()
         if not child:
-            os.dup2(told.fileno(), 2)
+            for stream in (1, 2):  # the first of this process is for the result
+                os.dup2(told.fileno(), stream)
             if point is not None:
                 stops = {"full": lambda: fill(Path(job["disk"]) / FILLER), "limit": limit, "term": terminate}
                 arm(*point, stops.get(job["by"], kill_in_write if point[0] == "write" else kill))

@@ -213,3 +213,23 @@ def test_a_checkpoint_holds_the_step_the_moments_and_the_averages_only(
     assert sorted(name.split("/.ATTR")[0] for name in names) == [
         f"optimizer/{each}" for each in (*more, "slots/0/0", "slots/0/1", "step", "variables_in_order/0")
     ]
+
+
+@pytest.mark.parametrize("name", KERAS)
+def test_moments_with_the_steps_behind_them_go_on_as_if_nothing_had_been(name: str) -> None:
+    gradients = [tf.constant(each) for each in np.random.default_rng(3).normal(size=(STEPS, 4, 2)).astype(np.float32)]
+    settings = OptimizerConfig(name=name, learning_rate=RATE)  # type: ignore[arg-type]
+    whole, first = tf.Variable(tf.ones([4, 2])), tf.Variable(tf.ones([4, 2]))
+    straight, before = build_optimizer(settings, [whole]), build_optimizer(settings, [first])
+    for place, gradient in enumerate(gradients):
+        straight.apply([gradient])
+        if place < STEPS - 2:
+            before.apply([gradient])
+    rest = tf.Variable(first)
+    after = build_optimizer(settings, [rest])
+    for slot, earlier in zip(after.slots[0], before.slots[0], strict=True):
+        slot.assign(earlier)
+    after.earlier_steps = int(before.step)
+    for gradient in gradients[-2:]:
+        after.apply([gradient])
+    np.testing.assert_array_equal(rest, whole)

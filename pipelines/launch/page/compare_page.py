@@ -11,7 +11,7 @@ from pipelines.evaluation.page import templates
 from pipelines.evaluation.report_table import SMALL, interval
 from pipelines.launch.conclusion import WORSE
 
-PACKAGES = ("pipelines.launch", "pipelines.evaluation")
+PACKAGES = ("pipelines.launch.page", "pipelines.evaluation")
 
 
 def html(content: Mapping[str, Any]) -> str:

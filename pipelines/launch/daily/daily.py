@@ -1,0 +1,105 @@
+"""`towers daily`: takes today's events to the bundle that answers, or says why they do not get there.
+
+A day is named by its content: the same inputs and recipe are the same day, which goes on where it was cut off, and of
+which nothing is left to do once its bundle was activated. One process at a time works in a directory of days.
+"""
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from pipelines.console import amount, next_step, phases, say
+from pipelines.errors import GateError
+from pipelines.launch.daily.day import ACTIVATED, FAILED, REFUSED, SUMMARY, Day, all_days
+from pipelines.launch.daily.settings import Loop
+from serving.bundle.versions import Versions
+from serving.files.lock import exclusive
+from serving.files.staging import staged
+
+NOTIFY_S = 60.0  # that the command may take
+
+
+def run(config: Path) -> dict[str, Any]:
+    """Runs the day of the events as they are now.
+
+    Args:
+        config: the file of settings.
+
+    Returns:
+        The summary, as it is written to the day's folder and given to the command of `notify`.
+
+    Raises:
+        DataError, ConfigError, BundleError: a step failed; its message says why.
+        GateError: the gate refused the bundle; the one before it goes on answering.
+        BusyError: another process works in the directory of days.
+    """
+    loop = Loop.read(config)
+    with exclusive(loop.work, f"{loop.work}: another `towers daily` is at work here; wait for it"):
+        loop.root.mkdir(parents=True, exist_ok=True)
+        day = Day.open(loop)
+        # Also where an operator has gone back to another bundle since: that stands until there are new events.
+        if day.outcome == ACTIVATED and day.bundle.is_dir():
+            say(f"nothing to do: {day.name} is made of these events and this recipe; {loop.active} answers")
+            next_step("bundles list --root", loop.root)
+            return day.summary
+        steps = day.steps()
+        phases("daily", *(step.name for step in steps))
+        seconds: dict[str, float] = {}
+        step = steps[0]
+        try:
+            for step in steps:
+                if step.done():
+                    continue
+                say(f"daily: {step.name}, {day.name}")
+                begin = time.monotonic()
+                step.make()
+                seconds[step.name] = round(time.monotonic() - begin, 1)
+        except Exception as error:
+            outcome = REFUSED if isinstance(error, GateError) else FAILED
+            _end(day, outcome, seconds, at=step.name, reason=str(error))
+            raise
+        summary = _end(day, ACTIVATED, seconds)
+        next_step("bundles list --root", loop.root)
+        return summary
+
+
+def _end(day: Day, outcome: str, seconds: dict[str, float], **more: Any) -> dict[str, Any]:
+    """Removes old days, writes the summary of this one, tells of it, and gives it to the command of `notify`."""
+    summary = {
+        "day": day.name,
+        "outcome": outcome,
+        "started": day.started,
+        "warm_from": day.warm_from,
+        "bundle": str(day.bundle) if day.bundle.is_dir() else None,
+        "seconds": {**day.summary.get("seconds", {}), **seconds},
+        # A day that failed may have failed by the files that tell which days are old.
+        "removed": [] if outcome == FAILED else _retain(day.loop, day),
+        **more,
+    }
+    text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
+    with staged(day.folder / SUMMARY, overwrite=True) as half:
+        half.write_text(text, encoding="utf-8")
+    say(f"{day.name}: {outcome}; {day.folder / SUMMARY}")
+    if command := day.loop.settings.notify:
+        try:
+            subprocess.run(command, input=text, text=True, check=True, timeout=NOTIFY_S, cwd=day.loop.folder)
+        except (OSError, subprocess.SubprocessError) as error:
+            # The day ended as it did, whoever hears of it.
+            say(f"warning: notify: {error}")
+    return summary
+
+
+def _retain(loop: Loop, today: Day) -> list[str]:
+    """Removes all but the newest days; returns their names. What answers, or answered before, stays."""
+    kept = {today.name}
+    if loop.active is not None:
+        now = Versions(loop.root).read()
+        kept |= {now.active, *now.previous[:1], *([now.canary.bundle] if now.canary else [])}
+    old = [day for day in all_days(loop)[: -loop.settings.keep] if day.name not in kept]
+    for day in old:
+        day.remove()
+    if old:
+        say(f"removed {amount(len(old), 'days')}: {', '.join(day.name for day in old)}")
+    return [day.name for day in old]

@@ -1,0 +1,194 @@
+"""One day: its folder, and the steps from the events to the bundle that answers.
+
+A step is done when its output is there, and an output is there whole or not at all. So a day that was cut off goes on
+with the first step that has no output, and one that is done does nothing.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pipelines.bundles import activate, build_index, export
+from pipelines.bundles.blessing import blessing_path, valid_blessing
+from pipelines.console import say
+from pipelines.dataset.manifest import MANIFEST as DATASET
+from pipelines.errors import DataError, GateError
+from pipelines.evaluation import report
+from pipelines.evaluation.report_json import REPORT
+from pipelines.ingest import prepare
+from pipelines.launch import gate
+from pipelines.launch.daily.settings import Loop
+from pipelines.training import train
+from serving.bundle.digest import bundle_digest
+from serving.bundle.manifest import MANIFEST, read_manifest
+from serving.files.staging import remove, staged
+from towers.errors import ConfigError
+
+PLAN, SUMMARY = "plan.json", "summary.json"
+ACTIVATED, REFUSED, FAILED = "activated", "refused", "failed"
+KEY_DIGITS = 8
+
+
+class Step(NamedTuple):
+    """One step: its name, whether its output is there, and what makes it."""
+
+    name: str
+    done: Callable[[], bool]
+    make: Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Day:
+    """A day that has begun.
+
+    Attributes:
+        loop: the settings.
+        name: of its folder and of its bundle: the date, and the first digits of its key.
+        started: when it began, as an ISO date and time.
+        warm_from: the name of the day that it starts from; None for a cold training.
+    """
+
+    loop: Loop
+    name: str
+    started: str
+    warm_from: str | None
+
+    @classmethod
+    def open(cls, loop: Loop) -> "Day":
+        """Finds the day of these inputs and this recipe, or begins it."""
+        key = loop.key()
+        known = all_days(loop)
+        for day in known:
+            if day.name.endswith(f"-{key[:KEY_DIGITS]}"):
+                return day
+        now = datetime.now(UTC)
+        # Not the newest: where an operator went back from that one, its model is no good start either.
+        before = loop.active if loop.settings.warm and loop.active in {day.name for day in known} else None
+        day = cls(loop, f"{now:%Y-%m-%d}-{key[:KEY_DIGITS]}", now.isoformat(), before)
+        day.folder.mkdir(parents=True, exist_ok=True)
+        with staged(day.folder / PLAN, overwrite=True) as half:
+            half.write_text(json.dumps({"started": day.started, "warm_from": day.warm_from, "key": key}) + "\n")
+        return day
+
+    @property
+    def folder(self) -> Path:
+        """Holds its data set, run, report and summary."""
+        return self.loop.work / self.name
+
+    @property
+    def candidate(self) -> Path:
+        """Its bundle before it is published: hidden in the root, so that publishing is a rename."""
+        return self.loop.root / f".{self.name}.candidate"
+
+    @property
+    def bundle(self) -> Path:
+        """Its bundle in the root."""
+        return self.loop.root / self.name
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What it ended with last; empty if it has not ended yet."""
+        file = self.folder / SUMMARY
+        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        return content
+
+    @property
+    def outcome(self) -> str | None:
+        """How it ended last; None if it has not ended yet."""
+        return self.summary.get("outcome")
+
+    def steps(self) -> tuple[Step, ...]:
+        """The steps in their order."""
+        folder, published = self.folder, self.bundle.is_dir
+        return (
+            Step("prepare", (folder / "dataset" / DATASET).is_file, self._prepare),
+            Step("train", (folder / "run" / train.SUMMARY).is_file, self._train),
+            Step("export", lambda: published() or (self.candidate / MANIFEST).is_file(), self._export),
+            Step("index", lambda: published() or read_manifest(self.candidate).index is not None, self._index),
+            Step("report", (folder / "report" / REPORT).is_file, self._report),
+            Step("gate", lambda: published() or self._blessed(), self._gate),
+            Step("publish", published, self._publish),
+            Step("activate", lambda: self.loop.active == self.name, self._activate),
+        )
+
+    def remove(self) -> None:
+        """Removes its folder and its bundle, published or not."""
+        for bundle in (self.candidate, self.bundle):
+            remove(bundle)
+            for each in self.loop.root.glob(f"{bundle.name}.blessing.*"):
+                remove(each)
+        remove(self.folder)
+
+    def _prepare(self) -> object:
+        given, path = self.loop.settings, self.loop.path
+        return prepare.run(
+            self.loop.recipe.data,
+            path(given.events),
+            self.folder / "dataset",
+            items=None if given.items is None else path(given.items),
+            users=None if given.users is None else path(given.users),
+            format=given.format,
+            on_bad_rows=given.on_bad_rows,
+        )
+
+    def _train(self) -> object:
+        before = None if self.warm_from is None else self.loop.work / self.warm_from / "run"
+        try:
+            return train.run(self.loop.recipe, self.folder / "dataset", self.folder / "run", warm_from=before)
+        except (ConfigError, DataError) as error:
+            if not str(error).startswith("--warm-from"):
+                raise
+            raise DataError(f"{error}; with warm = false the day starts cold") from None
+
+    def _export(self) -> object:
+        return export.run(self.folder / "run", self.candidate)
+
+    def _index(self) -> object:
+        return build_index.run(self.candidate)
+
+    def _report(self) -> object:
+        return report.run(self.candidate, self.folder / "dataset", self.folder / "report")
+
+    def _gate(self) -> object:
+        active = self.loop.active
+        baseline = None if active is None else self.loop.root / active
+        return gate.run(self.loop.rules, self.candidate, baseline=baseline, report=self.folder / "report")
+
+    def _blessed(self) -> bool:
+        try:
+            blessing = valid_blessing(self.candidate)
+        except GateError:
+            return False
+        active = self.loop.active
+        return blessing.baseline == (None if active is None else bundle_digest(self.loop.root / active))
+
+    def _publish(self) -> None:
+        # The blessing first: it rests on the bundle's content, not on its name, and a published bundle has one.
+        for each in sorted(self.loop.root.glob(f"{self.candidate.name}.blessing.*")):
+            place = each.with_name(each.name.replace(self.candidate.name, self.name, 1))
+            remove(place)
+            each.rename(place)
+        self.candidate.rename(self.bundle)
+        say(f"published: {self.bundle}, {blessing_path(self.bundle).name}")
+
+    def _activate(self) -> object:
+        return activate.activate(self.loop.root, self.name)
+
+
+def all_days(loop: Loop) -> list[Day]:
+    """The days of a loop, in the order in which they began.
+
+    Raises:
+        DataError: the plan of one cannot be read.
+    """
+    found = []
+    for file in loop.work.glob(f"*/{PLAN}"):
+        try:
+            plan = json.loads(file.read_text(encoding="utf-8"))
+            found.append(Day(loop, file.parent.name, plan["started"], plan["warm_from"]))
+        except (OSError, ValueError, KeyError) as error:
+            raise DataError(f"{file}: damaged ({error}); remove {file.parent}") from None
+    return sorted(found, key=lambda day: day.started)

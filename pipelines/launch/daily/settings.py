@@ -1,0 +1,155 @@
+"""The settings of `towers daily`: one TOML file; its paths are relative to its folder."""
+
+import hashlib
+import json
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from pipelines.dataset.manifest import digest_of
+from pipelines.errors import DataError
+from pipelines.ingest.formats.source import Format
+from pipelines.launch.rules import read_rules
+from serving.bundle.versions import Versions
+from towers.config.explain import explain
+from towers.config.recipe import Config, load_config
+from towers.config.section import Count, Section
+from towers.errors import ConfigError
+
+
+class Settings(Section):
+    """What a day is made of."""
+
+    events: str = Field(description="the events, all of them: a file or a folder")
+    items: str | None = None
+    users: str | None = None
+    format: Format = "auto"
+    on_bad_rows: Literal["error", "skip"] = "error"
+    recipe: str = Field("default", description="a recipe: a file, or the name of one that comes with towers")
+    warm: bool = Field(True, description="start training from the day whose bundle answers")
+    rules: str = Field(description="the rules of the gate")
+    root: str = Field("bundles", description="the directory of bundles that a service follows")
+    work: str = Field("days", description="gets a folder for each day: data set, run, report, summary")
+    keep: Count = Field(7, description="days that are kept, with their bundles")
+    notify: tuple[str, ...] = Field((), description="a command with its arguments; reads the summary as JSON")
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Settings with their paths and their recipe.
+
+    Attributes:
+        settings: as in the file.
+        folder: that of the file.
+        recipe: read and checked.
+    """
+
+    settings: Settings
+    folder: Path
+    recipe: Config
+
+    @classmethod
+    def read(cls, file: Path) -> "Loop":
+        """Reads a file of settings and its recipe.
+
+        Raises:
+            DataError: the file is missing or not TOML, a key or value is wrong, an input is no file or folder, or no
+                day could pass the rules.
+            ConfigError: the recipe is wrong.
+        """
+        try:
+            # In JSON an array may be a tuple, also for strict models.
+            text = json.dumps(tomllib.loads(file.read_text(encoding="utf-8")), default=str)
+            settings = Settings.model_validate_json(text)
+        except OSError as error:
+            raise DataError(f"{file}: cannot be read: {error.strerror}") from None
+        except ValidationError as error:
+            lines = [explain(detail, Settings, "a file of daily settings") for detail in error.errors()]
+            raise DataError(f"{file}: " + "; ".join(lines)) from None
+        except ValueError as error:  # of TOML, or not UTF-8
+            raise DataError(f"{file}: not valid TOML: {error}") from None
+        own = file.absolute().parent / settings.recipe
+        try:
+            config = load_config(own if own.is_file() else settings.recipe)
+        except ConfigError as error:
+            raise ConfigError(f"{file}: recipe: {error}") from None
+        # The next day may start from this one.
+        train = config.train.model_copy(update={"keep_state": True})
+        loop = cls(settings, file.absolute().parent, config.model_copy(update={"train": train}))
+        loop._refuse_wrong_paths(file)
+        loop._refuse_late_mistakes(file)
+        return loop
+
+    def path(self, value: str) -> Path:
+        """The path that a setting names."""
+        return self.folder / value
+
+    def _refuse_wrong_paths(self, file: Path) -> None:
+        for key in ("events", "items", "users", "rules"):
+            value = getattr(self.settings, key)
+            if value is not None and not self.path(value).exists():
+                raise DataError(f"{file}: {key}: {self.path(value)}: no such file or folder")
+        for key in ("root", "work"):
+            path = self.path(getattr(self.settings, key))
+            if path.exists() and not path.is_dir():
+                raise DataError(f"{file}: {key}: {path}: not a folder")
+
+    def _refuse_late_mistakes(self, file: Path) -> None:
+        """Refuses now what a step would refuse after hours of training."""
+        if self.settings.warm and self.recipe.task != "retrieval":
+            raise DataError(
+                f"{file}: warm: a recipe of task = {self.recipe.task!r} has no warm start; set warm = false"
+            )
+        rules, _ = read_rules(self.rules)
+        if rules.of_both_reports:
+            raise DataError(
+                f"{file}: rules: {self.rules}: has rules with `relative`; the bundle that answers has no report on "
+                "the events of today, so a day is judged by its own figures only"
+            )
+        if rules.agreement is not None and self.active is None:
+            raise DataError(
+                f"{file}: rules: {self.rules}: agreement: no bundle of {self.root} is active yet; add this rule after "
+                "the first day"
+            )
+
+    @property
+    def active(self) -> str | None:
+        """The name of the bundle that answers; None before the first one."""
+        versions = Versions(self.root)
+        return versions.read().active if versions.file.exists() else None
+
+    @property
+    def root(self) -> Path:
+        """The directory of bundles."""
+        return self.path(self.settings.root)
+
+    @property
+    def work(self) -> Path:
+        """The directory of days."""
+        return self.path(self.settings.work)
+
+    @property
+    def rules(self) -> Path:
+        """The rules of the gate."""
+        return self.path(self.settings.rules)
+
+    def key(self) -> str:
+        """SHA-256 of what a model is made of: the content of the inputs, the recipe, and how both are read."""
+        settings = self.settings
+        inputs = {
+            name: value for name in ("events", "items", "users") if (value := getattr(settings, name)) is not None
+        }
+        told = {
+            "inputs": {name: _digests(self.path(value)) for name, value in inputs.items()},
+            "recipe": self.recipe.model_dump(mode="json"),
+            **settings.model_dump(include={"format", "on_bad_rows", "warm"}),
+        }
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def _digests(path: Path) -> dict[str, str]:
+    files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+    return {str(each.relative_to(path)): digest_of(each) for each in files}

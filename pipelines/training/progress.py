@@ -1,0 +1,31 @@
+"""Shows the progress of a training: a bar of its examples, a line for each epoch."""
+
+import math
+
+from pipelines.console import progress, say
+from towers.training.trainer import Summary, Trainer
+
+
+def fit(name: str, trainer: Trainer) -> Summary:
+    """Trains to the end; `name` is that of the phase."""
+    config = trainer.config
+    steps = trainer.examples.steps * config.epochs
+    # A resumed run counts only the steps left, so the rate shown is this process's own.
+    before = trainer.done
+    with progress(name, total=(steps - before) * config.batch_size, unit="examples") as advance:
+        reached = before
+
+        def on_step(done: int, loss: float) -> None:
+            nonlocal reached
+            advance((done - reached) * config.batch_size, note="" if math.isnan(loss) else f"loss {loss:.4f}")
+            reached = done
+
+        def on_epoch(record: dict[str, float]) -> None:
+            shown = f", {config.metric} {record[config.metric]:.4f}" if config.metric in record else ""
+            if "margin" in record:
+                shown += f", margin {record['margin']:.3f}"
+            if record.get("margin_clamped"):
+                shown += f" (its bound; the classes are {record['margin_estimate']:.3f} wide)"
+            say(f"epoch {record['epoch']:.0f}: loss {record['loss']:.4f}{shown}, {record['train_seconds']:.1f} s")
+
+        return trainer.fit(on_step, on_epoch)

@@ -1,0 +1,48 @@
+"""What two recipes must share so that the weights, moments and counts of one fit the other."""
+
+from typing import Any
+
+from towers.config.recipe import Config
+
+# What decides which weights there are, and what they mean. The rest of [model] may change from run to run.
+OF_MODEL = (
+    "dimension",
+    "similarity",
+    "combine",
+    "query_layers",
+    "candidate_layers",
+    "cross_layers",
+    "cross_projection",
+    "temperature_trainable",
+)
+OF_DATA = ("max_label",)  # of a loss: follows from the data
+
+
+def differences(there: Config, here: Config) -> list[str]:
+    """One text for each key in which two resolved recipes differ: the key, and both values."""
+    return _differences(_structure(there), _structure(here))
+
+
+def _structure(config: Config) -> dict[str, Any]:
+    dump = config.model_dump(mode="json")
+    return {
+        "task": dump["task"],
+        "features": {side: dump["features"][side] or {} for side in ("query", "candidate")},
+        "model": {key: dump["model"][key] for key in OF_MODEL},
+        "loss": {key: value for key, value in dump["loss"].items() if key not in OF_DATA},
+        "sampler": {} if config.negatives is None else config.negatives.model_dump(mode="json"),
+        "optimizer": {"name": dump["optimizer"]["name"]},
+    }
+
+
+def _differences(there: Any, here: Any, key: str = "") -> list[str]:
+    if isinstance(there, dict) and isinstance(here, dict):
+        found = []
+        for name in dict.fromkeys([*there, *here]):
+            inner = f"{key}.{name}".lstrip(".")
+            if name in there and name in here:
+                found += _differences(there[name], here[name], inner)
+            else:
+                found.append(f"{inner} is only {'there' if name in there else 'here'}")
+        return found
+    return [] if there == here else [f"{key} is {there!r} there and {here!r} here"]

@@ -1,0 +1,330 @@
+"""`towers daily`: three days from events to the bundle that answers; kills, a refusal, a lock, what is told."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from pipelines.bundles.blessing import valid_blessing
+from pipelines.cli import app
+from pipelines.errors import DataError
+from pipelines.launch.daily import daily
+from pipelines.launch.daily.day import ACTIVATED, PLAN, SUMMARY, Day, all_days
+from pipelines.launch.daily.settings import Loop
+from serving.bundle.active import Active
+from serving.bundle.versions import Versions
+from serving.files.lock import BusyError, exclusive
+from serving.recall.loading import open_recaller
+from serving.recall.query import RecallQuery
+from tests.support.worlds.interrupted import Point, stopped
+from towers.config.recipe import load_config
+from towers.errors import ConfigError
+
+USERS, ITEMS, GROUPS = 150, 120, 3
+SETTINGS = """
+events = "events"
+recipe = "recipe.toml"
+rules = "gate.toml"
+notify = ["python3", "-c", "import sys; open('told', 'a').write(sys.stdin.read())"]
+keep = 2
+"""
+RECIPE = """
+[features.query]
+user_id = { kind = "id" }
+
+[features.candidate]
+item_id = { kind = "id" }
+
+[data]
+refit = true
+
+[model]
+dimension = 8
+prior = "validation"
+
+[optimizer]
+learning_rate = 0.05
+
+[train]
+epochs = 6
+batch_size = 64
+checkpoint_steps = 3
+metric = "recall@10"
+"""
+# Of the 40 items of a group a user has taken some: who knows the group finds a third by 10, by chance it is a tenth.
+RULES = '[[metrics]]\nmetric = "recall@10"\nbound = "value"\nat_least = 0.22\n'
+
+
+def write_day(folder: Path, day: int, *, alike: bool) -> None:
+    """The events of a day: each user takes items of their group, or where nothing is alike any item."""
+    rng = np.random.default_rng(day)
+    rows = []
+    for user in range(USERS):
+        pool = np.arange(user % GROUPS, ITEMS, GROUPS) if alike else np.arange(ITEMS)
+        for place, item in enumerate(rng.choice(pool, 6 if day > 1 else 12, replace=False)):
+            rows.append((f"u{user}", f"i{item}", 86_400 * (19_000 + day) + 600 * place + user))
+    (folder / "events").mkdir(exist_ok=True)
+    frame = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+    frame.write_csv(folder / "events" / f"{day}.csv")
+
+
+def write_settings(folder: Path, settings: str = SETTINGS) -> Path:
+    (folder / "recipe.toml").write_text(RECIPE)
+    (folder / "gate.toml").write_text(RULES)
+    (folder / "daily.toml").write_text(settings)
+    return folder / "daily.toml"
+
+
+def told(folder: Path) -> list[dict[str, Any]]:
+    """The summaries that the command of `notify` read, in order."""
+    text, found = (folder / "told").read_text(), []
+    while text.strip():
+        content, end = json.JSONDecoder().raw_decode(text)
+        found.append(content)
+        text = text[end:].lstrip()
+    return found
+
+
+def command(config: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+    """The exit code of the command line."""
+    monkeypatch.setattr(sys, "argv", ["towers", "daily", str(config)])
+    with pytest.raises(SystemExit) as ended:
+        app.main()
+    return ended.value.code
+
+
+# One process after another, each killed just before what is named.
+KILLS: list[Point] = [
+    ("os.rename", ".dataset.", 1),
+    ("step", "", 4),
+    ("os.rename", "stage.json", 1),
+    ("os.rename", "latest", 1),  # the first stage is done, its state not yet kept
+    ("os.rename", "summary.json", 1),
+    ("tower", "", 1),
+    ("os.rename", "manifest.json", 1),
+    ("os.rename", ".report.", 1),
+    ("os.rename", "blessing.json", 1),
+    ("os.rename", "candidate.blessing.json", 2),  # written in its place, about to be published
+    ("os.rename", "active.json", 1),
+    ("os.rename", "summary.json", 1),
+]
+KILLED_IN = ["prepare", *["train"] * 4, "export", "index", "report", "gate", "publish", "activate", "activate"]
+
+
+def step_of(text: str) -> str:
+    """The last step that began."""
+    return re.findall(r"^daily: (\w+), ", text, re.MULTILINE)[-1]
+
+
+@pytest.mark.parametrize("kills", [[], pytest.param(KILLS, marks=pytest.mark.long)], ids=["whole", "killed"])
+def test_three_days(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kills: list[Point]
+) -> None:
+    config, root = write_settings(tmp_path), Versions(tmp_path / "bundles")
+    if not kills:  # one stage: half the time
+        (tmp_path / "recipe.toml").write_text(RECIPE.replace("refit = true", "refit = false"))
+    write_day(tmp_path, 1, alike=True)
+    first = daily.run(config)
+    assert (first["outcome"], first["warm_from"], root.read().active) == (ACTIVATED, None, first["day"])
+    assert [*first["seconds"]] == ["prepare", "train", "export", "index", "report", "gate", "publish", "activate"]
+    valid_blessing(tmp_path / "bundles" / first["day"])
+    # Nothing is new, so nothing is done, and nobody is told.
+    after = [line for line in capsys.readouterr().err.splitlines() if line.startswith("next: ")][-1]
+    assert after.endswith(f"bundles list --root {tmp_path / 'bundles'}")
+    assert daily.run(config) == first
+    assert capsys.readouterr().err.splitlines()[-1] == after
+    assert told(tmp_path) == [first]
+
+    write_day(tmp_path, 2, alike=True)
+    if kills:
+        *ends, last = stopped(["daily", str(config)], kills)
+        assert [(each["ended"], step_of(each["told"])) for each in ends] == [("SIGKILL", step) for step in KILLED_IN]
+        assert root.read().active == all_days(Loop.read(config))[-1].name, last["told"]
+    else:
+        daily.run(config)
+    second = told(tmp_path)[-1]
+    assert (second["outcome"], second["warm_from"]) == (ACTIVATED, first["day"])
+    assert root.read() == Active(active=second["day"], previous=(first["day"],))
+    run = json.loads((tmp_path / "days" / second["day"] / "run" / SUMMARY).read_text())
+    assert "warm_from" in run
+    valid_blessing(tmp_path / "bundles" / second["day"])
+    assert len(open_recaller(tmp_path / "bundles" / second["day"]).recall(RecallQuery(user_id="u3", k=5)).ids) == 5
+    assert {info.name for info in root.list()} == {first["day"], second["day"]}
+    assert not list((tmp_path / "bundles").glob(".*.candidate*"))
+
+    write_day(tmp_path, 3, alike=False)
+    assert command(config, monkeypatch) == 3
+    third = told(tmp_path)[-1]
+    assert (third["outcome"], third["at"], third["bundle"]) == ("refused", "gate", None)
+    assert (third["warm_from"], third["removed"]) == (second["day"], [])
+    assert root.read().active == second["day"]
+    # The same events again: the gate alone is asked again; other rules let it pass.
+    assert command(config, monkeypatch) == 3
+    (tmp_path / "gate.toml").write_text(RULES.replace("0.22", "0.01"))
+    assert command(config, monkeypatch) == 0
+    fourth = told(tmp_path)[-1]
+    assert (fourth["day"], fourth["outcome"]) == (third["day"], ACTIVATED)
+    # Two days are kept; the first is neither active nor the one before.
+    assert fourth["removed"] == [first["day"]]
+    assert not (tmp_path / "bundles" / first["day"]).exists() and not (tmp_path / "days" / first["day"]).exists()
+    # An operator went back; the same events again do not undo that.
+    root.rollback()
+    assert daily.run(config) == fourth
+    assert root.read().active == second["day"]
+
+
+def plan(folder: Path, name: str, started: str, outcome: str | None = ACTIVATED) -> None:
+    """A day and its bundle, empty."""
+    (folder / "days" / name).mkdir(parents=True)
+    (folder / "days" / name / PLAN).write_text(json.dumps({"started": started, "warm_from": None, "key": ""}))
+    if outcome is not None:
+        (folder / "days" / name / SUMMARY).write_text(json.dumps({"outcome": outcome}))
+    (folder / "bundles" / name).mkdir(parents=True)
+    (folder / "bundles" / f"{name}.blessing.json").touch()
+
+
+@pytest.fixture
+def loop(tmp_path: Path) -> Loop:
+    write_day(tmp_path, 1, alike=True)
+    return Loop.read(write_settings(tmp_path))
+
+
+def test_a_day_is_its_content(loop: Loop, tmp_path: Path) -> None:
+    day = Day.open(loop)
+    assert Day.open(loop) == day
+    write_day(tmp_path, 2, alike=True)
+    assert Day.open(loop).name != day.name
+    (tmp_path / "events" / "2.csv").unlink()
+    assert Day.open(loop) == day
+    (tmp_path / "recipe.toml").write_text(RECIPE.replace("epochs = 6", "epochs = 7"))
+    assert Day.open(Loop.read(tmp_path / "daily.toml")).name != day.name
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    (tmp_path / "gate.toml").write_text(RULES.replace("0.22", "0.3"))
+    assert Day.open(Loop.read(tmp_path / "daily.toml")).name == day.name
+
+
+@pytest.mark.parametrize(
+    ("answers", "settings", "expected"),
+    [
+        ("2026-11-01-a", SETTINGS, "2026-11-01-a"),  # an operator went back from the newest
+        ("2026-11-03-c", SETTINGS, "2026-11-03-c"),
+        ("by-hand", SETTINGS, None),
+        (None, SETTINGS, None),
+        ("2026-11-03-c", SETTINGS + "warm = false\n", None),
+    ],
+)
+def test_a_day_starts_from_the_one_whose_bundle_answers(
+    loop: Loop, tmp_path: Path, answers: str | None, settings: str, expected: str | None
+) -> None:
+    plan(tmp_path, "2026-11-01-a", "2026-11-01T03:30")
+    plan(tmp_path, "2026-11-03-c", "2026-11-03T03:30")
+    plan(tmp_path, "2026-11-05-b", "2026-11-05T03:30", "refused")
+    if answers is not None:
+        (loop.root / "active.json").write_text(Active(active=answers).model_dump_json())
+    assert Day.open(Loop.read(write_settings(tmp_path, settings))).warm_from == expected
+
+
+def test_a_day_that_cannot_start_warm_says_how_it_can_start(loop: Loop, tmp_path: Path) -> None:
+    plan(tmp_path, "2026-11-03-c", "2026-11-03T03:30")
+    (loop.root / "active.json").write_text(Active(active="2026-11-03-c").model_dump_json())
+    with pytest.raises(DataError, match=r"--warm-from .*2026-11-03-c/run: not a finished run .*; with warm = false"):
+        daily.run(tmp_path / "daily.toml")
+
+
+def test_a_day_keeps_its_state_for_the_next_one(tmp_path: Path) -> None:
+    write_day(tmp_path, 1, alike=True)
+    assert not load_config(write_settings(tmp_path).parent / "recipe.toml").train.keep_state
+    assert Loop.read(tmp_path / "daily.toml").recipe.train.keep_state
+
+
+def test_the_newest_days_are_kept_and_what_may_answer(loop: Loop, tmp_path: Path) -> None:
+    names = [f"2026-11-0{day}-{'fedcba'[day]}" for day in range(1, 6)]
+    for day, name in enumerate(names, start=1):
+        plan(tmp_path, name, f"2026-11-0{day}T03:30")
+    active = Active(active=names[4], previous=(names[1], names[0]))
+    (tmp_path / "bundles" / "active.json").write_text(active.model_dump_json())
+    today = next(day for day in all_days(loop) if day.name == names[4])
+    # Two are kept; the second is what a rollback goes to.
+    assert daily._retain(loop, today) == [names[0], names[2]]
+    left = {path.name for path in (tmp_path / "bundles").iterdir()} - {"active.json"}
+    assert left == {f"{name}{end}" for name in (names[1], *names[3:]) for end in ("", ".blessing.json")}
+    assert {path.name for path in (tmp_path / "days").iterdir()} == {names[1], *names[3:]}
+
+
+def test_a_blessing_beside_another_bundle_than_the_active_one_does_not_hold(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan(tmp_path, "active", "2026-11-03T03:30")
+    (tmp_path / "bundles" / "active.json").write_text(Active(active="active").model_dump_json())
+    (gated,) = (step for step in Day.open(loop).steps() if step.name == "gate")
+    monkeypatch.setattr("pipelines.launch.daily.day.bundle_digest", lambda bundle: f"of {bundle.name}")
+    for baseline in ("of active", "of before", None):
+        blessing = SimpleNamespace(baseline=baseline)
+        monkeypatch.setattr("pipelines.launch.daily.day.valid_blessing", lambda _, found=blessing: found)
+        assert gated.done() == (baseline == "of active")
+
+
+def test_two_at_once_are_refused(loop: Loop, tmp_path: Path) -> None:
+    with exclusive(loop.work, "mine"), pytest.raises(BusyError, match="another `towers daily` is at work"):
+        daily.run(tmp_path / "daily.toml")
+
+
+def test_a_step_that_fails_is_told_and_a_command_that_fails_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_settings(tmp_path)
+    (tmp_path / "events").mkdir()
+    (tmp_path / "events" / "1.csv").write_text("user_id,item_id,timestamp\nu1,i1,never\n")
+    with pytest.raises(DataError, match="never"):
+        daily.run(config)
+    (summary,) = told(tmp_path)
+    assert (summary["outcome"], summary["at"], summary["bundle"]) == ("failed", "prepare", None)
+    assert "never" in summary["reason"]
+    config.write_text(SETTINGS.replace('"python3"', '"no-such-command"'))
+    with pytest.raises(DataError, match="never"):
+        daily.run(config)
+    assert "warning: notify:" in capsys.readouterr().err
+
+
+WRONG = {
+    'evnts = "events"': "evnts: no such key; .* did you mean 'events'",
+    "keep = 0": "keep: .*greater than or equal to 1",
+    'items = "items.csv"': "items: .*items.csv: no such file or folder",
+    'format = "csv"\non_bad_rows = "hide"': "on_bad_rows: must be one of error, skip; got 'hide'",
+    'format = "cvs"': "format: must be one of auto, csv, .*; got 'cvs'; did you mean 'csv'",
+    'work = "gate.toml"': "work: .*gate.toml: not a folder",
+    'root = "gate.toml"': "root: .*gate.toml: not a folder",
+}
+
+
+@pytest.mark.parametrize("lines", WRONG)
+def test_a_wrong_setting_is_named(loop: Loop, tmp_path: Path, lines: str) -> None:
+    write_settings(tmp_path, SETTINGS.replace("keep = 2\n", "") + lines + "\n")
+    with pytest.raises(DataError, match=f"daily.toml: {WRONG[lines]}"):
+        Loop.read(tmp_path / "daily.toml")
+
+
+RULE = '[[metrics]]\nmetric = "recall@10"\nbound = "low"\nat_least = 0\n'
+SIMILARITY = 'task = "similarity"\n[similarity]\ncolumn = "group"\n[loss]\nname = "triplet"\n'
+LATE = {
+    "a metric": ("gate.toml", RULE.replace("recall", "recal"), "gate.toml: .*got 'recal@10'"),
+    "relative": ("gate.toml", RULE + 'relative = "difference"\n', "rules: .*relative"),
+    "agreement": ("gate.toml", "[agreement]\nat_least = 0.1\n", "rules: .*agreement: no bundle of .* is active yet"),
+    "a key": ("recipe.toml", "[train]\nepoch = 3\n", "recipe: .*train.epoch: no such key"),
+    "warm": ("recipe.toml", SIMILARITY, "warm: a recipe of task = 'similarity' has no warm start"),
+}
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_what_a_later_step_would_refuse_is_refused_before_the_first(loop: Loop, tmp_path: Path, name: str) -> None:
+    file, text, reason = LATE[name]
+    (tmp_path / file).write_text(text)
+    with pytest.raises((ConfigError, DataError), match=reason):
+        daily.run(tmp_path / "daily.toml")
+    assert not (tmp_path / "days").exists()
