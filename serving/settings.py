@@ -4,6 +4,7 @@ The first source with a value wins: arguments of `towers serve`, variables `TOWE
 docs/service/settings.md explains each setting.
 """
 
+import hashlib
 import os
 import tomllib
 from pathlib import Path
@@ -21,6 +22,7 @@ ENDED = {
     "max_connections": "limit_conn and worker_connections of deploy/nginx.conf bound connections",
     "header_timeout_s": "body_timeout_s is for the body, client_header_timeout of deploy/nginx.conf for the head",
 }
+Url = Annotated[str, Field(pattern=r"^[A-Za-z][\w+.-]*://")]
 
 
 class Settings(BaseSettings):
@@ -35,7 +37,12 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
     config: Path | None = Field(None, description="a TOML file that holds any of the other settings")
-    bundle: Path = Field(description="the bundle to answer from, or a directory of bundles of which one is active")
+    bundle: Url | Path = Field(
+        union_mode="left_to_right",
+        description="a bundle, a directory of bundles of which one is active, or the URL of such a directory",
+    )
+    cache: Path | None = Field(None, description="where copies from a URL are kept; none is below ~/.cache/towers")
+    poll_s: float = Field(60.0, ge=0, description="seconds between two looks at the URL; 0 looks only on reload")
     state: Annotated[Path | InstanceOf[DatabaseUrl] | None, BeforeValidator(state_place)] = Field(
         None,
         description="where live changes are kept: a local directory, or postgresql://...; none keeps none",
@@ -86,6 +93,21 @@ class Settings(BaseSettings):
     index_sample_s: float = Field(
         10.0, ge=0, description="seconds between two searches compared with exact search; 0 compares none"
     )
+
+    @property
+    def store(self) -> str | None:
+        """The URL of the store that holds the bundles, or None if they are in a local directory."""
+        return self.bundle if isinstance(self.bundle, str) else None
+
+    @property
+    def folder(self) -> Path:
+        """The local bundle, or directory of bundles; of a store the copies that answer."""
+        if isinstance(self.bundle, Path):
+            return self.bundle
+        if self.cache is not None:
+            return self.cache
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return caches / "towers" / hashlib.sha256(self.bundle.encode()).hexdigest()[:16]
 
     @classmethod
     def settings_customise_sources(

@@ -4,6 +4,7 @@ Changes the root's `active.json` (`serving.bundle.versions`), which running serv
 one line on stderr. Before a bundle is named there, it is opened, verified and probed with real searches.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -13,8 +14,8 @@ from rich.text import Text
 from pipelines.bundles.requirement import gate
 from pipelines.console import amount, phases, say
 from pipelines.service.verify import PROBE, VERIFY, probed, verify
-from serving.bundle.active import Active
-from serving.bundle.manifest import read_manifest
+from serving.bundle.active import Active, VersionInfo
+from serving.bundle.manifest import Manifest, read_manifest
 from serving.bundle.versions import Versions
 
 
@@ -24,8 +25,16 @@ def show(root: Path) -> None:
     Raises:
         BundleError: the root does not exist, or its `active.json` is damaged.
     """
-    versions = Versions(root)
-    infos = versions.list()
+    show_table(Versions(root).list(), root)
+
+
+def show_table(infos: Sequence[VersionInfo], root: Path | str) -> None:
+    """Prints bundles as a table, in their order; names the next command if none of them is active.
+
+    Args:
+        infos: the bundles.
+        root: the path or URL of their root.
+    """
     table = Table("bundle", "state", "model", "created", Column("items", justify="right"), "problem")
     for info in infos:
         created = "" if info.created_at is None else info.created_at.strftime("%Y-%m-%d %H:%M:%S %Z")
@@ -123,4 +132,9 @@ def _checked(versions: Versions, command: str, name: str) -> str:
     phases(command, VERIFY, PROBE)
     verify(path)
     probed(path)
+    return described(name, manifest)
+
+
+def described(name: str, manifest: Manifest) -> str:
+    """Describes a bundle in a few words."""
     return f"{name} (model {manifest.model_version}, {amount(manifest.items, 'items')})"

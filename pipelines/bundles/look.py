@@ -76,7 +76,7 @@ def run(bundles: Sequence[Path], dataset: Path | None = None, *, browse: bool = 
 
 
 def _app(settings: Settings, beside: Beside) -> FastAPI:
-    app = create_app(settings, verified=settings.bundle, beside=beside)
+    app = create_app(settings, verified=settings.folder, beside=beside)
     # A page elsewhere may name its own host, then let that name lead here.
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
     return app

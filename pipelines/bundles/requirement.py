@@ -83,8 +83,8 @@ def gate(versions: Versions, name: str, action: str, override: str | None) -> It
     Args:
         versions: the root.
         name: the bundle.
-        action: what becomes of it, for the log: "activate", "canary", or "rollback", which needs no blessing but a
-            bundle that answered before, as it is now.
+        action: what becomes of it, for the log: "activate", "canary", "publish", or "rollback", which needs no
+            blessing but a bundle that answered before, as it is now.
         override: the reason why this bundle answers although the gate refuses it.
 
     Yields:

@@ -1,5 +1,9 @@
-"""The options of `towers bundles`: list, activate, rollback, canary, fold, gate; the work is in `pipelines.bundles`."""
+"""The options of `towers bundles`: publish, list, activate, rollback, canary, fold, gate.
 
+The work is in `pipelines.bundles`: for a root in a store in its module `publish`.
+"""
+
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +12,11 @@ import typer
 from pipelines.cli.options import State, example
 from pipelines.console import next_step
 
-Root = Annotated[Path, typer.Option(help="The directory of bundles; each is a directory that 'towers export' wrote.")]
+Root = Annotated[
+    str,
+    typer.Option(metavar="PATH", help="The directory of bundles, or its URL in a store: s3://bucket/recall."),
+]
+LocalRoot = Annotated[Path, typer.Option(help="The directory of bundles; each is one that 'towers export' wrote.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The bundle: the name of its directory in the root.")]
 Override = Annotated[
     str | None,
@@ -18,23 +26,50 @@ Override = Annotated[
 app = typer.Typer(help="Show the bundles of a directory, and choose which one answers.")
 
 
+@app.command(epilog=example("towers bundles publish bundles/2024-06-01 --root s3://bucket/recall"))
+def publish(
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle, written by 'towers export'.")],
+    root: Annotated[str, typer.Option(metavar="URL", help="The root in the store: s3://, gs:// or file://.")],
+    name: Annotated[
+        str | None, typer.Option(help="Its name there; by default that of its directory.", show_default=False)
+    ] = None,
+    override: Override = None,
+) -> None:
+    """Write a bundle to a store, once it is verified and real searches work; 'activate' makes it answer."""
+    from pipelines.bundles import publish as command
+
+    if not _is_url(root):
+        raise typer.BadParameter(f"must be a URL, such as s3://bucket/recall, got {root!r}", param_hint="--root")
+    published = command.publish(bundle, root, name, override)
+    next_step("bundles activate", Path(published), "--root", shlex.quote(root))
+
+
 @app.command("list", epilog=example("towers bundles list --root bundles"))
 def show(root: Root) -> None:
     """List the bundles: which one answers, which did before, which are broken."""
-    from pipelines.bundles import activate as command
+    if _is_url(root):
+        from pipelines.bundles import publish as remote
 
-    command.show(root)
+        remote.show(root)
+    else:
+        from pipelines.bundles import activate as command
+
+        command.show(Path(root))
 
 
 @app.command(epilog=example("towers bundles activate 2024-06-01 --root bundles"))
 def activate(name: Name, root: Root, override: Override = None) -> None:
     """Answer from another bundle, once it is verified and real searches work."""
-    from pipelines.bundles import activate as command
+    if _is_url(root):
+        from pipelines.bundles import publish as remote
 
-    if command.activate(root, name, override).previous:
-        next_step("bundles list --root", root)
+        _refuse_override(override)
+        active = remote.activate(root, name)
     else:
-        next_step("serve --bundle", root)
+        from pipelines.bundles import activate as command
+
+        active = command.activate(Path(root), name, override)
+    next_step("bundles list --root" if active.previous else "serve --bundle", shlex.quote(root))
 
 
 @app.command(epilog=example("towers bundles fold --bundle bundle --state state --out bundles/2024-06-01"))
@@ -54,10 +89,16 @@ def fold(
 @app.command(epilog=example("towers bundles rollback --root bundles"))
 def rollback(root: Root, override: Override = None) -> None:
     """Answer from the bundle before the active one again."""
-    from pipelines.bundles import activate as command
+    if _is_url(root):
+        from pipelines.bundles import publish as remote
 
-    command.rollback(root, override)
-    next_step("bundles list --root", root)
+        _refuse_override(override)
+        remote.rollback(root)
+    else:
+        from pipelines.bundles import activate as command
+
+        command.rollback(Path(root), override)
+    next_step("bundles list --root", shlex.quote(root))
 
 
 @app.command(epilog=example("towers bundles canary 2024-06-01 --share 0.05 --root bundles"))
@@ -73,23 +114,31 @@ def canary(
     override: Override = None,
 ) -> None:
     """Answer a share of the users from another bundle, the same users each time."""
-    from pipelines.bundles import activate as command
-
-    if clear:
-        if name is not None or share is not None or override is not None:
-            raise typer.BadParameter("goes with neither a name nor --share nor --override", param_hint="--clear")
-        command.clear_canary(root)
-        next_step("bundles list --root", root)
-        return
-    if name is None or share is None:
+    if clear and (name, share, override) != (None, None, None):
+        raise typer.BadParameter("goes with neither a name nor --share nor --override", param_hint="--clear")
+    if not clear and (name is None or share is None):
         raise typer.BadParameter("give NAME and --share, or --clear", param_hint="NAME / --share")
-    command.canary(root, name, share, override)
-    next_step("bundles list --root", root)
+    if _is_url(root):
+        from pipelines.bundles import publish as remote
+
+        _refuse_override(override)
+        if name is None or share is None:
+            remote.clear_canary(root)
+        else:
+            remote.canary(root, name, share)
+    else:
+        from pipelines.bundles import activate as command
+
+        if name is None or share is None:
+            command.clear_canary(Path(root))
+        else:
+            command.canary(Path(root), name, share, override)
+    next_step("bundles list --root", shlex.quote(root))
 
 
 @app.command(epilog=example("towers bundles gate gate.toml --root bundles"))
 def gate(
-    root: Root,
+    root: LocalRoot,
     rules: Annotated[
         Path | None, typer.Argument(metavar="RULES", help="A file of rules; none with --off.", show_default=False)
     ] = None,
@@ -110,3 +159,12 @@ def gate(
 
         command.require(rules, root)
     next_step("bundles list --root", root)
+
+
+def _is_url(root: str) -> bool:
+    return "://" in root
+
+
+def _refuse_override(override: str | None) -> None:
+    if override is not None:
+        raise typer.BadParameter("a root in a store has no gate; give it to 'publish'", param_hint="--override")

@@ -13,8 +13,12 @@ from pipelines.cli.options import place
 
 def serve(
     bundle: Annotated[
-        Path | None,
-        typer.Option(help="A bundle, or a directory of bundles of which one is active.", show_default=False),
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="A bundle, or a directory of bundles of which one is active, or its URL in a store: s3://bucket/recall.",
+            show_default=False,
+        ),
     ] = None,
     state: Annotated[
         Any,

@@ -18,6 +18,7 @@ from typing import Any
 import uvicorn
 from pydantic import ValidationError
 
+from pipelines.console import say
 from pipelines.errors import DataError
 from pipelines.service.server import Server
 from pipelines.service.state import telling
@@ -25,10 +26,12 @@ from pipelines.service.workers import METRICS, Workers, shared_metrics
 from serving.bundle.reader import Bundle
 from serving.bundle.versions import bundle_root
 from serving.catalogue.journal_place import journal_at
+from serving.client.address import without_password
 from serving.database_url import is_database_url
 from serving.errors import BundleError
 from serving.http.api_keys import KeysError, read_keys
 from serving.http.app import create_app  # Imported first: it sets what NumPy reads at import.
+from serving.service.mirror import Mirror
 from serving.settings import ENDED, PREFIX, Settings, file_content
 from serving.telemetry.logs import log_config
 
@@ -53,16 +56,19 @@ def run(**given: Any) -> None:
         DataError: a setting is invalid, the host and port cannot be listened on, or no worker can start.
     """
     settings = read_settings(**{name: value for name, value in given.items() if value is not None})
-    given_paths = {name: getattr(settings, name) for name in ("bundle", "state", "keys")}
+    given_paths = {name: getattr(settings, name) for name in ("bundle", "cache", "state", "keys")}
     paths = {name: path.absolute() for name, path in given_paths.items() if isinstance(path, Path)}
     settings = settings.model_copy(update=paths)
     # A metrics directory also holds the files of earlier processes, which only a parent can remove. If the variable is
     # set, this process already has its own file there, so it needs a parent.
     supervised = settings.workers > 1 or METRICS in os.environ
     refuse_address(settings.host, settings.port, one=supervised)
-    root = bundle_root(settings.bundle)
+    if settings.store is not None:
+        say(f"copies of {without_password(settings.store)} are in {settings.folder}")
+        Mirror(settings.store, settings.folder, verify=settings.verify).follow_first(again=True)
+    root = bundle_root(settings.folder)
     refuse_files(settings)
-    bundles = (settings.bundle,) if root is None else (root.path(root.read().active), *root.earlier())
+    bundles = (settings.folder,) if root is None else (root.path(root.read().active), *root.earlier())
     whole = first_whole(bundles, settings)
     allow_open_files()
     server: dict[str, Any] = {

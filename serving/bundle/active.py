@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from serving.errors import BundleError
 
 ACTIVE = "active.json"
 REMEMBERED = 20
@@ -26,6 +28,14 @@ def checked_name(name: str) -> str:
             "no path, without a dot in front"
         )
     return name
+
+
+def is_name(name: str) -> bool:
+    """Whether a bundle can have this name."""
+    try:
+        return bool(checked_name(name))
+    except ValueError:
+        return False
 
 
 Name = Annotated[str, AfterValidator(checked_name)]
@@ -54,6 +64,26 @@ class Active(_Record):
         if self.canary is not None and self.canary.bundle == self.active:
             raise ValueError(f"{self.active} is the active bundle; a canary is another one")
         return self
+
+
+def parsed_active(content: bytes, place: str) -> Active:
+    """Parses `active.json`.
+
+    Args:
+        content: of the file.
+        place: its path or URL, for the error.
+
+    Raises:
+        BundleError: it is not JSON, or a key is missing, unknown or invalid.
+    """
+    try:
+        return Active.model_validate_json(content)
+    except ValidationError as error:
+        detail = error.errors(include_input=False)[0]
+        where = ".".join(str(part) for part in detail["loc"])
+        raise BundleError(
+            f"{place}: damaged: {f'{where}: ' if where else ''}{detail['msg']}; remove it and activate a bundle"
+        ) from None
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from serving.bundle.active import ACTIVE, REMEMBERED, Active, Canary, State, VersionInfo, checked_name
+from serving.bundle.active import ACTIVE, REMEMBERED, Active, Canary, State, VersionInfo, checked_name, parsed_active
 from serving.bundle.manifest import MANIFEST, not_a_bundle, read_manifest
 from serving.errors import BundleError
 from serving.files.staging import staged
@@ -163,17 +161,12 @@ class Versions:
 
     def _read(self) -> Active | None:
         try:
-            return Active.model_validate_json(self.file.read_bytes())
+            content = self.file.read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
             raise BundleError(f"{self.file}: cannot be read: {error.strerror}") from None
-        except ValidationError as error:
-            detail = error.errors(include_input=False)[0]
-            where = ".".join(str(part) for part in detail["loc"])
-            raise BundleError(
-                f"{self.file}: damaged: {f'{where}: ' if where else ''}{detail['msg']}; remove it and activate a bundle"
-            ) from None
+        return parsed_active(content, str(self.file))
 
     def _write(self, active: Active) -> Active:
         with staged(self.file, overwrite=True) as staging:

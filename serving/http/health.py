@@ -92,7 +92,7 @@ async def readyz(request: Request) -> Response:
         fault = await search.result(partial(_fault, active.opened), HELD_S)
         if fault is not None:
             raise RequestError(fault, code="not_ready")
-    if refused := list(service.active_bundles.refused):
+    if refused := list(service.refused):
         ready = Ready(status="ready", active=service.active_bundles.active.name, refused=refused)
         return Json(ready.model_dump_json().encode())
     return Json(b'{"status":"ready"}')

@@ -22,6 +22,8 @@ from serving.recall.self_test import open_item_encoder, probe
 from serving.search.exact import ExactIndex
 from serving.search.scann_parameters import TUNED_K
 from serving.service.active_bundles import ActiveBundles
+from serving.service.look import Refusal
+from serving.service.mirror import Mirror
 from serving.service.recall_monitor import SampledIndex, found
 from serving.settings import Settings
 from serving.telemetry import metrics
@@ -33,6 +35,8 @@ log = logging.getLogger(f"{SERVER}.serving")
 LOOK_S = 0.2  # changes by other workers and operators are visible within a second
 TELL_S = 1  # one log line per second and reason for all rejected requests
 WRITERS = 4  # concurrent writes; the journal serialises them anyway
+# A worker that starts relies on its parent's look into the store if it is not older.
+FRESH_S = 60.0
 
 
 class Service:
@@ -54,7 +58,10 @@ class Service:
         self.settings, self._verified = settings, verified
         self.journal = None if settings.state is None else journal_at(settings.state)
         self.live = CatalogueUpdates(self.journal, open_item_encoder, settings.max_user_events)
-        self.active_bundles: ActiveBundles[Recaller] = ActiveBundles(settings.bundle, self._open)
+        self.active_bundles: ActiveBundles[Recaller] = ActiveBundles(settings.folder, self._open)
+        store = settings.store
+        self._mirror = None if store is None else Mirror(store, settings.folder, verify=settings.verify)
+        self._not_copied: dict[str, Refusal] = {}
         self.batcher = Batcher(settings.max_microbatch)
         self.writers = CapacityLimiter(WRITERS)
         self._started = False
@@ -62,13 +69,26 @@ class Service:
         self._reloads = ThreadPoolExecutor(1, OPENING)
         self._samples = ThreadPoolExecutor(1, "index-recall")
 
+    @property
+    def refused(self) -> dict[str, str]:
+        """Why each refused bundle does not serve, by name."""
+        return self.active_bundles.refused | {name: each.reason for name, each in self._not_copied.items()}
+
+    @property
+    def refused_in_short(self) -> dict[str, str]:
+        """Like `refused`, for callers: with only the type of an unexpected exception."""
+        return self.active_bundles.refused_in_short | {name: each.short for name, each in self._not_copied.items()}
+
     def start(self) -> None:
-        """Opens the bundles.
+        """Opens the bundles; those of a store are copied first.
 
         Raises:
             BundleError: the active bundle is refused, and so is every one before it.
         """
         load_libraries()
+        if self._mirror is not None:
+            self._mirror.follow_first(again=False, fresh_s=FRESH_S)
+            self._see_copies()
         if refused := self.active_bundles.open_first():
             log.error("%s", refused)
         self._verified, self._started = None, True
@@ -92,7 +112,7 @@ class Service:
         return self.active_bundles.pick(user_id).opened
 
     def reload(self) -> Future[Mapping[str, str]]:
-        """Checks for another active bundle or canary and swaps it in; queued after earlier calls.
+        """Checks for another active bundle or canary, in the store first, and swaps it in; queued after earlier calls.
 
         Returns:
             Why each refused bundle does not serve, for callers: without local paths, and with only the type of an
@@ -105,7 +125,9 @@ class Service:
         # Separate: opening a bundle takes seconds, and other workers' changes must be visible within one.
         async with asyncio.TaskGroup() as looks:
             looks.create_task(_repeat(lambda: asyncio.to_thread(self.live.refresh)))
-            looks.create_task(_repeat(lambda: asyncio.wrap_future(self.reload())))
+            looks.create_task(_repeat(lambda: asyncio.wrap_future(self._reloads.submit(self._check))))
+            if self._mirror is not None and (poll_s := self.settings.poll_s):
+                looks.create_task(_repeat(lambda: asyncio.wrap_future(self._reloads.submit(self._poll)), poll_s))
             # These two are short and run in the event loop: waiting for a thread would take longer.
             looks.create_task(_repeat(self._measure))
             looks.create_task(_repeat(_tell_refusals, TELL_S))
@@ -121,7 +143,7 @@ class Service:
                 for role, each in self.active_bundles.answering.items()
             ]
         )
-        metrics.bundles_refused(len(self.active_bundles.refused))
+        metrics.bundles_refused(len(self.refused))
         view = self.active_bundles.active.opened.catalogue.live.view
         metrics.live(len(view.living), len(view.buried), self.live.users.count)
         metrics.flush()
@@ -134,10 +156,31 @@ class Service:
                 metrics.index_sampled(recaller.bundle.manifest.model_version, wanted, right)
 
     def _reload(self) -> Mapping[str, str]:
+        self._follow(again=True)
+        self._check()
+        folder = self.settings.folder
+        return {name: _without_place(reason, folder) for name, reason in self.refused_in_short.items()}
+
+    def _poll(self) -> None:
+        # Of several workers the first to come looks; it makes the copies for all.
+        self._follow(again=False, fresh_s=self.settings.poll_s / 2)
+
+    def _follow(self, *, again: bool, fresh_s: float = 0.0) -> None:
+        if self._mirror is not None:
+            answering = [each.name for each in self.active_bundles.answering.values()]
+            self._mirror.follow(again=again, answering=answering, rest=yielding_to_requests(), fresh_s=fresh_s)
+
+    def _check(self) -> None:
+        self._see_copies()
         if told := self.active_bundles.check():
             log.info("%s", told)
-        refused = self.active_bundles.refused_in_short
-        return {name: _without_place(reason, self.settings.bundle) for name, reason in refused.items()}
+
+    def _see_copies(self) -> None:
+        if self._mirror is not None:
+            before, self._not_copied = self._not_copied, self._mirror.refused
+            for name, each in self._not_copied.items():
+                if before.get(name) != each:
+                    log.error("refused: %s", each.reason)
 
     def _open(self, path: Path) -> Recaller:
         # At the start there are no requests to delay.

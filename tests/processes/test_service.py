@@ -103,7 +103,7 @@ print(json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})))
     loaded = set(json.loads(done.stdout.splitlines()[-1]))
     assert "tensorflow" in loaded
     assert "serving" in loaded
-    assert not loaded & {"towers", "tensorflow_recommenders", "keras", "tf_keras", "matplotlib", "sklearn"}
+    assert not loaded & {"towers", "tensorflow_recommenders", "keras", "tf_keras", "matplotlib", "sklearn", "fsspec"}
 
 
 def test_the_service_keeps_to_one_blas_thread() -> None:

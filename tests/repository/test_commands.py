@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
@@ -14,6 +15,7 @@ import pytest
 import typer
 
 from pipelines.cli import app
+from tests.support.object_store import ObjectStore, local_s3
 from tests.support.paths import ROOT
 from tests.support.processes.running_service import RunningService
 
@@ -87,7 +89,7 @@ class Shell:
         given = dict(zip(words[::2], words[1::2], strict=True))
         given.pop("--port", None)
         self.stop()
-        bundle, workers = Path(given.pop("--bundle")), int(given.pop("--workers", "1"))
+        bundle, workers = given.pop("--bundle"), int(given.pop("--workers", "1"))
         self.service = RunningService(
             bundle, workers=workers, options=[*options, *(word for pair in given.items() for word in pair)]
         )
@@ -128,12 +130,21 @@ def write_world(folder: Path) -> None:
     (folder / "bundles" / "rules.toml").write_text(rule)
 
 
+@pytest.fixture
+def store() -> Iterator[ObjectStore]:
+    """What the pages call ``s3://bucket``."""
+    with local_s3() as store:
+        yield store
+
+
 @pytest.mark.long
 def test_every_command_of_the_pages_works(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, store: ObjectStore
 ) -> None:
     write_world(tmp_path)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    store.system.mkdir("bucket")
     shell = Shell(capsys, monkeypatch)
     pages = [page for page in PAGES if page not in TYPED]
     assert pages[0] == "README.md", "makes the data set, run and bundle of all other pages"

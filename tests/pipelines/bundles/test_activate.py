@@ -16,7 +16,7 @@ from serving.bundle.active import Active, Canary
 from serving.bundle.versions import Versions
 from tests.support.worlds.serving import write_whole_world, write_world
 
-VERBS = ["activate", "canary", "fold", "gate", "list", "rollback"]
+VERBS = ["activate", "canary", "fold", "gate", "list", "publish", "rollback"]
 
 
 def towers(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
@@ -31,13 +31,14 @@ def put_double(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Replaces the modules behind the words; gives the list that fills with their calls."""
     calls: list[Any] = []
 
-    def call(*words: Any) -> Active:
+    def call(*words: Any) -> Active | str:
         calls.append(words)
-        return Active(active="v2")
+        return "v2" if words[0] == "publish" else Active(active="v2")
 
     modules = {
         (pipelines.bundles, "activate"): ("show", "activate", "rollback", "canary", "clear_canary"),
         (pipelines.bundles, "fold"): ("run",),
+        (pipelines.bundles, "publish"): ("publish", "show", "activate", "rollback", "canary", "clear_canary"),
         (pipelines.bundles, "requirement"): ("unrequire",),
         (pipelines.launch, "gate"): ("require",),
     }
@@ -68,6 +69,13 @@ def test_every_word_reaches_its_command(monkeypatch: pytest.MonkeyPatch) -> None
         "gate rules.toml --root r": ("require", Path("rules.toml"), root),
         "gate --off why --root r": ("unrequire", root, "why"),
         "canary --clear --root r": ("clear_canary", root),
+        "publish b --root s3://r": ("publish", Path("b"), "s3://r", None, None),
+        "publish b --root s3://r --name v2 --override why": ("publish", Path("b"), "s3://r", "v2", "why"),
+        "list --root s3://r": ("show", "s3://r"),
+        "activate v2 --root s3://r": ("activate", "s3://r", "v2"),
+        "rollback --root s3://r": ("rollback", "s3://r"),
+        "canary v2 --share 0.05 --root s3://r": ("canary", "s3://r", "v2", 0.05),
+        "canary --clear --root s3://r": ("clear_canary", "s3://r"),
         "fold --bundle b --state s --out o": ("run", Path("b"), Path("s"), Path("o"), False),
         "fold --bundle b --state s --out o --overwrite": ("run", Path("b"), Path("s"), Path("o"), True),
     }
@@ -102,6 +110,8 @@ def test_help_shows_an_example_that_parses(
         ("canary v2 --share 1.5 --root r", ["'--share'", "less than or equal to 1"]),
         ("canary v2 --clear --root r", ["--clear", "neither a name nor --share"]),
         ("canary --clear --override why --root r", ["--clear", "nor --override"]),
+        ("publish b --root r", ["--root", "must be a URL, such as s3://bucket/recall, got 'r'"]),
+        ("activate v2 --root s3://r --override why", ["--override", "a root in a store has no gate"]),
         ("gate --root r", ["RULES / --off", "give RULES"]),
         ("gate rules.toml --off why --root r", ["RULES / --off"]),
         ("list --root nowhere", ["nowhere: no such directory"]),

@@ -276,7 +276,7 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
         (
             "serve --bundle b --host 0.0.0.0 --port 9000 --workers 4 --state s --keys k --window --config c",
             (),
-            {"bundle": b, "host": "0.0.0.0", "port": 9000, "workers": 4}
+            {"bundle": "b", "host": "0.0.0.0", "port": 9000, "workers": 4}
             | {"state": Path("s"), "keys": Path("k"), "window": True, "config": Path("c")},
         ),
         ("look --bundle b", ([b], None), {"browse": True}),

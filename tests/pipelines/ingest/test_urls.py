@@ -13,6 +13,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.ingest import prepare
 from pipelines.ingest.formats import copies
+from tests.support.object_store import BUCKET, local_s3
 from towers.config.sections import DataConfig
 
 ALL_TRAIN = DataConfig(valid_share=0, test_share=0)
@@ -34,30 +35,14 @@ def in_memory() -> Iterator[Put]:
 
 
 @pytest.fixture
-def in_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Put]:
-    s3fs = pytest.importorskip("s3fs", reason="needs the extra 'cloud'")
-    server = pytest.importorskip("moto.server", reason="needs moto[server]").ThreadedMotoServer(
-        ip_address="127.0.0.1", port=0, verbose=False
-    )
-    server.start()
-    host, port = server.get_host_and_port()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    s3fs.S3FileSystem.clear_instance_cache()
-    system = s3fs.S3FileSystem()
-    system.mkdir("shop")
+def in_s3() -> Iterator[Put]:
+    with local_s3() as store:
 
-    def put(name: str, content: bytes) -> str:
-        system.pipe_file(f"shop/{name}", content)
-        return f"s3://shop/{name}"
+        def put(name: str, content: bytes) -> str:
+            store.system.pipe_file(f"{BUCKET}/{name}", content)
+            return f"s3://{BUCKET}/{name}"
 
-    yield put
-    # The store lives in this process and outlives its server.
-    system.rm("shop", recursive=True)
-    s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
+        yield put
 
 
 @pytest.fixture(params=["in_memory", "in_s3"])

@@ -159,8 +159,8 @@ def test_one_search_answers_all_probes_of_a_moment(
 def test_probes_at_one_time_share_a_search(client: TestClient) -> None:
     opened = client.app.state.service.active_bundles.active.opened
     opened.catalogue.index = index = Counting(opened.bundle.item_vectors, open_at_once=False)
-    active_bundles = SimpleNamespace(answering={"active": SimpleNamespace(opened=opened)}, refused={})
-    service = SimpleNamespace(active_bundles=active_bundles)
+    active_bundles = SimpleNamespace(answering={"active": SimpleNamespace(opened=opened)})
+    service = SimpleNamespace(active_bundles=active_bundles, refused={})
     state = SimpleNamespace(service=service, drain=SimpleNamespace(begun=False))
     request: Any = SimpleNamespace(app=SimpleNamespace(state=state))
 

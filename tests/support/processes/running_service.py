@@ -40,7 +40,7 @@ class RunningService:
 
     def __init__(
         self,
-        bundle: Path,
+        bundle: Path | str,
         state: Path | str | None = None,
         workers: int = 1,
         log: Path | None = None,

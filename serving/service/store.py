@@ -1,0 +1,186 @@
+"""A root of bundles behind a URL that fsspec knows, such as ``s3://bucket/recall``, in the layout of a local root.
+
+fsspec is imported only when a store is opened. Every fault is a `StoreError` that names the URL, without a password.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from serving.bundle.active import ACTIVE, is_name
+from serving.bundle.manifest import MANIFEST, Manifest
+from serving.client.address import without_password
+from serving.errors import BundleError
+
+BLOCK_BYTES = 8 << 20
+
+
+class StoreError(BundleError):
+    """A store cannot be read or written, or lacks an object.
+
+    Attributes:
+        short: the message without the text of the store's own error, which may hold anything.
+
+    Args:
+        message: names the URL and the reason.
+        detail: the text of the store's own error, if any.
+    """
+
+    def __init__(self, message: str, detail: str = "") -> None:
+        super().__init__(f"{message}: {detail}" if detail else message)
+        self.short = message
+
+
+class MissingError(StoreError):
+    """An object is not in the store."""
+
+
+class Store:
+    """One root of bundles in a store. Listings are read anew by every instance.
+
+    Attributes:
+        url: as messages show it.
+
+    Args:
+        url: of the root.
+
+    Raises:
+        StoreError: the package for such URLs is missing, or nothing knows them.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._given = url.rstrip("/")
+        self.url = without_password(self._given)
+        with self._telling("opened"):
+            from fsspec.core import url_to_fs
+
+            self._system, self._inside = url_to_fs(self._given)
+            self._system.invalidate_cache()
+
+    def place(self, *names: str) -> str:
+        """The URL of an object, for messages."""
+        return "/".join([self.url, *names])
+
+    def read(self, name: str) -> bytes:
+        """The content of a small object; the name is relative to the root.
+
+        Raises:
+            MissingError: it is not there.
+            StoreError: it cannot be read.
+        """
+        with self._telling("read", name):
+            content: bytes = self._system.cat_file(self._path(name))
+            return content
+
+    def active(self) -> bytes:
+        """The content of `active.json`.
+
+        Raises:
+            MissingError: no bundle is active.
+            StoreError: it cannot be read.
+        """
+        try:
+            return self.read(ACTIVE)
+        except MissingError:
+            given = f"towers bundles activate NAME --root {self.url}"
+            raise MissingError(f"{self.url}: none of its bundles is active; name one: {given}") from None
+
+    def manifests(self) -> dict[str, bytes]:
+        """The manifests of all bundles, by name; folders that cannot be bundles are left out.
+
+        Raises:
+            StoreError: they cannot be read.
+        """
+        with self._telling("read"):
+            inside = (PurePosixPath(each).relative_to(self._inside) for each in self._system.find(self._inside))
+            parts = [path.parts for path in inside if len(path.parts) == 2 and path.name == MANIFEST]
+            names = [name for name, _ in parts if is_name(name)]
+            found = self._system.cat([self._path(name, MANIFEST) for name in names]) if names else {}
+        return {PurePosixPath(path).parent.name: content for path, content in found.items()}
+
+    def objects(self, bundle: str) -> dict[str, dict[str, Any]]:
+        """What the store tells of each object of a bundle, by its path in the bundle; `size` in bytes.
+
+        Raises:
+            StoreError: they cannot be listed.
+        """
+        with self._telling("listed", bundle):
+            found = self._system.find(self._path(bundle), detail=True)
+            return {str(PurePosixPath(each).relative_to(self._path(bundle))): info for each, info in found.items()}
+
+    def blocks(self, name: str) -> Iterator[bytes]:
+        """The content of a large object, block by block.
+
+        Raises:
+            MissingError: it is not there.
+            StoreError: it cannot be read.
+        """
+        with self._telling("read", name):
+            options = {"block_size": BLOCK_BYTES, "cache_type": "none"}
+            with self._system.open(self._path(name), "rb", **options) as file:
+                while block := file.read(BLOCK_BYTES):
+                    yield block
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes a small object, in one piece where the store has such a call.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        with self._telling("written", name):
+            self._make_folder(name)
+            self._system.pipe_file(self._path(name), content)
+
+    def put(self, file: Path, name: str) -> None:
+        """Writes a local file as an object.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        with self._telling("written", name):
+            self._make_folder(name)
+            self._system.put_file(str(file), self._path(name))
+
+    def _make_folder(self, name: str) -> None:
+        # Object stores have no folders; asked for one, S3 would create a missing bucket.
+        if "file" in self._system.protocol:
+            self._system.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
+
+    def _path(self, *names: str) -> str:
+        return "/".join([self._inside.rstrip("/"), *names])
+
+    @contextmanager
+    def _telling(self, what: str, *names: str) -> Iterator[None]:
+        place = self.place(*names)
+        try:
+            yield
+        except FileNotFoundError:
+            raise MissingError(f"{place}: missing") from None
+        except ImportError as error:
+            extra = "URLs need the extra 'cloud': pip install 'towers-recall[cloud]'"
+            raise StoreError(f"{place}: {extra} ({error})") from None
+        except Exception as error:
+            detail = str(error).replace(self._given, self.url)
+            raise StoreError(f"{place}: cannot be {what}: {type(error).__name__}", detail) from error
+
+
+def refuse_partial(store: Store, name: str, manifest: Manifest, objects: dict[str, dict[str, Any]]) -> None:
+    """Compares what a store lists of a bundle with the manifest, without reading it.
+
+    Args:
+        store: the store.
+        name: the bundle.
+        manifest: its manifest.
+        objects: from `Store.objects`.
+
+    Raises:
+        BundleError: an object is missing, or of another size.
+    """
+    for file, info in manifest.files.items():
+        if file not in objects:
+            raise MissingError(f"{store.place(name, file)}: missing")
+        size = objects[file]["size"]
+        if size != info.bytes:
+            reason = "truncated" if size < info.bytes else "altered"
+            raise BundleError(f"{store.place(name, file)}: {reason}: {size} bytes, the manifest says {info.bytes}")

@@ -1,0 +1,199 @@
+"""`towers bundles` with a store: what is published is whole, and no command makes what is not answer."""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines import console
+from pipelines.bundles import publish as command
+from pipelines.bundles.requirement import LOG
+from pipelines.cli import app
+from pipelines.errors import GateError
+from serving.bundle.active import Active, Canary
+from serving.bundle.reader import Bundle
+from serving.errors import BundleError
+from serving.service.store import MissingError, Store
+from tests.support.worlds.serving import copied_towers, write_whole_world, write_world
+
+URL = "memory://shop/recall"
+VECTORS = "item_vectors.npy"
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bundles")
+    whole = write_whole_world(folder)
+    for name in ("v1", "v2"):
+        write_world(folder / name, model_version=name, write_towers=copied_towers(whole))
+    return folder
+
+
+@pytest.fixture
+def system() -> Iterator[Any]:
+    system = pytest.importorskip("fsspec", reason="needs the extra 'cloud'").filesystem("memory")
+    yield system
+    if system.exists("/shop"):
+        system.rm("/shop", recursive=True)
+
+
+@pytest.fixture
+def without_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "probed", lambda bundle: None)
+
+
+def active() -> Active:
+    return Active.model_validate_json(Store(URL).active())
+
+
+def objects(system: Any, folder: Path) -> dict[str, bytes]:
+    root = f"/shop/recall/{folder.name}"
+    return {name.removeprefix(f"{root}/"): system.cat_file(name) for name in system.find(root)}
+
+
+@pytest.mark.slow
+def test_an_operators_day(
+    system: Any, bundles: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def said(*words: str, code: int = 0) -> list[str]:
+        monkeypatch.setattr(sys, "argv", ["towers", "bundles", *words, "--root", URL])
+        with pytest.raises(SystemExit) as ended:
+            app.main()
+        streams = capsys.readouterr()
+        assert ended.value.code == code, streams.err
+        return (streams.out + streams.err).splitlines()
+
+    towers = console.towers()
+    follow = f"next: {towers} bundles list --root {URL}"
+    assert said("publish", str(bundles / "v1"))[-2:] == [
+        f"published: v1 (model v1, 60 items) in {URL}",
+        f"next: {towers} bundles activate v1 --root {URL}",
+    ]
+    files = {str(path.relative_to(bundles / "v1")): path for path in (bundles / "v1").rglob("*") if path.is_file()}
+    assert objects(system, bundles / "v1") == {name: path.read_bytes() for name, path in files.items()}
+    assert f"none of them is active; name one: towers bundles activate NAME --root {URL}" in said("list")
+    assert said("activate", "v1") == ["active: v1 (model v1, 60 items)", f"next: {towers} serve --bundle {URL}"]
+    said("publish", str(bundles / "v2"), "--name", "second")
+    assert said("canary", "second", "--share", "0.25") == [
+        "canary: second (model v2, 60 items) for 25.00% of the users, beside v1", follow,
+    ]  # fmt: skip
+    assert active() == Active(active="v1", canary=Canary(bundle="second", share=0.25))
+    assert said("canary", "--clear") == ["no canary: v1 answers every user", follow]
+    assert said("activate", "second") == ["active: second (model v2, 60 items), after v1", follow]
+    rows = [line.split("│") for line in said("list") if "│" in line]
+    assert {row[1].strip(): row[2].strip() for row in rows} == {"second": "active", "v1": "previous"}
+    assert active() == Active(active="second", previous=("v1",))
+    assert said("rollback") == ["active: v1 (model v1, 60 items), back from second", follow]
+    assert active() == Active(active="v1")
+    assert f"{URL}: no bundle was active before v1" in said("rollback", code=2)[0]
+    assert f"{URL}/v9: not a bundle: no such directory" in said("activate", "v9", code=2)[0]
+    assert "a root in a store has no gate" in said("activate", "v1", "--override", "why", code=2)[0]
+
+
+def test_only_a_whole_bundle_is_published(system: Any, bundles: Path, tmp_path: Path, without_probes: None) -> None:
+    shutil.copytree(bundles / "v1", tmp_path / "v1")
+    (tmp_path / "v1" / VECTORS).write_bytes(b"x")
+    with pytest.raises(BundleError, match=rf"{VECTORS}: truncated"):
+        command.publish(tmp_path / "v1", URL)
+    with pytest.raises(BundleError, match="'a/b' cannot name a bundle"):
+        command.publish(bundles / "v1", URL, "a/b")
+    assert not system.exists("/shop/recall")
+
+
+def test_the_manifest_is_the_last_object(
+    system: Any, bundles: Path, without_probes: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        put = Store.put
+
+        def cut(store: Store, file: Path, name: str) -> None:
+            if name.endswith(VECTORS):
+                raise KeyboardInterrupt
+            put(store, file, name)
+
+        patch.setattr(Store, "put", cut)
+        with pytest.raises(KeyboardInterrupt):
+            command.publish(bundles / "v1", URL)
+    assert objects(system, bundles / "v1") and "manifest.json" not in objects(system, bundles / "v1")
+    with pytest.raises(BundleError, match=rf"{URL}/v1: not a bundle"):
+        command.activate(URL, "v1")
+    command.publish(bundles / "v1", URL)
+    assert command.activate(URL, "v1").active == "v1"
+
+
+def test_a_name_belongs_to_one_bundle_which_may_be_written_again(
+    system: Any, bundles: Path, without_probes: None
+) -> None:
+    command.publish(bundles / "v1", URL)
+    with pytest.raises(BundleError, match=rf"^{URL}/v1: another bundle has this name; give a new one: --name$"):
+        command.publish(bundles / "v2", URL, "v1")
+    system.pipe_file(f"/shop/recall/v1/{VECTORS}", b"spoilt")
+    command.publish(bundles / "v1", URL)
+    assert objects(system, bundles / "v1")[VECTORS] == (bundles / "v1" / VECTORS).read_bytes()
+
+
+@pytest.mark.parametrize("fault", ["missing", "truncated"])
+def test_a_bundle_that_is_not_whole_in_the_store_does_not_answer(
+    system: Any, bundles: Path, without_probes: None, fault: str
+) -> None:
+    for name in ("v1", "v2"):
+        command.publish(bundles / name, URL)
+    command.activate(URL, "v1")
+    command.activate(URL, "v2")
+    if fault == "missing":
+        system.rm(f"/shop/recall/v1/{VECTORS}")
+    else:
+        system.pipe_file(f"/shop/recall/v1/{VECTORS}", b"x")
+    for choose in (
+        lambda: command.activate(URL, "v1"),
+        lambda: command.rollback(URL),
+        lambda: command.canary(URL, "v1", 0.5),
+    ):
+        with pytest.raises(BundleError, match=rf"^{URL}/v1/{VECTORS}: {fault}"):
+            choose()
+    assert active() == Active(active="v2", previous=("v1",))
+
+
+def test_a_change_by_another_command_is_not_lost(
+    system: Any, bundles: Path, without_probes: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("v1", "v2"):
+        command.publish(bundles / name, URL)
+    listed = Store.objects
+
+    def meanwhile(store: Store, name: str) -> dict[str, dict[str, Any]]:
+        store.write("active.json", b'{"active": "v2"}')
+        return listed(store, name)
+
+    monkeypatch.setattr(Store, "objects", meanwhile)
+    with pytest.raises(BundleError, match=rf"^{URL}/active.json: another command has changed it meanwhile"):
+        command.activate(URL, "v1")
+    assert active() == Active(active="v2")
+
+
+def test_a_root_with_a_gate_publishes_only_what_passed(
+    system: Any, bundles: Path, tmp_path: Path, without_probes: None
+) -> None:
+    shutil.copytree(bundles / "v1", tmp_path / "v1")
+    (tmp_path / "gate.toml").write_text(f'gate = "required"\nrules = "{"0" * 64}"\nfile = "rules.toml"\n')
+    with pytest.raises(GateError, match=r"v1: .*--override"):
+        command.publish(tmp_path / "v1", URL)
+    with pytest.raises(MissingError):
+        Store(URL).read("v1/manifest.json")
+    command.publish(tmp_path / "v1", URL, override="tried by hand")
+    assert "publish by override" in (tmp_path / LOG).read_text()
+    assert Store(URL).read("v1/manifest.json") == (tmp_path / "v1" / "manifest.json").read_bytes()
+
+
+def test_a_folder_of_the_system_is_a_store_too(bundles: Path, tmp_path: Path, without_probes: None) -> None:
+    pytest.importorskip("fsspec", reason="needs the extra 'cloud'")
+    url = f"file://{tmp_path}/store"
+    command.publish(bundles / "v1", url)
+    command.activate(url, "v1")
+    assert Bundle.open(tmp_path / "store" / "v1").manifest.model_version == "v1"
+    assert Store(url).manifests().keys() == {"v1"}
