@@ -21,8 +21,9 @@ import pytest
 
 from tests.support.exposition import Exposed
 from tests.support.paths import ROOT
+from tests.support.processes.postgres_cluster import PostgresCluster
 from tests.support.processes.running_service import RunningService, free_port
-from tests.support.worlds.serving import write_whole_world
+from tests.support.worlds.serving import save_towers, write_whole_world, write_world
 
 pytestmark = pytest.mark.long
 
@@ -372,4 +373,36 @@ def test_a_rolling_restart_as_the_operations_page_says_loses_no_recall(bundle: P
         proxy.stop()
         for each in replicas:
             each.kill()
+    assert callers.wrong == []
+
+
+def test_three_replicas_of_one_database_lose_no_recall(bundle: Path, tmp_path: Path) -> None:
+    write_world(tmp_path / "newer", write_towers=save_towers, model_version="newer")
+    cluster = PostgresCluster()
+    url = cluster.new_database()
+    replicas = [RunningService(bundle, url, log=tmp_path / f"{number}", linger_s=1) for number in range(3)]
+    proxy = Proxy(tmp_path, [each.port for each in replicas])
+    try:
+        with Callers(proxy) as callers:
+            callers.until_answered()
+            replicas[0].kill()
+            callers.until_answered()
+            replicas[1].process.send_signal(signal.SIGTERM)
+            replicas[1].process.wait(WAIT_S)
+            replicas[1].kill()
+            replicas[1] = RunningService(
+                tmp_path / "newer", url, log=tmp_path / "rolled", port=replicas[1].port, linger_s=1
+            )
+            until_asked(replicas[1])
+            cluster.kill()
+            callers.until_answered()
+            cluster.start()
+            callers.until_answered()
+            answers = [each.client.post("/recall", json={"k": 1}).json()["model_version"] for each in replicas[1:]]
+    finally:
+        proxy.stop()
+        for each in replicas:
+            each.kill()
+        cluster.remove()
+    assert answers == ["newer", "world-1"]
     assert callers.wrong == []
