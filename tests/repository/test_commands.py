@@ -72,8 +72,11 @@ class Shell:
 
     def towers(self, words: list[str]) -> None:
         words = [self._here(word) for word in words]
-        if "--out" in words:
-            shutil.rmtree(words[words.index("--out") + 1], ignore_errors=True)  # of the page before
+        if "--out" in words and "--shard" not in words:
+            made = Path(words[words.index("--out") + 1])  # by the page before
+            if made.is_file():
+                made.unlink()
+            shutil.rmtree(made, ignore_errors=True)
         self.patch.setattr(sys, "argv", ["towers", *words])
         self.capture.readouterr()
         with pytest.raises(SystemExit) as ended:
