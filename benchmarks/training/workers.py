@@ -1,7 +1,8 @@
 """Time and bytes of a training step with one and with two workers on this machine, in a small and a large catalogue.
 
 Whole steps as the trainer makes them, in-batch softmax and row-sparse Adam. The batch is the same for all workers
-together. Bytes are what the loopback device received in a step, of all processes: run it on a quiet machine.
+together; its items are distinct, so that both catalogues exchange as many rows. Bytes are what the loopback device
+received in a step, of all processes: run it on a quiet machine.
 
 Claim: a step's bytes do not grow with the catalogue (at most 1.1 times). Writes
     benchmarks/training/results/workers.json; exits with 1 where a claim fails. `--dry` prints it instead.
@@ -73,7 +74,7 @@ def _work(items: int) -> None:
     rng = np.random.default_rng(1)
     times: list[float] = []
     for number in range(STEPS + WARM_UP):
-        user, item = rng.integers(0, USERS, BATCH), rng.choice(items, BATCH, p=counts / counts.sum())
+        user, item = rng.integers(0, USERS, BATCH), rng.choice(items, BATCH, replace=False)
         part = replicas.part(BATCH)
         batch = task.batch(user[part], item[part], (1, number))
         if number == WARM_UP:
