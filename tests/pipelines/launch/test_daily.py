@@ -122,6 +122,7 @@ def step_of(text: str) -> str:
     return re.findall(r"^daily: (\w+), ", text, re.MULTILINE)[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [[], pytest.param(KILLS, marks=pytest.mark.long)], ids=["whole", "killed"])
 def test_three_days(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kills: list[Point]
