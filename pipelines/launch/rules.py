@@ -7,7 +7,7 @@ import hashlib
 import json
 import tomllib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
@@ -18,6 +18,7 @@ from towers.config.explain import explain
 from towers.config.section import Count, Section
 from towers.evaluation.metrics import METRICS
 
+Model = TypeVar("Model", bound=Section)
 # Figures of all lists together and their keys in `report.json`.
 OF_ALL_LISTS = {name: key for key, name in OF_LISTS.items()}
 ALL = "all"
@@ -185,17 +186,32 @@ def read_rules(path: Path) -> tuple[RuleFile, str]:
     """Reads a file of rules; returns them and the SHA-256 of its bytes.
 
     Raises:
+        DataError: as `read_toml`.
+    """
+    rules, content = read_toml(path, RuleFile, "a file of rules")
+    return rules, hashlib.sha256(content).hexdigest()
+
+
+def read_toml(path: Path, model: type[Model], whole: str) -> tuple[Model, bytes]:
+    """Reads a TOML file; returns its content as a model, and as bytes.
+
+    Args:
+        path: the file.
+        model: of the file.
+        whole: what the file is, for an error.
+
+    Raises:
         DataError: it is missing or not TOML, or a key or value is wrong; names all of them.
     """
     try:
         content = path.read_bytes()
         # In JSON an array may be a tuple, also for strict models.
         text = json.dumps(tomllib.loads(content.decode()), default=str)
-        return RuleFile.model_validate_json(text), hashlib.sha256(content).hexdigest()
+        return model.model_validate_json(text), content
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     except ValidationError as error:
-        lines = [explain(detail, RuleFile, "a file of rules") for detail in error.errors()]
+        lines = [explain(detail, model, whole) for detail in error.errors()]
         raise DataError(f"{path}: " + "; ".join(lines)) from None
     except ValueError as error:  # of TOML, or not UTF-8
         raise DataError(f"{path}: not valid TOML: {error}") from None

@@ -86,7 +86,7 @@ def _end(day: Day, outcome: str, seconds: dict[str, float], **more: Any) -> dict
         try:
             subprocess.run(command, input=text, text=True, check=True, timeout=NOTIFY_S, cwd=day.loop.folder)
         except (OSError, subprocess.SubprocessError) as error:
-            # The day ended as it did, whoever hears of it.
+            # A failed notification does not change how the day ended.
             say(f"warning: notify: {error}")
     return summary
 

@@ -2,19 +2,17 @@
 
 import hashlib
 import json
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from pipelines.dataset.manifest import digest_of
 from pipelines.errors import DataError
 from pipelines.ingest.formats.source import Format
-from pipelines.launch.rules import read_rules
+from pipelines.launch.rules import read_rules, read_toml
 from serving.bundle.versions import Versions
-from towers.config.explain import explain
 from towers.config.recipe import Config, load_config
 from towers.config.section import Count, Section
 from towers.errors import ConfigError
@@ -60,17 +58,7 @@ class Loop:
                 day could pass the rules.
             ConfigError: the recipe is wrong.
         """
-        try:
-            # In JSON an array may be a tuple, also for strict models.
-            text = json.dumps(tomllib.loads(file.read_text(encoding="utf-8")), default=str)
-            settings = Settings.model_validate_json(text)
-        except OSError as error:
-            raise DataError(f"{file}: cannot be read: {error.strerror}") from None
-        except ValidationError as error:
-            lines = [explain(detail, Settings, "a file of daily settings") for detail in error.errors()]
-            raise DataError(f"{file}: " + "; ".join(lines)) from None
-        except ValueError as error:  # of TOML, or not UTF-8
-            raise DataError(f"{file}: not valid TOML: {error}") from None
+        settings, _ = read_toml(file, Settings, "a file of daily settings")
         own = file.absolute().parent / settings.recipe
         try:
             config = load_config(own if own.is_file() else settings.recipe)
