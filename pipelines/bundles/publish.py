@@ -1,4 +1,4 @@
-"""`towers bundles` for a root in an object store: publishes a bundle there and chooses which one answers.
+"""`towers bundles` for a root in an object store: publishes a bundle there, and opens the root for a choice.
 
 The layout is that of a local root. A bundle's manifest is written after its files, and `active.json` in one object, so
 that a service never finds a bundle that is not complete. Services verify every byte of what they copy.
@@ -6,15 +6,15 @@ that a service never finds a bundle that is not complete. Services verify every 
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pipelines.bundles.activate import described, show_table
 from pipelines.bundles.requirement import gate
-from pipelines.console import phases, progress, say
+from pipelines.console import amount, phases, progress, say
 from pipelines.service.verify import PROBE, VERIFY, probed, verify
-from serving.bundle.active import ACTIVE, Active, checked_name
-from serving.bundle.manifest import MANIFEST, read_manifest
+from serving.bundle.active import ACTIVE, checked_name
+from serving.bundle.manifest import MANIFEST, Manifest, read_manifest
 from serving.bundle.versions import Versions
 from serving.errors import BundleError
 from serving.service.store import MissingError, Store, refuse_partial
@@ -63,80 +63,39 @@ def publish(bundle: Path, url: str, name: str | None = None, override: str | Non
     return name
 
 
-def show(url: str) -> None:
-    """Prints the bundles of a store as a table, newest first.
+@dataclass(frozen=True)
+class StoredRoot:
+    """A local root that stands for one in a store, where only `active.json` can change.
 
-    Raises:
-        StoreError: the store cannot be read.
-        BundleError: its `active.json` is damaged.
+    Attributes:
+        versions: the local root, with the manifests and `active.json` of the store.
     """
-    with _changed(Store(url)) as versions:
-        show_table(versions.list(), url)
 
+    versions: Versions
+    _store: Store
 
-def activate(url: str, name: str) -> Active:
-    """Makes the services of a store answer from another bundle.
+    @contextmanager
+    def choosing(self, action: str, name: str, override: str | None) -> Iterator[str]:
+        """Yields a short description of a bundle whose objects are all in the store. It has no gate to override.
 
-    Raises:
-        BundleError: it is not in the store, or not whole.
-        StoreError: the store cannot be read or written.
-    """
-    store = Store(url)
-    with _changed(store) as versions:
-        told = _checked(store, versions, name)
-        active = versions.activate(name)
-    say(f"active: {told}{f', after {active.previous[0]}' if active.previous else ''}")
-    return active
-
-
-def rollback(url: str) -> str:
-    """Makes the services of a store answer from the previously active bundle again.
-
-    Raises:
-        BundleError: there is none, or it is not whole.
-        StoreError: the store cannot be read or written.
-    """
-    store = Store(url)
-    with _changed(store) as versions:
-        now = versions.read()
-        name = versions.before(now)
-        told = _checked(store, versions, name)
-        versions.rollback(expected=name)
-    say(f"active: {told}, back from {now.active}")
-    return name
-
-
-def canary(url: str, name: str, share: float) -> Active:
-    """Makes the services of a store answer a share of the users, in (0, 1], from another bundle.
-
-    Raises:
-        BundleError: as `activate`, or the share is wrong, or the bundle is already active.
-        StoreError: the store cannot be read or written.
-    """
-    store = Store(url)
-    with _changed(store) as versions:
-        told = _checked(store, versions, name)
-        active = versions.set_canary(name, share)
-    say(f"canary: {told} for {share:.2%} of the users, beside {active.active}")
-    return active
-
-
-def clear_canary(url: str) -> Active:
-    """Makes the services of a store answer every user from the active bundle.
-
-    Raises:
-        BundleError: no bundle is active.
-        StoreError: the store cannot be read or written.
-    """
-    with _changed(Store(url)) as versions:
-        active = versions.clear_canary()
-    say(f"no canary: {active.active} answers every user")
-    return active
+        Raises:
+            BundleError: the bundle is not in the store, or not whole.
+            StoreError: the store cannot be read.
+        """
+        manifest = read_manifest(self.versions.path(name))
+        refuse_partial(self._store, name, manifest, self._store.objects(name))
+        yield described(name, manifest)
 
 
 @contextmanager
-def _changed(store: Store) -> Iterator[Versions]:
-    """Yields a local root with the manifests and `active.json` of a store; writes the latter back if it changes."""
+def stored_root(url: str) -> Iterator[StoredRoot]:
+    """Opens a root in a store; at the end writes `active.json` back if it has changed.
+
+    Raises:
+        StoreError: the store cannot be read or written.
+        BundleError: another command has changed it meanwhile, or it is damaged.
+    """
+    store = Store(url)
     before = _active(store)
     with TemporaryDirectory(prefix="towers-") as folder:
         root = Path(folder).resolve()
@@ -147,7 +106,7 @@ def _changed(store: Store) -> Iterator[Versions]:
         if before is not None:
             file.write_bytes(before)
         try:
-            yield Versions(root)
+            yield StoredRoot(Versions(root), store)
         except BundleError as error:
             error.args = (str(error).replace(str(root), store.url),)
             raise
@@ -166,13 +125,6 @@ def _active(store: Store) -> bytes | None:
         return None
 
 
-def _checked(store: Store, versions: Versions, name: str) -> str:
-    """Refuses a bundle whose objects are not all in the store; returns a short description."""
-    manifest = read_manifest(versions.path(name))
-    refuse_partial(store, name, manifest, store.objects(name))
-    return described(name, manifest)
-
-
 def _refuse_another(store: Store, name: str, content: bytes) -> None:
     try:
         there = store.read(f"{name}/{MANIFEST}")
@@ -180,3 +132,8 @@ def _refuse_another(store: Store, name: str, content: bytes) -> None:
         return
     if there != content:
         raise BundleError(f"{store.place(name)}: another bundle has this name; give a new one: --name")
+
+
+def described(name: str, manifest: Manifest) -> str:
+    """Describes a bundle in a few words."""
+    return f"{name} (model {manifest.model_version}, {amount(manifest.items, 'items')})"

@@ -1,6 +1,6 @@
 """The options of `towers bundles`: publish, list, activate, rollback, canary, fold, gate.
 
-The work is in `pipelines.bundles`: for a root in a store in its module `publish`.
+The work is in `pipelines.bundles`.
 """
 
 import shlex
@@ -47,28 +47,17 @@ def publish(
 @app.command("list", epilog=example("towers bundles list --root bundles"))
 def show(root: Root) -> None:
     """List the bundles: which one answers, which did before, which are broken."""
-    if _is_url(root):
-        from pipelines.bundles import publish as remote
+    from pipelines.bundles import activate as command
 
-        remote.show(root)
-    else:
-        from pipelines.bundles import activate as command
-
-        command.show(Path(root))
+    command.show(_place(root))
 
 
 @app.command(epilog=example("towers bundles activate 2024-06-01 --root bundles"))
 def activate(name: Name, root: Root, override: Override = None) -> None:
     """Answer from another bundle, once it is verified and real searches work."""
-    if _is_url(root):
-        from pipelines.bundles import publish as remote
+    from pipelines.bundles import activate as command
 
-        _refuse_override(override)
-        active = remote.activate(root, name)
-    else:
-        from pipelines.bundles import activate as command
-
-        active = command.activate(Path(root), name, override)
+    active = command.activate(_place(root, override), name, override)
     next_step("bundles list --root" if active.previous else "serve --bundle", shlex.quote(root))
 
 
@@ -89,15 +78,9 @@ def fold(
 @app.command(epilog=example("towers bundles rollback --root bundles"))
 def rollback(root: Root, override: Override = None) -> None:
     """Answer from the bundle before the active one again."""
-    if _is_url(root):
-        from pipelines.bundles import publish as remote
+    from pipelines.bundles import activate as command
 
-        _refuse_override(override)
-        remote.rollback(root)
-    else:
-        from pipelines.bundles import activate as command
-
-        command.rollback(Path(root), override)
+    command.rollback(_place(root, override), override)
     next_step("bundles list --root", shlex.quote(root))
 
 
@@ -114,25 +97,16 @@ def canary(
     override: Override = None,
 ) -> None:
     """Answer a share of the users from another bundle, the same users each time."""
-    if clear and (name, share, override) != (None, None, None):
-        raise typer.BadParameter("goes with neither a name nor --share nor --override", param_hint="--clear")
-    if not clear and (name is None or share is None):
+    from pipelines.bundles import activate as command
+
+    if clear:
+        if (name, share, override) != (None, None, None):
+            raise typer.BadParameter("goes with neither a name nor --share nor --override", param_hint="--clear")
+        command.clear_canary(_place(root))
+    elif name is None or share is None:
         raise typer.BadParameter("give NAME and --share, or --clear", param_hint="NAME / --share")
-    if _is_url(root):
-        from pipelines.bundles import publish as remote
-
-        _refuse_override(override)
-        if name is None or share is None:
-            remote.clear_canary(root)
-        else:
-            remote.canary(root, name, share)
     else:
-        from pipelines.bundles import activate as command
-
-        if name is None or share is None:
-            command.clear_canary(Path(root))
-        else:
-            command.canary(Path(root), name, share, override)
+        command.canary(_place(root, override), name, share, override)
     next_step("bundles list --root", shlex.quote(root))
 
 
@@ -165,6 +139,10 @@ def _is_url(root: str) -> bool:
     return "://" in root
 
 
-def _refuse_override(override: str | None) -> None:
+def _place(root: str, override: str | None = None) -> Path | str:
+    """The path of a local root, or the URL of one in a store."""
+    if not _is_url(root):
+        return Path(root)
     if override is not None:
         raise typer.BadParameter("a root in a store has no gate; give it to 'publish'", param_hint="--override")
+    return root

@@ -38,7 +38,7 @@ def put_double(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     modules = {
         (pipelines.bundles, "activate"): ("show", "activate", "rollback", "canary", "clear_canary"),
         (pipelines.bundles, "fold"): ("run",),
-        (pipelines.bundles, "publish"): ("publish", "show", "activate", "rollback", "canary", "clear_canary"),
+        (pipelines.bundles, "publish"): ("publish",),
         (pipelines.bundles, "requirement"): ("unrequire",),
         (pipelines.launch, "gate"): ("require",),
     }
@@ -72,9 +72,9 @@ def test_every_word_reaches_its_command(monkeypatch: pytest.MonkeyPatch) -> None
         "publish b --root s3://r": ("publish", Path("b"), "s3://r", None, None),
         "publish b --root s3://r --name v2 --override why": ("publish", Path("b"), "s3://r", "v2", "why"),
         "list --root s3://r": ("show", "s3://r"),
-        "activate v2 --root s3://r": ("activate", "s3://r", "v2"),
-        "rollback --root s3://r": ("rollback", "s3://r"),
-        "canary v2 --share 0.05 --root s3://r": ("canary", "s3://r", "v2", 0.05),
+        "activate v2 --root s3://r": ("activate", "s3://r", "v2", None),
+        "rollback --root s3://r": ("rollback", "s3://r", None),
+        "canary v2 --share 0.05 --root s3://r": ("canary", "s3://r", "v2", 0.05, None),
         "canary --clear --root s3://r": ("clear_canary", "s3://r"),
         "fold --bundle b --state s --out o": ("run", Path("b"), Path("s"), Path("o"), False),
         "fold --bundle b --state s --out o --overwrite": ("run", Path("b"), Path("s"), Path("o"), True),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pipelines import console
+from pipelines.bundles import activate as choice
 from pipelines.bundles import publish as command
 from pipelines.bundles.requirement import LOG
 from pipelines.cli import app
@@ -121,9 +122,9 @@ def test_the_manifest_is_the_last_object(
             command.publish(bundles / "v1", URL)
     assert objects(system, bundles / "v1") and "manifest.json" not in objects(system, bundles / "v1")
     with pytest.raises(BundleError, match=rf"{URL}/v1: not a bundle"):
-        command.activate(URL, "v1")
+        choice.activate(URL, "v1")
     command.publish(bundles / "v1", URL)
-    assert command.activate(URL, "v1").active == "v1"
+    assert choice.activate(URL, "v1").active == "v1"
 
 
 def test_a_name_belongs_to_one_bundle_which_may_be_written_again(
@@ -143,16 +144,16 @@ def test_a_bundle_that_is_not_whole_in_the_store_does_not_answer(
 ) -> None:
     for name in ("v1", "v2"):
         command.publish(bundles / name, URL)
-    command.activate(URL, "v1")
-    command.activate(URL, "v2")
+    choice.activate(URL, "v1")
+    choice.activate(URL, "v2")
     if fault == "missing":
         system.rm(f"/shop/recall/v1/{VECTORS}")
     else:
         system.pipe_file(f"/shop/recall/v1/{VECTORS}", b"x")
     for choose in (
-        lambda: command.activate(URL, "v1"),
-        lambda: command.rollback(URL),
-        lambda: command.canary(URL, "v1", 0.5),
+        lambda: choice.activate(URL, "v1"),
+        lambda: choice.rollback(URL),
+        lambda: choice.canary(URL, "v1", 0.5),
     ):
         with pytest.raises(BundleError, match=rf"^{URL}/v1/{VECTORS}: {fault}"):
             choose()
@@ -172,7 +173,7 @@ def test_a_change_by_another_command_is_not_lost(
 
     monkeypatch.setattr(Store, "objects", meanwhile)
     with pytest.raises(BundleError, match=rf"^{URL}/active.json: another command has changed it meanwhile"):
-        command.activate(URL, "v1")
+        choice.activate(URL, "v1")
     assert active() == Active(active="v2")
 
 
@@ -194,6 +195,6 @@ def test_a_folder_of_the_system_is_a_store_too(bundles: Path, tmp_path: Path, wi
     pytest.importorskip("fsspec", reason="needs the extra 'cloud'")
     url = f"file://{tmp_path}/store"
     command.publish(bundles / "v1", url)
-    command.activate(url, "v1")
+    choice.activate(url, "v1")
     assert Bundle.open(tmp_path / "store" / "v1").manifest.model_version == "v1"
     assert Store(url).manifests().keys() == {"v1"}

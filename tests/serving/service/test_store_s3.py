@@ -9,7 +9,7 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from pipelines.bundles import publish
+from pipelines.bundles import activate, publish
 from pipelines.service import serve
 from serving.errors import BundleError
 from serving.http.app import create_app
@@ -52,7 +52,7 @@ def test_a_service_follows_the_store_and_no_fault_of_the_store_ends_it(
 ) -> None:
     for name in ("v1", "v2", "v3"):
         publish.publish(bundles / name, URL)
-    publish.activate(URL, "v1")
+    activate.activate(URL, "v1")
     settings = Settings(bundle=URL, cache=tmp_path / "copies", poll_s=0, index_sample_s=0)
     with TestClient(create_app(settings)) as client:
 
@@ -70,20 +70,20 @@ def test_a_service_follows_the_store_and_no_fault_of_the_store_ends_it(
             return names, wanted
 
         assert (version(client), refused()) == ("v1", ([], [0.0]))
-        publish.activate(URL, "v2")
+        activate.activate(URL, "v2")
         assert version(client) == "v1"
         assert reloaded() == (200, {"active": "v2", "canary": None, "refused": {}})
         assert version(client) == "v2"
-        publish.rollback(URL)
+        activate.rollback(URL)
         assert reloaded()[1]["active"] == version(client) == "v1"
 
         # While v2 is in no role its copy goes.
-        publish.activate(URL, "v3")
+        activate.activate(URL, "v3")
         reloaded()
         assert sorted(path.name for path in settings.folder.iterdir() if path.is_dir()) == ["v1", "v3"]
         whole = store.system.cat_file(VECTORS)
         store.system.pipe_file(VECTORS, whole[:-1] + bytes([whole[-1] ^ 1]))
-        publish.activate(URL, "v2")
+        activate.activate(URL, "v2")
         altered = {"v2": "v2/item_vectors.npy: altered: its SHA-256 is not the manifest's"}
         assert reloaded() == (409, {"active": "v3", "canary": None, "refused": altered})
         assert (version(client), refused()) == ("v3", (["v2"], [1.0]))
@@ -112,7 +112,7 @@ def test_a_service_follows_the_store_and_no_fault_of_the_store_ends_it(
 def test_workers_share_the_copies_and_swap_together(store: ObjectStore, bundles: Path, tmp_path: Path) -> None:
     for name in ("v1", "v2", "v3"):
         publish.publish(bundles / name, URL)
-    publish.activate(URL, "v1")
+    activate.activate(URL, "v1")
     with RunningService(URL, workers=2, cache=tmp_path / "copies", poll_s=0) as service:
 
         def answers(name: str) -> bool:
@@ -121,12 +121,12 @@ def test_workers_share_the_copies_and_swap_together(store: ObjectStore, bundles:
             return bool(answer["model_version"] == name)
 
         eventually(lambda: answers("v1"), "both workers answer")
-        publish.activate(URL, "v2")
+        activate.activate(URL, "v2")
         service.client.post("/admin/reload").raise_for_status()  # to one of them
         eventually(lambda: answers("v2"), "both workers have swapped")
-        publish.activate(URL, "v3")
+        activate.activate(URL, "v3")
         service.process.send_signal(signal.SIGHUP)
         eventually(lambda: answers("v3"), "SIGHUP reaches the store", within_s=30)
     with RunningService(URL, workers=2, cache=tmp_path / "copies", poll_s=0.2) as service:
-        publish.rollback(URL)
+        activate.rollback(URL)
         eventually(lambda: answers("v2"), "the service looks by itself", within_s=30)
