@@ -109,9 +109,12 @@ class Journal(Protocol):
 
     def version(self) -> int:
         """A number that grows with every change that answers depend on, by any process; the same in all of them."""
+        last = self.numbers()
+        return last.items + last.events + last.forgotten
 
     def forgotten(self) -> int:
         """How often a user was forgotten: events that a reader holds may be gone once this has grown."""
+        return self.numbers().forgotten
 
     def forget(self, user_id: str, *, dry_run: bool = False) -> dict[str, int]:
         """Deletes all events and impressions of a user.

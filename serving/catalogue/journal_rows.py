@@ -4,14 +4,63 @@ Ids are bytes: text can hold neither a NUL nor a lone surrogate. Lists and mappi
 """
 
 import json
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
-from serving.catalogue.journal import Impression, ItemChange, UserEvent
+from serving.catalogue.journal import Impression, ItemChange, Journal, UserEvent
 
 ItemRow = tuple[bytes, int, str, str]
 EventRow = tuple[bytes, bytes, bytes, int]
 ImpressionRow = tuple[bytes, bytes, bytes, str, int]
+
+
+class RowJournal(Journal):
+    """A journal in the tables `items`, `events` and `impressions`; a database provides the rest."""
+
+    def put_items(self, items: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]]) -> int:
+        """See `Journal`."""
+        return self._change(put_rows(items))
+
+    def delete_items(self, item_ids: Sequence[str]) -> int:
+        """See `Journal`; rows without features."""
+        return self._change(deleted_rows(item_ids))
+
+    def add_events(self, events: Sequence[UserEvent]) -> int:
+        """See `Journal`."""
+        return self._add("events", event_rows(events))
+
+    def add_impressions(self, impressions: Sequence[Impression]) -> int:
+        """See `Journal`."""
+        return self._add("impressions", impression_rows(impressions))
+
+    def items_since(self, seq: int) -> list[ItemChange]:
+        """See `Journal`."""
+        with self._since("items", seq) as rows:
+            return [item_change(*row) for row in rows]
+
+    def events_since(self, seq: int, most: int = -1) -> list[tuple[int, UserEvent]]:
+        """See `Journal`."""
+        with self._since("events", seq, most) as rows:
+            return [user_event(*row) for row in rows]
+
+    def impressions_since(self, seq: int, most: int = -1) -> list[tuple[int, Impression]]:
+        """See `Journal`."""
+        with self._since("impressions", seq, most) as rows:
+            return [impression(*row) for row in rows]
+
+    @abstractmethod
+    def _change(self, rows: Sequence[ItemRow]) -> int:
+        """Writes the latest rows of items in one transaction; returns the number of the last one."""
+
+    @abstractmethod
+    def _add(self, table: str, rows: Sequence[EventRow] | Sequence[ImpressionRow]) -> int:
+        """Adds the rows whose first column is new to a table in one transaction; returns how many."""
+
+    @abstractmethod
+    def _since(self, table: str, seq: int, most: int = -1) -> AbstractContextManager[list[Any]]:
+        """Reads the rows above a number, or the first `most`, in order; an unreadable row is a `JournalError`."""
 
 
 def id_bytes(text: str) -> bytes:

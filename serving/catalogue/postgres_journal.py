@@ -4,27 +4,15 @@ A connection that breaks is opened anew by the next call.
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import astuple, fields
 from typing import Any
 
 import psycopg
 
-from serving.catalogue.journal import Impression, ItemChange, Journal, JournalError, Numbers, UserEvent
-from serving.catalogue.journal_rows import (
-    EventRow,
-    ImpressionRow,
-    ItemRow,
-    deleted_rows,
-    event_rows,
-    id_bytes,
-    impression,
-    impression_rows,
-    item_change,
-    put_rows,
-    user_event,
-)
+from serving.catalogue.journal import JournalError, Numbers
+from serving.catalogue.journal_rows import EventRow, ImpressionRow, ItemRow, RowJournal, id_bytes
 from serving.catalogue.postgres_tables import connect, create, telling_errors
 from serving.database_url import DatabaseUrl
 
@@ -33,12 +21,14 @@ PUT = """INSERT INTO towers.items
 SELECT * FROM unnest(%s::bigint[], %s::bytea[], %s::integer[], %s::text[], %s::text[])
 ON CONFLICT (item_id) DO UPDATE SET (seq, deleted, features, attributes)
 = (excluded.seq, excluded.deleted, excluded.features, excluded.attributes)"""
-ADD_EVENTS = """INSERT INTO towers.events
+ADD = {
+    "events": """INSERT INTO towers.events
 SELECT * FROM unnest(%s::bigint[], %s::bytea[], %s::bytea[], %s::bytea[], %s::bigint[])
-ON CONFLICT (event_id) DO NOTHING"""
-ADD_IMPRESSIONS = """INSERT INTO towers.impressions
+ON CONFLICT (event_id) DO NOTHING""",
+    "impressions": """INSERT INTO towers.impressions
 SELECT * FROM unnest(%s::bigint[], %s::bytea[], %s::bytea[], %s::bytea[], %s::text[], %s::bigint[])
-ON CONFLICT (impression_id) DO NOTHING"""
+ON CONFLICT (impression_id) DO NOTHING""",
+}
 
 
 class Link:
@@ -88,7 +78,7 @@ class Link:
                 self._connection.close()
 
 
-class PostgresJournal(Journal):
+class PostgresJournal(RowJournal):
     """An open database; the methods are those of `Journal`."""
 
     def __init__(self, url: DatabaseUrl, *, must_exist: bool = False) -> None:
@@ -103,55 +93,12 @@ class PostgresJournal(Journal):
         with self._writer.held(), self._reader.held():
             self.identity = self._reader.identity
 
-    def put_items(self, items: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]]) -> int:
-        """One transaction: `Journal.put_items`."""
-        return self._change(put_rows(items))
-
-    def delete_items(self, item_ids: Sequence[str]) -> int:
-        """Rows without features: `Journal.delete_items`."""
-        return self._change(deleted_rows(item_ids))
-
-    def add_events(self, events: Sequence[UserEvent]) -> int:
-        """One transaction: `Journal.add_events`."""
-        return self._add("events", ADD_EVENTS, event_rows(events))
-
-    def add_impressions(self, impressions: Sequence[Impression]) -> int:
-        """One transaction: `Journal.add_impressions`."""
-        return self._add("impressions", ADD_IMPRESSIONS, impression_rows(impressions))
-
-    def items_since(self, seq: int) -> list[ItemChange]:
-        """One statement, which sees one moment: `Journal.items_since`."""
-        with self._reads("SELECT * FROM towers.items WHERE seq > %s ORDER BY seq", seq) as rows:
-            return [item_change(*row) for row in rows]
-
-    def events_since(self, seq: int, most: int = -1) -> list[tuple[int, UserEvent]]:
-        """One statement, which sees one moment: `Journal.events_since`."""
-        limit = None if most < 0 else most
-        with self._reads("SELECT * FROM towers.events WHERE seq > %s ORDER BY seq LIMIT %s", seq, limit) as rows:
-            return [user_event(*row) for row in rows]
-
-    def impressions_since(self, seq: int, most: int = -1) -> list[tuple[int, Impression]]:
-        """One statement, which sees one moment: `Journal.impressions_since`."""
-        limit = None if most < 0 else most
-        with self._reads("SELECT * FROM towers.impressions WHERE seq > %s ORDER BY seq LIMIT %s", seq, limit) as rows:
-            return [impression(*row) for row in rows]
-
     def counts(self) -> tuple[int, ...]:
         """Scans the tables: `Journal.counts`."""
         tables = ("items", "events", "impressions")
         each = ", ".join(f"(SELECT count(*) FROM towers.{table})" for table in tables)
         with self._reads(f"SELECT {each}") as (counts,):
             return tuple(counts)
-
-    def version(self) -> int:
-        """The sum of the last numbers: `Journal.version`."""
-        with self._reads("SELECT items + events + forgotten FROM towers.journal") as ((total,),):
-            return int(total)
-
-    def forgotten(self) -> int:
-        """A number of the journal's row: `Journal.forgotten`."""
-        with self._reads("SELECT forgotten FROM towers.journal") as ((number,),):
-            return int(number)
 
     def forget(self, user_id: str, *, dry_run: bool = False) -> dict[str, int]:
         """Deletes a user and rewrites the tables' pages: `Journal.forget`.
@@ -209,17 +156,20 @@ class PostgresJournal(Journal):
                 connection.execute("UPDATE towers.journal SET items = %s", (last + len(rows),))
             return last + len(rows)
 
-    def _add(self, table: str, statement: str, rows: Sequence[EventRow] | Sequence[ImpressionRow]) -> int:
+    def _add(self, table: str, rows: Sequence[EventRow] | Sequence[ImpressionRow]) -> int:
         with self._writer.held() as connection, connection.transaction():
             last = _last(connection, table)
             if not rows:
                 return 0
-            added = connection.execute(
-                statement, _columns([(last + place, *row) for place, row in enumerate(rows, start=1)])
-            ).rowcount
+            numbered = [(last + place, *row) for place, row in enumerate(rows, start=1)]
+            added = connection.execute(ADD[table], _columns(numbered)).rowcount
             if added:
                 connection.execute(f"UPDATE towers.journal SET {table} = %s", (last + len(rows),))
             return added
+
+    def _since(self, table: str, seq: int, most: int = -1) -> AbstractContextManager[list[Any]]:
+        limit = None if most < 0 else most
+        return self._reads(f"SELECT * FROM towers.{table} WHERE seq > %s ORDER BY seq LIMIT %s", seq, limit)
 
     @contextmanager
     def _reads(self, statement: str, *values: int | None) -> Iterator[list[Any]]:

@@ -5,30 +5,26 @@ It must be on a local disk: WAL and file locks need shared memory.
 
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, astuple, fields
 from pathlib import Path
 from typing import IO, Any
 
-from serving.catalogue.journal import Impression, ItemChange, Journal, JournalError, Numbers, UserEvent
+from serving.catalogue.journal import JournalError, Numbers
 from serving.catalogue.journal_file import FILE, LOCK, connect, create, locked, telling_errors
-from serving.catalogue.journal_rows import (
-    ItemRow,
-    deleted_rows,
-    event_rows,
-    id_bytes,
-    impression,
-    impression_rows,
-    item_change,
-    put_rows,
-    user_event,
-)
+from serving.catalogue.journal_rows import EventRow, ImpressionRow, ItemRow, RowJournal, id_bytes
 
 LAST_ITEM = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'items'"
+ADD = {
+    "events": "INSERT INTO events (event_id, user_id, item_id, time) VALUES (?, ?, ?, ?)"
+    " ON CONFLICT (event_id) DO NOTHING",
+    "impressions": "INSERT INTO impressions (impression_id, request_id, user_id, item_ids, time)"
+    " VALUES (?, ?, ?, ?, ?) ON CONFLICT (impression_id) DO NOTHING",
+}
 
 
-class SqliteJournal(Journal):
+class SqliteJournal(RowJournal):
     """An open SQLite file; the methods are those of `Journal`."""
 
     def __init__(self, path: Path, lock: IO[bytes]) -> None:
@@ -60,66 +56,11 @@ class SqliteJournal(Journal):
             (journal.identity,) = journal._reader.execute("SELECT identity FROM journal").fetchone()
         return journal
 
-    def put_items(self, items: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]]) -> int:
-        """One transaction: `Journal.put_items`."""
-        return self._change(put_rows(items))
-
-    def delete_items(self, item_ids: Sequence[str]) -> int:
-        """Rows without features: `Journal.delete_items`."""
-        return self._change(deleted_rows(item_ids))
-
-    def add_events(self, events: Sequence[UserEvent]) -> int:
-        """One transaction: `Journal.add_events`."""
-        rows = event_rows(events)
-        with self._transaction() as connection:
-            return connection.executemany(
-                "INSERT INTO events (event_id, user_id, item_id, time) VALUES (?, ?, ?, ?)"
-                " ON CONFLICT (event_id) DO NOTHING",
-                rows,
-            ).rowcount
-
-    def add_impressions(self, impressions: Sequence[Impression]) -> int:
-        """One transaction: `Journal.add_impressions`."""
-        rows = impression_rows(impressions)
-        with self._transaction() as connection:
-            return connection.executemany(
-                "INSERT INTO impressions (impression_id, request_id, user_id, item_ids, time) VALUES (?, ?, ?, ?, ?)"
-                " ON CONFLICT (impression_id) DO NOTHING",
-                rows,
-            ).rowcount
-
-    def items_since(self, seq: int) -> list[ItemChange]:
-        """Reads beside any commit: `Journal.items_since`."""
-        with self._reads("SELECT * FROM items WHERE seq > ? ORDER BY seq", seq) as rows:
-            return [item_change(*row) for row in rows]
-
-    def events_since(self, seq: int, most: int = -1) -> list[tuple[int, UserEvent]]:
-        """Reads beside any commit: `Journal.events_since`."""
-        with self._reads("SELECT * FROM events WHERE seq > ? ORDER BY seq LIMIT ?", seq, most) as rows:
-            return [user_event(*row) for row in rows]
-
-    def impressions_since(self, seq: int, most: int = -1) -> list[tuple[int, Impression]]:
-        """Reads beside any commit: `Journal.impressions_since`."""
-        with self._reads("SELECT * FROM impressions WHERE seq > ? ORDER BY seq LIMIT ?", seq, most) as rows:
-            return [impression(*row) for row in rows]
-
     def counts(self) -> tuple[int, ...]:
         """Reads beside any commit: `Journal.counts`."""
         tables = ("items", "events", "impressions")
         with self._reads(" UNION ALL ".join(f"SELECT count(*) FROM {table}" for table in tables)) as rows:
             return tuple(count for (count,) in rows)
-
-    def version(self) -> int:
-        """The sum of the last numbers: `Journal.version`."""
-        statement = "SELECT coalesce(sum(seq), 0) FROM sqlite_sequence WHERE seq > ? AND name != 'impressions'"
-        with self._reads(statement, 0) as ((total,),):
-            return int(total)
-
-    def forgotten(self) -> int:
-        """The last number of the empty table: `Journal.forgotten`."""
-        statement = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE seq > ? AND name = 'forgotten'"
-        with self._reads(statement, 0) as ((number,),):
-            return int(number)
 
     def forget(self, user_id: str, *, dry_run: bool = False) -> dict[str, int]:
         """Deletes a user also from the file's free space and its write-ahead log: `Journal.forget`."""
@@ -175,6 +116,13 @@ class SqliteJournal(Journal):
             )
             ((last,),) = connection.execute(LAST_ITEM).fetchall()
         return int(last)
+
+    def _add(self, table: str, rows: Sequence[EventRow] | Sequence[ImpressionRow]) -> int:
+        with self._transaction() as connection:
+            return connection.executemany(ADD[table], rows).rowcount
+
+    def _since(self, table: str, seq: int, most: int = -1) -> AbstractContextManager[list[Any]]:
+        return self._reads(f"SELECT * FROM {table} WHERE seq > ? ORDER BY seq LIMIT ?", seq, most)
 
     @contextmanager
     def _reads(self, statement: str, *values: int) -> Iterator[list[Any]]:
