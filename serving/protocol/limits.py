@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from serving.protocol.asgi import CLOSE, answer
 from serving.protocol.exchange import Exchange, Exchanges
 from serving.protocol.json_errors import error_bytes
+from serving.protocol.line import Line
 from serving.settings import Settings
 from serving.telemetry import metrics
 
@@ -20,50 +21,12 @@ LIGHT = "/recall"
 UNTIMED = frozenset({"/admin/reload"})  # takes as long as opening a bundle
 AGAIN = (b"retry-after", b"1")
 NO_UPGRADE = error_bytes("invalid_http", "send HTTP/1.1 without Upgrade; no other protocol is supported")
-# Demand beyond the short limit for BURST_S, without a gap of GAP_S, is a standing queue; AFTER_S without it ends that.
-# A second: opening a bundle takes half a core for about as long, and must refuse nobody at half load.
-BURST_S, GAP_S, AFTER_S, LEAST = 1.0, 0.05, 0.5, 8
-SHORT_S = 0.015  # a standing queue that is answered within this time delays nobody much
-RATE_S = 0.25  # answers are counted for this long
 MANY = "too_many_requests"
 FULL = {
     "wait": error_bytes(MANY, "requests arrive faster than they can be answered; try again"),
     "concurrency": error_bytes(MANY, "too many requests are being processed; try again"),
     "heavy": error_bytes(MANY, "too many batches, embeddings and changes are being processed; try again"),
 }
-
-
-class Line:
-    """Limits the single recalls in the queue: a burst may fill it, a standing queue only a part of it.
-
-    That part is as many as were last answered in SHORT_S: by Little's law each then waits for about that time. It is at
-    least an eighth of the queue.
-
-    Args:
-        most: places in the queue.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._short = self._least = max(LEAST, most // 8)
-        self._since = self._asked_at = self._counted_at = -math.inf
-        self._stands, self._left = False, 0
-
-    def leave(self) -> None:
-        """Counts a recall that has been answered."""
-        self._left += 1
-
-    def has_room(self, count: int, now: float) -> bool:
-        """Whether one more may join `count` recalls at time `now`, in seconds."""
-        if now - self._counted_at > RATE_S:
-            rate = self._left / (now - self._counted_at)
-            self._short, self._left, self._counted_at = max(self._least, int(rate * SHORT_S)), 0, now
-        if count < self._short:
-            return True
-        if now - self._asked_at > (AFTER_S if self._stands else GAP_S):
-            self._since = now
-        self._asked_at, self._stands = now, now - self._since > BURST_S
-        return not self._stands and count < self._most
 
 
 class Limits:
@@ -161,8 +124,8 @@ class Limits:
 
     def _full(self, path: str) -> str | None:
         """The limit that rejects a request, or None."""
-        if self.in_flight >= self._settings.max_concurrent:
-            return "concurrency"
+        full = self.in_flight >= self._settings.max_concurrent
         if path != LIGHT:
-            return "heavy" if self.heavy >= self._settings.max_heavy else None
-        return None if self._line.has_room(self.in_flight - self.heavy, asyncio.get_running_loop().time()) else "wait"
+            return "concurrency" if full else "heavy" if self.heavy >= self._settings.max_heavy else None
+        room = self._line.has_room(self.in_flight - self.heavy, asyncio.get_running_loop().time())
+        return "concurrency" if full else None if room else "wait"

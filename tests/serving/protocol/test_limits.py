@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from serving.protocol.limits import AFTER_S, BURST_S, GAP_S, Line
+from serving.protocol.line import AFTER_S, BURST_S, GAP_S, OVERFLOW_S, Line
 from tests.support.processes.limited_server import World, in_world
 
 pytestmark = pytest.mark.usefixtures("frequent_looks")
@@ -339,8 +339,9 @@ def asked(line: Line, count: int, seconds: float, every: float, at: float) -> tu
 
 
 def test_a_burst_fills_all_places_and_a_line_that_stands_an_eighth() -> None:
+    assert not Line(128).has_room(128, 1.0)
     line = Line(128)
-    assert [line.has_room(count, 1.0) for count in (0, 15, 16, 127, 128)] == [True, True, True, True, False]
+    assert all(line.has_room(count, 1.0) for count in (0, 15, 16, 127))
     said, at = asked(line, 16, 3.0, 0.01, 1.0)
     # All come through for as long as a burst may last, and none afterwards.
     first = round(BURST_S / 0.01)
@@ -364,6 +365,32 @@ def test_a_line_that_stands_holds_what_is_answered_in_15_ms(rate: int, short: in
     assert standing == [True, True, False]
 
 
+def test_where_more_are_refused_than_answered_a_line_holds_what_is_answered_in_half_the_time() -> None:
+    line, step = Line(128), 0.01
+    for turn in range(200):
+        for _ in range(60):  # 6,000 a second: 90 in 15 ms
+            line.leave()
+        standing = [line.has_room(count, turn * step) for count in (44, 45, *[127] * 61)]
+    assert standing == [True, False] + [False] * 61
+    for turn in range(200, 200 + round(2 * AFTER_S / step)):
+        for _ in range(60):
+            line.leave()
+        line.has_room(44, turn * step)
+    said, _ = asked(line, 89, 2 * BURST_S, 0.3, 10.0)
+    assert all(said)  # nobody is refused any more
+
+
+def test_a_full_queue_is_a_line_at_once_where_it_stays_so() -> None:
+    line = Line(128)
+    said, at = asked(line, 128, OVERFLOW_S, 0.01, 0.0)
+    assert not any(said) and line.has_room(127, at)  # a free place is taken
+    _, at = asked(line, 128, 0.02, 0.01, at)
+    assert not line.has_room(127, at) and line.has_room(15, at)
+    line = Line(128)
+    for turn in range(10):
+        assert not line.has_room(128, float(turn)) and line.has_room(127, turn + 0.04)
+
+
 def test_bursts_with_gaps_between_them_are_no_line() -> None:
     said, _ = asked(Line(128), 127, 10.0, 1.5 * GAP_S, 0.0)
     assert all(said)
@@ -377,7 +404,7 @@ def test_few_places_know_no_line() -> None:
 def test_a_standing_line_is_reported_and_delays_no_heavy_request(
     refused: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serving.protocol.limits.BURST_S", -1)  # any queue is a standing one
+    monkeypatch.setattr("serving.protocol.line.BURST_S", -1)  # any queue is a standing one
 
     async def test(world: World) -> None:
         await world.holding(8)
