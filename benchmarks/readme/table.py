@@ -18,7 +18,6 @@ HIGHLIGHTS = (
     "One worker on one core",
     "Overload, twice",
     "Index of",
-    "`towers prepare`",
 )
 
 
