@@ -85,8 +85,17 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def service(bundle: Path) -> Iterator[RunningService]:
-    with RunningService(bundle) as service:
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Gets what the service says on stderr, a line for each module that it imports among it."""
+    return tmp_path_factory.mktemp("log") / "service.log"
+
+
+@pytest.fixture(scope="module")
+def service(bundle: Path, log: Path) -> Iterator[RunningService]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+        service = RunningService(bundle, log=log)
+    with service:
         yield service
         service.process.send_signal(signal.SIGTERM)
         assert service.process.wait(timeout=30) in (0, -signal.SIGTERM)  # uvicorn drains, then ends by the signal
@@ -126,6 +135,15 @@ def test_features_and_histories_of_new_users_find_their_group(service: RunningSe
     assert source == "history"
     assert {group_of(item) for item in ids} == {group}
     assert not set(ids) & set(history)
+
+
+@pytest.mark.slow
+def test_a_service_of_exported_towers_loads_neither_towers_nor_keras(service: RunningService, log: Path) -> None:
+    assert recalled(service, features={"team": "t1"})[1] == "features"
+    lines = [line for line in log.read_text().splitlines() if line.startswith("import time:")]
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
+    assert {"serving", "tensorflow"} <= loaded
+    assert not loaded & {"towers", "tensorflow_recommenders", "keras", "tf_keras", "matplotlib", "sklearn", "fsspec"}
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """`towers serve` and `towers query` as a person runs them: a real process, a real socket, a table."""
 
-import json
 import os
 import signal
 import subprocess
@@ -83,27 +82,6 @@ def test_a_hundred_megabytes_are_never_held(service: RunningService) -> None:
 def _peak_kb(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
-
-
-@pytest.mark.slow
-def test_serving_loads_neither_towers_nor_keras(bundle: Path) -> None:
-    code = f"""
-import json, sys
-from pathlib import Path
-import pipelines.service.serve
-from fastapi.testclient import TestClient
-from serving.http.app import create_app
-from serving.settings import Settings
-with TestClient(create_app(Settings(bundle=Path({str(bundle)!r})))) as client:
-    assert client.post("/recall", json={{"features": {{"age": 3}}}}).json()["source"] == "features"
-    assert client.post("/recall", json={{"user_id": "u1"}}).json()["source"] == "user"
-print(json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    loaded = set(json.loads(done.stdout.splitlines()[-1]))
-    assert "tensorflow" in loaded
-    assert "serving" in loaded
-    assert not loaded & {"towers", "tensorflow_recommenders", "keras", "tf_keras", "matplotlib", "sklearn", "fsspec"}
 
 
 def test_the_service_keeps_to_one_blas_thread() -> None:

@@ -196,8 +196,8 @@ def test_strangers_get_what_is_in_fashion(world: Path) -> None:
 def test_the_prior_recalls_more_than_the_model_without_it(world: Path, without_prior: Path, tmp_path: Path) -> None:
     assert stage(without_prior.with_name("run"))["prior"] is None
     assert Bundle.open(without_prior).manifest.prior is None
-    without = report.run(without_prior, world / "dataset", tmp_path / "without")["metrics"]["exact"]
-    with_it = report.run(world / "bundle", world / "dataset", tmp_path / "with")["metrics"]["exact"]
+    without = report.run(without_prior, world / "dataset", tmp_path / "without", maps=[])["metrics"]["exact"]
+    with_it = report.run(world / "bundle", world / "dataset", tmp_path / "with", maps=[])["metrics"]["exact"]
     assert with_it["recall@10"]["low"] > without["recall@10"]["value"]
 
 

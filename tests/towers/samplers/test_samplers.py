@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -261,6 +262,14 @@ def test_uniforms_have_53_bits_and_streams_differ() -> None:
     assert len(firsts) == len(streams)
 
 
+def test_a_stream_is_named_by_a_checksum() -> None:
+    """Of the name, in the upper half of the first word: Python's own `hash` would differ from process to process."""
+    seed = tf.constant([5, 6], tf.int64)
+    for name in DRAWING:
+        (first, low), (part, below) = (divmod(int(word), 2**32) for word in fold(seed, name, 3) - seed)
+        assert (first % 2**32, low, part, below) == (zlib.crc32(name.encode()), 0, 3, 0)
+
+
 # Learned counts
 
 
@@ -312,7 +321,7 @@ def fingerprint() -> str:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_another_process_draws_the_same() -> None:
     # Without Keras, which a sampler has no use for, the process starts in half the time.
     code = """
