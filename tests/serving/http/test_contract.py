@@ -1,6 +1,7 @@
 """The service keeps its own OpenAPI document: requests made from the document, answers checked against it."""
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,15 +27,17 @@ CASES, ALL_CASES = 4, 2_000
 
 
 @pytest.fixture(scope="module")
-def contract(tmp_path_factory: pytest.TempPathFactory) -> "BaseSchema":
+def contract(tmp_path_factory: pytest.TempPathFactory) -> Iterator["BaseSchema"]:
     import schemathesis
+    from schemathesis.python import asgi
 
     directory = tmp_path_factory.mktemp("contract")
     # Small limits: one more than 5,000 items takes a generator minutes.
     limits = {"max_batch": 4, "max_items": 4, "max_events": 4, "max_list": 8}
     settings = Settings(bundle=write_whole_world(directory), state=directory / "state", **limits)
     # Schemathesis starts the app itself, and its document then names the features of this bundle.
-    return schemathesis.openapi.from_asgi("/openapi.json", create_app(settings))
+    yield schemathesis.openapi.from_asgi("/openapi.json", create_app(settings))
+    asgi.shutdown_lifespans()
 
 
 def ask(contract: "BaseSchema", cases: int) -> Counter[tuple[str, str, int]]:

@@ -185,9 +185,7 @@ def trainer(directory: Path, epochs: int) -> Trainer:
     )
     rows = np.arange(1, ITEMS + 1, dtype=np.int32)
     tables = FeatureTables({}, {"item_id": rows}, sequences={"past": SequenceTable(rows, LENGTH, True)})
-    feature = SequenceFeature(
-        kind="sequence", max_length=LENGTH, blocks=1, dropout=0.2, time_gaps=True, mask_share=0.1
-    )
+    feature = SequenceFeature(kind="sequence", max_length=LENGTH, blocks=1, dropout=0.2, time_gaps=True, mask_share=0.1)
     towers = TwoTower(
         [FeatureSpec("past", feature, size=ITEMS, table="i")],
         [FeatureSpec("item_id", IdFeature(kind="id"), size=ITEMS, table="i")],

@@ -335,12 +335,13 @@ print(fingerprint())
 
 
 @pytest.mark.parametrize("section", EVERY[3:], ids=NAMES[3:])
-def test_a_seed_is_a_draw(section: dict[str, Any]) -> None:
+def test_a_seed_is_a_draw_and_every_op_of_it_has_a_gpu_kernel(section: dict[str, Any]) -> None:
     draw = tf.function(built(**section).draw, autograph=False)
     again = tf.function(built(**section).draw, autograph=False)
     one, two = run(draw, range(2))
     assert equal([one, two], run(again, range(2)))
     assert not np.array_equal(one.item, two.item)
+    assert problems(draw.get_concrete_function(batch(0), tf.constant([1, 2])).graph) == []
     assert draw.experimental_get_tracing_count() == 1
 
 
@@ -353,8 +354,8 @@ def test_equal_parts_of_a_mixture_draw_from_streams_of_their_own() -> None:
 # Running anywhere
 
 
-@pytest.mark.parametrize("section", EVERY, ids=NAMES)
-def test_every_op_of_a_draw_has_a_gpu_kernel(section: dict[str, Any]) -> None:
+@pytest.mark.parametrize("section", EVERY[:3], ids=NAMES[:3])
+def test_every_op_of_a_draw_in_the_batch_has_a_gpu_kernel(section: dict[str, Any]) -> None:
     draw = tf.function(built(**section).draw, autograph=False)
     assert problems(draw.get_concrete_function(batch(0), tf.constant([1, 2])).graph) == []
 
