@@ -227,16 +227,18 @@ def test_a_second_training_on_both_splits_keeps_the_prior_that_validation_chose(
     np.testing.assert_allclose(bundle.item_prior[row, 1], past, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("refit", "stages"), [(True, 2), ("timed", 1)])
-def test_data_without_times_have_no_prior(world: Path, tmp_path: Path, refit: bool | str, stages: int) -> None:
+def test_data_without_times_have_no_prior(world: Path, tmp_path: Path) -> None:
     frame = pl.read_parquet(world / "events.parquet").drop("timestamp")
     frame.write_parquet(tmp_path / "events.parquet")
     prepare.run(DataConfig(), tmp_path / "events.parquet", tmp_path / "dataset")
     config = recipe(epochs=1)
-    config = config.model_copy(update={"data": config.data.model_copy(update={"refit": refit})})
-    train.run(config, tmp_path / "dataset", tmp_path / "run")
+    twice, timed = (
+        config.model_copy(update={"data": config.data.model_copy(update={"refit": refit})}) for refit in (True, "timed")
+    )
+    assert check_recipe(timed, Dataset.open(tmp_path / "dataset")).data.refit is False
+    train.run(twice, tmp_path / "dataset", tmp_path / "run")
     assert stage(tmp_path / "run")["prior"] is None
-    assert len(json.loads((tmp_path / "run" / "summary.json").read_text())["stages"]) == stages
+    assert len(json.loads((tmp_path / "run" / "summary.json").read_text())["stages"]) == 2
     export.run(tmp_path / "run", tmp_path / "bundle")
     assert not (tmp_path / "bundle" / "item_prior.npy").exists()
 
