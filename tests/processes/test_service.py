@@ -1,12 +1,9 @@
 """`towers serve` and `towers query` as a person runs them: a real process, a real socket, a table."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,92 +15,31 @@ from pipelines.service import query as query_command
 from tests.support.processes.running_service import RunningService
 from tests.support.worlds.serving import ITEMS, USERS, write_whole_world
 
-HUNDRED_MB = 100 * 2**20
-
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_whole_world(tmp_path_factory.mktemp("process"))
 
 
-@contextmanager
-def started(bundle: Path, workers: int = 1) -> Iterator[RunningService]:
-    """At the end it stops on SIGTERM."""
-    with RunningService(bundle, workers=workers, max_k=9) as service:
-        yield service
+# One worker answers and stops in test_end_to_end.py.
+@pytest.mark.long
+def test_two_workers_answer_and_stop_on_sigterm(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with RunningService(bundle, workers=2, max_k=9) as service:
+        client, url = service.client, service.url
+        answer = client.post("/recall", json={"user_id": "u5", "k": 3}).json()
+        assert [item["id"] for item in answer["items"]] == ["i9", "i13", "i17"]
+        answer = client.post("/recall", json={"features": {"country": "g2"}, "k": 1}).json()
+        assert (answer["items"][0]["id"], answer["source"]) == ("i2", "features")
+        assert client.post("/recall", json={"k": 10}).status_code == 422
+        query_command.run("u5", url=url, k=2)
+        shown = capsys.readouterr().out
+        assert "i13" in shown and "Title 13" in shown
+        with pytest.raises(DataError, match="--k must be at most 9, got 10: "):
+            query_command.run("u5", url=url, k=10)
         service.process.send_signal(signal.SIGTERM)
         assert service.process.wait(timeout=30) in (0, -signal.SIGTERM)
     with pytest.raises(httpx.TransportError):
-        httpx.get(f"{service.url}/healthz", timeout=5)
-
-
-@pytest.fixture(scope="module")
-def service(bundle: Path) -> Iterator[RunningService]:
-    with started(bundle) as service:
-        yield service
-
-
-@pytest.mark.slow
-def test_a_real_process_answers(service: RunningService, capsys: pytest.CaptureFixture[str]) -> None:
-    client, url = service.client, service.url
-    answer = client.post("/recall", json={"user_id": "u5", "k": 3}).json()
-    assert [item["id"] for item in answer["items"]] == ["i9", "i13", "i17"]
-    answer = client.post("/recall", json={"features": {"country": "g2"}, "k": 1}).json()
-    assert (answer["items"][0]["id"], answer["source"]) == ("i2", "features")
-    assert client.post("/recall", json={"k": 10}).status_code == 422
-    query_command.run("u5", url=url, k=2)
-    shown = capsys.readouterr().out
-    assert "i13" in shown and "Title 13" in shown
-    with pytest.raises(DataError, match="--k must be at most 9, got 10: "):
-        query_command.run("u5", url=url, k=10)
-
-
-@pytest.mark.long
-def test_two_workers_answer_and_stop_on_sigterm(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with started(bundle, workers=2) as service:
-        test_a_real_process_answers(service, capsys)
-
-
-@pytest.mark.slow
-def test_a_hundred_megabytes_are_never_held(service: RunningService) -> None:
-    def parts() -> Iterator[bytes]:
-        yield b'{"history":["'
-        for _ in range(HUNDRED_MB // 2**16):
-            yield b"x" * 2**16
-
-    before = _peak_kb(service.process.pid)
-    for _ in range(2):
-        answer = service.client.post("/recall", content=parts(), headers={"content-type": "application/json"})
-        assert answer.status_code == 413
-    # The body may take 1 MB; what uvicorn had read before the refusal, and noise, come on top.
-    assert _peak_kb(service.process.pid) - before < 20 * 1024
-    assert len(service.ids(k=3)) == 3
-
-
-def _peak_kb(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
-
-
-@pytest.mark.slow
-def test_serving_loads_neither_towers_nor_keras(bundle: Path) -> None:
-    code = f"""
-import json, sys
-from pathlib import Path
-import pipelines.service.serve
-from fastapi.testclient import TestClient
-from serving.http.app import create_app
-from serving.settings import Settings
-with TestClient(create_app(Settings(bundle=Path({str(bundle)!r})))) as client:
-    assert client.post("/recall", json={{"features": {{"age": 3}}}}).json()["source"] == "features"
-    assert client.post("/recall", json={{"user_id": "u1"}}).json()["source"] == "user"
-print(json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    loaded = set(json.loads(done.stdout.splitlines()[-1]))
-    assert "tensorflow" in loaded
-    assert "serving" in loaded
-    assert not loaded & {"towers", "tensorflow_recommenders", "keras", "tf_keras", "matplotlib", "sklearn", "fsspec"}
+        httpx.get(f"{url}/healthz", timeout=5)
 
 
 def test_the_service_keeps_to_one_blas_thread() -> None:

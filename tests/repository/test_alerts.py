@@ -150,6 +150,7 @@ def test_each_alert_fires_when_it_should_and_not_otherwise(promtool: str, tmp_pa
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_promtool_reports_every_expectation_that_is_wrong(promtool: str, tmp_path: Path) -> None:
     wrong = [(alert, series, False) for alert, (_, _, firing, _) in CASES.items() for series in firing]
     wrong += [(alert, series, True) for alert, (_, _, _, quiet) in CASES.items() for series in quiet]

@@ -21,7 +21,7 @@ def pages(file: Path) -> Iterator[Pages]:
         reason = "chromium is not on PATH; Debian's package is called chromium"
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
     with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=binary, args=["--no-sandbox"])
+        browser = started.chromium.launch(executable_path=binary, args=["--no-sandbox", "--disable-gpu"])
 
         @contextmanager
         def opened(viewport: dict[str, int] = WIDE, scheme: str = "light") -> Iterator[Any]:

@@ -9,10 +9,12 @@ import sys
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+import tensorflow as tf
 
 from pipelines.bundles import export
 from pipelines.bundles.bulk import recall
@@ -119,11 +121,10 @@ def assert_each_close(vectors: np.ndarray, wanted: np.ndarray) -> None:
     assert (np.linalg.norm(vectors - wanted, axis=1) <= 1e-5 * np.linalg.norm(wanted, axis=1)).all()
 
 
-def test_saved_towers_need_only_tensorflow_and_equal_training(world: Path, exported: Path) -> None:
-    """Raw features of every item and user, through a process that knows nothing of this project."""
-    trained = export.load_run(world / "run")
-    data = trained.dataset
-    raw = {
+def raw_features(world: Path) -> dict[str, Any]:
+    """The features of every item and user, by tower and name, as a request has them."""
+    data = Dataset.open(world / "dataset")
+    raw: dict[str, Any] = {
         "candidate": {
             "item_id": data.items["item_id"].to_list(),
             "genres": [(list(g or []) + [""] * 3)[:3] for g in data.items["genres"].to_list()],
@@ -145,7 +146,37 @@ def test_saved_towers_need_only_tensorflow_and_equal_training(world: Path, expor
         "hour": [-1] * len(histories),
         "mood": [[float("nan")] * 2] * len(histories),
     }
-    (world / "raw.json").write_text(json.dumps(raw))
+    return raw
+
+
+def assert_equal_to_training(world: Path, bundle: Bundle, items: np.ndarray, queries: np.ndarray) -> None:
+    """Vectors of every item and user, in the order of the data set, are those that the bundle was given in training."""
+    data = Dataset.open(world / "dataset")
+    names, users = data.items["item_id"].to_list(), data.users["user_id"].to_list()
+    assert_each_close(items[[names.index(item) for item in bundle.item_ids]], np.asarray(bundle.item_vectors))
+    wanted = np.asarray(bundle.query_vectors)
+    assert_each_close(queries[[users.index(query) for query in bundle.query_ids]], wanted)
+    # The vectors do depend on what went in.
+    assert len(np.unique(wanted.round(4), axis=0)) > 30
+
+
+TYPES = dict.fromkeys(["age", "price", "mood", "look"], tf.float32) | {"hour": tf.int64}
+
+
+def test_saved_towers_equal_training(world: Path, exported: Path) -> None:
+    found = {}
+    for side, columns in raw_features(world).items():
+        tower = tf.saved_model.load(str(exported / f"{side}_tower")).signatures["serving_default"]
+        given = {name: tf.constant(values, TYPES.get(name, tf.string)) for name, values in columns.items()}
+        found[side] = tower(**given)["embeddings"].numpy()
+    assert_equal_to_training(world, Bundle.open(exported), found["candidate"], found["query"])
+
+
+# In the default run the service of test_end_to_end.py shows that exported towers need no code of this project.
+@pytest.mark.long
+def test_saved_towers_need_only_tensorflow(world: Path, exported: Path) -> None:
+    """Raw features of every item and user, through a process that knows nothing of this project."""
+    (world / "raw.json").write_text(json.dumps(raw_features(world)))
     program = """
 import json, sys
 sys.modules["keras"] = None  # as if it were not installed
@@ -163,17 +194,9 @@ assert not {"towers", "pipelines", "serving", "tensorflow_recommenders", "tf_ker
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
     done = subprocess.run([sys.executable, "-I", "-c", program, *arguments], capture_output=True, env=environment)
     assert done.returncode == 0, done.stderr.decode()[-2000:]
-    bundle = Bundle.open(exported)
-    items = np.load(world / "candidate.npy")
-    wanted = np.asarray(bundle.item_vectors)
-    rows = [names.index(item) for item in bundle.item_ids]
-    assert_each_close(items[rows], wanted)
-    queries = np.load(world / "query.npy")
-    wanted = np.asarray(bundle.query_vectors)
-    known = [data.users["user_id"].to_list().index(query) for query in bundle.query_ids]
-    assert_each_close(queries[known], wanted)
-    # The vectors do depend on what went in.
-    assert len(np.unique(wanted.round(4), axis=0)) > 30
+    assert_equal_to_training(
+        world, Bundle.open(exported), np.load(world / "candidate.npy"), np.load(world / "query.npy")
+    )
 
 
 def test_the_bundle_holds_what_a_service_may_know(world: Path, exported: Path) -> None:

@@ -43,7 +43,9 @@ class Served:
 
     def report(self, name: str, bundle: Path | None = None, url: str | None = None) -> dict[str, Any]:
         out = self.folder / name
-        return report.run(bundle or self.bundle, self.dataset, out, ks=[5, K], url=url or self.url, overwrite=True)
+        return report.run(
+            bundle or self.bundle, self.dataset, out, ks=[5, K], maps=[], url=url or self.url, overwrite=True
+        )
 
 
 @pytest.fixture(scope="module")

@@ -176,7 +176,7 @@ def test_two_trainings_of_one_recipe_are_said_to_be_that(folder: Path, content: 
 
 def test_reports_give_the_figures_of_their_bundles(folder: Path, content: dict[str, Any]) -> None:
     for name in "ac":
-        report.run(folder / name, folder / "dataset", folder / f"report-{name}", ks=[3, 5])
+        report.run(folder / name, folder / "dataset", folder / f"report-{name}", ks=[3, 5], maps=[])
     names = [str(folder / f"report-{name}") for name in "ac"]
     told = compare.run(names, folder / "of-reports", metric="recall@5", family="recall@3")
     bundles = content["comparisons"][str(folder / "c")]

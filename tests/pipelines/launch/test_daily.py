@@ -128,8 +128,9 @@ def test_three_days(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kills: list[Point]
 ) -> None:
     config, root = write_settings(tmp_path), Versions(tmp_path / "bundles")
-    if not kills:  # one stage: half the time
-        (tmp_path / "recipe.toml").write_text(RECIPE.replace("refit = true", "refit = false"))
+    if not kills:  # one stage and fewer checkpoints: half the time
+        recipe = RECIPE.replace("refit = true", "refit = false")
+        (tmp_path / "recipe.toml").write_text(recipe.replace("checkpoint_steps = 3", "checkpoint_steps = 99"))
     write_day(tmp_path, 1, alike=True)
     first = daily.run(config)
     assert (first["outcome"], first["warm_from"], root.read().active) == (ACTIVATED, None, first["day"])

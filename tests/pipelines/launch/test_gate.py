@@ -110,7 +110,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root.mkdir()
     for name, noise in NOISE.items():
         write_model(root / name, dataset, noise)
-        report.run(root / name, dataset, root / f"{name}.report", ks=KS)
+        report.run(root / name, dataset, root / f"{name}.report", ks=KS, maps=[])
     return root
 
 
@@ -310,7 +310,7 @@ def test_a_report_of_another_bundle_or_data_set_is_no_evidence(root: Root, tmp_p
     assert code == 2 and "is of the bundle" in said
     elsewhere = write_dataset(tmp_path / "elsewhere", seed=9)
     write_model(root.root / "stranger", elsewhere, 1.0)
-    report.run(root.root / "stranger", elsewhere, root.root / "stranger.report", ks=KS)
+    report.run(root.root / "stranger", elsewhere, root.root / "stranger.report", ks=KS, maps=[])
     code, said = root.gate("stranger")
     assert code == 2 and "of the data set" in said and "a difference needs both reports on the same" in said
 

@@ -40,7 +40,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reported(out: Path, dataset: Path, noise: float, **changes: Any) -> Report:
     bundle = write_model(out, dataset, noise, **changes)
     place = out.with_name(f"{out.name}.report")
-    report.run(bundle, dataset, place, ks=KS)
+    report.run(bundle, dataset, place, ks=KS, maps=[])
     return Report.read(place, bundle, bundle_digest(bundle))
 
 

@@ -196,8 +196,8 @@ def test_strangers_get_what_is_in_fashion(world: Path) -> None:
 def test_the_prior_recalls_more_than_the_model_without_it(world: Path, without_prior: Path, tmp_path: Path) -> None:
     assert stage(without_prior.with_name("run"))["prior"] is None
     assert Bundle.open(without_prior).manifest.prior is None
-    without = report.run(without_prior, world / "dataset", tmp_path / "without")["metrics"]["exact"]
-    with_it = report.run(world / "bundle", world / "dataset", tmp_path / "with")["metrics"]["exact"]
+    without = report.run(without_prior, world / "dataset", tmp_path / "without", maps=[])["metrics"]["exact"]
+    with_it = report.run(world / "bundle", world / "dataset", tmp_path / "with", maps=[])["metrics"]["exact"]
     assert with_it["recall@10"]["low"] > without["recall@10"]["value"]
 
 
@@ -227,16 +227,18 @@ def test_a_second_training_on_both_splits_keeps_the_prior_that_validation_chose(
     np.testing.assert_allclose(bundle.item_prior[row, 1], past, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("refit", "stages"), [(True, 2), ("timed", 1)])
-def test_data_without_times_have_no_prior(world: Path, tmp_path: Path, refit: bool | str, stages: int) -> None:
+def test_data_without_times_have_no_prior(world: Path, tmp_path: Path) -> None:
     frame = pl.read_parquet(world / "events.parquet").drop("timestamp")
     frame.write_parquet(tmp_path / "events.parquet")
     prepare.run(DataConfig(), tmp_path / "events.parquet", tmp_path / "dataset")
     config = recipe(epochs=1)
-    config = config.model_copy(update={"data": config.data.model_copy(update={"refit": refit})})
-    train.run(config, tmp_path / "dataset", tmp_path / "run")
+    twice, timed = (
+        config.model_copy(update={"data": config.data.model_copy(update={"refit": refit})}) for refit in (True, "timed")
+    )
+    assert check_recipe(timed, Dataset.open(tmp_path / "dataset")).data.refit is False
+    train.run(twice, tmp_path / "dataset", tmp_path / "run")
     assert stage(tmp_path / "run")["prior"] is None
-    assert len(json.loads((tmp_path / "run" / "summary.json").read_text())["stages"]) == stages
+    assert len(json.loads((tmp_path / "run" / "summary.json").read_text())["stages"]) == 2
     export.run(tmp_path / "run", tmp_path / "bundle")
     assert not (tmp_path / "bundle" / "item_prior.npy").exists()
 

@@ -282,7 +282,7 @@ def slow_figures(vectors: np.ndarray, likes: np.ndarray, query: int, k: int) -> 
 def test_the_report_says_what_a_slow_loop_finds(world: Path, tmp_path: Path) -> None:
     train.run(recipe(train={"epochs": 1, "batch_size": 8}), world / "data", tmp_path / "run")
     export.run(tmp_path / "run", tmp_path / "bundle")
-    content = report.run(tmp_path / "bundle", world / "data", tmp_path / "report", ks=(3, 10, 100))
+    content = report.run(tmp_path / "bundle", world / "data", tmp_path / "report", ks=(3, 10, 100), maps=[])
     assert content == json.loads((tmp_path / "report" / "report.json").read_text())
     assert content["ks"] == [3, 10]  # 100 is more than there are
     opened = Bundle.open(tmp_path / "bundle")
@@ -315,7 +315,7 @@ def test_the_report_says_what_a_slow_loop_finds(world: Path, tmp_path: Path) -> 
 
 
 def test_the_report_of_what_was_learnt_is_perfect(world: Path, bundle: Path, tmp_path: Path) -> None:
-    content = report.run(bundle, world / "data", tmp_path / "report", ks=(10,))
+    content = report.run(bundle, world / "data", tmp_path / "report", ks=(10,), maps=[])
     for group in ("training", "held_out"):
         assert content["metrics"][group]["exact"]["precision@10"] == {"value": 1.0, "low": 1.0, "high": 1.0}
         # Validation keeps the first epoch whose ten nearest are right; further away a few pairs may still be wrong.
@@ -354,7 +354,7 @@ def test_pairs_from_file_to_report(world: Path, tmp_path: Path) -> None:
     inside = [(a, b) for a, b in both if f"i{a:02d}" in train_names and f"i{b:02d}" in train_names]
     assert summary["stages"][0]["examples"] == len(inside)
     export.run(tmp_path / "run", tmp_path / "bundle")
-    content = report.run(tmp_path / "bundle", world / "data", tmp_path / "report", ks=(2, 5))
+    content = report.run(tmp_path / "bundle", world / "data", tmp_path / "report", ks=(2, 5), maps=[])
     opened = Bundle.open(tmp_path / "bundle")
     numbers = [int(name[1:]) for name in opened.item_ids]
     likes = np.array([[(a, b) in both or (b, a) in both for b in numbers] for a in numbers])
@@ -380,5 +380,5 @@ def test_without_held_out_items_every_epoch_trains(world: Path, tmp_path: Path) 
     summary = train.run(config, world / "data", tmp_path / "run")
     assert (summary["stages"][0]["epochs"], summary["stages"][0]["best_metric"]) == (2, None)
     export.run(tmp_path / "run", tmp_path / "bundle")
-    content = report.run(tmp_path / "bundle", world / "data", tmp_path / "report")
+    content = report.run(tmp_path / "bundle", world / "data", tmp_path / "report", maps=[])
     assert list(content["metrics"]) == ["training"]

@@ -29,10 +29,11 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "bundle"
 
 
-@pytest.fixture
-def client(bundle: Path, tmp_path: Path) -> Iterator[TestClient]:
-    settings = Settings(bundle=bundle, state=tmp_path / "state", max_batch=3, max_list=5)
-    with TestClient(create_app(settings), raise_server_exceptions=False) as client:
+@pytest.fixture(scope="module")
+def client(bundle: Path) -> Iterator[TestClient]:
+    """For questions alone: a change to its items would reach the tests after it."""
+    app = create_app(Settings(bundle=bundle, max_batch=3, max_list=5))
+    with TestClient(app, raise_server_exceptions=False) as client:
         yield client
 
 
@@ -93,13 +94,14 @@ def test_each_query_of_a_batch_gets_its_own_columns(
     ]  # fmt: skip
 
 
-def test_a_live_item_comes_with_what_was_put(client: TestClient) -> None:
+def test_a_live_item_comes_with_what_was_put(bundle: Path, tmp_path: Path) -> None:
     attributes = {"title": 'A "new" one\n', "tags": ["odd"]}
-    for item_id in ("i9", "fresh"):  # one that changes, one that comes
-        body = {"features": {"group": "g1", "place": 9}, "attributes": attributes}
-        assert client.put(f"/items/{item_id}", json=body).status_code == 200
-    body = {"user_id": "u5", "k": 4, "attributes": ["title", "year", "tags"]}
-    found = {item["id"]: item["attributes"] for item in client.post("/recall", json=body).json()["items"]}
+    with TestClient(create_app(Settings(bundle=bundle, state=tmp_path / "state"))) as client:
+        for item_id in ("i9", "fresh"):  # one that changes, one that comes
+            body = {"features": {"group": "g1", "place": 9}, "attributes": attributes}
+            assert client.put(f"/items/{item_id}", json=body).status_code == 200
+        body = {"user_id": "u5", "k": 4, "attributes": ["title", "year", "tags"]}
+        found = {item["id"]: item["attributes"] for item in client.post("/recall", json=body).json()["items"]}
     assert found == {
         "i9": {**attributes, "year": None},
         "fresh": {**attributes, "year": None},

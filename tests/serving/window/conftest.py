@@ -72,6 +72,6 @@ def browser() -> Iterator[Browser]:
     if chromium is None and os.environ.get("CI") != "true":
         pytest.skip("no Chromium here")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         yield browser
         browser.close()

@@ -77,7 +77,7 @@ def softmax(correction: float) -> Loss:
     return lambda scores, _: sampled_softmax(scores, **(SOFTMAX | {"correction": correction}))
 
 
-@pytest.mark.parametrize("draws", [1, 2, 4])
+@pytest.mark.parametrize("draws", [1, pytest.param(2, marks=pytest.mark.long), 4])
 class TestTheOptimum:
     def test_of_the_corrected_softmax_is_log_p_and_a_constant(self, draws: int) -> None:
         table, _ = minimum(softmax(1.0), draws)

@@ -76,8 +76,15 @@ def p_values(draw: Callable[[tf.Tensor], NDArray[np.int64]], p: Doubles) -> dict
     }
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-@pytest.mark.parametrize("name", NAMES)
+# Which draw from a table or a list: that takes seconds to make for ten million, and is drawn from alike.
+TABLES = ("learned_unigram", "unigram")
+LONG = {(name, LARGE): pytest.mark.long for name in TABLES}
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [pytest.param(name, size, marks=LONG.get((name, size), ())) for name in NAMES for size in (SMALL, LARGE)],
+)
 def test_frequencies_with_replacement(name: str, size: int) -> None:
     noise, p = made(name, size)
     found = p_values(lambda seed: noise.draw(DRAWS, seed).numpy(), p)
@@ -91,7 +98,9 @@ def skewed(item: NDArray[np.int64], first: int, end: int) -> NDArray[np.int64]:
     return np.delete(item, lost)
 
 
-@pytest.mark.parametrize(("size", "decile"), [(SMALL, 1), (SMALL, 5), (SMALL, 9), (LARGE, 5)])
+@pytest.mark.parametrize(
+    ("size", "decile"), [(SMALL, 1), (SMALL, 5), (SMALL, 9), pytest.param(LARGE, 5, marks=pytest.mark.long)]
+)
 def test_two_percent_in_one_decile_do_not_pass(size: int, decile: int) -> None:
     noise, p = made("unigram", size)
     first, end = bounds(p, 10)[decile : decile + 2]

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -261,6 +262,14 @@ def test_uniforms_have_53_bits_and_streams_differ() -> None:
     assert len(firsts) == len(streams)
 
 
+def test_a_stream_is_named_by_a_checksum() -> None:
+    """Of the name, in the upper half of the first word: Python's own `hash` would differ from process to process."""
+    seed = tf.constant([5, 6], tf.int64)
+    for name in DRAWING:
+        (first, low), (part, below) = (divmod(int(word), 2**32) for word in fold(seed, name, 3) - seed)
+        assert (first % 2**32, low, part, below) == (zlib.crc32(name.encode()), 0, 3, 0)
+
+
 # Learned counts
 
 
@@ -312,7 +321,7 @@ def fingerprint() -> str:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_another_process_draws_the_same() -> None:
     # Without Keras, which a sampler has no use for, the process starts in half the time.
     code = """
@@ -326,12 +335,13 @@ print(fingerprint())
 
 
 @pytest.mark.parametrize("section", EVERY[3:], ids=NAMES[3:])
-def test_a_seed_is_a_draw(section: dict[str, Any]) -> None:
+def test_a_seed_is_a_draw_and_every_op_of_it_has_a_gpu_kernel(section: dict[str, Any]) -> None:
     draw = tf.function(built(**section).draw, autograph=False)
     again = tf.function(built(**section).draw, autograph=False)
     one, two = run(draw, range(2))
     assert equal([one, two], run(again, range(2)))
     assert not np.array_equal(one.item, two.item)
+    assert problems(draw.get_concrete_function(batch(0), tf.constant([1, 2])).graph) == []
     assert draw.experimental_get_tracing_count() == 1
 
 
@@ -344,8 +354,8 @@ def test_equal_parts_of_a_mixture_draw_from_streams_of_their_own() -> None:
 # Running anywhere
 
 
-@pytest.mark.parametrize("section", EVERY, ids=NAMES)
-def test_every_op_of_a_draw_has_a_gpu_kernel(section: dict[str, Any]) -> None:
+@pytest.mark.parametrize("section", EVERY[:3], ids=NAMES[:3])
+def test_every_op_of_a_draw_in_the_batch_has_a_gpu_kernel(section: dict[str, Any]) -> None:
     draw = tf.function(built(**section).draw, autograph=False)
     assert problems(draw.get_concrete_function(batch(0), tf.constant([1, 2])).graph) == []
 
@@ -455,7 +465,8 @@ def by_tf(name: str, unique: bool, k: int, positives: tf.Tensor) -> Any:
         "log_uniform": tf.random.log_uniform_candidate_sampler,
         "learned_unigram": tf.random.learned_unigram_candidate_sampler,
     }[name]
-    return op(positives, positives.shape[1], k, unique, SIZE)
+    # Seeded: one in 560 of these draws meets no item twice, and TensorFlow then gives K q.
+    return op(positives, positives.shape[1], k, unique, SIZE, seed=1)
 
 
 @pytest.mark.parametrize("unique", [False, True])

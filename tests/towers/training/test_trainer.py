@@ -1,6 +1,7 @@
 """The loop on a world with a known answer: it learns it, stops early, resumes bit for bit, and refuses to diverge."""
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -56,35 +57,30 @@ def test_it_keeps_the_best_epoch_and_stops_early(tmp_path: Path, monkeypatch: py
     np.testing.assert_array_equal(built.task.trainable_variables[0], kept[1])
 
 
-class StopError(Exception):
-    """Stands for a kill: nothing is saved on its way out."""
+STOPS = (2, 9, *(pytest.param(step, marks=pytest.mark.long) for step in (5, 8, 16)))
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[np.ndarray], Summary]:
-    """The weights and the summary of three epochs that nothing cut off."""
-    whole = trainer(tmp_path_factory.mktemp("whole"), epochs=3)
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[np.ndarray], Summary, Path]:
+    """Weights and summary of three epochs that nothing cut off; `cut-STEP/`: what a kill after a step would leave."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    whole = trainer(folder / "whole", epochs=3)
     assert whole.examples.steps == 8
-    summary = whole.fit()
-    return weights(whole), summary
+    summary = whole.fit(lambda done, loss: shutil.copytree(folder / "whole", folder / f"cut-{done}"))
+    return weights(whole), summary, folder
 
 
-@pytest.mark.parametrize("stop_at", [2, 9, *(pytest.param(step, marks=pytest.mark.long) for step in (5, 8, 16))])
+@pytest.mark.parametrize("stop_at", STOPS)
 def test_a_run_that_was_cut_off_goes_on_bit_for_bit(
-    tmp_path: Path, stop_at: int, undisturbed: tuple[list[np.ndarray], Summary]
+    stop_at: int, undisturbed: tuple[list[np.ndarray], Summary, Path]
 ) -> None:
-    def stop(done: int, loss: float) -> None:
-        if done == stop_at:
-            raise StopError
-
-    with pytest.raises(StopError):
-        trainer(tmp_path / "cut", epochs=3).fit(stop)
-    resumed = trainer(tmp_path / "cut", epochs=3)
+    expected, _, folder = undisturbed
+    resumed = trainer(folder / f"cut-{stop_at}", epochs=3)
     seen: list[int] = []
     resumed.fit(lambda done, loss: seen.append(done))
     assert seen[0] <= stop_at + 1  # it did go on from a checkpoint, or from the start where there was none yet
     assert stop_at < 3 or seen[0] > 1
-    for one, other in zip(undisturbed[0], weights(resumed), strict=True):
+    for one, other in zip(expected, weights(resumed), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -107,13 +103,13 @@ def test_a_diverging_loss_stops_the_run(tmp_path: Path) -> None:
         built.fit()
 
 
-def test_logs_for_tensorboard_are_written(tmp_path: Path) -> None:
-    trainer(tmp_path, epochs=1).fit()
-    assert any((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
+def test_logs_for_tensorboard_are_written(undisturbed: tuple[list[np.ndarray], Summary, Path]) -> None:
+    _, _, folder = undisturbed
+    assert any((folder / "whole" / "tensorboard").glob("events.out.tfevents.*"))
 
 
 def test_a_stop_during_validation_validates_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: tuple[list[np.ndarray], Summary]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: tuple[list[np.ndarray], Summary, Path]
 ) -> None:
     real = validation_module.Validation.measure
     calls = 0
@@ -125,7 +121,7 @@ def test_a_stop_during_validation_validates_again(
             raise KeyboardInterrupt
         return real(self, *towers)
 
-    _, whole = undisturbed
+    _, whole, _ = undisturbed
     monkeypatch.setattr(validation_module.Validation, "measure", interrupted)
     with pytest.raises(KeyboardInterrupt):
         trainer(tmp_path / "cut", epochs=3).fit()
@@ -138,10 +134,10 @@ def test_a_stop_during_validation_validates_again(
     assert (resumed.best_epoch, resumed.best_metric) == (whole.best_epoch, whole.best_metric)
 
 
-def test_a_stop_between_a_step_and_its_count_repeats_no_batch(tmp_path: Path) -> None:
-    whole = trainer(tmp_path / "whole", epochs=1)
-    whole.fit()
-    cut = trainer(tmp_path / "cut", epochs=1)
+def test_a_stop_between_a_step_and_its_count_repeats_no_batch(
+    tmp_path: Path, undisturbed: tuple[list[np.ndarray], Summary, Path]
+) -> None:
+    cut = trainer(tmp_path / "cut", epochs=3)
     real, calls = cut._step, 0
 
     def stopped(batch: Any) -> Any:
@@ -155,10 +151,10 @@ def test_a_stop_between_a_step_and_its_count_repeats_no_batch(tmp_path: Path) ->
     cut._step = stopped
     with pytest.raises(KeyboardInterrupt):
         cut.fit()
-    resumed = trainer(tmp_path / "cut", epochs=1)
+    resumed = trainer(tmp_path / "cut", epochs=3)
     resumed.fit()
-    assert int(resumed.optimizer.step) == 8
-    for one, other in zip(weights(whole), weights(resumed), strict=True):
+    assert int(resumed.optimizer.step) == 24
+    for one, other in zip(undisturbed[0], weights(resumed), strict=True):
         np.testing.assert_array_equal(one, other)
 
 

@@ -236,7 +236,7 @@ def test_a_date_without_a_zone_is_in_that_of_the_data_set(data: Dataset) -> None
 def test_a_report_says_its_protocol_and_ranks_what_the_user_took_before(data: Dataset) -> None:
     out = data.path.parent / "report"
     protocol = Protocol(repeats=True, users=20, seed=3, begin=moment(1_033))
-    report.run(write_bundle_of(data.path), data.path, out, ks=[3, 5], protocol=protocol, user_ids=True)
+    report.run(write_bundle_of(data.path), data.path, out, ks=[3, 5], maps=[], protocol=protocol, user_ids=True)
     content = json.loads((out / "report.json").read_text())
     assert "nothing masked" in content["protocol"] and content["protocol_options"]["repeats"] is True
     assert len(content["protocol_options"]["words"]) == 3
