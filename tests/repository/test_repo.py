@@ -99,6 +99,13 @@ def test_no_source_file_outgrows_one_job() -> None:
     assert {name: lines for name, lines in lengths.items() if lines > 250} == {}
 
 
+def test_no_package_imports_an_engine_of_clusters_and_no_lock_holds_one() -> None:
+    engines = re.compile(r"^\s*(?:import|from) (?:ray|pyspark)\b", re.MULTILINE)
+    sources = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    assert [str(path) for path in sources if engines.search(path.read_text(encoding="utf-8"))] == []
+    assert [name for lock in LOCKS for name in pins(lock) if name.split("[")[0] in ("ray", "pyspark")] == []
+
+
 def test_no_folder_holds_more_than_a_newcomer_can_survey() -> None:
     entries: dict[Path, set[str]] = {}
     for path in project_files():

@@ -17,6 +17,7 @@ from pipelines.console import Advance, amount, phases, progress, say
 from pipelines.errors import DataError
 from pipelines.ingest.id_files import read_users
 from pipelines.service.verify import VERIFY, verify
+from serving.bundle.reader import Bundle
 from serving.files.staging import refuse_existing, staged
 from serving.recall.loading import missing_index, open_index
 from serving.recall.recaller import Recaller
@@ -61,10 +62,19 @@ def run(
     part = None if shard is None else Shard.parse(shard)
     _refuse(k, out, part, overwrite=overwrite)
     phases("recall", VERIFY, SEARCH, WRITE)
+    return write_all(open_searcher(bundle), k, out, users=users, shard=part, overwrite=overwrite)
+
+
+def open_searcher(bundle: Path) -> Recaller:
+    """Opens a bundle for recall, after a check of every file.
+
+    Raises:
+        BundleError: the bundle is damaged.
+    """
     (opened,) = verify(bundle)
     if warning := missing_index(opened):
         say(f"warning: {warning}")
-    return write_all(Recaller(opened, open_index(opened)), k, out, users=users, shard=part, overwrite=overwrite)
+    return Recaller(opened, open_index(opened))
 
 
 def write_all(
@@ -80,8 +90,7 @@ def write_all(
     _refuse(k, out, shard, overwrite=overwrite)
     bundle = recaller.bundle
     user_ids = bundle.query_ids if users is None else read_users(users)
-    # Searched together, counted from the first user of all shards; also bounds the memory of a search for a large k.
-    block = max(1, min(SEARCH_USERS, PART_ROWS // k))
+    block = block_of(k)
     job = job_of("recall", bundle.path, users=digest_of(user_ids), k=k, blocks=f"{block}x{PART_ROWS}")
     chosen = (shard or Shard(1, 1)).rows(len(user_ids), block)
     if shard is not None:
@@ -90,8 +99,7 @@ def write_all(
             say(f"{out}: complete already; --overwrite makes it again")
             return len(chosen)
     names = user_ids.slice(chosen.start, len(chosen))
-    every = users is None
-    rows = np.arange(chosen.start, chosen.stop) if every else np.array([*map(bundle.query_rows.find, names)], np.int64)
+    rows = np.arange(chosen.start, chosen.stop) if users is None else rows_of(bundle, names)
     size = max(1, PART_ROWS // (k * block)) * block
     with parts_beside(out, job, "recall") as parts:
         with (
@@ -102,13 +110,13 @@ def write_all(
                 parts,
                 len(rows),
                 size,
-                lambda some: _recall_part(recaller, pool, rows, some, k, block, advance),
+                lambda some: numbers_of(recaller, pool, rows, some, k, block, advance),
                 advance,
             )
         numbers = pl.scan_ipc(done, glob=False)
         total = numbers.select(pl.len()).collect().item()
         with progress(WRITE, total=total, unit="rows") as advance, staged(out, overwrite=overwrite) as staging:
-            write_parquet(_named(numbers, names, bundle.item_ids, advance), staging)
+            write_parquet(names_of(numbers, names, bundle.item_ids, advance), staging)
     say(f"{out}: {amount(len(rows), 'users')}, the best {amount(k, 'items')} of each")
     return len(rows)
 
@@ -126,7 +134,17 @@ def _refuse(k: int, out: Path, shard: Shard | None, *, overwrite: bool) -> None:
         refuse_existing(out, overwrite=overwrite)
 
 
-def _recall_part(
+def block_of(k: int) -> int:
+    """Users that are searched together, counted from the first of all shards; also bounds memory for a large k."""
+    return max(1, min(SEARCH_USERS, PART_ROWS // k))
+
+
+def rows_of(bundle: Bundle, users: pl.Series) -> Rows:
+    """The rows of users in a bundle, -1 for unknown users."""
+    return np.array([*map(bundle.query_rows.find, users)], np.int64)
+
+
+def numbers_of(
     recaller: Recaller, pool: ThreadPoolExecutor, rows: Rows, some: slice, k: int, block: int, advance: Advance
 ) -> pl.DataFrame:
     """Recalls `some` users, `block` at a time, in order; memory holds a few searches and the result."""
@@ -180,7 +198,7 @@ def _recalled(recaller: Recaller, rows: Rows, first: int, k: int, common: tuple[
     )
 
 
-def _named(numbers: pl.LazyFrame, user_ids: pl.Series, item_ids: pl.Series, advance: Advance) -> pl.LazyFrame:
+def names_of(numbers: pl.LazyFrame, user_ids: pl.Series, item_ids: pl.Series, advance: Advance) -> pl.LazyFrame:
     """Replaces the numbers by ids: the table that is written, which advances by its rows."""
 
     def names(rows: pl.Series) -> pl.Series:

@@ -1,0 +1,136 @@
+"""Recall on engines: one searcher a process, the rows of one `towers recall`, and the programs of the pages."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from pipelines import index, recall
+from pipelines.bundles.bulk.engines import searcher, table
+from pipelines.errors import DataError
+from serving.errors import BundleError
+from tests.support.page_programs import LOCAL_RAY, ended, needs, program
+from tests.support.worlds.serving import write_world
+
+PAGE = "docs/service/bulk.md"
+PARTS, MANY_USERS, MANY_ITEMS, K = 7, 5_000, 2_000, 10
+PROCESSES = 2
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    write_world(tmp_path / "bundle")
+    return tmp_path / "bundle"
+
+
+def test_a_bundle_is_opened_once_and_again_when_it_is_another(small: Path) -> None:
+    first = searcher(small)
+    assert searcher(small) is first
+    write_world(small, overwrite=True, model_version="world-2")
+    assert searcher(small).bundle.manifest.model_version == "world-2"
+
+
+def test_no_bundle_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match=str(tmp_path / "none")):
+        searcher(tmp_path / "none")
+
+
+def test_a_batch_gets_the_rows_of_one_run_in_its_own_order(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recall, "SEARCH_USERS", 2)
+    users = ["u7", "nobody", "u0", "u3", "7"]
+    (tmp_path / "users.txt").write_text("\n".join(users))
+    recall.run(small, 4, tmp_path / "out.parquet", users=tmp_path / "users.txt")
+    assert table(searcher(small), pl.Series(users), 4).equals(pl.read_parquet(tmp_path / "out.parquet"))
+
+
+def test_a_user_twice_gets_two_lists_and_no_user_none(small: Path) -> None:
+    twice = table(searcher(small), pl.Series(["u1", "u1"]), 3)
+    assert twice.head(3).equals(twice.tail(3)) and twice.height == 6
+    assert table(searcher(small), pl.Series([], dtype=pl.String), 3).schema == twice.schema
+
+
+def test_whole_numbers_are_ids_as_text(small: Path) -> None:
+    assert table(searcher(small), pl.Series([7, 8]), 1)["user_id"].to_list() == ["7", "8"]
+
+
+@pytest.mark.parametrize(
+    ("users", "k", "told"),
+    [
+        (["u1"], 0, "k must be at least 1, got 0"),
+        ([1.5], 3, "user ids must be strings or whole numbers, got Float64"),
+        (["u1", None, ""], 3, "no user id in 2 rows of 3; leave them out"),
+    ],
+)
+def test_a_wrong_batch_is_refused(small: Path, users: list[object], k: int, told: str) -> None:
+    with pytest.raises(DataError, match=f"^{told}$"):
+        table(searcher(small), pl.Series(users), k)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`bundle` with five blocks of users and an index of ScaNN, `users.parquet`, and the `whole` run of one process."""
+    folder = tmp_path_factory.mktemp("shared")
+    rng = np.random.default_rng(0)
+    write_world(
+        folder / "bundle",
+        items=MANY_ITEMS,
+        users=MANY_USERS,
+        item_vectors=rng.normal(size=(MANY_ITEMS, 8)).astype(np.float32),
+        query_vectors=rng.normal(size=(MANY_USERS, 8)).astype(np.float32),
+    )
+    index.run(folder / "bundle", kind="scann")
+    users = [*(f"u{n}" for n in rng.permutation(MANY_USERS)), "nobody"]
+    pl.DataFrame({"user_id": users}).write_parquet(folder / "users.parquet")
+    recall.run(folder / "bundle", K, folder / "whole.parquet")
+    recall.run(folder / "bundle", K, folder / "listed.parquet", users=folder / "users.parquet")
+    return folder
+
+
+def opened(said: str) -> int:
+    """How often a bundle was opened, by what the console says of the check of its files."""
+    return said.count("verify: ")
+
+
+@pytest.mark.long
+@needs("ray", "pip install -e '.[ray]'")
+def test_ray_does_all_parts_with_one_searcher_a_process(shared: Path, tmp_path: Path) -> None:
+    changes = {
+        "/shared/bundle": str(shared / "bundle"),
+        "/shared/recalled": str(tmp_path / "recalled"),
+        ", 64\n": f", {PARTS}\n",
+        ", 100, ": f", {K}, ",
+        "size=4": f"size={PROCESSES}",
+        "num_cpus=8": "num_cpus=1",
+    }
+    said = ended(LOCAL_RAY + program(PAGE, "import ray", changes), tmp_path)
+    assert f"{MANY_USERS} users" in said
+    assert opened(said) == PROCESSES
+    files = sorted((tmp_path / "recalled").glob("*.parquet"))
+    assert len(files) == PARTS
+    assert pl.concat(map(pl.read_parquet, files)).equals(pl.read_parquet(shared / "whole.parquet"))
+
+
+@pytest.mark.long
+@needs("pyspark", "pip install 'pyspark[sql]'")
+def test_spark_maps_users_to_their_items_with_one_searcher_a_process(shared: Path, tmp_path: Path) -> None:
+    changes = {
+        "/shared/bundle": str(shared / "bundle"),
+        "/shared/users.parquet": str(shared / "users.parquet"),
+        "/shared/recalled": str(tmp_path / "recalled"),
+        ", 100)": f", {K})",
+        "repartition(64)": f"repartition({PARTS})",
+        ".builder.": f'.builder.master("local[{PROCESSES}]").config("spark.ui.enabled", "false").',
+    }
+    said = ended(program(PAGE, "pyspark", changes), tmp_path, PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
+    assert 1 <= opened(said) <= PROCESSES
+    files = sorted((tmp_path / "recalled").glob("*.parquet"))
+    assert len(files) == PARTS
+    found, wanted = pl.read_parquet(files), pl.read_parquet(shared / "listed.parquet")
+    users = found["user_id"].unique(maintain_order=True)
+    assert found["user_id"].rle().len() == len(users) == MANY_USERS + 1, "the rows of a user are apart"
+    order = wanted.with_columns(pl.col("rank").cast(pl.Int32)).sort("user_id", maintain_order=True)
+    assert found.sort("user_id", maintain_order=True).equals(order)
