@@ -33,12 +33,13 @@ def draw(folder: Path = PLOTS) -> None:
         "server of the tutorials": max(each["known"] for each in serving["tutorial_per_s"].values()),
     }
     with figure("measured", 2, folder) as (recall, speed):
+        recall.get_gridspec().set_width_ratios([3, 2])
         for axes in (recall, speed):
             axes.set_axisbelow(True)
         for place, name in enumerate(("towers", "best published", "item-kNN")):
-            at = [number + 0.26 * (place - 1) for number in range(len(figures))]
-            bars = recall.bar(at, [each[name] for each in figures.values()], 0.24, color=COLOURS[place], label=name)
-            recall.bar_label(bars, fmt="{:.3f}", fontsize=8)
+            at = [number + 0.28 * (place - 1) for number in range(len(figures))]
+            bars = recall.bar(at, [each[name] for each in figures.values()], 0.26, color=COLOURS[place], label=name)
+            recall.bar_label(bars, fmt="{:.3f}", fontsize=7)
         recall.set(xticks=range(len(figures)), xticklabels=list(figures), title="recall@20", ylim=(0, 0.4))
         recall.grid(axis="x", visible=False)
         recall.legend(ncols=3, loc="upper left", handlelength=1, columnspacing=1)
