@@ -18,7 +18,7 @@ from serving.database_url import DatabaseUrl, state_place
 PREFIX = "TOWERS_"
 # Settings of earlier versions, and what replaces them.
 ENDED = {
-    "max_slowdown": "a standing queue may fill an eighth of max_concurrent, which bounds the wait",
+    "max_slowdown": "a standing queue may fill only a part of max_concurrent, which bounds the wait",
     "max_connections": "limit_conn and worker_connections of deploy/nginx.conf bound connections",
     "header_timeout_s": "body_timeout_s is for the body, client_header_timeout of deploy/nginx.conf for the head",
 }

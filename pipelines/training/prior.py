@@ -1,9 +1,7 @@
 """Computes the popularity prior of a recipe: which counting it uses, its log shares, and what a run stores.
 
 The chosen counting is the one whose most popular items score best on validation by themselves; the same list answers
-a query about which nothing is known. On MovieLens-100k at five cut-offs this chose better than the likelihood of the
-whole model (recall@20 0.178 against 0.172).
-"""
+a query about which nothing is known."""
 
 from collections.abc import Sequence
 

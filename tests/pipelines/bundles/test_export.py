@@ -226,8 +226,7 @@ def test_the_history_of_a_known_user_gives_their_stored_vector(world: Path, expo
     asked = [RecallQuery(user_id=u, history=h) for u, h in zip(bundle.query_ids, histories, strict=True)]
     embedded = recaller.embed(asked)
     assert {each.source for each in embedded} == {"history"} and len(embedded) > 30
-    vectors = np.array([each.vector for each in embedded])
-    np.testing.assert_allclose(vectors, bundle.query_vectors, atol=1e-5 * np.abs(bundle.query_vectors).max())
+    assert_each_close(np.array([each.vector for each in embedded]), np.asarray(bundle.query_vectors))
 
 
 def test_a_run_that_lost_its_data_set_says_so(world: Path, exported: Path, tmp_path: Path) -> None:

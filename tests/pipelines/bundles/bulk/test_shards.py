@@ -47,6 +47,8 @@ def test_shards_of_one_job_share_a_folder(tmp_path: Path) -> None:
         shard.join(tmp_path / "out", JOB)
         shard.file(tmp_path / "out").touch()
         (tmp_path / "out" / "_SUCCESS").touch()  # of a scheduler
+    names = {"_SUCCESS", f"_shards-00002_{JOB}", "part-00001-of-00002.parquet", "part-00002-of-00002.parquet"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == names
 
 
 @pytest.mark.parametrize(
