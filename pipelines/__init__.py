@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from pipelines.bundles.bulk import recall as recall
     from pipelines.evaluation import report as report
     from pipelines.ingest import prepare as prepare
+    from pipelines.ingest.synthetic import synth as synth
     from pipelines.launch import gate as gate
     from pipelines.launch import tracking as track
-    from pipelines.synthetic import synth as synth
     from pipelines.training import batch as batch
     from pipelines.training import check as check
     from pipelines.training import train as train
@@ -32,7 +32,7 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 _COMMANDS = {
-    "synth": "synthetic.synth",
+    "synth": "ingest.synthetic.synth",
     "prepare": "ingest.prepare",
     "check": "training.check",
     "train": "training.train",
