@@ -1,6 +1,7 @@
 """The offline commands: `from pipelines import prepare, train, export, index, report`; each has a `run`.
 
-A command is imported at first use, so `towers serve` loads no model.
+`batch` is what a step trains on, `engines` what Ray and Spark call in their processes. Each is imported at first use,
+so `towers serve` loads no model.
 """
 
 import os
@@ -14,11 +15,14 @@ if TYPE_CHECKING:
     from pipelines.bundles import fold as fold
     from pipelines.bundles import renew as renew
     from pipelines.bundles.bulk import embed as embed
+    from pipelines.bundles.bulk import engines as engines
     from pipelines.bundles.bulk import recall as recall
     from pipelines.evaluation import report as report
     from pipelines.ingest import prepare as prepare
+    from pipelines.ingest.synthetic import synth as synth
     from pipelines.launch import gate as gate
-    from pipelines.synthetic import synth as synth
+    from pipelines.launch import tracking as track
+    from pipelines.training import batch as batch
     from pipelines.training import check as check
     from pipelines.training import train as train
     from pipelines.tuning import tune as tune
@@ -28,10 +32,11 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 _COMMANDS = {
-    "synth": "synthetic.synth",
+    "synth": "ingest.synthetic.synth",
     "prepare": "ingest.prepare",
     "check": "training.check",
     "train": "training.train",
+    "batch": "training.batch",
     "tune": "tuning.tune",
     "export": "bundles.export",
     "renew": "bundles.renew",
@@ -40,11 +45,15 @@ _COMMANDS = {
     "report": "evaluation.report",
     "embed": "bundles.bulk.embed",
     "recall": "bundles.bulk.recall",
+    "engines": "bundles.bulk.engines",
     "gate": "launch.gate",
+    "track": "launch.tracking",
 }
 __all__ = [
+    "batch",
     "check",
     "embed",
+    "engines",
     "export",
     "fold",
     "gate",
@@ -54,6 +63,7 @@ __all__ = [
     "renew",
     "report",
     "synth",
+    "track",
     "train",
     "tune",
 ]

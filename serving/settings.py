@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, InstanceOf
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
-from serving.database_url import DatabaseUrl, state_place
+from serving.files.database_url import DatabaseUrl, state_place
 
 PREFIX = "TOWERS_"
 # Settings of earlier versions, and what replaces them.

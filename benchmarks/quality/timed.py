@@ -37,9 +37,9 @@ from pipelines.bundles import export
 from pipelines.dataset.dataset import Dataset
 from pipelines.evaluation import report
 from pipelines.ingest import prepare
+from pipelines.ingest.synthetic import synth
 from pipelines.rankers.evaluate import column
 from pipelines.rankers.ranker import BEST, EXACT, INDEX
-from pipelines.synthetic import synth
 from pipelines.training import train
 from pipelines.tuning import tune
 from towers.config.recipe import Config, load_config

@@ -3,6 +3,8 @@
 `python -m benchmarks.readme.table` writes them. A figure whose code has changed since it was measured gets a dagger.
 """
 
+from typing import Any
+
 from benchmarks.harness.machine import OLD, ROOT, is_old, load, results
 from benchmarks.readme import quality_rows, serving_rows, training_rows
 
@@ -23,19 +25,30 @@ HIGHLIGHTS = (
 
 def measured(*, marks: bool = True) -> str:
     """Every row, as Markdown; without `marks` no figure is said to be old."""
-    lines = ["| measured | result | command |", "|---|---|---|"]
+    lines = ["| measured | result | command | date, commit, machine |", "|---|---|---|---|"]
     lines += [
-        f"| {old}{what} | {figure} | `python -m benchmarks.{command}` |" for old, what, figure, command in _rows(marks)
+        f"| {old}{what} | {figure} | `python -m benchmarks.{command}` | {origin(result)} |"
+        for old, result, what, figure, command in _rows(marks)
     ]
-    machine = load("quality_ml_1m_split")["machine"]
-    where = f"On {machine['cores']} cores of an {machine['cpu']}, {machine['memory_gib']:.0f} GiB"
-    note = f"{where}; raw results in `benchmarks/*/results/`. In brackets: 95 % bootstrap intervals over users."
+    note = (
+        "Raw results, with the versions of the libraries, are in `benchmarks/*/results/`. "
+        "In brackets: 95 % bootstrap intervals over users."
+    )
     return "\n".join([*lines, "", note])
 
 
-def highlights() -> str:
-    """Ten rows and the plot."""
-    rows = [f"- {what}: {figure}" for _, what, figure, _ in _rows(marks=False) if what.startswith(HIGHLIGHTS)]
+def origin(result: dict[str, Any]) -> str:
+    """The day of a result, the commit that it measured, and the cores, processor and memory that it had."""
+    machine, changes = result["machine"], " with changes" if result["dirty"] else ""
+    return (
+        f"{result['date'][:10]}, {result['commit'][:7]}{changes}, "
+        f"{machine['cores']} x {machine['cpu']}, {machine['memory_gib']:.0f} GiB"
+    )
+
+
+def highlights(*, marks: bool = True) -> str:
+    """Ten rows and the plot; without `marks` no figure is said to be old."""
+    rows = [f"- {old}{what}: {figure}" for old, _, what, figure, _ in _rows(marks) if what.startswith(HIGHLIGHTS)]
     return "\n".join([*rows, "", "![Recall and speed beside others](docs/plots/measured.svg)"])
 
 
@@ -46,12 +59,14 @@ def with_block(text: str, name: str, block: str) -> str:
     return f"{before}{begin}{block}\n{end}{rest.split(end)[1]}"
 
 
-def _rows(marks: bool) -> list[tuple[str, str, str, str]]:
+def _rows(marks: bool) -> list[tuple[str, dict[str, Any], str, str, str]]:
+    """The mark, the result, and what `rows_of` says of it: what, figure, command."""
     rows, paths = [], results()
     for name, rows_of in (quality_rows.ROWS | serving_rows.ROWS | training_rows.ROWS).items():
         if name in paths:
             old = OLD if marks and is_old(name) else ""
-            rows += [(old, *row) for row in rows_of(load(name))]
+            result = load(name)
+            rows += [(old, result, *row) for row in rows_of(result)]
     return rows
 
 

@@ -34,7 +34,7 @@ from benchmarks.harness.resumable import Store
 from benchmarks.quality.rolling import CUTS, prepared, split_at
 from pipelines.dataset.dataset import Dataset
 from pipelines.ingest import prepare
-from pipelines.synthetic import synth
+from pipelines.ingest.synthetic import synth
 from pipelines.training import train
 from towers.config.recipe import parse_config
 from towers.config.sections import TrainConfig

@@ -26,7 +26,7 @@ from serving.bundle.reader import Bundle
 from serving.bundle.writer import READ_BACK, WRITE, write_bundle
 from serving.catalogue.overlay import OverlayView
 from serving.catalogue.updates import CatalogueUpdates
-from serving.database_url import DatabaseUrl
+from serving.files.database_url import DatabaseUrl
 from serving.files.staging import refuse_existing
 from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex

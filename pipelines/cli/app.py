@@ -47,7 +47,7 @@ def synth(
     overwrite: Overwrite = False,
 ) -> None:
     """Write a synthetic world whose best attainable recall is known."""
-    from pipelines.synthetic import synth as command
+    from pipelines.ingest.synthetic import synth as command
 
     command.run(out, users=users, items=items, events=events, seed=seed, fashion=fashion, overwrite=overwrite)
     next_step("prepare --events", out, "--out dataset")

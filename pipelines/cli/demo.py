@@ -18,7 +18,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import heldout_users
 from pipelines.evaluation import report
 from pipelines.ingest import prepare
-from pipelines.synthetic import synth
+from pipelines.ingest.synthetic import synth
 from pipelines.training import check, train
 from serving.bundle.reader import Bundle
 from towers.config.recipe import load_config

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from serving.database_url import state_place
+from serving.files.database_url import state_place
 
 
 def place(text: str) -> object:

@@ -15,7 +15,7 @@ from pipelines.forget.dataset import forget_in_dataset
 from pipelines.service.state import open_journal
 from serving.bundle.manifest import MANIFEST, not_a_bundle, read_manifest
 from serving.bundle.versions import Versions
-from serving.database_url import DatabaseUrl
+from serving.files.database_url import DatabaseUrl
 from serving.files.staging import put_back, remove_left_overs
 
 ANEW = "its model was trained with the user: train anew"

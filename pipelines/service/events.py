@@ -12,7 +12,7 @@ import polars as pl
 from pipelines.console import amount, phases, progress, say
 from pipelines.service.state import in_blocks, open_journal
 from serving.catalogue.journal import Impression, UserEvent
-from serving.database_url import DatabaseUrl
+from serving.files.database_url import DatabaseUrl
 from serving.files.staging import refuse_existing, staged
 
 READ, WRITE = "read", "write"

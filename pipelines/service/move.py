@@ -11,7 +11,7 @@ from serving.catalogue.journal import Journal, Numbers
 from serving.catalogue.journal_file import FILE
 from serving.catalogue.journal_place import journal_at
 from serving.catalogue.journal_rows import event_block, impression_block, item_block
-from serving.database_url import DatabaseUrl
+from serving.files.database_url import DatabaseUrl
 from serving.files.staging import staged
 
 COPY = "copy"

@@ -27,8 +27,8 @@ from serving.bundle.reader import Bundle
 from serving.bundle.versions import bundle_root
 from serving.catalogue.journal_place import journal_at
 from serving.client.address import without_password
-from serving.database_url import is_database_url
 from serving.errors import BundleError
+from serving.files.database_url import is_database_url
 from serving.http.api_keys import KeysError, read_keys
 from serving.http.app import create_app  # Imported first: it sets what NumPy reads at import.
 from serving.service.mirror import Mirror

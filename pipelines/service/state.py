@@ -11,7 +11,7 @@ from serving.catalogue.journal import Journal, JournalError
 from serving.catalogue.journal_file import FILE, back_up, renumber
 from serving.catalogue.journal_place import journal_at
 from serving.catalogue.sqlite_journal import SqliteJournal
-from serving.database_url import DatabaseUrl
+from serving.files.database_url import DatabaseUrl
 from serving.files.staging import staged
 
 COPY, READ = "copy", "read"

@@ -18,7 +18,6 @@ from pipelines.training.similarity_labels import DEFAULT_METRIC, read_labels
 from towers.config.features import NeighboursFeature
 from towers.config.look_ahead import look_ahead
 from towers.config.recipe import Config
-from towers.config.samplers import Drawing, Mixed
 from towers.config.sections import DataConfig, PriorConfig
 from towers.errors import ConfigError
 
@@ -225,11 +224,10 @@ def _reader_of_weights(config: Config) -> str | None:
 def _refuse_draws(config: Config, data: Dataset) -> Config:
     """Refuses a recipe that asks for more distinct negatives than there are trained items."""
     trained = int((data.items["train_count"] > 0).sum())
-    for number, part in enumerate(config.negatives.each if config.negatives is not None else ()):
-        if isinstance(part, Drawing) and part.distinct and part.negatives > trained:
-            key = f"sampler.parts.{number}" if isinstance(config.negatives, Mixed) else "sampler"
+    for key, part in (config.negatives.by_key if config.negatives is not None else {}).items():
+        if part.distinct_draws > trained:
             raise ConfigError(
-                f"{key}.negatives: {part.negatives} distinct items, but only {trained:,} were trained on; "
+                f"{key}.negatives: {part.distinct_draws} distinct items, but only {trained:,} were trained on; "
                 "ask for fewer, or set distinct to false"
             )
     return config

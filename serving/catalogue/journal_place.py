@@ -4,7 +4,7 @@ from pathlib import Path
 
 from serving.catalogue.journal import Journal, JournalError
 from serving.catalogue.sqlite_journal import SqliteJournal
-from serving.database_url import DatabaseUrl
+from serving.files.database_url import DatabaseUrl
 
 
 def journal_at(state: Path | DatabaseUrl, *, must_exist: bool = False) -> Journal:

@@ -14,7 +14,7 @@ import psycopg
 from serving.catalogue.journal import JournalError, Numbers
 from serving.catalogue.journal_rows import EventRow, ImpressionRow, ItemRow, RowJournal, id_bytes
 from serving.catalogue.postgres_tables import connect, create, telling_errors
-from serving.database_url import DatabaseUrl
+from serving.files.database_url import DatabaseUrl
 
 NUMBERS = ", ".join(each.name for each in fields(Numbers))
 PUT = """INSERT INTO towers.items

@@ -12,7 +12,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from serving.catalogue.journal import JournalError
-from serving.database_url import DatabaseUrl
+from serving.files.database_url import DatabaseUrl
 
 SCHEMA_VERSION = 1
 # One row of `journal` holds the last number of each kind. Each write locks it first, so that writes come one after the

@@ -1,1 +1,1 @@
-"""Atomic output, and errors of full disks."""
+"""Where things are kept: atomic output, locks, errors of full disks, the URL of a database."""

@@ -1,5 +1,6 @@
 """Every command of the pages ends with exit status 0; options, links and the list of pages are right."""
 
+import ast
 import os
 import random
 import re
@@ -14,12 +15,16 @@ import polars as pl
 import pytest
 import typer
 
+import pipelines
+import serving
+import towers
 from pipelines.cli import app
 from tests.support.object_store import ObjectStore, local_s3
 from tests.support.paths import ROOT
 from tests.support.processes.running_service import RunningService
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FACES = {face.__name__: face for face in (pipelines, serving, towers)}
 LANGUAGES = {"sh", "python", "text", "toml", "json", "yaml", "promql"}
 # The page that another test types, and commands that no test gives.
 TYPED = {"docs/tutorial.md": "tests/processes/test_tutorial.py"}
@@ -189,6 +194,22 @@ def test_each_exception_is_in_use() -> None:
         assert any(line.startswith(beginning) for line in lines), beginning
     for page, test in TYPED.items():
         assert Path(page).name in (ROOT / test).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_python_imports_what_the_face_of_a_package_names(page: str) -> None:
+    statements = [
+        node
+        for language, text in FENCE.findall(PAGES[page])
+        if language == "python"
+        for node in ast.walk(ast.parse(text))
+    ]
+    for node in statements:
+        if isinstance(node, ast.Import):
+            assert not {name.name.partition(".")[0] for name in node.names} & set(FACES), ast.unparse(node)
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] in FACES:
+            assert node.module in FACES, ast.unparse(node)
+            assert {name.name for name in node.names} <= set(FACES[node.module].__all__), ast.unparse(node)
 
 
 @pytest.mark.parametrize("page", PAGES)

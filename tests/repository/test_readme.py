@@ -12,8 +12,9 @@ from matplotlib.text import Text
 from benchmarks.harness import plots
 from benchmarks.harness.machine import OLD, results
 from benchmarks.harness.plots import PLOTS
+from benchmarks.readme import table
 from benchmarks.readme.plot import draw
-from benchmarks.readme.table import PAGE, highlights, measured, with_block
+from benchmarks.readme.table import HIGHLIGHTS, PAGE, highlights, measured, with_block
 from tests.support.paths import ROOT
 
 
@@ -47,11 +48,34 @@ def test_the_python_example_runs(
 
 
 def test_the_figures_are_those_of_the_committed_results() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert with_block(text, "highlights", highlights()) == text, "run python -m benchmarks.readme.table"
     # Which of them are old changes with every commit.
+    text = (ROOT / "README.md").read_text(encoding="utf-8").replace(OLD, "")
+    assert with_block(text, "highlights", highlights(marks=False)) == text, "run python -m benchmarks.readme.table"
     page = PAGE.read_text(encoding="utf-8").replace(OLD, "")
     assert with_block(page, "measured", measured(marks=False)) == page, "run python -m benchmarks.readme.table"
+
+
+def test_the_highlights_mark_the_old_figures_as_the_page_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "is_old", lambda name: name == "beauty")
+    lines = [line for line in highlights().splitlines() if line.startswith("- ")]
+    assert len(lines) == len(HIGHLIGHTS) + 1, "two of Gowalla"
+    assert [line.startswith(f"- {OLD}Beauty") for line in lines] == ["Beauty" in line for line in lines]
+    assert [line for line in measured().splitlines() if OLD in line] == [
+        line for line in measured().splitlines() if "benchmarks.quality.beauty" in line
+    ]
+
+
+def test_each_figure_has_the_date_commit_and_machine_of_its_result() -> None:
+    rows = [line.strip("| ").split(" | ") for line in measured(marks=False).splitlines()[2:] if line.startswith("|")]
+    for start, name in (("One worker on one core", "serving"), ("Beauty", "beauty"), ("Filters", "filters")):
+        (row,) = (row for row in rows if row[0].startswith(start))
+        raw = json.loads(results()[name].read_text(encoding="utf-8"))
+        date, commit, machine, memory = row[-1].split(", ")
+        assert raw["date"].startswith(date) and len(date) == len("2026-11-20")
+        assert raw["commit"].startswith(commit.removesuffix(" with changes")) and len(commit.split()[0]) == 7
+        assert raw["dirty"] == commit.endswith(" with changes")
+        assert machine == f"{raw['machine']['cores']} x {raw['machine']['cpu']}"
+        assert memory == f"{round(raw['machine']['memory_gib'])} GiB"
 
 
 def test_the_plot_is_drawn_from_the_committed_results(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from serving.catalogue.journal import Journal
 from serving.catalogue.sqlite_journal import SqliteJournal
-from serving.database_url import DatabaseUrl
+from serving.files.database_url import DatabaseUrl
 from tests.support.processes.postgres_cluster import PostgresCluster
 
 

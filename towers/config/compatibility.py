@@ -76,7 +76,7 @@ def _options(config: "Config") -> Iterator[str]:
         yield "model.prior: 'validation' needs train.choose_epoch = true; give its weights, or set it to 'off'"
     hardest = getattr(loss, "hardest_negatives", None)
     if hardest is not None and config.negatives is not None:
-        drawn = sum(getattr(part, "negatives", config.train.batch_size) for part in config.negatives.each)
+        drawn = sum(getattr(part, "negatives", config.train.batch_size) for part in config.negatives.by_key.values())
         if hardest >= drawn:
             yield f"loss.hardest_negatives: there are {drawn} candidates, so fewer than that make sense; got {hardest}"
 

@@ -56,6 +56,11 @@ class Loss(Section):
         return 1.0
 
     @property
+    def sampled(self) -> "SampledLoss | None":
+        """Itself with its settings of the negatives if it takes them from a sampler, else None."""
+        return None
+
+    @property
     def sums_only(self) -> bool:
         """Whether it is softmax and needs nothing of the negatives but their sum: no scores [B, M] are kept."""
         return False
@@ -95,6 +100,11 @@ class SampledLoss(Loss):
     def positives(self) -> int:
         """Positives K of one example."""
         return self.positives_per_query
+
+    @property
+    def sampled(self) -> "SampledLoss":
+        """Itself."""
+        return self
 
     @property
     def strength(self) -> float:

@@ -88,7 +88,7 @@ class SampledSoftmax(SampledLoss):
         """Yields what `positive = "excluded"` is not defined for."""
         if self.positive == "included" or recipe.negatives is None:
             return
-        if any(getattr(part, "distinct", False) for part in recipe.negatives.each):
+        if any(getattr(part, "distinct", False) for part in recipe.negatives.by_key.values()):
             yield "sampler.distinct: positive = 'excluded' needs independent draws; set it to false"
         if self.hardest_negatives is not None:
             yield "loss.hardest_negatives: positive = 'excluded' counts all its negatives; leave it out"

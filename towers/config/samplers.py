@@ -25,9 +25,14 @@ class Sampler(Section):
     paper: ClassVar[str]
 
     @property
-    def each(self) -> "tuple[Sampler, ...]":
-        """The samplers that draw: itself, or the parts of a mixture."""
-        return (self,)
+    def by_key(self) -> "dict[str, Sampler]":
+        """The samplers that draw, by key of the recipe: itself, or the parts of a mixture."""
+        return {"sampler": self}
+
+    @property
+    def distinct_draws(self) -> int:
+        """How many distinct items it draws from the catalogue for each batch; 0 if copies count."""
+        return 0
 
 
 class Drawing(Sampler):
@@ -35,6 +40,11 @@ class Drawing(Sampler):
 
     negatives: Count = Field(4_096, description="k, negatives drawn for each batch and shared by it")
     distinct: bool = Field(False, description="draw until k are distinct; False draws with replacement")
+
+    @property
+    def distinct_draws(self) -> int:
+        """k, or 0 with replacement."""
+        return self.negatives if self.distinct else 0
 
 
 class InBatch(Sampler):
@@ -104,9 +114,9 @@ class Mixed(Sampler):
     parts: tuple[Part, ...] = Field(description="sampler sections; the share of each is its number of negatives")
 
     @property
-    def each(self) -> tuple[Sampler, ...]:
+    def by_key(self) -> dict[str, Sampler]:
         """Its parts."""
-        return self.parts
+        return {f"sampler.parts.{number}": part for number, part in enumerate(self.parts)}
 
     @model_validator(mode="after")
     def _parts_make_a_mixture(self) -> "Mixed":

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -49,9 +49,11 @@ class NegativeSampler(tf.Module):
 
     Attributes:
         includes_batch: whether the first B candidates are the batch's own first positives, in order.
+        batch_alone: whether there are no others.
     """
 
     includes_batch = False
+    batch_alone: ClassVar[bool] = False
 
     @property
     def learns(self) -> bool:
@@ -106,6 +108,7 @@ class InBatchSampler(NegativeSampler):
     """
 
     includes_batch = True
+    batch_alone = True
 
     def __init__(self, counts: NDArray[np.int64], learned: bool = False, distinct: bool = False) -> None:
         super().__init__(name="in_batch")

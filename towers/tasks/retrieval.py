@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from towers.config.loss_section import SampledLoss
 from towers.config.recipe import Config
-from towers.config.samplers import InBatch
 from towers.data.batch import Batch
 from towers.data.item_ranks import ItemFeatures
 from towers.losses.blockwise_softmax import Candidates, softmax_losses
@@ -61,7 +60,6 @@ class Retrieval(tfrs.Model):
         self.features_of: Callable[[tf.Tensor], Any] = items.__call__
         self.count = count
         self.half = config.train.precision == "bfloat16"
-        self.only_own = isinstance(config.negatives, InBatch)
         self.options = arguments(config.loss)
         self.margin = adaptive_margin(config.loss)
         self.log_z = log_z_of(config.loss, count)
@@ -111,8 +109,8 @@ class Retrieval(tfrs.Model):
 
     def _total(self, inputs: Batch, query: tf.Tensor, positive: tf.Tensor) -> tf.Tensor:
         """The weighted sum of the losses of `query` [B, D] and its `positive` items [B, K, D]."""
-        loss = self.settings
-        if self.sampler is None or not isinstance(loss, SampledLoss) or not loss.sums_only or not query.shape[0]:
+        loss = self.settings.sampled
+        if self.sampler is None or loss is None or not loss.sums_only or not query.shape[0]:
             return tf.reduce_sum(self._example_losses(inputs, query, positive) * inputs.weight)
         query *= self.towers.scale()
         drawn, vectors = self._candidates(self.sampler, inputs, positive)
@@ -147,8 +145,9 @@ class Retrieval(tfrs.Model):
                 half=self.half,
                 **self.options,
             )
-        if self.sampler is not None and isinstance(self.settings, SampledLoss):
-            scores = self._sampled(self.sampler, self.settings, inputs, query, positive, positive_scores)
+        sampled = self.settings.sampled
+        if self.sampler is not None and sampled is not None:
+            scores = self._sampled(self.sampler, sampled, inputs, query, positive, positive_scores)
         else:
             # All of the batch, because its items may be one list.
             scores = _without_negatives(self.replicas.gather(positive_scores), self.replicas.gather(inputs.present))
@@ -197,7 +196,7 @@ class Retrieval(tfrs.Model):
         items = self.replicas.gather(inputs.item)
         drawn = sampler.draw(items, inputs.seed)
         drawn = drawn._replace(log_q_positive=self.replicas.own(drawn.log_q_positive))
-        if self.only_own:
+        if sampler.batch_alone:
             return drawn, self.replicas.gather(positive[:, 0])
         others = drawn.item[tf.shape(items)[0] :] if sampler.includes_batch else drawn.item
         vectors, _ = self.towers.candidate_tower.sample(self.features_of(others), inputs.seed + NEGATIVES)

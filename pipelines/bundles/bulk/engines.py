@@ -1,4 +1,4 @@
-"""What Ray and Spark call in each of their processes (docs/service/bulk.md): one searcher, and tables of recall.
+"""What Ray and Spark call in each of their processes (docs/service/bulk.md): one searcher, parts, and tables.
 
 A batch of user ids flows in; the rows that `towers recall` writes for these users flow out.
 """
@@ -10,10 +10,13 @@ from pathlib import Path
 import polars as pl
 
 from pipelines.bundles.bulk import recall
+from pipelines.bundles.bulk.shards import Shard
 from pipelines.console import amount, no_bar
 from pipelines.errors import DataError
 from serving.bundle.manifest import read_manifest
 from serving.recall.recaller import Recaller
+
+__all__ = ["Shard", "searcher", "table"]
 
 
 def searcher(bundle: Path) -> Recaller:

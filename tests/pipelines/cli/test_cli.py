@@ -21,7 +21,7 @@ from towers.errors import ConfigError
 
 # The module that does the work of each verb.
 VERBS = {
-    "synth": "pipelines.synthetic.synth",
+    "synth": "pipelines.ingest.synthetic.synth",
     "losses": "pipelines.cli.choices",
     "samplers": "pipelines.cli.choices",
     "check": "pipelines.training.check",

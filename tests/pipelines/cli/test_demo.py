@@ -14,7 +14,7 @@ from benchmarks.readme.demo import BEGIN, END, with_verdict
 from pipelines import console
 from pipelines.cli import demo_service, demo_view
 from pipelines.errors import DataError
-from pipelines.synthetic import synth
+from pipelines.ingest.synthetic import synth
 from tests.support.terminal import CONTROL
 
 

@@ -30,6 +30,7 @@ from pipelines.launch.records.report import of_report
 from pipelines.launch.records.run import of_run
 from pipelines.training import train
 from tests.support.markdown_tables import HOSTILE, github_rows, tensorboard_rows
+from tests.support.page_programs import program
 from tests.support.paths import ROOT
 from tests.support.processes.running_service import free_port
 
@@ -368,6 +369,16 @@ def test_a_warning_shows_no_password_of_the_server(
     assert (
         "s3cret" not in told and "API request to https://***@tracker.invalid/api/2.0/mlflow failed; recall@20" in told
     )
+
+
+def test_the_program_of_the_page_tracks_a_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Record] = []
+    monkeypatch.chdir(run.parent)
+    monkeypatch.setenv(tracking.URI, "http://127.0.0.1:9")
+    monkeypatch.setattr(tracking, "write_mlflow", told.append)
+    exec(program("docs/evaluation/tracking.md", "track.run", {}), {})
+    assert [each.params for each in told] == [of_run(run).params]
+    assert scalars(board(run / "tensorboard_result"))["train/epochs"] == 1
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from pipelines.service import events
 from serving.catalogue.journal import Impression, UserEvent
 from serving.catalogue.sqlite_journal import SqliteJournal
 from serving.files.staging import OutputExistsError
+from tests.support.page_programs import program
 from towers.config.sections import DataConfig
 
 TAKEN = [("e1", "u1", "i2", 300), ("e2", "u2", "i1", 100), ("e3", "u1", "i3", 50), ("e4", "u1", "i2", 400)]
@@ -54,6 +55,26 @@ def test_every_event_and_every_item_shown_is_exported(
     ]  # fmt: skip
     assert pl.read_parquet(tmp_path / "out" / "events.parquet").rows() == expected
     assert written.startswith(f"write: {len(expected) + len(shown)} rows in ")
+
+
+def test_the_program_of_the_page_counts_what_was_taken_by_position(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events.run(state, tmp_path / "events")
+    monkeypatch.chdir(tmp_path)
+    printed: list[pl.DataFrame] = []
+    exec(program("docs/service/serving.md", "impressions.parquet", {}), {"print": printed.append})
+    counts: dict[int, list[int]] = {}
+    for _, _, user, items, time in SHOWN:
+        for place, item in enumerate(items, start=1):
+            took = any((who, what) == (user, item) and when >= time for _, who, what, when in TAKEN)
+            counts.setdefault(place, [0, 0])
+            counts[place][0] += 1
+            counts[place][1] += took
+    (table,) = printed
+    assert table.columns == ["position", "shown", "hits"]
+    assert table.fill_null(0).rows() == [(place, *each) for place, each in sorted(counts.items())]
+    assert [hits for _, hits in counts.values()] == [0, 1, 0]
 
 
 def test_prepare_reads_it_and_no_impression_hides_an_event(state: Path, tmp_path: Path) -> None:

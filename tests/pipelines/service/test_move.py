@@ -12,7 +12,7 @@ from pipelines.service import move
 from serving.catalogue.journal import Impression, Journal, UserEvent
 from serving.catalogue.journal_place import journal_at
 from serving.catalogue.sqlite_journal import SqliteJournal
-from serving.database_url import DatabaseUrl, state_place
+from serving.files.database_url import DatabaseUrl, state_place
 from serving.files.staging import OutputExistsError
 from tests.support.journals import PostgresPlace
 

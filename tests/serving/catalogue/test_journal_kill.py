@@ -29,7 +29,7 @@ WRITER = """
 import json, random, sys
 from serving.catalogue.journal import UserEvent
 from serving.catalogue.journal_place import journal_at
-from serving.database_url import state_place
+from serving.files.database_url import state_place
 assert "tensorflow" not in sys.modules
 me, seed = sys.argv[2:]
 moment = random.Random(seed)

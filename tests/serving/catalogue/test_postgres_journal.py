@@ -8,7 +8,7 @@ import pytest
 
 from serving.catalogue.journal import JournalError, UserEvent
 from serving.catalogue.journal_place import journal_at
-from serving.database_url import DatabaseUrl
+from serving.files.database_url import DatabaseUrl
 from tests.support.journals import PostgresPlace
 from tests.support.processes.postgres_cluster import IN_URL, PASSWORD, USER, PostgresCluster
 

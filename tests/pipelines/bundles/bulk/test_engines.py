@@ -7,8 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipelines import index, recall
-from pipelines.bundles.bulk.engines import searcher, table
+from pipelines import engines, index, recall
 from pipelines.errors import DataError
 from serving.errors import BundleError
 from tests.support.page_programs import LOCAL_RAY, ended, needs, program
@@ -26,15 +25,15 @@ def small(tmp_path: Path) -> Path:
 
 
 def test_a_bundle_is_opened_once_and_again_when_it_is_another(small: Path) -> None:
-    first = searcher(small)
-    assert searcher(small) is first
+    first = engines.searcher(small)
+    assert engines.searcher(small) is first
     write_world(small, overwrite=True, model_version="world-2")
-    assert searcher(small).bundle.manifest.model_version == "world-2"
+    assert engines.searcher(small).bundle.manifest.model_version == "world-2"
 
 
 def test_no_bundle_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match=str(tmp_path / "none")):
-        searcher(tmp_path / "none")
+        engines.searcher(tmp_path / "none")
 
 
 def test_a_batch_gets_the_rows_of_one_run_in_its_own_order(
@@ -44,17 +43,17 @@ def test_a_batch_gets_the_rows_of_one_run_in_its_own_order(
     users = ["u7", "nobody", "u0", "u3", "7"]
     (tmp_path / "users.txt").write_text("\n".join(users))
     recall.run(small, 4, tmp_path / "out.parquet", users=tmp_path / "users.txt")
-    assert table(searcher(small), pl.Series(users), 4).equals(pl.read_parquet(tmp_path / "out.parquet"))
+    assert engines.table(engines.searcher(small), pl.Series(users), 4).equals(pl.read_parquet(tmp_path / "out.parquet"))
 
 
 def test_a_user_twice_gets_two_lists_and_no_user_none(small: Path) -> None:
-    twice = table(searcher(small), pl.Series(["u1", "u1"]), 3)
+    twice = engines.table(engines.searcher(small), pl.Series(["u1", "u1"]), 3)
     assert twice.head(3).equals(twice.tail(3)) and twice.height == 6
-    assert table(searcher(small), pl.Series([], dtype=pl.String), 3).schema == twice.schema
+    assert engines.table(engines.searcher(small), pl.Series([], dtype=pl.String), 3).schema == twice.schema
 
 
 def test_whole_numbers_are_ids_as_text(small: Path) -> None:
-    assert table(searcher(small), pl.Series([7, 8]), 1)["user_id"].to_list() == ["7", "8"]
+    assert engines.table(engines.searcher(small), pl.Series([7, 8]), 1)["user_id"].to_list() == ["7", "8"]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +66,7 @@ def test_whole_numbers_are_ids_as_text(small: Path) -> None:
 )
 def test_a_wrong_batch_is_refused(small: Path, users: list[object], k: int, told: str) -> None:
     with pytest.raises(DataError, match=f"^{told}$"):
-        table(searcher(small), pl.Series(users), k)
+        engines.table(engines.searcher(small), pl.Series(users), k)
 
 
 @pytest.fixture(scope="module")

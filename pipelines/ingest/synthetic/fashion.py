@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.synthetic.catalogue import LENGTH_S, Catalogue, Doubles, Ints
+from pipelines.ingest.synthetic.catalogue import LENGTH_S, Catalogue, Doubles, Ints
 
 SEASONS = 19
 LAST_SEASON = 0.9

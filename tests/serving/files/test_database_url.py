@@ -10,7 +10,7 @@ from pipelines.errors import DataError
 from pipelines.service import serve
 from serving.catalogue.journal import JournalError
 from serving.catalogue.journal_place import journal_at
-from serving.database_url import DatabaseUrl, state_place
+from serving.files.database_url import DatabaseUrl, state_place
 from serving.settings import Settings
 from tests.support.paths import ROOT
 

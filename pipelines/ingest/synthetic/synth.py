@@ -1,7 +1,7 @@
 """`towers synth`: writes a synthetic world with known truth, as Parquet files that `towers prepare` reads.
 
 Writes `events.parquet`, `users.parquet`, `items.parquet` and `truth/`. The same arguments give the same bytes. See
-`pipelines.synthetic.world` for the model and `pipelines.synthetic.fashion` for what changes over time.
+`pipelines.ingest.synthetic.world` for the model and `pipelines.ingest.synthetic.fashion` for what changes over time.
 """
 
 from pathlib import Path
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from pipelines.console import amount, phases, progress, say
 from pipelines.dataset.arrays import new_array
 from pipelines.errors import DataError
-from pipelines.synthetic.catalogue import Catalogue
-from pipelines.synthetic.fashion import MOST, SEASONS, Fashion
-from pipelines.synthetic.words import ADJECTIVES, AGE_GROUPS, COUNTRIES, DEVICES, PLACES, TOPICS
-from pipelines.synthetic.world import START_S, Population, UserBlock
+from pipelines.ingest.synthetic.catalogue import Catalogue
+from pipelines.ingest.synthetic.fashion import MOST, SEASONS, Fashion
+from pipelines.ingest.synthetic.words import ADJECTIVES, AGE_GROUPS, COUNTRIES, DEVICES, PLACES, TOPICS
+from pipelines.ingest.synthetic.world import START_S, Population, UserBlock
 from serving.files.staging import remove, staged
 
 ITEM_BLOCK = 1 << 18
@@ -43,7 +43,7 @@ def run(
         items: number of items, 1,000 to 10,000,000.
         events: approximate number of events; slightly fewer if users run out of items.
         seed: the same seed gives the same files.
-        fashion: how much the popularity of items changes over time, 0 to 5; 0 fixes it (`pipelines.synthetic.fashion`).
+        fashion: how much the popularity of items changes over time, 0 to 5; 0 fixes it (`synthetic/fashion.py`).
         overwrite: replace an existing `out`.
 
     Raises:

@@ -13,9 +13,9 @@ from pipelines.dataset.heldout import heldout
 from pipelines.dataset.leaks import refuse_leaks
 from pipelines.errors import DataError
 from pipelines.ingest import prepare
-from pipelines.synthetic import synth
-from pipelines.synthetic.catalogue import LENGTH_S, ZIPF_EXPONENT, Catalogue, topics_for
-from pipelines.synthetic.world import START_S, Population
+from pipelines.ingest.synthetic import synth
+from pipelines.ingest.synthetic.catalogue import LENGTH_S, ZIPF_EXPONENT, Catalogue, topics_for
+from pipelines.ingest.synthetic.world import START_S, Population
 from towers.config.sections import DataConfig
 
 USERS, ITEMS, EVENTS = 500, 2_000, 30_000
@@ -103,7 +103,7 @@ def test_an_item_is_drawn_as_often_as_the_law_says_among_those_born() -> None:
 
 
 def test_no_topic_is_ever_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipelines.synthetic.catalogue.LATE_SHARE", 1.0)
+    monkeypatch.setattr("pipelines.ingest.synthetic.catalogue.LATE_SHARE", 1.0)
     catalogue = Catalogue.make(1_000, np.random.default_rng(5))
     topic = np.arange(topics_for(1_000))
     item = catalogue.draw(topic, np.zeros(len(topic), np.int64), np.full(len(topic), 0.999))

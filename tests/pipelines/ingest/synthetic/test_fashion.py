@@ -11,10 +11,10 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import heldout
 from pipelines.dataset.popularity import Counting, item_counts
 from pipelines.ingest import prepare
-from pipelines.synthetic import fashion, synth
-from pipelines.synthetic.catalogue import LENGTH_S, Catalogue, topics_for
-from pipelines.synthetic.fashion import Fashion, season_of, season_starts
-from pipelines.synthetic.world import START_S
+from pipelines.ingest.synthetic import fashion, synth
+from pipelines.ingest.synthetic.catalogue import LENGTH_S, Catalogue, topics_for
+from pipelines.ingest.synthetic.fashion import Fashion, season_of, season_starts
+from pipelines.ingest.synthetic.world import START_S
 from towers.config.sections import DataConfig
 
 ITEMS = 1_000

@@ -5,7 +5,7 @@ It gives the exact probability that a user takes an item, and events drawn from 
 The model: P(item | user) = sum_z theta[user, z] phi[z, item]. phi is a Zipf law over the items of each topic; an item
 belongs to one, two or three topics. Before an item's birth its probability is 0 and the topic's other items share it;
 after the last birth the dot product of the truth vectors is the probability, given that the user has not taken the item
-yet (no user takes one twice). `pipelines.synthetic.fashion` lets phi change over time.
+yet (no user takes one twice). `pipelines.ingest.synthetic.fashion` lets phi change over time.
 """
 
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.synthetic.catalogue import LENGTH_S, Catalogue, Doubles, Ints
-from pipelines.synthetic.words import AGE_GROUPS, COUNTRIES, DEVICES
+from pipelines.ingest.synthetic.catalogue import LENGTH_S, Catalogue, Doubles, Ints
+from pipelines.ingest.synthetic.words import AGE_GROUPS, COUNTRIES, DEVICES
 
 START_S = 1_704_067_200
 """2024-01-01 00:00 UTC, the first moment of every world."""
