@@ -27,7 +27,7 @@ def train(
     track: Track = None,
     overwrite: Overwrite = False,
 ) -> int:
-    """Train the two towers; an interrupted run goes on where it stopped."""
+    """Train the two towers; an interrupted run resumes."""
     from pipelines.launch import tracking
 
     tracking.refuse_unready(track)

@@ -17,7 +17,7 @@ from serving.recall.recaller import Recaller
 
 
 def searcher(bundle: Path) -> Recaller:
-    """Opens a bundle once in a process, however often it is called, and anew if another one is at this path.
+    """Opens a bundle once in a process, however often it is called, and again if another one is at this path.
 
     Args:
         bundle: the bundle directory.
