@@ -49,7 +49,7 @@ mutants: $(VENV)/.dev  ## 68 fixed mutants of the code, each must be killed by t
 image-check: $(VENV)/.runtime  ## build the Dockerfile without Docker, start its service, ask it once (root, Debian)
 	$(BIN)/python tools/image_check.py
 
-lock: ## write both locks again from pyproject.toml (needs uv)
+lock: ## rewrite both locks from pyproject.toml (needs uv)
 	@test -n "$(UV)" || { echo "make lock needs uv on PATH" >&2; exit 1; }
 	$(LOCK) pyproject.toml --extra dev -o requirements-dev.lock
 	$(LOCK) pyproject.toml --constraint requirements-dev.lock -o requirements.lock
