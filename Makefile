@@ -49,7 +49,7 @@ mutants: $(VENV)/.dev  ## 68 fixed mutants of the code, each must be killed by t
 image-check: $(VENV)/.runtime  ## build the Dockerfile without Docker, start its service, ask it once (root, Debian)
 	$(BIN)/python tools/image_check.py
 
-lock: ## write both locks anew from pyproject.toml (needs uv)
+lock: ## rewrite both locks from pyproject.toml (needs uv)
 	@test -n "$(UV)" || { echo "make lock needs uv on PATH" >&2; exit 1; }
 	$(LOCK) pyproject.toml --extra dev -o requirements-dev.lock
 	$(LOCK) pyproject.toml --constraint requirements-dev.lock -o requirements.lock
@@ -60,11 +60,11 @@ lowest: $(LOWEST)/.installed  ## the tests of serving with the lowest versions t
 clean:  ## remove the environment, the demo and every cache
 	rm -rf $(VENV) $(LOWEST) demo build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 
-# A process for each processor; a file's tests stay together, because they share what they train. tests/conftest.py says
+# A process for each core; a file's tests stay together, because they share what they train. tests/conftest.py says
 # which files come first.
 PYTEST = $(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-# Runs tests and, in their shadow, the checks that take half a minute on one processor; these have their say at the end.
+# Runs tests and, at the same time, the checks that take half a minute on one core; the output of the checks comes last.
 define with_types
 @said=$$(mktemp) && trap 'rm -f "$$said"' EXIT; \
 $(MAKE) --no-print-directory types >"$$said" 2>&1 & checks=$$!; \

@@ -71,7 +71,7 @@ def progress(description: str, total: float | None, unit: str) -> Iterator[Advan
     """Shows the progress of one phase.
 
     Yields:
-        ``advance(n, note="")``: reports n more finished units; `note` (a loss, a metric) is shown beside the rate.
+        ``advance(n, note="")``: reports n more finished units; `note` (a loss, a metric) is shown next to the rate.
     """
     if not sys.stderr.isatty():
         plain = _PlainLines(description, total, unit)

@@ -1,9 +1,9 @@
-"""The processor time and memory of `towers report` on Gowalla, beside those of its exact top-k alone.
+"""The CPU time and memory of `towers report` on Gowalla, against those of its exact top-k alone.
 
 Claims, for every user of a bundle of Gowalla (29,858 users x 40,981 items x 64, lists of 100): the report takes at most
-3 times the processor time of `serving.search.exact` alone for the same lists, with popularity as its only baseline
+3 times the CPU time of `serving.search.exact` alone for the same lists, with popularity as its only baseline
 and without the map, whose projection takes as long for any number of users; with the map and all baselines, fitted and
-cached, its process holds less than 2 GB. Threads are fixed to one; processor time is
+cached, its process holds less than 2 GB. Threads are fixed to one; CPU time is
 user and system, so other work on the machine hardly shows, without the start of Python and the first imports. Each
 round is a process of its own; medians. Linux only. Writes benchmarks/evaluation/results/report.json; exits with 1
 where a claim fails.

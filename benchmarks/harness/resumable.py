@@ -1,4 +1,4 @@
-"""Finished runs of a benchmark, kept one file each, so that one that was cut off goes on where it stopped.
+"""Finished runs of a benchmark, kept one file each, so that an interrupted benchmark resumes.
 
 In: a run's settings and the function that makes it. Out: its result, from the folder where it is there already.
 """

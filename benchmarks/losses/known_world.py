@@ -125,7 +125,7 @@ def train(world: World, name: str, k: int, steps: int) -> dict[str, Any]:
         mean.assign(tf.zeros_like(mean))
         for look in range(LOOKS):
             if look % (LOOKS // len(RATES)) == 0:
-                # Its moments anew, too: at the start gradients are so large that the second moment never forgets them.
+                # The moments, too: at the start gradients are so large that the second moment never forgets them.
                 task.restart(RATES[look * len(RATES) // LOOKS])
                 mean.assign(logits())
             many(*(tf.constant(n) for n in (seed, look * steps // LOOKS, (look + 1) * steps // LOOKS)))

@@ -1,7 +1,7 @@
 """Losses and samplers on real data: MovieLens-100k's matrix, Gowalla's best cells, what the logQ correction does.
 
 In: the folder with the data, a working directory. Out: results/losses_{ml_100k,gowalla,logq}.json, a plot.
-Every run is one entry of the working directory's store: a benchmark that was cut off goes on with the next one.
+Every run is one entry of the working directory's store: an interrupted benchmark resumes with the next one.
 
 Settings are chosen on validation; the test figures are those of the chosen one, trained on the training split alone.
 """

@@ -2,7 +2,7 @@
 
 Parts: `known`, `nce`, `nce-speed`, `q` on worlds with a known answer; `ml-100k`, `gowalla`, `logq` on real data; all of
 them by default. Each writes results/losses_PART.json and ends with 1 where one of its claims fails. With
-`--work`, a benchmark that was cut off goes on where it stopped. `--docs` writes docs/model/losses.md and its plots out
+`--work`, an interrupted benchmark resumes. `--docs` writes docs/model/losses.md and its plots out
 of the results, after the parts it is given or, without any, alone.
 """
 

@@ -6,7 +6,7 @@ benchmarks/quality/results/beauty.json; 1 where a claim fails.
 Leave one out: a user's last item is the test, the one before it validation, which chose epoch and recipe; the model is
 trained on the rest alone, while the validation item is part of the history that the test asks with. Full ranking over
 the catalogue, the history masked. What is measured are the served vectors, by `towers report`, and once more from the
-file itself. `--seeds 3` repeats the training; with `--work` a run that was cut off goes on where it stopped.
+file itself. `--seeds 3` repeats the training; with `--work` an interrupted run resumes.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def main(data: Path, work: Path, seeds: int) -> int:
 
 
 def trained(data: Path, work: Path, seed: int) -> dict[str, Any]:
-    """The figures of one seed; its data set and run are kept in `work`, so that a training of this recipe goes on."""
+    """The figures of one seed; its data set and run are kept in `work`, so that a training of this recipe resumes."""
     part = work / f"{hashlib.sha256((ROOT / RECIPE).read_bytes()).hexdigest()[:8]}_seed_{seed}"
     part.mkdir(exist_ok=True)
     dataset, run, bundle, report = (str(part / name) for name in ("dataset", "run", "bundle", "report"))

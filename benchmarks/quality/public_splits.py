@@ -12,7 +12,7 @@ models do; `gowalla-ordered` reads their order, too, so its figures compare with
   items, which are the test here. To compare with, not to launch on. Its history is also the time to quality: minutes of
   `towers train`, with its start-up and validations, until the test recall first reaches a figure.
 
-`--seeds 3` repeats both; with `--work` a run that was cut off goes on where it stopped.
+`--seeds 3` repeats both; with `--work` an interrupted run resumes.
 """
 
 import argparse
@@ -190,7 +190,7 @@ def kept(name: str, protocol: str, work: Path, seed: int) -> Path:
 
 
 def trained(name: str, data: Path, part: Path, seed: int, keys: tuple[str, ...]) -> tuple[Stages, Path, Path]:
-    """Data set and run of one training; both are kept, so that a training goes on."""
+    """Data set and run of one training; both are kept, so that a training resumes."""
     part.mkdir(exist_ok=True)
     stages = Stages(part, data)
     config = ("--config", RECIPES[name])

@@ -138,7 +138,7 @@ def run_of(model: str, dataset: Dataset, store: Store, work: Path, budget_minute
 
 
 def tuned(dataset: Dataset, folder: Path, work: Path, budget_minutes: float) -> Run:
-    """Searches for a recipe without any given one, then trains it; a search that was cut off goes on."""
+    """Searches for a recipe without any given one, then trains it; an interrupted search resumes."""
     recipe, complete = folder / "recipe.toml", folder / "complete"
     folder.mkdir(parents=True, exist_ok=True)
     if not complete.exists():

@@ -4,7 +4,7 @@ The search knows no trial, but its starts were made from the hand-made recipes, 
 
 An hour for each, 20 minutes for the small MovieLens-100k. Claims: the found recipe's figure on the test events is at
 least 0.97 of the hand-made one's, the search kept its budget within 3 %, and the found recipe trained in at most 15
-minutes. Goes on where it was cut off (--work). Writes benchmarks/quality/results/tune.json; exits with 1 where a claim
+minutes. Resumes where it stopped (--work). Writes benchmarks/quality/results/tune.json; exits with 1 where a claim
 fails.
 """
 
@@ -108,7 +108,7 @@ def figures(folder: Path, recipe: Path, dataset: Path, metric: str) -> dict[str,
 
 
 def towers(out: Path, *words: str) -> None:
-    """Runs a command unless its output is there; one that was cut off goes on. Keeps the seconds of its processes."""
+    """Runs a command unless its output is there; an interrupted one resumes. Keeps the seconds of its processes."""
     if out.exists():
         return
     print(f"$ towers {' '.join(words)}", file=sys.stderr, flush=True)

@@ -103,7 +103,7 @@ def search_ms(figures: Measured, items: int) -> tuple[float, float]:
 
 
 def memory(figures: Measured, items: float, workers: int) -> float:
-    """Bytes of a machine that serves a catalogue with so many workers, without its users."""
+    """Bytes of a machine that serves a catalogue with this many workers, without its users."""
     return items * (figures.item_bytes + workers * figures.code_bytes) + workers * figures.worker_bytes
 
 

@@ -6,7 +6,7 @@ the bundle is in the file cache, and from then on answers users at random and th
 time, within 5 ms (median) and 20 ms (p99). Each stage is the command a user would run, in a process of its own. The
 recipe is that of a million items with user ids: category, tags and title are features, so that items without an event
 are served, too, with vectors of their own.
-With `--work` a run that was cut off goes on after the last stage that it finished. `--docs` writes the table of
+With `--work` an interrupted run resumes after the last stage that it finished. `--docs` writes the table of
 docs/project/scale.md out of the results. Writes benchmarks/scale/results/scale.json; exits with 1 where the claim
 fails.
 """

@@ -4,9 +4,9 @@ The vectors are those of a model trained on `towers synth` (benchmarks/harness/m
 were in none of its data. Claims: with the parameters that `towers index --target-recall 0.95` finds by itself, and
 which never saw these queries, at least 0.95 of the exact first 100 are found; in batches at no fewer queries per second
 than the fastest setting of either library that finds 0.95 of them, in batches or one by one. Goal: the same one by one.
-Beside them time to build and bytes an item. The settings of the libraries are swept on the very queries that compare,
-and the fastest three of each take turns with ours. World, indexes and sweeps stay in --work, and a run that was cut off
-goes on. `--docs` writes the tables of docs/service/index.md. Writes benchmarks/search/results/index.json; exits with 1
+Besides: time to build and bytes per item. The settings of the libraries are swept on the very queries that compare,
+and the fastest three of each take turns with ours. World, indexes and sweeps stay in --work, and an interrupted run
+resumes. `--docs` writes the tables of docs/service/index.md. Writes benchmarks/search/results/index.json; exits with 1
 where a claim fails.
 """
 
@@ -56,7 +56,7 @@ def main(work: Path, rounds: int, dry: bool) -> int:
             file.parent.mkdir(exist_ok=True)
             settings = {"build": library, "name": name}
             builds[f"{library} {name}"] = store.run(settings, lambda p=peer, n=name, f=file: built(p, n, vectors, f))
-    # From here on one processor, for us and for them.
+    # From here on one core, for us and for them.
     processors = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(processors)})
     swept = []
@@ -118,7 +118,7 @@ def built(peer: Any, name: str, vectors: Floats, file: Path) -> dict[str, Any]:
 
 
 def timed(build: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
-    """Seconds by the clock, and of all processors: the latter hardly depend on what else the machine does."""
+    """Seconds by the clock, and of CPU time: the latter hardly depend on what else the machine does."""
     start, processor = time.perf_counter(), time.process_time()
     made = build()
     clock, used = time.perf_counter() - start, time.process_time() - processor

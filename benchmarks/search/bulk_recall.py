@@ -3,7 +3,7 @@
 A bundle is opened once. Then in turns: `pipelines.bundles.bulk.recall.write_all` (seen items left out, exact scores,
 names, Parquet on the disk), and ScaNN's own `search_batched` over the same query vectors with the index's parameters:
 as many quantised candidates of as many leaves, nothing left out, nothing rescored, nothing written. ScaNN's call uses
-one thread, the command what the machine has; so both are also measured on one processor, and against
+one thread, the command what the machine has; so both are also measured on one core, and against
 `search_batched_parallel`.
 Wanted: at least 0.8 of the rate of `search_batched`. Medians of the rounds. Writes
     benchmarks/search/results/bulk_recall.json; exits with 1 where less is reached.

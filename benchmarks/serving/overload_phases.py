@@ -53,7 +53,7 @@ def saturation(asked: Asked, seconds: float) -> dict[str, Any]:
 def overload(server: Server, asked: Asked, per_s: float, seconds: float) -> tuple[dict[str, Any], dict[str, bool]]:
     """Normal, twice the saturation in open loop, after it, 512 connections in closed loop, after it.
 
-    The 512 ask again as soon as they are refused, and refusals take most of the processor. How fast the accepted ones
+    The 512 ask again as soon as they are refused, and refusals take most of the CPU. How fast the accepted ones
     are then is the business of the proxy in front, which bounds connections: nothing is claimed of it here.
 
     Args:

@@ -46,7 +46,7 @@ class Server:
         command: starts it; must listen on `port`.
         port: of 127.0.0.1, see `free_port`.
         core: the core it stays on with all its children; None: any.
-        environment: variables beside those of this process.
+        environment: variables besides those of this process.
         ready: path that answers 200, or 404 where it is not the server's, as soon as it serves.
         log: where its standard error goes; None: nowhere.
     """
@@ -209,7 +209,7 @@ def memory_of(pid: int) -> Memory:
 
 
 def processor_s(pid: int) -> float:
-    """Seconds of processor time of a process so far; zero where it is no more."""
+    """Seconds of CPU time of a process so far; zero where it is no more."""
     with suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -41,7 +41,7 @@ class Dripping:
 
 
 def drip(url: str, connections: int, seconds: float) -> dict[str, Any]:
-    """Drips over all connections until the time is over; what the server closes is not made anew.
+    """Drips over all connections until the time is over; what the server closes is not opened again.
 
     Returns:
         `connections`, how many were `closed` by the server, the `statuses` they were answered with before, and the

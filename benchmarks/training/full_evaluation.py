@@ -85,7 +85,7 @@ def measured(world: World, rounds: int) -> dict[str, Any]:
     offsets, seen = world.seen
     index = ExactIndex(world.items)
     excluded = np.split(seen, offsets[1:-1])
-    # The peak begins anew at what is held now.
+    # The peak starts again at what is held now.
     Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
     before = memory()["VmHWM"]
     mine = evaluated(world)

@@ -102,7 +102,7 @@ def canary(root: Root, name: str, share: float, override: str | None = None) -> 
     """
     with _opened(root) as opened, opened.choosing("canary", name, override) as told:
         active = opened.versions.set_canary(name, share)
-    say(f"canary: {told} for {share:.2%} of the users, beside {active.active}")
+    say(f"canary: {told} for {share:.2%} of the users, next to {active.active}")
     return active
 
 

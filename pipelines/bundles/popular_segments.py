@@ -1,4 +1,4 @@
-"""Computes the popular items of each user segment, for users of whom a service knows only the segment."""
+"""Computes the popular items of each user segment, for users whose segment is all that a service knows."""
 
 import numpy as np
 import polars as pl

@@ -25,7 +25,7 @@ UPLOAD = "upload"
 def publish(bundle: Path, url: str, name: str | None = None, override: str | None = None) -> str:
     """Verifies and probes a bundle, and writes it to a store; nothing answers from it before it is activated.
 
-    The same bundle may be published again, which mends its objects.
+    The same bundle may be published again, which restores its objects.
 
     Args:
         bundle: the directory.

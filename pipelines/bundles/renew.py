@@ -92,7 +92,7 @@ def _counted(bundle: Bundle, path: Path | str, format: str, counting: Counting) 
     """Counts the bundle's items in a file of events; `events` are those of the window."""
     raw = bundle.manifest.lineage.get("config", {}).get("data", {})
     config = parse_config({"data": raw}, origin=f"{bundle.path}: lineage").data
-    rejects = Rejects(hint="mend the file, or leave the rows out")
+    rejects = Rejects(hint="fix the file, or leave the rows out")
     with local_copies() as copies:
         source = open_source(path, None, None, format, config, copies, skip=False)
         table = read_events(source, config, None, rejects, IdForms())

@@ -178,7 +178,7 @@ def _requirement(root: Path) -> Requirement | None:
         told = "; ".join(lines)
     except ValueError as error:
         told = f"not valid TOML: {error}"
-    raise DataError(f"{path}: damaged: {told}; `towers bundles gate RULES --root {root}` writes it anew")
+    raise DataError(f"{path}: damaged: {told}; `towers bundles gate RULES --root {root}` writes it again")
 
 
 def _log(root: Path, action: str, **told: Any) -> None:

@@ -182,7 +182,7 @@ app.command(
 )
 def query(
     user: Annotated[str, typer.Option(help="The user's id.")],
-    bundle: Annotated[Path | None, typer.Option(help="Ask this bundle; beside --url it gives only the titles.")] = None,
+    bundle: Annotated[Path | None, typer.Option(help="Ask this bundle; with --url it gives only the titles.")] = None,
     url: Annotated[str | None, typer.Option(help="Ask the service at this address.")] = None,
     k: Annotated[int, typer.Option("--k", min=1, help="Number of items; of a bundle at most 1,000.")] = 10,
 ) -> None:
@@ -209,7 +209,7 @@ def demo(
 
 @app.command(epilog=example("towers doctor"))
 def doctor() -> int:
-    """Show what works on this machine and how to mend what does not; exit code 1 if anything does not."""
+    """Show what works on this machine and how to fix what does not; exit code 1 if anything does not."""
     from pipelines.cli import doctor as command
 
     return 1 if command.run() else 0

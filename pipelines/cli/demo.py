@@ -78,7 +78,7 @@ def _step(number: int, what: str) -> None:
 
 
 def _choose_user(bundle: Bundle, data: Dataset, per_user: Path) -> str:
-    """Returns the test user of median recall among those the bundle knows; of several, the history that fits best."""
+    """Returns a test user with median recall among those in the bundle: of several, the one whose history fits best."""
     names = data.users["user_id"].gather(heldout_users(data, "test")).to_list()
     recalls = pl.read_parquet(per_user)[f"exact_recall@{SHOWN}"].to_list()
     rows = bundle.query_rows

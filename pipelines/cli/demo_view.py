@@ -80,7 +80,7 @@ def _user_table(bundle: Bundle, later: set[str], user: str, asked: DemoAnswer) -
         "recalled",
         Column("score", justify="right"),
         Column("✓", style="green"),
-        title=f"User {user}, of median recall@{len(items)} among the test users",
+        title=f"User {user}, with median recall@{len(items)} among the test users",
         caption=f"✓ = taken in the test period, which the model never saw: {hits} of {len(later)}",
         title_style="bold",
     )

@@ -114,7 +114,7 @@ def _gpu(told: str, broken: str) -> str:
     count, with_cuda = told.split()[-2:]
     if int(count):
         return f"{count}, used by training"
-    return "none found" if with_cuda == "True" else "none found; this TensorFlow is built for processors alone"
+    return "none found" if with_cuda == "True" else "none found; this TensorFlow is built for CPU only"
 
 
 def _lines(libraries: list[Library], wrong: list[Library]) -> Iterator[tuple[str, str]]:

@@ -28,7 +28,7 @@ INTERRUPTED = 130
 # What remains after Ctrl-C (see also `sigterm_as_ctrl_c`); commands not listed leave no unfinished output.
 KEPT = dict.fromkeys(("query", "look", "check", "doctor", "gate", "losses", "samplers"), "nothing was changed") | {
     "train": "the last checkpoint is kept, and the same command resumes from there (--fresh starts over)",
-    "daily": "what is done is kept, and the same command goes on from there",
+    "daily": "what is done is kept, and the same command resumes from there",
     "tune": "the best recipe so far is written if a trial had ended, and the same command resumes from there "
     "(--fresh starts over)",
     "embed": "the finished parts are kept, and the same command resumes from there",

@@ -26,7 +26,7 @@ def add(
     name: Annotated[str, typer.Option(help="Whose key it is: letters, digits, '.', '_' and '-'.")],
     role: Annotated[Literal["read", "admin"], typer.Option(help="read asks; admin changes items and events, too.")],
 ) -> None:
-    """Make a key and show it, this once: the file holds only its SHA-256."""
+    """Create a key and show it once: the file holds only its SHA-256."""
     from pipelines.service import keys as command
 
     command.add(file, name, role)
@@ -118,7 +118,7 @@ def forget(
     ] = [],  # noqa: B006
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
 ) -> None:
-    """Remove a user's id, events and vectors, and say what must be trained anew; services may run meanwhile."""
+    """Remove a user's id, events and vectors, and say what must be trained again; services may run meanwhile."""
     from pipelines.forget import forget as command
 
     found = command.run(user, state=state, bundles=bundles, datasets=datasets, runs=runs, dry_run=dry_run)

@@ -46,7 +46,7 @@ State = Annotated[
 ]
 Track = Annotated[
     Literal["mlflow"] | None,
-    typer.Option("--track", help="Tell MLflow, at MLFLOW_TRACKING_URI, beside TensorBoard.", show_default=False),
+    typer.Option("--track", help="Write to MLflow at MLFLOW_TRACKING_URI, besides TensorBoard.", show_default=False),
 ]
 WarmFrom = Annotated[
     Path | None,

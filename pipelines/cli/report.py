@@ -66,7 +66,7 @@ def report(
     track: Track = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Measure a bundle on the data set's test events, beside its baselines."""
+    """Measure a bundle and the baselines on the data set's test events."""
     from pipelines.evaluation import report as command
     from pipelines.evaluation.protocol.options import Protocol
     from pipelines.launch import tracking

@@ -25,7 +25,7 @@ def serve(
         typer.Option(
             parser=place,
             metavar="DIR|URL",
-            help="Where live changes are kept: a directory, or postgresql://…; without it none are taken in.",
+            help="Where live changes are kept: a directory, or postgresql://…; without it the service accepts none.",
             show_default=False,
         ),
     ] = None,

@@ -27,7 +27,7 @@ def train(
     track: Track = None,
     overwrite: Overwrite = False,
 ) -> int:
-    """Train the two towers; an interrupted run goes on where it stopped."""
+    """Train the two towers; an interrupted run resumes."""
     from pipelines.launch import tracking
 
     tracking.refuse_unready(track)
@@ -93,7 +93,7 @@ def _train(
 
 def tune(
     dataset: Dataset,
-    out: Annotated[Path, typer.Option(help="The recipe to write; a table of the trials comes beside it.")],
+    out: Annotated[Path, typer.Option(help="The recipe to write; a table of the trials is written next to it.")],
     budget_minutes: Annotated[
         float | None, typer.Option(min=0.1, help="Minutes in all; 60 where --trials is not given.", show_default=False)
     ] = None,

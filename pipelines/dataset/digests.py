@@ -21,7 +21,7 @@ def refuse_changes(dataset: Dataset, advance: Advance = no_bar) -> None:
 
     Args:
         dataset: the data set.
-        advance: is told the megabytes of each file, once it is compared.
+        advance: called with the megabytes of each file, once it is compared.
 
     Raises:
         DataError: names the file, and the digest it has and should have.

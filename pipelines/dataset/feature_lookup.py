@@ -37,7 +37,7 @@ def build_tables(
         dataset: provides users and items.
         context: rows in the order of the training events; None outside training, or if there are none.
         work: a folder for arrays with one row per event; required with `context`.
-        advance: is told of half a feature when it is looked up; the other half is `learn_features`.
+        advance: called with half a feature for each one looked up; `learn_features` reports the other half.
     """
     manifest = dataset.manifest
     # The arguments of `FeatureTables`, each a dictionary by feature.

@@ -50,7 +50,7 @@ def learn_features(
         events: the training events.
         context: the events' own columns, in the same order.
         directory: the run's directory.
-        advance: is told of half a feature when it is learnt; the other half is `build_tables`.
+        advance: called with half a feature for each one learnt; `build_tables` reports the other half.
     """
     learner = _Learner(dataset, events, context, directory)
     (directory / "vocabulary").mkdir(parents=True, exist_ok=True)

@@ -95,7 +95,7 @@ def cell(value: object) -> str:
 
 
 def rendered(template: str, **about: Any) -> str:
-    """Renders a template of reports; those of recall and of item neighbours differ in what it is told."""
+    """Renders a template of reports; reports of recall and of item neighbours give it different values."""
     return templates("pipelines.evaluation").get_template(template).render(**about)
 
 

@@ -35,7 +35,7 @@ STYLE: Any = {
 MARKERS = ("o", "^")
 EPOCHS_NAMED = 10
 LONGEST = 30  # characters of a name in a legend
-WIDEST = 45  # and beside a plot, which would get what room they leave
+WIDEST = 45  # and next to a plot, which gets the room that is left
 Interval = Mapping[str, float]
 
 

@@ -17,12 +17,12 @@ TRAINING = "training"  # the group of the next four
 WARM, COLD = "warm", "cold"
 COLD_WITH, COLD_WITHOUT = "cold_with_history", "cold_without_history"
 DEFINITIONS = {
-    WARM: "users of whom the model was trained on an event",
-    COLD: "users of whom the model was trained on no event",
+    WARM: "users with training events",
+    COLD: "users without training events",
     COLD_WITH: "cold users with an event before the test, which training did not see",
     COLD_WITHOUT: "cold users without an event before the test",
 }
-NEW_ITEM = "items of which the model was trained on no event"
+NEW_ITEM = "items without training events"
 BANDS = 4  # of a number's values
 OTHERS, MISSING = "others", "missing"
 MOST_VALUES = 10  # of a column of categories that get a slice; the rest are one
@@ -114,7 +114,7 @@ def activity_slices(history: NDArray[np.int64]) -> list[Slice]:
 
 def _new_and_known(new: Mask) -> list[Slice]:
     """Returns targets that are new items and the others; nothing where all are of one kind."""
-    parts = {"new": (NEW_ITEM, new), "known": ("items of which the model was trained on an event", ~new)}
+    parts = {"new": (NEW_ITEM, new), "known": ("items with training events", ~new)}
     if not new.any() or new.all():
         return []
     return [_slice("items", label, text, mask, by_user=False) for label, (text, mask) in parts.items()]

@@ -1,6 +1,6 @@
 """Removes a user from a data set: row, events, what was rejected, and the caches beside it.
 
-The other users keep their order. Items are numbered anew, because their number of training events orders them; a data
+The other users keep their order. Items are renumbered, because their number of training events orders them; a data
 set prepared from events without the user would be the same.
 """
 

@@ -1,4 +1,4 @@
-"""`towers forget`: removes one user from a state directory, bundles and data sets, and says what to train anew.
+"""`towers forget`: removes one user from a state directory, bundles and data sets, and says what to train again.
 
 Prints one line per place on stdout, with counts and without ids. The same command finishes what was interrupted.
 """
@@ -18,7 +18,7 @@ from serving.bundle.versions import Versions
 from serving.files.database_url import DatabaseUrl
 from serving.files.staging import put_back, remove_left_overs
 
-ANEW = "its model was trained with the user: train anew"
+AGAIN = "its model was trained with the user: train again"
 PLACES = "look and remove"
 
 
@@ -79,16 +79,16 @@ def run(
         for folder, name in places if not dry_run else ():
             remove_left_overs(folder, name)  # a killed attempt leaves a whole copy with the user
         for path in every:
-            tell(path, forget_in_bundle(path, user, dry_run=dry_run), f"; {ANEW}")
+            tell(path, forget_in_bundle(path, user, dry_run=dry_run), f"; {AGAIN}")
             advance()
         for data in opened:
-            was = f"; runs on data set {data.manifest.fingerprint[:12]} saw the user: train anew"
+            was = f"; runs on data set {data.manifest.fingerprint[:12]} saw the user: train again"
             tell(data.path, forget_in_dataset(data.path, user, dry_run=dry_run), was)
             advance()
         for run, dataset in trained.items():
             if dataset in holding or _in_vocabulary(run, user):
                 found[run] = {}
-                print(f"{run}: saw the user; train anew and remove it")  # noqa: T201
+                print(f"{run}: saw the user; train again and remove it")  # noqa: T201
             advance()
     if not found:
         say("this user is in none of these places; nothing was changed")

@@ -62,7 +62,7 @@ def run(
         baseline: the bundle that it would replace; a candidate with its model is judged as a renewal.
         report: the candidate's report.
         baseline_report: the baseline's report.
-        track: told of the judgements, passed or not, beside TensorBoard.
+        track: a tracker that gets the judgements, passed or not, besides TensorBoard.
 
     Returns:
         The blessing, as it was written.

@@ -107,7 +107,7 @@ class SliceRule(FigureRule):
     @model_validator(mode="after")
     def _exists_in_slices(self) -> "SliceRule":
         if not self.of_users:
-            raise ValueError(f"{self.metric} is no figure of slices; they have {', '.join(METRICS)}")
+            raise ValueError(f"{self.metric} is not a figure of slices; they have {', '.join(METRICS)}")
         return self
 
 

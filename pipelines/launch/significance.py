@@ -12,7 +12,7 @@ from scipy import stats
 
 DRAWS = 10_000
 LEVEL = 0.05
-# 1.96 + 0.84: a true difference of so many standard errors is shown on 80 of 100 test sets at the 5 % level.
+# 1.96 + 0.84: a true difference of this many standard errors is shown on 80 of 100 test sets at the 5 % level.
 DETECTABLE = 2.8
 # Per user values are float32: sums that are equal in truth differ by less than this share of all absolute values.
 _ROUNDING = 1e-7

@@ -71,7 +71,7 @@ def run(
     Args:
         run, report, gate: the output, exactly one of them.
         bundle: of a report, for the recipe.
-        tracker: beside TensorBoard.
+        tracker: besides TensorBoard.
         alone: it is all that the command does, which names the phases and says where TensorBoard's files lie.
 
     Returns:
@@ -122,7 +122,7 @@ def tell(record: Record, tracker: Tracker | None = None, *, alone: bool = False)
             again = f"towers track --{record.kind} {record.output}" + (f" --track {tracker}" if tracker else "")
             # A gate that refuses leaves no file of which `towers track` could tell.
             whole = record.output.exists()
-            then = f"{record.output} is complete; mend it, then: {again}" if whole else "mend it, then judge again"
+            then = f"{record.output} is complete; fix it, then: {again}" if whole else "fix it, then judge again"
             say(f"warning: {name} was not told: {reason}; {then}")
     return failed
 
@@ -168,7 +168,7 @@ def write_mlflow(record: Record) -> None:
         tags = {IDENTITY: record.identity, "towers.kind": record.kind}
         run = client.create_run(experiment, _ms(start), tags, f"{record.kind} {record.output.absolute().name}")
     number = run.info.run_id
-    # MLflow never changes a setting, and keeps every value of a metric: only what is new to it is told.
+    # MLflow never changes a setting, and keeps every value of a metric: it gets only what is new.
     settings = {mlflow_name(key): value[:LONGEST_VALUE] for key, value in record.params.items()}
     params = [Param(key, value) for key, value in settings.items() if key not in run.data.params]
     for first in range(0, len(params), PARAMS_AT_A_TIME):

@@ -108,7 +108,7 @@ def resampled(
         block = min(rows, resamples - start)
         drawn = generator.integers(users, size=(block, users))
         # How often each user was drawn: a resample's sum is then a matrix product with the values. One resample at a
-        # time, because its counts fit in the processor's cache.
+        # time, because its counts fit in the CPU's cache.
         counts = np.empty((block, users))
         for count, each in zip(counts, drawn, strict=True):
             count[:] = np.bincount(each, minlength=users)

@@ -20,7 +20,7 @@ from towers.evaluation import metrics
 PHASE = "evaluate"
 USERS = 1_024  # users ranked at once
 
-# Columns beside the metrics: how many items a list has, how alike they are, and whether that is known (1) or not (0).
+# Columns besides the metrics: how many items a list has, how alike they are, and whether that is known (1) or not (0).
 PLACES, SIMILARITY, ALIKE = "places", "similarity", "alike"
 
 Lists = NDArray[np.integer[Any]]
@@ -38,7 +38,7 @@ class Evaluation:
         values: float32 [Q, C]; NaN where a user has no such target.
         lists: ranker -> int32 [Q, max(ks)] item numbers, padded with -1.
         items: number of items.
-        sums: names of the columns that hold a number of each list, beside the metrics.
+        sums: names of the columns that hold a number of each list, besides the metrics.
     """
 
     rankers: tuple[str, ...]

@@ -126,7 +126,7 @@ def tell_risks(settings: Settings) -> None:
     for name in sorted(set(os.environ) - known):
         if name.startswith(PREFIX):
             ended = ENDED.get(name.removeprefix(PREFIX).lower())
-            log.warning("%s is no setting of this service%s", name, f" any more: {ended}" if ended else "")
+            log.warning("%s is not a setting of this service%s", name, f" any more: {ended}" if ended else "")
 
 
 def allow_open_files() -> None:

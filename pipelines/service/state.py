@@ -80,7 +80,7 @@ def in_blocks(since: Callable[[int, int], list[tuple[int, Row]]], advance: Advan
 
     Args:
         since: `Journal.events_since` or `Journal.impressions_since`.
-        advance: is told the rows of each block.
+        advance: called with the rows of each block.
     """
     last = 0
     while True:

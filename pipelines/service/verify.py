@@ -26,7 +26,7 @@ def verified(bundle: Path, advance: Advance) -> Bundle:
 
     Args:
         bundle: the directory.
-        advance: is told the megabytes of each file, once it is compared.
+        advance: called with the megabytes of each file, once it is compared.
     """
     sizes = iter(_sizes(bundle))
     # It rests after each file, in the manifest's order, then after steps that read nothing new.

@@ -152,7 +152,7 @@ class EarlierRun:
         say(f"warm start from {self.path}: rows {known}")
         state: Path | None = folder / CHECKPOINTS / STATE / WEIGHTS
         if not (folder / CHECKPOINTS / STATE).is_dir():
-            say(f"{self.path}: kept no moments, they start anew; a run with train.keep_state = true keeps them")
+            say(f"{self.path}: kept no moments, they start over; a run with train.keep_state = true keeps them")
             state = None
         ranks = None
         if (directory / RANKS).is_file() and (folder / RANKS).is_file():

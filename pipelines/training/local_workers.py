@@ -80,7 +80,7 @@ def _first_failure(workers: Sequence["subprocess.Popen[bytes]"]) -> int | None:
             first = failed[0]
             until = time.monotonic() + (GRACE_S if (codes[first] or 0) > 0 else 0)
         time.sleep(LOOK_S)
-    # A mistake that all of them found is told by the first one; 1 may mean that it lost the one that failed.
+    # A mistake that all of them found is reported by the first one; 1 may mean that it lost the one that failed.
     return 0 if first is None or (codes[0] == codes[first] and (codes[0] or 0) > 1) else first
 
 

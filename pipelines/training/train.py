@@ -67,7 +67,7 @@ def run(
 
     Raises:
         ConfigError: the recipe does not fit the data set, `warm_from` or the number of workers.
-        DataError: the data set is damaged or leaks, `warm_from` is no run or saw events that are held out here, an
+        DataError: the data set is damaged or leaks, `warm_from` is not a run or saw events that are held out here, an
             unfinished run of other settings is in the way, or the workers differ in recipe or data set.
         OutputExistsError: RUN exists.
         DivergedError: the loss or a weight became NaN or infinite, or the loss exploded.

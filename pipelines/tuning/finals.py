@@ -115,7 +115,7 @@ class Finals:
         return best_of(self._all())
 
     def run(self, advance: Advance) -> None:
-        """Trains as many of the finals as fit the budget, at most `MOST_TRAININGS`; `advance` is told of each."""
+        """Trains as many of the finals as fit the budget, at most `MOST_TRAININGS`; calls `advance` for each."""
         self._advance = advance
         for shares, count in LONGER:
             unfinished = [each for each in self._all() if not each.falling and each.runs[0].end == "share"]

@@ -83,7 +83,7 @@ class Trials:
             if "point" in frozen.user_attrs and attempts < ATTEMPTS:
                 trial.set_user_attr("attempts", attempts + 1)
                 return trial, frozen.user_attrs["family"], frozen.user_attrs["point"]
-            trial.set_user_attr("run", Run(end="cut off", reason="the process ended in it").as_json())
+            trial.set_user_attr("run", Run(end="cut off", reason="the process died during the trial").as_json())
             self._study.tell(frozen.number, state=TrialState.FAIL)
         # Enqueued but not begun.
         return self._asked() if self._study.get_trials(states=(TrialState.WAITING,)) else None

@@ -32,7 +32,7 @@ from towers.config.recipe import Config, parse_config
 
 Row = dict[str, Any]
 
-# Of a trial's stored data: an unfinished search of another version starts anew.
+# Of a trial's stored data: an unfinished search of another version starts over.
 VERSION = 2
 DEFAULT_MINUTES = 60.0
 DEFAULT_METRIC = "recall@20"

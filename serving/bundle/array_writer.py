@@ -20,7 +20,7 @@ Advance = Callable[[float], None]
 
 
 class Progress(Protocol):
-    """Shows the progress of a phase of so many units; yields what reports finished ones."""
+    """Shows the progress of a phase with that many units; yields a callable that reports finished ones."""
 
     def __call__(self, description: str, total: float, unit: str) -> AbstractContextManager[Advance]:
         """Begins the phase."""
@@ -42,7 +42,7 @@ def write_ids(path: Path, column: str, ids: Strings) -> None:
 
 
 def copy_vectors(vectors: NDArray[np.float32], path: Path, advance: Advance) -> None:
-    """Copies [M, D] in blocks, so that neither side needs to fit in memory; `advance` is told the rows of each."""
+    """Copies [M, D] in blocks, so that neither side needs to fit in memory; `advance` gets the rows of each."""
     if vectors.ndim != 2:
         raise BundleError(f"{path.name}: vectors must be [M, D], got {vectors.shape}")
     write_blocks(path, vectors.shape, lambda part: vectors[part], advance)
@@ -75,7 +75,7 @@ def write_blocks(
     rows: Callable[[slice], NDArray[np.float32]],
     advance: Advance = lambda _: None,
 ) -> None:
-    """Writes a float32 array of `shape`, a block of `rows` at a time, which `advance` is told."""
+    """Writes a float32 array of `shape`, a block of `rows` at a time; `advance` gets the rows of each."""
     with path.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
         for start in range(0, shape[0], files.BLOCK_ROWS):

@@ -77,7 +77,7 @@ class Profiles(Sequence[dict[str, Any]]):
 def write_profiles(
     directory: Path, profiles: Iterable[Mapping[str, Any]], advance: Callable[[float], None] = lambda _: None
 ) -> None:
-    """Writes the profile of each user, in row order; `advance` is told the users of each block."""
+    """Writes the profile of each user, in row order; `advance` gets the users of each block."""
     options = orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY
     numbers: dict[bytes, int] = {}
     rows: list[int] = []

@@ -1,6 +1,6 @@
 """The journal of several machines: one PostgreSQL database, in which every commit waits for the disk.
 
-A connection that breaks is opened anew by the next call.
+The next call reopens a connection that broke.
 """
 
 import threading

@@ -93,7 +93,7 @@ class CatalogueUpdates:
                     raise
                 except Exception:
                     # One bundle must not block the others.
-                    log.exception("%s: live items cannot be taken in", catalogue.bundle.path)
+                    log.exception("%s: live items cannot be applied", catalogue.bundle.path)
             self._read_events()
             # Read before the changes, so that the next call finds what is added meanwhile.
             self._version = version

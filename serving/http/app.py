@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 # Before NumPy is loaded. A service runs requests and workers in parallel; a second BLAS thread for one small product
-# only waits for a busy processor: an exact search of 20,000 items then took 8 ms instead of 0.14.
+# only waits for a busy core: an exact search of 20,000 items then took 8 ms instead of 0.14.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from fastapi import FastAPI, Request, Response

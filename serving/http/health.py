@@ -80,7 +80,7 @@ async def healthz() -> Response:
 async def readyz(request: Request) -> Response:
     """Ready: a search in every bundle in use finds something, and the service is not stopping.
 
-    If a bundle that should answer was refused, the answer names it beside the one that answers instead.
+    If a bundle that should answer was refused, the answer names it and the one that answers instead.
     """
     service: Service | None = request.app.state.service
     if service is None:

@@ -2,7 +2,7 @@
 
 Turns a `RecallQuery` into a `Plan`, given the catalogue and users' live events. The rules, in order:
 
-1. the caller's own vector -> that vector, source "vector"; features beside it are only validated;
+1. the caller's own vector -> that vector, source "vector"; features sent with it are only validated;
 2. items to be similar to -> the mean of those items' normalised vectors, source "similar";
 3. informative features -> the query tower, source "features";
 4. a history with known items -> the query tower if it has a history feature, source "history"; otherwise the mean of

@@ -16,7 +16,7 @@ from serving.service.store import MissingError, Store, StoreError
 
 
 class Refusal(BaseModel):
-    """Why something of a store is not used: for the log, and in short for callers, without places and other texts."""
+    """Why something of a store is not used: for the log, and in short for callers, without paths or exception texts."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -45,7 +45,7 @@ class Look:
         self._remotes: dict[str, Remote | None] = {}
 
     def stamp(self, content: bytes, names: Sequence[str]) -> str | None:
-        """Digest of `active.json` and of what the store tells of some bundles; None if it does not tell all of it."""
+        """Digest of `active.json` and of the store's listing of some bundles; None after a fault that may pass."""
         remotes = [self._remote(name) for name in names]
         told = [(each.manifest.hex(), each.objects) if each else None for each in remotes]
         text = json.dumps([content.hex(), told], sort_keys=True, default=str)

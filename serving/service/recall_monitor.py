@@ -16,7 +16,7 @@ from serving.search.exact import ExactIndex
 from serving.search.index import Floats, Index, Rows
 from serving.search.scann_parameters import TUNED_K
 
-# A block of the exact scan takes a few milliseconds; the pauses leave the processor to requests.
+# A block of the exact scan takes a few milliseconds; the pauses leave the CPU to requests.
 BLOCK_ITEMS = 32_768
 NOTHING = np.empty(0, np.int64)
 PAUSE_S = 0.01

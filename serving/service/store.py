@@ -37,7 +37,7 @@ class MissingError(StoreError):
 
 
 class Store:
-    """One root of bundles in a store. Listings are read anew by every instance.
+    """One root of bundles in a store. Every instance reads the listings again.
 
     Attributes:
         url: as messages show it.
@@ -46,7 +46,7 @@ class Store:
         url: of the root.
 
     Raises:
-        StoreError: the package for such URLs is missing, or nothing knows them.
+        StoreError: the package for such URLs is missing, or no package handles them.
     """
 
     def __init__(self, url: str) -> None:
@@ -100,7 +100,7 @@ class Store:
         return {PurePosixPath(path).parent.name: content for path, content in found.items()}
 
     def objects(self, bundle: str) -> dict[str, dict[str, Any]]:
-        """What the store tells of each object of a bundle, by its path in the bundle; `size` in bytes.
+        """The store's listing of a bundle's objects, by their paths in the bundle; `size` in bytes.
 
         Raises:
             StoreError: they cannot be listed.

@@ -61,7 +61,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Details:
-    """What is told about the answer of the chosen bundle alone.
+    """What the page shows only of the chosen bundle's answer.
 
     Attributes:
         trace: what each step removed.

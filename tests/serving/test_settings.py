@@ -148,7 +148,7 @@ def test_a_variable_that_is_no_setting_is_warned_of(
     monkeypatch.setenv("TOWERS_API_KEY", "secret")
     with caplog.at_level(logging.WARNING, "uvicorn.error.serving"):
         serve.tell_risks(Settings(bundle=Path("b")))
-    assert caplog.messages == ["TOWERS_MAXK is no setting of this service"]
+    assert caplog.messages == ["TOWERS_MAXK is not a setting of this service"]
 
 
 @pytest.mark.parametrize("name", ENDED)
@@ -159,7 +159,7 @@ def test_a_variable_of_an_ended_setting_says_what_takes_its_place(
     with caplog.at_level(logging.WARNING, "uvicorn.error.serving"):
         serve.tell_risks(Settings(bundle=Path("b")))
     (told,) = caplog.messages
-    assert told.startswith(f"TOWERS_{name.upper()} is no setting of this service any more: ")
+    assert told.startswith(f"TOWERS_{name.upper()} is not a setting of this service any more: ")
     # It names a setting that there is, or one of the proxy's file.
     assert set(re.findall(r"[a-z_]+", told)) & (Settings.model_fields.keys() | {"limit_conn"})
 

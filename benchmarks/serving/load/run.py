@@ -23,7 +23,7 @@ from benchmarks.serving.load.connection import Answer, Connection, prebuilt
 from benchmarks.serving.load.result import Result
 
 GRACE_S = 5.0  # how long answers are waited for after the last request
-AGAIN_S = 0.02  # a connection that was lost is made anew after this: a refused one must not become a storm
+AGAIN_S = 0.02  # a lost connection is opened again after this: a refused one must not become a storm
 NEAR_S = 50e-6  # to wake up takes as long: nearer than this the loop spins
 
 
@@ -54,7 +54,7 @@ class Run:
         _precise_timers()
         self.by_number: dict[int, Connection] = {}
         self.free: deque[Connection] = deque()
-        self.later: deque[float] = deque()  # when connections that were lost are to be made anew
+        self.later: deque[float] = deque()  # when to open lost connections again
         self.at: list[float] = []
         self.latency: list[float] = []
         self.status: list[int] = []

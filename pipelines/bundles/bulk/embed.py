@@ -1,4 +1,4 @@
-"""`towers embed`: writes the vectors of users or items from a file of raw features, to one Parquet file or one a shard.
+"""`towers embed`: writes vectors of users or items, from a file of raw features, to one Parquet file, or one per shard.
 
 The columns are user_id or item_id (String) and vector (an array of D Float32), one row per row of the file, in order.
 `pipelines.bundles.bulk.parts` makes a killed run resume.

@@ -20,7 +20,7 @@ __all__ = ["Shard", "searcher", "table"]
 
 
 def searcher(bundle: Path) -> Recaller:
-    """Opens a bundle once in a process, however often it is called, and anew if another one is at this path.
+    """Opens a bundle once in a process, however often it is called, and again if another one is at this path.
 
     Args:
         bundle: the bundle directory.

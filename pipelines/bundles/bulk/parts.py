@@ -82,7 +82,7 @@ def part_files(
         rows: how many rows there are.
         size: rows of a part.
         make: returns the result of some rows, and reports the progress.
-        advance: is told the rows of the parts that are there.
+        advance: called with the rows of each part that is there.
     """
     done = []
     # At least one part, so that a job without rows still has the right columns.

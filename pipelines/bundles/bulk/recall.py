@@ -1,4 +1,4 @@
-"""`towers recall`: writes the items of every user, or of listed users, to one Parquet file, or to one file a shard.
+"""`towers recall`: writes the items of every user, or of listed users, to one Parquet file, or one per shard.
 
 The columns are user_id (String), rank (UInt32, from 1), item_id (String), score (Float32) and source (String: "user" or
 "popular"), one row per item, in the order of the users. `pipelines.bundles.bulk.parts` makes a killed run resume.
@@ -26,7 +26,7 @@ from serving.search.index import Floats, Rows
 SEARCH, WRITE = "search", "write"
 PART_ROWS = 1_000_000
 SEARCH_USERS = 1_024
-# While one search is in ScaNN, which uses all processors, the other rescores.
+# While one search is in ScaNN, which uses all cores, the other rescores.
 AT_A_TIME = 2
 
 

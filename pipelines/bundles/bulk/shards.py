@@ -92,7 +92,7 @@ class Shard:
                 raise DataError(f"{folder}: holds {path.name}, but no file _shards-… that names its inputs: {clear}")
             # Hidden: unfinished work. With an underscore: what schedulers and Spark leave, and readers skip.
             if not (part or path.name.startswith((".", "_"))):
-                raise DataError(f"{folder}: holds {path.name}, which is no file of a shard: {clear}")
+                raise DataError(f"{folder}: holds {path.name}, which is not a shard's file: {clear}")
 
 
 def _difference(held: str, wanted: str) -> tuple[str, str]:

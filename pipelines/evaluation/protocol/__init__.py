@@ -1,1 +1,1 @@
-"""What a report asks and of whom: protocol options, ages of items, leaks and ties that make its figures doubtful."""
+"""The protocol of a report: users, targets, item ages, and the leaks and ties that make its figures doubtful."""

@@ -1,4 +1,4 @@
-"""Who is asked in a report, by its protocol, and how many events, targets and users are left out, and why."""
+"""Selects the users that a report evaluates, and counts what its protocol leaves out and why."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ LEFT_OUT = {
 
 @dataclass(frozen=True)
 class Asked:
-    """Who is asked.
+    """The users that a report evaluates, and what its protocol leaves out.
 
     Attributes:
         held: the test users.
@@ -46,7 +46,7 @@ class Asked:
 
 
 def ask(protocol: Protocol, data: Dataset, item_rows: NDArray[np.int64]) -> Asked:
-    """Returns who is asked.
+    """Selects the users that a report evaluates.
 
     Args:
         protocol: the options.
@@ -54,7 +54,7 @@ def ask(protocol: Protocol, data: Dataset, item_rows: NDArray[np.int64]) -> Aske
         item_rows: [N] negative for an item without a vector.
 
     Raises:
-        DataError: an option has a bad value, needs times that the data do not have, or leaves nothing to ask.
+        DataError: an option has a bad value, needs times that the data do not have, or leaves no user to evaluate.
     """
     after_gap, window = protocol.after_gap(data), protocol.window(data)
     low = max((each for each in (after_gap, window[0]) if each is not None), default=None)

@@ -23,7 +23,7 @@ from towers.data.events import Events
 # Events that two ids must share: fewer may be chance. Without a clock, equal times say nothing, so more are needed.
 LEAST_TIMED, LEAST_UNTIMED = 3, 10
 MOST_NAMED = 0.05  # share of the test users, or targets, whose column names what is asked
-TIMES_CHANCE = 2.0  # and so many times as often as another user's, or target's, value does
+TIMES_CHANCE = 2.0  # and this many times as often as another user's, or target's, value does
 SEED = 0
 
 

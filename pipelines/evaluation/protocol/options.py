@@ -78,7 +78,7 @@ class Protocol:
         """Returns the first tick after the gap, None without one.
 
         Raises:
-            DataError: it is no time span, or the data have no times.
+            DataError: it is not a time span, or the data have no times.
         """
         if self.gap is None:
             return None

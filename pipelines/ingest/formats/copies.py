@@ -69,7 +69,7 @@ class Copies:
         self._folder = folder
 
     def local(self, place: Path | str) -> Path:
-        """Returns the path by which to read a path, or the copy of what is behind a URL, a string with ``://``.
+        """Returns a local path: the given one, or for a URL, a string with ``://``, that of a downloaded copy.
 
         Of a folder the files directly in it, in its partitions and in `truth` are copied.
 

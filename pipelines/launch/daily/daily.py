@@ -1,7 +1,7 @@
 """`towers daily`: takes today's events to the bundle that answers, or says why they do not get there.
 
-A day is named by its content: the same inputs and recipe are the same day, which goes on where it was cut off, and of
-which nothing is left to do once its bundle was activated. One process at a time works in a directory of days.
+A day is named by its content. The same inputs and recipe are the same day: it resumes where it stopped, and is finished
+once its bundle has been activated. One process at a time works in a directory of days.
 """
 
 import json
@@ -32,14 +32,14 @@ def run(config: Path) -> dict[str, Any]:
 
     Raises:
         DataError, ConfigError, BundleError: a step failed; its message says why.
-        GateError: the gate refused the bundle; the one before it goes on answering.
+        GateError: the gate refused the bundle; the one before it keeps answering.
         BusyError: another process works in the directory of days.
     """
     loop = Loop.read(config)
     with exclusive(loop.work, f"{loop.work}: another `towers daily` is at work here; wait for it"):
         loop.root.mkdir(parents=True, exist_ok=True)
         day = Day.open(loop)
-        # Also where an operator has gone back to another bundle since: that stands until there are new events.
+        # Also after a rollback, which holds until there are new events.
         if day.outcome == ACTIVATED and day.bundle.is_dir():
             say(f"nothing to do: {day.name} is made of these events and this recipe; {loop.active} answers")
             next_step("bundles list --root", loop.root)
@@ -74,7 +74,7 @@ def _end(day: Day, outcome: str, seconds: dict[str, float], **more: Any) -> dict
         "warm_from": day.warm_from,
         "bundle": str(day.bundle) if day.bundle.is_dir() else None,
         "seconds": {**day.summary.get("seconds", {}), **seconds},
-        # A day that failed may have failed by the files that tell which days are old.
+        # The failure may lie in the files that say which days are old.
         "removed": [] if outcome == FAILED else _retain(day.loop, day),
         **more,
     }

@@ -1,7 +1,7 @@
 """One day: its folder, and the steps from the events to the bundle that answers.
 
-A step is done when its output is there, and an output is there whole or not at all. So a day that was cut off goes on
-with the first step that has no output, and one that is done does nothing.
+A step is done when its output is there. Outputs are complete or absent, so an interrupted day resumes at the first step
+without one, and a finished day does nothing.
 """
 
 import json
@@ -65,7 +65,7 @@ class Day:
             if day.name.endswith(f"-{key[:KEY_DIGITS]}"):
                 return day
         now = datetime.now(UTC)
-        # Not the newest: where an operator went back from that one, its model is no good start either.
+        # Not the newest: after a rollback its model is a bad start, too.
         before = loop.active if loop.settings.warm and loop.active in {day.name for day in known} else None
         day = cls(loop, f"{now:%Y-%m-%d}-{key[:KEY_DIGITS]}", now.isoformat(), before)
         day.folder.mkdir(parents=True, exist_ok=True)

@@ -54,8 +54,8 @@ class Loop:
         """Reads a file of settings and its recipe.
 
         Raises:
-            DataError: the file is missing or not TOML, a key or value is wrong, an input is no file or folder, or no
-                day could pass the rules.
+            DataError: the file is missing or not TOML, a key or value is wrong, an input is neither file nor folder, or
+                no day could pass the rules.
             ConfigError: the recipe is wrong.
         """
         settings, _ = read_toml(file, Settings, "a file of daily settings")

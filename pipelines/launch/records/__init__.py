@@ -1,1 +1,1 @@
-"""What a tracker is told of a run, a report or a gate's result."""
+"""What a tracker records about a run, a report or a gate's result."""

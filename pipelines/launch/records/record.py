@@ -1,4 +1,4 @@
-"""The record that a tracker is told: settings, figures, figures by epoch, text, files; and how outputs are read for it.
+"""The record that a tracker keeps: settings, figures, figures by epoch, text, files; and how outputs are read for it.
 
 Reads what commands left on disk, so that an output can be tracked at any later time. Names in `params` are those of the
 recipe; names in `figures` and `series` are paths such as ``exact/recall@20`` or ``train/loss``.
@@ -28,7 +28,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Record:
-    """What a tracker is told of one output.
+    """What a tracker records about one output.
 
     Attributes:
         kind: "run", "report" or "gate".

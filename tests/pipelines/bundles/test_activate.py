@@ -162,7 +162,7 @@ def test_an_operators_day(
     assert "v2 is the active bundle" in said("canary", "v2", "--share", "0.5", code=2)
     assert versions.read() == Active(active="v2", previous=("v1",))
     told = said("canary", "v1", "--share", "0.05").splitlines()[3:]
-    assert told == ["canary: v1 (model world-1, 60 items) for 5.00% of the users, beside v2", follow]
+    assert told == ["canary: v1 (model world-1, 60 items) for 5.00% of the users, next to v2", follow]
     assert versions.read().canary == Canary(bundle="v1", share=0.05)
     shown = [line.split("│")[1:-1] for line in said("list").splitlines() if line.startswith("│ v")]
     assert {row[0].strip(): row[1].strip() for row in shown} == {

@@ -81,7 +81,7 @@ def test_an_operators_day(
     assert said("activate", "v1") == ["active: v1 (model v1, 60 items)", f"next: {towers} serve --bundle {URL}"]
     said("publish", str(bundles / "v2"), "--name", "second")
     assert said("canary", "second", "--share", "0.25") == [
-        "canary: second (model v2, 60 items) for 25.00% of the users, beside v1", follow,
+        "canary: second (model v2, 60 items) for 25.00% of the users, next to v1", follow,
     ]  # fmt: skip
     assert active() == Active(active="v1", canary=Canary(bundle="second", share=0.25))
     assert said("canary", "--clear") == ["no canary: v1 answers every user", follow]

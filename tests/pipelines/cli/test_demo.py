@@ -59,7 +59,7 @@ def test_the_whole_path_ends_with_answers_over_http(
     assert [title for title in titles if title not in shown] == []
     recalls = recall_of_known_users(out)
     assert recalls[user] == sorted(recalls.values())[len(recalls) // 2]
-    assert f"User {user}, of median recall@{demo.SHOWN} among the test users" in shown
+    assert f"User {user}, with median recall@{demo.SHOWN} among the test users" in shown
     metrics = json.loads((out / "report" / "report.json").read_text())["metrics"]
     assert {"exact", "index", "popularity", "item_knn", "best_attainable"} <= set(metrics)
     for figures in metrics.values():

@@ -116,7 +116,7 @@ def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setattr(doctor, "OTHERS", ("no-such-library", "rich"))
     assert doctor.run() == ["no-such-library"]
     told = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
-    assert ["GPU", "none found; this TensorFlow is built for processors alone"] in told
+    assert ["GPU", "none found; this TensorFlow is built for CPU only"] in told
     assert ["no-such-library", "is not installed"] in told and ["others", f"rich {version('rich')}"] in told
     assert told[-1] == ["no-such-library:", "install it, as requirements.lock pins it"]
 

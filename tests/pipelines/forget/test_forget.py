@@ -117,7 +117,7 @@ def test_every_bundle_of_a_root_is_searched_so_that_a_rollback_stays_without(
     assert "u5" in Bundle.open(root / "one").query_rows and "would remove" in capsys.readouterr().out
     assert forget.run("u5", bundles=[root]) == found
     told = capsys.readouterr().out
-    assert len(told.splitlines()) == 3 and told.count("train anew") == 3
+    assert len(told.splitlines()) == 3 and told.count("train again") == 3
     assert "u5" not in told.replace(str(tmp_path), "")
     assert versions.read() == before
     for name in ("one", "two", "three"):
@@ -156,7 +156,7 @@ def test_runs_that_saw_the_user_are_named(tmp_path: Path, capsys: pytest.Capture
     found = forget.run(user, datasets=[dataset], runs=[run])
     assert set(found) == {dataset, run}
     told = capsys.readouterr().out
-    assert trained[:12] in told and f"{run}: saw the user; train anew" in told
+    assert trained[:12] in told and f"{run}: saw the user; train again" in told
     assert set(forget.run(user, datasets=[dataset], runs=[run])) == {run}, "its vocabulary tells it still"
     assert forget.run("nobody", datasets=[dataset], runs=[run]) == {}
 

@@ -202,7 +202,7 @@ def test_a_gate_is_tracked_whether_it_passes_or_refuses(root: Root, monkeypatch:
     monkeypatch.setattr(tracking, "find_spec", lambda name: name)
     for name, expected_code, then in (
         (NEW, 0, f"then: towers track --gate {root.root / 'new.blessing.json'} --track mlflow"),
-        (WORSE, 3, "no tracker for refused; mend it, then judge again"),
+        (WORSE, 3, "no tracker for refused; fix it, then judge again"),
     ):
         code, said = root.gate(name, track="mlflow")
         assert code == expected_code and then in said, said

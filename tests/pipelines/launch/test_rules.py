@@ -60,7 +60,7 @@ def test_a_limit_includes_its_bound() -> None:
             METRIC.replace("recall@20", "gini@20").replace('"value"', '"low"') + 'relative = "ratio"\n',
             ["a ratio of gini@20 has no interval", "'low'"],
         ),
-        (SLICES.replace("recall@20", "gini@20"), ["gini@20 is no figure of slices"]),
+        (SLICES.replace("recall@20", "gini@20"), ["gini@20 is not a figure of slices"]),
         (
             SLICES + 'relative = "ratio"\n',
             ["slices.0.relative: must be one of difference; got 'ratio'"],

@@ -302,7 +302,7 @@ def test_a_run_without_its_state_starts_the_moments_anew(
     train.run(recipe(train={"keep_state": False}), world / "monday", tmp_path / "run")
     assert not (tmp_path / "run" / "checkpoints" / STATE).exists() and not (tmp_path / "run" / RANKS).exists()
     warm = built(world, tmp_path / "warm", tmp_path / "run")
-    assert "kept no moments, they start anew; a run with train.keep_state = true keeps them" in capsys.readouterr().err
+    assert "kept no moments, they start over; a run with train.keep_state = true keeps them" in capsys.readouterr().err
     assert not any(slot.numpy().any() for slots in warm.optimizer.slots for slot in slots)
     assert warm.optimizer.earlier_steps == 0
     cold = built(world, tmp_path / "cold", None)

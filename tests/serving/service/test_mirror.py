@@ -1,4 +1,4 @@
-"""Local copies of a store's bundles: whole and verified or not there, nothing read twice, faults told and mended."""
+"""Local copies of a store's bundles: whole and verified or not there, nothing read twice, faults told and repaired."""
 
 import json
 import os

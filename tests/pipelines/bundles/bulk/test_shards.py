@@ -67,7 +67,7 @@ def test_shards_of_one_job_share_a_folder(tmp_path: Path) -> None:
         ),
         ("_shards-00002_recall_bundle-0123456789abcdef_k-5", "holds shards of k 5; --shard 1/2 asks for k 100"),
         ("_shards-00002_recall_bundle-0123456789abcdef", "holds shards of another job; --shard 1/2 asks for k 100"),
-        ("events.csv", "holds events.csv, which is no file of a shard"),
+        ("events.csv", "holds events.csv, which is not a shard's file"),
     ],
 )
 def test_a_folder_with_something_else_is_refused(tmp_path: Path, held: str, reason: str) -> None:
