@@ -35,7 +35,7 @@ def test_workers_of_ray_resume_and_write_the_run_of_local_workers(tmp_path: Path
         else:
             raise AssertionError(f"no process trains {out}")
         assert process.wait(timeout=LIMIT_S) == 0, said(world)
-    assert "continuing the unfinished run" in said(world)
+    assert "continuing the unfinished run" in (world / "said").read_text(encoding="utf-8")
     same(out, world / "whole")
 
 
