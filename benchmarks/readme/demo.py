@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.harness.machine import ROOT
+from benchmarks.harness.pages import with_block
 
 PAGE = ROOT / "docs" / "evaluation" / "report.md"
 BEGIN, END = "<!-- demo: python -m benchmarks.readme.demo -->\n", "<!-- /demo -->"
@@ -16,8 +17,7 @@ BEGIN, END = "<!-- demo: python -m benchmarks.readme.demo -->\n", "<!-- /demo --
 def with_verdict(text: str, report: Path) -> str:
     """Returns the text of the page with the first line of a report, REPORT/report.json, between its marks."""
     verdict = json.loads((report / "report.json").read_text(encoding="utf-8"))["verdict"]["text"]
-    before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}```text\n{verdict}\n```\n{END}{rest.split(END)[1]}"
+    return with_block(text, BEGIN, f"```text\n{verdict}\n```\n", END)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 
 from typing import Any
 
+from benchmarks.harness import pages
 from benchmarks.harness.machine import OLD, ROOT, is_old, load, results
 from benchmarks.readme import quality_rows, serving_rows, training_rows
 
@@ -54,9 +55,8 @@ def highlights(*, marks: bool = True) -> str:
 
 def with_block(text: str, name: str, block: str) -> str:
     """The text of a page with `block` between the marks of its name."""
-    begin, end = f"<!-- {name}: python -m benchmarks.readme.table -->\n", f"<!-- /{name} -->"
-    before, rest = text.split(begin)
-    return f"{before}{begin}{block}\n{end}{rest.split(end)[1]}"
+    begin = f"<!-- {name}: python -m benchmarks.readme.table -->\n"
+    return pages.with_block(text, begin, f"{block}\n", f"<!-- /{name} -->")
 
 
 def _rows(marks: bool) -> list[tuple[str, dict[str, Any], str, str, str]]:

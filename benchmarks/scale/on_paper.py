@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.harness.machine import ROOT, load
+from benchmarks.harness.pages import with_block
 from benchmarks.harness.plots import PLOTS, figure, line
 
 USERS, ITEMS, REQUESTS, EVENTS = 10**9, 10**8, 100_000, 10**9
@@ -226,17 +227,15 @@ def draw(figures: Measured, folder: Path = PLOTS) -> None:
             axes.legend(loc="upper left")
 
 
-def block(figures: Measured) -> str:
-    """The table between its marks."""
-    return f"{BEGIN}{table(figures)}\n{END}"
+def with_table(text: str, figures: Measured) -> str:
+    """The text of the page with the table between its marks."""
+    return with_block(text, BEGIN, f"{table(figures)}\n", END)
 
 
 def write() -> None:
     """Writes the table and the plot."""
     figures = measured()
-    text = PAGE.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    PAGE.write_text(before + block(figures) + rest.split(END)[1], encoding="utf-8")
+    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), figures), encoding="utf-8")
     draw(figures)
 
 

@@ -28,6 +28,7 @@ import polars as pl
 
 from benchmarks.harness.machine import OLD, ROOT, is_old, load, write
 from benchmarks.harness.million import RECIPE
+from benchmarks.harness.pages import with_block
 from benchmarks.harness.process_memory import MeasuredProcess
 from benchmarks.harness.resumable import Store
 
@@ -198,9 +199,7 @@ def write_page() -> None:
         f"{index['measured']['recall_at_100']:.1%} of the exact first 100. {machine['cores']} cores of an "
         f"{machine['cpu']}, {machine['memory_gib']} GiB; raw result in `benchmarks/scale/results/scale.json`.\n"
     )
-    text = PAGE.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}{rows}{END}{rest.split(END)[1]}", encoding="utf-8")
+    PAGE.write_text(with_block(PAGE.read_text(encoding="utf-8"), BEGIN, rows, END), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.machine import OLD, ROOT, is_old, load, results
+from benchmarks.harness.pages import with_block
 
 PAGE = ROOT / "docs" / "service" / "index.md"
 END = "<!-- /table -->"
@@ -17,10 +18,9 @@ def write_page(page: Path = PAGE) -> None:
     text = page.read_text(encoding="utf-8")
     for name, table in {"index": index, "bulk_recall": bulk, "worker_memory": memory}.items():
         if name in results():
-            begin = f"<!-- table: {name} -->\n"
-            before, rest = text.split(begin)
             result = load(name)
-            text = f"{before}{begin}{table(result)}\n\n{machine(result)}\n{END}{rest.split(END, 1)[1]}"
+            block = f"{table(result)}\n\n{machine(result)}\n"
+            text = with_block(text, f"<!-- table: {name} -->\n", block, END)
     page.write_text(text, encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""A running service as a ranker: asks it for the lists of held-out users, in batches, and counts what came of it.
+"""A running service as a ranker: asks it for the lists of held-out users, in batches, and counts the answers.
 
 Each query excludes exactly the user's seen items, as for every other ranker. What a service knows beyond its bundle
 (live items and events, another bundle, a canary) shows in `ServiceRanker.content`.
