@@ -7,8 +7,9 @@ from pathlib import Path
 import polars as pl
 from pydantic import ValidationError
 
-from pipelines.dataset.arrays import CONTEXT, map_array, map_events
+from pipelines.dataset.arrays import CONTEXT, IMPRESSIONS, SPLITS, map_array, map_events
 from pipelines.dataset.manifest import MANIFEST, SCHEMA_VERSION, DatasetManifest
+from pipelines.dataset.mixed_splits import context_of, events_of
 from pipelines.errors import DataError
 from towers.data.events import Events, Floats
 
@@ -41,7 +42,8 @@ class Dataset:
             key = ".".join(map(str, first["loc"])) or "the whole file"
             if key == "schema_version":
                 raise DataError(
-                    f"{file}: schema version {first['input']!r}, this program reads {SCHEMA_VERSION}; prepare it again"
+                    f"{file}: schema version {first['input']!r}, this program reads 1 to {SCHEMA_VERSION}; prepare it "
+                    "again"
                 ) from None
             raise DataError(f"{file}: {key}: {first['msg']}") from None
         for name, info in manifest.files.items():
@@ -64,15 +66,25 @@ class Dataset:
         """Row = item number: `item_id`, `train_count`, then the attributes."""
         return pl.read_parquet(self.path / "items.parquet")
 
-    def events(self, split: str) -> Events:
-        """The events of ``train``, ``valid`` or ``test``, memory-mapped."""
-        return map_events(self.path / split)
+    @property
+    def mixed(self) -> bool:
+        """Whether files hold events of weight 0 among the others, as those of schema version 1 do."""
+        return self.manifest.schema_version == 1 and self.manifest.weighted
 
-    def context(self, split: str) -> pl.DataFrame | None:
+    def parts(self, *splits: str) -> list[str]:
+        """Names of the splits, all by default, each followed by that of its impressions if the data set has any."""
+        some = self.mixed or f"train{IMPRESSIONS}/item.npy" in self.manifest.files
+        return [name for split in splits or SPLITS for name in (split, split + IMPRESSIONS)[: 1 + some]]
+
+    def events(self, part: str) -> Events:
+        """The events of one of `parts`, memory-mapped: a split holds the positive ones, its impressions all others."""
+        return (events_of if self.mixed else map_events)(self.path / part)
+
+    def context(self, part: str) -> pl.LazyFrame | None:
         """The events' own columns, rows as in `events`; None if there are none."""
         if not self.manifest.event_columns:
             return None
-        return pl.read_parquet(self.path / split / CONTEXT)
+        return (context_of if self.mixed else pl.scan_parquet)(self.path / part / CONTEXT)
 
     def truth(self) -> tuple[Floats, Floats] | None:
         """User and item vectors of a synthetic world, memory-mapped, rows as in `users` and `items`; else None.

@@ -44,7 +44,7 @@ def run(config: Config, dataset: Path | None = None) -> Config:
         refuse_changes(data, advance)
     with progress(RECIPE, total=len(CHECKS), unit="checks") as advance:
         resolved = check_recipe(config, data, advance)
-    with progress(LEAKS, total=events_read(data.manifest), unit="events") as advance:
+    with progress(LEAKS, total=events_read(data), unit="events") as advance:
         refuse_leaks(data, advance)
     _start(resolved, data)
     return resolved
@@ -192,7 +192,8 @@ def _resolve_labels(config: Config, data: Dataset) -> Config:
     if config.task == "similarity":
         return config
     loss = config.loss
-    weights = [data.events(split).weight for split in (("train", "valid") if config.data.refit else ("train",))]
+    splits = ("train", "valid") if config.data.refit else ("train",)
+    weights = [data.events(part).weight for part in data.parts(*splits)]
     there = [weight for weight in weights if weight is not None and len(weight)]
     low, high = min((float(w.min()) for w in there), default=1.0), max((float(w.max()) for w in there), default=1.0)
     if high <= 0:
@@ -200,7 +201,7 @@ def _resolve_labels(config: Config, data: Dataset) -> Config:
     reader = _reader_of_weights(config)
     if reader is None:
         return config
-    if len(there) < len(weights):
+    if not there:
         raise ConfigError(f"{reader}: the data set has no weights; prepare it with data.columns.weight")
     if low < 0:
         raise ConfigError(f"{reader}: weights must not be negative; the data set's smallest is {low:g}")

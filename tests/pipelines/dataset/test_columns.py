@@ -102,7 +102,9 @@ def test_every_format_gives_the_same_kinds_values_and_features(made: Path, suffi
     assert context is not None
     times = data.events("train").time
     assert times is not None
-    assert [list(found) for found in context["device"]] == [genres(int(t) - 1_700_000_000).split("|") for t in times]
+    assert [list(found) for found in context.collect()["device"]] == [
+        genres(int(t) - 1_700_000_000).split("|") for t in times
+    ]
     resolved = check.check_recipe(Config(), data).features
     assert {name: each.kind for name, each in (resolved.query or {}).items()} == {
         "user_id": "id",
