@@ -71,7 +71,8 @@ def write_splits(directory: Path, events: EventTable, split: Split, users: int) 
         The number of events of each split.
     """
     time = events.time if split.timed else None
-    names, group = SPLITS, split.label
+    names: tuple[str, ...] = SPLITS
+    group = split.label
     if events.weight is not None and (impression := events.weight <= 0).any():
         names, group = (*SPLITS, *(name + IMPRESSIONS for name in SPLITS)), group + np.uint8(len(SPLITS)) * impression
     sizes = [counts_of(events.user, users, group == number) for number in range(len(names))]
@@ -130,7 +131,8 @@ class _SplitFiles:
             if name == "history_end":
                 file.append(self._history_ends(events, places))
             elif name == "place":
-                user, before = events.user[split], np.cumsum(~chosen) - ~chosen
+                user = events.user[split]
+                before: Int64s = np.cumsum(~chosen) - ~chosen
                 file.append(before[chosen] - before[np.searchsorted(user, user[chosen])])
             else:
                 file.append(getattr(events, name)[places])

@@ -44,7 +44,7 @@ def run(config: Config, dataset: Path | None = None) -> Config:
         refuse_changes(data, advance)
     with progress(RECIPE, total=len(CHECKS), unit="checks") as advance:
         resolved = check_recipe(config, data, advance)
-    with progress(LEAKS, total=events_read(data), unit="events") as advance:
+    with progress(LEAKS, total=events_read(data.manifest), unit="events") as advance:
         refuse_leaks(data, advance)
     _start(resolved, data)
     return resolved
