@@ -53,8 +53,10 @@ def calm(result: Result) -> Rows:
         runs = [turn[name] for turn in turns]
         p99 = median(run["latency_ms"]["200"]["p99"] for run in runs)
         answers, refusals = (median(run["rate"].get(status, 0) for run in runs) for status in ("200", "429"))
-        figure = f"{p99:.1f} ms ({normal:.1f} ms at half of saturation); {answers:,.0f} answers/s, {refusals:,.0f} refusals/s"
-        rows.append((f"Overload, {what}: p99 of what is accepted", figure, "serving.overload --bundle BUNDLE"))
+        times = f"{p99:.1f} ms ({normal:.1f} ms at half of saturation)"
+        rates = f"{answers:,.0f} answers/s, {refusals:,.0f} refusals/s"
+        what = f"Overload, {what}: p99 of what is accepted"
+        rows.append((what, f"{times}; {rates}", "serving.overload --bundle BUNDLE"))
     return rows
 
 
