@@ -35,7 +35,8 @@ def events_of(part: Path) -> Events:
 def context_of(file: Path) -> pl.LazyFrame:
     """Returns the own columns of these events, named by the file that they would lie in now."""
     split, keep = _kept(file.parent)
-    return pl.read_parquet(split / file.name).filter(pl.Series(keep)).lazy()
+    table = pl.scan_parquet(split / file.name)
+    return table if keep.all() else table.collect().filter(pl.Series(keep)).lazy()
 
 
 def _kept(part: Path) -> tuple[Path, NDArray[np.bool_]]:

@@ -27,6 +27,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from pipelines.bundles import build_index, export
+from pipelines.dataset.arrays import DTYPES
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.leaks import refuse_leaks
 from pipelines.dataset.manifest import digest_files
@@ -77,6 +78,19 @@ def test_joined_with_its_impressions_a_split_is_as_it_lay_in_version_1(name: str
             assert np.array_equal(getattr(found, array), np.load(files / f"{array}.npy")), (split, array)
         own = pl.read_parquet(files / "context.parquet")["device"]
         assert context is not None and pl.concat(context.blocks("device")).equals(own)
+
+
+def test_the_parts_of_version_1_are_those_that_lie_in_files_of_version_2() -> None:
+    old, new = Dataset.open(GOLDEN / "dataset-impressions"), Dataset.open(GOLDEN / "dataset-2")
+    assert old.parts() == new.parts() and len(new.parts()) == 6
+    for part in new.parts():
+        for array, dtype in DTYPES.items():
+            found, wanted = getattr(old.events(part), array), GOLDEN / "dataset-2" / part / f"{array}.npy"
+            assert (found is not None) == wanted.is_file(), (part, array)
+            assert found is None or (found.dtype == dtype and np.array_equal(found, np.load(wanted))), (part, array)
+        context = old.context(part)
+        assert context is not None
+        assert context.collect().equals(pl.read_parquet(GOLDEN / "dataset-2" / part / "context.parquet"))
 
 
 @pytest.mark.slow
