@@ -217,6 +217,20 @@ def of_first_impression(data: Dataset) -> tuple[int, int]:
     return row, int(np.diff(train.offsets)[shown.user[row]])
 
 
+def hold_out_before_the_last_positive(data: Dataset) -> None:
+    """Moves a user's validation event between the last impression and the last positive event of their training."""
+    times, ends = [], []
+    for part in ("train", "train-impressions"):
+        events = data.events(part)
+        assert events.time is not None
+        times.append(events.time)
+        ends.append(events.offsets[1:] - 1)
+    counts = [np.diff(data.events(part).offsets) for part in ("train", "train-impressions", "valid")]
+    users = np.flatnonzero((np.array(counts) > 0).all(axis=0))
+    user = next(user for user in users if times[0][ends[0][user]] > times[1][ends[1][user]])
+    change(data, "valid/time", int(data.events("valid").offsets[user]), int(times[0][ends[0][user]]) - 1)
+
+
 PLANTS: dict[str, tuple[str, Callable[[Dataset], None], str]] = {
     "event of another user": (
         "random",
@@ -290,6 +304,11 @@ PLANTS: dict[str, tuple[str, Callable[[Dataset], None], str]] = {
         "leave_last_out, impressions",
         lambda d: change(d, "test-impressions/time", 2, 1),
         r"test-impressions, row 2 \(user .*earlier than the user's last event in train or valid",
+    ),
+    "a held-out event before a training event, but after all impressions": (
+        "leave_last_out, impressions",
+        hold_out_before_the_last_positive,
+        r"valid, row \d+ \(user .*earlier than the user's last event in train",
     ),
     "an impression that the manifest does not count": (
         "random, impressions",
