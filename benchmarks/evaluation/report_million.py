@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.harness.machine import told, write
 from benchmarks.harness.million import towers
-from benchmarks.scale.prepare_20m import timed
+from benchmarks.harness.process_memory import timed
 from pipelines.rankers.cache import Cache
 
 USERS, ITEMS, EVENTS = 1_200_000, 50_000, 9_600_000  # a million users have two events or more
