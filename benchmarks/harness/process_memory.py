@@ -1,7 +1,7 @@
-"""A process and the memory it holds: started, looked at five times a second, waited for.
+"""Runs a command and measures its time and memory.
 
-In: the words of a command. Out: seconds, peak resident memory, and the peak of its anonymous part, which no file backs:
-pages of memory-mapped files count as resident, but go when memory is short. Linux only.
+`MeasuredProcess` looks at the memory five times a second (Linux only): all that is resident, and the anonymous part,
+which no file backs; pages of memory-mapped files count as resident, but the kernel drops them if memory is short.
 """
 
 import os
