@@ -43,7 +43,7 @@ format: $(VENV)/.dev  ## rewrite the files as lint wants them
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-mutants: $(VENV)/.dev  ## 68 fixed mutants of the code, each must be killed by the tests of its area
+mutants: $(VENV)/.dev  ## 69 fixed mutants of the code, each must be killed by the tests of its area
 	$(BIN)/python tools/mutants.py
 
 image-check: $(VENV)/.runtime  ## build the Dockerfile without Docker, start its service, ask it once (root, Debian)

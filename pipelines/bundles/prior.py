@@ -90,7 +90,7 @@ class BundlePrior:
             unit: the standard deviation of the scores, which is the unit of the weights.
         """
         counting = Counting(given.days, given.users_alike)
-        parts = [data.events(split).positives() for split in known]
+        parts = [data.events(split) for split in known]
         end, counts = last_time(parts), counts_of(data, known, counting)
         alone = counts if not given.users_alike else counts_of(data, known, Counting(given.days))
         return cls.make(

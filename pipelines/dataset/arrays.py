@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from towers.data.events import Events, Int64s
 
 SPLITS = ("train", "valid", "test")
+IMPRESSIONS = "-impressions"  # after the name of a split: its events of weight 0, if the data set has any
 DTYPES: Mapping[str, type[np.generic]] = {
     "user": np.int32,
     "item": np.int32,
@@ -21,6 +22,7 @@ DTYPES: Mapping[str, type[np.generic]] = {
     "time": np.int64,
     "history_end": np.int64,
     "weight": np.float32,
+    "place": np.int32,
 }
 CONTEXT = "context.parquet"
 PIECE_BYTES = 1 << 16

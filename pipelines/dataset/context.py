@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import polars as pl
 
@@ -12,23 +11,23 @@ ROWS = 100_000  # rows per read
 
 @dataclass(frozen=True)
 class Context:
-    """Event columns in Parquet files.
+    """Event columns.
 
     Attributes:
-        files: read one after another.
+        table: their rows, in the order of the events.
     """
 
-    files: list[Path]
+    table: pl.LazyFrame
 
     @cached_property
     def rows(self) -> int:
         """Number of rows."""
-        return int(pl.scan_parquet(self.files).select(pl.len()).collect().item())
+        return int(self.table.select(pl.len()).collect().item())
 
     def blocks(self, column: str) -> Iterator[pl.Series]:
         """Yields the values of one column, in the order of the events; one empty block if there are none."""
         begin, more = 0, True
         while more:
-            part = pl.scan_parquet(self.files).select(column).slice(begin, ROWS).collect()[column]
+            part = self.table.select(column).slice(begin, ROWS).collect()[column]
             yield part
             begin, more = begin + ROWS, len(part) == ROWS

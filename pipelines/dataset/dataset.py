@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from pipelines.dataset.arrays import CONTEXT, map_array, map_events
+from pipelines.dataset.arrays import CONTEXT, IMPRESSIONS, SPLITS, map_array, map_events
 from pipelines.dataset.manifest import MANIFEST, SCHEMA_VERSION, DatasetManifest
 from pipelines.errors import DataError
 from towers.data.events import Events, Floats
@@ -41,7 +43,8 @@ class Dataset:
             key = ".".join(map(str, first["loc"])) or "the whole file"
             if key == "schema_version":
                 raise DataError(
-                    f"{file}: schema version {first['input']!r}, this program reads {SCHEMA_VERSION}; prepare it again"
+                    f"{file}: schema version {first['input']!r}, this program reads 1 to {SCHEMA_VERSION}; prepare it "
+                    "again"
                 ) from None
             raise DataError(f"{file}: {key}: {first['msg']}") from None
         for name, info in manifest.files.items():
@@ -64,15 +67,25 @@ class Dataset:
         """Row = item number: `item_id`, `train_count`, then the attributes."""
         return pl.read_parquet(self.path / "items.parquet")
 
-    def events(self, split: str) -> Events:
-        """The events of ``train``, ``valid`` or ``test``, memory-mapped."""
-        return map_events(self.path / split)
+    @property
+    def _mixed(self) -> bool:
+        """Whether files hold events of weight 0 among the others, as those of schema version 1 do."""
+        return self.manifest.schema_version == 1 and self.manifest.weighted
 
-    def context(self, split: str) -> pl.DataFrame | None:
+    def parts(self, *splits: str) -> list[str]:
+        """Names of the splits, all by default, each followed by that of its impressions if the data set has any."""
+        some = self._mixed or f"train{IMPRESSIONS}/item.npy" in self.manifest.files
+        return [name for split in splits or SPLITS for name in (split, split + IMPRESSIONS)[: 1 + some]]
+
+    def events(self, part: str) -> Events:
+        """The events of one of `parts`, memory-mapped: a split holds the positive ones, its impressions all others."""
+        return (_events_of if self._mixed else map_events)(self.path / part)
+
+    def context(self, part: str) -> pl.LazyFrame | None:
         """The events' own columns, rows as in `events`; None if there are none."""
         if not self.manifest.event_columns:
             return None
-        return pl.read_parquet(self.path / split / CONTEXT)
+        return (_context_of if self._mixed else pl.scan_parquet)(self.path / part / CONTEXT)
 
     def truth(self) -> tuple[Floats, Floats] | None:
         """User and item vectors of a synthetic world, memory-mapped, rows as in `users` and `items`; else None.
@@ -83,3 +96,39 @@ class Dataset:
         if not folder.is_dir():
             return None
         return map_array(folder / "query_vectors.npy"), map_array(folder / "item_vectors.npy")
+
+
+# In schema version 1 impressions lie among the positive events. There, a part has the path that it would have now, and
+# is a copy in memory unless all events are positive.
+
+
+def _events_of(part: Path) -> Events:
+    """The positive events of a split, or its impressions."""
+    split, keep = _kept(part)
+    every, positive = map_events(split), part == split
+    if positive and keep.all():
+        return every
+    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(keep == positive)])
+    place = (before[:-1] - before[every.offsets[every.user]])[keep].astype(np.int32)
+    return Events(
+        every.user[keep],
+        every.item[keep],
+        before[every.offsets] if positive else every.offsets - before[every.offsets],
+        None if every.time is None else every.time[keep],
+        before[every.history_end[keep]] if positive and every.history_end is not None else None,
+        None if every.weight is None else every.weight[keep],
+        None if positive else place,
+    )
+
+
+def _context_of(file: Path) -> pl.LazyFrame:
+    """The own columns of these events, named by the file that they would lie in now."""
+    split, keep = _kept(file.parent)
+    table = pl.scan_parquet(split / file.name)
+    return table if keep.all() else table.collect().filter(pl.Series(keep)).lazy()
+
+
+def _kept(part: Path) -> tuple[Path, NDArray[np.bool_]]:
+    """The folder of the split, and which of its events are in the part."""
+    split = part.with_name(part.name.removesuffix(IMPRESSIONS))
+    return split, (map_array(split / "weight.npy") > 0) == (part == split)

@@ -76,7 +76,7 @@ def choices(dataset: Dataset, side: str) -> dict[str, Choice]:
         # A column in both files is the user's: a feature reads a column by a single name.
         own = {column: kind for column, kind in manifest.event_columns.items() if column not in users}
         if own:
-            add(pl.scan_parquet(dataset.path / "train" / CONTEXT), own, mask_share=CONTEXT_MASK_SHARE)
+            add(pl.scan_parquet(dataset.path / "train*" / CONTEXT), own, mask_share=CONTEXT_MASK_SHARE)
     made: dict[str, Choice] = {}
     # Left-out columns take the names that remain free.
     for column, (kind, reason, settings) in sorted(found.items(), key=lambda each: each[1][0] is None):

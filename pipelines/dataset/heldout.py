@@ -1,10 +1,9 @@
 """Prepares held-out events for evaluation: for each user, the items known before and the items to find.
 
 All protocols here share a rule: items that a user took earlier are known and masked, so they are not targets, unless
-repeats count; users without targets are not evaluated. An event of weight 0 is an impression that the user did not act
-on: a label to learn from, neither known nor a target. A query knows its user's earlier splits up to the moment of their
-first held-out event, that moment included; a training example knows strictly earlier events (docs/project/design.md
-says why they differ).
+repeats count; users without targets are not evaluated. Impressions, of weight 0, are neither known nor targets. A query
+knows its user's earlier splits up to the moment of their first held-out event, that moment included; a training example
+knows strictly earlier events (docs/project/design.md says why they differ).
 """
 
 from collections.abc import Iterator, Sequence
@@ -125,7 +124,7 @@ def _blocks(
 ) -> Iterator[Block]:
     parts, held = [dataset.events(name) for name in EARLIER[split]], dataset.events(split)
     for low, high in user_blocks([held, *parts]):
-        theirs = _in_window(held.between(low, high).positives(), window)
+        theirs = _in_window(held.between(low, high), window)
         yield _block(theirs, parts, low, high, max(dataset.manifest.items, 1), users, repeats=repeats)
 
 
@@ -150,19 +149,15 @@ def within(events: Events, window: Window) -> NDArray[np.bool_]:
 
 def seen(dataset: Dataset, splits: Sequence[str]) -> tuple[Int64s, Int32s]:
     """Returns every user's items in the splits, named in time order: offsets [users + 1] and items, newest last."""
-    parts = _taken(dataset, splits)
+    parts = [dataset.events(split) for split in splits]
     return sum_of_offsets(parts), np.concatenate([part.item for part in parts])[_by_user(parts)]
 
 
 def seen_times(dataset: Dataset, splits: Sequence[str]) -> Int64s | None:
     """Returns the times of these items, in the order of `seen`; None if the data set is not timed."""
-    parts = _taken(dataset, splits)
+    parts = [dataset.events(split) for split in splits]
     times = [part.time for part in parts if part.time is not None]
     return np.concatenate(times)[_by_user(parts)] if len(times) == len(parts) else None
-
-
-def _taken(dataset: Dataset, splits: Sequence[str]) -> list[Events]:
-    return [dataset.events(split).positives() for split in splits]
 
 
 def user_blocks(parts: Sequence[Events]) -> Iterator[tuple[int, int]]:
@@ -191,8 +186,7 @@ def _block(
     *,
     repeats: bool = False,
 ) -> Block:
-    # Per block, because with impressions the taken events are a copy.
-    parts = [part.between(low, high).positives() for part in parts]
+    parts = [part.between(low, high) for part in parts]
     user = np.asarray(held.user)
     pair = user.astype(np.int64) * items + held.item
     _, place = np.unique(pair, return_index=True)

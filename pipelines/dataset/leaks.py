@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.console import Advance, no_bar
-from pipelines.dataset.arrays import SPLITS
+from pipelines.dataset.arrays import IMPRESSIONS, SPLITS, sum_of_offsets
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import user_blocks
 from pipelines.dataset.manifest import DatasetManifest
@@ -33,12 +33,11 @@ def refuse_leaks(dataset: Dataset, advance: Advance = no_bar) -> None:
         DataError: sizes or order are wrong, a history or a split holds later events, a held-out pair is also in
             train, or the counts are not those of the training events.
     """
-    splits = {name: dataset.events(name) for name in SPLITS}
-    checks = _Checks(dataset, splits, advance)
-    for name in SPLITS:
+    checks = _Checks(dataset, advance)
+    for name in checks.parts:
         checks.sizes(name)
     checks.counts()
-    for name in SPLITS:
+    for name in checks.parts:
         checks.rows(name)
     if dataset.manifest.timed:
         checks.histories()
@@ -61,20 +60,22 @@ def _pairs_are_distinct(manifest: DatasetManifest) -> bool:
 
 
 class _Checks:
-    def __init__(self, dataset: Dataset, splits: dict[str, Events], advance: Advance) -> None:
-        self.dataset, self.splits, self.advance = dataset, splits, advance
-        self.manifest = dataset.manifest
+    def __init__(self, dataset: Dataset, advance: Advance) -> None:
+        self.parts = {name: dataset.events(name) for name in dataset.parts()}
+        self.dataset, self.manifest, self.advance = dataset, dataset.manifest, advance
+
+    def parts_of(self, split: str) -> list[Events]:
+        """The events of a split, and its impressions if the data set has any."""
+        return [self.parts[name] for name in self.dataset.parts(split)]
 
     def sizes(self, name: str) -> None:
         """Arrays have equal lengths, offsets rise from 0 to that length, and times exist exactly if timed."""
-        events, manifest = self.splits[name], self.manifest
-        size = manifest.events[name]
-        timed_arrays = {"time": True, "history_end": name == "train"}
-        for array in ("user", "item", "weight", *timed_arrays):
+        events, manifest, split = self.parts[name], self.manifest, name.removesuffix(IMPRESSIONS)
+        size = manifest.events[split] - sum(len(part) for part in self.parts_of(split) if part is not events)
+        there = {"user": True, "item": True, "weight": manifest.weighted, "time": manifest.timed}
+        there |= {"history_end": manifest.timed and name == "train", "place": name != split}
+        for array, needed in there.items():
             values = getattr(events, array)
-            needed = timed_arrays[array] and manifest.timed if array in timed_arrays else True
-            if array == "weight":
-                needed = manifest.weighted
             if (values is not None) != needed:
                 state = "is missing" if values is None else "must not be there"
                 self._fail(f"{name}/{array}.npy {state} (timed = {manifest.timed}, split {manifest.split.kind})")
@@ -91,14 +92,15 @@ class _Checks:
 
     def counts(self) -> None:
         """`train_count` counts exactly the training events; items and users are stored by descending count."""
-        train, items = self.splits["train"], self.dataset.items["train_count"].to_numpy()
+        items = self.dataset.items["train_count"].to_numpy()
         if len(items) != self.manifest.items or self.dataset.users.height != self.manifest.users:
             self._fail("items.parquet or users.parquet has another number of rows than the manifest says")
         counted = np.zeros(len(items), np.int64)
-        for block in self._blocks(train.item):
-            item = train.item[block]
-            self._rows("train", block.start, (item < 0) | (item >= len(items)), "item.npy: no such item number")
-            counted += np.bincount(item, minlength=len(items))
+        for name in self.dataset.parts("train"):
+            for block in self._blocks(self.parts[name].item):
+                item = self.parts[name].item[block]
+                self._rows(name, block.start, (item < 0) | (item >= len(items)), "item.npy: no such item number")
+                counted += np.bincount(item, minlength=len(items))
         wrong = np.flatnonzero(counted != items)
         if len(wrong):
             row = int(wrong[0])
@@ -106,7 +108,8 @@ class _Checks:
                 f"items.parquet, row {row} ({self.dataset.items['item_id'][row]!r}): train_count is {items[row]}, but "
                 f"{counted[row]} training events hold it; counts must hold training events only"
             )
-        for file, values in (("items.parquet", counted), ("users.parquet", np.diff(train.offsets))):
+        offsets = sum_of_offsets(self.parts_of("train"))
+        for file, values in (("items.parquet", counted), ("users.parquet", np.diff(offsets))):
             rising = np.flatnonzero(np.diff(values) > 0)
             if len(rising):
                 self._fail(
@@ -115,7 +118,7 @@ class _Checks:
 
     def rows(self, name: str) -> None:
         """Each event lies within its user's offsets, its item exists, and a user's times never fall."""
-        events = self.splits[name]
+        events = self.parts[name]
         for block in self._blocks(events.item):
             item, user = events.item[block], events.user[block]
             self._rows(name, block.start, (item < 0) | (item >= self.manifest.items), "item.npy: no such item number")
@@ -131,22 +134,25 @@ class _Checks:
 
     def histories(self) -> None:
         """A training event's history ends before it, and the history's last event is strictly earlier."""
-        train = self.splits["train"]
-        if train.history_end is None or train.time is None:
-            return
-        for block in self._blocks(train.item):
-            end, user = train.history_end[block], train.user[block]
-            place = np.arange(block.start, block.start + len(user))
-            begin = train.offsets[user]
-            reason = "history_end.npy: the history holds events of another user"
-            self._rows("train", block.start, end < begin, reason)
-            reason = "history_end.npy: the history holds the event itself or later ones"
-            self._rows("train", block.start, end > place, reason)
-            # Times ascend within a user, so the last event of a history is its latest.
-            latest = train.time[np.maximum(end - 1, 0)]
-            late = (end > begin) & (latest >= train.time[block])
-            reason = "history_end.npy: the history holds an event that is not strictly earlier"
-            self._rows("train", block.start, late, reason)
+        train = self.parts["train"]
+        for name in self.dataset.parts("train"):
+            events = self.parts[name]
+            if train.time is None or events.time is None or not len(train):
+                return
+            for block in self._blocks(events.item):
+                user, time = events.user[block].astype(np.int64), events.time[block]
+                begin = train.offsets[user]
+                if events.history_end is not None:
+                    file, end, most = "history_end.npy", events.history_end[block], np.arange(block.start, block.stop)
+                else:  # of an impression: the positive events at most up to its place, whose last may be simultaneous
+                    end = begin + np.asarray(events.place)[block]
+                    file, most, time = "place.npy", train.offsets[user + 1], time + 1
+                self._rows(name, block.start, end < begin, f"{file}: the history holds events of another user")
+                self._rows(name, block.start, end > most, f"{file}: the history holds the event itself or later ones")
+                # Times ascend within a user, so the last event of a history is its latest.
+                latest = train.time[np.maximum(end - 1, 0)]
+                late = (end > begin) & (latest >= time)
+                self._rows(name, block.start, late, f"{file}: the history holds an event that is not strictly earlier")
 
     def cut_offs(self) -> None:
         """With global_time each split stays on its side of the cut-offs."""
@@ -157,8 +163,8 @@ class _Checks:
             self._fail("dataset.json: split.boundaries must hold valid and test, valid not after test")
             return
         limits = {"train": (None, valid_from), "valid": (valid_from, test_from), "test": (test_from, None)}
-        for name, (low, high) in limits.items():
-            time = self.splits[name].time
+        for name, part in self.parts.items():
+            (low, high), time = limits[name.removesuffix(IMPRESSIONS)], part.time
             if time is None:
                 continue
             for block in self._blocks(time):
@@ -172,32 +178,33 @@ class _Checks:
         """No event is later than one of its user in a later split; leave_last_out holds out at most one per split."""
         latest = np.full(self.manifest.users, np.iinfo(np.int64).min)
         before = ""
-        for name in SPLITS:
-            events = self.splits[name]
-            counts = np.diff(events.offsets)
-            if self.manifest.split.kind == "leave_last_out" and name != "train" and (counts > 1).any():
-                row = int(events.offsets[np.flatnonzero(counts > 1)[0]])
-                self._fail(f"{name}, row {row}: leave_last_out holds out one event of a user, here are several")
-            some = np.flatnonzero(counts)
-            if events.time is None or not len(some):
-                continue
-            for low, high in user_blocks([events]):
-                users = some[np.searchsorted(some, low) : np.searchsorted(some, high)]
-                first, last = events.offsets[users], events.offsets[users + 1] - 1
-                early = events.time[first] < latest[users]
-                if early.any():
-                    row = int(first[np.flatnonzero(early)[0]])
-                    user = self._user(int(events.user[row]))
-                    self._fail(f"{name}, row {row} (user {user}): earlier than the user's last event in {before}")
-                latest[users] = events.time[last]
-            before = f"{before} or {name}" if before else name
+        for split in SPLITS:
+            counts, newest = np.diff(sum_of_offsets(self.parts_of(split))), latest.copy()
+            if self.manifest.split.kind == "leave_last_out" and split != "train" and (counts > 1).any():
+                row = int(self.parts[split].offsets[np.flatnonzero(counts > 1)[0]])
+                self._fail(f"{split}, row {row}: leave_last_out holds out one event of a user, here are several")
+            for name in self.dataset.parts(split):
+                events = self.parts[name]
+                some = np.flatnonzero(np.diff(events.offsets))
+                if events.time is None or not len(some):
+                    continue
+                for low, high in user_blocks([events]):
+                    users = some[np.searchsorted(some, low) : np.searchsorted(some, high)]
+                    first, last = events.offsets[users], events.offsets[users + 1] - 1
+                    early = events.time[first] < latest[users]
+                    if early.any():
+                        row = int(first[np.flatnonzero(early)[0]])
+                        user = self._user(int(events.user[row]))
+                        self._fail(f"{name}, row {row} (user {user}): earlier than the user's last event in {before}")
+                    newest[users] = np.maximum(newest[users], events.time[last])
+            before, latest = f"{before} or {split}" if before else split, newest
 
     def repeated_pairs(self) -> None:
         """No held-out user-item pair is also in an earlier split."""
         items = max(self.manifest.items, 1)
-        for low, high in user_blocks(list(self.splits.values())):
+        for low, high in user_blocks(list(self.parts.values())):
             pairs, names, rows = [], [], []
-            for number, events in enumerate(self.splits.values()):
+            for number, events in enumerate(self.parts.values()):
                 span = slice(int(events.offsets[low]), int(events.offsets[high]))
                 pairs.append(events.user[span].astype(np.int64) * items + events.item[span])
                 names.append(np.full(len(pairs[-1]), number))
@@ -208,10 +215,10 @@ class _Checks:
             if len(again):
                 first, second = order[again[0]], order[again[0] + 1]
                 user, item = divmod(int(pair[first]), items)
+                one, other = (f"{list(self.parts)[name[each]]}, row {row[each]}" for each in (first, second))
                 self._fail(
-                    f"{SPLITS[name[second]]}, row {row[second]} (user {self._user(user)}, item "
-                    f"{self.dataset.items['item_id'][item]!r}): the same pair is also {SPLITS[name[first]]}, row "
-                    f"{row[first]}"
+                    f"{other} (user {self._user(user)}, item {self.dataset.items['item_id'][item]!r}): "
+                    f"the same pair is also {one}"
                 )
             self.advance(len(pair))
 
@@ -224,7 +231,7 @@ class _Checks:
     def _rows(self, name: str, start: int, bad: Bad, reason: str) -> None:
         if bad.any():
             row = start + int(np.argmax(bad))
-            user = int(self.splits[name].user[row])
+            user = int(self.parts[name].user[row])
             whose = f" (user {self._user(user)})" if 0 <= user < self.manifest.users else ""
             self._fail(f"{name}, row {row}{whose}: {reason}")
 

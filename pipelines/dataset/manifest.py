@@ -10,7 +10,7 @@ from towers.config.sections import DataConfig
 
 Kind = Literal["string", "number", "list", "vector"]
 SplitKind = Literal["global_time", "leave_last_out", "random", "given"]
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MANIFEST = "dataset.json"
 
 
@@ -47,7 +47,7 @@ class DatasetManifest(_Model):
         fingerprint: one SHA-256 over all files' digests; equal data sets have equal fingerprints.
         users: number of users.
         items: number of items.
-        events: number of events of each split.
+        events: number of events of each split, impressions included.
         split: how the events were split.
         timed: the split respects time, so histories are the strictly earlier events.
         time_unit: unit of the stored times, None without times.
@@ -63,7 +63,7 @@ class DatasetManifest(_Model):
         files: the files by path inside the directory.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[1, 2] = 2
     fingerprint: str
     users: int
     items: int

@@ -58,7 +58,7 @@ def last_time(parts: Sequence[Events]) -> int | None:
 def item_counts(
     parts: Sequence[Events], items: int, counting: Counting, *, time_unit: str | None, until: int | None = None
 ) -> Doubles:
-    """Counts the events of each item; events of weight 0 are impressions without an action and do not count.
+    """Counts the events of each item.
 
     Args:
         parts: events of some splits, of the same users and items.
@@ -73,17 +73,16 @@ def item_counts(
     Raises:
         ValueError: the counting has a window, but the events have no times in a unit.
     """
-    taken = [part.positives() for part in parts]
-    kept = [np.ones(len(part), np.bool_) for part in taken]
-    end = last_time(taken) if until is None else until
-    if counting.days is not None and (time_unit not in TICKS_PER_S or any(part.time is None for part in taken)):
+    kept = [np.ones(len(part), np.bool_) for part in parts]
+    end = last_time(parts) if until is None else until
+    if counting.days is not None and (time_unit not in TICKS_PER_S or any(part.time is None for part in parts)):
         raise ValueError(f"a window of {counting.days} days needs times in a unit, got {time_unit!r}")
     if counting.days is not None and end is not None and time_unit is not None:
         begin = end - counting.days * DAY_S * TICKS_PER_S[time_unit]
-        kept = [(part.time > begin) & (part.time <= end) for part in taken if part.time is not None]
-    item = np.concatenate([np.asarray(part.item)[keep] for part, keep in zip(taken, kept, strict=True)])
+        kept = [(part.time > begin) & (part.time <= end) for part in parts if part.time is not None]
+    item = np.concatenate([np.asarray(part.item)[keep] for part, keep in zip(parts, kept, strict=True)])
     if not counting.users_alike:
         return np.bincount(item, minlength=items).astype(np.float64)
-    user = np.concatenate([np.asarray(part.user)[keep] for part, keep in zip(taken, kept, strict=True)])
+    user = np.concatenate([np.asarray(part.user)[keep] for part, keep in zip(parts, kept, strict=True)])
     share = 1.0 / np.maximum(np.bincount(user), 1)
     return np.bincount(item, weights=share[user], minlength=items).astype(np.float64)

@@ -176,7 +176,7 @@ def _column_slices(data: Dataset, asked: Asked, name: str) -> Iterator[Slice]:
     else:
         context = data.context("test")
         assert context is not None
-        values = context[column].gather(target_events(data, held, asked.window))
+        values = context.select(column).collect()[column].gather(target_events(data, held, asked.window))
     yield from slices_of_values(name, values, by_user=table == "users")
 
 

@@ -12,7 +12,7 @@ import polars as pl
 
 from pipelines.dataset.arrays import CONTEXT, DTYPES, SPLITS, ArrayWriter, map_array
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.manifest import MANIFEST, digest_files
+from pipelines.dataset.manifest import MANIFEST, SCHEMA_VERSION, digest_files
 from pipelines.errors import DataError
 from pipelines.rankers.cache import Cache
 from serving.files.lock import exclusive
@@ -44,7 +44,7 @@ def forget_in_dataset(path: Path, user: str, *, dry_run: bool) -> dict[str, int]
         rejected = 0 if rejects is None else int((rejects["value"] == user).sum())
         events = 0
         if place is not None:
-            events = sum(len(part.between(place, place + 1)) for part in map(data.events, SPLITS))
+            events = sum(len(part.between(place, place + 1)) for part in map(data.events, data.parts()))
         found = {"users": int(place is not None), "events": events, "bad rows": rejected}
         if dry_run or not any(found.values()):
             return found
@@ -72,8 +72,8 @@ def _write(data: Dataset, place: int | None, directory: Path) -> None:
     taken = np.zeros(data.items.height, np.int64)
     if place is not None:
         gone[place] = True
-        own = data.events("train").between(place, place + 1).item
-        taken = np.bincount(own, minlength=data.items.height)
+        for part in map(data.events, data.parts("train")):
+            taken += np.bincount(part.between(place, place + 1).item, minlength=data.items.height)
     counted = data.items.with_columns(train_count=pl.col("train_count") - pl.Series(taken.astype(np.uint32)))
     items = counted.with_row_index("__row__").sort("train_count", "item_id", descending=[True, False])
     order = items["__row__"].to_numpy()
@@ -81,12 +81,12 @@ def _write(data: Dataset, place: int | None, directory: Path) -> None:
     number[order] = np.arange(len(order), dtype=np.int32)
     items.drop("__row__").write_parquet(directory / "items.parquet")
     data.users.filter(pl.Series(~gone)).write_parquet(directory / "users.parquet")
-    for split in SPLITS:
-        part, context = data.events(split), data.context(split)
+    for name in data.parts():
+        part, context = data.events(name), data.context(name)
         begin, end = (0, 0) if place is None else (int(part.offsets[place]), int(part.offsets[place + 1]))
-        _write_events(directory / split, _without(part, place, begin, end, number))
+        _write_events(directory / name, _without(part, place, begin, end, number))
         if context is not None:
-            pl.concat([context[:begin], context[end:]]).write_parquet(directory / split / CONTEXT)
+            pl.concat([context.head(begin), context.slice(end)]).collect().write_parquet(directory / name / CONTEXT)
     if (data.path / "truth").is_dir():
         (directory / "truth").mkdir()
         for name, rows in (("query_vectors", np.flatnonzero(~gone)), ("item_vectors", order)):
@@ -127,6 +127,7 @@ def _without(events: Events, place: int | None, begin: int, end: int, number: In
         time=cut_or_none(events.time),
         history_end=ends,
         weight=cut_or_none(events.weight),
+        place=cut_or_none(events.place),
     )
 
 
@@ -135,9 +136,13 @@ def _write_manifest(data: Dataset, directory: Path, rejected: int) -> None:
     users = pl.scan_parquet(directory / "users.parquet").select(pl.len()).collect().item()
     manifest = data.manifest.model_copy(
         update={
+            "schema_version": SCHEMA_VERSION,
             "fingerprint": fingerprint,
             "users": users,
-            "events": {split: len(map_array(directory / split / "item.npy")) for split in SPLITS},
+            "events": {
+                split: sum(len(map_array(directory / part / "item.npy")) for part in data.parts(split))
+                for split in SPLITS
+            },
             "rejected": data.manifest.rejected - rejected,
             "files": files,
         }

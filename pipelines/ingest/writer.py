@@ -11,10 +11,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipelines.console import progress
-from pipelines.dataset.arrays import CONTEXT, DTYPES, SPLITS, ArrayWriter, new_array
+from pipelines.dataset.arrays import CONTEXT, DTYPES, IMPRESSIONS, SPLITS, ArrayWriter, new_array
 from pipelines.errors import DataError
 from pipelines.ingest.columns.event_table import EventTable, counts_of, user_ranges
-from pipelines.ingest.splits import TRAIN, Split
+from pipelines.ingest.splits import Split
 from towers.data.events import Int32s, Int64s
 from towers.data.history import history_ends
 
@@ -63,25 +63,34 @@ def number_entities(
 
 
 def write_splits(directory: Path, events: EventTable, split: Split, users: int) -> dict[str, int]:
-    """Writes `train/`, `valid/` and `test/`; `events.user` and `events.item` hold final numbers.
+    """Writes `train/`, `valid/` and `test/`, events of weight 0 to splits of their own if there are any.
+
+    `events.user` and `events.item` hold final numbers.
 
     Returns:
         The number of events of each split.
     """
-    timed = split.timed and events.time is not None
-    sizes = [counts_of(events.user, users, split.label == number) for number in range(len(SPLITS))]
+    time = events.time if split.timed else None
+    names: tuple[str, ...] = SPLITS
+    group = split.label
+    if events.weight is not None and (impression := events.weight <= 0).any():
+        names, group = (*SPLITS, *(name + IMPRESSIONS for name in SPLITS)), group + np.uint8(len(SPLITS)) * impression
+    sizes = [counts_of(events.user, users, group == number) for number in range(len(names))]
     with ExitStack() as opened, progress(PHASE, total=len(events), unit="events") as advance:
         files = [
-            opened.enter_context(_SplitFiles(directory / name, counts, events, timed, train=name == SPLITS[TRAIN]))
-            for name, counts in zip(SPLITS, sizes, strict=True)
+            opened.enter_context(_SplitFiles(directory / name, counts, events, time is not None))
+            for name, counts in zip(names, sizes, strict=True)
         ]
         for places in user_ranges(events.user, users):
+            user = events.user[places]
+            places = places[np.lexsort((user,) if time is None else (time[places], user))]
             for number, file in enumerate(files):
-                file.append(events, places[split.label[places] == number])
+                mine = places[split.label[places] == number % len(SPLITS)]
+                file.append(events, mine, group[mine] == number)
             advance(len(places))
     for file in files:
         file.write_context(events)
-    return {name: file.size for name, file in zip(SPLITS, files, strict=True)}
+    return {name: sum(file.size for file in files[n :: len(SPLITS)]) for n, name in enumerate(SPLITS)}
 
 
 class _SplitFiles:
@@ -91,17 +100,17 @@ class _SplitFiles:
         directory: the split's folder.
         counts: [users] events of each user.
         events: all events.
-        timed: sort each user's events by time, and keep the times.
-        train: also write where histories end, if timed.
+        timed: keep the times, and in `train/` where histories end.
     """
 
-    def __init__(self, directory: Path, counts: Int64s, events: EventTable, timed: bool, *, train: bool) -> None:
-        self.directory, self.size, self.timed = directory, int(counts.sum()), timed
+    def __init__(self, directory: Path, counts: Int64s, events: EventTable, timed: bool) -> None:
+        self.directory, self.size = directory, int(counts.sum())
         self._offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         self._order: list[NDArray[np.uint32]] = []
         directory.mkdir()
-        there = {"user": True, "item": True, "time": timed, "history_end": timed and train}
-        there["weight"] = events.weight is not None
+        there = {"user": True, "item": True, "time": timed, "weight": events.weight is not None}
+        there["history_end"] = timed and directory.name == "train"
+        there["place"] = directory.name.endswith(IMPRESSIONS)
         self._files = {
             name: ArrayWriter(directory / f"{name}.npy", (self.size,), DTYPES[name]) for name in there if there[name]
         }
@@ -115,15 +124,16 @@ class _SplitFiles:
         for file in self._files.values():
             file.close()
 
-    def append(self, events: EventTable, places: Int64s) -> None:
-        """Sorts and writes the events at `places`, all of consecutive users that follow those before."""
-        keys: tuple[NDArray[np.generic], ...] = (events.user[places],)
-        if self.timed and events.time is not None:
-            keys = (events.time[places], *keys)
-        places = places[np.lexsort(keys)]
+    def append(self, events: EventTable, split: Int64s, chosen: NDArray[np.bool_]) -> None:
+        """Writes the chosen events among those at `split`, sorted and of consecutive users that follow those before."""
+        places = split[chosen]
         for name, file in self._files.items():
             if name == "history_end":
                 file.append(self._history_ends(events, places))
+            elif name == "place":
+                user = events.user[split]
+                before: Int64s = np.cumsum(~chosen) - ~chosen
+                file.append(before[chosen] - before[np.searchsorted(user, user[chosen])])
             else:
                 file.append(getattr(events, name)[places])
         if events.context is not None:

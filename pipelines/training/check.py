@@ -190,7 +190,8 @@ def _resolve_labels(config: Config, data: Dataset) -> Config:
     if config.task == "similarity":
         return config
     loss = config.loss
-    weights = [data.events(split).weight for split in (("train", "valid") if config.data.refit else ("train",))]
+    splits = ("train", "valid") if config.data.refit else ("train",)
+    weights = [data.events(part).weight for part in data.parts(*splits)]
     there = [weight for weight in weights if weight is not None and len(weight)]
     low, high = min((float(w.min()) for w in there), default=1.0), max((float(w.max()) for w in there), default=1.0)
     if high <= 0:
@@ -198,7 +199,7 @@ def _resolve_labels(config: Config, data: Dataset) -> Config:
     reader = _reader_of_weights(config)
     if reader is None:
         return config
-    if len(there) < len(weights):
+    if not there:
         raise ConfigError(f"{reader}: the data set has no weights; prepare it with data.columns.weight")
     if low < 0:
         raise ConfigError(f"{reader}: weights must not be negative; the data set's smallest is {low:g}")

@@ -118,9 +118,9 @@ class EarlierRun:
                 "tells whether it saw the events held out here"
             )
         for name, splits in held.items():
-            trained = [_events(earlier, split, earlier, data) for split in _trained(name)]
+            trained = [_events(earlier, part, earlier, data) for part in earlier.parts(*_trained(name))]
             for split in splits:
-                asked = _events(data, split, earlier, data)
+                asked = pl.concat(_events(data, part, earlier, data) for part in data.parts(split))
                 seen = asked.join(pl.concat(trained), on=asked.columns, how="semi").height
                 if seen:
                     raise DataError(
@@ -204,9 +204,9 @@ def _trained(stage: str) -> tuple[str, ...]:
     return ("train", "valid") if stage == "refit" else ("train",)
 
 
-def _events(data: Dataset, split: str, earlier: Dataset, later: Dataset) -> pl.DataFrame:
-    """The events of a split by user, item and, if both data sets have the same clock, time; strangers left out."""
-    events = data.events(split)
+def _events(data: Dataset, part: str, earlier: Dataset, later: Dataset) -> pl.DataFrame:
+    """The events of a part by user, item and, if both data sets have the same clock, time; strangers left out."""
+    events = data.events(part)
     columns = {}
     for name, numbers in (("user", events.user), ("item", events.item)):
         ids = [getattr(each, f"{name}s")[f"{name}_id"] for each in (earlier, data)]

@@ -195,7 +195,7 @@ def build_training(
     model = TwoTower(learnt.query, learnt.candidate, config)
     tables = build_tables(model, data, context, of_features, advance)
     zero_untrained_rows(model, tables, events)
-    connect_graphs(model, tables, [events])
+    connect_graphs(model, tables, [events.past])
     alone = bool(tables.sequences) and all(
         each.kind in ("history", "sequence") for each in (config.features.query or {}).values()
     )

@@ -1,6 +1,6 @@
 """A data set, a run and a bundle of an earlier release, kept in `tests/golden`: every release opens and uses them.
 
-They were made, of schema version 1 each, at 3c2df05 with TensorFlow 2.20.0, ScaNN 1.4.2, NumPy 2.4.6 and Polars 2.1.0:
+Of schema version 1 each, at 3c2df05 with TensorFlow 2.20.0, ScaNN 1.4.2, NumPy 2.4.6 and Polars 2.1.0, were made:
 
     towers synth --out world --users 60 --items 1000 --events 2400 --seed 1 --fashion 1
     towers prepare --events world/events.parquet --items world/items.parquet --users world/users.parquet --out dataset
@@ -8,6 +8,10 @@ They were made, of schema version 1 each, at 3c2df05 with TensorFlow 2.20.0, Sca
         --set train.epochs=1 --set model.dimension=8 --set train.batch_size=256
     towers export --run run --popular-by age_group --out bundle
     towers index --bundle bundle --kind scann
+
+`dataset-impressions`, of version 1 at 8dfd0f6, and `dataset-2`, of the first release of version 2, hold one world:
+`--users 30 --items 1000 --events 600 --seed 1`, then its events with their times cut to weeks (`// 604800 * 604800`)
+and with a weight (`pl.int_range(pl.len()) % 4`).
 
 `answers.json` holds what the service answered on that day; exact search gave the same. TensorBoard's files, which
 nothing reads back, are left out of the run. A new layout adds files of its own and keeps these (`CONTRIBUTING.md`).
@@ -18,14 +22,17 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from fastapi.testclient import TestClient
 
 from pipelines.bundles import build_index, export
+from pipelines.dataset.arrays import DTYPES
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.leaks import refuse_leaks
 from pipelines.dataset.manifest import digest_files
 from pipelines.training import train
+from pipelines.training.events import training_events
 from serving.bundle.reader import Bundle
 from serving.http.app import create_app
 from serving.settings import Settings
@@ -35,6 +42,7 @@ from towers.config.recipe import load_config
 GOLDEN = ROOT / "tests" / "golden"
 ANSWERS = json.loads((GOLDEN / "answers.json").read_text(encoding="utf-8"))
 MOST_BYTES = 1_500_000
+EVENTS = {"train": 466, "valid": 57, "test": 78}  # of the data sets with impressions
 
 
 def test_the_data_set_opens_with_the_counts_that_prepare_printed() -> None:
@@ -44,9 +52,45 @@ def test_the_data_set_opens_with_the_counts_that_prepare_printed() -> None:
     assert [len(data.events(split).user) for split in ("train", "valid", "test")] == [1_917, 239, 240]
     assert (data.manifest.split.kind, data.manifest.timed, data.manifest.time_unit) == ("global_time", True, "s")
     context = data.context("train")
-    assert context is not None and context["device"].n_unique() == 4
+    assert context is not None and context.collect()["device"].n_unique() == 4
     assert digest_files(data.path) == (data.manifest.files, data.manifest.fingerprint)
     refuse_leaks(data)
+
+
+@pytest.mark.parametrize("name", ["dataset-impressions", "dataset-2"])
+def test_data_sets_with_impressions_open_with_the_counts_that_prepare_printed(name: str) -> None:
+    data = Dataset.open(GOLDEN / name)
+    assert data.manifest.events == EVENTS
+    assert {split: sum(len(data.events(part)) for part in data.parts(split)) for split in EVENTS} == EVENTS
+    assert [np.asarray(data.events(part).weight).max() for part in data.parts()] == [3, 0] * 3
+    assert [np.asarray(data.events(part).weight).min() for part in data.parts()] == [1, 0] * 3
+    assert digest_files(data.path) == (data.manifest.files, data.manifest.fingerprint)
+    refuse_leaks(data)
+
+
+@pytest.mark.parametrize("name", ["dataset-impressions", "dataset-2"])
+def test_joined_with_its_impressions_a_split_is_as_it_lay_in_version_1(name: str, tmp_path: Path) -> None:
+    for split in EVENTS:
+        (tmp_path / split).mkdir()
+        found, context = training_events(Dataset.open(GOLDEN / name), (split,), tmp_path / split, impressions=True)
+        files = GOLDEN / "dataset-impressions" / split
+        for array in ("user", "item", "time", "weight", "offsets"):
+            assert np.array_equal(getattr(found, array), np.load(files / f"{array}.npy")), (split, array)
+        own = pl.read_parquet(files / "context.parquet")["device"]
+        assert context is not None and pl.concat(context.blocks("device")).equals(own)
+
+
+def test_the_parts_of_version_1_are_those_that_lie_in_files_of_version_2() -> None:
+    old, new = Dataset.open(GOLDEN / "dataset-impressions"), Dataset.open(GOLDEN / "dataset-2")
+    assert old.parts() == new.parts() and len(new.parts()) == 6
+    for part in new.parts():
+        for array, dtype in DTYPES.items():
+            found, wanted = getattr(old.events(part), array), GOLDEN / "dataset-2" / part / f"{array}.npy"
+            assert (found is not None) == wanted.is_file(), (part, array)
+            assert found is None or (found.dtype == dtype and np.array_equal(found, np.load(wanted))), (part, array)
+        context = old.context(part)
+        assert context is not None
+        assert context.collect().equals(pl.read_parquet(GOLDEN / "dataset-2" / part / "context.parquet"))
 
 
 @pytest.mark.slow

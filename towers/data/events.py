@@ -1,12 +1,9 @@
 """The events of one split as flat arrays, sorted by user and then by time."""
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-
-from towers.data.history import PositiveEvents, positive_events
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
@@ -22,10 +19,11 @@ class Events:
         item: [E] item numbers.
         offsets: [users + 1]; the events of user u are ``offsets[u]:offsets[u + 1]``.
         time: [E]; None in untimed data.
-        history_end: [E]; None in untimed data; the history of event e is ``offsets[user[e]]:history_end[e]``, all
-            strictly earlier.
+        history_end: [E]; None in untimed data; the history of event e is ``past.offsets[user[e]]:history_end[e]`` of
+            `past`, all strictly earlier.
         weight: [E]; None if no weight was mapped.
-        stored_past: the `past` that is stored in files; None computes it on first use.
+        place: [E] how many positive events of its user come before each; None if all are positive.
+        positives: the positive events, where others (impressions, of weight 0) lie among them; None otherwise.
     """
 
     user: Int32s
@@ -34,7 +32,8 @@ class Events:
     time: Int64s | None = None
     history_end: Int64s | None = None
     weight: Floats | None = None
-    stored_past: PositiveEvents | None = None
+    place: Int32s | None = None
+    positives: "Events | None" = None
 
     def __len__(self) -> int:
         return len(self.item)
@@ -49,24 +48,10 @@ class Events:
             self.offsets[low : high + 1] - first,
             None if self.time is None else self.time[part],
             weight=None if self.weight is None else self.weight[part],
+            place=None if self.place is None else self.place[part],
         )
 
-    def positives(self) -> "Events":
-        """The events of weight above 0, with their histories among themselves; all of them without weights.
-
-        Weight 0 is an impression that the user did not take: no example for a loss that learns from positives.
-        """
-        past = self._positive_events()
-        if self.weight is None or past.place is None:
-            return self
-        keep = self.weight > 0
-        end = None if past.end is None else past.end[keep]
-        return Events(self.user[keep], past.item, past.offsets, past.time, end, self.weight[keep])
-
-    @cached_property
-    def past(self) -> PositiveEvents:
+    @property
+    def past(self) -> "Events":
         """The events that histories consist of."""
-        return self._positive_events() if self.stored_past is None else self.stored_past
-
-    def _positive_events(self) -> PositiveEvents:
-        return positive_events(self.item, self.offsets, self.time, self.history_end, self.weight)
+        return self if self.positives is None else self.positives

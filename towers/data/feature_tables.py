@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from towers.data.bags import MISSING, distinct_bag
 from towers.data.clocks import clock_rows
 from towers.data.events import Events, Int32s, Int64s
+from towers.data.history import earlier, others
 from towers.data.packing import UNKNOWN_GAP, gap_buckets, packed
 
 Array = NDArray[Any]
@@ -172,11 +173,11 @@ def windows(start: Int64s, end: Int64s, items: Int32s, history: HistoryTable) ->
 
 def example_histories(events: Events, example: Int64s, history: HistoryTable, positives: int = 1) -> Int32s:
     """Table rows [B, L] of the histories of training events; of `positives` targets, all but the first follow it."""
-    user, past = events.user[example], events.past
-    if past.end is not None and not history.others:
-        return windows(*past.earlier(user, example), past.item, history)
+    user = events.user[example]
+    if events.history_end is not None and not history.others:
+        return windows(*earlier(events, user, example), events.past.item, history)
     first, listed = events.offsets[user][:, None], (events.offsets[user + 1] - events.offsets[user])[:, None]
     step = np.arange(positives)
     targets = first + (example[:, None] - first + step) % listed
-    items, other = past.others(user, targets, step < listed, events.item.take(targets), history.length)
+    items, other = others(events, user, targets, step < listed, history.length)
     return np.where(other, history.rows.take(items), np.int32(MISSING))

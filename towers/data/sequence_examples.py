@@ -19,6 +19,7 @@ from towers.data.blocks import blocks
 from towers.data.events import Events, Int64s
 from towers.data.examples import Examples
 from towers.data.feature_tables import SequenceTable
+from towers.data.history import earlier
 from towers.data.packing import NO_PLACE, UNKNOWN_GAP, Sequences, packed_windows
 from towers.data.shuffle import order_key, shuffled
 
@@ -84,7 +85,7 @@ class SequenceExamples(Examples):
 
     def _shown(self, event: Int64s, length: int) -> tuple[Int64s, Int64s]:
         """Start and end of the part of each event's history that its window shows."""
-        begin, end = self.events.past.earlier(self.events.user[event], event)
+        begin, end = earlier(self.events, self.events.user[event], event)
         step = (length + 1) // 2
         beyond = np.maximum(end - begin - length, 0)
         return begin + step * -(-beyond // step), end
@@ -117,6 +118,6 @@ def example_counts(events: Events, size: int) -> Int64s:
 
 def _with_history(events: Events, event: Int64s) -> NDArray[np.bool_]:
     """Which of some events have an earlier one of their user."""
-    begin, end = events.past.earlier(events.user[event], event)
-    earlier: NDArray[np.bool_] = end > begin
-    return earlier
+    begin, end = earlier(events, events.user[event], event)
+    some: NDArray[np.bool_] = end > begin
+    return some

@@ -21,7 +21,7 @@ def connect_graphs(model: TwoTower, tables: FeatureTables, parts: Sequence[Event
     Args:
         model: the towers.
         tables: looked-up features of the same towers.
-        parts: the training events, split by split; those of weight 0 connect nothing.
+        parts: the positive training events, split by split.
 
     Raises:
         ConfigError: the graph is too large to be pooled whole in each step.
@@ -32,7 +32,6 @@ def connect_graphs(model: TwoTower, tables: FeatureTables, parts: Sequence[Event
     ]
     if not queries and not candidates:
         return
-    parts = [part.positives() for part in parts]  # copies if some have weight 0, so not before a graph needs it
     user, item = np.concatenate([part.user for part in parts]), np.concatenate([part.item for part in parts])
     # By user, as in training: of too many neighbours the last ones count.
     order = np.argsort(user, kind="stable")

@@ -60,13 +60,12 @@ def ask(protocol: Protocol, data: Dataset, item_rows: NDArray[np.int64]) -> Aske
     low = max((each for each in (after_gap, window[0]) if each is not None), default=None)
     counted = (low, window[1])
     events = data.events(SPLIT)
-    taken = np.ones(len(events), np.bool_) if events.weight is None else events.weight > 0
     outside, in_gap = ~within(events, window), ~within(events, (after_gap, None))
-    inside = taken & ~outside & ~in_gap
-    if not taken.any():
+    inside = ~outside & ~in_gap
+    if not len(events):
         raise DataError(f"{data.path}: no user has a test event to recall; prepare it with data.test_share above 0")
     if not inside.any():
-        times = np.asarray(events.time)[taken]
+        times = np.asarray(events.time)
         raise DataError(
             f"{protocol.written('gap', 'begin', 'end')}: no test event is left; those of {data.path} are from "
             f"{_shown(times.min(), data)} to {_shown(times.max(), data)}, the last known event is of "
@@ -88,9 +87,9 @@ def ask(protocol: Protocol, data: Dataset, item_rows: NDArray[np.int64]) -> Aske
         held,
         counted,
         {
-            "impressions": int((~taken).sum()),
-            "events_in_gap": int((taken & in_gap).sum()),
-            "events_outside_window": int((taken & outside & ~in_gap).sum()),
+            "impressions": data.manifest.events[SPLIT] - len(events),
+            "events_in_gap": int(in_gap.sum()),
+            "events_outside_window": int((outside & ~in_gap).sum()),
             "events_again": int(inside.sum()) - targets - held.dropped_targets,
             "dropped_targets": held.dropped_targets,
             "unreachable_targets": unreachable,
@@ -126,8 +125,7 @@ def notes(left_out: Mapping[str, int]) -> list[str]:
 def target_events(data: Dataset, held: HeldOut, window: Window) -> Int64s:
     """Returns the test event of each target, [T] rows: the first that counts if the user took the item again."""
     events, items = data.events(SPLIT), max(data.manifest.items, 1)
-    inside = within(events, window)
-    rows = np.flatnonzero(inside if events.weight is None else inside & (events.weight > 0))
+    rows = np.flatnonzero(within(events, window))
     pair, place = np.unique(events.user[rows].astype(np.int64) * items + events.item[rows], return_index=True)
     users = np.repeat(held.users.astype(np.int64), np.diff(held.target_offsets))
     found: Int64s = rows[place[np.searchsorted(pair, users * items + held.target_items)]]

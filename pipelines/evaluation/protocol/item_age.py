@@ -26,7 +26,7 @@ def item_ages(data: Dataset, asked: Asked) -> Masks:
         return {}
     first = np.full(data.manifest.items, np.iinfo(np.int64).max)
     for split in EARLIER[SPLIT]:
-        events = data.events(split).positives()
+        events = data.events(split)
         np.minimum.at(first, events.item, np.asarray(events.time))
     time = np.asarray(data.events(SPLIT).time)[target_events(data, asked.held, asked.window)]
     known = first[asked.held.target_items]

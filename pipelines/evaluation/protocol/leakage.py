@@ -34,7 +34,7 @@ def leak_checks(data: Dataset, held: HeldOut) -> list[Check]:
         data: the data set.
         held: the test users.
     """
-    events = {name: data.events(name).positives() for name in SPLITS}
+    events = {name: data.events(name) for name in SPLITS}
     return [
         partial(_events_in_two_splits, data, events),
         *(partial(_twins, data, list(events.values()), side) for side in ("user", "item")),

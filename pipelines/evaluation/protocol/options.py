@@ -143,7 +143,7 @@ def last_known(data: Dataset) -> int:
     Raises:
         DataError: there is none.
     """
-    last = last_time([data.events(name).positives() for name in EARLIER["test"]])
+    last = last_time([data.events(name) for name in EARLIER["test"]])
     if last is None:
         raise DataError(f"{data.path}: no event before the test")
     return last

@@ -20,11 +20,9 @@ BUNDLE, DATASET = ROOT / "tests" / "golden" / "bundle", ROOT / "tests" / "golden
 
 
 def pairs(data: Dataset, split: str) -> set[tuple[str, str]]:
-    """Users and items of the events of a split, without impressions."""
+    """Users and items of the positive events of a split."""
     users, items, events = data.users["user_id"].to_list(), data.items["item_id"].to_list(), data.events(split)
-    weights = [1.0] * len(events.user) if events.weight is None else events.weight.tolist()
-    taken = zip(events.user.tolist(), events.item.tolist(), weights, strict=True)
-    return {(users[user], items[item]) for user, item, weight in taken if weight > 0}
+    return {(users[user], items[item]) for user, item in zip(events.user, events.item, strict=True)}
 
 
 def test_what_is_marked_are_the_test_items_that_the_user_had_not_taken_before() -> None:

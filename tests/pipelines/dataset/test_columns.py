@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pipelines.dataset.column_lines import column_lines
 from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.derive_features import choices
 from pipelines.dataset.list_text import separator_of
 from pipelines.dataset.manifest import DatasetManifest
 from pipelines.errors import DataError
@@ -102,7 +103,9 @@ def test_every_format_gives_the_same_kinds_values_and_features(made: Path, suffi
     assert context is not None
     times = data.events("train").time
     assert times is not None
-    assert [list(found) for found in context["device"]] == [genres(int(t) - 1_700_000_000).split("|") for t in times]
+    assert [list(found) for found in context.collect()["device"]] == [
+        genres(int(t) - 1_700_000_000).split("|") for t in times
+    ]
     resolved = check.check_recipe(Config(), data).features
     assert {name: each.kind for name, each in (resolved.query or {}).items()} == {
         "user_id": "id",
@@ -317,3 +320,11 @@ def test_an_override_changes_one_derived_feature_and_keeps_the_others(made: Path
 def test_a_change_that_the_data_set_cannot_follow_is_refused(made: Path, override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         derived(made, override)
+
+
+def test_a_column_that_only_impressions_fill_is_a_feature(tmp_path: Path) -> None:
+    rows = "".join(f"u{n % 3},i{n},{n},{n % 2},{'' if n % 2 else 'tv'}\n" for n in range(30))
+    (tmp_path / "e.csv").write_text("user,item,time,rating,device\n" + rows)
+    prepare.run(DataConfig(valid_share=0, test_share=0), tmp_path / "e.csv", tmp_path / "set")
+    found = choices(Dataset.open(tmp_path / "set"), "query")["device"]
+    assert (found.kind, found.reason) == ("categorical", "2 different texts in 30 rows")

@@ -13,17 +13,11 @@ from pipelines.errors import DataError
 from pipelines.ingest import prepare
 from tests.support.worlds.splits import SPLITS, rows_of, split_world
 from towers.config.sections import DataConfig
-from towers.data.events import Events
 
 
 @pytest.fixture(params=SPLITS)
 def data(tmp_path: Path, request: pytest.FixtureRequest) -> Dataset:
     return split_world(tmp_path, request.param)
-
-
-def taken_rows(events: Events, user: int) -> list[int]:
-    assert events.weight is not None
-    return [row for row in rows_of(events, user) if events.weight[row] > 0]
 
 
 @pytest.mark.parametrize("block", [40, 10**6])
@@ -35,12 +29,11 @@ def test_held_out_questions_are_those_of_a_slow_loop(
         held, parts = data.events(split), [data.events(name) for name in earlier]
         users, targets, known, dropped = [], [], [], 0
         for user in range(data.manifest.users):
-            # Weight 0, here the rating 0: an impression that nobody took up.
-            mine = taken_rows(held, user)
+            mine = rows_of(held, user)
             before = [
                 int(part.item[row])
                 for part in parts
-                for row in taken_rows(part, user)
+                for row in rows_of(part, user)
                 if held.time is None or part.time is None or (mine and part.time[row] <= held.time[mine[0]])
             ]
             wanted = list(dict.fromkeys(int(held.item[row]) for row in mine))
@@ -72,7 +65,7 @@ def test_seen_items_are_the_taken_ones_of_all_splits_in_order(data: Dataset) -> 
     offsets, items = seen(data, ("train", "valid"))
     parts = [data.events("train"), data.events("valid")]
     for user in range(data.manifest.users):
-        expected = [int(part.item[row]) for part in parts for row in taken_rows(part, user)]
+        expected = [int(part.item[row]) for part in parts for row in rows_of(part, user)]
         assert items[offsets[user] : offsets[user + 1]].tolist() == expected
 
 
@@ -92,7 +85,7 @@ def edit(path: Path, **values: object) -> None:
     ("spoil", "message"),
     [
         (lambda p: (p / "dataset.json").unlink(), "not a data set"),
-        (lambda p: edit(p, schema_version=2), "schema version 2, this program reads 1"),
+        (lambda p: edit(p, schema_version=3), "schema version 3, this program reads 1 to 2"),
         (lambda p: edit(p, extra=1), "extra: "),
         (lambda p: (p / "dataset.json").write_text('{"schema_version": 1, '), "the whole file: Invalid JSON"),
         (lambda p: (p / "train" / "item.npy").unlink(), "train/item.npy is missing"),

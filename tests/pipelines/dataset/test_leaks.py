@@ -18,11 +18,14 @@ from pipelines.ingest import prepare
 from towers.config.sections import DataConfig
 
 
-def prepared(path: Path, split: str, **settings: object) -> Dataset:
+def prepared(path: Path, split: str, *, impressions: bool = False, **settings: object) -> Dataset:
     draw = random.Random(1)
     rows = [(f"u{draw.randrange(20)}", f"i{draw.randrange(40)}", 1000 + draw.randrange(90), 1.0) for _ in range(400)]
     rows += [(f"u{user}", f"i{50 + place}", 900, 1.0) for user in range(20) for place in (0, 1)]
-    pl.DataFrame(rows, schema=["user", "item", "time", "weight"], orient="row").write_parquet(path / "e.parquet")
+    frame = pl.DataFrame(rows, schema=["user", "item", "time", "weight"], orient="row")
+    if impressions:
+        frame = frame.with_columns(weight=pl.int_range(pl.len()) % 3)
+    frame.write_parquet(path / "e.parquet")
     config = DataConfig(split=split, valid_share=0.2, test_share=0.2, **settings)
     prepare.run(config, path / "e.parquet", path / "set", overwrite=True)
     return Dataset.open(path / "set")
@@ -51,22 +54,24 @@ def with_earlier_event(data: Dataset) -> int:
 
 @pytest.mark.parametrize("split", ["global_time", "leave_last_out", "random"])
 @pytest.mark.parametrize("duplicates", ["first", "keep"])
+@pytest.mark.parametrize("impressions", [False, True])
 @pytest.mark.parametrize("block", [7, 10**6])
 def test_an_honest_data_set_passes_and_each_event_read_is_counted(
-    tmp_path: Path, split: str, duplicates: str, block: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, split: str, duplicates: str, impressions: bool, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("towers.data.blocks.BLOCK_ROWS", block)
     monkeypatch.setattr(pipelines.dataset.heldout, "BLOCK_EVENTS", block)
-    data = prepared(tmp_path, split, duplicates=duplicates)
+    data = prepared(tmp_path, split, duplicates=duplicates, impressions=impressions)
+    assert len(data.parts()) == (6 if impressions else 3)
     told: list[float] = []
     assert refuse_leaks(data, told.append) is None
-    train, every = len(data.events("train")), sum(len(data.events(name)) for name in ("train", "valid", "test"))
+    train, every = (sum(len(data.events(part)) for part in parts) for parts in (data.parts("train"), data.parts()))
     reads = {"counts": train, "rows": every}
     reads |= {"histories": train} if split != "random" else {}
     reads |= {"cut-offs": every} if split == "global_time" else {}
     reads |= {"pairs": every} if duplicates == "first" else {}
     assert sum(told) == events_read(data.manifest) == sum(reads.values())
-    assert (len(told) > 3 * len(reads)) == (block == 7)
+    assert (len(told) > len(data.parts()) * len(reads)) == (block == 7)
 
 
 def expect_refused(data: Dataset, message: str) -> None:
@@ -203,6 +208,29 @@ def test_items_and_users_out_of_order_are_refused(tmp_path: Path) -> None:
     expect_refused(data, r"users.parquet, row \d+: more training events than the row before")
 
 
+def of_first_impression(data: Dataset) -> tuple[int, int]:
+    """An impression before its user's last training event, and the number of all these events."""
+    train, shown = data.events("train"), data.events("train-impressions")
+    assert train.time is not None and shown.time is not None
+    ends = train.offsets[shown.user.astype(np.int64) + 1]
+    row = int(np.flatnonzero((np.diff(train.offsets)[shown.user] > 0) & (train.time[ends - 1] > shown.time))[0])
+    return row, int(np.diff(train.offsets)[shown.user[row]])
+
+
+def hold_out_before_the_last_positive(data: Dataset) -> None:
+    """Moves a user's validation event between the last impression and the last positive event of their training."""
+    times, ends = [], []
+    for part in ("train", "train-impressions"):
+        events = data.events(part)
+        assert events.time is not None
+        times.append(events.time)
+        ends.append(events.offsets[1:] - 1)
+    counts = [np.diff(data.events(part).offsets) for part in ("train", "train-impressions", "valid")]
+    users = np.flatnonzero((np.array(counts) > 0).all(axis=0))
+    user = next(user for user in users if times[0][ends[0][user]] > times[1][ends[1][user]])
+    change(data, "valid/time", int(data.events("valid").offsets[user]), int(times[0][ends[0][user]]) - 1)
+
+
 PLANTS: dict[str, tuple[str, Callable[[Dataset], None], str]] = {
     "event of another user": (
         "random",
@@ -252,13 +280,54 @@ PLANTS: dict[str, tuple[str, Callable[[Dataset], None], str]] = {
         lambda d: edit(d, split={"kind": "leave_last_out", "boundaries": {}}),
         r"row \d+: leave_last_out holds",
     ),
+    "a history of an impression of another user": (
+        "global_time, impressions",
+        lambda d: change(d, "train-impressions/place", 4, -1),
+        r"train-impressions, row 4 \(user .*place.npy: the history holds events of another user",
+    ),
+    "a history of an impression with more than all": (
+        "global_time, impressions",
+        lambda d: change(d, "train-impressions/place", 4, 99),
+        r"train-impressions, row 4 \(user .*place.npy: the history holds the event itself or later ones",
+    ),
+    "a history of an impression with a later event": (
+        "global_time, impressions",
+        lambda d: change(d, "train-impressions/place", *of_first_impression(d)),
+        r"train-impressions, row \d+ \(user .*place.npy: the history holds an event that is not strictly earlier",
+    ),
+    "an impression after the cut-off": (
+        "global_time, impressions",
+        lambda d: change(d, "train-impressions/time", int(d.events("train-impressions").offsets[1]) - 1, 10**4),
+        r"train-impressions, row \d+ \(user .*at or after the cut-off",
+    ),
+    "a held-out impression before a training event": (
+        "leave_last_out, impressions",
+        lambda d: change(d, "test-impressions/time", 2, 1),
+        r"test-impressions, row 2 \(user .*earlier than the user's last event in train or valid",
+    ),
+    "a held-out event before a training event, but after all impressions": (
+        "leave_last_out, impressions",
+        hold_out_before_the_last_positive,
+        r"valid, row \d+ \(user .*earlier than the user's last event in train",
+    ),
+    "an impression that the manifest does not count": (
+        "random, impressions",
+        lambda d: edit(d, events={**d.manifest.events, "valid": d.manifest.events["valid"] - 1}),
+        r"valid/user.npy has [\d,]+ rows, the manifest says",
+    ),
+    "impressions without places": (
+        "random, impressions",
+        lambda d: (d.path / "valid-impressions" / "place.npy").unlink(),
+        "valid-impressions/place.npy is missing",
+    ),
     "an item too many": ("random", lambda d: edit(d, items=d.manifest.items + 1), "another number of rows"),
 }
 
 
 @pytest.mark.parametrize("plant", PLANTS)
 def test_arrays_that_contradict_each_other_are_refused(tmp_path: Path, plant: str) -> None:
-    split, spoil, message = PLANTS[plant]
-    data = prepared(tmp_path, split)
+    world, spoil, message = PLANTS[plant]
+    split, _, impressions = world.partition(", ")
+    data = prepared(tmp_path, split, impressions=bool(impressions))
     spoil(data)
     expect_refused(data, message)

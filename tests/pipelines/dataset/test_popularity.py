@@ -9,18 +9,15 @@ from pipelines.dataset.popularity import DAY_S, Counting, countings, item_counts
 from towers.data.events import Events
 
 USERS, ITEMS = 4, 5
-event = st.tuples(
-    st.integers(0, USERS - 1), st.integers(0, ITEMS - 1), st.integers(0, 40 * DAY_S), st.sampled_from([0.0, 1.0, 2.0])
-)
+event = st.tuples(st.integers(0, USERS - 1), st.integers(0, ITEMS - 1), st.integers(0, 40 * DAY_S))
 
 
-def events_of(rows: list[tuple[int, int, int, float]]) -> Events:
+def events_of(rows: list[tuple[int, int, int]]) -> Events:
     rows = sorted(rows, key=lambda row: (row[0], row[2]))
     user = np.array([row[0] for row in rows], np.int32)
     offsets = np.searchsorted(user, np.arange(USERS + 1)).astype(np.int64)
     time = np.array([row[2] for row in rows], np.int64)
-    weight = np.array([row[3] for row in rows], np.float32)
-    return Events(user, np.array([row[1] for row in rows], np.int32), offsets, time, weight=weight)
+    return Events(user, np.array([row[1] for row in rows], np.int32), offsets, time)
 
 
 @given(
@@ -31,17 +28,16 @@ def events_of(rows: list[tuple[int, int, int, float]]) -> Events:
     st.sampled_from([None, 20 * DAY_S]),
 )
 def test_counts_are_those_of_slow_loops(
-    first: list[tuple[int, int, int, float]],
-    second: list[tuple[int, int, int, float]],
+    first: list[tuple[int, int, int]],
+    second: list[tuple[int, int, int]],
     days: int | None,
     alike: bool,
     until: int | None,
 ) -> None:
-    taken = [row for row in first + second if row[3] > 0]
-    end = max((row[2] for row in taken), default=0) if until is None else until
-    kept = [row for row in taken if days is None or end - days * DAY_S < row[2] <= end]
+    end = max((row[2] for row in first + second), default=0) if until is None else until
+    kept = [row for row in first + second if days is None or end - days * DAY_S < row[2] <= end]
     wanted = np.zeros(ITEMS)
-    for user, item, _, _ in kept:
+    for user, item, _ in kept:
         wanted[item] += 1 / sum(row[0] == user for row in kept) if alike else 1
     parts = [events_of(first), events_of(second)]
     counts = item_counts(parts, ITEMS, Counting(days, alike), time_unit="s", until=until)
@@ -50,14 +46,14 @@ def test_counts_are_those_of_slow_loops(
 
 def test_times_are_read_in_their_unit() -> None:
     day_ms = DAY_S * 1_000
-    events = events_of([(0, 0, 0, 1.0), (0, 1, 5 * day_ms, 1.0), (0, 2, 8 * day_ms, 1.0)])
+    events = events_of([(0, 0, 0), (0, 1, 5 * day_ms), (0, 2, 8 * day_ms)])
     assert last_time([events]) == 8 * day_ms
     assert item_counts([events], ITEMS, Counting(7), time_unit="ms").tolist() == [0, 1, 1, 0, 0]
 
 
 def test_a_window_needs_times_in_a_unit() -> None:
     with pytest.raises(ValueError, match="a window of 7 days needs times in a unit, got 'order'"):
-        item_counts([events_of([(0, 0, 0, 1.0)])], ITEMS, Counting(7), time_unit="order")
+        item_counts([events_of([(0, 0, 0)])], ITEMS, Counting(7), time_unit="order")
 
 
 def test_which_ways_to_count_a_data_set_allows() -> None:

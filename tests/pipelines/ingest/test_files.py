@@ -107,7 +107,7 @@ def test_a_csv_with_another_separator_is_read(tmp_path: Path, separator: str, qu
     data = opened(tmp_path, tmp_path / "e.csv", items=tmp_path / "i.csv")
     assert pairs(data) == EVENTS and data.items["title"].to_list() == ["A, one", "B"]
     context = data.context("train")
-    assert context is not None and context["note"].to_list() == ["x,;|y", None]
+    assert context is not None and context.collect()["note"].to_list() == ["x,;|y", None]
 
 
 def test_a_header_that_is_no_csv_is_refused(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def test_a_folder_of_parts_is_read_as_one(tmp_path: Path) -> None:
     data = opened(tmp_path, source)
     assert pairs(data) == [("u0", "a"), ("u1", "a"), ("u2", "a")]
     context = data.context("train")
-    assert context is not None and context["device"].to_list() == ["d0", "d1", "d2"]
+    assert context is not None and context.collect()["device"].to_list() == ["d0", "d1", "d2"]
 
 
 @pytest.mark.parametrize(

@@ -60,9 +60,30 @@ def test_global_time_split_of_a_csv_is_sorted_numbered_and_counted(tmp_path: Pat
     assert train.history_end is not None and train.history_end.tolist() == [0, 1, 2, 3, 4]
     assert train.weight is not None and train.weight.tolist() == [5, 4, 2, 3, 1]
     context = data.context("train")
-    assert context is not None and context["device"].to_list() == ["phone", "phone", "tv", "tv", None]
+    assert context is not None and context.collect()["device"].to_list() == ["phone", "phone", "tv", "tv", None]
     assert data.manifest.time_unit == "s" and data.manifest.timed and data.manifest.weighted
     assert data.manifest.event_columns == {"device": "string"}
+
+
+def test_events_of_weight_0_lie_in_a_split_of_their_own(tmp_path: Path) -> None:
+    lines = ["u1,a,1,5,tv", "u1,b,1,0,tv", "u2,a,1,0,web", "u1,c,2,4,web", "u1,d,2,-1,tv", "u2,b,3,1,tv", "u1,e,9,0,"]
+    text = "\n".join(["user,item,time,rating,device", *lines]) + "\n"
+    data = prepared(tmp_path, text, valid_share=0, test_share=0.15)
+    assert data.parts() == [
+        "train", "train-impressions", "valid", "valid-impressions", "test", "test-impressions"
+    ]  # fmt: skip
+    assert data.manifest.events == {"train": 6, "valid": 0, "test": 1}
+    assert triples(data, "train") == [("u1", "a", 1), ("u1", "c", 2), ("u2", "b", 3)]
+    assert triples(data, "train-impressions") == [("u1", "b", 1), ("u1", "d", 2), ("u2", "a", 1)]
+    assert (triples(data, "test"), triples(data, "test-impressions")) == ([], [("u1", "e", 9)])
+    shown, context = data.events("train-impressions"), data.context("train-impressions")
+    assert shown.weight is not None and shown.weight.tolist() == [0, -1, 0] and shown.history_end is None
+    # b follows one event of its user, d two, and the a of u2 none.
+    assert shown.place is not None and shown.place.tolist() == [1, 2, 0] and shown.place.dtype == np.int32
+    assert context is not None and context.collect()["device"].to_list() == ["tv", "tv", "web"]
+    assert data.items.filter(item_id="b")["train_count"].item() == 2
+    # Without such events there are no such splits.
+    assert prepared(tmp_path, text.replace(",0,", ",1,").replace(",-1,", ",1,")).parts() == ["train", "valid", "test"]
 
 
 @pytest.mark.parametrize(("duplicates", "times"), [("first", [100]), ("last", [500]), ("keep", [100, 500])])

@@ -80,7 +80,7 @@ def test_a_folder_of_partitions_is_read_from_its_url(tmp_path: Path, put: Put) -
     url = put("events/_SUCCESS", b"").removesuffix("/_SUCCESS")
     data = opened(tmp_path, url + "/")
     context = data.context("train")
-    assert context is not None and sorted(context["day"].to_list()) == ["2026-11-01", "2026-11-02"]
+    assert context is not None and sorted(context.collect()["day"].to_list()) == ["2026-11-01", "2026-11-02"]
     assert data.items["title"].to_list() == ["A", "B"]
     assert data.manifest.source.files == ("day=2026-11-01/x.parquet", "day=2026-11-02/x.parquet", "items.csv.gz")
 

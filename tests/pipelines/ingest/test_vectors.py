@@ -229,7 +229,7 @@ def test_vectors_of_events_follow_their_events_and_have_one_length_in_all_files(
     events, context = data.events("train"), data.context("train")
     assert context is not None
     ids = data.items["item_id"].gather(events.item)
-    of_item = dict(zip(ids, context["mood"].to_list(), strict=True))
+    of_item = dict(zip(ids, context.collect()["mood"].to_list(), strict=True))
     assert of_item == {f"train{n}": mood for n, mood in enumerate(moods)}
     write("test", [[7.5, 1.0, 2.0]])
     with pytest.raises(DataError, match=r"test\.parquet, row 1, column 'mood': .* have 2 numbers .*, got '3 numbers'"):

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -81,11 +82,10 @@ def test_prepare_reads_it_and_no_impression_hides_an_event(state: Path, tmp_path
     events.run(state, tmp_path / "out")
     prepare.run(DataConfig(split="random", valid_share=0, test_share=0), tmp_path / "out", tmp_path / "dataset")
     data = Dataset.open(tmp_path / "dataset")
-    train = data.events("train")
+    parts = [data.events(part) for part in data.parts("train")]
     users, items = data.users["user_id"].to_list(), data.items["item_id"].to_list()
-    assert train.weight is not None
-    rows = zip(train.user.tolist(), train.item.tolist(), train.weight.tolist(), strict=True)
-    assert {(users[user], items[item], weight) for user, item, weight in rows} == {
+    rows = [row for part in parts for row in zip(part.user, part.item, np.asarray(part.weight), strict=True)]
+    assert {(users[user], items[item], int(weight)) for user, item, weight in rows} == {
         ("u1", "i2", 1), ("u1", "i3", 1), ("u2", "i1", 1), ("u1", "i1", 0), ("u2", "i3", 0), ("u3", "i1", 0),
     }  # fmt: skip
     assert data.manifest.event_columns == {}, "a request's id or an item's place would tell the label"

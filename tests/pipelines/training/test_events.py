@@ -1,7 +1,7 @@
 """The events that train laid together, with and without impressions, against slow loops over the rows of the splits."""
 
-from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -12,10 +12,37 @@ from pipelines.ingest import prepare
 from pipelines.training.check import check_recipe
 from pipelines.training.events import training_events
 from pipelines.training.stage import build_training
-from tests.support.worlds.splits import SPLITS, rows_of, split_world, time_of
+from tests.support.worlds.splits import SPLITS, split_world
 from towers.config.recipe import parse_config
 from towers.config.sections import DataConfig
 from towers.data.examples import Examples
+
+
+class Row(NamedTuple):
+    """An event: numbers of its user and item, its time if the split has times, its weight and row in the file."""
+
+    user: int
+    item: int
+    time: int | None
+    weight: float
+    place: int
+
+
+def rows_in_order(data: Dataset, splits: tuple[str, ...], *, impressions: bool) -> list[Row]:
+    """The events of the file in some splits: by user, split and, if there are any, time, else as in the file."""
+    ids = [{name: number for number, name in enumerate(frame.to_series(0))} for frame in (data.users, data.items)]
+    file = pl.read_parquet(data.path.parent / "e.parquet").rows_by_key("place", unique=True, named=True)
+    rows = []
+    for split in splits:
+        frames = [context.collect() for part in data.parts(split) if (context := data.context(part)) is not None]
+        own = []
+        for place in pl.concat(frames)["place"]:
+            each = file[place]
+            time = each["time"] if data.manifest.timed else None
+            own.append(Row(ids[0][each["user"]], ids[1][each["item"]], time, float(each["rating"]), place))
+        rows += sorted(own, key=lambda row: (row.time or 0, row.place))
+    rows = [row for row in rows if impressions or row.weight > 0]
+    return sorted(rows, key=lambda row: row.user)
 
 
 @pytest.fixture(scope="module", params=SPLITS)
@@ -36,38 +63,37 @@ def test_splits_laid_together_are_one_split_with_histories(
 ) -> None:
     monkeypatch.setattr("pipelines.dataset.heldout.BLOCK_EVENTS", block)
     monkeypatch.setattr("pipelines.dataset.context.ROWS", 3)
-    expected = []
-    for user in range(data.manifest.users):
-        for split in splits:
-            part, frame = data.events(split), data.context(split)
-            assert part.weight is not None and frame is not None
-            for row in rows_of(part, user):
-                if impressions or part.weight[row] > 0:
-                    values = int(part.item[row]), time_of(part, row), float(part.weight[row]), frame["place"][row]
-                    expected.append((user, *values))
+    rows = rows_in_order(data, splits, impressions=impressions)
     found, context = training_events(data, splits, tmp_path, impressions=impressions)
     assert found.weight is not None and context is not None
     times = [None] * len(found) if found.time is None else found.time.tolist()
     places = pl.concat(context.blocks("place")).to_list()
     assert context.rows == len(found)
-    assert list(zip(found.user.tolist(), found.item.tolist(), times, found.weight.tolist(), places, strict=True)) == (
-        expected
+    joined = zip(found.user.tolist(), found.item.tolist(), times, found.weight.tolist(), places, strict=True)
+    assert [Row(*row) for row in joined] == rows
+    assert found.offsets.tolist() == [sum(row.user < user for row in rows) for user in range(data.manifest.users + 1)]
+    # An impression is no part of a history.
+    taken = [row for row in rows if row.weight > 0]
+    past = found.past
+    assert list(zip(past.user.tolist(), past.item.tolist(), strict=True)) == [(row.user, row.item) for row in taken]
+    assert past.offsets.tolist() == [sum(row.user < user for row in taken) for user in range(data.manifest.users + 1)]
+    assert (None if past.time is None else past.time.tolist()) == (
+        None if found.time is None else [row.time for row in taken]
     )
-    assert found.offsets.tolist() == [sum(user < u for user, *_ in expected) for u in range(data.manifest.users + 1)]
-    # An impression is no part of a history: those of taken events alone are read where they lie.
-    assert found.stored_past is not None and (found.stored_past.place is not None) == impressions
-    again = replace(found, stored_past=None)
-    for name in ("item", "offsets", "time", "end", "place"):
-        mapped, made = getattr(found.past, name), getattr(again.past, name)
-        assert (mapped is None and made is None) or mapped.tolist() == made.tolist(), name
+    before = [
+        [taken.index(other) for other in rows[:place] if other.user == row.user and other.weight > 0]
+        for place, row in enumerate(rows)
+    ]
+    assert (found.place is not None) == (found.positives is not None) == impressions
+    if found.place is not None:
+        assert found.place.tolist() == [len(each) for each in before]
     if found.time is None:
         assert found.history_end is None
         return
     assert found.history_end is not None
-    for event in range(len(found)):
-        mine = rows_of(found, int(found.user[event]))
-        earlier = [row for row in mine if found.time[row] < found.time[event]]
-        assert list(range(mine[0], int(found.history_end[event]))) == earlier
+    for row, end in zip(rows, found.history_end.tolist(), strict=True):
+        history = taken[int(past.offsets[row.user]) : end]
+        assert history == [each for each in taken if each.user == row.user and each.time < row.time]
 
 
 def test_one_split_without_impressions_is_read_where_it_lies(tmp_path: Path) -> None:
@@ -101,7 +127,7 @@ def test_a_feature_may_be_named_like_an_array_of_the_events(name: str, tmp_path:
     run.mkdir()
     training = build_training(config, data, ("train",), run, run, validated=False)
     assert isinstance(training.batches, Examples)
-    wanted = data.events("train").positives()
+    wanted = data.events("train")
     for array in ("item", "user", "time", "weight", "offsets"):
         assert getattr(training.batches.events, array).tolist() == getattr(wanted, array).tolist()
     assert len(training.batches.tables.context[name]) == len(wanted)

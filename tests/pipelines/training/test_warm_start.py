@@ -285,6 +285,24 @@ def test_a_run_that_saw_held_out_events_is_refused(world: Path, cold: Path, tmp_
     train.run(recipe(train={"epochs": 1}), world / "tuesday", tmp_path / "again", warm_from=cold)
 
 
+def test_a_run_that_saw_a_held_out_impression_is_refused(tmp_path: Path) -> None:
+    shown, taken, asked = "u1,c,2,0", ["u1,a,1,1", "u2,b,1,1"], ["u2,c,9,1"]
+    files = {
+        "old": {"train": [*taken, shown], "test": asked},
+        "new": {"train": taken, "valid": [shown, "u2,a,3,1"], "test": asked},
+    }
+    for name, splits in files.items():
+        (tmp_path / name).mkdir()
+        for split, rows in splits.items():
+            text = "\n".join(["user_id,item_id,timestamp,rating", *rows]) + "\n"
+            (tmp_path / name / f"{split}.csv").write_text(text)
+        prepare.run(DataConfig(valid_share=0), tmp_path / name, tmp_path / f"{name}-data")
+    old, new = (Dataset.open(tmp_path / f"{name}-data") for name in ("old", "new"))
+    summary = {"dataset": old.manifest.fingerprint, "dataset_path": "../old-data"}
+    with pytest.raises(DataError, match=r"stage 'train' trained on 1 of the 2 valid events of .*new-data"):
+        EarlierRun(tmp_path / "run", recipe(), summary).refuse_leak(new, {"train": ("valid",)})
+
+
 def test_without_its_data_set_nothing_tells_what_a_run_saw(world: Path, tmp_path: Path) -> None:
     shutil.copytree(world / "run", tmp_path / "run")
     with pytest.raises(

@@ -30,8 +30,3 @@ def split_world(directory: Path, split: Literal["global_time", "random", "leave_
 def rows_of(events: Events, user: int) -> list[int]:
     """The rows of one user."""
     return [row for row in range(len(events)) if events.user[row] == user]
-
-
-def time_of(events: Events, row: int) -> int | None:
-    """When, or None in data without times."""
-    return None if events.time is None else int(events.time[row])

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from tests.support.impressions import with_weights
 from towers.data.bags import distinct_bag
 from towers.data.events import Events
 from towers.data.examples import Examples
@@ -66,23 +67,10 @@ def test_ranks_fall_with_the_number_of_examples_and_leave_untrained_items_out() 
     assert catalogue.ranks.tolist() == [-1, 1, -1, 0, -1, 2, -1]
 
 
-def test_impressions_that_nobody_took_up_are_no_examples() -> None:
-    """Weight 0 leaves; the histories of the others lose it, too."""
-    timed = dataclasses.replace(small_events(timed=True), weight=np.array([1, 0, 2, 1, 0, 1, 1], np.float32))
-    taken = timed.positives()
-    assert taken.user.tolist() == [0, 0, 0, 2, 2]
-    assert taken.item.tolist() == [5, 4, 5, 2, 0]
-    assert taken.offsets.tolist() == [0, 3, 3, 5]
-    assert histories(taken, 8) == [[], [5], [5, 4], [], [2]]
-    assert taken.weight is not None and taken.weight.min() > 0
-    whole = small_events(timed=True)
-    assert whole.positives() is whole
-
-
 @pytest.mark.parametrize("timed", [True, False])
 def test_impressions_are_examples_of_labels_but_stand_in_no_history(timed: bool) -> None:
     weight = np.array([1, 0, 2, 1, 0, 1, 1], np.float32)
-    events = dataclasses.replace(small_events(timed), weight=weight)
+    events = with_weights(small_events(timed), weight)
     found, without = histories(events, 8), histories(small_events(timed), 8)
     taken = [(int(u), int(i)) for u, i, w in zip(events.user, events.item, weight, strict=True) if w > 0]
     for user, line, all_of_them in zip(events.user, found, without, strict=True):
@@ -96,7 +84,8 @@ def test_impressions_take_no_places_of_a_window_of_others(length: int, positives
     """One user of 30 events, each item once, every third taken: a window goes round the other taken ones."""
     taken = np.arange(30) % 3 == 1
     offsets = np.array([0, 30], np.int64)
-    events = Events(np.zeros(30, np.int32), np.arange(30, dtype=np.int32), offsets, weight=taken.astype(np.float32))
+    events = Events(np.zeros(30, np.int32), np.arange(30, dtype=np.int32), offsets)
+    events = with_weights(events, taken.astype(np.float32))
     tables = FeatureTables({}, {}, histories={"h": HistoryTable(np.arange(30, dtype=np.int32) + 1, length)})
     for example, line in enumerate(tables.of_examples(events, np.arange(30), positives)["h"]):
         targets = [(example + k) % 30 for k in range(positives)]

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.impressions import with_weights
 from towers.data.events import Events
 from towers.data.feature_tables import HistoryTable, example_histories
-from towers.data.history import history_ends
+from towers.data.history import earlier, history_ends
 
 ITEMS = 5
 ROWS = np.arange(ITEMS, dtype=np.int32) + 1  # the table row of item i is i + 1; 0 is no item
@@ -25,14 +26,14 @@ def events_of(users: list[list[tuple[int, int, float]]], *, timed: bool, weighte
     time = np.concatenate(
         [np.zeros(0, np.int64), *(np.cumsum([gap for _, gap, _ in mine], dtype=np.int64) for mine in users)]
     )
-    return Events(
+    events = Events(
         np.array([row[0] for row in rows], np.int32),
         np.array([row[1] for row in rows], np.int32),
         offsets,
         time if timed else None,
         history_ends(offsets, time) if timed else None,
-        np.array([row[3] for row in rows], np.float32) if weighted else None,
     )
+    return with_weights(events, np.array([row[3] for row in rows], np.float32)) if weighted else events
 
 
 @given(USERS, st.booleans(), st.integers(1, 9))
@@ -45,12 +46,12 @@ def test_a_timed_history_is_the_newest_strictly_earlier_positives(
         time = 0
         times = [time := time + gap for _, gap, _ in mine]
         for now in times:
-            earlier = [
+            before = [
                 item + 1
                 for (item, _, weight), then in zip(mine, times, strict=True)
                 if then < now and (weight or not weighted)
             ]
-            assert [row for row in found.pop(0) if row] == earlier[-length:]
+            assert [row for row in found.pop(0) if row] == before[-length:]
     assert found == []
 
 
@@ -73,25 +74,7 @@ def test_a_history_of_others_goes_round_from_the_targets_and_holds_none_of_their
     assert found == []
 
 
-@given(USERS, st.booleans())
-def test_the_positives_keep_their_histories(users: list[list[tuple[int, int, float]]], timed: bool) -> None:
-    kept = events_of(users, timed=timed, weighted=True).positives()
-    alone = []
-    for mine in users:
-        alone.append([])
-        gap = 0
-        for item, step, weight in mine:
-            gap += step
-            if weight:
-                alone[-1].append((item, gap, weight))
-                gap = 0
-    wanted = events_of(alone, timed=timed, weighted=True)
-    for name in ("user", "item", "offsets", "weight", "time", "history_end"):
-        got, expected = getattr(kept, name), getattr(wanted, name)
-        assert (got is None and expected is None) or got.tolist() == expected.tolist(), name
-
-
 def test_events_without_times_have_no_earlier_ones() -> None:
     events = events_of([[(0, 1, 1.0)]], timed=False, weighted=False)
     with pytest.raises(ValueError, match="needs timed events"):
-        events.past.earlier(events.user, np.arange(1))
+        earlier(events, events.user, np.arange(1))

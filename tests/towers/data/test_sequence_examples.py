@@ -1,6 +1,5 @@
 """Batches of whole histories, against loops over the events: what is an example, what it sees, and how it is packed."""
 
-import dataclasses
 import itertools
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.impressions import with_weights
 from towers.data.events import Events
 from towers.data.feature_tables import FeatureTables, SequenceTable
 from towers.data.item_ranks import ItemRanks
@@ -107,8 +107,8 @@ def test_impressions_see_what_was_taken_before_and_are_seen_by_none(length: int)
     events = events_of(seed=6)
     weight = np.random.default_rng(6).integers(0, 3, len(events)).astype(np.float32)
     weight[events.offsets[3] : events.offsets[5]] = 0  # two users who took nothing
-    events = dataclasses.replace(events, weight=weight)
     seconds, ends = np.asarray(events.time) // 10, np.asarray(events.history_end)
+    events = with_weights(events, weight)
     for example, shown in enumerate(seen_by(examples_of(events, length, alone=False), np.arange(len(events)))):
         before = [e for e in range(events.offsets[events.user[example]], ends[example]) if weight[e] > 0]
         assert min(len(before), (length + 1) // 2) <= len(shown) <= min(len(before), length)

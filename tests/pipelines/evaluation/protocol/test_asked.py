@@ -50,7 +50,6 @@ def taken(data: Dataset, *splits: str) -> Taken:
         (int(part.user[row]), int(part.item[row]), int(part.time[row]))  # type: ignore[index]
         for part in parts
         for row in range(len(part))
-        if part.weight is None or part.weight[row] > 0
     ]
 
 
@@ -117,14 +116,14 @@ def test_users_targets_and_what_is_left_out_are_those_of_a_slow_loop(
     assert lists(asked) == expected
     times = [time for *_, time in taken(data, "test")]
     assert asked.left_out == reasons | {
-        "impressions": len(data.events("test")) - len(times),
+        "impressions": len(data.events("test-impressions")),
         "events_in_gap": sum(not after_gap(time) for time in times),
         "events_outside_window": sum(after_gap(time) and not inside(time) for time in times),
         "users_not_in_sample": 0,
     }
     # Every test event is a target or left out for one reason.
     events = {name: count for name, count in asked.left_out.items() if not name.startswith("users")}
-    assert len(asked.held.target_items) + sum(events.values()) == len(data.events("test"))
+    assert len(asked.held.target_items) + sum(events.values()) == data.manifest.events["test"]
     masked = np.diff(asked.held.masked[0])
     assert not masked.any() if repeats else (masked == np.diff(asked.held.seen_offsets)).all()
 
@@ -160,16 +159,14 @@ def test_a_sample_is_that_of_its_seed_with_the_lists_of_its_users(data: Dataset)
 def test_the_event_of_a_target_is_the_first_that_counts(data: Dataset) -> None:
     asked = ask(Protocol(begin=moment(1_034)), data, rows(data))
     events = data.events("test")
-    assert events.time is not None and events.weight is not None
+    assert events.time is not None
     place = 0
     for user, items in lists(asked).items():
         for item in items:
             theirs = [
                 row
                 for row in range(len(events))
-                if (events.user[row], events.item[row]) == (user, item)
-                and events.weight[row] > 0
-                and events.time[row] >= 1_034
+                if (events.user[row], events.item[row]) == (user, item) and events.time[row] >= 1_034
             ]
             assert target_events(data, asked.held, asked.window)[place] == theirs[0]
             place += 1
@@ -190,7 +187,7 @@ def test_an_impression_before_the_event_of_a_target_is_not_it(tmp_path: Path) ->
     asked = ask(Protocol(), shown, np.arange(shown.manifest.items))
     context = shown.context("test")
     assert context is not None and asked.left_out["impressions"] > 0
-    devices = context["device"].gather(target_events(shown, asked.held, asked.window))
+    devices = context.collect()["device"].gather(target_events(shown, asked.held, asked.window))
     assert devices.to_list() == ["phone"] * 9
 
 

@@ -37,7 +37,7 @@ def rows(data: Dataset, *columns: str) -> list[tuple[object, ...]]:
     train, context = data.events("train"), data.context("train")
     users, items = data.users["user_id"], data.items["item_id"]
     values = [train.user.tolist(), train.item.tolist()]
-    told = [] if context is None else [context[column].to_list() for column in columns]
+    told = [] if context is None else [context.collect()[column].to_list() for column in columns]
     return sorted((users[u], items[i], *rest) for u, i, *rest in zip(*values, *told, strict=True))
 
 
@@ -111,7 +111,7 @@ def test_a_key_is_a_number_only_if_all_its_values_are(
     # The rule of text files: as Python would write the number, and within 64 bits.
     plain = all(code.lstrip("-").isdigit() and str(int(code)) == code and len(code) <= 18 for code in codes)
     wanted = [int(code) for code in codes] if plain else codes
-    assert sorted(context["code"].to_list(), key=str) == sorted(wanted, key=str)
+    assert sorted(context.collect()["code"].to_list(), key=str) == sorted(wanted, key=str)
 
 
 def test_items_and_users_may_lie_beside_the_partitions(tmp_path: Path) -> None:
