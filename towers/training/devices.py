@@ -41,7 +41,8 @@ class Devices(Collectives):
 
     def scope(self) -> AbstractContextManager[Any]:
         """See `Replicas`."""
-        return self.strategy.scope()
+        scope: AbstractContextManager[Any] = self.strategy.scope()
+        return scope
 
     def step(self, function: Step) -> Step:
         """See `Replicas`; the step returns what the first device does."""

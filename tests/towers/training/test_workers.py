@@ -246,7 +246,7 @@ def test_of_a_table_each_row_is_sent_once() -> None:
 def test_the_parts_of_a_batch_are_the_batch() -> None:
     batch = np.arange(12)
     assert np.concatenate([share(batch, worker, 3) for worker in range(3)]).tolist() == batch.tolist()
-    with pytest.raises(ConfigError, match=r"train\.batch_size: 5 workers cannot share the 12 examples"):
+    with pytest.raises(ConfigError, match=r"train\.batch_size: 5 workers or devices cannot share the 12 examples"):
         share(batch, 0, 5)
 
 
