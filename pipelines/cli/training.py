@@ -1,6 +1,9 @@
-"""The options of `towers train` and `towers tune`; `train` runs in one process, or as one of several workers."""
+"""The options of `towers train` and `towers tune`; `train` runs in one process, on one or several of its devices, or as
+one of several workers.
+"""
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +27,7 @@ def train(
         int,
         typer.Option(min=1, help="Processes of this machine that share each batch; of several machines: TF_CONFIG."),
     ] = 1,
+    devices: Annotated[int, typer.Option(min=1, help="GPUs of this machine that share each batch in one process.")] = 1,
     track: Track = None,
     overwrite: Overwrite = False,
 ) -> int:
@@ -31,6 +35,9 @@ def train(
     from pipelines.launch import tracking
 
     tracking.refuse_unready(track)
+    if devices > 1 and (workers > 1 or os.environ.get(TF_CONFIG)):
+        other = "--workers" if workers > 1 else TF_CONFIG
+        raise typer.BadParameter(f"a worker uses one device; leave out --devices or {other}", param_hint="--devices")
     with sigterm_as_ctrl_c():
         if workers > 1:
             from pipelines.training import local_workers
@@ -45,7 +52,7 @@ def train(
             words += ["--warm-from", str(warm_from)] if warm_from is not None else []
             words += [flag for flag, given in flags.items() if given]
             return local_workers.run(workers, ["train", *words])
-        _train(dataset, config, out, overrides, warm_from, fresh=fresh, track=track, overwrite=overwrite)
+        _train(dataset, config, out, overrides, warm_from, devices, fresh=fresh, track=track, overwrite=overwrite)
     return 0
 
 
@@ -55,6 +62,7 @@ def _train(
     out: Path,
     overrides: list[str],
     warm_from: Path | None,
+    devices: int,
     *,
     fresh: bool,
     track: Track,
@@ -63,29 +71,34 @@ def _train(
     from pipelines.launch import tracking
     from pipelines.training import train as command
     from towers.config.recipe import load_config
+    from towers.ops.replicas import ALONE
 
-    if not os.environ.get(TF_CONFIG):
-        recipe, resume = load_config(config, overrides), not fresh
-        command.run(recipe, dataset, out, resume=resume, overwrite=overwrite, compares=True, warm_from=warm_from)
-    else:
+    # Before the workers meet: they wait for one another.
+    recipe = load_config(config, overrides)
+    replicas = ALONE
+    told: AbstractContextManager[None] = nullcontext()
+    if os.environ.get(TF_CONFIG):
         from towers.training.workers import connect, lost_workers_told
 
-        # Before the workers meet: they wait for one another.
-        recipe = load_config(config, overrides)
         replicas = connect(say)
-        with lost_workers_told(replicas):
-            command.run(
-                recipe,
-                dataset,
-                out,
-                resume=not fresh,
-                overwrite=overwrite,
-                compares=True,
-                warm_from=warm_from,
-                replicas=replicas,
-            )
-        if replicas.rank:
-            return
+        told = lost_workers_told(replicas)
+    elif devices > 1:
+        from towers.training.devices import local_devices
+
+        replicas = local_devices(devices)
+    with told:
+        command.run(
+            recipe,
+            dataset,
+            out,
+            resume=not fresh,
+            overwrite=overwrite,
+            compares=True,
+            warm_from=warm_from,
+            replicas=replicas,
+        )
+    if replicas.rank:
+        return
     say(command.verdict(out, dataset))
     tracking.run(run=out, tracker=track)
     next_step("export --run", out, "--out bundle")

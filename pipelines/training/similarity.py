@@ -66,7 +66,7 @@ def similarity_training(
     task = Similarity(model, config, features, centres, replicas)
     train = config.train
     order = batches(relation, against, train.batch_size, train.seed, replicas.rank, replicas.count)
-    return Training(task, order, _validation(config, labels, tables), relation.examples())
+    return Training(task, replicas.source(order), _validation(config, labels, tables), relation.examples())
 
 
 def _validation(config: Config, labels: Labels, tables: FeatureTables) -> NeighbourValidation | None:

@@ -134,9 +134,9 @@ def _train(
         "stage": stage.name,
         "examples": training.examples,
         "batch_size": config.train.batch_size,
-        "norm_exponent": round(float(training.task.towers.candidate_tower.norm_exponent), 6),
+        "norm_exponent": round(float(training.task.towers.candidate_tower.norm_exponent.numpy()), 6),
         "prior": _prior(config, data, training),
-        "optimizer_steps": int(trainer.optimizer.step) + trainer.optimizer.earlier_steps,
+        "optimizer_steps": int(trainer.optimizer.step.numpy()) + trainer.optimizer.earlier_steps,
         **dataclasses.asdict(summary),
     }
 
@@ -163,10 +163,12 @@ def build_trainer(
     replicas: Replicas = ALONE,
 ) -> tuple[Training, Trainer]:
     """Builds all that a stage has before its first step, for `towers train` and `check` alike; see `run_stage`."""
-    training = build_training(config, data, stage.splits, directory, work, advance, replicas, validated=stage.validated)
-    task, check = training.task, training.validation
-    start = None if warm is None else warm.start(stage.name, task.towers, directory, config.train.warm_share)
-    trainer = Trainer(task, training.batches, config.optimizer, config.train, directory, check, start, replicas)
+    splits = stage.splits
+    with replicas.scope():
+        training = build_training(config, data, splits, directory, work, advance, replicas, validated=stage.validated)
+        task, check = training.task, training.validation
+        start = None if warm is None else warm.start(stage.name, task.towers, directory, config.train.warm_share)
+        trainer = Trainer(task, training.batches, config.optimizer, config.train, directory, check, start, replicas)
     return training, trainer
 
 
@@ -209,7 +211,7 @@ def build_training(
         data.items.select(pl.col("item_id").gather(catalogue.items)).write_parquet(directory / RANKS)
     task = Retrieval(model, config, ItemFeatures(tables.items, catalogue), len(catalogue), sampler, replicas)
     check, counting, users = validation(config, data, tables, splits, replicas) if validated else (None, None, None)
-    return Training(task, examples, check, len(examples), counting, users)
+    return Training(task, replicas.source(examples), check, len(examples), counting, users)
 
 
 def _examples(

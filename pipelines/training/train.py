@@ -60,13 +60,14 @@ def run(
         overwrite: replace a finished RUN.
         compares: whether `verdict` follows; the first line then names its phases, too.
         warm_from: a finished run to start from; `train.warm_share` says how much of it.
-        replicas: the workers; each calls this with the same recipe and data set, and the first one writes RUN.
+        replicas: what shares each batch; of several workers each calls this with the same recipe and data set, and the
+            first one writes RUN.
 
     Returns:
         The content of `summary.json`; of a worker that is not the first, empty.
 
     Raises:
-        ConfigError: the recipe does not fit the data set, `warm_from` or the number of workers.
+        ConfigError: the recipe does not fit the data set, `warm_from` or the number of workers or devices.
         DataError: the data set is damaged or leaks, `warm_from` is not a run or saw events that are held out here, an
             unfinished run of other settings is in the way, or the workers differ in recipe or data set.
         OutputExistsError: RUN exists.
@@ -75,7 +76,7 @@ def run(
     """
     if not replicas.rank:
         refuse_existing(out, overwrite=overwrite, marker=SUMMARY)
-    refuse_unshared(config.train, replicas.count, warm=warm_from is not None)
+    refuse_unshared(config.train, replicas, warm=warm_from is not None)
     data = Dataset.open(dataset)
     refuse_changes(data)
     config = check_recipe(config, data)

@@ -1,4 +1,4 @@
-"""What several workers of a training must have alike, and what they cannot share."""
+"""What several workers of a training must have alike, and what workers or devices cannot share."""
 
 import hashlib
 
@@ -14,26 +14,27 @@ from towers.errors import ConfigError
 from towers.ops.replicas import Replicas
 
 
-def refuse_unshared(config: TrainConfig, workers: int, *, warm: bool = False) -> None:
-    """Refuses what several workers cannot train as one process would.
+def refuse_unshared(config: TrainConfig, replicas: Replicas, *, warm: bool = False) -> None:
+    """Refuses what several workers or devices cannot train as one process on one device would.
 
     Args:
         config: settings of the training.
-        workers: their number.
+        replicas: the workers or devices.
         warm: whether it starts from an earlier run.
 
     Raises:
         ConfigError: names the setting.
     """
-    if config.batch_size % workers:
+    count, kind = replicas.count, "workers" if replicas.workers > 1 else "devices"
+    if config.batch_size % count:
         raise ConfigError(
-            f"train.batch_size: {workers} workers cannot share {config.batch_size} examples equally; take a "
-            f"multiple of {workers}, or another number of workers"
+            f"train.batch_size: {count} {kind} cannot share {config.batch_size} examples equally; take a "
+            f"multiple of {count}, or another number of {kind}"
         )
-    if workers == 1:
+    if count > 1 and config.jit_compile:
+        raise ConfigError(f"train.jit_compile: XLA compiles no exchange between {kind}; set it to false")
+    if replicas.workers == 1:
         return
-    if config.jit_compile:
-        raise ConfigError("train.jit_compile: XLA compiles no exchange between workers; set it to false")
     if warm:
         raise ConfigError("--warm-from: several workers cannot start from an earlier run; leave it out, or train alone")
     if config.keep_state:

@@ -205,7 +205,9 @@ class Bundle:
         lengths = self._seen_offsets[query_rows + 1] - begins
         ends = np.cumsum(lengths)
         places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(begins - (ends - lengths), lengths)
-        pairs = np.sort(np.repeat(np.arange(len(lengths)), lengths) * items + self._seen_items[places])
+        # The pairs come user by user. A merge sort uses that: this function then takes two thirds of the time.
+        pairs = np.repeat(np.arange(len(lengths)), lengths) * items + self._seen_items[places]
+        pairs.sort(kind="stable")
         # `np.unique` takes ten times as long.
         pairs = pairs[np.diff(pairs, prepend=-1) > 0]
         borders = np.searchsorted(pairs, np.arange(len(lengths) + 1) * items).tolist()

@@ -11,6 +11,8 @@ import yaml
 
 from pipelines.cli.exit_codes import REFUSED, USER_MISTAKE
 from pipelines.cli.launch import daily as daily_command
+from pipelines.cli.serve import serve as serve_command
+from serving.files.database_url import DatabaseUrl
 from serving.http.app import create_app
 from serving.settings import PREFIX, Settings
 from tests.support.paths import ROOT
@@ -18,6 +20,7 @@ from towers.training.workers import place_of
 
 FOLDER = ROOT / "deploy" / "kubernetes"
 VERSIONS = ("1.31", "1.33")
+SERVICES = ("towers", "replicas")
 
 
 def documents(name: str = "towers") -> dict[str, dict[str, Any]]:
@@ -27,8 +30,12 @@ def documents(name: str = "towers") -> dict[str, dict[str, Any]]:
     return by_kind
 
 
-def container() -> dict[str, Any]:
-    return documents()["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+def pod(name: str) -> dict[str, Any]:
+    return documents(name)["Deployment"]["spec"]["template"]["spec"]
+
+
+def container(name: str = "towers") -> dict[str, Any]:
+    return pod(name)["containers"][0]
 
 
 @pytest.fixture
@@ -52,53 +59,89 @@ def test_the_schema_tool_refuses_a_key_that_is_none() -> None:
 
 def test_the_job_of_each_day_runs_one_at_a_time_and_does_not_repeat_a_refusal() -> None:
     job = documents("daily")["CronJob"]["spec"]
-    pod = job["jobTemplate"]["spec"]["template"]["spec"]
-    (daily,) = pod["containers"]
+    its_pod = job["jobTemplate"]["spec"]["template"]["spec"]
+    (daily,) = its_pod["containers"]
     assert job["concurrencyPolicy"] == "Forbid"
     assert daily["command"][:2] == ["towers", daily_command.__name__]
     rule = job["jobTemplate"]["spec"]["podFailurePolicy"]["rules"][0]
     assert (rule["action"], rule["onExitCodes"]["values"]) == ("FailJob", [USER_MISTAKE, REFUSED])
     # Kubernetes allows such a policy only where pods are not restarted in place.
-    assert (pod["restartPolicy"], rule["onExitCodes"]["containerName"]) == ("Never", daily["name"])
-    assert (daily["image"], pod["securityContext"]["runAsUser"]) == (
+    assert (its_pod["restartPolicy"], rule["onExitCodes"]["containerName"]) == ("Never", daily["name"])
+    assert (daily["image"], its_pod["securityContext"]["runAsUser"]) == (
         container()["image"],
-        documents()["Deployment"]["spec"]["template"]["spec"]["securityContext"]["runAsUser"],
+        pod("towers")["securityContext"]["runAsUser"],
     )
 
 
-def test_variables_are_settings() -> None:
-    names = [each["name"] for each in container()["env"]]
+@pytest.mark.parametrize("service", SERVICES)
+def test_variables_are_settings(service: str) -> None:
+    names = [each["name"] for each in container(service)["env"]]
     assert names
     assert {name.removeprefix(PREFIX).lower() for name in names} <= set(Settings.model_fields)
 
 
-def test_probes_ask_routes_of_the_service(settings: Settings) -> None:
+@pytest.mark.parametrize("service", SERVICES)
+def test_probes_ask_routes_of_the_service(service: str, settings: Settings) -> None:
     routes = {getattr(route, "path", None) for route in create_app(settings).routes}
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert container()[probe]["httpGet"]["path"] in routes
+        assert container(service)[probe]["httpGet"]["path"] in routes
 
 
-def test_the_grace_period_is_longer_than_a_stop_may_take(settings: Settings) -> None:
-    pause = int(container()["lifecycle"]["preStop"]["exec"]["command"][1])
-    grace = documents()["Deployment"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_grace_period_is_longer_than_a_stop_may_take(service: str, settings: Settings) -> None:
+    pause = int(container(service)["lifecycle"]["preStop"]["exec"]["command"][1])
+    grace = pod(service)["terminationGracePeriodSeconds"]
     assert grace > pause + settings.linger_s + settings.graceful_timeout_s
 
 
-def test_everything_selects_the_pods_of_the_deployment() -> None:
-    found = documents()
+@pytest.mark.parametrize("service", SERVICES)
+def test_everything_selects_the_pods_of_the_deployment(service: str) -> None:
+    found = documents(service)
     labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
     assert found["Deployment"]["spec"]["selector"]["matchLabels"] == labels
     assert found["Service"]["spec"]["selector"] == labels
     assert found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+
+
+def test_the_autoscaler_scales_the_deployment() -> None:
+    found = documents()
     assert found["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == found["Deployment"]["metadata"]["name"]
 
 
-def test_ports_and_mounts_are_those_of_the_image() -> None:
+@pytest.mark.parametrize("service", SERVICES)
+def test_port_and_user_are_those_of_the_image(service: str) -> None:
     dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    assert re.search(r"^EXPOSE (\d+)", dockerfile, re.M)[1] == str(container()["ports"][0]["containerPort"])
+    assert re.search(r"^EXPOSE (\d+)", dockerfile, re.M)[1] == str(container(service)["ports"][0]["containerPort"])
+    assert f"USER {pod(service)['securityContext']['runAsUser']}\n" in dockerfile
+
+
+def test_the_mount_is_where_the_image_looks_for_bundles() -> None:
+    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     assert re.search(r'"--bundle", "([^"]+)"', dockerfile)[1] == container()["volumeMounts"][0]["mountPath"]
-    uid = documents()["Deployment"]["spec"]["template"]["spec"]["securityContext"]["runAsUser"]
-    assert f"USER {uid}\n" in dockerfile
+
+
+def test_replicas_without_a_volume_share_a_store_and_a_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = container("replicas")
+    command, option, bundle = shared["command"][1:]
+    assert (command, option) == (serve_command.__name__, "--bundle")
+    assert documents("replicas")["Deployment"]["spec"]["replicas"] == 3
+    url = "postgresql://towers:secret@db:5432/towers"
+    for each in shared["env"]:
+        secret = each.get("valueFrom", {}).get("secretKeyRef")
+        assert (each["name"] == "TOWERS_STATE") == (secret is not None)
+        monkeypatch.setenv(each["name"], each["value"] if secret is None else url)
+    settings = Settings(bundle=bundle)
+    assert settings.store == bundle
+    assert isinstance(settings.state, DatabaseUrl)
+    volumes = {each["name"]: each for each in pod("replicas")["volumes"]}
+    assert all(set(each) == {"name", "emptyDir"} for each in volumes.values())
+    assert {each["mountPath"]: each["name"] for each in shared["volumeMounts"]}[str(settings.cache)] == "cache"
+
+
+def test_both_deployments_treat_a_replica_alike() -> None:
+    parts = ("ports", "startupProbe", "readinessProbe", "livenessProbe", "lifecycle", "securityContext")
+    one, other = container("towers"), container("replicas")
+    assert {name: one[name] for name in parts} == {name: other[name] for name in parts}
 
 
 def test_the_autoscaler_reads_a_metric_of_the_service() -> None:
@@ -112,12 +155,12 @@ def test_the_autoscaler_reads_a_metric_of_the_service() -> None:
 def test_each_pod_of_the_training_is_a_worker_of_its_cluster() -> None:
     found = documents("train")
     job, service = found["Job"], found["Service"]
-    pod = job["spec"]["template"]
+    its_pod = job["spec"]["template"]
     name, count = job["metadata"]["name"], job["spec"]["completions"]
     assert job["spec"]["parallelism"] == count
-    assert pod["spec"]["subdomain"] == service["metadata"]["name"]
-    assert service["spec"]["selector"] == pod["metadata"]["labels"]
-    [train] = pod["spec"]["containers"]
+    assert its_pod["spec"]["subdomain"] == service["metadata"]["name"]
+    assert service["spec"]["selector"] == its_pod["metadata"]["labels"]
+    [train] = its_pod["spec"]["containers"]
     port = train["ports"][0]["containerPort"]
     assert service["spec"]["ports"][0]["port"] == port
     index, config = train["env"]

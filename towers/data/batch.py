@@ -34,7 +34,7 @@ class Batch(NamedTuple):
 
 
 def share(example: Int64s, worker: int, workers: int) -> Int64s:
-    """One worker's part of the examples of a step; all parts have the same size.
+    """One worker's or device's part of the examples of a step; all parts have the same size.
 
     Args:
         example: [B].
@@ -46,7 +46,8 @@ def share(example: Int64s, worker: int, workers: int) -> Int64s:
     size, rest = divmod(len(example), workers)
     if rest:
         raise ConfigError(
-            f"train.batch_size: {workers} workers cannot share the {len(example)} examples of a step equally; take a "
-            f"multiple of {workers} that is no more than the examples that there are, or another number of workers"
+            f"train.batch_size: {workers} workers or devices cannot share the {len(example)} examples of a step "
+            f"equally; take a multiple of {workers} that is no more than the examples that there are, or fewer workers "
+            "or devices"
         )
     return example[worker * size : (worker + 1) * size]

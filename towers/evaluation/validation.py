@@ -65,7 +65,7 @@ class Validation:
         ranking = _Ranking.of(self, model)
         own, settings = model.candidate_tower.norm_exponent, model.settings
         prior = prior_of(model)
-        best = float(own)
+        best = float(own.numpy())
         searched = settings.prior == "validation" and self.shares is not None
         without = None if searched else prior
         if settings.norm_exponent == "validation":
@@ -88,7 +88,7 @@ class Validation:
 
     def values(self, model: TwoTower) -> NDArray[np.float64]:
         """The metric of each held-out user, [Q], with the model's own norm exponent and prior."""
-        exponent = float(model.candidate_tower.norm_exponent)
+        exponent = float(model.candidate_tower.norm_exponent.numpy())
         return _Ranking.of(self, model).values(exponent, prior_of(model))
 
 

@@ -169,10 +169,11 @@ class AdaptiveMargin(tf.Module):
             Values for the log: the margin, and where it was re-estimated the estimate and whether it was clamped.
         """
         if epoch % self.every:
-            return {"margin": float(self.value)}
+            return {"margin": float(self.value.numpy())}
         estimate = mean_diameter(distances)
         self.value.assign(min(estimate, self.most))
-        return {"margin": float(self.value), "margin_estimate": estimate, "margin_clamped": float(estimate > self.most)}
+        clamped = float(estimate > self.most)
+        return {"margin": float(self.value.numpy()), "margin_estimate": estimate, "margin_clamped": clamped}
 
 
 def adaptive_margin(loss: Loss) -> AdaptiveMargin | None:

@@ -14,7 +14,7 @@ from towers.training.protocols import Progress, Validation
 
 def agreed_state(replicas: Replicas, progress: Progress, variables: Iterable[tf.Variable]) -> Progress:
     """Gives every worker the first one's progress and, unless that has just begun, its variables."""
-    if replicas.count == 1:
+    if replicas.workers == 1:
         return progress
     agreed = Progress(**json.loads(replicas.from_first(json.dumps(asdict(progress)))))
     if agreed.epoch or agreed.step:
@@ -28,7 +28,7 @@ def agreed_measure(replicas: Replicas, validation: Validation, towers: TwoTower)
     Machines of another kind may differ in the last digit, and then choose other epochs.
     """
     measured = validation.measure(towers)
-    if replicas.count == 1:
+    if replicas.workers == 1:
         return measured
     replicas.copy_first([each for each in towers.variables if not each.trainable])
     return Measured(*json.loads(replicas.from_first(json.dumps(measured))))

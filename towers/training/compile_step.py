@@ -43,6 +43,8 @@ def compiled(step: Callable[[Any], tf.Tensor], one: Any, other: Callable[[], Any
 
 def _of_any_size(batch: Any) -> Any:
     """The signature of a batch; parts of several tensors, `Bag` or `Sequences`, change in size between batches."""
+    if type(batch) is tuple:  # one for each device
+        return tuple(map(_of_any_size, batch))
     return type(batch)(*(_signature(part) for part in batch))
 
 

@@ -74,13 +74,13 @@ class Optimizer(tf.Module):
         if self.averages is None:
             yield
         else:
-            with self.averages.in_place(int(self.step)):
+            with self.averages.in_place(int(self.step.numpy())):
                 yield
 
     def finish(self) -> None:
         """Puts the averaged weights, if there are any, into the variables for good, at the end of training."""
         if self.averages is not None:
-            self.averages.assign(int(self.step))
+            self.averages.assign(int(self.step.numpy()))
 
     def _apply(self, number: int, part: RowGradient, rate: tf.Tensor) -> None:
         """Updates one variable; reads everything before it writes, so that repeats of a row agree on its new value."""

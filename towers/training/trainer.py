@@ -50,7 +50,7 @@ class Trainer:
         directory: for checkpoints and TensorBoard logs; an unfinished run in it is resumed.
         validation: None trains all epochs and keeps the last.
         warm: sets the first weights and moments by those of an earlier run.
-        replicas: the workers that share each batch; only the first one writes checkpoints and reads them.
+        replicas: what shares each batch; of several workers only the first one writes checkpoints and reads them.
 
     Raises:
         ConfigError: another version of the program made the checkpoint in `directory`, or it cannot be read;
@@ -71,7 +71,7 @@ class Trainer:
         self.task, self.examples, self.config, self.validation = task, examples, config, validation
         self._replicas = replicas
         first = as_tensors(examples.batch(0, 0))
-        task.create_weights(first)
+        task.create_weights(replicas.batches(first)[0])
         self.optimizer = build_optimizer(optimizer, task.trainable_variables, config.epochs * examples.steps, replicas)
         if warm is not None:
             warm.apply(task, self.optimizer)
@@ -112,10 +112,10 @@ class Trainer:
             while not self.progress.finished:
                 on_epoch(self._epoch(on_step))
         except KeyboardInterrupt:
-            if self._replicas.count > 1:
+            if self._replicas.workers > 1:
                 raise  # a step that the others did not share may have stopped half-way
             # It may have come between a step and its count: the optimizer knows how many steps there were.
-            self.progress.step = int(self.optimizer.step) - self.progress.epoch * self.examples.steps
+            self.progress.step = int(self.optimizer.step.numpy()) - self.progress.epoch * self.examples.steps
             self._look()
             self._save()
             raise
@@ -155,7 +155,8 @@ class Trainer:
             "loss": progress.loss_sum / steps,
             "train_seconds": time.monotonic() - begin,
         }
-        batches = (as_tensors(batch) for _, batch in islice(self.examples.epoch(progress.epoch), LOOK_BATCHES))
+        steps_again = islice(self.examples.epoch(progress.epoch), LOOK_BATCHES)
+        batches = (as_tensors(part) for _, batch in steps_again for part in self._replicas.batches(batch))
         record |= self.task.after_epoch(progress.epoch + 1, batches)
         # All at once, after the validation: a run that is stopped in between validates again.
         self.progress = self._after(record)

@@ -1,8 +1,8 @@
 """The worker of a training on several: TensorFlow's collectives (gRPC between CPUs, NCCL between GPUs).
 
 Every worker holds the whole model and trains a part of each batch. A worker uses one device: a machine with several
-GPUs runs several workers. `TF_CONFIG`, as TensorFlow defines it, names the addresses of all workers and the index of
-this one.
+GPUs runs several workers, or one process with several devices (`towers.training.devices`). `TF_CONFIG`, as TensorFlow
+defines it, names the addresses of all workers and the index of this one.
 """
 
 import json
@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from towers.errors import ConfigError, LostWorkerError
 from towers.ops.replicas import ALONE, Replicas, Step, slices
+from towers.training.collectives import Collectives
 from towers.training.meeting import meet
 
 VARIABLE = "TF_CONFIG"
-SEED = 0x9E3779B1  # odd, so that the ranks of workers give different numbers modulo 2^31
 BLOCK = 1 << 24  # numbers that are copied at once: 64 MB of float32
 
 
@@ -46,7 +46,7 @@ class Place(NamedTuple):
         return hosts[: self.rank].count(hosts[self.rank]), hosts.count(hosts[self.rank])
 
 
-class Workers(Replicas):
+class Workers(Collectives):
     """One of several workers.
 
     Args:
@@ -56,54 +56,19 @@ class Workers(Replicas):
     """
 
     def __init__(self, strategy: tf.distribute.Strategy, rank: int, count: int) -> None:
-        self.rank, self.count = rank, count
-        self._strategy = strategy
+        super().__init__(strategy, count)
+        self.rank, self.workers = rank, count
         self._gathered = tf.function(self.step(self.gather_uneven), autograph=False, reduce_retracing=True)
         self._summed = tf.function(self.step(self._sum_of_one), autograph=False, reduce_retracing=True)
 
-    def gather(self, rows: tf.Tensor) -> tf.Tensor:
-        """See `Replicas`."""
-        shape = rows.shape.as_list()
-        full = [None if shape[0] is None else shape[0] * self.count, *shape[1:]]
-        if rows.dtype == tf.bool:
-            return self.gather(tf.cast(rows, tf.int32)) > 0
-        if not rows.dtype.is_floating:
-            return tf.ensure_shape(self.gather_uneven(rows), full)
-
-        @tf.custom_gradient
-        def gathered(rows: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-            # TensorFlow's own gradient of an all-gather exchanges the sizes, too.
-            return self.gather_uneven(rows), lambda upstream: self.own(self.sum([upstream])[0])
-
-        return tf.ensure_shape(gathered(rows), full)
-
-    def own(self, gathered: tf.Tensor) -> tf.Tensor:
-        """See `Replicas`."""
-        rows = gathered.shape[0]
-        size = tf.shape(gathered)[0] // self.count if rows is None else rows // self.count
-        return gathered[self.rank * size : (self.rank + 1) * size]
-
-    def begin(self, rows: int) -> int:
-        """See `Replicas`."""
-        return self.rank * rows
-
-    def gather_uneven(self, rows: tf.Tensor) -> tf.Tensor:
-        """See `Replicas`."""
-        # A copy on the worker's device: an argument of a function names none, and the exchange asks for it.
-        return tf.distribute.get_replica_context().all_gather(tf.identity(rows), axis=0)
-
-    def sum(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """See `Replicas`."""
-        placed = [tf.identity(value) for value in values]
-        return list(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, placed))
-
-    def seed(self, seed: tf.Tensor) -> tf.Tensor:
-        """See `Replicas`; the first worker keeps the step's own."""
-        return seed + tf.constant([self.rank * SEED & 0x7FFFFFFF, 0], seed.dtype)
+    @property
+    def number(self) -> int:
+        """See `Collectives`."""
+        return self.rank
 
     def step(self, function: Step) -> Step:
         """See `Replicas`."""
-        return lambda value: self._strategy.run(function, (value,))
+        return lambda value: self.strategy.run(function, (value,))
 
     def part(self, size: int) -> slice:
         """See `Replicas`."""

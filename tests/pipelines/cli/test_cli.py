@@ -18,6 +18,7 @@ from serving.errors import BundleError, RequestError
 from serving.files.staging import OutputExistsError
 from towers.config.recipe import Config
 from towers.errors import ConfigError
+from towers.ops.replicas import ALONE
 
 # The module that does the work of each verb.
 VERBS = {
@@ -156,13 +157,13 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
         (
             f"train --dataset d --config {r} --out o",
             (seven, d, o),
-            {"resume": True, "overwrite": False, "compares": True, "warm_from": None},
+            {"resume": True, "overwrite": False, "compares": True, "warm_from": None, "replicas": ALONE},
         ),
         (
             f"train --dataset d --config {r} --set train.epochs=2 --set train.seed=5 --fresh --overwrite --out o "
             "--warm-from w",
             (two, d, o),
-            {"resume": False, "overwrite": True, "compares": True, "warm_from": Path("w")},
+            {"resume": False, "overwrite": True, "compares": True, "warm_from": Path("w"), "replicas": ALONE},
         ),
         (
             f"train --workers 3 --dataset d --config {r} --out o --set seed=2 --warm-from w --fresh --overwrite",
@@ -304,6 +305,23 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
         calls = put_double(monkeypatch, module_of(line.split()))
         assert towers(monkeypatch, *line.split()) == 0, line
         assert calls == [(args, kwargs)], line
+
+
+@pytest.mark.parametrize(
+    ("workers", "variable", "other"), [("2", "", "--workers"), ("1", '{"cluster": {}}', "TF_CONFIG")]
+)
+def test_workers_with_several_devices_are_refused(
+    workers: str,
+    variable: str,
+    other: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    recipe: Path,
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", variable)
+    words = ["--dataset", "d", "--config", str(recipe), "--out", "o", "--devices", "2", "--workers", workers]
+    assert towers(monkeypatch, "train", *words) == 2
+    assert f"a worker uses one device; leave out --devices or {other}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Workers on this machine: the run of one process, after `kill -9` of any of them that of an undisturbed one."""
+"""Workers or devices of this machine: the run of one process with one device, whatever ends them on the way."""
 
 import json
 import os
@@ -17,11 +17,11 @@ from pipelines.errors import DataError
 from pipelines.training.local_workers import free_ports
 from pipelines.training.train import run
 from pipelines.training.workers import refuse_unshared
-from tests.support.worlds.interrupted import ENVIRONMENT, history, make_world, same, stages, training, weights
+from tests.support.worlds.interrupted import ENVIRONMENT, history, make_world, same, stages, stopped, training, weights
 from towers.config.recipe import load_config
 from towers.config.sections import TrainConfig
 from towers.errors import ConfigError
-from towers.ops.replicas import Replicas
+from towers.ops.replicas import ALONE, Replicas
 
 # Masks are drawn by each worker for itself, so one process trains with others.
 UNMASKED = ("mask_share = 0.3", "mask_share = 0.0")
@@ -53,17 +53,55 @@ def whole(world: Path) -> Path:
     return world / "whole"
 
 
-@pytest.mark.long
-def test_two_workers_write_the_run_of_one_process(world: Path, whole: Path, tmp_path: Path) -> None:
-    ended(training(world, tmp_path / "one", "unmasked.toml"), 1)
-    for one, two in zip(history(tmp_path / "one"), history(whole), strict=True):
+@pytest.fixture(scope="module")
+def alone(world: Path) -> Path:
+    ended(training(world, world / "alone", "unmasked.toml"), 1)
+    return world / "alone"
+
+
+def compare(alone: Path, several: Path) -> None:
+    for one, two in zip(history(alone), history(several), strict=True):
         for epoch, other in zip(one, two, strict=True):
             assert epoch == pytest.approx(other, rel=CLOSE)
-    ones, twos = weights(tmp_path / "one"), weights(whole)
+    ones, twos = weights(alone), weights(several)
     assert ones.keys() == twos.keys()
     for name, value in ones.items():
         if np.asarray(value).dtype.kind == "f":
             np.testing.assert_allclose(twos[name], value, rtol=CLOSE, atol=CLOSE, err_msg=name)
+
+
+@pytest.mark.long
+def test_two_workers_write_the_run_of_one_process(alone: Path, whole: Path) -> None:
+    compare(alone, whole)
+
+
+@pytest.mark.long
+def test_two_devices_write_the_run_of_one_and_resume_to_the_same_weights(
+    world: Path, alone: Path, tmp_path: Path
+) -> None:
+    several = ["--devices", "2"]
+    stopped([*training(world, tmp_path / "whole", "unmasked.toml"), *several], [])
+    compare(alone, tmp_path / "whole")
+    # SIGTERM saves the step that it comes in, without its loss. The last one comes in the refit.
+    points = [("step", "", 3), ("validation", "", 1), ("step", "", 12), ("step", "", 25)]
+    *ends, _ = stopped([*training(world, tmp_path / "run", "unmasked.toml"), *several], points, by="term")
+    assert [each["ended"] for each in ends] == ["130"] * len(points)
+    metrics = [[each["ndcg@5"] for each in history(tmp_path / name)[0]] for name in ("whole", "run")]
+    assert metrics[0] == metrics[1]
+    ones, others = weights(tmp_path / "whole"), weights(tmp_path / "run")
+    assert ones.keys() == others.keys()
+    for name, value in ones.items():
+        np.testing.assert_array_equal(others[name], value, err_msg=name)
+
+
+@pytest.mark.long
+def test_two_devices_start_from_an_earlier_run_as_one_does(world: Path, tmp_path: Path) -> None:
+    kept = [*training(world, tmp_path / "kept", "unmasked.toml"), "--set", "train.keep_state=true", "--devices", "2"]
+    stopped(kept, [])
+    for number in (1, 2):
+        warm = ["--warm-from", str(tmp_path / "kept"), "--devices", str(number)]
+        stopped([*training(world, tmp_path / str(number), "unmasked.toml"), *warm], [])
+    compare(tmp_path / "1", tmp_path / "2")
 
 
 @pytest.mark.long
@@ -128,7 +166,8 @@ def test_a_worker_of_another_recipe_is_refused(world: Path, tmp_path: Path) -> N
     """By the worker itself, not by a model that is a little wrong."""
 
     class Second(Replicas):
-        rank, count = 1, 2
+        rank = 1
+        count = workers = 2
 
         def from_first(self, text: str) -> str:
             return "what the first worker says of its own recipe and data set"
@@ -163,12 +202,31 @@ def test_a_worker_that_loses_another_ends_and_says_so(world: Path, tmp_path: Pat
     ],
 )
 def test_what_workers_cannot_share_is_refused(keys: dict[str, int], workers: int, told: str) -> None:
-    refuse_unshared(TrainConfig(**keys), 1)
+    refuse_unshared(TrainConfig(**keys), ALONE)
     with pytest.raises(ConfigError, match=told):
-        refuse_unshared(TrainConfig(**keys), workers)
+        refuse_unshared(TrainConfig(**keys), several(workers))
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"batch_size": 63}, r"train\.batch_size: 2 devices cannot share 63 examples equally; take a multiple of 2"),
+        ({"jit_compile": True}, r"train\.jit_compile: XLA compiles no exchange between devices; set it to false"),
+    ],
+)
+def test_what_devices_cannot_share_is_refused(keys: dict[str, int], told: str) -> None:
+    refuse_unshared(TrainConfig(keep_state=True), several(2, workers=1), warm=True)
+    with pytest.raises(ConfigError, match=told):
+        refuse_unshared(TrainConfig(**keys), several(2, workers=1))
 
 
 def test_a_warm_start_of_several_workers_is_refused() -> None:
-    refuse_unshared(TrainConfig(), 1, warm=True)
+    refuse_unshared(TrainConfig(), ALONE, warm=True)
     with pytest.raises(ConfigError, match="--warm-from: several workers cannot start from an earlier run"):
-        refuse_unshared(TrainConfig(), 2, warm=True)
+        refuse_unshared(TrainConfig(), several(2), warm=True)
+
+
+def several(count: int, workers: int | None = None) -> Replicas:
+    replicas = Replicas()
+    replicas.count, replicas.workers = count, count if workers is None else workers
+    return replicas

@@ -47,10 +47,12 @@ def recipe(batch_size: int, **sections: Sections) -> Sections:
     return own | {name: own.get(name, {}) | keys for name, keys in sections.items()}
 
 
-def train(dataset: Path, cells: dict[str, Sections], out: Path, workers: int, steps: int) -> dict[str, list[Any]]:
-    """Trains each cell with so many workers; of each the arrays that each worker wrote."""
+def train(
+    dataset: Path, cells: dict[str, Sections], out: Path, workers: int, steps: int, *, devices: int = 1
+) -> dict[str, list[Any]]:
+    """Trains each cell with so many workers, or so many devices of one; of each the arrays of each worker or device."""
     out.mkdir()
-    job = json.dumps({"dataset": str(dataset), "cells": cells, "out": str(out), "steps": steps})
+    job = json.dumps({"dataset": str(dataset), "cells": cells, "out": str(out), "steps": steps, "devices": devices})
     cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(workers)]}
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     processes = []
@@ -71,4 +73,4 @@ def train(dataset: Path, cells: dict[str, Sections], out: Path, workers: int, st
     finally:
         for process in processes:
             process.kill()
-    return {name: [dict(np.load(out / f"{name}.{rank}.npz")) for rank in range(workers)] for name in cells}
+    return {name: [dict(np.load(out / f"{name}.{rank}.npz")) for rank in range(workers * devices)] for name in cells}

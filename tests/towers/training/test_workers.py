@@ -112,6 +112,26 @@ CELLS = (
 )
 
 
+# On the devices of one process: each way to draw, each way to exchange, each optimizer, each kind of tower.
+ON_DEVICES = (
+    "sampled_softmax in_batch",
+    "sampled_softmax mixed",
+    "adaptive margin",
+    "bsl of the batch",
+    "hinge of the batch",
+    "log Z per query",
+    "layers",
+    "sgd in bfloat16",
+    "history, by sgd",
+    "graph",
+    "earlier neighbours, by adam",
+    "sequence",
+    "full_softmax",
+    "similar by centres",
+    "similar by items",
+)
+
+
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_dataset(tmp_path_factory.mktemp("workers"))
@@ -183,6 +203,11 @@ def test_four_workers_train_as_one_process(dataset: Path, alone: dict[str, list[
     compare(alone, train(dataset, recipes(names), tmp_path / "four", 4, STEPS))
 
 
+@pytest.mark.long
+def test_two_devices_train_as_one(dataset: Path, alone: dict[str, list[Any]], tmp_path: Path) -> None:
+    compare(alone, train(dataset, recipes(ON_DEVICES), tmp_path / "devices", 1, STEPS, devices=2))
+
+
 def test_of_a_table_each_row_is_sent_once() -> None:
     """The sum of two workers' gradients by slow loops, and the number of rows that each sends."""
     rng = np.random.default_rng(0)
@@ -221,7 +246,7 @@ def test_of_a_table_each_row_is_sent_once() -> None:
 def test_the_parts_of_a_batch_are_the_batch() -> None:
     batch = np.arange(12)
     assert np.concatenate([share(batch, worker, 3) for worker in range(3)]).tolist() == batch.tolist()
-    with pytest.raises(ConfigError, match=r"train\.batch_size: 5 workers cannot share the 12 examples"):
+    with pytest.raises(ConfigError, match=r"train\.batch_size: 5 workers or devices cannot share the 12 examples"):
         share(batch, 0, 5)
 
 
