@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from benchmarks.harness.machine import results
 from benchmarks.readme.figures import Result, Rows, several
 
 
@@ -151,6 +152,27 @@ def warm_start(result: Result) -> Rows:
     return rows
 
 
+def compiled(result: Result) -> Rows:
+    device, cells, times = result["device"]["name"], result["cells"].values(), result["times"].values()
+    batches = sorted({time["batch"] for time in times})
+    ratios: dict[str, list[float]] = {}
+    for name, time in result["times"].items():
+        ratios.setdefault(name.rpartition(", ")[0], []).append(time["ratio"])
+    return [
+        (
+            f"The compiled train step by JAX, device {device}, {len(cells)} losses and samplers: largest distance from "
+            "TensorFlow's losses / gradients / state",
+            several([max(cell[key] for cell in cells) for key in ("losses", "gradients", "state")], ".0e"),
+            "gpu.run",
+        ),
+        (
+            f"… batches of {several(batches, ',')}: a step as a multiple of its bare matrix products",
+            "; ".join(f"{name} {several(each, '.1f')}" for name, each in ratios.items()),
+            "gpu.run",
+        ),
+    ]
+
+
 ROWS: dict[str, Callable[[Result], Rows]] = {
     "samplers": samplers,
     "optimizers": optimizers,
@@ -162,4 +184,4 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     "prepare": prepare,
     "input": input_pipeline,
     "warm_start": warm_start,
-}
+} | {name: compiled for name in results() if name.startswith("jax_")}
