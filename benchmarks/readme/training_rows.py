@@ -153,21 +153,20 @@ def warm_start(result: Result) -> Rows:
 
 
 def compiled(result: Result) -> Rows:
-    device, cells, times = result["device"]["name"], result["cells"].values(), result["times"].values()
-    batches = sorted({time["batch"] for time in times})
-    ratios: dict[str, list[float]] = {}
+    cells, ratios = result["cells"].values(), dict[str, dict[str, str]]()
     for name, time in result["times"].items():
-        ratios.setdefault(name.rpartition(", ")[0], []).append(time["ratio"])
+        step, _, batch = name.rpartition(", ")
+        ratios.setdefault(step, {})[f"{int(batch):,}"] = f"{time['ratio']:.1f}" if "ratio" in time else "failed"
     return [
         (
-            f"The compiled train step by JAX, device {device}, {len(cells)} losses and samplers: largest distance from "
-            "TensorFlow's losses / gradients / state",
+            f"The compiled train step by JAX on device {result['device']['name']}, {len(cells)} losses and samplers: "
+            "largest distance from TensorFlow's losses / gradients / state",
             several([max(cell[key] for cell in cells) for key in ("losses", "gradients", "state")], ".0e"),
             "gpu.run",
         ),
         (
-            f"… batches of {several(batches, ',')}: a step as a multiple of its bare matrix products",
-            "; ".join(f"{name} {several(each, '.1f')}" for name, each in ratios.items()),
+            f"… batches of {' / '.join(next(iter(ratios.values())))}: a step as a multiple of its bare matrix products",
+            "; ".join(f"{step} {' / '.join(each.values())}" for step, each in ratios.items()),
             "gpu.run",
         ),
     ]

@@ -64,9 +64,9 @@ def test_an_entry_has_the_arrays_of_the_batches_and_the_state_and_says_what_is_w
 def test_a_module_that_calls_code_of_this_processor_is_refused() -> None:
     @tf.function(jit_compile=True, autograph=False)
     def run(batch: tf.Tensor) -> tf.Tensor:
-        return tf.linalg.qr(batch)[0]
+        return tf.linalg.eigh(batch)[0]
 
-    with pytest.raises(ValueError, match=r"the module calls \w+, which another device may not have"):
+    with pytest.raises(ValueError, match="the module calls Eigh, which another device may not have"):
         entry_of(run, [tf.eye(3)])
 
 
@@ -97,9 +97,9 @@ def test_an_export_holds_what_tensorflow_computes_step_by_step(tmp_path: Path) -
     for number, table in zip(tables, task.tables, strict=True):
         moved = np.linalg.norm(expected["state"][number] - start[number])
         assert np.linalg.norm(expected["state"][number] - table.numpy()) < 1e-3 * moved
-    # The sampler's counts start at 1, and each of the examples adds 1.
-    sums = [int(each.sum()) for each in expected["state"] if each.dtype == np.int64 and len(np.shape(each)) == 1]
-    assert cells.SMALL.items + STEPS * cells.SMALL.batch in sums
+    # The sampler's list holds one batch: its counts start at 1, and each of the last positives adds 1.
+    counts = 1 + np.bincount(batch.item.numpy()[:, 0], minlength=cells.SMALL.items)
+    assert any(np.array_equal(each, counts) for each in expected["state"])
 
 
 def test_cells_multiply_in_float32_where_a_gpu_would_take_less() -> None:
