@@ -6,12 +6,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 LOWEST := .venv-lowest
+JAX := .venv-jax
 # What imports serving, and of the model nothing.
 SERVING_TESTS = $(shell grep -rlE '^(from|import) serving' tests --include='test_*.py' | xargs grep -LE '^(from|import) (towers|tests.support.worlds.training)')
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test long fast lint style types format mutants image-check lock lowest clean
+.PHONY: help demo test long fast lint style types format mutants gpu-proof image-check lock lowest clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -46,6 +47,10 @@ format: $(VENV)/.dev  ## rewrite the files as lint wants them
 mutants: $(VENV)/.dev  ## 69 fixed mutants of the code, each must be killed by the tests of its area
 	$(BIN)/python tools/mutants.py
 
+gpu-proof: $(VENV)/.dev $(JAX)/.installed  ## the compiled train step of every loss and sampler by JAX on the GPU, or else the CPU
+	$(BIN)/python -m benchmarks.gpu.export build/gpu.npz
+	$(JAX)/bin/python -m benchmarks.gpu.run build/gpu.npz
+
 image-check: $(VENV)/.runtime  ## build the Dockerfile without Docker, start its service, ask it once (root, Debian)
 	$(BIN)/python tools/image_check.py
 
@@ -58,7 +63,7 @@ lowest: $(LOWEST)/.installed  ## the tests of serving with the lowest versions t
 	$(LOWEST)/bin/python -m pytest $(SERVING_TESTS)
 
 clean:  ## remove the environment, the demo and every cache
-	rm -rf $(VENV) $(LOWEST) demo build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf $(VENV) $(LOWEST) $(JAX) demo build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 
 # A process for each core; a file's tests stay together, because they share what they train. tests/conftest.py says
 # which files come first.
@@ -120,4 +125,11 @@ $(LOWEST)/.installed: pyproject.toml
 	uv venv --quiet --python $(or $(PYTHON),3.11) $(LOWEST)
 	uv pip install --python $(LOWEST)/bin/python --resolution lowest-direct -r pyproject.toml --extra dev
 	uv pip install --python $(LOWEST)/bin/python --quiet --no-build-isolation --no-deps --editable .
+	@touch $@
+
+# An environment of its own, because JAX with CUDA may want other versions than TensorFlow.
+$(JAX)/.installed: benchmarks/gpu/requirements.txt | $(BIN)/python
+	rm -rf $(JAX)
+	$(BIN)/python -m venv $(JAX)
+	$(JAX)/bin/python -m pip install --quiet -r $< $(if $(shell command -v nvidia-smi),'jax[cuda13]')
 	@touch $@

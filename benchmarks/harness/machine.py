@@ -24,6 +24,8 @@ LIBRARIES = (
     "tensorflow-recommenders",
     "fastapi",
     "uvicorn",
+    "jax",
+    "jaxlib",
 )
 
 
@@ -82,7 +84,10 @@ def _cpu() -> str:
 
 
 def _git(*words: str) -> str | None:
-    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
     return done.stdout.strip() if done.returncode == 0 else None
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from benchmarks.harness.machine import results
 from benchmarks.readme.figures import Result, Rows, several
 
 
@@ -151,6 +152,26 @@ def warm_start(result: Result) -> Rows:
     return rows
 
 
+def compiled(result: Result) -> Rows:
+    cells, ratios = result["cells"].values(), dict[str, dict[str, str]]()
+    for name, time in result["times"].items():
+        step, _, batch = name.rpartition(", ")
+        ratios.setdefault(step, {})[f"{int(batch):,}"] = f"{time['ratio']:.1f}" if "ratio" in time else "failed"
+    return [
+        (
+            f"The compiled train step by JAX on device {result['device']['name']}, {len(cells)} losses and samplers: "
+            "largest distance from TensorFlow's losses / gradients / state",
+            several([max(cell[key] for cell in cells) for key in ("losses", "gradients", "state")], ".0e"),
+            "gpu.run",
+        ),
+        (
+            f"… batches of {' / '.join(next(iter(ratios.values())))}: a step as a multiple of its bare matrix products",
+            "; ".join(f"{step} {' / '.join(each.values())}" for step, each in ratios.items()),
+            "gpu.run",
+        ),
+    ]
+
+
 ROWS: dict[str, Callable[[Result], Rows]] = {
     "samplers": samplers,
     "optimizers": optimizers,
@@ -162,4 +183,4 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     "prepare": prepare,
     "input": input_pipeline,
     "warm_start": warm_start,
-}
+} | {name: compiled for name in results() if name.startswith("jax_")}
