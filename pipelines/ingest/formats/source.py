@@ -10,7 +10,12 @@ from typing import Literal, get_args
 from pipelines.dataset.arrays import SPLITS
 from pipelines.dataset.manifest import Kind
 from pipelines.errors import DataError
-from pipelines.ingest.formats.benchmark_lists import lightgcn_table, looks_like_pairs, pairs_table
+from pipelines.ingest.formats.benchmark_lists import (
+    lightgcn_table,
+    looks_like_pairs,
+    pairs_table,
+    sequences_table,
+)
 from pipelines.ingest.formats.column_names import may_hold_ids
 from pipelines.ingest.formats.copies import Copies, bare_name, copied
 from pipelines.ingest.formats.delimited import csv_table
@@ -21,7 +26,7 @@ from pipelines.ingest.formats.recbole import recbole_table
 from pipelines.ingest.formats.table import Table, parquet_table
 from towers.config.sections import DataConfig
 
-Format = Literal["auto", "csv", "parquet", "jsonl", "movielens", "recbole", "lightgcn", "pairs"]
+Format = Literal["auto", "csv", "parquet", "jsonl", "movielens", "recbole", "lightgcn", "sequences", "pairs"]
 FORMATS: tuple[str, ...] = get_args(Format)
 SUFFIXES = {
     ".csv": "csv",
@@ -33,6 +38,8 @@ SUFFIXES = {
     ".item": "recbole",
     ".user": "recbole",
 }
+ORDERED = ("sequences", "pairs")  # lines in time order
+SEQUENCES = "sequences.txt"
 MOST_FILES = 2**16  # a file's number is stored in 16 bits
 TEXT_TABLES: dict[str, Callable[..., Table]] = {
     "csv": csv_table,
@@ -40,6 +47,7 @@ TEXT_TABLES: dict[str, Callable[..., Table]] = {
     "recbole": recbole_table,
     "pairs": pairs_table,
     "lightgcn": lightgcn_table,
+    "sequences": sequences_table,
 }
 
 
@@ -154,6 +162,8 @@ def _detect(events: Path, files: list[Path], copies: Copies) -> str:
         return "movielens"
     if events.is_dir() and {"train.txt", "test.txt"} <= names:
         return "lightgcn"
+    if SEQUENCES in names:
+        return "sequences"
     if _ending(files, ".inter"):
         return "recbole"
     kinds = sorted({SUFFIXES[bare_name(path).suffix] for path in _tables(files)})
@@ -185,7 +195,9 @@ def _event_files(folder: Path, files: list[Path], kind: str) -> list[tuple[str |
         found = [by_name[name] for name in EVENT_FILES if name in by_name][:1]
     elif kind == "recbole":
         found = _ending(files, ".inter")
-    elif kind == "lightgcn":
+    elif kind == "sequences" and SEQUENCES in by_name:
+        found = [by_name[SEQUENCES]]
+    elif kind in ("lightgcn", "sequences"):
         found = [by_name[f"{split}.txt"] for split in SPLITS if f"{split}.txt" in by_name] or _ending(files, ".txt")
     elif kind == "pairs":
         found = _ending(files, ".txt")
