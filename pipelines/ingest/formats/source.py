@@ -19,6 +19,7 @@ from pipelines.ingest.formats.benchmark_lists import (
 from pipelines.ingest.formats.column_names import may_hold_ids
 from pipelines.ingest.formats.copies import Copies, bare_name, copied
 from pipelines.ingest.formats.delimited import csv_table
+from pipelines.ingest.formats.json_lists import json_lists_table
 from pipelines.ingest.formats.jsonl import jsonl_table
 from pipelines.ingest.formats.movielens import EVENT_FILES, ITEM_FILES, USER_FILES, movielens_table
 from pipelines.ingest.formats.partitions import TRUTH, in_reach, keys_of, with_keys
@@ -38,6 +39,7 @@ SUFFIXES = {
     ".item": "recbole",
     ".user": "recbole",
 }
+ATTRIBUTES = {**SUFFIXES, ".json": "json"}
 ORDERED = ("sequences", "pairs")  # lines in time order
 SEQUENCES = "sequences.txt"
 MOST_FILES = 2**16  # a file's number is stored in 16 bits
@@ -46,6 +48,7 @@ TEXT_TABLES: dict[str, Callable[..., Table]] = {
     "movielens": movielens_table,
     "recbole": recbole_table,
     "pairs": pairs_table,
+    "json": json_lists_table,
     "lightgcn": lightgcn_table,
     "sequences": sequences_table,
 }
@@ -127,9 +130,9 @@ def _attribute_kind(path: Path) -> str:
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     name = bare_name(path)
-    kind = "movielens" if name.name in (*ITEM_FILES, *USER_FILES) else SUFFIXES.get(name.suffix)
+    kind = "movielens" if name.name in (*ITEM_FILES, *USER_FILES) else ATTRIBUTES.get(name.suffix)
     if kind is None:
-        allowed = ", ".join((*SUFFIXES, *ITEM_FILES, *USER_FILES))
+        allowed = ", ".join((*ATTRIBUTES, *ITEM_FILES, *USER_FILES))
         raise DataError(f"{path}: cannot tell its format by its name; known are {allowed}, also with .gz")
     return kind
 
@@ -237,7 +240,7 @@ def _beside(events: Path, files: list[Path], kind: str, what: str) -> Path | Non
             found = [path for path in found if bare_name(path).stem == bare_name(events).stem]
     else:
         found = [
-            path for path in files if bare_name(path).suffix in SUFFIXES and path.name.lower().startswith(f"{what}.")
+            path for path in files if bare_name(path).suffix in ATTRIBUTES and path.name.lower().startswith(f"{what}.")
         ]
     if len(found) > 1:
         raise DataError(f"{events}: several files of {what}: {', '.join(path.name for path in found)}")

@@ -290,6 +290,18 @@ def test_real_files_as_they_are(
     assert int(np.sum(data.items["train_count"].to_numpy())) == found[0]
 
 
+def test_the_item_attributes_beside_the_sequences_of_beauty_are_a_list_column(
+    tmp_path: Path, real_data: Callable[[str], Path]
+) -> None:
+    folder = real_data("beauty-s3rec")
+    data = opened(tmp_path, folder, DataConfig(), items=folder / "item_attributes.json")
+    assert data.manifest.item_columns == {"attributes": "list"}
+    # Every item has some; the figures are those of a count in the file.
+    words = data.items["attributes"]
+    assert (words.len(), words.null_count(), words.list.len().min()) == (12_101, 0, 1)
+    assert data.items.filter(pl.col("item_id") == "4")["attributes"].to_list() == [["1", "2", "3"]]
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
