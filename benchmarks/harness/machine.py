@@ -20,6 +20,7 @@ LIBRARIES = (
     "polars",
     "scipy",
     "scann",
+    "scann-core",
     "tensorflow",
     "tf-keras",
     "tensorflow-recommenders",
