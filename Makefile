@@ -7,12 +7,13 @@ BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 LOWEST := .venv-lowest
 JAX := .venv-jax
+CORE := .venv-scann-core
 # What imports serving, and of the model nothing.
 SERVING_TESTS = $(shell grep -rlE '^(from|import) serving' tests --include='test_*.py' | xargs grep -LE '^(from|import) (towers|tests.support.worlds.training)')
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test long fast lint style types format mutants gpu-proof image-check lock lowest clean
+.PHONY: help demo test long fast lint style types format mutants gpu-proof image-check lock lowest scann-core clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -54,16 +55,20 @@ gpu-proof: $(VENV)/.dev $(JAX)/.installed  ## the compiled train step of every l
 image-check: $(VENV)/.runtime  ## build the Dockerfile without Docker, start its service, ask it once (root, Debian)
 	$(BIN)/python tools/image_check.py
 
-lock: ## rewrite both locks from pyproject.toml (needs uv)
+lock: ## rewrite all locks from pyproject.toml (needs uv)
 	@test -n "$(UV)" || { echo "make lock needs uv on PATH" >&2; exit 1; }
 	$(LOCK) pyproject.toml --extra dev -o requirements-dev.lock
 	$(LOCK) pyproject.toml --constraint requirements-dev.lock -o requirements.lock
+	echo 'scann-core>=0.2.1' | $(subst 2_28,2_34,$(LOCK)) - --constraint requirements-dev.lock -o requirements-scann-core.lock
 
 lowest: $(LOWEST)/.installed  ## the tests of serving with the lowest versions that pyproject.toml allows (needs uv)
 	$(LOWEST)/bin/python -m pytest $(SERVING_TESTS)
 
+scann-core: $(CORE)/.installed  ## the tests of the index with scann-core in the place of scann, in .venv-scann-core
+	$(CORE)/bin/python -m pytest -m "" tests/serving/search tests/repository/test_golden.py
+
 clean:  ## remove the environment, the demo and every cache
-	rm -rf $(VENV) $(LOWEST) $(JAX) demo build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf $(VENV) $(LOWEST) $(JAX) $(CORE) demo build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 
 # A process for each core; a file's tests stay together, because they share what they train. tests/conftest.py says
 # which files come first.
@@ -82,8 +87,10 @@ LOCK = uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --
 
 ifdef UV
 INSTALL = uv pip install --python $(BIN)/python
+UNINSTALL = uv pip uninstall --python $(BIN)/python
 else
 INSTALL = $(BIN)/python -m pip install
+UNINSTALL = $(BIN)/python -m pip uninstall --yes
 endif
 INSTALL_PROJECT = $(INSTALL) --quiet --no-build-isolation --no-deps --editable .
 
@@ -132,4 +139,12 @@ $(JAX)/.installed: benchmarks/gpu/requirements.txt | $(BIN)/python
 	rm -rf $(JAX)
 	$(BIN)/python -m venv $(JAX)
 	$(JAX)/bin/python -m pip install --quiet -r $< $(if $(shell command -v nvidia-smi),'jax[cuda13]')
+	@touch $@
+
+# Both own the modules `scann`: one has to go before the other comes, so this environment is always made anew.
+$(CORE)/.installed: requirements-dev.lock requirements-scann-core.lock pyproject.toml
+	rm -rf $(CORE)
+	$(MAKE) --no-print-directory VENV=$(CORE) $(CORE)/.dev
+	$(subst $(VENV)/,$(CORE)/,$(UNINSTALL)) --quiet scann
+	$(subst $(VENV)/,$(CORE)/,$(INSTALL)) --quiet --require-hashes -r requirements-scann-core.lock
 	@touch $@

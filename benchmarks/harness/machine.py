@@ -19,6 +19,7 @@ LIBRARIES = (
     "polars",
     "scipy",
     "scann",
+    "scann-core",
     "tensorflow",
     "tf-keras",
     "tensorflow-recommenders",

@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from benchmarks.harness.machine import ROOT, told, write
 from benchmarks.harness.resumable import Store
 from benchmarks.search import faiss_index, hnswlib_index
 from benchmarks.search.page import write_page
+from benchmarks.search.rates import BATCH, Search, rates, recall_of, timed
 from serving.bundle.reader import Bundle
 from serving.recall.loading import open_index
 from serving.search.exact import ExactIndex
@@ -36,9 +37,8 @@ from serving.search.index import Floats, Rows
 from serving.search.scann import ScannIndex
 
 LIBRARIES: dict[str, Any] = {"faiss": faiss_index, "hnswlib": hnswlib_index}
-TARGET, K, QUERIES, SINGLES, BATCH = 0.95, 100, 2_000, 500, 256
+TARGET, K, QUERIES = 0.95, 100, 2_000
 FINALISTS, LEAST_SETTINGS, FORMS = 3, 8, ("single", "batch")
-Search = Callable[[Floats], Rows]
 
 
 def main(work: Path, rounds: int, dry: bool) -> int:
@@ -117,14 +117,6 @@ def built(peer: Any, name: str, vectors: Floats, file: Path) -> dict[str, Any]:
     return taken | {"bytes_an_item": round(file.stat().st_size / len(vectors), 1)}
 
 
-def timed(build: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
-    """Seconds by the clock, and of CPU time: the latter hardly depend on what else the machine does."""
-    start, processor = time.perf_counter(), time.process_time()
-    made = build()
-    clock, used = time.perf_counter() - start, time.process_time() - processor
-    return made, {"build_s": round(clock, 1), "build_processor_s": round(used, 1)}
-
-
 def sweep(peer: Any, name: str, file: Path, queries: Floats, truth: Rows) -> dict[str, Any]:
     """Recall and queries per second of every search setting of one build."""
     index, settings = peer.opened(file, queries.shape[1]), []
@@ -134,25 +126,6 @@ def sweep(peer: Any, name: str, file: Path, queries: Floats, truth: Rows) -> dic
         settings.append({"settings": each, "recall": recall, **rates(search, queries)})
         print(name, settings[-1], file=sys.stderr, flush=True)
     return {"settings": settings}
-
-
-def recall_of(truth: Rows, found: Rows) -> float:
-    hits = [len(set(wanted) & set(got)) for wanted, got in zip(truth.tolist(), found.tolist(), strict=True)]
-    return round(sum(hits) / truth.size, 5)
-
-
-def rates(search: Search, queries: Floats) -> dict[str, float]:
-    """Queries per second: one by one, by the median of their times, and in batches, by the median of theirs."""
-    return {"single": rate(search, queries[:SINGLES], 1), "batch": rate(search, queries, BATCH)}
-
-
-def rate(search: Search, queries: Floats, size: int) -> float:
-    seconds = []
-    for first in range(0, len(queries) - size + 1, size):
-        start = time.perf_counter()
-        search(queries[first : first + size])
-        seconds.append(time.perf_counter() - start)
-    return round(size / float(np.median(seconds)), 1)
 
 
 def compared(

@@ -19,7 +19,7 @@ from pipelines.cli.serve import look, serve
 from pipelines.cli.training import train, tune
 from pipelines.console import next_step
 
-Format = Literal["auto", "csv", "parquet", "jsonl", "movielens", "recbole", "lightgcn", "pairs"]
+Format = Literal["auto", "csv", "parquet", "jsonl", "movielens", "recbole", "lightgcn", "sequences", "pairs"]
 
 app = typer.Typer(
     help="Two-tower recall, end to end: prepare, train, export, index, report, serve.",

@@ -46,6 +46,7 @@ OTHERS = (
     "typer",
     "uvicorn",
 )
+REPLACEMENTS = {"scann": "scann-core"}  # distributions with the same modules
 PLATFORMS = {"scann": ("linux", "darwin"), "uvloop": ("linux", "darwin")}  # not published for others
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 TIMEOUT_S = 180.0
@@ -57,7 +58,7 @@ ARM_LINUX = "ScaNN 1.4.2 for ARM Linux installs and does not import"
 
 
 class Library(NamedTuple):
-    """A distribution: its version, None if not installed, and why its import fails, "" if it works."""
+    """A distribution or its replacement: its version, None if neither is installed, and why its import fails, or ""."""
 
     name: str
     version: str | None
@@ -74,7 +75,7 @@ def run() -> list[str]:
     # Each import in its own process, so that a crash becomes a line here.
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         said = dict(zip(names, pool.map(answer, [CODE[name] for name in names]), strict=True))
-    libraries = [Library(name, _version(name), said[name][1]) for name in names]
+    libraries = [Library(_present(name), _version(_present(name)), said[name][1]) for name in names]
     libraries += [Library(name, _version(name), "") for name in OTHERS]
     wrong = [library for library in libraries if library.version is None or library.broken]
     for title, told in [*_machine(), ("GPU", _gpu(*said["tensorflow"])), *_lines(libraries, wrong)]:
@@ -119,7 +120,7 @@ def _gpu(told: str, broken: str) -> str:
 
 def _lines(libraries: list[Library], wrong: list[Library]) -> Iterator[tuple[str, str]]:
     for library in libraries:
-        if library.name in NATIVE or library in wrong:
+        if library.name not in OTHERS or library in wrong:
             told = "is not installed" if library.version is None else library.broken or "imports"
             yield library.name, f"{library.version or '':10} {told}"
     yield (
@@ -136,7 +137,12 @@ def _advice(library: Library) -> str:
     else:
         again = f"{sys.executable} -m pip install --force-reinstall --no-deps {library.name}=={library.version}"
         advice = f"install it again: {again}"
-    return f"{advice}; {EXACT}" if library.name == "scann" else advice
+    return f"{advice}; {EXACT}" if library.name in ("scann", REPLACEMENTS["scann"]) else advice
+
+
+def _present(name: str) -> str:
+    other = REPLACEMENTS.get(name, name)
+    return other if _version(name) is None and _version(other) is not None else name
 
 
 def _version(name: str) -> str | None:

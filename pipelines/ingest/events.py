@@ -17,11 +17,12 @@ from pipelines.errors import DataError
 from pipelines.ingest.columns.event_columns import ContextColumns
 from pipelines.ingest.columns.event_table import Codes, EventTable
 from pipelines.ingest.columns.ids import IdColumn, IdForms, refuse_strangers
+from pipelines.ingest.columns.one_line import OneLine
 from pipelines.ingest.columns.spool import Spool
 from pipelines.ingest.columns.times import TimeColumn
 from pipelines.ingest.formats.column_names import Roles, event_roles
 from pipelines.ingest.formats.rejects import ROW, Rejects
-from pipelines.ingest.formats.source import Source
+from pipelines.ingest.formats.source import ORDERED, Source
 from pipelines.ingest.formats.table import Table
 from towers.config.sections import DataConfig
 from towers.data.events import Int32s
@@ -84,6 +85,7 @@ class _Reader:
         self.dropped: dict[str, int] = {}
         self.types: set[str] = set()
         self.ids: tuple[IdColumn, IdColumn] | None = None
+        self.lines = OneLine(rejects) if source.format == "sequences" else None
         self.roles: Roles | None = None
         self.rows, self.rejected = 0, rejects.count
 
@@ -97,6 +99,10 @@ class _Reader:
             raise DataError(
                 f"{table.path}: data.min_weight is set, but no weight column is found (data.columns.weight)"
             )
+        if self.lines is not None and roles.time is not None:
+            raise DataError(
+                f"{table.path}: {roles.time!r} would be the time of its events, but the order of a line is; rename it"
+            )
         if self.roles is not None and _shape(self.roles) != _shape(roles):
             raise DataError(f"{table.path}: other columns than in {self.source.events[0][1].path.name}")
         self.roles = self.roles or roles
@@ -108,6 +114,8 @@ class _Reader:
     def take(self, frame: pl.DataFrame, table: Table, roles: Roles, number: int, split: str | None) -> None:
         path = table.path
         self.rows += frame.height
+        if self.lines is not None:
+            frame = self.lines.check(frame, path, roles.user, split)
         frame = self._wanted_types(frame, roles)
         assert self.ids is not None
         for column in self.ids:
@@ -149,7 +157,7 @@ class _Reader:
         unit = self.times.unit
         assert self.roles is not None
         user, item, row = (self._joined(name) for name in ("user", "item", "row"))
-        if time is None and (self.source.format == "pairs" or self.config.ordered):
+        if time is None and (self.source.format in ORDERED or self.config.ordered):
             time, unit = np.arange(len(user), dtype=np.int64), "order"
         events = EventTable(
             user=user,

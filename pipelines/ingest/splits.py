@@ -85,7 +85,8 @@ def _resolved(events: EventTable, config: DataConfig) -> SplitKind:
         raise DataError("data.split = 'global_time' needs a time column (data.columns.time); use 'random'")
     if config.split == "leave_last_out" and events.time is None:
         raise DataError(
-            "data.split = 'leave_last_out' needs a time column (data.columns.time), or --format pairs in time order"
+            "data.split = 'leave_last_out' needs a time column (data.columns.time), or --format sequences or pairs, "
+            "which are in time order"
         )
     return config.split
 

@@ -30,7 +30,7 @@ from serving.window.wording import Wording
 MOST_HISTORY = 100  # items of a stored history that are shown, and with which editing it begins
 EXAMPLES = 5
 MOST_VALUES, LONGEST_VALUE = 100, 120  # offered for a feature, and characters of one
-RUNNING = ("towers-recall", "tensorflow", "scann", "numpy")
+RUNNING = ("towers-recall", "tensorflow", "scann", "scann-core", "numpy")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from tests.support.paths import ROOT
 
 PACKAGES = ("towers", "serving", "pipelines")
 LOCKS = ("requirements.lock", "requirements-dev.lock")
+SCANN_CORE = "requirements-scann-core.lock"
 TEXT = {"", ".py", ".md", ".toml", ".lock", ".yaml", ".yml", ".json", ".sh", ".html", ".txt"}
 VERBS = sorted(
     [
@@ -68,13 +69,13 @@ def test_continuous_integration_runs_the_readmes_test_command() -> None:
     assert "make test" in script.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("lock", LOCKS)
-def test_a_lock_pins_every_package_by_hash_and_names_no_registry(lock: str) -> None:
+@pytest.mark.parametrize(("lock", "least"), [*((lock, 41) for lock in LOCKS), (SCANN_CORE, 3)])
+def test_a_lock_pins_every_package_by_hash_and_names_no_registry(lock: str, least: int) -> None:
     text = (ROOT / lock).read_text(encoding="utf-8")
     assert "://" not in text
     assert not re.search(r"^\s*-(?!-hash)", text, re.MULTILINE)
     packages = pins(lock)
-    assert len(packages) > 40
+    assert len(packages) >= least
     assert [name for name, (_, hashes) in packages.items() if not hashes] == []
 
 
@@ -84,7 +85,13 @@ def test_the_dev_lock_holds_the_runtime_lock() -> None:
     assert differing == {}
 
 
-@pytest.mark.parametrize("name", ["Makefile", "Dockerfile", "pyproject.toml", *LOCKS])
+def test_scann_core_needs_nothing_that_the_dev_lock_does_not_hold() -> None:
+    core, dev = pins(SCANN_CORE), pins(LOCKS[1])
+    assert set(core) - set(dev) == {"scann-core"} and "scann" in dev
+    assert {name: pin for name, pin in core.items() if name in dev and dev[name] != pin} == {}
+
+
+@pytest.mark.parametrize("name", ["Makefile", "Dockerfile", "pyproject.toml", *LOCKS, SCANN_CORE])
 def test_no_file_of_the_set_up_names_a_registry(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     assert not re.search(r"(?<!no-emit-)index-url|find-links|--index\b|\bpypi\.", text)

@@ -1,4 +1,5 @@
-"""Reads plain lists: LightGCN folders (`user item item …` lines, a file per split) and `user item` pairs in time order.
+"""Reads plain lists: LightGCN folders (`user item item …` lines, a file per split), the same lines in time order, which
+are sequences, and `user item` pairs in time order.
 
 The tables have the columns `user_id` and `item_id`.
 """
@@ -43,6 +44,21 @@ def lightgcn_table(path: Path, *, skip: bool = False) -> Table:
 
     # A line holds many events, so the number of lines says nothing about progress.
     return replace(_not_empty(lines_table(path, ("user_id", "item_id"), parse, skip=skip)), rows=None)
+
+
+def sequences_table(path: Path, *, skip: bool = False) -> Table:
+    """Opens a file of `user item item …` lines in time order; every line holds a user and at least one item."""
+
+    def parse(lines: pl.DataFrame, rejects: Rejects) -> pl.DataFrame:
+        words = pl.col("words").list
+        frame = lines.with_columns(pl.col("line").str.extract_all(WORD).alias("words"))
+        frame = rejects.split_off(frame, words.len() == 0, path, "line", "an empty line: expected 'user item item …'")
+        reason = "a user without items: expected 'user item item …' with blanks between them"
+        frame = rejects.split_off(frame, words.len() == 1, path, "line", reason)
+        return frame.select(words.first().alias("user_id"), words.slice(1).alias("item_id"), ROW).explode("item_id")
+
+    table = lines_table(path, ("user_id", "item_id"), parse, skip=skip, blank=True)
+    return replace(_not_empty(table), rows=None)
 
 
 def _not_empty(table: Table) -> Table:

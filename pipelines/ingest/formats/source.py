@@ -10,10 +10,16 @@ from typing import Literal, get_args
 from pipelines.dataset.arrays import SPLITS
 from pipelines.dataset.manifest import Kind
 from pipelines.errors import DataError
-from pipelines.ingest.formats.benchmark_lists import lightgcn_table, looks_like_pairs, pairs_table
+from pipelines.ingest.formats.benchmark_lists import (
+    lightgcn_table,
+    looks_like_pairs,
+    pairs_table,
+    sequences_table,
+)
 from pipelines.ingest.formats.column_names import may_hold_ids
 from pipelines.ingest.formats.copies import Copies, bare_name, copied
 from pipelines.ingest.formats.delimited import csv_table
+from pipelines.ingest.formats.json_lists import json_lists_table
 from pipelines.ingest.formats.jsonl import jsonl_table
 from pipelines.ingest.formats.movielens import EVENT_FILES, ITEM_FILES, USER_FILES, movielens_table
 from pipelines.ingest.formats.partitions import TRUTH, in_reach, keys_of, with_keys
@@ -21,7 +27,7 @@ from pipelines.ingest.formats.recbole import recbole_table
 from pipelines.ingest.formats.table import Table, parquet_table
 from towers.config.sections import DataConfig
 
-Format = Literal["auto", "csv", "parquet", "jsonl", "movielens", "recbole", "lightgcn", "pairs"]
+Format = Literal["auto", "csv", "parquet", "jsonl", "movielens", "recbole", "lightgcn", "sequences", "pairs"]
 FORMATS: tuple[str, ...] = get_args(Format)
 SUFFIXES = {
     ".csv": "csv",
@@ -33,13 +39,18 @@ SUFFIXES = {
     ".item": "recbole",
     ".user": "recbole",
 }
+ATTRIBUTES = {**SUFFIXES, ".json": "json"}
+ORDERED = ("sequences", "pairs")  # lines in time order
+SEQUENCES = "sequences.txt"
 MOST_FILES = 2**16  # a file's number is stored in 16 bits
 TEXT_TABLES: dict[str, Callable[..., Table]] = {
     "csv": csv_table,
     "movielens": movielens_table,
     "recbole": recbole_table,
     "pairs": pairs_table,
+    "json": json_lists_table,
     "lightgcn": lightgcn_table,
+    "sequences": sequences_table,
 }
 
 
@@ -119,9 +130,9 @@ def _attribute_kind(path: Path) -> str:
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     name = bare_name(path)
-    kind = "movielens" if name.name in (*ITEM_FILES, *USER_FILES) else SUFFIXES.get(name.suffix)
+    kind = "movielens" if name.name in (*ITEM_FILES, *USER_FILES) else ATTRIBUTES.get(name.suffix)
     if kind is None:
-        allowed = ", ".join((*SUFFIXES, *ITEM_FILES, *USER_FILES))
+        allowed = ", ".join((*ATTRIBUTES, *ITEM_FILES, *USER_FILES))
         raise DataError(f"{path}: cannot tell its format by its name; known are {allowed}, also with .gz")
     return kind
 
@@ -154,6 +165,8 @@ def _detect(events: Path, files: list[Path], copies: Copies) -> str:
         return "movielens"
     if events.is_dir() and {"train.txt", "test.txt"} <= names:
         return "lightgcn"
+    if SEQUENCES in names:
+        return "sequences"
     if _ending(files, ".inter"):
         return "recbole"
     kinds = sorted({SUFFIXES[bare_name(path).suffix] for path in _tables(files)})
@@ -185,7 +198,9 @@ def _event_files(folder: Path, files: list[Path], kind: str) -> list[tuple[str |
         found = [by_name[name] for name in EVENT_FILES if name in by_name][:1]
     elif kind == "recbole":
         found = _ending(files, ".inter")
-    elif kind == "lightgcn":
+    elif kind == "sequences" and SEQUENCES in by_name:
+        found = [by_name[SEQUENCES]]
+    elif kind in ("lightgcn", "sequences"):
         found = [by_name[f"{split}.txt"] for split in SPLITS if f"{split}.txt" in by_name] or _ending(files, ".txt")
     elif kind == "pairs":
         found = _ending(files, ".txt")
@@ -225,7 +240,7 @@ def _beside(events: Path, files: list[Path], kind: str, what: str) -> Path | Non
             found = [path for path in found if bare_name(path).stem == bare_name(events).stem]
     else:
         found = [
-            path for path in files if bare_name(path).suffix in SUFFIXES and path.name.lower().startswith(f"{what}.")
+            path for path in files if bare_name(path).suffix in ATTRIBUTES and path.name.lower().startswith(f"{what}.")
         ]
     if len(found) > 1:
         raise DataError(f"{events}: several files of {what}: {', '.join(path.name for path in found)}")

@@ -18,7 +18,7 @@ Reader = Callable[[Rejects], Iterator[pl.DataFrame]]
 
 BATCH_ROWS = 500_000
 # Columns that reading adds internally.
-INTERNAL = frozenset({ROW, "__weight__", "__time__", "__broken__", "__unknown__", "__number__"})
+INTERNAL = frozenset({ROW, "__weight__", "__time__", "__broken__", "__unknown__", "__number__", "__again__"})
 
 
 @dataclass(frozen=True)
@@ -91,14 +91,16 @@ def lines_table(
     parse: Callable[[pl.DataFrame, Rejects], pl.DataFrame],
     *,
     skip: bool = False,
+    blank: bool = False,
 ) -> Table:
     """Opens a text file whose lines a function parses.
 
     Args:
         path: the file.
         columns: the columns that `parse` returns.
-        parse: converts a frame of ``line`` (never blank) and `ROW` to one of `columns` and `ROW`.
+        parse: converts a frame of ``line`` and `ROW` to one of `columns` and `ROW`.
         skip: treat lines that are not UTF-8 as bad rows instead of raising here.
+        blank: give `parse` the blank lines, too, which are dropped otherwise.
 
     Raises:
         DataError: the file is missing, empty, or not UTF-8.
@@ -113,6 +115,6 @@ def lines_table(
             batches = python_lines(path, rejects, BATCH_ROWS)
         for batch in batches:
             lines = batch.with_columns(pl.col("line").str.strip_prefix("\ufeff"))
-            yield parse(lines.filter(pl.col("line").str.strip_chars() != ""), rejects)
+            yield parse(lines if blank else lines.filter(pl.col("line").str.strip_chars() != ""), rejects)
 
     return Table(path, tuple(columns), text.lines, read)

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +103,31 @@ def test_scann_on_arm_linux_is_known_not_to_import(
     known = "ScaNN 1.4.2 for ARM Linux installs and does not import"
     exact = "everything else works without it: towers index --kind exact"
     assert capsys.readouterr().out.splitlines()[-1] == f"scann: {known}; {exact}"
+
+
+def test_scann_core_takes_the_place_of_scann(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = {"tensorflow": "2.20.0", "scann-core": "0.2.1"}
+
+    def installed(name: str) -> str:
+        if name not in there:
+            raise PackageNotFoundError(name)
+        return there[name]
+
+    monkeypatch.setattr(doctor, "version", installed)
+    monkeypatch.setattr(doctor, "NATIVE", {"tensorflow": "tensorflow", "scann": "scann"})
+    monkeypatch.setattr(doctor, "OTHERS", ())
+    monkeypatch.setattr(doctor, "CODE", {"tensorflow": "print(0, True)", "scann": ""})
+    assert doctor.run() == []
+    assert ["scann-core", "0.2.1", "imports"] in [line.split() for line in capsys.readouterr().out.splitlines()]
+    monkeypatch.setattr(doctor, "CODE", {"tensorflow": "print(0, True)", "scann": "raise ImportError('no symbol')"})
+    assert doctor.run() == ["scann-core"]
+    advice = capsys.readouterr().out.splitlines()[-1]
+    assert advice.startswith("scann-core: install it again: ") and "--no-deps scann-core==0.2.1; " in advice
+    assert advice.endswith("towers index --kind exact")
+    there["scann"] = "1.4.2"
+    assert doctor.run() == ["scann"]
 
 
 def test_an_import_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

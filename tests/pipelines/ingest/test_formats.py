@@ -264,6 +264,7 @@ def test_any_ids_survive_any_format(tmp_path: Path, events: list[tuple[str, str]
         ("gowalla", 29_858, 40_981, (719_081, 91_047, 217_242), "given"),
         ("ml-1m-split", 6_022, 3_043, (None, None, 99_455), "given"),
         ("beauty", 40_226, 54_542, (353_962 - 2 * 40_226, 40_226, 40_226), "leave_last_out"),
+        ("beauty-s3rec", 22_363, 12_101, (198_502 - 2 * 22_363, 22_363, 22_363), "leave_last_out"),
     ],
 )
 def test_real_files_as_they_are(
@@ -275,7 +276,7 @@ def test_real_files_as_they_are(
     counts: tuple[int | None, ...],
     kind: str,
 ) -> None:
-    # The figures of gowalla, ml-1m-split and beauty are those their sources publish.
+    # The figures of gowalla, ml-1m-split and both beauties are those their sources publish.
     folder = real_data(name)
     data = opened(tmp_path, folder / "beauty.txt" if name == "beauty" else folder, DataConfig())
     assert (data.manifest.users, data.manifest.items, data.manifest.split.kind) == (users, items, kind)
@@ -284,8 +285,21 @@ def test_real_files_as_they_are(
         count is None or abs(count - got) <= (2 if kind == "global_time" else 0)
         for count, got in zip(counts, found, strict=True)
     )
-    assert sum(found) == {"ml-100k": 100_000, "gowalla": 1_027_370, "ml-1m-split": 895_699, "beauty": 353_962}[name]
+    totals = {"ml-100k": 100_000, "gowalla": 1_027_370, "ml-1m-split": 895_699}
+    assert sum(found) == {**totals, "beauty": 353_962, "beauty-s3rec": 198_502}[name]
     assert int(np.sum(data.items["train_count"].to_numpy())) == found[0]
+
+
+def test_the_item_attributes_beside_the_sequences_of_beauty_are_a_list_column(
+    tmp_path: Path, real_data: Callable[[str], Path]
+) -> None:
+    folder = real_data("beauty-s3rec")
+    data = opened(tmp_path, folder, DataConfig(), items=folder / "item_attributes.json")
+    assert data.manifest.item_columns == {"attributes": "list"}
+    # Every item has some; the figures are those of a count in the file.
+    words = data.items["attributes"]
+    assert (words.len(), words.null_count(), words.list.len().min()) == (12_101, 0, 1)
+    assert data.items.filter(pl.col("item_id") == "4")["attributes"].to_list() == [["1", "2", "3"]]
 
 
 @pytest.mark.parametrize(

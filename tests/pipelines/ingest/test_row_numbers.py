@@ -100,7 +100,7 @@ def test_lists_are_split_at_runs_of_tabs_and_blanks(tmp_path: Path, folder: bool
     assert events(tmp_path) == [("u1", "a"), ("u1", "b"), ("u2", "a"), ("u2", "c")]
 
 
-@pytest.mark.parametrize("format", ["auto", "lightgcn", "pairs"])
+@pytest.mark.parametrize("format", ["auto", "lightgcn", "sequences", "pairs"])
 @pytest.mark.parametrize("on_bad_rows", ["error", "skip"])
 def test_lists_without_blanks_are_refused_with_their_first_line(tmp_path: Path, format: str, on_bad_rows: str) -> None:
     (tmp_path / "e.txt").write_text("u1,a\nu2,b\n")

@@ -85,6 +85,14 @@ def test_a_folder_of_partitions_is_read_from_its_url(tmp_path: Path, put: Put) -
     assert data.manifest.source.files == ("day=2026-11-01/x.parquet", "day=2026-11-02/x.parquet", "items.csv.gz")
 
 
+def test_sequences_are_read_from_their_url(tmp_path: Path, put: Put) -> None:
+    data = opened(tmp_path, put("sequences.txt.gz", gzip.compress(b"ada tea jam\nbob jam\n")))
+    assert data.manifest.source.format == "sequences" and data.manifest.events["train"] == 3
+    twice = put("twice/sequences.txt", b"ada tea\nada jam\n")
+    with pytest.raises(DataError, match=rf"^{twice}, row 2, column 'user_id': a second line of this user"):
+        opened(tmp_path, twice.removesuffix("/sequences.txt"))
+
+
 def test_a_mistake_names_the_url(tmp_path: Path, temporary: Path, put: Put) -> None:
     bad = put("bad/log.csv.gz", gzip.compress(b"user,item\nu1,a\nu2,\n"))
     folder = bad.removesuffix("/log.csv.gz")
