@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pipelines.bundles.popular_segments import popular_segments
 from pipelines.bundles.prior import BundlePrior
-from pipelines.bundles.profiles import profiles
+from pipelines.bundles.request_features import profiles, query_features, request_feature
 from pipelines.console import amount, phase, phases, progress, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
@@ -26,16 +26,16 @@ from pipelines.dataset.heldout import seen, seen_times
 from pipelines.dataset.lists import select_lists
 from pipelines.dataset.vocabulary import load_features
 from pipelines.errors import DataError
+from pipelines.rankers.index_curve import AGAINST_FLOAT32, COMPARE, of_codes, recall_of_codes
 from serving.bundle.manifest import MANIFEST, Manifest
-from serving.bundle.manifest import FeatureSpec as RequestFeature
 from serving.bundle.writer import READ_BACK, WRITE, write_bundle
 from serving.files.staging import refuse_existing
+from serving.search.vector_codes import VectorType
 from towers.config.recipe import Config, load_config
 from towers.config.sections import PriorConfig
 from towers.data.events import Floats, Int32s, Int64s
 from towers.data.feature_tables import FeatureTables
 from towers.evaluation.validation import embed_all, informed
-from towers.features.encoder import CLOCK_VALUES, FeatureSpec
 from towers.model.graphs import connect_graphs
 from towers.model.prior import deviation
 from towers.model.two_tower import TwoTower, save_tower
@@ -56,22 +56,31 @@ class Trained:
     tables: FeatureTables
 
 
-def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool = False) -> Manifest:
+def run(
+    run: Path,
+    out: Path,
+    *,
+    vectors: VectorType = "float32",
+    popular_by: str | None = None,
+    overwrite: bool = False,
+) -> Manifest:
     """Exports a run.
 
     Args:
         run: what `towers train` wrote; it names the data set it was trained on.
         out: BUNDLE.
+        vectors: the type of the stored item vectors; the lineage tells what recall float16 and int8 cost.
         popular_by: a string column of the users; the bundle gets the popular items of each of its values.
         overwrite: replace an existing bundle.
 
     Raises:
         DataError: RUN is incomplete, or its data set has moved or changed.
         OutputExistsError: BUNDLE exists.
-        BundleError: the written bundle cannot be read back.
+        BundleError: float16 does not hold a number, or the written bundle cannot be read back.
     """
     refuse_existing(out, overwrite=overwrite, marker=MANIFEST)
-    phases("export", "read the run", "encode users", "encode items", WRITE, "save towers", READ_BACK)
+    coded = () if vectors == "float32" else (COMPARE,)
+    phases("export", "read the run", "encode users", "encode items", *coded, WRITE, "save towers", READ_BACK)
     with phase("read the run"):
         trained = load_run(run)
     model, tables, dataset = trained.model, trained.tables, trained.dataset
@@ -94,12 +103,23 @@ def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool 
     if prior is not None:
         digest.update(prior.shares[items].tobytes())
         digest.update(prior.info.model_dump_json().encode())
+    if vectors != "float32":
+        digest.update(vectors.encode())
     version_of_vectors = digest.hexdigest()
+    lineage: dict[str, Any] = {
+        "dataset": dataset.manifest.fingerprint,
+        "vectors": version_of_vectors,
+        "config": trained.config.model_dump(mode="json", exclude_none=True),
+        "items_without_trained_features": int((~items).sum()),
+    }
+    if vectors != "float32":
+        columns = None if prior is None else prior.columns(items, np.diff(offsets))
+        lineage[AGAINST_FLOAT32] = recall_of_codes(vectors, item_vectors, query_vectors, columns)
     manifest = write_bundle(
         out,
         model_version=f"{dataset.manifest.fingerprint[:8]}-{version_of_vectors[:8]}",
         metric="cosine" if trained.config.model.similarity == "cosine" and exponent == 1 else "dot",
-        query_features=_query_features(trained),
+        query_features=query_features(model, trained.config.task, dataset.manifest.config.time_zone),
         candidate_features=[request_feature(encoder.spec) for encoder in model.candidate_tower.encoders],
         item_ids=dataset.items["item_id"].filter(pl.Series(items)),
         item_vectors=item_vectors,
@@ -111,13 +131,9 @@ def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool 
         seen_items=seen_items,
         write_towers=lambda directory: _save_towers(trained, directory),
         libraries={name: version(name) for name in LIBRARIES},
-        lineage={
-            "dataset": dataset.manifest.fingerprint,
-            "vectors": version_of_vectors,
-            "config": trained.config.model_dump(mode="json", exclude_none=True),
-            "items_without_trained_features": int((~items).sum()),
-        },
+        lineage=lineage,
         training=trained.summary,
+        vectors=vectors,
         segmented_by=popular_by,
         popular_segments=segments,
         profiles=profiles(model, tables, dataset, users),
@@ -127,6 +143,8 @@ def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool 
     )
     counts = f"{amount(manifest.items, 'items')}, {amount(manifest.queries, 'users')}"
     say(f"{out}: {counts}, {amount(manifest.dimension, 'dimensions')}, model {manifest.model_version}")
+    for line in of_codes(vectors, lineage.get(AGAINST_FLOAT32)):
+        say(line)
     return manifest
 
 
@@ -178,33 +196,6 @@ def _attributes(dataset: Dataset) -> pl.DataFrame:
     """Returns the item columns for display and filters: all but vectors, which are large and neither."""
     vectors = [column for column, kind in dataset.manifest.item_columns.items() if kind == "vector"]
     return dataset.items.drop("train_count", *vectors)
-
-
-def request_feature(spec: FeatureSpec, time_zone: str = "UTC") -> RequestFeature:
-    """Describes a feature as requests and the bundle's manifest do; `time_zone` is that of the data set."""
-    zone = time_zone if spec.config.kind in CLOCK_VALUES and time_zone != "UTC" else None
-    return RequestFeature(
-        name=spec.name, kind=spec.config.kind, dtype=spec.dtype.name, length=spec.length, time_zone=zone
-    )
-
-
-def _query_inputs(spec: FeatureSpec, time_zone: str) -> list[RequestFeature]:
-    """Describes a query feature as requests do: neighbours and sequences arrive as a history of items."""
-    feature = request_feature(spec, time_zone)
-    if feature.kind in ("neighbours", "sequence"):
-        feature = feature.model_copy(update={"kind": "history"})
-    if spec.times is None:
-        return [feature]
-    return [feature, RequestFeature(name=spec.times, kind="history_times", dtype="int64", length=spec.length)]
-
-
-def _query_features(trained: Trained) -> list[RequestFeature]:
-    """Returns what a request may send. With task = "similarity" it sends an item, so the id is not a user's."""
-    if trained.config.task == "retrieval":
-        zone, encoders = trained.dataset.manifest.config.time_zone, trained.model.query_tower.encoders
-        return [each for encoder in encoders for each in _query_inputs(encoder.spec, zone)]
-    features = [request_feature(encoder.spec) for encoder in trained.model.candidate_tower.encoders]
-    return [each.model_copy(update={"kind": "item"}) if each.kind == "id" else each for each in features]
 
 
 def _query_vectors(

@@ -15,6 +15,7 @@ from pipelines.evaluation.report_table import (
     headline,
     interval,
     intervals,
+    of_vectors,
     ranker_title,
     service_warnings,
     sizes,
@@ -214,6 +215,7 @@ def _notes(content: Mapping[str, Any]) -> list[str]:
         *(text.format(amount(counts[name], nouns)) for name, (nouns, text) in sentences.items() if counts[name]),
         *notes(content["left_out"]),
         *(f"{TITLES[ranker]}: {reason}" for ranker, reason in left_out.items()),
+        *of_vectors(content),
         *plots_left_out(content),
     ]
 
