@@ -229,6 +229,26 @@ def test_the_history_of_a_known_user_gives_their_stored_vector(world: Path, expo
     assert_each_close(np.array([each.vector for each in embedded]), np.asarray(bundle.query_vectors))
 
 
+def test_int8_is_the_same_bundle_but_for_its_item_vectors(
+    world: Path, exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export.run(world / "run", tmp_path / "int8", vectors="int8")
+    # Both have 20 items, and the first 20 of all are all.
+    assert (
+        "item vectors as int8: exact search finds 1.0000 of the first 20 that float32 finds" in capsys.readouterr().out
+    )
+    coded, plain = Bundle.open(tmp_path / "int8"), Bundle.open(exported)
+    assert coded.item_ids.to_list() == plain.item_ids.to_list()
+    assert coded.manifest.model_version != plain.manifest.model_version, "its scores are others"
+    np.testing.assert_array_equal(coded.query_vectors, plain.query_vectors)
+    vectors = np.asarray(plain.item_vectors)
+    half_a_code = np.abs(vectors).max(axis=1, keepdims=True) / 127 * 0.502
+    assert (np.abs(np.asarray(coded.item_vectors) - vectors) <= half_a_code).all()
+    asked = int(np.count_nonzero(np.any(plain.query_vectors != 0, axis=1)))
+    assert coded.manifest.lineage["vectors_against_float32"] == {"k": 20, "queries": asked, "recall": 1.0}
+    assert "vectors_against_float32" not in plain.manifest.lineage
+
+
 def test_a_run_that_lost_its_data_set_says_so(world: Path, exported: Path, tmp_path: Path) -> None:
     summary = json.loads((world / "run" / "summary.json").read_text())
     moved = tmp_path / "run"
