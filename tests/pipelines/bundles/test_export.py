@@ -235,7 +235,7 @@ def test_int8_is_the_same_bundle_but_for_its_item_vectors(
     export.run(world / "run", tmp_path / "int8", vectors="int8")
     # Both have 20 items, and the first 20 of all are all.
     assert (
-        "item vectors as int8: exact search finds 1.0000 of the first 20 that float32 finds" in capsys.readouterr().out
+        "item vectors as int8: exact search finds 1.0000 of the first 20 that float32 finds" in capsys.readouterr().err
     )
     coded, plain = Bundle.open(tmp_path / "int8"), Bundle.open(exported)
     assert coded.item_ids.to_list() == plain.item_ids.to_list()
