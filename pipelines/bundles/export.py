@@ -26,7 +26,7 @@ from pipelines.dataset.heldout import seen, seen_times
 from pipelines.dataset.lists import select_lists
 from pipelines.dataset.vocabulary import load_features
 from pipelines.errors import DataError
-from pipelines.rankers.index_curve import AGAINST_FLOAT32, COMPARE, of_codes, recall_of_codes
+from pipelines.rankers.index_curve import AGAINST_FLOAT32, COMPARE, NORM_EXPONENT, of_codes, recall_of_codes
 from serving.bundle.manifest import MANIFEST, Manifest
 from serving.bundle.writer import READ_BACK, WRITE, write_bundle
 from serving.files.staging import refuse_existing
@@ -61,6 +61,7 @@ def run(
     out: Path,
     *,
     vectors: VectorType = "float32",
+    dimension: int | None = None,
     popular_by: str | None = None,
     overwrite: bool = False,
 ) -> Manifest:
@@ -70,11 +71,12 @@ def run(
         run: what `towers train` wrote; it names the data set it was trained on.
         out: BUNDLE.
         vectors: the type of the stored item vectors; the lineage tells what recall float16 and int8 cost.
+        dimension: how many of each vector's first numbers it holds, of those the run trained; None for all.
         popular_by: a string column of the users; the bundle gets the popular items of each of its values.
         overwrite: replace an existing bundle.
 
     Raises:
-        DataError: RUN is incomplete, or its data set has moved or changed.
+        DataError: RUN is incomplete, its data set has moved or changed, or it did not train `dimension`.
         OutputExistsError: BUNDLE exists.
         BundleError: float16 does not hold a number, or the written bundle cannot be read back.
     """
@@ -83,6 +85,8 @@ def run(
     phases("export", "read the run", "encode users", "encode items", *coded, WRITE, "save towers", READ_BACK)
     with phase("read the run"):
         trained = load_run(run)
+        if dimension is not None:
+            _cut(trained, dimension, run)
     model, tables, dataset = trained.model, trained.tables, trained.dataset
     items = informed(model.candidate_tower, tables.items)
     if not items.any():
@@ -103,18 +107,19 @@ def run(
     if prior is not None:
         digest.update(prior.shares[items].tobytes())
         digest.update(prior.info.model_dump_json().encode())
+    cost: dict[str, Any] = {}
     if vectors != "float32":
         digest.update(vectors.encode())
+        columns = None if prior is None else prior.columns(items, np.diff(offsets))
+        cost = {AGAINST_FLOAT32: recall_of_codes(vectors, item_vectors, query_vectors, columns)}
     version_of_vectors = digest.hexdigest()
-    lineage: dict[str, Any] = {
+    lineage = cost | {
         "dataset": dataset.manifest.fingerprint,
         "vectors": version_of_vectors,
         "config": trained.config.model_dump(mode="json", exclude_none=True),
         "items_without_trained_features": int((~items).sum()),
+        NORM_EXPONENT: exponent,
     }
-    if vectors != "float32":
-        columns = None if prior is None else prior.columns(items, np.diff(offsets))
-        lineage[AGAINST_FLOAT32] = recall_of_codes(vectors, item_vectors, query_vectors, columns)
     manifest = write_bundle(
         out,
         model_version=f"{dataset.manifest.fingerprint[:8]}-{version_of_vectors[:8]}",
@@ -142,8 +147,8 @@ def run(
         progress=progress,
     )
     counts = f"{amount(manifest.items, 'items')}, {amount(manifest.queries, 'users')}"
-    say(f"{out}: {counts}, {amount(manifest.dimension, 'dimensions')}, model {manifest.model_version}")
-    for line in of_codes(vectors, lineage.get(AGAINST_FLOAT32)):
+    made = f"{out}: {counts}, {amount(manifest.dimension, 'dimensions')}, model {manifest.model_version}"
+    for line in (made, *of_codes(vectors, cost.get(AGAINST_FLOAT32))):
         say(line)
     return manifest
 
@@ -169,7 +174,7 @@ def load_run(run: Path) -> Trained:
     learnt = load_features(run)
     model = TwoTower(learnt.query, learnt.candidate, config)
     tables = build_tables(model, dataset, None)
-    connect_graphs(model, tables, [dataset.events(split) for split in _trained_splits(config)])
+    connect_graphs(model, tables, [dataset.events(split) for split in KNOWN_SPLITS[: 2 if config.data.refit else 1]])
     # A forward pass creates the weights of the hidden layers, which the checkpoint then fills.
     if model.query_tower.encoders:
         first = np.zeros(1, np.int32), np.zeros(2, np.int64), np.zeros(0, np.int32)
@@ -179,17 +184,22 @@ def load_run(run: Path) -> Trained:
     return Trained(config, summary, dataset, model, tables)
 
 
+def _cut(trained: Trained, dimension: int, run: Path) -> None:
+    """Makes both towers serve only the first numbers of their vectors."""
+    widths = [*trained.config.loss.matryoshka, trained.config.model.dimension]
+    if dimension not in widths:
+        remedy = "; loss.matryoshka trains smaller ones, too" if len(widths) == 1 else ""
+        raise DataError(f"--dimension {dimension}: {run} trained {', '.join(map(str, widths))}{remedy}")
+    trained.model.query_tower.dimension = trained.model.candidate_tower.dimension = dimension
+
+
 def _prior(trained: Trained, unit: float) -> BundlePrior | None:
     """Returns the prior that the run ended with, in served units; None if the recipe or the data have none."""
     given = trained.summary["stages"][-1].get("prior")
     if given is None:
         return None
-    splits = _trained_splits(trained.config)
+    splits = KNOWN_SPLITS[: 2 if trained.config.data.refit else 1]
     return BundlePrior.of_dataset(trained.dataset, KNOWN_SPLITS, splits, PriorConfig(**given), unit)
-
-
-def _trained_splits(config: Config) -> tuple[str, ...]:
-    return KNOWN_SPLITS if config.data.refit else KNOWN_SPLITS[:1]
 
 
 def _attributes(dataset: Dataset) -> pl.DataFrame:
@@ -215,14 +225,14 @@ def _query_vectors(
             users.append(block[kept])
             vectors.append(embedded[kept])
             advance(len(block))
-    dimension = model.settings.dimension
-    return np.concatenate(users), np.concatenate([block.reshape(-1, dimension) for block in vectors])
+    width = model.query_tower.dimension
+    return np.concatenate(users), np.concatenate([block.reshape(-1, width) for block in vectors])
 
 
 def _users_known(model: TwoTower, features: dict[str, NDArray[Any]], count: int) -> tuple[NDArray[np.bool_], Floats]:
     """Returns which users training learnt about, and all vectors; task = "similarity" learns about none."""
     if not model.query_tower.encoders:
-        return np.zeros(count, np.bool_), np.zeros((count, model.settings.dimension), np.float32)
+        return np.zeros(count, np.bool_), np.zeros((count, model.query_tower.dimension), np.float32)
     return informed(model.query_tower, features), embed_all(model.query_tower.serve, features)
 
 

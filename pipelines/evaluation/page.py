@@ -20,6 +20,7 @@ from pipelines.evaluation.report_table import (
     service_warnings,
     sizes,
 )
+from pipelines.rankers.index_curve import of_cuts
 from pipelines.rankers.ranker import EXACT
 from towers.evaluation.metrics import METRICS
 
@@ -216,6 +217,7 @@ def _notes(content: Mapping[str, Any]) -> list[str]:
         *notes(content["left_out"]),
         *(f"{TITLES[ranker]}: {reason}" for ranker, reason in left_out.items()),
         *of_vectors(content),
+        *of_cuts(content["cuts"]),
         *plots_left_out(content),
     ]
 

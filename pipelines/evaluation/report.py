@@ -39,7 +39,7 @@ from pipelines.rankers.baselines import baselines_of
 from pipelines.rankers.bootstrap import LEVEL, RESAMPLES
 from pipelines.rankers.evaluate import PHASE as EVALUATE
 from pipelines.rankers.evaluate import Evaluation, evaluate
-from pipelines.rankers.index_curve import AGAINST_FLOAT32, curve, has_curve
+from pipelines.rankers.index_curve import AGAINST_FLOAT32, curve, cuts, has_curve
 from pipelines.rankers.index_curve import PHASE as CURVE
 from pipelines.rankers.inputs import open_inputs
 from pipelines.rankers.ranker import EXACT, KNOWN, Served, rankers_of
@@ -147,6 +147,7 @@ def run(
         "training": [stage for stage in opened.manifest.training.get("stages", []) if stage.get("best_epoch")],
         "findings": [each.content() for each in look(_checks(evaluation, served, data, held))],
         "index_curve": curve(opened, served.index),
+        "cuts": cuts(served, held, headline(evaluation.ks)),
         **{name: service.content() for name, service in services.items()},
     }
     content["verdict"] = report_verdict(content, f"recall@{headline(evaluation.ks)}", baselines.strongest).content()

@@ -199,9 +199,9 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
             },
         ),
         (
-            "export --run r --out b --popular-by c --vectors int8",
+            "export --run r --out b --popular-by c --vectors int8 --dimension 32",
             (Path("r"), b),
-            {"vectors": "int8", "popular_by": "c", "overwrite": False},
+            {"vectors": "int8", "dimension": 32, "popular_by": "c", "overwrite": False},
         ),
         ("export --bundle b --prior-from e --out o --overwrite", (b, "e", o), {"overwrite": True}),
         ("index --bundle b", (b,), {"target_recall": 0.98, "target_k": 100, "kind": "auto"}),
@@ -330,10 +330,12 @@ def test_export_is_of_a_run_or_renews_a_bundle(
     ("words", "said"),
     [
         ("--run r --vectors int4", "'int4' is not one of 'float32', 'float16', 'int8'"),
+        ("--run r --dimension 0", "'--dimension': Input should be greater than or equal to 1"),
         ("--bundle b --prior-from e --vectors int8", "is of a run; the vectors of --bundle stay as they are"),
+        ("--bundle b --prior-from e --dimension 8", "is of a run; the vectors of --bundle stay as they are"),
     ],
 )
-def test_a_wrong_type_of_vectors_is_refused(
+def test_wrong_vectors_are_refused(
     words: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert towers(monkeypatch, "export", *words.split(), "--out", "o") == 2
