@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pipelines.bundles.popular_segments import popular_segments
 from pipelines.bundles.prior import BundlePrior
-from pipelines.bundles.profiles import profiles
+from pipelines.bundles.request_features import profiles, query_features, request_feature
 from pipelines.console import amount, phase, phases, progress, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
@@ -26,16 +26,16 @@ from pipelines.dataset.heldout import seen, seen_times
 from pipelines.dataset.lists import select_lists
 from pipelines.dataset.vocabulary import load_features
 from pipelines.errors import DataError
+from pipelines.rankers.index_curve import AGAINST_FLOAT32, COMPARE, NORM_EXPONENT, of_codes, recall_of_codes
 from serving.bundle.manifest import MANIFEST, Manifest
-from serving.bundle.manifest import FeatureSpec as RequestFeature
 from serving.bundle.writer import READ_BACK, WRITE, write_bundle
 from serving.files.staging import refuse_existing
+from serving.search.vector_codes import VectorType
 from towers.config.recipe import Config, load_config
 from towers.config.sections import PriorConfig
 from towers.data.events import Floats, Int32s, Int64s
 from towers.data.feature_tables import FeatureTables
 from towers.evaluation.validation import embed_all, informed
-from towers.features.encoder import CLOCK_VALUES, FeatureSpec
 from towers.model.graphs import connect_graphs
 from towers.model.prior import deviation
 from towers.model.two_tower import TwoTower, save_tower
@@ -56,24 +56,37 @@ class Trained:
     tables: FeatureTables
 
 
-def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool = False) -> Manifest:
+def run(
+    run: Path,
+    out: Path,
+    *,
+    vectors: VectorType = "float32",
+    dimension: int | None = None,
+    popular_by: str | None = None,
+    overwrite: bool = False,
+) -> Manifest:
     """Exports a run.
 
     Args:
         run: what `towers train` wrote; it names the data set it was trained on.
         out: BUNDLE.
+        vectors: the type of the stored item vectors; the lineage tells what recall float16 and int8 cost.
+        dimension: how many of each vector's first numbers it holds, of those the run trained; None for all.
         popular_by: a string column of the users; the bundle gets the popular items of each of its values.
         overwrite: replace an existing bundle.
 
     Raises:
-        DataError: RUN is incomplete, or its data set has moved or changed.
+        DataError: RUN is incomplete, its data set has moved or changed, or it did not train `dimension`.
         OutputExistsError: BUNDLE exists.
-        BundleError: the written bundle cannot be read back.
+        BundleError: float16 does not hold a number, or the written bundle cannot be read back.
     """
     refuse_existing(out, overwrite=overwrite, marker=MANIFEST)
-    phases("export", "read the run", "encode users", "encode items", WRITE, "save towers", READ_BACK)
+    coded = () if vectors == "float32" else (COMPARE,)
+    phases("export", "read the run", "encode users", "encode items", *coded, WRITE, "save towers", READ_BACK)
     with phase("read the run"):
         trained = load_run(run)
+        if dimension is not None:
+            _cut(trained, dimension, run)
     model, tables, dataset = trained.model, trained.tables, trained.dataset
     items = informed(model.candidate_tower, tables.items)
     if not items.any():
@@ -94,12 +107,24 @@ def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool 
     if prior is not None:
         digest.update(prior.shares[items].tobytes())
         digest.update(prior.info.model_dump_json().encode())
+    cost: dict[str, Any] = {}
+    if vectors != "float32":
+        digest.update(vectors.encode())
+        columns = None if prior is None else prior.columns(items, np.diff(offsets))
+        cost = {AGAINST_FLOAT32: recall_of_codes(vectors, item_vectors, query_vectors, columns)}
     version_of_vectors = digest.hexdigest()
+    lineage = cost | {
+        "dataset": dataset.manifest.fingerprint,
+        "vectors": version_of_vectors,
+        "config": trained.config.model_dump(mode="json", exclude_none=True),
+        "items_without_trained_features": int((~items).sum()),
+        NORM_EXPONENT: exponent,
+    }
     manifest = write_bundle(
         out,
         model_version=f"{dataset.manifest.fingerprint[:8]}-{version_of_vectors[:8]}",
         metric="cosine" if trained.config.model.similarity == "cosine" and exponent == 1 else "dot",
-        query_features=_query_features(trained),
+        query_features=query_features(model, trained.config.task, dataset.manifest.config.time_zone),
         candidate_features=[request_feature(encoder.spec) for encoder in model.candidate_tower.encoders],
         item_ids=dataset.items["item_id"].filter(pl.Series(items)),
         item_vectors=item_vectors,
@@ -111,13 +136,9 @@ def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool 
         seen_items=seen_items,
         write_towers=lambda directory: _save_towers(trained, directory),
         libraries={name: version(name) for name in LIBRARIES},
-        lineage={
-            "dataset": dataset.manifest.fingerprint,
-            "vectors": version_of_vectors,
-            "config": trained.config.model_dump(mode="json", exclude_none=True),
-            "items_without_trained_features": int((~items).sum()),
-        },
+        lineage=lineage,
         training=trained.summary,
+        vectors=vectors,
         segmented_by=popular_by,
         popular_segments=segments,
         profiles=profiles(model, tables, dataset, users),
@@ -126,7 +147,9 @@ def run(run: Path, out: Path, *, popular_by: str | None = None, overwrite: bool 
         progress=progress,
     )
     counts = f"{amount(manifest.items, 'items')}, {amount(manifest.queries, 'users')}"
-    say(f"{out}: {counts}, {amount(manifest.dimension, 'dimensions')}, model {manifest.model_version}")
+    made = f"{out}: {counts}, {amount(manifest.dimension, 'dimensions')}, model {manifest.model_version}"
+    for line in (made, *of_codes(vectors, cost.get(AGAINST_FLOAT32))):
+        say(line)
     return manifest
 
 
@@ -151,7 +174,7 @@ def load_run(run: Path) -> Trained:
     learnt = load_features(run)
     model = TwoTower(learnt.query, learnt.candidate, config)
     tables = build_tables(model, dataset, None)
-    connect_graphs(model, tables, [dataset.events(split) for split in _trained_splits(config)])
+    connect_graphs(model, tables, [dataset.events(split) for split in KNOWN_SPLITS[: 2 if config.data.refit else 1]])
     # A forward pass creates the weights of the hidden layers, which the checkpoint then fills.
     if model.query_tower.encoders:
         first = np.zeros(1, np.int32), np.zeros(2, np.int64), np.zeros(0, np.int32)
@@ -161,50 +184,28 @@ def load_run(run: Path) -> Trained:
     return Trained(config, summary, dataset, model, tables)
 
 
+def _cut(trained: Trained, dimension: int, run: Path) -> None:
+    """Makes both towers serve only the first numbers of their vectors."""
+    widths = [*trained.config.loss.matryoshka, trained.config.model.dimension]
+    if dimension not in widths:
+        remedy = "; loss.matryoshka trains smaller ones, too" if len(widths) == 1 else ""
+        raise DataError(f"--dimension {dimension}: {run} trained {', '.join(map(str, widths))}{remedy}")
+    trained.model.query_tower.dimension = trained.model.candidate_tower.dimension = dimension
+
+
 def _prior(trained: Trained, unit: float) -> BundlePrior | None:
     """Returns the prior that the run ended with, in served units; None if the recipe or the data have none."""
     given = trained.summary["stages"][-1].get("prior")
     if given is None:
         return None
-    splits = _trained_splits(trained.config)
+    splits = KNOWN_SPLITS[: 2 if trained.config.data.refit else 1]
     return BundlePrior.of_dataset(trained.dataset, KNOWN_SPLITS, splits, PriorConfig(**given), unit)
-
-
-def _trained_splits(config: Config) -> tuple[str, ...]:
-    return KNOWN_SPLITS if config.data.refit else KNOWN_SPLITS[:1]
 
 
 def _attributes(dataset: Dataset) -> pl.DataFrame:
     """Returns the item columns for display and filters: all but vectors, which are large and neither."""
     vectors = [column for column, kind in dataset.manifest.item_columns.items() if kind == "vector"]
     return dataset.items.drop("train_count", *vectors)
-
-
-def request_feature(spec: FeatureSpec, time_zone: str = "UTC") -> RequestFeature:
-    """Describes a feature as requests and the bundle's manifest do; `time_zone` is that of the data set."""
-    zone = time_zone if spec.config.kind in CLOCK_VALUES and time_zone != "UTC" else None
-    return RequestFeature(
-        name=spec.name, kind=spec.config.kind, dtype=spec.dtype.name, length=spec.length, time_zone=zone
-    )
-
-
-def _query_inputs(spec: FeatureSpec, time_zone: str) -> list[RequestFeature]:
-    """Describes a query feature as requests do: neighbours and sequences arrive as a history of items."""
-    feature = request_feature(spec, time_zone)
-    if feature.kind in ("neighbours", "sequence"):
-        feature = feature.model_copy(update={"kind": "history"})
-    if spec.times is None:
-        return [feature]
-    return [feature, RequestFeature(name=spec.times, kind="history_times", dtype="int64", length=spec.length)]
-
-
-def _query_features(trained: Trained) -> list[RequestFeature]:
-    """Returns what a request may send. With task = "similarity" it sends an item, so the id is not a user's."""
-    if trained.config.task == "retrieval":
-        zone, encoders = trained.dataset.manifest.config.time_zone, trained.model.query_tower.encoders
-        return [each for encoder in encoders for each in _query_inputs(encoder.spec, zone)]
-    features = [request_feature(encoder.spec) for encoder in trained.model.candidate_tower.encoders]
-    return [each.model_copy(update={"kind": "item"}) if each.kind == "id" else each for each in features]
 
 
 def _query_vectors(
@@ -224,14 +225,14 @@ def _query_vectors(
             users.append(block[kept])
             vectors.append(embedded[kept])
             advance(len(block))
-    dimension = model.settings.dimension
-    return np.concatenate(users), np.concatenate([block.reshape(-1, dimension) for block in vectors])
+    width = model.query_tower.dimension
+    return np.concatenate(users), np.concatenate([block.reshape(-1, width) for block in vectors])
 
 
 def _users_known(model: TwoTower, features: dict[str, NDArray[Any]], count: int) -> tuple[NDArray[np.bool_], Floats]:
     """Returns which users training learnt about, and all vectors; task = "similarity" learns about none."""
     if not model.query_tower.encoders:
-        return np.zeros(count, np.bool_), np.zeros((count, model.settings.dimension), np.float32)
+        return np.zeros(count, np.bool_), np.zeros((count, model.query_tower.dimension), np.float32)
     return informed(model.query_tower, features), embed_all(model.query_tower.serve, features)
 
 

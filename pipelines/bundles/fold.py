@@ -87,7 +87,7 @@ def _write(
     kept = source >= 0
     row_of = np.where(kept, np.cumsum(kept) - 1, -1)
     ids = pl.Series("item_id", [*names, *(view.ids[row - base] for row in new)], pl.String).filter(pl.Series(kept))
-    vectors = np.concatenate([bundle.item_vectors, view.vectors])[source[kept]]
+    vectors = np.concatenate([np.asarray(bundle.item_vectors), view.vectors])[source[kept]]
     attributes = pl.concat([bundle.item_attributes, view.attributes])[source[kept]]
     popularity = np.concatenate([bundle.popularity, np.zeros(len(new), np.int64)])[kept]
     seen_offsets, seen_items = _seen(bundle, kept, row_of)
@@ -112,6 +112,7 @@ def _write(
         libraries=manifest.libraries,
         lineage=manifest.lineage | {"folded": {"from": bundle.path.name, "items": len(view.living)}},
         training=manifest.training,
+        vectors=manifest.vectors,
         live=live,
         **_prior_with_events(bundle, ids, taken),
         segmented_by=manifest.segmented_by,

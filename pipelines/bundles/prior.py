@@ -15,8 +15,9 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.popularity import DAY_S, TICKS_PER_S, Counting, Doubles, last_time
 from pipelines.training.prior import counts_of
 from serving.bundle.manifest import PriorInfo
+from serving.bundle.prior import item_columns, query_columns
 from towers.config.sections import PriorConfig
-from towers.data.events import Events, Floats
+from towers.data.events import Events, Floats, Int64s
 from towers.model.prior import log_share
 
 # An item is new if its first event lies in the last NEW_DAYS days.
@@ -106,6 +107,10 @@ class BundlePrior:
     def writer_arguments(self, items: NDArray[np.bool_]) -> dict[str, Any]:
         """Returns the arguments of `write_bundle` for the items that the bundle holds."""
         return {"popular_counts": self.counts[items], "prior": self.info, "item_prior": self.shares[items]}
+
+    def columns(self, items: NDArray[np.bool_], histories: Int64s) -> tuple[Floats, Floats]:
+        """Returns what recall adds to the vectors of the items, and of queries with histories of these lengths."""
+        return item_columns(self.info, self.shares[items]), query_columns(self.info, histories)
 
 
 def new_items(parts: Sequence[Events], items: int, time_unit: str | None) -> NDArray[np.bool_]:

@@ -13,6 +13,14 @@ from pipelines.console import next_step
 def export(
     out: Annotated[Path, typer.Option(help="The bundle to write.")],
     run: Annotated[Path | None, typer.Option(help="A run, written by 'towers train'.", show_default=False)] = None,
+    vectors: Annotated[
+        Literal["float32", "float16", "int8"],
+        typer.Option(help="How item vectors are stored: float16 takes half the memory, int8 a quarter; costs recall."),
+    ] = "float32",
+    dimension: Annotated[
+        int | None,
+        typer.Option(min=1, help="Only the first numbers of each vector: a width that loss.matryoshka trained."),
+    ] = None,
     popular_by: Annotated[
         str | None, typer.Option(help="A user column: unknown users get the popular items of their value.")
     ] = None,
@@ -33,13 +41,16 @@ def export(
     if run is not None:
         from pipelines.bundles import export as command
 
-        command.run(run, out, popular_by=popular_by, overwrite=overwrite)
+        command.run(run, out, vectors=vectors, dimension=dimension, popular_by=popular_by, overwrite=overwrite)
         next_step("index --bundle", out)
     elif bundle is not None and prior_from is not None:
         from pipelines.bundles import renew
 
         if popular_by is not None:
             raise typer.BadParameter("is of a run; the popular items of --bundle stay", param_hint="--popular-by")
+        for option, given in (("--vectors", vectors != "float32"), ("--dimension", dimension is not None)):
+            if given:
+                raise typer.BadParameter("is of a run; the vectors of --bundle stay as they are", param_hint=option)
         renew.run(bundle, prior_from, out, overwrite=overwrite)
         next_step("serve --bundle", out)
 

@@ -15,10 +15,12 @@ from pipelines.evaluation.report_table import (
     headline,
     interval,
     intervals,
+    of_vectors,
     ranker_title,
     service_warnings,
     sizes,
 )
+from pipelines.rankers.index_curve import of_cuts
 from pipelines.rankers.ranker import EXACT
 from towers.evaluation.metrics import METRICS
 
@@ -214,6 +216,8 @@ def _notes(content: Mapping[str, Any]) -> list[str]:
         *(text.format(amount(counts[name], nouns)) for name, (nouns, text) in sentences.items() if counts[name]),
         *notes(content["left_out"]),
         *(f"{TITLES[ranker]}: {reason}" for ranker, reason in left_out.items()),
+        *of_vectors(content),
+        *of_cuts(content["cuts"]),
         *plots_left_out(content),
     ]
 

@@ -39,8 +39,8 @@ from pipelines.rankers.baselines import baselines_of
 from pipelines.rankers.bootstrap import LEVEL, RESAMPLES
 from pipelines.rankers.evaluate import PHASE as EVALUATE
 from pipelines.rankers.evaluate import Evaluation, evaluate
+from pipelines.rankers.index_curve import AGAINST_FLOAT32, curve, cuts, has_curve
 from pipelines.rankers.index_curve import PHASE as CURVE
-from pipelines.rankers.index_curve import curve, has_curve
 from pipelines.rankers.inputs import open_inputs
 from pipelines.rankers.ranker import EXACT, KNOWN, Served, rankers_of
 from pipelines.rankers.service import SERVICE, ServiceRanker
@@ -147,6 +147,7 @@ def run(
         "training": [stage for stage in opened.manifest.training.get("stages", []) if stage.get("best_epoch")],
         "findings": [each.content() for each in look(_checks(evaluation, served, data, held))],
         "index_curve": curve(opened, served.index),
+        "cuts": cuts(served, held, headline(evaluation.ks)),
         **{name: service.content() for name, service in services.items()},
     }
     content["verdict"] = report_verdict(content, f"recall@{headline(evaluation.ks)}", baselines.strongest).content()
@@ -186,8 +187,10 @@ def _provenance(bundle: Bundle, data: Dataset) -> dict[str, Any]:
             "digest": bundle_digest(bundle.path),
             "dimension": bundle.manifest.dimension,
             "metric": bundle.manifest.metric,
+            "vectors": bundle.manifest.vectors,
             "index": "exact" if index is None else index.kind,
         },
+        AGAINST_FLOAT32: bundle.manifest.lineage.get(AGAINST_FLOAT32),
         "dataset": {"fingerprint": data.manifest.fingerprint, "split": data.manifest.split.model_dump()},
         "interval": f"{LEVEL:.0%} percentile bootstrap over users, {RESAMPLES:,} resamples",
         "libraries": {name: metadata.version(name) for name in LIBRARIES},
@@ -202,7 +205,8 @@ def _looks_ahead(bundle: Bundle, data: Dataset) -> list[str] | None:
 
 def _checks(evaluation: Evaluation, served: Served, data: Dataset, held: HeldOut) -> list[Check]:
     k, bundle = headline(evaluation.ks), served.bundle
-    items, queries = (each[np.any(each != 0, axis=1)] for each in (bundle.item_vectors, bundle.query_vectors))
+    both = np.asarray(bundle.item_vectors), bundle.query_vectors
+    items, queries = (each[np.any(each != 0, axis=1)] for each in both)
     of_model = checks(evaluation.exposure(EXACT, k), len(held.users), k, items, queries, data.items)
     return [*leak_checks(data, held), *of_model, partial(score_findings, served, held, k)]
 

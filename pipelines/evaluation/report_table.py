@@ -11,6 +11,7 @@ from rich.table import Column, Table
 from pipelines.console import amount
 from pipelines.evaluation.list_figures import OF_LISTS
 from pipelines.evaluation.slices import TRAINING
+from pipelines.rankers.index_curve import AGAINST_FLOAT32, of_codes, of_cuts
 
 K = 20
 SMALL = "†"
@@ -87,7 +88,7 @@ def lines(content: dict[str, Any]) -> list[str]:
                 f"warning: the index costs {exact[each]['value'] - index[each]['value']:.4f} of {each}, more than its "
                 f"interval: towers index --target-recall 0.995 --target-k {each.removeprefix('recall@')} comes closer"
             )
-    shown += [f"warning: {line}" for line in service_warnings(content)]
+    shown += [f"warning: {line}" for line in service_warnings(content)] + of_vectors(content) + of_cuts(content["cuts"])
     shown.append(f"({intervals(content)})")
     for part, figures in content["slices"].items():
         size = f"{part}: {amount(figures['users'], 'users')}, {amount(figures['targets'], 'targets')}"
@@ -102,6 +103,11 @@ def lines(content: dict[str, Any]) -> list[str]:
     shown += [f"trained with a feature that looks ahead: {line}" for line in content.get("looks_ahead") or ()]
     shown += [f"protocol: {option}" for option in content["protocol_options"]["words"]]
     return [*shown, f"definitions: {DEFINITIONS}"]
+
+
+def of_vectors(content: Mapping[str, Any]) -> list[str]:
+    """Says what storing item vectors as float16 or int8 costs; nothing of float32."""
+    return of_codes(content["bundle"]["vectors"], content[AGAINST_FLOAT32])
 
 
 def service_warnings(content: Mapping[str, Any]) -> list[str]:

@@ -6,26 +6,34 @@
 import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pipelines.console import Advance, no_bar, progress
+from pipelines.console import Advance, amount, no_bar, progress
+from pipelines.dataset.heldout import HeldOut
+from pipelines.rankers.evaluate import per_user
+from pipelines.rankers.ranker import Served
 from serving.bundle.manifest import Manifest
 from serving.bundle.reader import Bundle
 from serving.search.exact import ExactIndex
 from serving.search.index import Floats, Index, Rows
 from serving.search.scann import ScannIndex
 from serving.search.scann_parameters import TUNED_K
+from serving.search.vector_codes import DTYPES, VectorType, rounded
 
-PHASE = "index curve"
+PHASE, COMPARE = "index curve", "compare with float32"
+AGAINST_FLOAT32 = "vectors_against_float32"  # key of the lineage and of `report.json`
+NORM_EXPONENT = "norm_exponent"  # key of the lineage
 SINGLE_QUERIES = 200
 BATCHES = 3
 CURVE_QUERIES, SEED = 400, 1  # other users than those of the tuning, which has seed 0
 STEPS = (0.25, 0.5, 2.0, 4.0)  # multiples of the leaves searched, and of the rescored candidates
+CODE_QUERIES = 500  # the recall of an encoding: its standard error is below 0.001
 EXACT_S = 2.0  # the most time for single exact searches: with millions of items one takes a tenth of a second
 
 Curve = dict[str, Any]
@@ -82,6 +90,96 @@ def curve(bundle: Bundle, index: Index) -> Curve:
         "exact": {"recall": 1.0, **_times(single_s, batched_s)},
         "points": points,
     }
+
+
+def recall_of_codes(
+    kind: VectorType, items: Floats, users: Floats, columns: tuple[Floats, Floats] | None
+) -> dict[str, Any]:
+    """Measures what an encoding costs: recall of exact search over encoded vectors against that over the vectors.
+
+    Args:
+        kind: the encoding.
+        items: [N, D].
+        users: [Q, D], of whom up to 500 ask; zero vectors do not, and if all are zero, items do.
+        columns: of items and users, what a prior adds to their vectors; it is not encoded.
+
+    Returns:
+        ``k``, ``queries`` and ``recall``.
+    """
+    asked = np.flatnonzero(users.any(axis=1))
+    queries, chosen = (users, asked) if len(asked) else (items, np.arange(len(items)))
+    chosen = np.random.default_rng(SEED).permutation(chosen)[:CODE_QUERIES]
+    coded, queries = rounded(items, kind), queries[chosen]
+    if columns is not None and len(asked):
+        items, coded = (np.hstack([each, columns[0]]) for each in (items, coded))
+        queries = np.hstack([queries, columns[1][chosen]])
+    k, found = min(TUNED_K, len(items)), []
+    with progress(COMPARE, total=2 * len(queries), unit="queries") as advance:
+        for vectors in (items, coded):
+            found.append(ExactIndex(vectors).search(queries, k)[0])
+            advance(len(queries))
+    return {"k": k, "queries": len(queries), "recall": recall_against(*found)}
+
+
+def of_codes(kind: str, measured: Mapping[str, Any] | None) -> list[str]:
+    """Says what `recall_of_codes` measured; nothing of float32."""
+    if measured is None:
+        return []
+    found = f"exact search finds {measured['recall']:.4f} of the first {measured['k']} that float32 finds"
+    return [f"item vectors as {kind}: {found}, measured with {amount(measured['queries'], 'queries')} at export"]
+
+
+def cuts(served: Served, held: HeldOut, k: int) -> Curve:
+    """Measures a bundle's vectors cut to each width that `loss.matryoshka` trained, as the bundle of each would answer.
+
+    Returns:
+        ``{"left_out": reason}``, or ``k`` and ``points``: ``{"dimension", "bytes", "recall", "single_ms"}`` of each
+        width, the bytes of an item, recall@k on the held-out targets by exact search, and the median time of a query by
+        an index of the bundle's kind and settings.
+    """
+    bundle, lineage = served.bundle, served.bundle.manifest.lineage
+    full, kind = bundle.manifest.dimension, bundle.manifest.vectors
+    widths = [width for width in lineage.get("config", {}).get("loss", {}).get("matryoshka", ()) if width < full]
+    if not widths:
+        return {"left_out": "the run trained no smaller dimension (loss.matryoshka)"}
+    if bundle.manifest.prior is not None:
+        return {"left_out": "the weights of the prior are those of the whole vectors"}
+    whole, points = np.asarray(bundle.item_vectors), []
+    for width in [*widths, full]:
+        small = copy(bundle)
+        items = whole if width == full else rounded(first_numbers(whole, width, lineage[NORM_EXPONENT]), kind)
+        small.query_vectors = np.ascontiguousarray(bundle.query_vectors[:, :width])
+        exact = ExactIndex(items)
+        recall = per_user(replace(served, bundle=small, index=exact).exact(k), held, "recall", k).mean()
+        index = ScannIndex.build(items, served.index.parameters) if isinstance(served.index, ScannIndex) else exact
+        queries = small.query_vectors[served.query_rows[held.users][served.query_rows[held.users] >= 0]]
+        points.append(
+            {
+                "dimension": width,
+                "bytes": width * np.dtype(DTYPES[kind]).itemsize + (4 if kind == "int8" else 0),
+                "recall": float(recall),
+                "single_ms": round(1000 * single_query_s(index, queries, k, most_s=EXACT_S), 4),
+            }
+        )
+    return {"k": k, "points": points}
+
+
+def of_cuts(measured: Curve) -> list[str]:
+    """Says what `cuts` measured."""
+    k = measured.get("k")
+    return [
+        f"first {point['dimension']} numbers of each vector: {point['bytes']} bytes an item, recall@{k} "
+        f"{point['recall']:.4f}, {point['single_ms']:.2f} ms a query"
+        for point in measured.get("points", ())
+    ]
+
+
+def first_numbers(vectors: Floats, width: int, exponent: float) -> Floats:
+    """The first numbers of served vectors ``u = v / |v|^x``, served anew: ``v' / |v'|^x = u' (|u| / |u'|)^x``."""
+    lengths, short = (np.linalg.norm(each, axis=1, keepdims=True) for each in (vectors, vectors[:, :width]))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factor = np.where(short > 0, (lengths / short) ** exponent, 0)
+    return (vectors[:, :width] * factor).astype(np.float32)
 
 
 def recall_against(truth: Rows, found: Rows) -> float:

@@ -3,17 +3,18 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import polars as pl
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from serving.bundle import arrays as files
 from serving.bundle.ids import Ids
 from serving.bundle.manifest import PriorInfo
 from serving.bundle.prior import COLUMNS, recall_vectors
 from serving.errors import BundleError
+from serving.search.vector_codes import DTYPES, MOST_HALF, VectorType, encode
 
 Strings = Sequence[str] | NDArray[np.str_] | pl.Series
 Advance = Callable[[float], None]
@@ -41,21 +42,40 @@ def write_ids(path: Path, column: str, ids: Strings) -> None:
     Ids.of(values.drop_nulls()).save(path.parent, column)
 
 
-def copy_vectors(vectors: NDArray[np.float32], path: Path, advance: Advance) -> None:
-    """Copies [M, D] in blocks, so that neither side needs to fit in memory; `advance` gets the rows of each."""
+def copy_vectors(vectors: NDArray[np.float32], path: Path, advance: Advance, kind: VectorType = "float32") -> None:
+    """Copies [M, D] in blocks, so that neither side needs to fit in memory; `advance` gets the rows of each.
+
+    Raises:
+        BundleError: they are not [M, D], or float16 does not hold a number.
+    """
     if vectors.ndim != 2:
         raise BundleError(f"{path.name}: vectors must be [M, D], got {vectors.shape}")
-    write_blocks(path, vectors.shape, lambda part: vectors[part], advance)
+    scales: list[NDArray[np.float32]] = []
+
+    def codes(part: slice) -> NDArray[Any]:
+        block = np.asarray(vectors[part], np.float32)
+        if kind == "float16" and not (held := np.abs(block) <= MOST_HALF).all():
+            row, column = np.argwhere(~held)[0]
+            number = f"row {part.start + row} holds {block[row, column]:g}"
+            raise BundleError(f"{path.name}: {number}; float16 holds up to {MOST_HALF:,.0f}: take int8 or float32")
+        found, *its_scales = encode(block, kind)
+        scales.extend(its_scales)
+        return found
+
+    write_blocks(path, vectors.shape, codes, advance, DTYPES[kind])
+    if scales:
+        np.save(path.with_name(files.ITEM_SCALES), np.concatenate(scales), allow_pickle=False)
 
 
 def write_prior(
     directory: Path,
     vectors: NDArray[np.float32],
+    kind: VectorType,
     prior: PriorInfo,
     item_prior: ArrayLike,
     advance: Advance = lambda _: None,
 ) -> None:
-    """Writes log shares [N, 2] and the vectors that recall searches, [N, D + 2].
+    """Writes log shares [N, 2] and, for float32, the vectors that recall searches, [N, D + 2]; others decode to them.
 
     Raises:
         BundleError: the shares are not [N, 2].
@@ -64,6 +84,9 @@ def write_prior(
     if shares.shape != (len(vectors), COLUMNS):
         raise BundleError(f"{files.ITEM_PRIOR}: must be [{len(vectors)}, {COLUMNS}], got {list(shares.shape)}")
     np.save(directory / files.ITEM_PRIOR, shares, allow_pickle=False)
+    if kind != "float32":
+        advance(len(vectors))
+        return
     shape = len(vectors), vectors.shape[1] + COLUMNS
     path = directory / files.RECALL_VECTORS
     write_blocks(path, shape, lambda part: recall_vectors(vectors[part], shares[part], prior), advance)
@@ -72,13 +95,15 @@ def write_prior(
 def write_blocks(
     path: Path,
     shape: tuple[int, ...],
-    rows: Callable[[slice], NDArray[np.float32]],
+    rows: Callable[[slice], NDArray[Any]],
     advance: Advance = lambda _: None,
+    dtype: DTypeLike = np.float32,
 ) -> None:
-    """Writes a float32 array of `shape`, a block of `rows` at a time; `advance` gets the rows of each."""
+    """Writes an array of `shape`, a block of `rows` at a time; `advance` gets the rows of each."""
+    descr = np.dtype(dtype).newbyteorder("<").str
     with path.open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
         for start in range(0, shape[0], files.BLOCK_ROWS):
-            block = np.ascontiguousarray(rows(slice(start, start + files.BLOCK_ROWS)), np.float32)
+            block = np.ascontiguousarray(rows(slice(start, start + files.BLOCK_ROWS)), descr)
             block.tofile(file)
             advance(len(block))

@@ -6,7 +6,7 @@ Every fault is a `BundleError` with path and reason.
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from serving.background import Rest, no_pause
 from serving.bundle.manifest import MANIFEST, FileInfo, Manifest
 from serving.errors import BundleError
+from serving.search.vector_codes import DTYPES, Vectors, decoded
 
 QUERY_TOWER, CANDIDATE_TOWER, INDEX = "query_tower", "candidate_tower", "index"
-ITEM_IDS, ITEM_VECTORS = "item_ids.parquet", "item_vectors.npy"
+ITEM_IDS, ITEM_VECTORS, ITEM_SCALES = "item_ids.parquet", "item_vectors.npy", "item_scales.npy"
 ITEM_ATTRIBUTES, POPULARITY = "item_attributes.parquet", "popularity.npy"
 QUERY_IDS, QUERY_VECTORS = "query_ids.parquet", "query_vectors.npy"
 ITEM_PRIOR, RECALL_VECTORS, POPULAR_COUNTS = "item_prior.npy", "recall_vectors.npy", "popular_counts.npy"
@@ -29,7 +30,10 @@ FIXED = (
     ITEM_IDS, ITEM_VECTORS, ITEM_ATTRIBUTES, POPULARITY, QUERY_IDS, QUERY_VECTORS, SEEN_OFFSETS, SEEN_ITEMS,
     f"{QUERY_TOWER}/saved_model.pb", f"{CANDIDATE_TOWER}/saved_model.pb",
 )  # fmt: skip
-OPTIONAL = {ITEM_PRIOR, RECALL_VECTORS, POPULAR_COUNTS, POPULAR_SEGMENTS, PROFILE_BYTES, PROFILE_OFFSETS, PROFILE_ROWS}
+OPTIONAL = {
+    ITEM_SCALES, ITEM_PRIOR, RECALL_VECTORS, POPULAR_COUNTS, POPULAR_SEGMENTS, PROFILE_BYTES, PROFILE_OFFSETS,
+    PROFILE_ROWS,
+}  # fmt: skip
 ID_PARTS = ("bytes", "offsets", "slots")  # of the tables of each column of ids, in every bundle since they exist
 ID_TABLES = {f"{column}_{part}.npy" for column in ("item_id", "query_id") for part in ID_PARTS}
 BLOCK_ROWS = 65_536  # rows of vectors read or written at a time
@@ -73,7 +77,9 @@ def verify_files(bundle: Path, manifest: Manifest, *, content: bool, rest: Rest 
         BundleError: a file is missing, of another size or content, a link, a pickle, or not in the manifest although
             it is read.
     """
-    required = [*FIXED, *([ITEM_PRIOR, RECALL_VECTORS] if manifest.prior is not None else [])]
+    required = [*FIXED, *([ITEM_SCALES] if manifest.vectors == "int8" else [])]
+    if manifest.prior is not None:
+        required += [ITEM_PRIOR, *([RECALL_VECTORS] if manifest.vectors == "float32" else [])]
     required += [POPULAR_SEGMENTS] if manifest.segmented_by is not None else []
     for name in required:
         if name not in manifest.files:
@@ -131,10 +137,19 @@ def open_array(bundle: Path, name: str, dtype: type[Number], shape: tuple[int | 
     return plain
 
 
-def refuse_not_finite(path: Path, vectors: NDArray[np.float32]) -> None:
-    """Raises BundleError if a vector holds NaN or infinity."""
+def open_item_vectors(bundle: Path, manifest: Manifest) -> Vectors:
+    """Memory-maps the item vectors, [N, D]; see `open_array`."""
+    kind, shape = manifest.vectors, (manifest.items, manifest.dimension)
+    codes = open_array(bundle, ITEM_VECTORS, DTYPES[kind], shape)
+    scales = (open_array(bundle, ITEM_SCALES, np.float32, shape[:1]),) if kind == "int8" else ()
+    return decoded(kind, (codes, *scales))
+
+
+def refuse_not_finite(path: Path, vectors: NDArray[Any]) -> None:
+    """Raises BundleError if a row of [M] or [M, D] holds NaN or infinity."""
     for start in range(0, len(vectors), BLOCK_ROWS):
-        finite = np.isfinite(vectors[start : start + BLOCK_ROWS]).all(axis=1)
+        block = vectors[start : start + BLOCK_ROWS]
+        finite = np.isfinite(block).reshape(len(block), -1).all(axis=1)
         if not finite.all():
             raise BundleError(f"{path}: row {start + int(np.argmin(finite))} holds NaN or infinity")
 

@@ -15,10 +15,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from serving.errors import BundleError
 from serving.search.scann_parameters import TUNED_K
+from serving.search.vector_codes import VectorType
 
-# 2 adds `prior` and `live.events`: a reader that ignores them gets other scores. Some bundles of 1 have them, too.
-SCHEMA_VERSION: Literal[2] = 2
-READABLE = (1, SCHEMA_VERSION)
+# 2 adds `prior` and `live.events`, 3 `vectors`: a reader that ignores them gets other scores.
+SCHEMA_VERSION: Literal[3] = 3
+READABLE = (1, 2, SCHEMA_VERSION)
 MANIFEST = "manifest.json"
 DIGEST = "digest"
 # Files of directories that users pass instead of a bundle, each found in no other kind (docs/project/design.md).
@@ -150,10 +151,11 @@ class PriorInfo(_Record):
 class Manifest(_Record):
     """All that a reader must know before it opens another file. `files` covers everything but the manifest."""
 
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[3] = SCHEMA_VERSION
     model_version: str = Field(min_length=1)
     created_at: datetime
     dimension: int = Field(ge=1)
+    vectors: VectorType = "float32"
     metric: Literal["dot", "cosine"]
     items: int = Field(ge=1)
     queries: Count
@@ -200,11 +202,9 @@ def read_manifest(bundle: Path) -> Manifest:
     version = raw.get("schema_version") if isinstance(raw, dict) else None
     if version not in READABLE:
         later = isinstance(version, int) and version > SCHEMA_VERSION
-        advice = "take the release that wrote it, or export the run again with this one"
-        raise BundleError(
-            f"{path}: schema version {version!r}; this release reads {' and '.join(map(str, READABLE))}: "
-            f"{advice if later else 'export the run again'}"
-        )
+        advice = f"{'take the release that wrote it, or ' if later else ''}export the run again"
+        known = f"this release reads {READABLE[0]} to {READABLE[-1]}"
+        raise BundleError(f"{path}: schema version {version!r}; {known}: {advice}")
     if DIGEST not in raw:
         raise BundleError(f"{path}: altered: it has no {DIGEST}; export the run again")
     if raw.pop(DIGEST) != json_digest(raw):

@@ -66,6 +66,6 @@ def scale(prior: PriorInfo) -> NDArray[np.float64]:
 
 
 def recall_vectors(item_vectors: Floats, shares: Floats, prior: PriorInfo) -> Floats:
-    """The vectors [R, D + 2] that recall searches, of R items."""
-    joined: Floats = np.hstack([item_vectors, item_columns(prior, shares)]).astype(np.float32)
+    """The vectors [..., D + 2] that recall searches, of items with vectors [..., D] and log shares [..., 2]."""
+    joined: Floats = np.concatenate([item_vectors, item_columns(prior, shares)], axis=-1, dtype=np.float32)
     return joined

@@ -4,7 +4,7 @@ docs/project/design.md describes the directory. Anything missing, truncated, alt
 another dimension is a `BundleError` with path and reason. `serving.bundle.writer` writes bundles.
 """
 
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from serving.bundle.manifest import Manifest, read_manifest
 from serving.bundle.profiles import Profiles
 from serving.errors import BundleError
 from serving.search.index import Floats, Rows
+from serving.search.vector_codes import CodedVectors, Vectors, arrays_of
 
 ITEM_ID, QUERY_ID = "item_id", "query_id"
 
@@ -32,9 +33,9 @@ class Bundle:
         path: the directory.
         manifest: its manifest.
         item_names: row -> item id, [N], memory-mapped; its `rows` map item id -> row.
-        item_vectors: [N, D], memory-mapped.
+        item_vectors: [N, D], memory-mapped; float16 and int8 decode to float32 where they are read.
         item_prior: [N, 2], memory-mapped, log shares of the items now and in training; None without a prior.
-        recall_vectors: [N, D + 2], memory-mapped, what recall searches; without a prior `item_vectors` itself.
+        recall_vectors: [N, D + 2], like `item_vectors`, what recall searches; without a prior `item_vectors` itself.
         popularity: [N], training events of each item.
         popular_counts: [N], the counts that rank popular items; `popularity` if the bundle has no separate ones.
         query_names: row -> user id, [Q], like `item_names`.
@@ -48,13 +49,17 @@ class Bundle:
         self.path, self.manifest = path, manifest
         # Older bundles lack these tables: build them in memory.
         self.item_names = Ids.open(path, ITEM_ID, items) or Ids.of(self.item_ids)
-        self.item_vectors = files.open_array(path, files.ITEM_VECTORS, np.float32, (items, dimension))
+        self.item_vectors = files.open_item_vectors(path, manifest)
         self.item_prior: Floats | None = None
-        self.recall_vectors = self.item_vectors
+        self.recall_vectors: Vectors = self.item_vectors
         if manifest.prior is not None:
             wide = items, dimension + prior.COLUMNS
             self.item_prior = files.open_array(path, files.ITEM_PRIOR, np.float32, (items, prior.COLUMNS))
-            self.recall_vectors = files.open_array(path, files.RECALL_VECTORS, np.float32, wide)
+            if isinstance(self.item_vectors, CodedVectors):
+                join = partial(prior.recall_vectors, prior=manifest.prior)
+                self.recall_vectors = self.item_vectors.joined(self.item_prior, join, prior.COLUMNS)
+            else:
+                self.recall_vectors = files.open_array(path, files.RECALL_VECTORS, np.float32, wide)
         self.popularity = files.open_array(path, files.POPULARITY, np.int64, (items,))
         self.popular_counts: NDArray[np.int64] | Floats = self.popularity
         if files.POPULAR_COUNTS in manifest.files:
@@ -86,9 +91,12 @@ class Bundle:
         bundle = cls(path, manifest)
         rest()
         if verify:
-            vectors = {files.ITEM_VECTORS: bundle.item_vectors, files.QUERY_VECTORS: bundle.query_vectors}
+            vectors = dict(zip((files.ITEM_VECTORS, files.ITEM_SCALES), arrays_of(bundle.item_vectors), strict=False))
+            vectors[files.QUERY_VECTORS] = bundle.query_vectors
             if bundle.item_prior is not None:
-                vectors |= {files.ITEM_PRIOR: bundle.item_prior, files.RECALL_VECTORS: bundle.recall_vectors}
+                vectors[files.ITEM_PRIOR] = bundle.item_prior
+                if isinstance(bundle.recall_vectors, np.ndarray):
+                    vectors[files.RECALL_VECTORS] = bundle.recall_vectors
             for name, array in vectors.items():
                 files.refuse_not_finite(path / name, array)
             rest()

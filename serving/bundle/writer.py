@@ -26,6 +26,7 @@ from serving.bundle.profiles import write_profiles
 from serving.bundle.reader import ITEM_ID, QUERY_ID, Bundle
 from serving.errors import BundleError
 from serving.files.staging import staged
+from serving.search.vector_codes import VectorType
 
 WRITE, READ_BACK = "write", "read back"
 
@@ -49,6 +50,7 @@ def write_bundle(
     libraries: Mapping[str, str],
     lineage: Mapping[str, Any],
     training: Mapping[str, Any],
+    vectors: VectorType = "float32",
     live: LiveInfo | None = None,
     prior: PriorInfo | None = None,
     item_prior: NDArray[np.float32] | None = None,
@@ -79,6 +81,7 @@ def write_bundle(
         libraries: library versions by name.
         lineage: where the model came from (data set digest, recipe, run, commit).
         training: a summary of the training.
+        vectors: the type that the item vectors are stored as.
         live: which live changes it includes.
         prior: the weights of `item_prior`.
         item_prior: float32 [N, 2], log shares of the items now and in training.
@@ -106,13 +109,13 @@ def write_bundle(
             advance(queries)
             item_attributes.write_parquet(directory / files.ITEM_ATTRIBUTES)
             advance(items)
-            copy_vectors(item_vectors, directory / files.ITEM_VECTORS, advance)
+            copy_vectors(item_vectors, directory / files.ITEM_VECTORS, advance, vectors)
             copy_vectors(query_vectors, directory / files.QUERY_VECTORS, advance)
             np.save(directory / files.POPULARITY, np.asarray(popularity, np.int64), allow_pickle=False)
             if popular_counts is not None:
                 _write_popular_counts(directory, popular_counts)
             if prior is not None and item_prior is not None:
-                write_prior(directory, item_vectors, prior, item_prior, advance)
+                write_prior(directory, item_vectors, vectors, prior, item_prior, advance)
             np.save(directory / files.SEEN_OFFSETS, np.asarray(seen_offsets, np.int64), allow_pickle=False)
             np.save(directory / files.SEEN_ITEMS, np.asarray(seen_items, np.int32), allow_pickle=False)
             advance(queries)
@@ -131,6 +134,7 @@ def write_bundle(
                 created_at=datetime.now(UTC),
                 dimension=item_vectors.shape[1],
                 metric=metric,
+                vectors=vectors,
                 items=items,
                 queries=queries,
                 query_features=tuple(query_features),
@@ -169,8 +173,8 @@ def replace_prior(
         OutputExistsError: `out` exists.
         BundleError: the prior does not fit the bundle.
     """
-    changed = (files.ITEM_PRIOR, files.RECALL_VECTORS, files.POPULAR_COUNTS)
     old = bundle.manifest
+    changed = [files.ITEM_PRIOR, files.POPULAR_COUNTS, *([files.RECALL_VECTORS] if old.vectors == "float32" else [])]
     kept = {
         name: file for name, file in old.files.items() if name not in changed and not name.startswith(f"{files.INDEX}/")
     }
@@ -195,7 +199,7 @@ def replace_prior(
                 shutil.copyfile(bundle.path / name, directory / name)
                 advance(file.bytes / 1e6)
         _write_popular_counts(directory, popular_counts)
-        write_prior(directory, bundle.item_vectors, prior, item_prior)
+        write_prior(directory, np.asarray(bundle.item_vectors), old.vectors, prior, item_prior)
         return _read_back(directory, [directory / name for name in changed], manifest, progress)
 
 

@@ -18,6 +18,7 @@ from serving.bundle.prior import log_share, recall_vectors
 from serving.bundle.reader import Bundle
 from serving.search.exact import ExactIndex
 from serving.search.index import Floats, Rows
+from serving.search.vector_codes import rounded
 
 Mask = NDArray[np.bool_]
 
@@ -118,6 +119,8 @@ class Overlay:
                     added.append(change)
                     ids.append(change.item_id)
             vectors = np.array([change.vector for change in added], np.float32).reshape(-1, old.vectors.shape[1])
+            # As the bundle stores vectors: a fold changes no score.
+            vectors = rounded(vectors, self._bundle.manifest.vectors)
             recall_vectors = self._recall_vectors(ids[len(old.ids) :], vectors)
             frame = self._frame([{**change.attributes, "item_id": change.item_id} for change in added])
             view = OverlayView(

@@ -19,6 +19,7 @@ from serving.search.index import (
     unit_queries,
     vector_lengths,
 )
+from serving.search.vector_codes import Vectors, products
 
 # Blocks of 16 M scores are 64 MB: large enough for BLAS, small beside any catalogue worth blocking.
 BLOCK_QUERIES = 256
@@ -38,7 +39,7 @@ class ExactIndex:
         longest: an upper bound of the vectors' lengths, if known; None measures them.
     """
 
-    def __init__(self, item_vectors: Floats, *, longest: float | None = None) -> None:
+    def __init__(self, item_vectors: Vectors, *, longest: float | None = None) -> None:
         self.item_vectors = item_vectors
         starts = range(0, len(item_vectors), BLOCK_ITEMS)
         blocks = (item_vectors[start : start + BLOCK_ITEMS] for start in starts)
@@ -86,13 +87,13 @@ class ExactIndex:
         scores: Floats,
     ) -> None:
         """Merges the items from row `first` on into the best so far, in place."""
-        block = self.item_vectors[first : first + BLOCK_ITEMS]
+        last = min(first + BLOCK_ITEMS, len(self.item_vectors))
         # Of unit length, so that no product overflows; the order of a query's items does not change.
         unit, lengths = unit_queries(queries)
-        rough = unit @ block.T
+        rough = products(unit, self.item_vectors, first, last)
         if masked is not None:
             query, row = masked
-            here = (row >= first) & (row < first + len(block))
+            here = (row >= first) & (row < last)
             rough[query[here], row[here] - first] = -np.inf
         if hidden is not None:
             np.copyto(rough, -np.inf, where=hidden)
@@ -102,7 +103,7 @@ class ExactIndex:
         bound = np.maximum(_kth_bound(rough, rows.shape[1]), scores[:, -1] / lengths) - margin
         hit = (rough >= bound.astype(np.float32)[:, None]) & (rough > -np.inf)
         # Flat, because that is several times faster than the two-dimensional search for True.
-        query, column = np.divmod(np.flatnonzero(hit), len(block))
+        query, column = np.divmod(np.flatnonzero(hit), last - first)
         counts = np.bincount(query, minlength=len(queries))
         ends = np.concatenate([[0], np.cumsum(counts)])
         # In catalogues full of equal vectors thousands tie: take fewer queries at a time then.
@@ -134,7 +135,7 @@ def _padded(hits: Rows, counts: NDArray[np.int64]) -> Rows:
     return found
 
 
-def _merge(queries: Floats, item_vectors: Floats, found: Rows, rows: Rows, scores: Floats) -> None:
+def _merge(queries: Floats, item_vectors: Vectors, found: Rows, rows: Rows, scores: Floats) -> None:
     both_rows = np.concatenate([rows, found], axis=1)
     both_scores = np.concatenate([scores, rescore(item_vectors, queries, found)], axis=1)
     # Ties are already in row order: the best so far come from lower rows, and `found` is ascending.

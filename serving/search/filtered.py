@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from serving.search.exact import BLOCK_ITEMS, ExactIndex
 from serving.search.index import Floats, Index, Rows, best_first, is_in
+from serving.search.vector_codes import Vectors
 from serving.telemetry import metrics
 
 Mask = NDArray[np.bool_]
@@ -145,7 +146,7 @@ def _kept(rows: Rows, eligible: Mask, excluded: Rows) -> Mask:
 
 
 def search_rows(
-    item_vectors: Floats,
+    item_vectors: Vectors,
     queries: Floats,
     rows: Rows,
     k: int,

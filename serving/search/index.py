@@ -6,6 +6,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from serving.search.vector_codes import Vectors
+
 Floats = NDArray[np.float32]
 Rows = NDArray[np.int64]
 RowSet = NDArray[np.int32] | NDArray[np.int64]
@@ -35,7 +37,7 @@ class Index(Protocol):
         ...
 
 
-def rescore(item_vectors: Floats, queries: Floats, rows: Rows) -> Floats:
+def rescore(item_vectors: Vectors, queries: Floats, rows: Rows) -> Floats:
     """The scores of given pairs: dot products summed in float64, rounded once to the nearest finite float32.
 
     Args:
@@ -56,7 +58,7 @@ def rescore(item_vectors: Floats, queries: Floats, rows: Rows) -> Floats:
     return scores
 
 
-def best_of_one(item_vectors: Floats, query: NDArray[np.float64], rows: Rows, k: int) -> tuple[Rows, Floats]:
+def best_of_one(item_vectors: Vectors, query: NDArray[np.float64], rows: Rows, k: int) -> tuple[Rows, Floats]:
     """`rescore` and `best_first` for one query, twice as fast: [D] and rows [C], none negative, to [k] and [k]."""
     scores = np.empty(len(rows), np.float32)
     _exact(item_vectors, query, rows, scores)
@@ -72,7 +74,7 @@ def best_of_one(item_vectors: Floats, query: NDArray[np.float64], rows: Rows, k:
     return best, best_scores
 
 
-def _exact(item_vectors: Floats, queries: NDArray[np.float64], rows: Rows, scores: Floats) -> None:
+def _exact(item_vectors: Vectors, queries: NDArray[np.float64], rows: Rows, scores: Floats) -> None:
     """Scores pairs, in place: rows [..., C] of queries [..., 1, D], or [C] of [D]."""
     # `take` with clipping is several times faster than indexing, and turns a negative row into row 0.
     vectors = item_vectors.take(rows, axis=0, mode="clip").astype(np.float64)

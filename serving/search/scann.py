@@ -16,6 +16,7 @@ from serving.errors import BundleError
 from serving.search.exclusions import keep_first, shared_calls
 from serving.search.index import Floats, Rows, best_first, best_of_one, checked_queries, is_in, rescore, unit_queries
 from serving.search.scann_parameters import LEAVES_POWER, TUNED_K, ScannParameters
+from serving.search.vector_codes import Vectors
 
 ASSETS = "scann_assets.pbtxt"
 # Queries that exclude at most COMMON rows search as many leaves as one that excludes none, and fetch as many extra
@@ -43,14 +44,14 @@ class ScannIndex:
         parameters: how to search it; see `with_parameters`.
     """
 
-    def __init__(self, searcher: Any, item_vectors: Floats, parameters: ScannParameters) -> None:
+    def __init__(self, searcher: Any, item_vectors: Vectors, parameters: ScannParameters) -> None:
         self._searcher = searcher
         self.item_vectors = item_vectors
         self.parameters = parameters
 
     @classmethod
     def build(
-        cls, item_vectors: Floats, parameters: ScannParameters | None = None, *, sample_per_leaf: int = SAMPLE_PER_LEAF
+        cls, item_vectors: Vectors, parameters: ScannParameters | None = None, *, sample_per_leaf: int = SAMPLE_PER_LEAF
     ) -> "ScannIndex":
         """Trains an index on all item vectors.
 
@@ -77,7 +78,7 @@ class ScannIndex:
         return cls(builder.build(), item_vectors, parameters)
 
     @classmethod
-    def load(cls, directory: Path, item_vectors: Floats, parameters: ScannParameters) -> "ScannIndex":
+    def load(cls, directory: Path, item_vectors: Vectors, parameters: ScannParameters) -> "ScannIndex":
         """Opens what `save` wrote.
 
         Raises:

@@ -73,7 +73,10 @@ def _options(config: "Config") -> Iterator[str]:
 
 
 def _widths(config: "Config") -> Iterator[str]:
-    """Widths of features: those that are summed share one, and so do those that share a table."""
+    """Widths of features: those that are summed share one, and so do those that share a table. Widths of cuts rise."""
+    cuts = [*config.loss.matryoshka, config.model.dimension]
+    if sorted(set(cuts)) != cuts:
+        yield f"loss.matryoshka: must rise and end below model.dimension = {cuts[-1]}; got {cuts[:-1]}"
     tables: dict[str, tuple[str, int]] = {}
     for side, features in config.features.named():
         for name, feature in features.items():

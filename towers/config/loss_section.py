@@ -39,6 +39,9 @@ class Loss(Section):
     whole_catalogue: ClassVar[bool] = False
 
     bottleneck: float = Field(0.0, ge=0, description="beta of the information bottleneck: adds beta * KL(z | N(0, 1))")
+    matryoshka: tuple[Count, ...] = Field(
+        (), description="widths below model.dimension: the loss is the mean over the vectors cut to each, and whole"
+    )
 
     @property
     def positives(self) -> int:

@@ -52,6 +52,7 @@ class Tower(tf.Module):
             else (model.candidate_layers, model.candidate_dropout)
         )
         self.normalise = model.similarity == "cosine"
+        self.width = self.dimension = model.dimension  # numbers of a vector, and how many of them `serve` keeps
         self.norm_exponent: Any = 1.0 if self.normalise else 0.0
         self.concat = model.combine == "concat"
         self.cross = [tfrs.layers.dcn.Cross(projection_dim=model.cross_projection) for _ in range(model.cross_layers)]
@@ -97,15 +98,24 @@ class Tower(tf.Module):
         return self._finished(self._dropped(mean + tf.exp(0.5 * log_variance) * noise, seed)), cost
 
     def serve(self, encoded: Encoded, norm_exponent: float | None = None) -> tf.Tensor:
-        """Vectors `[B, D]` as they are exported and searched: ``v / |v|^x``, x the norm exponent.
+        """Vectors `[B, dimension]` as they are exported and searched: ``v / |v|^x``, x the norm exponent, v cut.
 
         Args:
             encoded: looked-up features by name.
             norm_exponent: replaces the tower's own x.
         """
         vectors = self._mean(encoded, None)
+        if self.dimension < self.width:
+            vectors = vectors[:, : self.dimension]
         exponent = self.norm_exponent if norm_exponent is None else norm_exponent
         return vectors * tf.maximum(tf.norm(vectors, axis=1, keepdims=True), SHORTEST) ** -exponent
+
+    def cut(self, vectors: tf.Tensor, width: int) -> tf.Tensor:
+        """The first numbers `[..., width]` of finished vectors `[..., D]`, finished like a vector of their own.
+
+        Source: Kusupati et al., Matryoshka representation learning, NeurIPS 2022, arXiv:2205.13147.
+        """
+        return vectors if width == self.width else self._finished(vectors[..., :width])
 
     def informed(self, encoded: Encoded) -> tf.Tensor:
         """Which examples have at least one feature that training learnt something about: bool [B]; takes no `Bag`."""
@@ -134,7 +144,7 @@ class Tower(tf.Module):
         return dropped(vectors, self.dropout, seed, self.name)
 
     def _finished(self, vectors: tf.Tensor) -> tf.Tensor:
-        return tf.math.l2_normalize(vectors, axis=1, epsilon=SHORTEST**2) if self.normalise else vectors
+        return tf.math.l2_normalize(vectors, axis=-1, epsilon=SHORTEST**2) if self.normalise else vectors
 
 
 class TwoTower(tf.Module):

@@ -5,7 +5,7 @@ Only this module combines the towers, the sampler, the item features and the los
 
 import zlib
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -30,6 +30,13 @@ from towers.samplers.sampler import NegativeSampler, SampledCandidates
 POSITIVES, NEGATIVES = (np.array([zlib.crc32(name) >> 1, 0], np.int32) for name in (b"positives", b"negatives"))
 
 NO_ITEM = -1
+
+
+class Drawn(NamedTuple):
+    """The candidates from the sampler, and their vectors [M, D]."""
+
+    candidates: SampledCandidates
+    vectors: tf.Tensor
 
 
 class Retrieval(tfrs.Model):
@@ -59,6 +66,7 @@ class Retrieval(tfrs.Model):
         # A function is not tracked: item features are data and stay out of checkpoints.
         self.features_of: Callable[[tf.Tensor], Any] = items.__call__
         self.count = count
+        self.widths = [*config.loss.matryoshka, config.model.dimension]
         self.half = config.train.precision == "bfloat16"
         self.options = arguments(config.loss)
         self.margin = adaptive_margin(config.loss)
@@ -83,7 +91,9 @@ class Retrieval(tfrs.Model):
         else:
             positive, item_cost = self.towers.candidate_tower.sample(features, seed + POSITIVES)
         positive = tf.reshape(positive, tf.concat([shape, tf.shape(positive)[1:]], 0))
-        total = self._total(inputs, query, positive)
+        drawn = None if self.sampler is None else self._candidates(self.sampler, inputs, positive)
+        totals = [self._total(inputs, query, positive, drawn, width) for width in self.widths]
+        total = totals[0] if len(totals) == 1 else tf.add_n(totals) / len(totals)
         if self.settings.bottleneck:
             item_cost = tf.reshape(item_cost, shape)[:, 0]
             total += self.settings.bottleneck * tf.reduce_sum((cost + item_cost) * inputs.weight)
@@ -107,13 +117,18 @@ class Retrieval(tfrs.Model):
         gather = self.replicas.gather_array
         return gather(item.numpy()), gather(sqrt_1_minus_cos(cosine).numpy())
 
-    def _total(self, inputs: Batch, query: tf.Tensor, positive: tf.Tensor) -> tf.Tensor:
-        """The weighted sum of the losses of `query` [B, D] and its `positive` items [B, K, D]."""
-        loss = self.settings.sampled
-        if self.sampler is None or loss is None or not loss.sums_only or not query.shape[0]:
-            return tf.reduce_sum(self._example_losses(inputs, query, positive) * inputs.weight)
+    def _total(
+        self, inputs: Batch, query: tf.Tensor, positive: tf.Tensor, drawn: Drawn | None, width: int
+    ) -> tf.Tensor:
+        """The weighted sum of the losses of `query` [B, D] and its `positive` items [B, K, D], all cut to a width."""
+        loss, cut = self.settings.sampled, self.towers.candidate_tower.cut
+        query, positive = cut(query, width), cut(positive, width)
+        if drawn is not None:
+            drawn = drawn._replace(vectors=cut(drawn.vectors, width))
+        if self.sampler is None or drawn is None or loss is None or not loss.sums_only or not query.shape[0]:
+            return tf.reduce_sum(self._example_losses(inputs, query, positive, drawn) * inputs.weight)
         query *= self.towers.scale()
-        drawn, vectors = self._candidates(self.sampler, inputs, positive)
+        sample, vectors = drawn
         excluded = liked = None
         if loss.remove_accidental_hits:
             # The example's own item is among them, as the first positive.
@@ -121,24 +136,24 @@ class Retrieval(tfrs.Model):
         if loss.known_positives:
             # Hits are looked up together with them at almost no cost: no candidate's name is compared.
             items = inputs.known if excluded is None else tf.concat([inputs.known, excluded], 1)
-            liked, excluded = known(items, drawn.item, self.count), None
-        logits = tf.einsum("bd,bkd->bk", query, positive) - loss.strength * drawn.log_q_positive
+            liked, excluded = known(items, sample.item, self.count), None
+        logits = tf.einsum("bd,bkd->bk", query, positive) - loss.strength * sample.log_q_positive
         own = log_sum_exp(logits, inputs.present)
-        offset, apart = -loss.strength * drawn.log_q, None
+        offset, apart = -loss.strength * sample.log_q, None
         if self.sampler.includes_batch and not loss.remove_accidental_hits:
             apart = self.replicas.begin(query.shape[0])
-        candidates = Candidates(vectors, offset, drawn.mask, drawn.item, excluded, liked, apart)
+        candidates = Candidates(vectors, offset, sample.mask, sample.item, excluded, liked, apart)
         negatives = softmax_losses(query, own, inputs.weight, candidates, half=self.half)
         return negatives + tf.reduce_sum(inputs.weight * (own - mean(logits, inputs.present)))
 
-    def _example_losses(self, inputs: Batch, query: tf.Tensor, positive: tf.Tensor) -> tf.Tensor:
+    def _example_losses(self, inputs: Batch, query: tf.Tensor, positive: tf.Tensor, drawn: Drawn | None) -> tf.Tensor:
         """[B] losses of `query` [B, D] and its `positive` items [B, K, D]."""
         scale = self.towers.scale()
         positive_scores = tf.einsum("bd,bkd->bk", query, positive) * scale
         if self.settings.whole_catalogue:
             return full_softmax(
                 query,
-                lambda rank: self.towers.candidate_tower(self.features_of(rank)),
+                lambda rank: self._whole(rank, query.shape[1]),
                 count=self.count,
                 scale=scale,
                 positive=tf.reduce_sum(self._label_shares(inputs) * positive_scores, axis=1, keepdims=True),
@@ -146,13 +161,18 @@ class Retrieval(tfrs.Model):
                 **self.options,
             )
         sampled = self.settings.sampled
-        if self.sampler is not None and sampled is not None:
-            scores = self._sampled(self.sampler, sampled, inputs, query, positive, positive_scores)
+        if self.sampler is not None and sampled is not None and drawn is not None:
+            scores = self._sampled(self.sampler, sampled, inputs, query, drawn, positive_scores)
         else:
             # All of the batch, because its items may be one list.
             scores = _without_negatives(self.replicas.gather(positive_scores), self.replicas.gather(inputs.present))
         losses = FUNCTIONS[self.settings.name](scores, **self.options, **self._supplied(inputs, query))
         return self.replicas.own(losses) if self.settings.graded else losses
+
+    def _whole(self, rank: tf.Tensor, width: int) -> tf.Tensor:
+        """Vectors of items without noise, cut to a width."""
+        tower = self.towers.candidate_tower
+        return tower.cut(tower(self.features_of(rank)), width)
 
     def _label_shares(self, inputs: Batch) -> tf.Tensor:
         """The label distribution over each query's positives, [B, K]."""
@@ -167,11 +187,11 @@ class Retrieval(tfrs.Model):
         loss: SampledLoss,
         inputs: Batch,
         query: tf.Tensor,
-        positive: tf.Tensor,
+        candidates: Drawn,
         positive_scores: tf.Tensor,
     ) -> Scores:
-        """Draws the negatives, scores them and builds their mask."""
-        drawn, vectors = self._candidates(sampler, inputs, positive)
+        """Scores the negatives and builds their mask."""
+        drawn, vectors = candidates
         batch = tf.shape(inputs.item)[0]
         negative = product(query * self.towers.scale(), vectors, half=self.half, transpose_b=True)
         mask = tf.broadcast_to(drawn.mask[tf.newaxis, :], tf.shape(negative))
@@ -189,26 +209,28 @@ class Retrieval(tfrs.Model):
             scores = hardest(scores, count, loss.strength)
         return scores
 
-    def _candidates(
-        self, sampler: NegativeSampler, inputs: Batch, positive: tf.Tensor
-    ) -> tuple[SampledCandidates, tf.Tensor]:
-        """The candidates from the sampler, and their vectors [M, D]."""
+    def _candidates(self, sampler: NegativeSampler, inputs: Batch, positive: tf.Tensor) -> Drawn:
         items = self.replicas.gather(inputs.item)
         drawn = sampler.draw(items, inputs.seed)
         drawn = drawn._replace(log_q_positive=self.replicas.own(drawn.log_q_positive))
         if sampler.batch_alone:
-            return drawn, self.replicas.gather(positive[:, 0])
+            return Drawn(drawn, self.replicas.gather(positive[:, 0]))
         others = drawn.item[tf.shape(items)[0] :] if sampler.includes_batch else drawn.item
         vectors, _ = self.towers.candidate_tower.sample(self.features_of(others), inputs.seed + NEGATIVES)
         if not sampler.includes_batch:
-            return drawn, vectors
-        return drawn, tf.concat([self.replicas.gather(positive[:, 0]), vectors], 0)
+            return Drawn(drawn, vectors)
+        return Drawn(drawn, tf.concat([self.replicas.gather(positive[:, 0]), vectors], 0))
 
     def _supplied(self, inputs: Batch, query: tf.Tensor) -> dict[str, Any]:
         """What the loss's function takes beside scores and options; see `Loss.inputs`."""
         supply: dict[str, Callable[[], Any]] = {
             "labels": lambda: self.replicas.gather(inputs.label) / self.settings.largest_label,
-            "log_z": lambda: self.log_z(query) if self.log_z is not None else None,
+            # A cut query as a whole one that ends in zeros.
+            "log_z": lambda: (
+                self.log_z(tf.pad(query, [[0, 0], [0, self.widths[-1] - query.shape[1]]]))
+                if self.log_z is not None
+                else None
+            ),
             "margin": lambda: self.margin.value if self.margin is not None else None,
             "same_query": lambda: inputs.user[:, tf.newaxis] == self.replicas.gather(inputs.user)[tf.newaxis, :],
             "own_column": lambda: self.replicas.begin(inputs.user.shape[0]),

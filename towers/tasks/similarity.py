@@ -52,6 +52,7 @@ class Similarity(tfrs.Model):
         self.features_of: Callable[[tf.Tensor], Any] = items.__call__
         self.normalise = config.model.similarity == "cosine"
         self.half = config.train.precision == "bfloat16"
+        self.widths = [*config.loss.matryoshka, config.model.dimension]
         loss = config.loss.over_centres()
         self.function, self.options = FUNCTIONS[loss.name], arguments(loss)  # type: ignore[attr-defined]
         self.margin = adaptive_margin(loss)
@@ -69,18 +70,13 @@ class Similarity(tfrs.Model):
         """The mean loss over a batch's items that have a positive, a scalar; of several workers this one's part."""
         seed = self.replicas.seed(inputs.seed)
         vectors, cost = self.towers.candidate_tower.sample(self.features_of(inputs.item), seed)
-        if isinstance(inputs, ClassBatch):
-            scores = self._to_centres(inputs, vectors)
-        else:
-            scores = self._to_items(inputs, vectors)
-        count = getattr(self.settings, "hardest_negatives", None)
-        if count is not None:
-            scores = hardest(scores, min(count, scores.negative.shape[1]), 0.0)
+        scored = [self._scores(inputs, vectors, width) for width in self.widths]
         margin = {} if self.margin is None else {"margin": self.margin.value}
-        losses = self.function(scores, **self.options, **margin)
+        each = [self.function(scores, **self.options, **margin) for scores in scored]
+        losses = each[0] if len(each) == 1 else tf.add_n(each) / len(each)
         if self.settings.bottleneck:
             losses += self.settings.bottleneck * cost
-        counts = tf.cast(tf.reduce_any(scores.positive_mask, axis=1), tf.float32)
+        counts = tf.cast(tf.reduce_any(scored[0].positive_mask, axis=1), tf.float32)
         [examples] = self.replicas.sum([tf.reduce_sum(counts)])
         return tf.reduce_sum(losses * counts) / tf.maximum(examples, 1.0)
 
@@ -98,9 +94,18 @@ class Similarity(tfrs.Model):
         centres = tf.convert_to_tensor(self.centres)
         return tf.math.l2_normalize(centres, axis=1) if self.normalise else centres
 
+    def _scores(self, inputs: ClassBatch | RelatedBatch, vectors: tf.Tensor, width: int) -> Scores:
+        """The scores of vectors [B, D] cut to a width."""
+        vectors = self.towers.candidate_tower.cut(vectors, width)
+        scores = (
+            self._to_centres(inputs, vectors) if isinstance(inputs, ClassBatch) else self._to_items(inputs, vectors)
+        )
+        count = getattr(self.settings, "hardest_negatives", None)
+        return scores if count is None else hardest(scores, min(count, scores.negative.shape[1]), 0.0)
+
     def _to_centres(self, inputs: ClassBatch, vectors: tf.Tensor) -> Scores:
         """An item's own classes are its positives, all others its negatives."""
-        directions = self.directions() * self.towers.scale()
+        directions = self.towers.candidate_tower.cut(self.directions(), vectors.shape[1]) * self.towers.scale()
         scores = product(vectors, directions, half=self.half, transpose_b=True)
         present = inputs.classes >= 0
         positive = tf.gather(scores, tf.maximum(inputs.classes, 0), batch_dims=1)

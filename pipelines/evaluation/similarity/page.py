@@ -5,7 +5,7 @@ from typing import Any
 
 from pipelines.console import amount
 from pipelines.evaluation.page import compared, plots_left_out, provenance, rendered, tone
-from pipelines.evaluation.report_table import SMALL, interval
+from pipelines.evaluation.report_table import SMALL, interval, of_vectors
 from pipelines.evaluation.similarity.figures import HELD, NEARER, TITLES, TRAINED
 from pipelines.rankers.ranker import EXACT
 
@@ -120,5 +120,6 @@ def notes(content: Mapping[str, Any]) -> list[str]:
             for k in content["ks_left_out"]
         ),
         *(f"{TITLES[ranker]}: {reason}" for ranker, reason in content["baselines"]["left_out"].items()),
+        *of_vectors(content),
         *plots_left_out(content),
     ]

@@ -123,7 +123,8 @@ def run(
         }
         content |= verdict(content, f"{metric}@{k}")
         content["slices"] = {part.name: slice_figures(group, part, metric, depths, advance) for part in parts}
-    stored = bundle.item_vectors[np.any(bundle.item_vectors != 0, axis=1)]
+    stored = np.asarray(bundle.item_vectors)
+    stored = stored[np.any(stored != 0, axis=1)]
     dimensions = max(len(labels.classes) - 1, 1) if labels.classes else stored.shape[1]
     shown = exposure(group.nearest, len(labels.items), k)
     checks = item_checks(shown, len(group.places), k, stored, dimensions, data.items[labels.items])

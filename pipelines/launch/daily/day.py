@@ -144,7 +144,7 @@ class Day:
             raise DataError(f"{error}; with warm = false the day starts cold") from None
 
     def _export(self) -> object:
-        return export.run(self.folder / "run", self.candidate)
+        return export.run(self.folder / "run", self.candidate, vectors=self.loop.settings.vectors)
 
     def _index(self) -> object:
         return build_index.run(self.candidate)

@@ -13,6 +13,7 @@ from pipelines.errors import DataError
 from pipelines.ingest.formats.source import Format
 from pipelines.launch.rules import read_rules, read_toml
 from serving.bundle.versions import Versions
+from serving.search.vector_codes import VectorType
 from towers.config.recipe import Config, load_config
 from towers.config.section import Count, Section
 from towers.errors import ConfigError
@@ -28,6 +29,7 @@ class Settings(Section):
     on_bad_rows: Literal["error", "skip"] = "error"
     recipe: str = Field("default", description="a recipe: a file, or the name of one that comes with towers")
     warm: bool = Field(True, description="start training from the day whose bundle answers")
+    vectors: VectorType = Field("float32", description="how item vectors are stored, as of `towers export`")
     rules: str = Field(description="the rules of the gate")
     root: str = Field("bundles", description="the directory of bundles that a service follows")
     work: str = Field("days", description="gets a folder for each day: data set, run, report, summary")
@@ -133,7 +135,7 @@ class Loop:
         told = {
             "inputs": {name: _digests(self.path(value)) for name, value in inputs.items()},
             "recipe": self.recipe.model_dump(mode="json"),
-            **settings.model_dump(include={"format", "on_bad_rows", "warm"}),
+            **settings.model_dump(include={"format", "on_bad_rows", "warm", "vectors"}),
         }
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 

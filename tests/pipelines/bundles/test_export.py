@@ -21,6 +21,7 @@ from pipelines.bundles.bulk import recall
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.vocabulary import as_strings
 from pipelines.errors import DataError
+from pipelines.evaluation import report
 from pipelines.ingest import prepare
 from pipelines.training import check, stage, train
 from serving.bundle.reader import Bundle
@@ -28,6 +29,7 @@ from serving.files.lock import BusyError
 from serving.files.staging import OutputExistsError
 from serving.recall.loading import open_recaller
 from serving.recall.query import RecallQuery
+from serving.recall.self_test import open_probed
 from towers.config.recipe import Config, parse_config
 from towers.config.sections import Columns, DataConfig
 from towers.errors import ConfigError
@@ -227,6 +229,64 @@ def test_the_history_of_a_known_user_gives_their_stored_vector(world: Path, expo
     embedded = recaller.embed(asked)
     assert {each.source for each in embedded} == {"history"} and len(embedded) > 30
     assert_each_close(np.array([each.vector for each in embedded]), np.asarray(bundle.query_vectors))
+
+
+def test_int8_is_the_same_bundle_but_for_its_item_vectors(
+    world: Path, exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export.run(world / "run", tmp_path / "int8", vectors="int8")
+    # Both have 20 items, and the first 20 of all are all.
+    assert (
+        "item vectors as int8: exact search finds 1.0000 of the first 20 that float32 finds" in capsys.readouterr().err
+    )
+    coded, plain = Bundle.open(tmp_path / "int8"), Bundle.open(exported)
+    assert coded.item_ids.to_list() == plain.item_ids.to_list()
+    assert coded.manifest.model_version != plain.manifest.model_version, "its scores are others"
+    np.testing.assert_array_equal(coded.query_vectors, plain.query_vectors)
+    vectors = np.asarray(plain.item_vectors)
+    half_a_code = np.abs(vectors).max(axis=1, keepdims=True) / 127 * 0.502
+    assert (np.abs(np.asarray(coded.item_vectors) - vectors) <= half_a_code).all()
+    asked = int(np.count_nonzero(np.any(plain.query_vectors != 0, axis=1)))
+    assert coded.manifest.lineage["vectors_against_float32"] == {"k": 20, "queries": asked, "recall": 1.0}
+    assert "vectors_against_float32" not in plain.manifest.lineage
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_a_smaller_dimension_is_the_first_numbers_of_both_towers(similarity: str, world: Path, tmp_path: Path) -> None:
+    model = {"dimension": 4, "similarity": similarity, "norm_exponent": 0.5}
+    train.run(plain(loss={"matryoshka": [2]}, model=model), world / "dataset", tmp_path / "run")
+    for name, dimension in (("whole", None), ("small", 2)):
+        export.run(tmp_path / "run", tmp_path / name, dimension=dimension)
+    trained = export.load_run(tmp_path / "run")
+    numbers = {name: tf.constant(rows) for name, rows in trained.tables.items.items()}
+    raw = trained.model.candidate_tower.serve(numbers, norm_exponent=0.0).numpy()[:, :2]
+    whole, small = Bundle.open(tmp_path / "whole"), open_probed(tmp_path / "small").bundle  # asks both towers, too
+    assert small.manifest.dimension == 2 and small.manifest.model_version != whole.manifest.model_version
+    of_bundle = [trained.dataset.items["item_id"].to_list().index(name) for name in small.item_ids]
+    wanted = [vector / np.linalg.norm(vector) ** 0.5 for vector in raw[of_bundle]]
+    np.testing.assert_allclose(small.item_vectors, wanted, rtol=1e-5, atol=1e-7)
+    users = np.asarray(whole.query_vectors)[:, :2]
+    if similarity == "cosine":
+        users = users / np.linalg.norm(users, axis=1, keepdims=True)
+    np.testing.assert_allclose(small.query_vectors, users, rtol=1e-4, atol=1e-6)
+    with pytest.raises(DataError, match=r"--dimension 3: .*run trained 2, 4$"):
+        export.run(tmp_path / "run", tmp_path / "other", dimension=3)
+    # What the report of the whole says of two numbers is what the report of the bundle of two numbers says.
+    reports = [report.run(tmp_path / n, world / "dataset", tmp_path / f"of {n}", ks=(5, 7)) for n in ("whole", "small")]
+    points = reports[0]["cuts"]["points"]
+    assert [(point["dimension"], point["bytes"]) for point in points] == [(2, 8), (4, 16)]
+    for point, other in zip(points, reversed(reports), strict=True):
+        assert point["recall"] == pytest.approx(other["metrics"]["exact"]["recall@7"]["value"], abs=1e-6)
+    said = f"- first 2 numbers of each vector: 8 bytes an item, recall@7 {points[0]['recall']:.4f}, "
+    assert said in (tmp_path / "of whole" / "report.md").read_text()
+    assert "loss.matryoshka" in reports[1]["cuts"]["left_out"]
+
+
+def test_a_dimension_needs_a_run_that_trained_it(world: Path, exported: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"--dimension 4: .*run trained 8; loss\.matryoshka trains smaller ones, too"):
+        export.run(world / "run", tmp_path / "bundle", dimension=4)
+    export.run(world / "run", tmp_path / "bundle", dimension=8)
+    assert Bundle.open(tmp_path / "bundle").manifest.model_version == Bundle.open(exported).manifest.model_version
 
 
 def test_a_run_that_lost_its_data_set_says_so(world: Path, exported: Path, tmp_path: Path) -> None:

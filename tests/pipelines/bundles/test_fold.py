@@ -15,6 +15,7 @@ from serving.catalogue.updates import CatalogueUpdates
 from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
+from serving.search.vector_codes import VectorType
 from tests.support.worlds.serving import ITEMS, USERS, save_towers, write_world
 
 
@@ -25,11 +26,13 @@ def opened(path: Path, live: CatalogueUpdates) -> Recaller:
     return recaller
 
 
-def test_a_folded_bundle_answers_as_the_old_one_with_its_changes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["float32", "float16", "int8"])
+def test_a_folded_bundle_answers_as_the_old_one_with_its_changes(kind: VectorType, tmp_path: Path) -> None:
     attributes = pl.DataFrame({"item_id": [f"i{row}" for row in range(ITEMS)], "year": list(range(ITEMS))})
     segments = pl.DataFrame({"segment": ["no"], "rows": [[9, 5, 40]], "counts": [[7, 6, 5]]})
     write_world(
         tmp_path / "old",
+        vectors=kind,
         item_attributes=attributes,
         write_towers=save_towers,
         segmented_by="country",
@@ -43,7 +46,7 @@ def test_a_folded_bundle_answers_as_the_old_one_with_its_changes(tmp_path: Path)
     )
     live.delete(["i9", "i1", "never there"])
     manifest = fold.run(tmp_path / "old", tmp_path / "state", tmp_path / "folded")
-    assert manifest.items == ITEMS + 1 - 2 and manifest.live is not None
+    assert manifest.items == ITEMS + 1 - 2 and manifest.live is not None and manifest.vectors == kind
     live.put(old.catalogue, [("later", {"group": "g1", "place": 3.0}, {})])
     folded = opened(tmp_path / "folded", live)
     assert len(folded.catalogue.live.view.living) == 1, "only what came later is replayed"

@@ -199,7 +199,11 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
                 "overwrite": True,
             },
         ),
-        ("export --run r --out b --popular-by c", (Path("r"), b), {"popular_by": "c", "overwrite": False}),
+        (
+            "export --run r --out b --popular-by c --vectors int8 --dimension 32",
+            (Path("r"), b),
+            {"vectors": "int8", "dimension": 32, "popular_by": "c", "overwrite": False},
+        ),
         ("export --bundle b --prior-from e --out o --overwrite", (b, "e", o), {"overwrite": True}),
         ("index --bundle b", (b,), {"target_recall": 0.98, "target_k": 100, "kind": "auto"}),
         (
@@ -338,6 +342,22 @@ def test_export_is_of_a_run_or_renews_a_bundle(
 ) -> None:
     assert towers(monkeypatch, *words.split()) == 2
     assert "give --run RUN, or both --bundle BUNDLE and --prior-from EVENTS" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--run r --vectors int4", "'int4' is not one of 'float32', 'float16', 'int8'"),
+        ("--run r --dimension 0", "'--dimension': Input should be greater than or equal to 1"),
+        ("--bundle b --prior-from e --vectors int8", "is of a run; the vectors of --bundle stay as they are"),
+        ("--bundle b --prior-from e --dimension 8", "is of a run; the vectors of --bundle stay as they are"),
+    ],
+)
+def test_wrong_vectors_are_refused(
+    words: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert towers(monkeypatch, "export", *words.split(), "--out", "o") == 2
+    assert said in capsys.readouterr().err
 
 
 def test_every_word_of_the_commands_for_a_running_service_reaches_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -467,6 +467,23 @@ def test_items_without_a_vector_count_as_misses(world: World, tmp_path: Path) ->
     assert figures["metrics"]["exact"][f"recall@{ITEMS}"]["value"] == pytest.approx(np.mean(expected), abs=1e-6)
 
 
+def test_an_int8_bundle_is_reported_as_it_answers_with_what_its_codes_cost(world: World, tmp_path: Path) -> None:
+    cost = {"k": 24, "queries": 29, "recall": 0.98765}
+    lineage = {"dataset": Dataset.open(world.dataset).manifest.fingerprint, "vectors_against_float32": cost}
+    bundle = world.bundle(tmp_path / "bundle", vectors="int8", lineage=lineage)
+    content = report.run(bundle, world.dataset, tmp_path / "report", ks=KS)
+    codes, scales = np.load(bundle / "item_vectors.npy"), np.load(bundle / "item_scales.npy")
+    back = dataclasses.replace(world, item_vectors=codes * scales[:, np.newaxis])
+    expected = np.mean([slow("recall", ranking(back, user), items, 5) for user, items in world.test.items()])
+    assert content["metrics"]["exact"]["recall@5"]["value"] == pytest.approx(expected, abs=1e-6)
+    assert (content["bundle"]["vectors"], content["vectors_against_float32"]) == ("int8", cost)
+    said = (
+        "item vectors as int8: exact search finds 0.9877 of the first 24 that float32 finds, measured with 29 queries"
+    )
+    assert f"- {said} at export\n" in (tmp_path / "report" / "report.md").read_text()
+    assert f"{said} at export" in lines(content)
+
+
 def test_a_bundle_of_other_data_is_refused(world: World, tmp_path: Path) -> None:
     other = world.bundle(tmp_path / "other", lineage={"dataset": "0" * 64})
     with pytest.raises(BundleError, match="000000000000"):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pipelines.rankers import index_curve
+from pipelines.rankers.index_curve import first_numbers, recall_of_codes
 from serving.bundle.index_writer import replace_index
 from serving.bundle.manifest import IndexInfo
 from serving.bundle.reader import Bundle
@@ -14,6 +15,7 @@ from serving.search.exact import ExactIndex
 from serving.search.index import Floats
 from serving.search.scann import ScannIndex
 from serving.search.scann_parameters import ScannParameters
+from serving.search.vector_codes import encode
 from tests.support.worlds.serving import loop_search, write_world
 
 N, LEAVES, K = 600, 12, 20
@@ -68,6 +70,41 @@ def test_without_a_scann_index_the_reason_is_given(bundle: Bundle, tmp_path: Pat
     write_world(tmp_path / "bundle")
     for each in (bundle, Bundle.open(tmp_path / "bundle")):
         assert "no ScaNN index" in index_curve.curve(each, open_index(each))["left_out"]
+
+
+@pytest.mark.parametrize("with_prior", [False, True])
+@pytest.mark.parametrize("known", [True, False])
+def test_the_cost_of_codes_is_what_their_exact_search_misses(known: bool, with_prior: bool) -> None:
+    generator = np.random.default_rng(4)
+    items, users, of_items, of_users = (
+        generator.normal(size=shape).astype(np.float32) for shape in ((450, 3), (40, 3), (450, 2), (40, 2))
+    )
+    # In its scale the other two round to hardly anything, and users ask for those.
+    items[:, 0], users[:, 0] = items[:, 0] * 20, users[:, 0] / 20
+    users[: 10 if known else 40] = 0
+    measured = recall_of_codes("int8", items, users, (of_items, of_users) if with_prior else None)
+    codes, scales = encode(items, "int8")
+    back = np.array([[int(code) * float(scale) for code in row] for row, scale in zip(codes, scales, strict=True)])
+    queries = users[10:] if known else items
+    if with_prior and known:
+        items, back = np.hstack([items, of_items]), np.hstack([back, of_items])
+        queries = np.hstack([queries, of_users[10:]])
+    shares = [len({*loop_best(items, query)} & {*loop_best(back, query)}) / 100 for query in queries]
+    assert measured == {"k": 100, "queries": len(queries), "recall": pytest.approx(np.mean(shares), abs=1e-9)}
+    assert 0.3 < measured["recall"] < 1
+
+
+@pytest.mark.parametrize("exponent", [-0.5, 0.0, 0.5, 1.0])
+def test_first_numbers_of_served_vectors_are_those_of_a_smaller_model(exponent: float) -> None:
+    raw = np.random.default_rng(3).normal(size=(20, 6))
+    served = np.array([vector / np.linalg.norm(vector) ** exponent for vector in raw], np.float32)
+    wanted = [vector[:2] / np.linalg.norm(vector[:2]) ** exponent for vector in raw]
+    np.testing.assert_allclose(first_numbers(served, 2, exponent), wanted, rtol=1e-5)
+    assert not first_numbers(np.float32([[0, 0, 1], [0, 0, 0]]), 2, exponent).any()
+
+
+def loop_best(vectors: np.ndarray, query: np.ndarray) -> list[int]:
+    return np.argsort(-(vectors.astype(np.float64) @ query.astype(np.float64)), kind="stable")[:100].tolist()
 
 
 def test_a_slow_search_is_timed_on_few_queries() -> None:

@@ -26,6 +26,7 @@ from serving.recall.loading import open_index, open_recaller
 from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
 from serving.search.scann import ScannIndex
+from serving.search.vector_codes import VectorType
 from towers.config.recipe import Config, parse_config
 from towers.config.sections import DataConfig
 from towers.errors import ConfigError
@@ -276,14 +277,15 @@ def test_an_index_of_the_joined_vectors_finds_what_exact_search_finds(world: Pat
     assert (np.sort(rows) == np.sort(wanted)).mean() > 0.99
 
 
-def test_renewed_by_the_same_events_it_is_the_same_prior(world: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+def test_renewed_by_the_same_events_it_is_the_same_prior(kind: VectorType, world: Path, tmp_path: Path) -> None:
     """`item_prior.npy` of the known events alone, from a file: as the export made it of the data set."""
     data = Dataset.open(world / "dataset")
     ends = [data.events(split).time for split in ("train", "valid")]
     last = max(int(time.max()) for time in ends if time is not None)
     frame = pl.read_parquet(world / "events.parquet").filter(pl.col("timestamp") <= last)
     frame.sample(fraction=1.0, shuffle=True, seed=3).write_csv(tmp_path / "events.csv")
-    shutil.copytree(world / "bundle", tmp_path / "bundle")
+    export.run(world / "run", tmp_path / "bundle", vectors=kind)
     build_index.run(tmp_path / "bundle")
     manifest = renew.run(tmp_path / "bundle", tmp_path / "events.csv", tmp_path / "renewed")
     old, new = Bundle.open(tmp_path / "bundle"), Bundle.open(tmp_path / "renewed")
@@ -292,7 +294,7 @@ def test_renewed_by_the_same_events_it_is_the_same_prior(world: Path, tmp_path: 
     np.testing.assert_allclose(new.popular_counts, old.popular_counts, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(new.item_vectors, old.item_vectors)
     assert new.manifest.index is not None and new.manifest.index.kind == "exact"
-    assert manifest.prior is not None and manifest.prior.until == last
+    assert manifest.prior is not None and manifest.prior.until == last and manifest.vectors == kind
 
 
 def test_renewed_by_later_events_another_fashion_wins(world: Path, tmp_path: Path) -> None:

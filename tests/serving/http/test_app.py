@@ -294,6 +294,24 @@ def test_after_a_swap_the_document_is_the_new_bundles(versions: Versions) -> Non
         assert columns() == ["year"]
 
 
+def test_a_reload_to_int8_answers_from_the_same_bundle_in_a_quarter_of_the_numbers(versions: Versions) -> None:
+    write_world(versions.root / "int8", model_version="int8", write_towers=save_towers, vectors="int8")
+    with TestClient(create_app(Settings(bundle=versions.root, state=versions.root.parent / "state"))) as client:
+        asked = {"user_id": "u5", "k": 9}
+        before = client.post("/recall", json=asked).json()
+        versions.activate("int8")
+        assert client.post("/admin/reload").json()["active"] == "int8"
+        after = client.post("/recall", json=asked).json()
+        assert after["model_version"] == "int8"
+        # Its own items, by falling score; a vector's greatest number, 1, makes a code worth a 127th, so half of that.
+        assert [item["id"] for item in after["items"]] == [item["id"] for item in before["items"]]
+        for one, other in zip(before["items"], after["items"], strict=True):
+            assert 0 < abs(one["score"] - other["score"]) < 2 * 0.51 / 127
+        put = client.put("/items/i9", json={"features": {"item": "i9", "place": 1 - 9 / ITEMS}})
+        assert put.status_code == 200
+        assert client.post("/recall", json=asked).json()["items"] == after["items"]
+
+
 def test_a_callers_vector_is_searched_where_embed_made_it(versions: Versions) -> None:
     versions.set_canary("two", 1.0)
     with TestClient(create_app(Settings(bundle=versions.root))) as client:

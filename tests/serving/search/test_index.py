@@ -16,6 +16,7 @@ from serving.search.filtered import search_filtered
 from serving.search.index import Index, best_first, best_of_one, rescore
 from serving.search.scann import ScannIndex
 from serving.search.scann_parameters import ScannParameters
+from serving.search.vector_codes import decoded, encode
 from tests.support.worlds.serving import loop_search
 
 N, D = 600, 16
@@ -30,11 +31,12 @@ class IndexContract:
     """What every back-end must do; a subclass gives the index, searched in full."""
 
     index: Index
+    vectors = VECTORS
 
     def test_equals_the_definition(self) -> None:
         for k in (1, 10, 100):
             rows, scores = self.index.search(QUERIES[:6], k)
-            wanted_rows, wanted_scores = loop_search(VECTORS, QUERIES[:6], k)
+            wanted_rows, wanted_scores = loop_search(self.vectors, QUERIES[:6], k)
             np.testing.assert_array_equal(rows, wanted_rows)
             np.testing.assert_array_equal(scores, wanted_scores)
             assert rows.dtype == np.int64 and scores.dtype == np.float32
@@ -93,6 +95,20 @@ class TestExactIndexInSmallBlocks(IndexContract):
         monkeypatch.setattr(exact, "BLOCK_ITEMS", 41)
 
 
+CODES, SCALES = encode(VECTORS, "int8")
+INT8 = np.array([[int(code) * float(scale) for code in row] for row, scale in zip(CODES, SCALES, strict=True)])
+
+
+class TestExactIndexOfFloat16InSmallBlocks(TestExactIndexInSmallBlocks):
+    index = ExactIndex(decoded("float16", (VECTORS.astype(np.float16),)))
+    vectors = VECTORS.astype(np.float16)
+
+
+class TestExactIndexOfInt8(IndexContract):
+    index = ExactIndex(decoded("int8", (CODES, SCALES)))
+    vectors = INT8
+
+
 class ScannContract(IndexContract):
     parameters: ScannParameters
 
@@ -120,6 +136,17 @@ class TestScannWithTree(ScannContract):
             assert len(set(line[kept].tolist())) == kept.sum()
             assert not kept[int(kept.sum()) :].any()
             assert np.isneginf(score[~kept]).all()
+
+
+class TestScannOfInt8(ScannContract):
+    parameters = ScannParameters(leaves=8, leaves_searched=8, rescored=N)
+    vectors = INT8
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def built(cls) -> Iterator[None]:
+        cls.index = ScannIndex.build(decoded("int8", (CODES, SCALES)), cls.parameters)
+        yield
 
 
 class TestScannSavedAndLoaded(ScannContract):

@@ -1,4 +1,7 @@
-"""Reads the profiles of users: what the query tower learnt of each from columns, as a request would send it."""
+"""What requests send: the towers' features as the manifest names them, and the profiles of stored users.
+
+A profile is what the query tower learnt of a user from columns, as a request would send it.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,9 +9,37 @@ from typing import Any
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.feature_lookup import ROWS, raw_values
 from pipelines.dataset.resolve_features import column_of
+from serving.bundle.manifest import FeatureSpec as RequestFeature
 from towers.data.events import Int32s
 from towers.data.feature_tables import FeatureTables
+from towers.features.encoder import CLOCK_VALUES, FeatureSpec
 from towers.model.two_tower import TwoTower
+
+
+def request_feature(spec: FeatureSpec, time_zone: str = "UTC") -> RequestFeature:
+    """Describes a feature as requests and the bundle's manifest do; `time_zone` is that of the data set."""
+    zone = time_zone if spec.config.kind in CLOCK_VALUES and time_zone != "UTC" else None
+    return RequestFeature(
+        name=spec.name, kind=spec.config.kind, dtype=spec.dtype.name, length=spec.length, time_zone=zone
+    )
+
+
+def query_features(model: TwoTower, task: str, time_zone: str) -> list[RequestFeature]:
+    """Returns what a request may send. With task = "similarity" it sends an item, so the id is not a user's."""
+    if task == "retrieval":
+        return [each for encoder in model.query_tower.encoders for each in _query_inputs(encoder.spec, time_zone)]
+    features = [request_feature(encoder.spec) for encoder in model.candidate_tower.encoders]
+    return [each.model_copy(update={"kind": "item"}) if each.kind == "id" else each for each in features]
+
+
+def _query_inputs(spec: FeatureSpec, time_zone: str) -> list[RequestFeature]:
+    """Describes a query feature as requests do: neighbours and sequences arrive as a history of items."""
+    feature = request_feature(spec, time_zone)
+    if feature.kind in ("neighbours", "sequence"):
+        feature = feature.model_copy(update={"kind": "history"})
+    if spec.times is None:
+        return [feature]
+    return [feature, RequestFeature(name=spec.times, kind="history_times", dtype="int64", length=spec.length)]
 
 
 def profiles(
