@@ -1,47 +1,47 @@
-"""The search: runs trials of one share each, one after another, until the rest of the budget is for the finals.
+"""The search: an Optuna study whose trials train for one share each, until the rest of the budget is for the finals.
 
-It first runs the starts, then alternates steps from the best point with Optuna's sampler, in the best family and at
-times in the second best.
+It first tries the starts, then alternates steps from the best point with Optuna's TPE sampler, in the best family and
+at times in the second best; see `docs/model/tuning.md`.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from pathlib import Path
 
-from optuna.trial import Trial
+from optuna import Study, TrialPruned
+from optuna.trial import FrozenTrial, Trial
 
 from pipelines.console import Advance, amount, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.training.check import check_recipe
 from pipelines.tuning.budget import Clock
 from pipelines.tuning.fixed_settings import FixedSettings
-from pipelines.tuning.space import Family, Point, families
-from pipelines.tuning.steps import steps
-from pipelines.tuning.study import FinishedTrial, Trials, canonical
+from pipelines.tuning.space import Family, Point, canonical
+from pipelines.tuning.study import PLAN, RUN, Rungs, Tried, open_study, run_of, sampler, tried, waits
+from pipelines.tuning.training import Run, Share, train
 from pipelines.tuning.traits import Raw, Traits
-from pipelines.tuning.trial import Run, Share, train
 from serving.files.staging import remove
 from towers.config.recipe import Config, parse_config
 from towers.errors import ConfigError
 
 SHARES = 28  # this many trials that use their whole share use up the budget
-LARGEST_SHARE = 5  # a trial uses at most the budget divided by this
-LEAST_EPOCHS = 3  # the share lets the first trial train at least this many, if the budget allows
 SHARE_EPOCHS = 10.0  # the share without a clock
+LEAST_EPOCHS, LARGEST_SHARE = 3, 6  # a trial of slow epochs may train 3, but cost at most a sixth of the budget
 ROOM = 0.8  # planned part of the recipe's training time, because a machine's load varies
 MOST_TRIALS = 300  # beyond this, trials overfit this sample of users
-FINALS = 12  # cost of the finals, in runs of the best trial
-MOST_FINALS = 0.45  # of the budget
-STEPS_FIRST = 12  # trials of a family before sampling begins
-STEP_EVERY = 4  # after that, one trial in this many is a step
-SECOND_BEST = 0.95  # a family whose best value reaches this share of the overall best
-SECOND_EVERY = 3  # gets one trial in this many
-KEPT = 4  # trials whose checkpoints are kept for longer training
+FINALS, MOST_FINALS = 12, 0.45  # cost of the finals: in runs of the best trial, but at most as part of the budget
+STEPS_FIRST, STEP_EVERY = 12, 4  # a family's first trials are steps, later one in this many
+SECOND_BEST, SECOND_EVERY = 0.95, 3  # a family as near to the best one as this gets one trial in this many
 MOST_REPEATS = 20  # this many repeated samples in a row mean that nothing new is left
+START, SAMPLED, LARGER_BATCH, REPEAT = "start", "sampled", "larger batch", "tried before"
+SPREAD = 100_003  # keeps the sampler seeds of two searches apart
 PATIENCE = 5
 MOST_EPOCHS = 10_000  # never reached: the share ends a training
 MOST_SCORES = 1_000_000_000  # users x items per validation
 MOST_USERS, LEAST_USERS = 10_000, 1_000
+
+Wish = tuple[str, str, int, Point | None]  # of the next trial: family, origin, by, and the point unless it is sampled
 
 
 @dataclass(frozen=True)
@@ -67,183 +67,180 @@ class Search:
     Args:
         data: the data set.
         fixed: settings that are not searched.
+        families: what is searched.
         asked: what to search for.
         work: holds `study.db`, and `trials/` with the checkpoints of the best.
-        clock: of the whole command.
+        budget_s, begun: see `Clock`.
     """
 
-    def __init__(self, data: Dataset, fixed: FixedSettings, asked: SearchGoal, work: Path, clock: Clock) -> None:
-        self.data, self.fixed, self.asked, self.work, self.clock = data, fixed, asked, work, clock
+    def __init__(
+        self,
+        data: Dataset,
+        fixed: FixedSettings,
+        families: list[Family],
+        asked: SearchGoal,
+        work: Path,
+        budget_s: float | None,
+        begun: float,
+    ) -> None:
+        self.data, self.fixed, self.asked, self.work = data, fixed, asked, work
         self.traits = Traits.of(data)
-        self.families = {each.name: each for each in fixed.families(families(self.traits))}
-        self.trials = Trials(work / "study.db", asked.seed, self.families)
-
-    @staticmethod
-    def check(data: Dataset, fixed: FixedSettings) -> list[Family]:
-        """Refuses a recipe that leaves nothing to search or that the data set cannot feed.
-
-        Returns:
-            The families to search.
-
-        Raises:
-            ConfigError: names the wrong key.
-        """
-        check_recipe(fixed.config, data)
-        return fixed.families(families(Traits.of(data)))
+        self.families = {each.name: each for each in families}
+        self.study = open_study(work / "study.db", "search")
+        self.clock = Clock(budget_s, self.study, begun)
 
     @property
     def share(self) -> float:
-        """The maximum cost of a trial; for the first trial, which measures it, the largest share allowed."""
-        kept = self.trials.recall("share")
-        if kept is not None:
-            return float(kept)
-        return self.clock.budget_s / LARGEST_SHARE if self.clock.timed else SHARE_EPOCHS
+        """The cost of a trial, unless its epochs are slow."""
+        return min(self.clock.budget_s / SHARES, ROOM * self.asked.train_s) if self.clock.timed else SHARE_EPOCHS
 
     @property
     def validation_users(self) -> int:
         """As many users as keep a validation no longer than the epochs in between."""
         return min(MOST_USERS, max(LEAST_USERS, MOST_SCORES // max(1, self.traits.items)))
 
-    def directory(self, number: int) -> Path:
-        """Returns a trial's directory."""
-        return self.work / "trials" / f"{number:04}"
-
     def sections(self, family: str, point: Point) -> Raw:
         """Returns the recipe sections of a point."""
         return self.fixed.sections(family, point, self.traits)
 
-    def config(self, raw: Raw) -> Config:
-        """Returns the resolved recipe of a training run.
+    def config(self, raw: Raw, seed: int = 0) -> Config:
+        """Returns the resolved recipe of a training run; `seed` is added to that of the search.
 
         Raises:
             ConfigError: the settings do not fit each other or the data set.
         """
         usual = {"epochs": MOST_EPOCHS, "patience": PATIENCE, "validation_users": self.validation_users}
-        own = {"metric": self.asked.metric, "seed": self.asked.seed}
+        own = {"metric": self.asked.metric, "seed": self.asked.seed + seed}
         return check_recipe(parse_config(raw | {"train": usual | raw["train"] | own}), self.data)
 
-    def run(self, advance: Advance) -> None:
-        """Runs trials until the search has used its part of the budget; see `docs/model/tuning.md`."""
-        self._advance = advance
-        (self.work / "trials").mkdir(exist_ok=True)
-        while asked := self.trials.cut_off():
-            self._try(*asked)
-        for family, point in self._starts():
-            if self.finished():
-                return
-            self._try(*self.trials.ask(family, point, "start"))
-        # If no start finished, all are too slow or diverge, and so would the rest.
-        repeats = 0 if self.trials.ranked() else MOST_REPEATS
-        while not self.finished() and repeats < MOST_REPEATS:
-            repeats = 0 if self._try(*self.trials.ask(*self._next())) else repeats + 1
+    def tried(self) -> list[Tried]:
+        """Returns all trials that have ended."""
+        return tried(self.study)
 
-    def finished(self) -> bool:
-        """Whether it is time for the finals."""
-        most = MOST_TRIALS if self.asked.trials is None else self.asked.trials
-        if len(self.trials.all()) >= most:
-            return True
-        return self.clock.timed and self.clock.left() <= self._finals_s()
+    def ranked(self) -> list[Tried]:
+        """Returns the complete trials, the best first."""
+        return sorted((each for each in self.tried() if each.run.complete), key=lambda each: -each.run.value)
 
-    def _finals_s(self) -> float:
-        ranked = self.trials.ranked()
-        wanted = FINALS * min(self.share, ranked[0].run.cost) if ranked else 0.0
-        return min(MOST_FINALS * self.clock.budget_s, wanted)
-
-    def _starts(self) -> list[tuple[str, Point]]:
-        """Returns every family's first start, then the second ones, without those already tried."""
-        rounds = max(len(each.starts) for each in self.families.values())
-        wanted = [
-            (name, each.starts[place])
-            for place in range(rounds)
-            for name, each in self.families.items()
-            if place < len(each.starts)
-        ]
-        # The user's fixed settings may make two of them equal.
-        known, new = self._known(), []
-        for name, point in wanted:
-            settings = canonical(self.sections(name, point))
-            if settings not in known:
-                new.append((name, point))
-                known.add(settings)
-        return new
-
-    def _next(self) -> tuple[str, Point | None, str]:
-        """Returns family, point (None to sample one) and origin of the next trial."""
-        tried, ranked = self.trials.all(), self.trials.ranked()
-        best: dict[str, FinishedTrial] = {}
-        for each in ranked:
+    def candidates(self) -> list[Tried]:
+        """Returns what enters the finals: the best trial, and of each family the one that promises most."""
+        ranked, best = self.ranked(), dict[str, Tried]()
+        for each in sorted(ranked, key=lambda each: -each.run.promise):
             best.setdefault(each.family, each)
-        first, *others = best.values()
-        near = [each for each in others if each.run.value >= SECOND_BEST * first.run.value]
-        chosen = near[0] if near and len(tried) % SECOND_EVERY == 0 else first
-        of_family = sum(each.family == chosen.family for each in tried)
-        if of_family >= STEPS_FIRST and len(tried) % STEP_EVERY:
-            return chosen.family, None, "sampled"
-        return self._step(self.families[chosen.family], chosen) or (chosen.family, None, "sampled")
+        return list({each.number: each for each in [*ranked[:1], *best.values()]}.values())
 
-    def _step(self, family: Family, best: FinishedTrial) -> tuple[str, Point, str] | None:
-        known = self._known()
-        before = self.trials.recall(f"before {best.number}")
-        for name, point in steps(family, best.point, before):
-            if canonical(self.sections(family.name, point)) not in known:
-                return family.name, point, name
-        return None
+    def run(self, advance: Advance) -> None:
+        """Runs trials until the search has used its part of the budget; calls `advance` for each."""
 
-    def _known(self) -> set[str]:
-        return {canonical(self.sections(each.family, each.point)) for each in self.trials.all() if each.family}
+        def after(study: Study, trial: FrozenTrial) -> None:
+            if trial.user_attrs[RUN]["reason"] != REPEAT:
+                self._tell()
+                advance(1, note=f"{self.clock.minutes_left()} of the budget left" if self.clock.timed else "")
+            if not self._plan():
+                study.stop()
 
-    def _try(self, trial: Trial, family: str, point: Point) -> bool:
-        """Runs one trial; returns whether it was new."""
-        known, origin, raw = self._known(), trial.user_attrs["origin"], self.sections(family, point)
-        if canonical(raw) in known:
-            self.trials.tell(trial, Run(end="refused", reason="tried before"), self.share)
-            return False
-        ranked = self.trials.ranked()
-        of_family = [each for each in ranked if each.family == family]
-        if of_family and origin in self.families[family].parameters:
-            self.trials.remember(f"before {trial.number}", dict(of_family[0].point))
-        run = self._train(
-            raw, self.directory(trial.number), lambda run: self.trials.falls_behind(trial, run, self.share)
-        )
-        tried = self.trials.tell(trial, run, self.share)
-        self._clean()
-        self._say(tried, ranked[0] if ranked else None)
-        left = f"{max(0.0, self.clock.left()) / 60:.1f} min of the budget left" if self.clock.timed else ""
-        self._advance(1, note=left)
-        return True
+        if self._plan():
+            timeout = self.clock.left() if self.clock.timed else None
+            self.study.optimize(self._objective, timeout=timeout, callbacks=[after])
 
-    def _train(self, raw: Raw, directory: Path, falls_behind: Callable[[Run], bool]) -> Run:
+    def train(self, trial: Trial, raw: Raw, share: Share, seed: int = 0) -> Run:
+        """Trains a trial of a study, from the epochs that it has, and keeps its run."""
+        directory = self.work / "trials" / trial.user_attrs[PLAN]["directory"]
         try:
-            config = self.config(raw)
+            run = train(self.config(raw, seed), self.data, directory, share, run_of(trial))
         except ConfigError as error:
-            return Run(end="refused", reason=str(error))
-        share = Share(self.share, self.clock, falls_behind)
-        if self.trials.recall("share") is None:
-            share.falls_behind = lambda run: self._measure(run, share)
-        return train(config, self.data, directory, share)
+            run = Run(end="refused", reason=str(error))
+        trial.set_user_attr(RUN, run.model_dump())
+        return run
 
-    def _measure(self, run: Run, share: Share) -> bool:
-        """Fixes the share after the first epoch of the first trial, which is of the cheapest family."""
-        if self.clock.timed and self.trials.recall("share") is None:
-            least = LEAST_EPOCHS * run.cost / len(run.epochs)
-            budget_s = self.clock.budget_s
-            most = min(budget_s / LARGEST_SHARE, ROOM * self.asked.train_s)
-            share.most = min(most, max(budget_s / SHARES, least))
-            self.trials.remember("share", share.most)
+    def _objective(self, trial: Trial) -> float:
+        family = self.families[trial.suggest_categorical("family", list(self.families))]
+        keys = {family.key(name): len(values) - 1 for name, values in family.settings.items()}
+        point = family.point({key: trial.suggest_int(key, 0, most) for key, most in keys.items()})
+        plan = {"directory": f"{trial.number:04}", **trial.user_attrs[PLAN], "family": family.name, "point": point}
+        trial.set_user_attr(PLAN, plan)
+        raw, rungs = self.sections(family.name, point), Rungs(trial)
+
+        def behind(run: Run, most: float) -> bool:
+            trial.set_user_attr(RUN, run.model_dump())
+            return rungs.report(run, most) and plan["origin"] != START
+
+        largest = min(self.clock.budget_s / LARGEST_SHARE, ROOM * self.asked.train_s)
+        if canonical(raw) in self._known():
+            run = Run(end="refused", reason=REPEAT)
+            trial.set_user_attr(RUN, run.model_dump())
+        else:
+            run = self.train(trial, raw, Share(self.share, self.clock, behind, LEAST_EPOCHS, largest))
+        if not run.complete:
+            raise TrialPruned
+        rungs.report(run, max(self.share, run.cost))
+        return run.value
+
+    def _plan(self) -> bool:
+        """Enqueues the next trial, unless one waits; returns whether there is one."""
+        if self._finished():
+            return False
+        known, done = self._known(), len(self.tried())
+        self.study.sampler = sampler(self.asked.seed * SPREAD + done)
+        if waits(self.study):
+            return True
+        for family, origin, by, point in self._wishes():
+            if point is None or canonical(self.sections(family, point)) not in known:
+                places = {} if point is None else self.families[family].places(point)
+                self.study.enqueue_trial({"family": family, **places}, {PLAN: {"origin": origin, "by": by}})
+                return True
         return False
 
-    def _clean(self) -> None:
-        """Keeps only the checkpoints of the best trials that could train for longer."""
-        longer = [each.number for each in self.trials.ranked() if each.run.end == "share"][:KEPT]
-        kept = {self.directory(number) for number in longer}
-        for each in (self.work / "trials").iterdir():
-            if each not in kept:
-                remove(each)
+    def _finished(self) -> bool:
+        done, ranked = self.tried(), self.ranked()
+        if len(done) >= (MOST_TRIALS if self.asked.trials is None else self.asked.trials):
+            return True
+        if len(done) >= MOST_REPEATS and all(each.run.reason == REPEAT for each in done[-MOST_REPEATS:]):
+            return True
+        finals = FINALS * ranked[0].run.cost if ranked else 0.0
+        return self.clock.timed and self.clock.left() <= min(MOST_FINALS * self.clock.budget_s, finals)
 
-    def _say(self, tried: FinishedTrial, best: FinishedTrial | None) -> None:
-        run, epochs = tried.run, amount(len(tried.run.epochs), "epochs")
-        shown = f"{self.asked.metric} {run.value:.4f} after {epochs}" if run.epochs else "no epoch"
-        above = "" if best is None else f", best before {best.run.value:.4f}"
+    def _wishes(self) -> Iterator[Wish]:
+        """Yields what to try next, best first; what was tried before is among it."""
+        families, done, best = self.families, self.tried(), dict[str, Tried]()
+        for each in self.ranked():
+            best.setdefault(each.family, each)
+        # Every family's first start, then the second ones.
+        rounds = zip_longest(*([(name, START, 0, each) for each in family.starts] for name, family in families.items()))
+        yield from filter(None, chain(*rounds))
+        for each in done:
+            if each.run.end == "too slow" and each.family not in best:
+                largest = families[each.family].settings.get("batch_size", [0])[-1]
+                yield each.family, LARGER_BATCH, 0, {**each.point, "batch_size": largest}
+        if not best:
+            return  # all are too slow or diverge, and so would the rest
+        first, *others = best.values()
+        near = [each for each in others if each.run.value >= SECOND_BEST * first.run.value]
+        chosen = near[0] if near and len(done) % SECOND_EVERY == 0 else first
+        of_family = sum(each.family == chosen.family for each in done)
+        sampled: Wish = (chosen.family, SAMPLED, 0, None)
+        if of_family >= STEPS_FIRST and len(done) % STEP_EVERY:
+            yield sampled
+        for name, by, point in families[chosen.family].steps(chosen.point, (chosen.origin, chosen.by)):
+            yield chosen.family, name, by, point
+        yield sampled
+
+    def _known(self) -> set[str]:
+        return {canonical(self.sections(each.family, each.point)) for each in self.tried() if each.family}
+
+    def _tell(self) -> None:
+        """Says how the last trial went; keeps only the checkpoints that the finals may continue from."""
+        candidates = {each.directory for each in self.candidates()}
+        for each in (self.work / "trials").iterdir():
+            if each.name not in candidates:
+                remove(each)
+        *before, last = self.tried()
+        run, best = last.run, max((each.run.value for each in before if each.run.complete), default=None)
+        shown = (
+            f"{self.asked.metric} {run.value:.4f} after {amount(len(run.epochs), 'epochs')}"
+            if run.epochs
+            else "no epoch"
+        )
+        above = "" if best is None else f", best before {best:.4f}"
         why = f"{run.end}: {run.reason}" if run.reason else run.end
-        left = f"; {max(0.0, self.clock.left()) / 60:.1f} min left" if self.clock.timed else ""
-        say(f"trial {tried.number} ({tried.family}, {tried.origin}): {shown}{above} ({why}){left}")
+        left = f"; {self.clock.minutes_left()} left" if self.clock.timed else ""
+        say(f"trial {last.number} ({last.family}, {last.origin}): {shown}{above} ({why}){left}")

@@ -4,13 +4,17 @@ A point of a family becomes the sections of a recipe. The starts are strong reci
 docs/model/losses.md and towers/recipes/, each for a different kind of data.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from pipelines.tuning.parameters import Choice, Number, Parameter, Value
 from pipelines.tuning.traits import DENSE, SMALL_CATALOGUE, Raw, Traits
 
+Value = float | int | str | bool
+Values = tuple[Value, ...]
 Point = Mapping[str, Value]
+
+WIDE = 5  # a first step goes over a fifth of a setting's values
 
 
 @dataclass(frozen=True)
@@ -19,19 +23,49 @@ class Family:
 
     Attributes:
         name: "ids", "graph", "history" or "sequence".
-        parameters: what is searched, the most important first; steps from the best point go in this order.
-        starts: points to begin with; they omit only settings that the recipe fixes.
+        settings: what is searched, each with its values in order; the most important setting first.
+        starts: points to begin with; they name settings that are not searched, too.
     """
 
     name: str
-    parameters: Mapping[str, Parameter]
+    settings: Mapping[str, Values]
     starts: tuple[Point, ...]
 
+    def places(self, point: Point) -> dict[str, int]:
+        """Returns the place of each of a point's values, under the names that Optuna knows them by."""
+        return {self.key(name): values.index(point[name]) for name, values in self.settings.items()}
 
-def families(traits: Traits) -> list[Family]:
-    """Returns the families that fit the data, the cheapest first."""
+    def point(self, places: Mapping[str, int]) -> Point:
+        """Returns the point at these places."""
+        return {**self.starts[0], **{name: values[places[self.key(name)]] for name, values in self.settings.items()}}
+
+    def key(self, setting: str) -> str:
+        """Returns the name of a setting in the study."""
+        return f"{self.name}.{setting}"
+
+    def steps(self, best: Point, last: tuple[str, int]) -> Iterator[tuple[str, int, Point]]:
+        """Yields the points one step from the best: a setting, by how many values it moves, and the point.
+
+        Args:
+            best: the best point so far.
+            last: the step that led to it; the same one comes first, then all settings with wide steps and with small.
+        """
+        wide = [(name, max(1, len(values) // WIDE)) for name, values in self.settings.items()]
+        small = [(name, 1) for name in self.settings]
+        for name, by in [last, *((name, sign * by) for name, by in wide + small for sign in (1, -1))]:
+            values = self.settings.get(name, ())
+            if by and values:
+                place = min(len(values) - 1, max(0, values.index(best[name]) + by))
+                yield name, by, {**best, name: values[place]}
+
+
+def families(traits: Traits, dimensions: Values) -> list[Family]:
+    """Returns the families that fit the data, the cheapest first; `dimensions` are those of the vectors to try."""
     names = ["ids", "graph", "history", *(["sequence"] if traits.timed else [])]
-    return [Family(name, _parameters(name, traits), tuple(_starts(name, traits))) for name in names]
+    return [
+        Family(name, _settings(name, traits) | {"dimension": dimensions}, tuple(_starts(name, traits, dimensions[0])))
+        for name in names
+    ]
 
 
 def sections(family: str, point: Point, traits: Traits) -> Raw:
@@ -44,7 +78,7 @@ def sections(family: str, point: Point, traits: Traits) -> Raw:
     raw: Raw = {
         "features": _features(family, point, traits),
         "model": {
-            "dimension": 64,
+            "dimension": point["dimension"],
             "similarity": "cosine",
             "norm_exponent": "validation",
             **({"prior": "validation"} if traits.clock else {}),
@@ -68,51 +102,47 @@ def sections(family: str, point: Point, traits: Traits) -> Raw:
     return raw
 
 
-def _parameters(family: str, traits: Traits) -> dict[str, Parameter]:
-    losses = ("sampled_softmax", "bsl", *(("full_softmax",) if traits.items <= SMALL_CATALOGUE else ()))
-    own: dict[str, Parameter] = {}
+def _settings(family: str, traits: Traits) -> dict[str, Values]:
+    own: dict[str, Values] = {}
     if family == "graph":
-        own["neighbours"] = Number(0.25, 8.0, step=2.0, log=True)
+        own["neighbours"] = (0.25, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
         if traits.timed:
-            own["neighbours_recency"] = Number(1.0, 256.0, step=4.0, log=True)
+            own["neighbours_recency"] = (1.0, 4.0, 16.0, 64.0, 256.0)
     if family in ("history", "sequence"):
-        own["user_id"] = Choice(("no", "masked", "yes"))
+        own["user_id"] = ("no", "masked", "yes")
     if family == "history":
-        own["pooling"] = Choice(("mean", "sqrt", "attention"))
-        own["share_item_table"] = Choice((True, False))
-        own["max_length"] = Choice((10, 20, 50, 100))
+        own |= {"pooling": ("mean", "sqrt", "attention"), "share_item_table": (True, False)}
+        own["max_length"] = (10, 20, 50, 100)
         if traits.timed:
-            own["window"] = Choice(("earlier", "others"))
+            own["window"] = ("earlier", "others")
     if family == "sequence":
-        own["pooled"] = Choice((False, True))
-        own["sequence_dropout"] = Choice((0.0, 0.1, 0.2, 0.3, 0.5))
-        own["blocks"] = Choice((1, 2, 3))
-        own["max_length"] = Choice((20, 50, 100))
+        own |= {"pooled": (False, True), "sequence_dropout": (0.0, 0.1, 0.2, 0.3, 0.5), "blocks": (1, 2, 3)}
+        own["max_length"] = (20, 50, 100)
         if traits.clock:
-            own["time_gaps"] = Choice((False, True))
+            own["time_gaps"] = (False, True)
     if traits.timed:
-        own["recency"] = Number(1.0, 64.0, step=4.0, log=True)
-        own["cooccurrence"] = Choice((0.0, 1.0, 3.0, 6.0))
+        own |= {"recency": (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0), "cooccurrence": (0.0, 1.0, 3.0, 6.0)}
     if traits.attributes:
-        own["attributes"] = Choice((False, True))
+        own["attributes"] = (False, True)
     return {
-        "temperature": Number(0.03, 0.5, step=1.4, log=True),
-        "learning_rate": Number(1e-4, 2e-2, step=2.0, log=True),
-        "correction": Number(0.0, 1.0, step=0.3),
+        "temperature": (0.03, 0.042, 0.05, 0.06, 0.07, 0.085, 0.1, 0.12, 0.14, 0.17, 0.2, 0.24, 0.3, 0.4, 0.5),
+        "learning_rate": (1e-4, 2e-4, 3e-4, 5e-4, 7e-4, 1e-3, 1.4e-3, 2e-3, 3e-3, 4e-3, 6e-3, 8e-3, 1.2e-2, 2e-2),
+        "correction": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
+        "batch_size": (256, 512, 1024, 2048, 4096, 8192),
         **own,
-        "loss": Choice(losses),
-        "weight_decay": Choice((0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)),
-        "batch_size": Choice((256, 512, 1024, 2048, 4096, 8192)),
-        "dropout": Choice((0.0, 0.1, 0.2, 0.3, 0.5)),
-        "negatives": Choice((0, 256, 1024, 4096)),
-        "balance": Choice((0.0, 0.25, 0.5, 0.75)),
-        "known_positives": Choice((0, 100, 500)),
-        "average": Choice((0.0, 0.99, 0.999)),
+        "loss": ("sampled_softmax", "bsl", *(("full_softmax",) if traits.items <= SMALL_CATALOGUE else ())),
+        "weight_decay": (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
+        "dropout": (0.0, 0.1, 0.2, 0.3, 0.5),
+        "negatives": (0, 256, 1024, 4096),
+        "balance": (0.0, 0.25, 0.5, 0.75),
+        "known_positives": (0, 100, 500),
+        "average": (0.0, 0.99, 0.999),
     }
 
 
-def _starts(family: str, traits: Traits) -> list[dict[str, Value]]:
+def _starts(family: str, traits: Traits, dimension: Value) -> list[dict[str, Value]]:
     usual: dict[str, Value] = {
+        "dimension": dimension,
         "loss": "sampled_softmax",
         "correction": 1.0,
         "temperature": 0.1,
@@ -209,3 +239,8 @@ def _features(family: str, point: Point, traits: Traits) -> Raw:
         query = {**traits.query, **query}
         candidate = {**traits.candidate, **candidate}
     return {"query": query, "candidate": candidate}
+
+
+def canonical(raw: Raw) -> str:
+    """Formats settings as text; equal settings give equal text."""
+    return json.dumps(raw, sort_keys=True)
