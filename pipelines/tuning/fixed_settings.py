@@ -63,4 +63,5 @@ class FixedSettings:
             start = family.starts[0]
             return {canonical(self.sections(family.name, {**start, name: each}, traits)) for each in values}
 
-        return {name: values for name, values in family.settings.items() if len(texts(name, values)) > 1}
+        searched = {name: values for name, values in family.settings.items() if name not in self.raw}  # "loss"
+        return {name: values for name, values in searched.items() if len(texts(name, values)) > 1}

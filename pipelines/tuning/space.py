@@ -1,4 +1,4 @@
-"""Defines the search space of `towers tune`: families of models, their parameters, and where the search starts.
+"""Defines the search space of `towers tune`: families of models, their settings, and where the search starts.
 
 A point of a family becomes the sections of a recipe. The starts are strong recipes from the literature,
 docs/model/losses.md and towers/recipes/, each for a different kind of data.
@@ -32,74 +32,88 @@ class Family:
     starts: tuple[Point, ...]
 
     def places(self, point: Point) -> dict[str, int]:
-        """Returns the place of each of a point's values, under the names that Optuna knows them by."""
-        return {self.key(name): values.index(point[name]) for name, values in self.settings.items()}
+        """Returns the place of each of a point's values, by the setting's name in the study."""
+        return {f"{self.name}.{name}": values.index(point[name]) for name, values in self.settings.items()}
 
     def point(self, places: Mapping[str, int]) -> Point:
         """Returns the point at these places."""
-        return {**self.starts[0], **{name: values[places[self.key(name)]] for name, values in self.settings.items()}}
-
-    def key(self, setting: str) -> str:
-        """Returns the name of a setting in the study."""
-        return f"{self.name}.{setting}"
+        return {**self.starts[0], **{name: each[places[f"{self.name}.{name}"]] for name, each in self.settings.items()}}
 
     def steps(self, best: Point, last: tuple[str, int]) -> Iterator[tuple[str, int, Point]]:
         """Yields the points one step from the best: a setting, by how many values it moves, and the point.
 
         Args:
             best: the best point so far.
-            last: the step that led to it; the same one comes first, then all settings with wide steps and with small.
+            last: the step that led to it, if any: the same one comes first, then wide ones, then small ones.
         """
         wide = [(name, max(1, len(values) // WIDE)) for name, values in self.settings.items()]
         small = [(name, 1) for name in self.settings]
         for name, by in [last, *((name, sign * by) for name, by in wide + small for sign in (1, -1))]:
-            values = self.settings.get(name, ())
-            if by and values:
-                place = min(len(values) - 1, max(0, values.index(best[name]) + by))
-                yield name, by, {**best, name: values[place]}
+            if by and name in self.settings:
+                values = self.settings[name]
+                yield name, by, {**best, name: values[min(len(values) - 1, max(0, values.index(best[name]) + by))]}
 
 
 def families(traits: Traits, dimensions: Values) -> list[Family]:
     """Returns the families that fit the data, the cheapest first; `dimensions` are those of the vectors to try."""
     names = ["ids", "graph", "history", *(["sequence"] if traits.timed else [])]
     return [
-        Family(name, _settings(name, traits) | {"dimension": dimensions}, tuple(_starts(name, traits, dimensions[0])))
+        Family(name, _settings(name, traits) | {"dimension": dimensions}, _starts(name, traits, dimensions[0]))
         for name in names
     ]
 
 
+def canonical(raw: Raw) -> str:
+    """Formats settings as text; equal settings give equal text."""
+    return json.dumps(raw, sort_keys=True)
+
+
 def sections(family: str, point: Point, traits: Traits) -> Raw:
     """Returns the recipe of a point: features, model, loss, sampler, optimizer, train."""
-    loss: Raw = {"name": point["loss"]}
-    if point["loss"] != "full_softmax":
-        loss["correction"] = point["correction"]
-        if point["known_positives"]:
-            loss["known_positives"] = point["known_positives"]
+
+    def given(*names: str) -> Raw:
+        return {name: point[name] for name in names if name in point}
+
     raw: Raw = {
         "features": _features(family, point, traits),
-        "model": {
-            "dimension": point["dimension"],
-            "similarity": "cosine",
-            "norm_exponent": "validation",
-            **({"prior": "validation"} if traits.clock else {}),
-            "temperature": point["temperature"],
-            "query_dropout": point["dropout"],
-        },
-        "loss": loss,
-        "optimizer": {
-            "name": "adam",
-            "learning_rate": point["learning_rate"],
-            "weight_decay": point["weight_decay"],
-            "average": point["average"],
-        },
-        "train": {key: point[key] for key in ("batch_size", "balance", "recency") if key in point},
+        "model": {"similarity": "cosine", "norm_exponent": "validation", **given("dimension", "temperature")},
+        "loss": {"name": point["loss"]},
+        "optimizer": {"name": "adam", **given("learning_rate", "weight_decay", "average")},
+        "train": given("batch_size", "balance", "recency"),
     }
+    raw["model"] |= {"query_dropout": point["dropout"]} | ({"prior": "validation"} if traits.clock else {})
     if point["loss"] != "full_softmax":
-        raw["sampler"] = {"name": "in_batch"}
-        if point["negatives"]:
-            drawn = {"name": "uniform", "negatives": point["negatives"]}
-            raw["sampler"] = {"name": "mixed", "parts": [{"name": "in_batch"}, drawn]}
+        raw["loss"] |= given("correction") | (given("known_positives") if point["known_positives"] else {})
+        drawn = {"name": "uniform", "negatives": point["negatives"]}
+        mixed = {"name": "mixed", "parts": [{"name": "in_batch"}, drawn]}
+        raw["sampler"] = mixed if point["negatives"] else {"name": "in_batch"}
     return raw
+
+
+def _features(family: str, point: Point, traits: Traits) -> Raw:
+    query: Raw = {}
+    candidate: Raw = {"item_id": {"kind": "id"}}
+    if point.get("user_id", "yes") != "no":
+        query["user_id"] = {"kind": "id", **({"mask_share": 0.5} if point.get("user_id") == "masked" else {})}
+    if family == "graph":
+        query["taken"] = {"kind": "neighbours", "window": "all", "weight": point["neighbours"]}
+        if "neighbours_recency" in point:
+            query["taken"] |= {"recency": point["neighbours_recency"], "cooccurrence": point["cooccurrence"]}
+        candidate["takers"] = {"kind": "neighbours", "weight": point["neighbours"]}
+    if family == "history":
+        names = ("pooling", "max_length", "share_item_table", "window")
+        query["history"] = {"kind": "history", **{name: point[name] for name in names if name in point}}
+    if family == "sequence":
+        query["history"] = {"kind": "sequence", "max_length": point["max_length"], "blocks": point["blocks"]}
+        query["history"] |= {"dropout": point["sequence_dropout"], "time_gaps": point.get("time_gaps", False)}
+        if point["pooled"]:
+            query["pooled"] = {"kind": "history", "max_length": point["max_length"]}
+    if point.get("cooccurrence"):
+        candidate["companions"] = {"kind": "cooccurrence", "weight": point["cooccurrence"]}
+    if point.get("attributes"):
+        # If a column has the name of a feature above, that feature wins.
+        query, candidate = {**traits.query, **query}, {**traits.candidate, **candidate}
+    return {"query": query, "candidate": candidate}
 
 
 def _settings(family: str, traits: Traits) -> dict[str, Values]:
@@ -140,21 +154,10 @@ def _settings(family: str, traits: Traits) -> dict[str, Values]:
     }
 
 
-def _starts(family: str, traits: Traits, dimension: Value) -> list[dict[str, Value]]:
-    usual: dict[str, Value] = {
-        "dimension": dimension,
-        "loss": "sampled_softmax",
-        "correction": 1.0,
-        "temperature": 0.1,
-        "learning_rate": 0.002,
-        "batch_size": 2048,
-        "weight_decay": 0.0,
-        "dropout": 0.0,
-        "negatives": 0,
-        "balance": 0.0,
-        "known_positives": 0,
-        "average": 0.0,
-    }
+def _starts(family: str, traits: Traits, dimension: Value) -> tuple[Point, ...]:
+    usual: dict[str, Value] = {"loss": "sampled_softmax", "correction": 1.0, "temperature": 0.1, "learning_rate": 0.002}
+    usual |= {"batch_size": 2048, "weight_decay": 0.0, "dropout": 0.0, "negatives": 0, "balance": 0.0}
+    usual |= {"known_positives": 0, "average": 0.0, "dimension": dimension}
     if traits.timed:
         usual |= {"recency": 1.0, "cooccurrence": 0.0}
     if traits.attributes:
@@ -162,85 +165,24 @@ def _starts(family: str, traits: Traits, dimension: Value) -> list[dict[str, Val
     partial: dict[str, Value] = {"loss": "bsl", "correction": 0.4, "temperature": 0.1, "learning_rate": 0.001}
     # In dense data many of a batch's items are the user's own positives, and users with many positives have
     # correspondingly many examples.
-    dense: dict[str, Value] = {
-        "temperature": 0.17,
-        "learning_rate": 0.001,
-        "batch_size": 1024,
-        "known_positives": 500,
-        "balance": 0.5,
-        "average": 0.999,
-    }
-    match family:
-        case "ids":
-            second = dense if traits.density > DENSE else partial
-            return [usual, usual | second | {"negatives": 1024}]
-        case "graph":
-            one_hop: dict[str, Value] = {**usual, **partial, "neighbours": 3.0}
-            if traits.timed:
-                one_hop |= {"recency": 8.0, "neighbours_recency": 16.0, "cooccurrence": 3.0}
-            both = [one_hop, one_hop | dense | {"correction": 0.7}]
-            return both[::-1] if traits.density > DENSE else both
-        case "history":
-            pooled: dict[str, Value] = {"pooling": "mean", "share_item_table": True, "max_length": 50}
-            if traits.timed:
-                pooled["window"] = "earlier"
-            return [
-                usual | pooled | {"user_id": "masked", "temperature": 0.2},
-                usual | pooled | {"user_id": "no", "correction": 0.5},
-            ]
-        case _:
-            attended: dict[str, Value] = {
-                "user_id": "no",
-                "pooled": False,
-                "cooccurrence": 1.0,
-                "sequence_dropout": 0.2,
-                "blocks": 2,
-                "max_length": 50,
-                "negatives": 4096,
-            }
-            if traits.clock:
-                attended["time_gaps"] = False
-            few: dict[str, Value] = {"pooled": True, "batch_size": 256, "negatives": 1024, "correction": 0.5}
-            return [usual | attended, usual | attended | few]
-
-
-def _features(family: str, point: Point, traits: Traits) -> Raw:
-    query: Raw = {}
-    if point.get("user_id", "yes") != "no":
-        query["user_id"] = {"kind": "id", **({"mask_share": 0.5} if point.get("user_id") == "masked" else {})}
-    candidate: Raw = {"item_id": {"kind": "id"}}
-    match family:
-        case "graph":
-            query["taken"] = {"kind": "neighbours", "window": "all", "weight": point["neighbours"]}
-            if "neighbours_recency" in point:
-                query["taken"] |= {"recency": point["neighbours_recency"], "cooccurrence": point["cooccurrence"]}
-            candidate["takers"] = {"kind": "neighbours", "weight": point["neighbours"]}
-        case "history":
-            query["history"] = {
-                "kind": "history",
-                **{key: point[key] for key in ("pooling", "max_length", "share_item_table", "window") if key in point},
-            }
-        case "sequence":
-            query["history"] = {
-                "kind": "sequence",
-                "max_length": point["max_length"],
-                "blocks": point["blocks"],
-                "dropout": point["sequence_dropout"],
-                **({"time_gaps": True} if point.get("time_gaps") else {}),
-            }
-            if point["pooled"]:
-                query["pooled"] = {"kind": "history", "max_length": point["max_length"]}
-        case _:
-            pass
-    if point.get("cooccurrence"):
-        candidate["companions"] = {"kind": "cooccurrence", "weight": point["cooccurrence"]}
-    if point.get("attributes"):
-        # If a column has the name of a feature above, that feature wins.
-        query = {**traits.query, **query}
-        candidate = {**traits.candidate, **candidate}
-    return {"query": query, "candidate": candidate}
-
-
-def canonical(raw: Raw) -> str:
-    """Formats settings as text; equal settings give equal text."""
-    return json.dumps(raw, sort_keys=True)
+    dense: dict[str, Value] = {"temperature": 0.17, "learning_rate": 0.001, "batch_size": 1024}
+    dense |= {"known_positives": 500, "balance": 0.5, "average": 0.999}
+    is_dense = traits.density > DENSE
+    if family == "ids":
+        return usual, usual | (dense if is_dense else partial) | {"negatives": 1024}
+    if family == "graph":
+        one_hop: dict[str, Value] = {**usual, **partial, "neighbours": 3.0}
+        if traits.timed:
+            one_hop |= {"recency": 8.0, "neighbours_recency": 16.0, "cooccurrence": 3.0}
+        both = one_hop, one_hop | dense | {"correction": 0.7}
+        return both[::-1] if is_dense else both
+    if family == "history":
+        pooled: dict[str, Value] = {**usual, "pooling": "mean", "share_item_table": True, "max_length": 50}
+        if traits.timed:
+            pooled["window"] = "earlier"
+        return pooled | {"user_id": "masked", "temperature": 0.2}, pooled | {"user_id": "no", "correction": 0.5}
+    attended: dict[str, Value] = {**usual, "user_id": "no", "pooled": False, "cooccurrence": 1.0, "negatives": 4096}
+    attended |= {"sequence_dropout": 0.2, "blocks": 2, "max_length": 50}
+    if traits.clock:
+        attended["time_gaps"] = False
+    return attended, attended | {"pooled": True, "batch_size": 256, "negatives": 1024, "correction": 0.5}

@@ -89,7 +89,7 @@ class Share:
         most: the cost of all epochs.
         clock: of the whole command; its end stops a training within a step.
         behind: called after each epoch with the run so far and the most that it may cost: whether to stop there.
-        epochs, largest: slow epochs raise `most` until this many fit, but not above this cost.
+        epochs, largest: slow epochs raise `most` until this many fit, but not above this cost, or one, up to twice it.
     """
 
     most: float
@@ -100,7 +100,7 @@ class Share:
 
     def of(self, epoch: float) -> float:
         """Returns the most that a training may cost whose epochs cost `epoch`."""
-        return max(self.most, min(self.epochs * epoch, self.largest))
+        return max(self.most, min(self.epochs * epoch, self.largest), min(epoch, 2 * self.largest))
 
 
 class _Ended(Exception):  # noqa: N818 - not an error

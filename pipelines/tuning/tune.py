@@ -87,7 +87,8 @@ def run(
         budget_minutes = DEFAULT_MINUTES
     data, fixed = Dataset.open(dataset), FixedSettings(config)
     given = fixed.config.train.metric if "metric" in fixed.raw.get("train", {}) else DEFAULT_METRIC
-    asked = SearchGoal(metric or given, seed, trials, 60.0 * train_minutes)
+    budget_s = None if budget_minutes is None else 60.0 * budget_minutes
+    asked = SearchGoal(metric or given, seed, trials, budget_s, 60.0 * train_minutes)
     parse_config({"train": {"metric": asked.metric, "seed": seed}}, origin="--metric, --seed")
     space = _space(data, fixed, dimensions)
     refuse_changes(data)
@@ -98,9 +99,8 @@ def run(
     overwrite = overwrite or (resume and _is_ours(out, work))
     _refuse_taken(out, overwrite=overwrite)
     with exclusive(work, f"{out}: another process is searching for this recipe; wait for it, or name another --out"):
-        _open_work(work, out, _key_of(fixed, data, asked, budget_minutes, space), resume=resume)
-        budget_s = None if budget_minutes is None else 60.0 * budget_minutes
-        search = Search(data, fixed, space, asked, work, budget_s, begun)
+        _open_work(work, out, _key_of(fixed, data, asked, space), resume=resume)
+        search = Search(data, fixed, space, asked, work, begun)
         finals = Finals(search, _growth(data, fixed))
         phases("tune", "trials", "finals")
         try:
@@ -221,12 +221,15 @@ def _open_work(work: Path, out: Path, key: str, *, resume: bool) -> None:
         half.write_text(key, encoding="utf-8")
 
 
-def _key_of(
-    fixed: FixedSettings, data: Dataset, asked: SearchGoal, budget_minutes: float | None, space: Sequence[Family]
-) -> str:
+def _key_of(fixed: FixedSettings, data: Dataset, asked: SearchGoal, space: Sequence[Family]) -> str:
     # Includes the searched settings: another version of this command may search others.
-    searched = [repr(family) for family in space]
-    identity = [VERSION, fixed.raw, data.manifest.fingerprint, dataclasses.asdict(asked), budget_minutes, searched]
+    identity = [
+        VERSION,
+        fixed.raw,
+        data.manifest.fingerprint,
+        dataclasses.asdict(asked),
+        [repr(each) for each in space],
+    ]
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 

@@ -71,7 +71,7 @@ def settings(recipe: Path) -> dict[str, Any]:
 
 
 def without(family: Family, name: str) -> Family:
-    return replace(family, parameters={key: value for key, value in family.parameters.items() if key != name})
+    return replace(family, settings={key: value for key, value in family.settings.items() if key != name})
 
 
 def without_times(rows: list[tune.Row]) -> list[tune.Row]:
@@ -162,7 +162,7 @@ def test_ctrl_c_writes_the_best_so_far_and_the_same_command_goes_on(
         with pytest.raises(DataError, match=r"another data set or other settings is in the way.*--fresh"):
             tuned_to(dataset, out, **other)
     with monkeypatch.context() as older:  # a version that searched less
-        older.setattr(search, "families", lambda traits: [without(each, "balance") for each in families(traits)])
+        older.setattr(tune, "families", lambda *given: [without(each, "balance") for each in families(*given)])
         with pytest.raises(DataError, match=r"other settings is in the way.*--fresh"):
             tuned_to(dataset, out)
     with pytest.raises(OutputExistsError):  # a fresh search has not written what lies there
@@ -188,7 +188,7 @@ def test_a_used_up_budget_ends_search_and_finals(
             super().__init__(*args)
             made.append(self)
 
-    monkeypatch.setattr(tune, "Clock", Watched)
+    monkeypatch.setattr(search, "Clock", Watched)
     rows = tuned_to(dataset, tmp_path / "r.toml", trials=None, budget_minutes=2.0)
     assert 60 < made[0].used() < 1.03 * 120
     assert len(rows) > 1
@@ -233,6 +233,8 @@ def test_a_search_in_which_every_trial_diverges_says_so(dataset: Path, tmp_path:
             "fixes every setting that tune searches",
         ),
         ({"config": parse_config({"data": {"min_item_events": 2}})}, r"data\.min_item_events: the recipe says 2"),
+        ({"dimensions": (0,)}, r"--dimension: model\.dimension.*greater than or equal to 1"),
+        ({"dimensions": (8, 16)}, r"--dimension: the recipe of --config fixes model\.dimension"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(
