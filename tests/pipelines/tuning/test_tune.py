@@ -32,24 +32,12 @@ from towers.errors import ConfigError
 
 pytestmark = pytest.mark.long  # whole searches, over a minute in all
 
-USERS, ITEMS, GROUPS, TAKEN, TRIALS = 60, 30, 3, 8, 5
+TRIALS = 5
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten(monkeypatch.setattr)
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Users of group g take eight of the ten items of group g; split at random."""
-    folder = tmp_path_factory.mktemp("tune")
-    rng = np.random.default_rng(0)
-    taken = [(u, i) for u in range(USERS) for i in rng.permutation(range(u % GROUPS, ITEMS, GROUPS))[:TAKEN]]
-    (folder / "events.txt").write_text("\n".join(f"u{u} i{i}" for u, i in rng.permutation(taken)))
-    config = DataConfig(split="random", valid_share=0.2, test_share=0.2)
-    prepare.run(config, folder / "events.txt", folder / "dataset", format="pairs")
-    return folder / "dataset"
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +119,7 @@ def test_other_test_events_give_the_same_recipe(
     taken = {(u, i) for s in ("train", "valid") for u, i in zip(data.events(s).user, data.events(s).item, strict=True)}
     items = np.array(data.events("test").item)
     for place, user in enumerate(data.events("test").user):
-        items[place] = next(i for i in range(ITEMS) if (user, i) not in taken)
+        items[place] = next(i for i in range(data.manifest.items) if (user, i) not in taken)
         taken.add((user, items[place]))
     assert (items != data.events("test").item).mean() > 0.8
     np.save(other / "test" / "item.npy", items)
