@@ -14,8 +14,12 @@ from benchmarks.serving.load.result import Result
 from benchmarks.serving.servers import MemoryWatch, Server
 
 CONNECTIONS = 256  # of open loops
+OVERLOADS = ("twice_saturation", "connections_512")
+TURNS = 3
+SATURATION_S = 4.0
+HAMMERED_S = 20.0
+AFTER_S = 15.0  # of each phase at half of saturation
 BACK_S = 5.0  # within this the service is as before
-AFTER_S = 15.0
 TIMES_NORMAL = 3.0
 BACK_TIMES = 1.5  # p99 afterwards against p99 before: one run of some seconds differs from another by as much
 AT_ONCE_MS = 100.0
@@ -39,70 +43,80 @@ class Asked:
         return generator.open_loop(self.url, self.bodies, rate, seconds, CONNECTIONS, answers=self.answers, seed=seed)
 
 
-def saturation(asked: Asked, seconds: float) -> dict[str, Any]:
-    """The greatest rate of answers with status 200 in closed loops: the median of three runs of the best setting."""
-    rates: dict[int, list[float]] = {count: [] for count in (8, 16, 32)}
-    for _ in range(3):
-        for count, found in rates.items():
-            found.append(asked.closed(count, seconds).rate())
-    medians = {count: float(np.median(found)) for count, found in rates.items()}
-    best = max(medians, key=medians.__getitem__)
-    return {"per_s": round(medians[best], 1), "connections": best, "rates": rates}
+def saturation(asked: Asked) -> dict[str, Any]:
+    """The greatest rate of answers with status 200 in closed loops, and the number of connections that gave it."""
+    rates = {count: round(asked.closed(count, SATURATION_S).rate(), 1) for count in (8, 16, 32)}
+    best = max(rates, key=rates.__getitem__)
+    return {"per_s": rates[best], "connections": best, "rates": rates}
 
 
-def overload(server: Server, asked: Asked, per_s: float, seconds: float) -> tuple[dict[str, Any], dict[str, bool]]:
-    """Normal, twice the saturation in open loop, after it, 512 connections in closed loop, after it.
-
-    The 512 ask again as soon as they are refused, and refusals take most of the CPU. How fast the accepted ones
-    are then is the business of the proxy in front, which bounds connections: nothing is claimed of it here.
+def overload(server: Server, asked: Asked, seconds: float) -> tuple[list[dict[str, Any]], dict[str, bool]]:
+    """Three turns of `_turn`: a shared machine is at times a third slower for minutes, so times are medians.
 
     Args:
         server: the service, for its memory.
         asked: what is asked.
-        per_s: its saturation.
-        seconds: how long each of the two overloads lasts.
+        seconds: how long twice the saturation lasts in each turn.
     """
-    normal = asked.open_loop(per_s / 2, max(seconds / 2, BACK_S), seed=1)
+    turns = [_turn(server, asked, seconds, seed=10 * turn) for turn in range(TURNS)]
+
+    def median(name: str, figure: str) -> float:
+        return float(np.median([turn[name][figure] for turn in turns]))
+
+    claims = {"normal load is never refused": all(turn["normal"]["statuses"].keys() == {200} for turn in turns)}
+    # The 512 ask again as soon as they are refused, and refusals take most of the CPU. How fast the accepted ones are
+    # then is the business of the proxy in front, which bounds connections: nothing is claimed of it here.
+    claims[f"twice_saturation: p99 of what is accepted at most {TIMES_NORMAL:g} times that of half of saturation"] = (
+        median("twice_saturation", "p99_times_normal") <= TIMES_NORMAL
+    )
+    for name in OVERLOADS:
+        claims |= {
+            f"{name}: only 200 and 429, every 200 with the right items, no error": all(
+                turn[name].pop("clean") for turn in turns
+            ),
+            f"{name}: p99 of refusals at most {AT_ONCE_MS:g} ms": median(name, "refused_p99_ms") <= AT_ONCE_MS,
+            f"{name}: resident memory at most {MORE_MEMORY:g} times": all(
+                turn[name]["rss_mib"]["most"] <= MORE_MEMORY * turn[name]["rss_mib"]["before"] for turn in turns
+            ),
+            f"{name}: back to normal within {BACK_S:g} s": median(name, "back_after_s") <= BACK_S,
+        }
+    return turns, claims
+
+
+def _turn(server: Server, asked: Asked, seconds: float, seed: int) -> dict[str, Any]:
+    """Finds the saturation, then: half of it, twice of it, half, 512 connections that never pause, half."""
+    found = saturation(asked)
+    per_s = float(found["per_s"])
+    normal = asked.open_loop(per_s / 2, AFTER_S, seed)
     p99 = normal.percentile(99)
-    figures: dict[str, Any] = {"normal": normal.summary()}
-    claims = {"normal load is never refused": set(normal.statuses) == {200}}
+    figures: dict[str, Any] = {"saturation": found, "normal": normal.summary()}
     overloads: dict[str, Callable[[], Result]] = {
-        "twice_saturation": lambda: asked.open_loop(2 * per_s, seconds, seed=2),
-        "connections_512": lambda: asked.closed(512, seconds),
+        "twice_saturation": lambda: asked.open_loop(2 * per_s, seconds, seed + 1),
+        "connections_512": lambda: asked.closed(512, HAMMERED_S),
     }
     for place, (name, run) in enumerate(overloads.items()):
         before = server.memory()
         with MemoryWatch(server) as watch:
             result = run()
-            after = asked.open_loop(per_s / 2, AFTER_S, seed=3 + place)
-        most = max(each.rss for each in watch.found)
-        back = back_after(after, p99)
+            after = asked.open_loop(per_s / 2, AFTER_S, seed + 2 + place)
         figures[name] = result.summary() | {
+            "clean": _clean(result, {200, 429}),
             "p99_times_normal": round(result.percentile(99) / p99, 3),
             "refused_p99_ms": round(result.percentile(99, 429), 3),
-            "rss_mib": {"before": round(before.rss, 1), "most": round(most, 1)},
-            "after": after.summary() | {"back_after_s": back, "p99_ms_of_each_second": per_second(after)},
+            "rss_mib": {"before": round(before.rss, 1), "most": round(max(each.rss for each in watch.found), 1)},
+            "back_after_s": back_after(after, p99),
+            "after": after.summary() | {"p99_ms_of_each_second": per_second(after)},
         }
-        if name == "twice_saturation":
-            claims[f"{name}: p99 of what is accepted at most {TIMES_NORMAL:g} times that of half of saturation"] = (
-                result.percentile(99) <= TIMES_NORMAL * p99
-            )
-        claims |= {
-            f"{name}: only 200 and 429, every 200 with the right items, no error": _clean(result, {200, 429}),
-            f"{name}: p99 of refusals at most {AT_ONCE_MS:g} ms": not result.percentile(99, 429) > AT_ONCE_MS,
-            f"{name}: resident memory at most {MORE_MEMORY:g} times": most <= MORE_MEMORY * before.rss,
-            f"{name}: back to normal within {BACK_S:g} s": back is not None and back <= BACK_S,
-        }
-    return figures, claims
+    return figures
 
 
-def back_after(after: Result, normal_p99: float) -> float | None:
-    """Seconds from which on nothing is refused any more and p99 is near the normal one; None: not in this run."""
+def back_after(after: Result, normal_p99: float) -> float:
+    """Seconds from which on nothing is refused any more and p99 is near the normal one; the whole run if never."""
     for second in range(int(after.seconds - BACK_S) + 1):
         refused = np.any(after.status[after.at >= second] != 200)
         if _clean(after, {200, 429}) and not refused and after.percentile(99, 200, second) <= BACK_TIMES * normal_p99:
             return float(second)
-    return None
+    return after.seconds
 
 
 def per_second(result: Result) -> list[float]:

@@ -15,7 +15,7 @@ import numpy as np
 from serving.errors import BundleError
 from serving.search.exclusions import keep_first, shared_calls
 from serving.search.index import Floats, Rows, best_first, best_of_one, checked_queries, is_in, rescore, unit_queries
-from serving.search.scann_parameters import TUNED_K, ScannParameters
+from serving.search.scann_parameters import LEAVES_POWER, TUNED_K, ScannParameters
 
 ASSETS = "scann_assets.pbtxt"
 # Queries that exclude at most COMMON rows search as many leaves as one that excludes none, and fetch as many extra
@@ -172,7 +172,7 @@ class ScannIndex:
         tuned = self.parameters
         wanted = min(len(self.item_vectors), max(k, math.ceil(tuned.rescored * max(1.0, k / TUNED_K))))
         further = extra if extra > COMMON else 0
-        leaves = math.ceil(tuned.leaves_searched * math.sqrt(max(1.0, (k + further) / TUNED_K)))
+        leaves = math.ceil(tuned.leaves_searched * max(1.0, (k + further) / TUNED_K) ** LEAVES_POWER)
         return wanted, min(tuned.leaves, leaves)
 
     def candidates(self, queries: Floats, count: int) -> Rows:

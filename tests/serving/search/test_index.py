@@ -297,3 +297,18 @@ def test_of_equal_scores_at_the_last_place_the_smaller_row_is_best() -> None:
     rows = np.array([81, 4, 0, 21])
     found, scores = best_of_one(np.ones((90, 3), np.float32), np.ones(3), rows, 1)
     assert (found.tolist(), scores.tolist()) == ([0], [3.0])
+
+
+def test_a_large_k_keeps_the_recall_that_the_index_was_tuned_for_at_100() -> None:
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(200, 32))
+    every = (centres[rng.integers(0, 200, 30_060)] + 0.9 * rng.normal(size=(30_060, 32))).astype(np.float32)
+    vectors, queries = every[:30_000], every[30_000:]
+    index = ScannIndex.build(vectors, ScannParameters(leaves=300, leaves_searched=20))
+    best = np.argsort(-(queries @ vectors.T), axis=1)
+    recall = {
+        k: np.mean([np.isin(best[q, :k], rows).mean() for q, rows in enumerate(index.search(queries, k)[0])])
+        for k in (100, 300, 1_000)
+    }
+    assert 0.9 < recall[100] < 0.98  # an approximate index
+    assert min(recall.values()) > recall[100] - 0.02
