@@ -15,6 +15,7 @@ from optuna import Study, TrialPruned
 from optuna.trial import FrozenTrial, Trial
 
 from pipelines.console import Advance, amount, say
+from pipelines.training.prior import DECIMALS
 from pipelines.tuning.search import ROOM, Search
 from pipelines.tuning.study import ENDED, PLAN, RUN, Tried, open_study, run_of, waits
 from pipelines.tuning.training import Epoch, Run, Share
@@ -66,8 +67,17 @@ class Finalist:
 
     @property
     def chosen(self) -> Epoch:
-        """The best epoch as the search's own seed trained it: what its validation chose for the scores."""
-        return self.runs[0].epochs[self.best_epoch - 1]
+        """The best epoch of the first seed; what validation chose for the scores is the mean over the seeds."""
+        first, *others = (run.epochs[self.best_epoch - 1] for run in self.runs)
+        exponent = fmean(each.norm_exponent for each in (first, *others))
+        prior = first.prior
+        if prior is not None:
+            # Another sample of validation users may choose another counting, whose weights are not comparable.
+            alike = [each.prior for each in others if each.prior and counting(each.prior) == counting(prior)]
+            prior = prior | {
+                key: round(fmean(each[key] for each in (prior, *alike)), DECIMALS) for key in ("now", "past", "length")
+            }
+        return first.model_copy(update={"norm_exponent": exponent, "prior": prior})
 
     def ahead(self, other: "Finalist") -> bool:
         """Whether it is better on average over the seeds that both have."""
@@ -197,6 +207,11 @@ class Finals:
             f"final: trial {plan['of']}, {kind}seed {asked.seed + plan['seed']}: {asked.metric} {run.value:.4f} "
             f"at epoch {run.best_epoch} of {len(run.epochs)} ({run.end})"
         )
+
+
+def counting(prior: dict[str, Any]) -> tuple[Any, Any]:
+    """Returns what a prior counts."""
+    return prior.get("days"), prior.get("users_alike")
 
 
 def best_of(finalists: Sequence[Finalist]) -> Finalist | None:

@@ -11,7 +11,7 @@ from pipelines.console import amount
 from pipelines.training.check import check_recipe
 from pipelines.tuning.finals import Finalist, Finals
 from pipelines.tuning.search import MOST_USERS, PATIENCE
-from pipelines.tuning.traits import Raw
+from pipelines.tuning.traits import Raw, validation
 from towers.config.recipe import parse_config
 
 WIDTH = 118  # of a comment line
@@ -64,7 +64,8 @@ def comments(finals: Finals, finalist: Finalist, raw: Raw, name: str) -> list[st
     pruned = sum(each.run.end == "pruned" for each in tried)
     return [
         f"Found by towers tune for {name} (data set {search.data.manifest.fingerprint[:12]}), on its validation events "
-        f"alone: {search.asked.metric} {finalist.value:.4f} after {amount(finalist.best_epoch, 'epochs')}{seeds}.",
+        f"alone, {validation(search.data.manifest)}: {search.asked.metric} {finalist.value:.4f} after "
+        f"{amount(finalist.best_epoch, 'epochs')}{seeds}.",
         f"{amount(len(tried), 'trials')}, {pruned} of them pruned, in {search.clock.used() / 60:.1f} minutes; this is "
         f"trial {finalist.tried.number} of family {finalist.tried.family!r}, which ran for "
         f"{amount(len(run.epochs), 'epochs')}.",

@@ -5,6 +5,7 @@ from typing import Any
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.derive_features import derive_candidate, derive_query
+from pipelines.dataset.manifest import DatasetManifest
 from pipelines.dataset.popularity import has_windows
 
 Raw = dict[str, Any]
@@ -58,3 +59,17 @@ class Traits:
     def attributes(self) -> bool:
         """Whether users or items have features beyond their ids."""
         return bool(self.query or self.candidate)
+
+
+def validation(manifest: DatasetManifest) -> str:
+    """Says which events validate, for the user."""
+    config, kind = manifest.config, manifest.split.kind
+    share = f"{config.valid_share:.0%}"
+    if kind == "global_time":
+        return f"the {share} of all events before the test's, by time"
+    if kind == "leave_last_out":
+        return "each user's last event before the test's"
+    if kind == "given" and config.validation == "last":
+        return f"the last {share} of each user's events outside the test"
+    file = " or those of a validation file" if kind == "given" else ""
+    return f"a random {share} of the events{file}"

@@ -26,7 +26,7 @@ from pipelines.tuning.fixed_settings import FixedSettings
 from pipelines.tuning.recipe import comments, recipe, text
 from pipelines.tuning.search import Search, SearchGoal
 from pipelines.tuning.space import Family, families
-from pipelines.tuning.traits import Traits
+from pipelines.tuning.traits import Traits, validation
 from serving.files.lock import exclusive
 from serving.files.staging import refuse_existing, remove, staged
 from towers.config.recipe import Config, parse_config
@@ -102,6 +102,7 @@ def run(
         _open_work(work, out, _key_of(fixed, data, asked, space), resume=resume)
         search = Search(data, fixed, space, asked, work, begun)
         finals = Finals(search, _growth(data, fixed))
+        say(f"validation: {validation(data.manifest)}")
         phases("tune", "trials", "finals")
         try:
             with progress("trials", total=trials, unit="trials") as advance:

@@ -25,7 +25,7 @@ def family_of(config: Config) -> str:
 def quality(config: Config) -> float:
     return (
         0.5
-        - 0.1 * abs(log(config.model.temperature / TEMPERATURE))
+        - 0.1 * abs(log((config.model.temperature or TEMPERATURE) / TEMPERATURE))
         - 0.02 * abs(log(config.train.batch_size / BATCH_SIZE))
     )
 

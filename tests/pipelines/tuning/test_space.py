@@ -241,6 +241,20 @@ def test_a_finalist_is_as_good_as_the_mean_of_its_seeds() -> None:
     assert (falling.best_epoch, falling.value, falling.rising) == (3, 0.3, False)
 
 
+def test_what_validation_chose_is_the_mean_over_the_seeds_that_count_alike() -> None:
+    def run(exponent: float, **prior: Any) -> Run:
+        epoch = run_of(0.5).epochs[0].model_copy(update={"norm_exponent": exponent, "prior": prior or None})
+        return Run(epochs=(epoch,), end="share")
+
+    week = {"days": 7, "users_alike": False}
+    runs = run(0.1, **week, now=0.2, past=0.4, length=0.0), run(0.5, **week, now=0.4, past=0.2, length=0.1)
+    other = run(0.3, days=30, users_alike=False, now=9.0, past=9.0, length=9.0)
+    chosen = Finalist(Tried(0, runs[0]), 0, (*runs, other)).chosen
+    assert chosen.norm_exponent == pytest.approx(0.3)
+    assert chosen.prior == pytest.approx({**week, "now": 0.3, "past": 0.3, "length": 0.05})
+    assert Finalist(Tried(0, run(0.1)), 0, (run(0.1),)).chosen.prior is None
+
+
 def test_the_best_finalist_is_better_on_the_seeds_that_others_have_too() -> None:
     def finalist(number: int, *values: float) -> Finalist:
         tried = Tried(number, run_of(0.1))
