@@ -62,8 +62,10 @@ def _resolve(events: EventTable, config: DataConfig) -> SplitKind:
         DataError: the split needs times or files that do not exist.
     """
     kind = _resolved(events, config)
-    if config.validation == "last" and kind != "given":
-        raise DataError(f"data.validation = 'last' is for a given split, and this is {kind}; leave it out")
+    if config.validation != "auto" and kind != "given":
+        raise DataError(
+            f"data.validation = {config.validation!r} is for a given split, and this is {kind}; leave it out"
+        )
     if config.validation == "last" and events.time is None:
         raise DataError(
             "data.validation = 'last' needs times, or data.ordered = true: the order of the files is that of time"

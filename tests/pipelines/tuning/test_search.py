@@ -14,6 +14,7 @@ from pipelines.tuning import search, tune
 from pipelines.tuning.training import Epoch, Run, Share
 from towers.config.recipe import Config, parse_config
 
+TRIALS = 24
 TEMPERATURE, BATCH_SIZE = 0.24, 8192  # where the formula has its best
 
 
@@ -53,61 +54,61 @@ class Formula:
         return run
 
 
-def searched(
-    formula: Formula, dataset: Path, out: Path, monkeypatch: pytest.MonkeyPatch, **options: Any
-) -> list[tune.Row]:
-    monkeypatch.setattr(search, "train", formula)
-    return tune.run(dataset, out, trials=30, train_minutes=100.0, **options)
+@dataclass(frozen=True)
+class Done:
+    """A search with a formula: its trials, and what was asked for."""
+
+    rows: list[tune.Row]
+    formula: Formula
 
 
-def test_the_search_climbs_to_where_the_formula_is_best(
-    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    formula = Formula()
-    rows = searched(formula, dataset, tmp_path / "r.toml", monkeypatch)
-    assert len(rows) == 30
-    starts = [row["metric"] for row in rows if row["origin"] == "start"]
-    best = formula.asked[rows[0]["trial"]][0]
+def searched(formula: Formula, dataset: Path, out: Path, **options: Any) -> Done:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "train", formula)
+        return Done(tune.run(dataset, out, train_minutes=100.0, **options), formula)
+
+
+@pytest.fixture(scope="module")
+def done(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Done:
+    return searched(Formula(), dataset, tmp_path_factory.mktemp("done") / "r.toml", trials=TRIALS)
+
+
+def test_the_search_climbs_to_where_the_formula_is_best(done: Done) -> None:
+    assert len(done.rows) == TRIALS
+    starts = [row["metric"] for row in done.rows if row["origin"] == "start"]
+    best = done.formula.asked[done.rows[0]["trial"]][0]
     assert best.model.temperature == TEMPERATURE
     assert best.train.batch_size > 2048  # no start has a larger one
-    assert rows[0]["metric"] > max(starts) + 0.02
+    assert done.rows[0]["metric"] > max(starts) + 0.02
 
 
-def test_the_most_promising_trial_of_every_family_continues_in_the_finals(
-    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    formula = Formula()
-    searched(formula, dataset, tmp_path / "r.toml", monkeypatch)
-    finals = [each for each in formula.asked[30:] if each[3].epochs]
+def test_the_most_promising_trial_of_every_family_continues_in_the_finals(done: Done) -> None:
+    finals = [each for each in done.formula.asked[TRIALS:] if each[3].epochs]
     assert {family_of(config) for config, _, _, _ in finals} == {"ids", "graph", "history"}
     # They go on from the epochs that they have, in the directory of their checkpoints, with 2.5 and 5 shares of 10.
     assert all(len(before.epochs) >= 10 for _, _, _, before in finals)
     assert [share.most for _, _, share, _ in finals] == [25.0] * (len(finals) - 1) + [50.0]
-    trained = {directory for _, directory, _, _ in formula.asked[:30]}
+    trained = {directory for _, directory, _, _ in done.formula.asked[:TRIALS]}
     assert {directory for _, directory, _, _ in finals} <= trained
 
 
-def test_a_family_that_is_too_slow_comes_back_with_the_largest_batch(
-    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_starts_go_on_while_they_may_catch_up(done: Done) -> None:
+    starts = sorted((row for row in done.rows if row["origin"] == "start"), key=lambda row: -row["trial"])
+    assert {row["end"] for row in starts} <= {"share", "pruned"}
+    # The first start of a family is never pruned.
+    assert set({row["family"]: row["end"] for row in starts}.values()) == {"share"}
+
+
+def test_a_family_that_is_too_slow_comes_back_with_the_largest_batch(dataset: Path, tmp_path: Path) -> None:
     formula = Formula(slow=lambda config: family_of(config) == "graph" and config.train.batch_size < 8192)
-    rows = searched(formula, dataset, tmp_path / "r.toml", monkeypatch)
-    ends = {(row["family"], row["origin"]): row["end"] for row in rows}
+    found = searched(formula, dataset, tmp_path / "r.toml", trials=8)
+    ends = {(row["family"], row["origin"]): row["end"] for row in found.rows}
     assert ends["graph", "start"] == "too slow"
     assert ends["graph", "larger batch"] == "share"
-    assert "graph" in {family_of(config) for config, _, _, before in formula.asked[30:] if before.epochs}
+    assert "graph" in {family_of(config) for config, _, _, before in formula.asked[8:] if before.epochs}
 
 
-def test_starts_go_on_while_they_may_catch_up(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = searched(Formula(), dataset, tmp_path / "r.toml", monkeypatch)
-    assert {row["end"] for row in rows if row["origin"] == "start"} <= {"share", "pruned"}
-    first = {
-        row["family"]: row["end"] for row in sorted(rows, key=lambda row: -row["trial"]) if row["origin"] == "start"
-    }
-    assert set(first.values()) == {"share"}  # the first start of a family is never pruned
-
-
-def test_a_search_ends_when_nothing_new_is_left(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_ends_when_nothing_new_is_left(dataset: Path, tmp_path: Path) -> None:
     fixed = {
         "features": {"query": {"user_id": {"kind": "id"}}, "candidate": {"item_id": {"kind": "id"}}},
         "loss": {"name": "ccl"},
@@ -116,9 +117,7 @@ def test_a_search_ends_when_nothing_new_is_left(dataset: Path, tmp_path: Path, m
         "optimizer": {"learning_rate": 0.1, "weight_decay": 0.0},
         "train": {"batch_size": 16, "balance": 0.0},
     }
-    formula = Formula()
-    monkeypatch.setattr(search, "train", formula)
-    rows = tune.run(dataset, tmp_path / "r.toml", config=parse_config(fixed), trials=100, train_minutes=100.0)
+    rows = searched(Formula(), dataset, tmp_path / "r.toml", config=parse_config(fixed), trials=100).rows
     new = [row for row in rows if row["reason"] != search.REPEAT]
     assert sorted(json.loads(row["settings"])["average"] for row in new) == [0.0, 0.99, 0.999]
     assert len(rows) == len(new) + search.MOST_REPEATS
