@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pipelines.dataset.dataset import Dataset
-from pipelines.tuning import search, tune
+from pipelines.tuning import finals, search, tune
 from pipelines.tuning.training import Epoch, Run, Share
 from towers.config.recipe import Config, parse_config
 
@@ -65,6 +65,8 @@ class Done:
 def searched(formula: Formula, dataset: Path, out: Path, **options: Any) -> Done:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "train", formula)
+        patch.setattr(search, "MOST_REPEATS", 5)
+        patch.setattr(finals, "SURVIVORS", (1,))  # other seeds give a formula nothing new
         return Done(tune.run(dataset, out, train_minutes=100.0, **options), formula)
 
 
@@ -83,13 +85,13 @@ def test_the_search_climbs_to_where_the_formula_is_best(done: Done) -> None:
 
 
 def test_the_most_promising_trial_of_every_family_continues_in_the_finals(done: Done) -> None:
-    finals = [each for each in done.formula.asked[TRIALS:] if each[3].epochs]
-    assert {family_of(config) for config, _, _, _ in finals} == {"ids", "graph", "history"}
+    longer = [each for each in done.formula.asked[TRIALS:] if each[3].epochs]
+    assert {family_of(config) for config, _, _, _ in longer} == {"ids", "graph", "history"}
     # They go on from the epochs that they have, in the directory of their checkpoints, with 2.5 and 5 shares of 10.
-    assert all(len(before.epochs) >= 10 for _, _, _, before in finals)
-    assert [share.most for _, _, share, _ in finals] == [25.0] * (len(finals) - 1) + [50.0]
+    assert all(len(before.epochs) >= 10 for _, _, _, before in longer)
+    assert [share.most for _, _, share, _ in longer] == [25.0] * (len(longer) - 1) + [50.0]
     trained = {directory for _, directory, _, _ in done.formula.asked[:TRIALS]}
-    assert {directory for _, directory, _, _ in finals} <= trained
+    assert {directory for _, directory, _, _ in longer} <= trained
 
 
 def test_starts_go_on_while_they_may_catch_up(done: Done) -> None:
@@ -120,4 +122,4 @@ def test_a_search_ends_when_nothing_new_is_left(dataset: Path, tmp_path: Path) -
     rows = searched(Formula(), dataset, tmp_path / "r.toml", config=parse_config(fixed), trials=100).rows
     new = [row for row in rows if row["reason"] != search.REPEAT]
     assert sorted(json.loads(row["settings"])["average"] for row in new) == [0.0, 0.99, 0.999]
-    assert len(rows) == len(new) + search.MOST_REPEATS
+    assert len(rows) == len(new) + 5
