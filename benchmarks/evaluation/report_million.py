@@ -2,8 +2,8 @@
 
 Claims: it takes at most 5 minutes the first time of a data set, when it chooses and fits all baselines, and at most 2
 afterwards; it holds less than 8 GB. The world is that of `towers synth`, each user's last event is the test; the model
-trains one epoch, since the time of a report hardly asks for a good one. It does not show the report of all users, whose
-time grows with their number. Writes benchmarks/evaluation/results/report_million.json; exits with 1 where a claim
+trains one epoch, because the time of a report hardly depends on how good it is. A report of all users is not measured:
+its time grows with their number. Writes benchmarks/evaluation/results/report_million.json; exits with 1 where a claim
 fails. With `--work` the model is kept.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.harness.machine import told, write
 from benchmarks.harness.million import towers
-from benchmarks.scale.prepare_20m import timed
+from benchmarks.harness.process_memory import timed
 from pipelines.rankers.cache import Cache
 
 USERS, ITEMS, EVENTS = 1_200_000, 50_000, 9_600_000  # a million users have two events or more

@@ -1,4 +1,4 @@
-"""What a benchmark ran on: machine, library versions, commit, date; writing its result beside them; whether it is old.
+"""What a benchmark ran on: machine, library versions, commit, date; writing its result beside them.
 
 In: a benchmark's figures. Out: `results/NAME.json` in the folder of the benchmark.
 """
@@ -8,13 +8,12 @@ import os
 import platform
 import subprocess
 from datetime import UTC, datetime
-from importlib import import_module, metadata
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
-OLD = "† "  # before a figure whose code has changed since
 LIBRARIES = (
     "numpy",
     "polars",
@@ -63,13 +62,6 @@ def load(name: str) -> dict[str, Any]:
     """A committed result."""
     content: dict[str, Any] = json.loads(results()[name].read_text(encoding="utf-8"))
     return content
-
-
-def is_old(name: str) -> bool:
-    """Whether the code that a committed result measures, the `MEASURES` of its area, has changed since."""
-    area = import_module(f"benchmarks.{results()[name].parents[1].name}")
-    command = ["git", "diff", "--quiet", str(load(name)["commit"]), "--", *area.MEASURES]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode != 0
 
 
 def write(script: str, name: str, result: dict[str, Any]) -> Path:

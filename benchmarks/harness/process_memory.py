@@ -1,14 +1,18 @@
-"""A process and the memory it holds: started, looked at five times a second, waited for.
+"""Runs a command and measures its time and memory.
 
-In: the words of a command. Out: seconds, peak resident memory, and the peak of its anonymous part, which no file backs:
-pages of memory-mapped files count as resident, but go when memory is short. Linux only.
+`MeasuredProcess` looks at the memory five times a second (Linux only): all that is resident, and the anonymous part,
+which no file backs; pages of memory-mapped files count as resident, but the kernel drops them if memory is short.
 """
 
+import os
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
+
+from benchmarks.harness.machine import ROOT
 
 EVERY_S = 0.2
 
@@ -60,3 +64,15 @@ def memory(pid: int | str = "self") -> dict[str, int]:
     except OSError:
         return {}
     return {line.split(":")[0]: 1024 * int(line.split()[1]) for line in lines if line.endswith(" kB")}
+
+
+def timed(*words: str) -> dict[str, Any]:
+    """Runs `towers WORDS` in a process of its own; returns its seconds and its peak resident memory."""
+    start = time.perf_counter()
+    process = subprocess.Popen([sys.executable, "-m", "pipelines", *words], cwd=ROOT, stdout=sys.stderr)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        sys.exit(f"error: towers {words[0]} ended with status {status}")
+    # Kilobytes on Linux, bytes on macOS.
+    peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return {"seconds": round(time.perf_counter() - start, 1), "peak_bytes": peak}

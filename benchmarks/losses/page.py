@@ -8,7 +8,8 @@ import re
 from functools import partial
 from pathlib import Path
 
-from benchmarks.harness.machine import OLD, ROOT, is_old, load, results
+from benchmarks.harness.machine import ROOT, load, results
+from benchmarks.harness.measured_code import OLD, is_old
 from benchmarks.harness.plots import PLOTS
 
 PAGE = ROOT / "docs" / "model" / "losses.md"

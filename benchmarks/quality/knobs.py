@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.harness.cut_offs import CUTS
 from benchmarks.harness.machine import write
 from benchmarks.harness.pool import INTERVAL, estimates
 from benchmarks.harness.resumable import Store
-from benchmarks.quality.rolling import CUTS
 from benchmarks.quality.timed import (
     RECIPE,
     SAME_USERS,

@@ -32,9 +32,9 @@ import numpy as np
 import polars as pl
 
 from benchmarks.harness.machine import ROOT, write
+from benchmarks.harness.published import PUBLISHED
 from benchmarks.harness.resumable import Store
 from benchmarks.harness.stages import Stages
-from benchmarks.quality.published import PUBLISHED
 from pipelines.bundles.export import load_run
 from pipelines.dataset.dataset import Dataset
 from pipelines.training.validation import validation

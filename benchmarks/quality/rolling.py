@@ -16,7 +16,6 @@ first cut-off: trained on the first 10, 20, 30 and 40 % of all events, validated
 import argparse
 import copy
 import os
-import shutil
 import sys
 import tempfile
 import tomllib
@@ -28,13 +27,13 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from benchmarks.harness.cut_offs import CUTS, prepared, split_at
 from benchmarks.harness.machine import ROOT, write
 from benchmarks.harness.pool import INTERVAL, estimates
 from benchmarks.harness.resumable import Store
 from pipelines.bundles import export
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut, heldout, seen
-from pipelines.ingest import prepare
 from pipelines.rankers.baselines import baselines_of
 from pipelines.rankers.evaluate import Ranker, column, evaluate
 from pipelines.rankers.popular import popular_lists
@@ -45,8 +44,6 @@ from serving.search.exact import ExactIndex
 from towers.config.recipe import parse_config
 
 RECIPE = ROOT / "towers" / "recipes" / "ml-100k.toml"
-CUTS = (0.5, 0.6, 0.7, 0.8, 0.9)  # shares of the events, by time
-SHARE = 0.1  # of all events, for the test after a cut-off and for the validation before it
 KS = (10, 50)
 ITEMS = "item features"
 # The features each has (none named: all), and the settings in which it differs from the recipe, at its own best.
@@ -110,31 +107,6 @@ def main(data: Path, work: Path) -> int:
     for claim, holds in claims.items():
         print(f"{'yes' if holds else 'NO '} {claim}")
     return 0 if all(claims.values()) else 1
-
-
-def split_at(cut: float) -> dict[str, Any]:
-    """The `data` section: of the events up to `cut` + SHARE the last are the test, those before it validation."""
-    share = round(SHARE / (cut + SHARE), 6)
-    return {"split": "global_time", "valid_share": share, "test_share": share}
-
-
-def prepared(data: Path, cut: float, work: Path) -> Dataset:
-    """The data set of one cut-off, prepared where it is not there yet."""
-    out = work / "datasets" / f"cut_{cut:g}"
-    if not out.exists():
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=work) as folder:
-            header, *lines = (data / "ml-100k.inter").read_text(encoding="utf-8").splitlines()
-            times = np.array([int(line.split("\t")[3]) for line in lines])
-            count = round((cut + SHARE) * len(times))
-            # Events of one moment stay together.
-            end = np.sort(times)[count] if count < len(times) else times.max() + 1
-            kept = [line for line, time in zip(lines, times, strict=True) if time < end]
-            (Path(folder) / "ml-100k.inter").write_text("\n".join([header, *kept]) + "\n", encoding="utf-8")
-            for side in ("item", "user"):
-                shutil.copyfile(data / f"ml-100k.{side}", Path(folder) / f"ml-100k.{side}")
-            prepare.run(parse_config({"data": split_at(cut)}).data, Path(folder), out, format="recbole")
-    return Dataset.open(out)
 
 
 def variant(recipe: dict[str, Any], name: str) -> dict[str, Any]:

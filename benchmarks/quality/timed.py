@@ -29,10 +29,10 @@ import numpy as np
 import polars as pl
 import tensorflow as tf
 
+from benchmarks.harness.cut_offs import CUTS, prepared
 from benchmarks.harness.machine import ROOT, write
 from benchmarks.harness.pool import INTERVAL, Column, estimates
 from benchmarks.harness.resumable import Store
-from benchmarks.quality.rolling import CUTS, prepared
 from pipelines.bundles import export
 from pipelines.dataset.dataset import Dataset
 from pipelines.evaluation import report

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from benchmarks.harness.machine import load, results
 from benchmarks.harness.plots import COLOURS, PLOTS, figure
-from benchmarks.quality.published import PUBLISHED
+from benchmarks.harness.published import PUBLISHED
 
 GREY = "#999999"
 # A result and its split; what is published reads no order.

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks.quality.published import PUBLISHED
+from benchmarks.harness.published import PUBLISHED
 from benchmarks.readme.figures import Result, Rows, estimate, repeated, several
 
 DEMO_BASELINES = {

@@ -6,7 +6,8 @@
 from typing import Any
 
 from benchmarks.harness import pages
-from benchmarks.harness.machine import OLD, ROOT, is_old, load, results
+from benchmarks.harness.machine import ROOT, load, results
+from benchmarks.harness.measured_code import OLD, is_old
 from benchmarks.readme import quality_rows, serving_rows, training_rows
 
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "project" / "measured.md"

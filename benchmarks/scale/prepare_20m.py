@@ -6,18 +6,15 @@ attributes. Writes benchmarks/scale/results/prepare.json; exits with 1 where the
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
-from benchmarks.harness.machine import ROOT, write
+from benchmarks.harness.machine import write
+from benchmarks.harness.process_memory import timed
 
 EVENTS, USERS, ITEMS = 20_000_000, 250_000, 200_000
 MOST_BYTES = 4_000_000_000
@@ -43,18 +40,6 @@ def main(work: Path, events: int, formats: Sequence[str] = FORMATS, name: str = 
     for kind, run in runs.items():
         print(f"{kind:8} {run['seconds']:6.1f} s {run['peak_bytes'] / 1e9:5.2f} GB {run['events_per_s']:>10,} events/s")
     return 0 if all(claims.values()) else 1
-
-
-def timed(*words: str) -> dict[str, Any]:
-    """Runs `towers WORDS` in a process of its own; returns its seconds and its peak resident memory."""
-    start = time.perf_counter()
-    process = subprocess.Popen([sys.executable, "-m", "pipelines", *words], cwd=ROOT, stdout=sys.stderr)
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        sys.exit(f"error: towers {words[0]} ended with status {status}")
-    # Kilobytes on Linux, bytes on macOS.
-    peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return {"seconds": round(time.perf_counter() - start, 1), "peak_bytes": peak}
 
 
 def rewritten(world: Path, folder: Path, kind: str) -> Path:

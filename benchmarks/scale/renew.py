@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from benchmarks.harness.clusters import clustered
 from benchmarks.harness.machine import ROOT, write
-from benchmarks.search.filters import clustered
 from pipelines.bundles import build_index, renew
 from pipelines.dataset.popularity import DAY_S
 from serving.bundle.manifest import FeatureSpec, Manifest, PriorInfo, read_manifest

@@ -26,7 +26,8 @@ import httpx
 import numpy as np
 import polars as pl
 
-from benchmarks.harness.machine import OLD, ROOT, is_old, load, write
+from benchmarks.harness.machine import ROOT, load, write
+from benchmarks.harness.measured_code import OLD, is_old
 from benchmarks.harness.million import RECIPE
 from benchmarks.harness.pages import with_block
 from benchmarks.harness.process_memory import MeasuredProcess

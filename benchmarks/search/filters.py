@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
+from benchmarks.harness.clusters import CLUSTERS, DIMENSION, clustered
 from benchmarks.harness.machine import write
 from pipelines.bundles.tune_index import tune
 from pipelines.rankers.index_curve import recall_against
@@ -33,7 +33,7 @@ from serving.search.index import Floats
 from serving.search.scann import ScannIndex
 from serving.search.scann_parameters import ScannParameters
 
-ITEMS, DIMENSION, CLUSTERS, NOISE = 1_000_000, 64, 1_000, 0.9
+ITEMS = 1_000_000
 TUNED_ON, QUERIES, K, TARGET = 1_000, 200, 100, 0.98
 SHARES = (0.5, 0.1, 0.01, 0.001)
 TIMED = 60
@@ -105,15 +105,6 @@ def world() -> tuple[Floats, Floats, Floats, pl.DataFrame]:
         "direction": vectors @ rng.standard_normal(DIMENSION).astype(np.float32),
     }
     return vectors, others, queries, pl.DataFrame(columns)
-
-
-def clustered(rng: np.random.Generator, count: int) -> tuple[Floats, NDArray[np.int64]]:
-    """Unit vectors [count, 64] around random centres, and the cluster of each [count]."""
-    centres = rng.standard_normal((CLUSTERS, DIMENSION)).astype(np.float32)
-    cluster = rng.integers(0, CLUSTERS, count)
-    every = centres[cluster] + np.float32(NOISE) * rng.standard_normal((count, DIMENSION)).astype(np.float32)
-    every /= np.linalg.norm(every, axis=1, keepdims=True)
-    return every, cluster
 
 
 def conditions(attributes: pl.DataFrame) -> Iterator[tuple[str, float, Condition]]:

@@ -7,7 +7,8 @@ In: `results/` of the search and scale benchmarks. Out: the page with each table
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.machine import OLD, ROOT, is_old, load, results
+from benchmarks.harness.machine import ROOT, load, results
+from benchmarks.harness.measured_code import OLD, is_old
 from benchmarks.harness.pages import with_block
 
 PAGE = ROOT / "docs" / "service" / "index.md"

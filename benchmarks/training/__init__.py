@@ -1,4 +1,13 @@
 """Training and evaluation: speed, memory, beside TFRS and Keras."""
 
-# The code whose change makes the results old.
-MEASURES = ("towers", "serving/search", "pipelines/ingest", "pipelines/training")
+# What each result measures, see benchmarks/harness/measured_code.py.
+MEASURES = {
+    "evaluation": ("benchmarks.training.full_evaluation",),
+    "full_softmax": ("benchmarks.training.full_softmax",),
+    "input": ("benchmarks.training.input_pipeline",),
+    "optimizers": ("benchmarks.training.optimizers",),
+    "samplers": ("benchmarks.training.samplers",),
+    "train_step": ("benchmarks.training.train_step",),
+    "warm_start": ("benchmarks.training.warm_start", "towers/recipes/default.toml", "towers/recipes/ml-100k.toml"),
+    "workers": ("benchmarks.training.workers",),
+}

@@ -3,7 +3,7 @@
 In: the folder with the data, a working directory. Out: benchmarks/training/results/warm_start.json and
     docs/plots/warm_start.svg; 1 where a claim fails.
 
-Data: MovieLens-100k at the five cut-offs of `benchmarks.quality.rolling`, each validated on the tenth of events before
+Data: MovieLens-100k at the five cut-offs of `benchmarks.harness.cut_offs`, each validated on the tenth of events before
 it, and the last days of a synthetic world with fashion, each validated on the day that follows its training events. At
 the first place all trainings are cold. From then on a warm one starts from the warm one of the place before, as it
 would every day. Each trains the same number of epochs, so that equal epochs are equal steps, and validates after each.
@@ -28,10 +28,10 @@ import numpy as np
 import polars as pl
 import tensorflow as tf
 
+from benchmarks.harness.cut_offs import CUTS, prepared, split_at
 from benchmarks.harness.machine import ROOT, told, write
 from benchmarks.harness.plots import figure, line
 from benchmarks.harness.resumable import Store
-from benchmarks.quality.rolling import CUTS, prepared, split_at
 from pipelines.dataset.dataset import Dataset
 from pipelines.ingest import prepare
 from pipelines.ingest.synthetic import synth

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.derive_features import NO_VALUE, Choice, choices
 from pipelines.dataset.manifest import DatasetManifest
-from pipelines.dataset.resolve_features import READS, column_of
+from pipelines.dataset.resolve_features import column_of
 from towers.config.features import Feature
 from towers.config.recipe import Config
 
@@ -62,9 +62,7 @@ def _of_role(role: str, manifest: DatasetManifest) -> str:
 def _of_choice(choice: Choice, side: str, column: str, features: dict[str, Feature] | None) -> str:
     derived = f"{choice.kind}: {choice.reason}"
     if features is not None:
-        kinds = {
-            name: each.kind for name, each in features.items() if each.kind in READS and column_of(name, each) == column
-        }
+        kinds = {name: each.kind for name, each in features.items() if each.reads and column_of(name, each) == column}
         if kinds and kinds != {choice.name: choice.kind}:
             return "; ".join(f"{kind}: feature {name!r} of the recipe" for name, kind in kinds.items())
         if not kinds and choice.kind is not None:

@@ -8,19 +8,12 @@ from collections.abc import Mapping
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.derive_features import choices, derive_candidate, derive_query, input_name
-from towers.config.features import Feature, Features
+from towers.config.feature_section import Side
+from towers.config.feature_sides import Features
+from towers.config.features import KINDS, Feature
 from towers.config.recipe import Config, parse_config
 from towers.errors import ConfigError
 
-# The column types each kind can read; id, history, hour and weekday read the event itself.
-READS = {
-    "categorical": ("string", "number"),
-    "hashed": ("string", "number"),
-    "numeric": ("number",),
-    "multi": ("list",),
-    "text": ("string", "list"),
-    "vector": ("vector",),
-}
 ID_MASK_SHARE = 0.5
 
 
@@ -41,7 +34,7 @@ def resolve_features(config: Config, dataset: Dataset) -> Config:
         config = _with_changes(config, sides, dataset)
         sides = config.features
     # task = "similarity" has no query tower.
-    named = [("query", sides.query or {}), ("candidate", sides.candidate or {})]
+    named = sides.named()
     for side, features in named[1:] if similarity else named:
         if not features:
             raise ConfigError(f"features.{side}: needs at least one feature; leave the section out to derive them")
@@ -98,7 +91,7 @@ def _derived_candidate(config: Config, dataset: Dataset) -> dict[str, Feature]:
 def _check_unlabelled(config: Config, features: Mapping[str, Feature]) -> None:
     """Ensures that the item tower sees neither the labels nor anything that only training items have."""
     for name, feature in features.items():
-        if feature.kind in READS and column_of(name, feature) == config.similarity.column:
+        if feature.reads and column_of(name, feature) == config.similarity.column:
             raise ConfigError(
                 f"features.candidate.{name}: reads {config.similarity.column!r}, the labels of similarity.column: the "
                 "item tower would see the answer; leave the feature out"
@@ -115,19 +108,22 @@ def _check_unlabelled(config: Config, features: Mapping[str, Feature]) -> None:
         )
 
 
-def _check(key: str, name: str, feature: Feature, side: str, dataset: Dataset) -> None:
+def _check(key: str, name: str, feature: Feature, side: Side, dataset: Dataset) -> None:
     if input_name(name) != name:
         raise ConfigError(
             f"{key}: a feature's name is an input of the SavedModel: letters, digits and _ only, no Python keyword; "
             f"call it {input_name(name)!r} and add column = {name!r}"
         )
-    if feature.kind not in READS:
+    if not feature.reads:
         if feature.column is not None:
             raise ConfigError(f"{key}.column: kind {feature.kind!r} reads the event itself and takes no column")
-        if side == "query" and feature.kind == "cooccurrence":
-            raise ConfigError(f"{key}.kind: 'cooccurrence' describes a candidate; take 'neighbours' or 'history'")
-        if side == "candidate" and feature.kind not in ("id", "neighbours", "cooccurrence"):
-            raise ConfigError(f"{key}.kind: {feature.kind!r} describes a query; a candidate feature cannot be one")
+        if side not in feature.describes:
+            (other,) = feature.describes
+            fits = ", ".join(kind for kind, each in KINDS.items() if side in each.describes and not each.reads)
+            raise ConfigError(
+                f"{key}.kind: {feature.kind!r} describes a {other}, not a {side}; kinds that read events and describe "
+                f"a {side}: {fits}"
+            )
         placed = feature.kind == "sequence" or (feature.kind == "cooccurrence" and feature.window != "list")
         if placed and not dataset.manifest.timed:
             instead = "take 'history'" if feature.kind == "sequence" else "set window = 'list'"
@@ -150,11 +146,11 @@ def _check(key: str, name: str, feature: Feature, side: str, dataset: Dataset) -
         near = difflib.get_close_matches(column, columns, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"{key}: the data set has no column {column!r}; it has {', '.join(columns) or 'none'}{hint}")
-    if columns[column] not in READS[feature.kind]:
-        fits = ", ".join(kind for kind, types in READS.items() if columns[column] in types)
+    if columns[column] not in feature.reads:
+        fits = ", ".join(kind for kind, each in KINDS.items() if columns[column] in each.reads)
         remedy = "; data.vectors makes `prepare` read it as vectors" if feature.kind == "vector" else ""
         raise ConfigError(
-            f"{key}.kind: {feature.kind!r} reads {' or '.join(READS[feature.kind])} columns, and {column!r} is a "
+            f"{key}.kind: {feature.kind!r} reads {' or '.join(feature.reads)} columns, and {column!r} is a "
             f"{columns[column]} column; kinds that fit: {fits}{remedy}"
         )
 

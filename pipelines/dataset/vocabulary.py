@@ -16,7 +16,8 @@ from pipelines.console import Advance, no_bar
 from pipelines.dataset.context import Context
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.resolve_features import column_of
-from towers.config.features import Feature, side_of_ids
+from towers.config.feature_section import Side
+from towers.config.features import Feature
 from towers.config.recipe import Config
 from towers.data.events import Events, Int32s
 from towers.data.item_ranks import counted
@@ -73,11 +74,11 @@ def feature_count(config: Config) -> int:
 
 def _sharing(query: list[FeatureSpec], candidate: list[FeatureSpec]) -> LearntFeatures:
     """Gives features made of users or items the table of their ids."""
-    sides = {"query": query, "candidate": candidate}
+    sides: dict[Side, list[FeatureSpec]] = {"query": query, "candidate": candidate}
     ids = {side: next((spec for spec in specs if spec.config.kind == "id"), None) for side, specs in sides.items()}
 
-    def shared(side: str, spec: FeatureSpec) -> FeatureSpec:
-        source = side_of_ids(side, spec.config)
+    def shared(side: Side, spec: FeatureSpec) -> FeatureSpec:
+        source = spec.config.ids_of(side)
         its = None if source is None else ids[source]
         if its is None:
             return spec

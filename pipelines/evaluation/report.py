@@ -51,7 +51,7 @@ from serving.bundle.manifest import read_manifest
 from serving.bundle.reader import Bundle
 from serving.files.staging import refuse_existing, staged
 from serving.recall.loading import open_index
-from towers.config.features import Features
+from towers.config.feature_sides import Features
 from towers.config.look_ahead import look_ahead
 
 SCHEMA_VERSION = 4

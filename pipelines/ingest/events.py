@@ -1,6 +1,6 @@
 """Reads all events of a source in one pass as compact arrays: ids as codes, times as integers.
 
-Values take 4 to 8 bytes and each id is stored once, so 100 million events take 2 to 3 gigabytes.
+A value takes 4 to 8 bytes, and each id is stored once.
 """
 
 from collections import defaultdict

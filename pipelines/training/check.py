@@ -15,7 +15,7 @@ from pipelines.dataset.popularity import has_windows
 from pipelines.dataset.resolve_features import resolve_features
 from pipelines.service.verify import VERIFY
 from pipelines.training.similarity_labels import DEFAULT_METRIC, read_labels
-from towers.config.features import NeighboursFeature
+from towers.config.feature_section import OfOrder
 from towers.config.look_ahead import look_ahead
 from towers.config.recipe import Config
 from towers.config.sections import DataConfig, PriorConfig
@@ -163,14 +163,12 @@ def _refuse_order(config: Config, data: Dataset) -> Config:
     return config
 
 
-def _of_order(config: Config) -> Iterator[tuple[str, float | str, int | str]]:
+def _of_order(config: Config) -> Iterator[OfOrder]:
     """Yields each setting that may depend on the order of events, its value, and the value that does not."""
     yield "train.recency", config.train.recency, 1
     for name, feature in (config.features.query or {}).items():
-        if isinstance(feature, NeighboursFeature):
-            yield f"features.query.{name}.recency", feature.recency, 1
-            window = feature.cooccurrence_window if feature.cooccurrence else "list"
-            yield f"features.query.{name}.cooccurrence_window", window, "list"
+        for setting, value, none in feature.of_order():
+            yield f"features.query.{name}.{setting}", value, none
 
 
 def _resolve_similarity(config: Config, data: Dataset) -> Config:

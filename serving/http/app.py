@@ -1,6 +1,6 @@
 """Creates the FastAPI app: routes with their documented responses, middlewares, and one error shape.
 
-The routes themselves are in `serving.http.routes`.
+`serving.http.route_table` lists the routes, `serving.http.routes` answers them.
 """
 
 import asyncio
@@ -23,30 +23,22 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.docs import get_swagger_ui_html
 from starlette.exceptions import HTTPException
-from starlette.responses import FileResponse, PlainTextResponse
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse
 from starlette.routing import Match, Route
 
 from serving.bundle.reader import Bundle
 from serving.errors import RequestError
-from serving.http import health, openapi, routes
+from serving.http import health, openapi
 from serving.http.auth import Access
 from serving.http.fast_routes import FastRoutes, Json
 from serving.http.media_type import JSON
 from serving.http.request_errors import explained
 from serving.http.request_log import RequestLog
 from serving.http.requests import query_of
-from serving.http.responses import (
-    Added,
-    EmbedResponse,
-    Ready,
-    RecallBatchResponse,
-    RecallResponse,
-    Reloaded,
-    Status,
-    Written,
-)
+from serving.http.responses import Reloaded
+from serving.http.route_table import FAST, ROUTES, WORK
 from serving.protocol.json_errors import error_bytes
-from serving.protocol.limits import Limits
+from serving.protocol.limits import PROBE, Limits
 from serving.protocol.shutdown import Drain
 from serving.service.service import Service
 from serving.settings import Settings
@@ -128,8 +120,8 @@ def create_app(
     app.add_exception_handler(RequestValidationError, _on_wrong_path)
     app.add_exception_handler(HTTPException, _on_http_exception)
     # The last ones are the outermost; `RequestLog` handles unexpected exceptions.
-    app.add_middleware(FastRoutes, routes=routes.FAST)
-    app.add_middleware(Limits, settings=settings)
+    app.add_middleware(FastRoutes, routes=FAST)
+    app.add_middleware(Limits, settings=settings, work=WORK)
     if settings.keys is not None:
         app.add_middleware(Access, keys=settings.keys)
     app.add_middleware(RequestLog, settings=settings, drain=drain)
@@ -141,49 +133,31 @@ def create_app(
 
 
 def _add_routes(app: FastAPI) -> None:
-    body = (400, 408, 413, 415, 422, 429, 500, 503)
-    for path, method, function, summary, answer, example, statuses in (
-        ("/recall", "POST", routes.recall, "The k best items for a user, features, a history or a vector",
-         RecallResponse, openapi.ANSWER_EXAMPLE, body),
-        ("/recall/batch", "POST", routes.recall_batch, "The answers to several queries",
-         RecallBatchResponse, {"answers": [openapi.ANSWER_EXAMPLE]}, body),
-        ("/similar", "POST", routes.similar, "The k items nearest to some items",
-         RecallResponse, openapi.ANSWER_EXAMPLE | {"source": "similar"}, body),
-        ("/embed", "POST", routes.embed, "The vectors of queries",
-         EmbedResponse, openapi.VECTORS_EXAMPLE, body),
-        ("/items/{item_id:path}", "PUT", routes.put_item, "Add or replace an item", Written, {"seq": 12},
-         (*body, 404, 409)),
-        ("/items", "PUT", routes.put_items, "Add or replace items", Written, {"seq": 14}, (*body, 409)),
-        ("/items/{item_id:path}", "DELETE", routes.delete_item, "Delete an item", Written, {"seq": 15},
-         (404, 409, 422, 429, 500, 503)),
-        ("/events", "POST", routes.add_events, "Tell what users took", Added, {"added": 2}, (*body, 409)),
-        ("/impressions", "POST", routes.add_impressions, "Tell what users were shown", Added, {"added": 1},
-         (*body, 409)),
-        ("/healthz", "GET", health.healthz, "Is the process alive", Status, {"status": "ok"}, ()),
-        ("/readyz", "GET", health.readyz, "Is a bundle loaded, and does a search work", Ready, {"status": "ready"},
-         (500, 503)),
-        ("/admin/reload", "POST", routes.reload, "Check for another active bundle now", Reloaded,
-         openapi.RELOADED_EXAMPLE, (429, 500, 503)),
-    ):  # fmt: skip
+    for route in ROUTES:
+        kind = PlainTextResponse if route.answer is None else JSONResponse
         answers: dict[int | str, dict[str, Any]] = {
-            200: {"model": answer, "content": {JSON: {"example": example}}},
-            **openapi.errors(*statuses),
+            200: {"content": {str(kind.media_type): {"example": route.example}}},
+            **openapi.errors(*route.errors),
         }
-        if answer is Reloaded:
-            content = {JSON: {"example": example | {"refused": {"2026-11-21": "item_vectors.npy: altered"}}}}
+        if route.answer is not None:
+            answers[200]["model"] = route.answer
+        if route.answer is Reloaded:
+            content = {JSON: {"example": route.example | {"refused": {"2026-11-21": "item_vectors.npy: altered"}}}}
             refused = "A bundle was refused; the previous ones stay in use"
             answers[409] = {"model": Reloaded, "description": refused, "content": content}
-        app.add_api_route(path, function, methods=[method], response_model=None, summary=summary, responses=answers)
-    for path, function in (("/healthz", health.healthz), ("/readyz", health.readyz), ("/metrics", health.metrics)):
-        app.add_api_route(path, function, methods=["HEAD"], response_model=None, include_in_schema=False)
-    app.add_api_route(
-        "/metrics",
-        health.metrics,
-        response_model=None,
-        summary="The metrics of all workers, for Prometheus",
-        response_class=PlainTextResponse,
-        responses={200: {"content": {"text/plain": {"example": openapi.METRICS_EXAMPLE}}}},
-    )
+        app.add_api_route(
+            route.path,
+            route.function,
+            methods=[route.method],
+            response_model=None,
+            response_class=kind,
+            summary=route.summary,
+            responses=answers,
+        )
+        if route.work is PROBE:
+            app.add_api_route(
+                route.path, route.function, methods=["HEAD"], response_model=None, include_in_schema=False
+            )
 
 
 def _add_docs_page(app: FastAPI) -> None:

@@ -13,13 +13,12 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.http.api_keys import KeyRing
+from serving.http.route_table import OPEN, READ
 from serving.protocol.asgi import CLOSE, answer
 from serving.protocol.json_errors import error_bytes
 from serving.telemetry import metrics
 from serving.window.routes import is_window
 
-OPEN = frozenset({"/healthz", "/readyz"})
-READ = frozenset({"/recall", "/recall/batch", "/similar", "/embed"})
 SCHEME, BROWSER_SCHEME = b"bearer ", b"basic "
 
 _CHALLENGE = (b"www-authenticate", b'Bearer realm="towers"')

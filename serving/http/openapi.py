@@ -5,40 +5,25 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
+from starlette.routing import compile_path
 
 from serving.bundle.manifest import FeatureSpec
 from serving.bundle.reader import Bundle
 from serving.catalogue.item_columns import attribute_json_schema
-from serving.http.auth import OPEN, reads
-from serving.http.change_requests import EventsRequest, ImpressionsRequest, ItemRequest, ItemsRequest
+from serving.http.auth import reads
 from serving.http.json_schemas import COMPONENTS, condition_schemas, feature_schema
-from serving.http.requests import (
-    DEFAULT_K,
-    EmbedQuery,
-    EmbedRequest,
-    RecallBatchRequest,
-    RecallRequest,
-    SimilarRequest,
-)
+from serving.http.requests import DEFAULT_K, EmbedQuery, RecallRequest, SimilarRequest
 from serving.http.responses import ErrorResponse
+from serving.http.route_table import OPEN, ROUTES
 from serving.recall.planner import GREATEST_NUMBER
 from serving.search.conditions import kinds
 from serving.settings import Settings
 
 FORMS = ("And", "Or", "Not")  # models; in the document each depth of a filter has its own schemas
 
-BODIES: dict[tuple[str, str], type[BaseModel]] = {
-    ("/recall", "post"): RecallRequest,
-    ("/recall/batch", "post"): RecallBatchRequest,
-    ("/similar", "post"): SimilarRequest,
-    ("/embed", "post"): EmbedRequest,
-    ("/items/{item_id}", "put"): ItemRequest,
-    ("/items", "put"): ItemsRequest,
-    ("/events", "post"): EventsRequest,
-    ("/impressions", "post"): ImpressionsRequest,
-}
+# By path and method as the document spells them.
+BODIES = {(compile_path(each.path)[1], each.method.lower()): each.body for each in ROUTES if each.body is not None}
 
 # By status: its description, and the code and message of an example.
 ERROR_EXAMPLES = {
@@ -72,16 +57,6 @@ ERROR_EXAMPLES = {
     500: ("A defect of the service", "internal", "internal error; see the log"),
     503: ("No bundle is loaded yet", "not_ready", "no bundle is loaded yet"),
 }
-
-ANSWER_EXAMPLE = {
-    "items": [{"id": "318", "score": 0.8125}, {"id": "64", "score": 0.75}],
-    "model_version": "20250101-120000-1a2b3c4d",
-    "source": "user",
-}
-
-VECTORS_EXAMPLE = {"vectors": [[0.6, -0.8]], "sources": ["user"], "model_version": ANSWER_EXAMPLE["model_version"]}
-METRICS_EXAMPLE = 'towers_requests_total{method="POST",route="/recall",status="200"} 318.0\n'
-RELOADED_EXAMPLE: dict[str, Any] = {"active": "2026-11-20", "canary": None, "refused": {}}
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:

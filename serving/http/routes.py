@@ -155,10 +155,6 @@ async def reload(request: Request) -> Response:
     return Json(told.model_dump_json().encode(), 409 if refused else 200)
 
 
-# Routes where microseconds count; see `serving.http.fast_routes`.
-FAST = {"/recall": recall, "/recall/batch": recall_batch}
-
-
 def service_of(request: Request) -> Service:
     """The service behind a request.
 

@@ -6,6 +6,8 @@ slot: neither a partial body nor an unread response blocks other requests.
 
 import asyncio
 import math
+from collections.abc import Mapping
+from enum import Enum
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -16,9 +18,17 @@ from serving.protocol.line import Line
 from serving.settings import Settings
 from serving.telemetry import metrics
 
-ALWAYS = frozenset({"/healthz", "/readyz", "/metrics"})  # A full service must not look dead.
-LIGHT = "/recall"
-UNTIMED = frozenset({"/admin/reload"})  # takes as long as opening a bundle
+
+class Work(Enum):
+    """How a request takes part in the limits."""
+
+    PROBE = "answered always: a full service must not look dead"
+    LIGHT = "a single recall, which waits in a line of its own"
+    HEAVY = "holds threads and CPU for long: only `max_heavy` at a time, the remaining threads serve single recalls"
+    LONG = "heavy, and takes as long as opening a bundle: no time limit"
+
+
+PROBE, LIGHT, HEAVY, LONG = Work
 AGAIN = (b"retry-after", b"1")
 NO_UPGRADE = error_bytes("invalid_http", "send HTTP/1.1 without Upgrade; no other protocol is supported")
 MANY = "too_many_requests"
@@ -34,16 +44,16 @@ class Limits:
 
     Attributes:
         in_flight: requests being processed.
-        heavy: those of them that are not `POST /recall`. They hold threads and CPU for long, so their limit is low; the
-            remaining threads serve single recalls.
+        heavy: those of them that are heavy or long work.
 
     Args:
         app: the inner ASGI app.
         settings: the limits.
+        work: that of each path; any other path is heavy.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        self.app, self._settings = app, settings
+    def __init__(self, app: ASGIApp, settings: Settings, work: Mapping[str, Work]) -> None:
+        self.app, self._settings, self._kinds = app, settings, dict(work)
         self.in_flight = self.heavy = 0
         self._line = Line(settings.max_concurrent)
         self._exchanges = Exchanges(settings.max_waiting_bytes)
@@ -54,7 +64,7 @@ class Limits:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        length, closing, path = 0, [], scope["path"]
+        length, closing, work = 0, [], self._kinds.get(scope["path"], HEAVY)
         for name, value in scope["headers"]:
             if name == b"upgrade":
                 # httptools drops the body of such a request or parses it as the next request: read nothing more.
@@ -65,17 +75,17 @@ class Limits:
                 length = int(value)
             elif name == b"expect":
                 closing = [CLOSE]  # A rejected caller may or may not still send the body.
-        if path in ALWAYS:
+        if work is PROBE:
             await self.app(scope, receive, send)
         elif length > self._settings.max_body_bytes:
             await answer(send, 413, self._too_large, *closing)
-        elif full := self._full(path):
+        elif full := self._full(work):
             metrics.refused(full)
             await answer(send, 429, FULL[full], AGAIN, *closing)
         else:
-            await self._exchange(scope, receive, send)
+            await self._exchange(work, scope, receive, send)
 
-    async def _exchange(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _exchange(self, work: Work, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(self._exchanges, receive, send, self._settings.body_timeout_s)
         self._exchanges.add(exchange)
         try:
@@ -83,11 +93,11 @@ class Limits:
             if arrived is None:
                 await answer(exchange.send, 413, self._too_large)
             elif arrived:
-                if full := self._full(scope["path"]):
+                if full := self._full(work):
                     metrics.refused(full)
                     await answer(exchange.send, 429, FULL[full], AGAIN)
                 else:
-                    await self._work(scope, exchange)
+                    await self._work(work, scope, exchange)
         except asyncio.CancelledError:
             if not exchange.given_up:
                 raise
@@ -96,9 +106,9 @@ class Limits:
             if exchange.answering is not None:
                 await exchange.answering  # or the server finds no response and sends its own
 
-    async def _work(self, scope: Scope, exchange: Exchange) -> None:
+    async def _work(self, work: Work, scope: Scope, exchange: Exchange) -> None:
         """Holds a slot for a request until its response begins, or its work ends without one."""
-        path, heavy, inside = scope["path"], scope["path"] != LIGHT, True
+        heavy, inside = work is not LIGHT, True
 
         def leave() -> None:
             nonlocal inside
@@ -116,16 +126,16 @@ class Limits:
 
         self.in_flight += 1
         self.heavy += heavy
-        exchange.work(math.inf if path in UNTIMED else self._settings.request_timeout_s)
+        exchange.work(math.inf if work is LONG else self._settings.request_timeout_s)
         try:
             await self.app(scope, exchange.receive, noting)
         finally:
             leave()
 
-    def _full(self, path: str) -> str | None:
+    def _full(self, work: Work) -> str | None:
         """The limit that rejects a request, or None."""
         full = self.in_flight >= self._settings.max_concurrent
-        if path != LIGHT:
+        if work is not LIGHT:
             return "concurrency" if full else "heavy" if self.heavy >= self._settings.max_heavy else None
         room = self._line.has_room(self.in_flight - self.heavy, asyncio.get_running_loop().time())
         return "concurrency" if full else None if room else "wait"

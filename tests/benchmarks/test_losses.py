@@ -1,17 +1,16 @@
 """The measurements of losses on synthetic worlds: their worlds, their store, their page. Tiny; no time is asserted."""
 
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.harness import machine
 from benchmarks.harness.array_task import ArrayTask
-from benchmarks.harness.machine import OLD, is_old, load
+from benchmarks.harness.machine import load
 from benchmarks.harness.machine import results as committed
+from benchmarks.harness.measured_code import OLD
 from benchmarks.harness.plots import PLOTS, figure, line
 from benchmarks.harness.resumable import Store
 from benchmarks.losses import known_world, nce_samples, nce_speed, parts, world_tables
@@ -205,31 +204,6 @@ def test_a_dagger_is_at_a_table_whose_code_has_changed_since(old: bool, monkeypa
     monkeypatch.setattr(losses_page, "is_old", lambda name: old and name == "losses_nce_speed")
     # The table "nce" reads two results, of which one is old.
     assert ["† " in losses_page.table(name) for name in ("known", "nce", "nce-speed")] == [False, old, old]
-
-
-def test_a_result_is_old_once_the_code_that_it_measures_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def git(*words: str) -> str:
-        who = ("-c", "user.name=t", "-c", "user.email=t@localhost", "-c", "commit.gpgsign=false")
-        return subprocess.run(["git", *who, *words], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-
-    (tmp_path / "towers").mkdir()
-    (tmp_path / "towers" / "code.py").write_text("1")
-    git("init", "--quiet")
-    git("add", ".")
-    git("commit", "--quiet", "--message", "measured")
-    found = {**load("losses_known"), "commit": git("rev-parse", "HEAD").strip()}
-    monkeypatch.setattr(machine, "ROOT", tmp_path)
-    monkeypatch.setattr(machine, "load", lambda name: found)
-    assert not is_old("losses_known")
-    (tmp_path / "README.md").write_text("not what it measures")
-    git("add", ".")
-    assert not is_old("losses_known")
-    (tmp_path / "towers" / "code.py").write_text("2")
-    assert is_old("losses_known")
-    found["commit"] = "0" * 40
-    assert is_old("losses_known"), "a commit that is not there"
 
 
 def _there(results: tuple[str, ...]) -> bool:

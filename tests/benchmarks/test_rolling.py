@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.harness.cut_offs import prepared
 from benchmarks.quality import rolling as study
 from pipelines.dataset.heldout import HeldOut
 from towers.config.recipe import parse_config
@@ -97,7 +98,7 @@ def test_a_cut_off_holds_a_tenth_of_the_events_after_it_and_nothing_later(tmp_pa
     )
     (data / "ml-100k.item").write_text("item_id:token\tclass:token_seq\n" + "".join(f"{i}\ta b\n" for i in range(40)))
     (data / "ml-100k.user").write_text("user_id:token\tage:token\n" + "".join(f"{u}\t{u}\n" for u in range(30)))
-    dataset = study.prepared(data, 0.5, tmp_path)
+    dataset = prepared(data, 0.5, tmp_path)
     boundaries = dataset.manifest.split.boundaries
     assert (boundaries["valid"], boundaries["test"]) == (400, 500)
     time = dataset.events("test").time

@@ -36,6 +36,17 @@ LEFT_OUT = {
     "TF_CONFIG=": "waits for the other machine; tests/pipelines/training/test_local_workers.py starts two processes",
     "towers tune": "searches for an hour; tests/pipelines/tuning gives it seconds",
 }
+# The Python of the pages: how many blocks a page has, and the test that runs them.
+PROGRAMS = {
+    "README.md": (1, "tests/repository/test_readme.py"),
+    "CONTRIBUTING.md": (1, "tests/repository/test_contributing.py"),
+    "docs/evaluation/tracking.md": (1, "tests/pipelines/launch/test_tracking.py"),
+    "docs/model/training.md": (1, "tests/repository/test_commands.py"),
+    "docs/model/workers.md": (1, "tests/pipelines/training/test_ray.py"),
+    "docs/service/bulk.md": (2, "tests/pipelines/bundles/bulk/test_engines.py"),
+    "docs/service/client.md": (1, "tests/serving/client/test_client.py"),
+    "docs/service/serving.md": (1, "tests/pipelines/service/test_events.py"),
+}
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
     for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -193,6 +204,14 @@ def test_each_exception_is_in_use() -> None:
     for beginning in LEFT_OUT:
         assert any(line.startswith(beginning) for line in lines), beginning
     for page, test in TYPED.items():
+        assert Path(page).name in (ROOT / test).read_text(encoding="utf-8")
+
+
+def test_each_python_block_has_a_test_that_runs_it() -> None:
+    languages = {page: [language for language, _ in FENCE.findall(text)] for page, text in PAGES.items()}
+    blocks = {page: found.count("python") for page, found in languages.items() if "python" in found}
+    assert blocks == {page: count for page, (count, _) in PROGRAMS.items()}
+    for page, (_, test) in PROGRAMS.items():
         assert Path(page).name in (ROOT / test).read_text(encoding="utf-8")
 
 

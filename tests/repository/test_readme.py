@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from benchmarks.harness import plots
-from benchmarks.harness.machine import OLD, results
+from benchmarks.harness.machine import results
+from benchmarks.harness.measured_code import OLD
 from benchmarks.harness.plots import PLOTS
 from benchmarks.readme import table
 from benchmarks.readme.plot import draw

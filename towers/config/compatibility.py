@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from towers.config.features import Feature, NeighboursFeature, SequenceFeature, side_of_ids
+from towers.config.feature_section import Side
+from towers.config.features import Feature, SequenceFeature
 from towers.config.task_rules import task_rules
 
 if TYPE_CHECKING:
@@ -57,19 +58,9 @@ def _loss_and_sampler(config: "Config") -> Iterator[str]:
 def _options(config: "Config") -> Iterator[str]:
     """Options that another one makes meaningless or wrong."""
     loss = config.loss
-    for name, feature in (config.features.candidate or {}).items():
-        if isinstance(feature, NeighboursFeature) and feature.recency > 1:
-            yield f"features.candidate.{name}.recency: an item's users have no order in time; leave it out"
-        if isinstance(feature, NeighboursFeature) and feature.window == "earlier":
-            yield (
-                f"features.candidate.{name}.window: an item has one vector for all examples of a batch, so it pools "
-                "all of its users; leave it out"
-            )
-        if isinstance(feature, NeighboursFeature) and feature.cooccurrence:
-            yield (
-                f"features.candidate.{name}.cooccurrence: is about the items that users take; leave it out, or add a "
-                "feature of kind = 'cooccurrence'"
-            )
+    for side, features in config.features.named():
+        for name, feature in features.items():
+            yield from (f"features.{side}.{name}.{reason}" for reason in feature.conflicts(side))
     if not config.train.choose_epoch and config.model.norm_exponent == "validation":
         yield "model.norm_exponent: 'validation' needs train.choose_epoch = true; give a number, or leave it out"
     if not config.train.choose_epoch and config.model.prior == "validation":
@@ -84,8 +75,8 @@ def _options(config: "Config") -> Iterator[str]:
 def _widths(config: "Config") -> Iterator[str]:
     """Widths of features: those that are summed share one, and so do those that share a table."""
     tables: dict[str, tuple[str, int]] = {}
-    for side, features in (("query", config.features.query), ("candidate", config.features.candidate)):
-        for name, feature in (features or {}).items():
+    for side, features in config.features.named():
+        for name, feature in features.items():
             if feature.dimension is None:
                 continue
             key = f"features.{side}.{name}.dimension"
@@ -106,16 +97,13 @@ def _widths(config: "Config") -> Iterator[str]:
 def _sequence(config: "Config", name: str, feature: SequenceFeature, width: int) -> Iterator[str]:
     if width % feature.heads:
         yield f"features.query.{name}.heads: must divide the width of its vector, {width}; got {feature.heads}"
-    default = SequenceFeature.model_fields["gap_mask_share"].default
-    if not feature.time_gaps and feature.gap_mask_share != default:
-        yield f"features.query.{name}.gap_mask_share: only time_gaps = true reads it; leave it out"
     if feature.time_gaps and f"{name}_times" in (config.features.query or {}):
         yield f"features.query.{name}_times: is the input of the times of {name!r}; give this feature another name"
 
 
-def _table(config: "Config", side: str, name: str, feature: Feature) -> str:
+def _table(config: "Config", side: Side, name: str, feature: Feature) -> str:
     """The embedding table that a feature reads: its own, or that of the ids it consists of, if those are a feature."""
-    source = side if feature.kind == "id" else side_of_ids(side, feature)
+    source = side if feature.kind == "id" else feature.ids_of(side)
     if source is None:
         return f"{side}.{name}"
     features: dict[str, Feature] | None = getattr(config.features, source)

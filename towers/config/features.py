@@ -1,71 +1,74 @@
 """The settings of each kind of feature: one section of a recipe each. No TensorFlow here."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from towers.config.section import Count, NonNegative, Positive, Section, Share
+from towers.config.feature_section import FeatureSection, OfOrder, Side
+from towers.config.section import Count, NonNegative, Positive, Share
 
 WINDOW, COMPANIONS = 5, 10  # for items taken next to each other: largest distance in places, and companions per item
 
 Window = Count | Literal["list"]
 
 
-class _Feature(Section):
-    column: str | None = Field(None, description="the column it reads; by default the feature's own name")
-    mask_share: Share = Field(0.0, description="share of examples that train as if the value were missing")
-    dimension: Count | None = Field(
-        None, description="width of its vector; by default model.dimension; features that share a table share it"
-    )
-
-
-class _Pooled(_Feature):
+class _Pooled(FeatureSection):
     pooling: Literal["mean", "sqrt", "attention"] = Field(
         "mean", description="divide the sum by the count, by its square root, or weigh the values by attention"
     )
 
 
-class IdFeature(_Feature):
+class IdFeature(FeatureSection):
     """One embedding row per id seen in training; an unknown id counts as missing."""
 
     kind: Literal["id"]
     min_count: Count = Field(1, description="ids with fewer training events get no row of their own")
 
 
-class CategoricalFeature(_Feature):
+class CategoricalFeature(FeatureSection):
     """One embedding row per value of a vocabulary, and hashed rows for values outside it."""
+
+    reads: ClassVar = ("string", "number")
 
     kind: Literal["categorical"]
     max_values: Count = 100_000
     oov_buckets: Count = 1
 
 
-class HashedFeature(_Feature):
+class HashedFeature(FeatureSection):
     """Values hashed into a fixed number of embedding rows: no vocabulary, collisions instead."""
+
+    reads: ClassVar = ("string", "number")
 
     kind: Literal["hashed"]
     buckets: Count = 10_000
 
 
-class NumericFeature(_Feature):
+class NumericFeature(FeatureSection):
     """A number, standardised by the mean and deviation of the data set; a missing one has its own direction."""
+
+    reads: ClassVar = ("number",)
 
     kind: Literal["numeric"]
     log: bool = Field(False, description="take sign(x) log(1 + |x|) first")
 
 
-class VectorFeature(_Feature):
+class VectorFeature(FeatureSection):
     """Numbers of one length, such as the embedding of a text, each standardised, times a trained matrix.
 
     A missing one has its own direction.
     """
+
+    reads: ClassVar = ("vector",)
 
     kind: Literal["vector"]
 
 
 class MultiFeature(_Pooled):
     """Several values of one vocabulary, their embeddings pooled."""
+
+    reads: ClassVar = ("list",)
 
     kind: Literal["multi"]
     max_values: Count = 100_000
@@ -76,6 +79,8 @@ class MultiFeature(_Pooled):
 class TextFeature(_Pooled):
     """Lower-cased word tokens of a text, their embeddings pooled."""
 
+    reads: ClassVar = ("string", "list")
+
     kind: Literal["text"]
     max_values: Count = 50_000
     max_length: Count = 16
@@ -85,6 +90,9 @@ class TextFeature(_Pooled):
 class HistoryFeature(_Pooled):
     """The query's earlier items, newest last, their embeddings pooled."""
 
+    describes: ClassVar = ("query",)
+    of_events: ClassVar = True
+
     kind: Literal["history"]
     max_length: Count = 50
     share_item_table: bool = Field(True, description="pool the candidate tower's own item id embeddings")
@@ -92,14 +100,20 @@ class HistoryFeature(_Pooled):
         "earlier", description="which of a user's training events an example sees: the earlier ones, or all others"
     )
 
+    def ids_of(self, side: Side) -> Side | None:
+        """The candidates', if it shares their table."""
+        return "candidate" if self.share_item_table else None
 
-class NeighboursFeature(_Feature):
+
+class NeighboursFeature(FeatureSection):
     """One hop of the user-item graph: the items a user took or, on the candidate side, the users who took an item.
 
     Pooled as ``w sum_j r_j e_j / sqrt(d d_j)`` over the other side's id embeddings, d and d_j numbers of neighbours;
     r_j, with mean 1, weighs a user's recent items more (`recency`). With `cooccurrence` c each pooled item is
     ``e_j + c sum_k a_jk e_k``, itself and the items that users take next to it (`CooccurrenceFeature`).
     """
+
+    of_events: ClassVar = True
 
     kind: Literal["neighbours"]
     max_length: Count = Field(1_000, description="maximum neighbours per node; the most recent are kept")
@@ -120,13 +134,41 @@ class NeighboursFeature(_Feature):
     )
     cooccurrence_window: Window = Field(WINDOW, description="as `window` of kind cooccurrence")
 
+    def ids_of(self, side: Side) -> Side | None:
+        """The other side's."""
+        return "candidate" if side == "query" else "query"
 
-class CooccurrenceFeature(_Feature):
+    def conflicts(self, side: Side) -> Iterator[str]:
+        """Yields what only a user's items have."""
+        if side == "query":
+            return
+        if self.recency > 1:
+            yield "recency: an item's users have no order in time; leave it out"
+        if self.window == "earlier":
+            yield (
+                "window: an item has one vector for all examples of a batch, so it pools all of its users; leave it out"
+            )
+        if self.cooccurrence:
+            yield (
+                "cooccurrence: is about the items that users take; leave it out, or add a feature of kind = "
+                "'cooccurrence'"
+            )
+
+    def of_order(self) -> Iterator[OfOrder]:
+        """Yields recency, and the distance at which items are next to each other."""
+        yield "recency", self.recency, 1
+        yield "cooccurrence_window", self.cooccurrence_window if self.cooccurrence else "list", "list"
+
+
+class CooccurrenceFeature(FeatureSection):
     """The items that users take next to an item, by the order of the events or without it; for candidates only.
 
     Pooled as ``w sum_j a_ij e_j`` over item id embeddings; ``a_ij = c_ij / sqrt(c_i c_j)`` of counts c_ij that grow by
     1/d for i and j that are d places apart in a user's list, c_i their sum (`towers.features.cooccurrence`).
     """
+
+    describes: ClassVar = ("candidate",)
+    of_events: ClassVar = True
 
     kind: Literal["cooccurrence"]
     max_length: Count = Field(COMPANIONS, description="maximum companions per item, those with the largest a_ij")
@@ -137,9 +179,16 @@ class CooccurrenceFeature(_Feature):
     )
     weight: Positive = Field(1.0, description="weight w of the sum beside the other features")
 
+    def ids_of(self, side: Side) -> Side | None:
+        """Its own side's."""
+        return side
 
-class SequenceFeature(_Feature):
+
+class SequenceFeature(FeatureSection):
     """The query's earlier items in order, newest last, by self-attention."""
+
+    describes: ClassVar = ("query",)
+    of_events: ClassVar = True
 
     kind: Literal["sequence"]
     max_length: Count = Field(50, description="maximum items, the most recent")
@@ -152,9 +201,20 @@ class SequenceFeature(_Feature):
     )
     share_item_table: bool = Field(True, description="read the candidate tower's own item id embeddings")
 
+    def ids_of(self, side: Side) -> Side | None:
+        """The candidates', if it shares their table."""
+        return "candidate" if self.share_item_table else None
 
-class ClockFeature(_Feature):
+    def conflicts(self, side: Side) -> Iterator[str]:
+        """Yields a share of time gaps without them."""
+        if not self.time_gaps and self.gap_mask_share != type(self).model_fields["gap_mask_share"].default:
+            yield "gap_mask_share: only time_gaps = true reads it; leave it out"
+
+
+class ClockFeature(FeatureSection):
     """Hour of the day or day of the week (Monday = 0) of the event, in `data.time_zone`."""
+
+    describes: ClassVar = ("query",)
 
     kind: Literal["hour", "weekday"]
 
@@ -174,60 +234,6 @@ Feature = Annotated[
     | ClockFeature,
     Field(discriminator="kind"),
 ]
-
-
-SIDES = ("query", "candidate")
-DERIVE = "derive"  # the key of a side that also gets features from the data set's columns
-Change = dict[str, Any] | Literal[False]
-
-
-class Features(Section):
-    """Features of both towers by name; a side left out is derived from the data set's columns.
-
-    A side with ``derive = true`` is derived too, and what it holds changes that: other settings for a derived feature,
-    an additional feature, or ``NAME = false`` to remove one.
-    """
-
-    query: dict[str, Feature] | None = None
-    candidate: dict[str, Feature] | None = None
-    changes: dict[Literal["query", "candidate"], dict[str, Change]] | None = Field(
-        None, description="of the sides with derive = true, as they were written"
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _set_changes_apart(cls, raw: Any) -> Any:
-        if not isinstance(raw, Mapping):
-            return raw
-        spelt: dict[str, Any] = dict(raw)
-        changes = dict(raw.get("changes") or {})
-        for side in SIDES:
-            section = raw.get(side)
-            # A table of that name is a feature called "derive".
-            if not isinstance(section, Mapping) or not isinstance(section.get(DERIVE), bool):
-                continue
-            spelt[side] = {name: each for name, each in section.items() if name != DERIVE}
-            if section[DERIVE]:
-                changes[side] = spelt.pop(side)
-                for name, each in changes[side].items():
-                    if each is not False and not isinstance(each, Mapping):
-                        raise ValueError(
-                            f"{side}.{name}: must be a table of settings, or false, which leaves it out; got {each!r}"
-                        )
-        return {**spelt, "changes": changes} if changes else spelt
-
-
-def side_of_ids(side: str, feature: Feature) -> str | None:
-    """The side whose ids a feature consists of, "query" or "candidate": it reads their table if they are a feature.
-
-    None for a feature with a table of its own, or none.
-    """
-    match feature.kind:
-        case "cooccurrence":
-            return side
-        case "neighbours":
-            return "candidate" if side == "query" else "query"
-        case "history" | "sequence" if feature.share_item_table:
-            return "candidate"
-        case _:
-            return None
+KINDS: dict[str, type[FeatureSection]] = {
+    kind: each for each in get_args(get_args(Feature)[0]) for kind in get_args(each.model_fields["kind"].annotation)
+}

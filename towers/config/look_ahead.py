@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from towers.config.features import Feature, Features
+from towers.config.feature_sides import Features
+from towers.config.features import Feature
 
 
 def look_ahead(features: Features, *, timed: bool) -> list[str]:
@@ -15,10 +16,9 @@ def look_ahead(features: Features, *, timed: bool) -> list[str]:
         features: resolved; a side that is still to be derived adds nothing.
         timed: whether the split respects the order of the events; without it there is no ahead.
     """
-    sides = {"query": features.query or {}, "candidate": features.candidate or {}}
     return [
         f"features.{side}.{name}: {'; '.join(reasons)}"
-        for side, own in sides.items()
+        for side, own in features.named()
         for name, feature in own.items()
         if timed and (reasons := list(_reasons(side, feature)))
     ]

@@ -6,7 +6,7 @@ The recipe, as TOML gives it, is changed in place and not checked yet.
 import tomllib
 from typing import Any
 
-from towers.config.features import DERIVE, SIDES
+from towers.config.feature_sides import DERIVE, SIDES
 from towers.errors import ConfigError
 
 DEFAULT_NAMES = {"loss": "sampled_softmax", "sampler": "in_batch"}

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from towers.config.compatibility import refuse_combination
 from towers.config.explain import explain
-from towers.config.features import Features
+from towers.config.feature_sides import Features
 from towers.config.losses import LossConfig, SampledSoftmax
 from towers.config.overrides import DEFAULT_NAMES, apply_override
 from towers.config.samplers import InBatch, SamplerConfig

@@ -38,7 +38,7 @@ def task_rules(config: "Config") -> Iterator[str]:
     if "metric" in config.train.model_fields_set and not metric.startswith(wanted):
         labels = "class labels" if similarity.pairs is None else "pairs"
         yield f"train.metric: task = 'similarity' with {labels} is measured by {wanted}@k; got '{metric}'"
-    if any(feature.kind in ("neighbours", "cooccurrence") for feature in (config.features.candidate or {}).values()):
+    if any(feature.of_events for feature in (config.features.candidate or {}).values()):
         yield (
             "features.candidate: task = 'similarity' has no users, and so no neighbours and no cooccurrence; "
             "leave them out"

@@ -1,15 +1,20 @@
-"""Distributions over items: uniform, log-uniform by rank, by training counts, and by counts learned in training."""
+"""Distributions over items: uniform, log-uniform by rank, by training counts."""
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from towers.data.events import Int64s
 from towers.ops.stateless_random import uniforms
 
 Doubles = NDArray[np.float64]
+# Gives the value that a variable had in an earlier run; None if there was no such variable.
+Earlier = Callable[[tf.Variable], NDArray[Any] | None]
 
 
 class Noise(tf.Module):
@@ -17,9 +22,11 @@ class Noise(tf.Module):
 
     Attributes:
         size: N.
+        learns: whether it counts the positives that pass.
     """
 
     size: int
+    learns: ClassVar[bool] = False
 
     @abstractmethod
     def draw(self, count: int, seed: tf.Tensor) -> tf.Tensor:
@@ -31,6 +38,9 @@ class Noise(tf.Module):
 
     def learn(self, item: tf.Tensor) -> None:
         """Counts the positives `item` [B] if the distribution is learned."""
+
+    def warm_start(self, value_of: Earlier, ranks: Int64s, share: float) -> None:
+        """Starts from what an earlier run learnt, see `NegativeSampler.warm_start`."""
 
 
 class UniformNoise(Noise):
@@ -146,77 +156,3 @@ def alias_table(p: Doubles) -> tuple[Doubles, NDArray[np.int64]]:
     keep[heavy[j]] = np.clip(1 + excess[j] - gaps[passed[j]], 0, 1)
     alias[heavy[j]] = heavy[j + 1]
     return keep, alias
-
-
-class LearnedCounts(tf.Module):
-    """``count_c / (N + T)``: counts start at 1, and each of the T positives seen adds 1.
-
-    int64, because a float32 count would stop at 2^24.
-
-    Args:
-        size: N.
-    """
-
-    def __init__(self, size: int) -> None:
-        super().__init__(name="learned_counts")
-        self.size = size
-        self.counts = tf.Variable(tf.ones([size], tf.int64), trainable=False, name="counts")
-        self.total = tf.Variable(size, trainable=False, dtype=tf.int64, name="total")
-
-    def probability(self, item: tf.Tensor) -> tf.Tensor:
-        """P of items of any shape: float32."""
-        return tf.cast(tf.gather(self.counts, item), tf.float32) / tf.cast(self.total, tf.float32)
-
-    def add(self, item: tf.Tensor) -> None:
-        """Adds 1 to the count of each of `item` [B]."""
-        self.counts.scatter_add(tf.IndexedSlices(tf.ones_like(item), item))
-        self.total.assign_add(tf.size(item, tf.int64))
-
-    def replace(self, item: tf.Tensor, old: tf.Tensor, was_there: tf.Tensor) -> None:
-        """Adds 1 for each of `item` [B] and subtracts 1 for each of `old` [B] where `was_there` (bool [B])."""
-        less = -tf.cast(was_there, tf.int64)
-        change = tf.concat([tf.ones_like(item), less], axis=0)
-        self.counts.scatter_add(tf.IndexedSlices(change, tf.concat([item, old], axis=0)))
-        self.total.assign_add(tf.size(item, tf.int64) + tf.reduce_sum(less))
-
-
-class LearnedUnigramNoise(Noise):
-    """Draws by `LearnedCounts` exactly, in O(1): r uniform below N + T is item r, or the (r - N)-th positive seen.
-
-    The distribution is that of TensorFlow's learned_unigram_candidate_sampler. The list of positives holds `capacity`;
-    then it wraps round, the oldest leave the list and the counts, and P is that of the last `capacity`.
-
-    Args:
-        size: N, below 2^32.
-        capacity: positives that the list holds; at least a batch.
-    """
-
-    def __init__(self, size: int, capacity: int) -> None:
-        super().__init__(name="learned_unigram_noise")
-        self.size, self.capacity = size, capacity
-        self.learned = LearnedCounts(size)
-        # uint32: half of int64's memory, and int32 has no gather on a GPU.
-        self.seen = tf.Variable(tf.zeros([capacity], tf.uint32), trainable=False, name="seen")
-        self.position = tf.Variable(0, trainable=False, dtype=tf.int64, name="position")
-
-    def draw(self, count: int, seed: tf.Tensor) -> tf.Tensor:
-        """Of the N + T numbers, N are the items' initial counts and the rest are the positives seen."""
-        number = tf.cast(uniforms(count, seed) * tf.cast(self.learned.total, tf.float64), tf.int64)
-        place = tf.maximum(number - self.size, 0)
-        return tf.where(number < self.size, number, tf.cast(tf.gather(self.seen, place), tf.int64))
-
-    def probability(self, item: tf.Tensor) -> tf.Tensor:
-        """count / (N + T)."""
-        return self.learned.probability(item)
-
-    def learn(self, item: tf.Tensor) -> None:
-        """Appends the positives `item` [B] to the list; in a full list they replace the oldest."""
-        if item.shape[0] is not None and item.shape[0] > self.capacity:
-            raise ValueError(f"a batch of {item.shape[0]} positives does not fit a list of {self.capacity}")
-        number = self.position + tf.range(tf.size(item, tf.int64))
-        # One modulo instead of B: a batch passes the end of the list at most once.
-        place = number - self.position // self.capacity * self.capacity
-        place = tf.where(place < self.capacity, place, place - self.capacity)
-        self.learned.replace(item, tf.cast(tf.gather(self.seen, place), tf.int64), number >= self.capacity)
-        self.seen.scatter_update(tf.IndexedSlices(tf.cast(item, tf.uint32), place))
-        self.position.assign_add(tf.size(item, tf.int64))

@@ -7,6 +7,7 @@ from towers.data.events import Int64s
 from towers.errors import ConfigError
 from towers.samplers import noises
 from towers.samplers.distinct import Doubles, plan
+from towers.samplers.learned import LearnedUnigramNoise
 from towers.samplers.sampler import InBatchSampler, MixedSampler, NegativeSampler, NoiseSampler
 
 
@@ -77,7 +78,7 @@ def _noise(config: samplers.Drawing, key: str, counts: Int64s, positives: int) -
         capacity = min(config.capacity, positives)
         # As of the end of the run, when the rarest items are at their rarest.
         expected = 1 + counts * (capacity / counts.sum())
-        return noises.LearnedUnigramNoise(size, capacity), -np.sort(-expected / expected.sum())
+        return LearnedUnigramNoise(size, capacity), -np.sort(-expected / expected.sum())
     if isinstance(config, samplers.Unigram):
         return noises.UnigramNoise(counts, config.power), -np.sort(-noises.power_probabilities(counts, config.power))
     if isinstance(config, samplers.Uniform):

@@ -8,10 +8,12 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from towers.data.events import Int64s
 from towers.ops.stateless_random import fold
 from towers.samplers.distinct import Plan, distinct_count, draw_distinct
 from towers.samplers.duplicates import first_copies
-from towers.samplers.noises import LearnedCounts, Noise
+from towers.samplers.learned import LearnedCounts
+from towers.samplers.noises import Earlier, Noise
 
 
 class SampledCandidates(NamedTuple):
@@ -50,15 +52,12 @@ class NegativeSampler(tf.Module):
     Attributes:
         includes_batch: whether the first B candidates are the batch's own first positives, in order.
         batch_alone: whether there are no others.
+        learns: whether it counts the positives that pass.
     """
 
     includes_batch = False
     batch_alone: ClassVar[bool] = False
-
-    @property
-    def learns(self) -> bool:
-        """Whether it counts the positives that pass."""
-        return any(isinstance(each, LearnedCounts) for each in self.submodules)
+    learns = False
 
     def draw(self, positives: tf.Tensor, seed: tf.Tensor) -> SampledCandidates:
         """Draws, then counts the batch's positives if the sampler learns from them.
@@ -97,6 +96,15 @@ class NegativeSampler(tf.Module):
     def learn(self, item: tf.Tensor) -> None:
         """Counts the positives `item` [B] if the sampler learns."""
 
+    def warm_start(self, value_of: Earlier, ranks: Int64s, share: float) -> None:
+        """Starts from what an earlier run learnt, if the sampler learns.
+
+        Args:
+            value_of: gives the value of a variable of this sampler in the earlier run.
+            ranks: [N] the earlier rank of each item, by its rank; -1 for a new item.
+            share: of what the earlier run counted, 0 to 1.
+        """
+
 
 class InBatchSampler(NegativeSampler):
     """Candidates are the queries' own first positives (Yi et al., RecSys 2019): ``Q = B q``.
@@ -113,6 +121,7 @@ class InBatchSampler(NegativeSampler):
     def __init__(self, counts: NDArray[np.int64], learned: bool = False, distinct: bool = False) -> None:
         super().__init__(name="in_batch")
         self._size, self._distinct = len(counts), distinct
+        self.learns = learned
         self.learned = LearnedCounts(len(counts)) if learned else None
         if not learned:
             self._share = tf.constant(counts / counts.sum(), tf.float32)
@@ -133,6 +142,11 @@ class InBatchSampler(NegativeSampler):
         if self.learned:
             self.learned.add(item)
 
+    def warm_start(self, value_of: Earlier, ranks: Int64s, share: float) -> None:
+        """Takes over the counts if frequencies are learned."""
+        if self.learned:
+            self.learned.warm_start(value_of, ranks, share)
+
 
 class NoiseSampler(NegativeSampler):
     """Draws k negatives from `noise`, shared by the whole batch.
@@ -149,7 +163,7 @@ class NoiseSampler(NegativeSampler):
 
     def __init__(self, noise: Noise, count: int, plan: Plan | None, name: str, part: int) -> None:
         super().__init__(name=name)
-        self.noise = noise
+        self.noise, self.learns = noise, noise.learns
         self._count, self._plan, self._stream, self._part = count, plan, name, part
 
     def sample(self, positives: tf.Tensor, seed: tf.Tensor) -> Draw:
@@ -170,6 +184,10 @@ class NoiseSampler(NegativeSampler):
         """Counts the positives if the distribution is learned."""
         self.noise.learn(item)
 
+    def warm_start(self, value_of: Earlier, ranks: Int64s, share: float) -> None:
+        """Takes over what the distribution counted."""
+        self.noise.warm_start(value_of, ranks, share)
+
 
 class MixedSampler(NegativeSampler):
     """Joins samplers: ``Q_c = sum of the parts' Q_c`` for every candidate, whichever part drew it.
@@ -184,6 +202,7 @@ class MixedSampler(NegativeSampler):
         super().__init__(name="mixed")
         self.parts = list(parts)
         self.includes_batch = self.parts[0].includes_batch
+        self.learns = any(part.learns for part in self.parts)
 
     def sample(self, positives: tf.Tensor, seed: tf.Tensor) -> Draw:
         """The candidates of all parts, in order."""
@@ -202,3 +221,8 @@ class MixedSampler(NegativeSampler):
         """Lets each part that learns count the positives."""
         for part in self.parts:
             part.learn(item)
+
+    def warm_start(self, value_of: Earlier, ranks: Int64s, share: float) -> None:
+        """Lets each part take over its own counts."""
+        for part in self.parts:
+            part.warm_start(value_of, ranks, share)

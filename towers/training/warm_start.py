@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from towers.data.events import Int64s
 from towers.errors import ConfigError
-from towers.samplers.noises import LearnedCounts, LearnedUnigramNoise
 from towers.training.optimizers import Optimizer
 from towers.training.protocols import Task
 
@@ -85,7 +84,7 @@ class WarmStart:
                     self._mix(slot, moment, pairs)
         sampler = getattr(task, "sampler", None)
         if state is not None and sampler is not None and self.ranks is not None:
-            self._count(sampler, state)
+            sampler.warm_start(state.of, self.ranks, self.share)
 
     def _pairs(self, table: str, value: NDArray[Any]) -> Pairs:
         there = self.rows[table]
@@ -107,27 +106,6 @@ class WarmStart:
     def _mixture(self, earlier: NDArray[Any], cold: Any) -> tf.Tensor:
         mixture = self.share * earlier.astype(np.float32) + (1 - self.share) * tf.cast(cold, tf.float32)
         return tf.cast(mixture, cold.dtype)
-
-    def _count(self, sampler: tf.Module, state: "_Values") -> None:
-        """Sets the counts of every part of a sampler that learns: `share` of what the earlier run counted."""
-        assert self.ranks is not None
-        inner = set()
-        for module in (sampler, *sampler.submodules):
-            if isinstance(module, LearnedUnigramNoise):
-                inner.add(module.learned)
-                seen, position = state.of(module.seen), state.of(module.position)
-                if seen is not None and position is not None:
-                    newest = _in_order(seen, int(position))
-                    kept = newest[len(newest) - round(self.share * len(newest)) :]
-                    _replay(module, _renumbered(kept, self.ranks))
-        for module in sampler.submodules:
-            if isinstance(module, LearnedCounts) and module not in inner:
-                counts = state.of(module.counts)
-                if counts is not None:
-                    known = np.where(self.ranks == NONE, 1, counts[self.ranks])
-                    kept = 1 + np.floor(self.share * (known - 1)).astype(np.int64)
-                    module.counts.assign(kept)
-                    module.total.assign(kept.sum())
 
 
 class _Values:
@@ -172,28 +150,3 @@ def _refuse_other_shape(variable: tf.Variable, value: NDArray[Any], *, any_rows:
     here, there = tuple(variable.shape), value.shape
     if here[any_rows:] != there[any_rows:] or len(here) != len(there):
         raise ConfigError(f"warm start: {variable.name} is {list(there)} in the earlier run and {list(here)} here")
-
-
-def _in_order(seen: NDArray[Any], position: int) -> Int64s:
-    """The positives of a list that wraps round, oldest first."""
-    first = position % len(seen) if position >= len(seen) else 0
-    return np.roll(seen[: min(position, len(seen))].astype(np.int64), -first)
-
-
-def _renumbered(seen: Int64s, ranks: Int64s) -> Int64s:
-    """Earlier ranks as those of this run; positives of items that are gone are left out."""
-    here = np.full(max(int(seen.max(initial=NONE)), int(ranks.max(initial=NONE))) + 1, NONE)
-    known = np.flatnonzero(ranks != NONE)
-    here[ranks[known]] = known
-    renumbered = here[seen]
-    kept: Int64s = renumbered[renumbered != NONE]
-    return kept
-
-
-def _replay(noise: LearnedUnigramNoise, positives: Int64s) -> None:
-    """Sets a list to its state after these positives, oldest first, of which it holds the newest."""
-    kept = positives[-noise.capacity :]
-    noise.seen.assign(np.pad(kept, (0, noise.capacity - len(kept))).astype(np.uint32))
-    noise.position.assign(len(kept))
-    noise.learned.counts.assign(1 + np.bincount(kept, minlength=noise.size))
-    noise.learned.total.assign(noise.size + len(kept))

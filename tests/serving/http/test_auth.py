@@ -5,6 +5,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fastapi.testclient import TestClient
 from serving.http import api_keys
 from serving.http.api_keys import KeyRing, KeysError, read_keys
 from serving.http.app import create_app
+from serving.http.route_table import ROUTES, Route
 from serving.settings import Settings
 from tests.support.worlds.serving import write_whole_world
 
@@ -68,6 +70,13 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 
 def bearer(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
+
+
+def test_a_path_with_a_parameter_declares_nothing_that_is_looked_up_by_path() -> None:
+    careful = {each.name: each.default for each in fields(Route)}
+    for route in (route for route in ROUTES if "{" in route.path):
+        for name in ("key", "work", "fast"):
+            assert getattr(route, name) == careful[name], (route.path, name)
 
 
 @pytest.mark.parametrize(("method", "path"), OPEN)

@@ -12,6 +12,7 @@ import pytest
 from starlette.applications import Starlette
 
 from serving.http.request_log import RequestLog
+from serving.http.route_table import WORK
 from serving.protocol.exchange import AT_ONCE, Exchanges
 from serving.protocol.limits import Limits
 from serving.protocol.shutdown import Drain
@@ -187,7 +188,7 @@ def ask(app: App, path: str = "/recall", name: str = "") -> list[dict[str, Any]]
     sent: list[dict[str, Any]] = []
 
     async def main() -> None:
-        await asked(Limits(app, Settings(bundle=Path("none"), request_timeout_s=0.05)), path, sent)
+        await asked(Limits(app, Settings(bundle=Path("none"), request_timeout_s=0.05), WORK), path, sent)
 
     asyncio.run(main())
     return sent
@@ -249,7 +250,7 @@ def test_each_timeout_is_logged_under_its_own_id() -> None:
 
     async def main() -> None:
         settings = Settings(bundle=Path("none"), request_timeout_s=0.05)
-        inside = RequestLog(Limits(slow, settings), settings, Drain(0))
+        inside = RequestLog(Limits(slow, settings, WORK), settings, Drain(0))
         await asyncio.gather(*(asked(inside, "/x", [], name) for name in names))
 
     lines = Lines()

@@ -14,6 +14,7 @@ from typing import Any
 import uvicorn
 
 from serving.http.request_log import RequestLog
+from serving.http.route_table import WORK
 from serving.protocol.limits import Limits
 from serving.protocol.shutdown import Drain
 from serving.settings import Settings
@@ -118,7 +119,7 @@ class Prompt(uvicorn.Server):
 async def serving(**limits: Any) -> AsyncIterator[World]:
     app, drain = Gated(), Drain(0)
     settings = Settings(bundle=Path("none"), **limits)
-    inside = RequestLog(Limits(app, settings), settings, drain)
+    inside = RequestLog(Limits(app, settings, WORK), settings, drain)
 
     async def routed(scope: Any, receive: Any, send: Any) -> None:
         await inside({**scope, "app": SimpleNamespace(routes=[])}, receive, send)

@@ -17,7 +17,8 @@ from scipy.special import ndtr
 from scipy.stats import chi2, ks_2samp
 
 from towers.samplers.distinct import Plan, draw_distinct, plan
-from towers.samplers.noises import LearnedUnigramNoise, LogUniformNoise, Noise, UniformNoise, UnigramNoise
+from towers.samplers.learned import LearnedUnigramNoise
+from towers.samplers.noises import LogUniformNoise, Noise, UniformNoise, UnigramNoise
 
 SEEDS = [tf.constant([seed, 77], tf.int64) for seed in range(5)]
 DRAWS = 400_000

@@ -21,7 +21,8 @@ from towers.errors import ConfigError
 from towers.ops.stateless_random import bits, fold, round_seed, uniforms
 from towers.samplers.distinct import Plan, distinct_count, draw_distinct, draws_until, plan
 from towers.samplers.duplicates import first_copies, running_count
-from towers.samplers.noises import LearnedUnigramNoise, LogUniformNoise, UniformNoise, alias_table
+from towers.samplers.learned import LearnedUnigramNoise
+from towers.samplers.noises import LogUniformNoise, UniformNoise, alias_table
 from towers.samplers.registry import build_sampler
 from towers.samplers.sampler import NegativeSampler, SampledCandidates
 
@@ -296,6 +297,37 @@ def test_learned_counts_pass_what_float32_can_count() -> None:
     sampler.learned.counts.assign(np.full(SIZE, 2**24, np.int64))
     sampler.draw(tf.zeros([BATCH, 1], tf.int64), tf.constant([0, 0]))
     assert int(sampler.learned.counts[0]) == 2**24 + BATCH
+
+
+@pytest.mark.parametrize("section", EVERY, ids=NAMES)
+def test_a_sampler_that_counts_says_so(section: dict[str, Any]) -> None:
+    sampler = built(**section)
+    before = [variable.numpy() for variable in sampler.variables]
+    sampler.draw(batch(1), tf.constant([0, 0]))
+    changed = any(np.any(old != new.numpy()) for old, new in zip(before, sampler.variables, strict=True))
+    assert sampler.learns == changed
+
+
+def test_each_part_of_a_mixture_starts_from_what_it_learned_before() -> None:
+    sampler = built(
+        np.ones(4, np.int64),
+        name="mixed",
+        parts=({"name": "in_batch", "frequencies": "learned"}, {"name": "learned_unigram", "negatives": 2}),
+    )
+    counts, noise = sampler.parts[0].learned, sampler.parts[1].noise
+    earlier = {
+        counts.counts.ref(): np.array([9, 5, 1, 3, 2]),
+        noise.seen.ref(): np.array([4, 0, 3, 3], np.uint32),  # six positives: the newest are 4 and 0
+        noise.position.ref(): np.array(6),
+    }
+    # Item 1 is new, and what were 2 and 4 are gone.
+    sampler.warm_start(lambda variable: earlier.get(variable.ref()), np.array([3, -1, 0, 1]), 0.5)
+    assert counts.counts.numpy().tolist() == [1 + 1, 1, 1 + 4, 1 + 2]
+    assert int(counts.total) == 11
+    assert noise.seen.numpy()[: int(noise.position)].tolist() == [2]
+    assert noise.learned.counts.numpy().tolist() == [1, 1, 2, 1]
+    sampler.warm_start(lambda _: None, np.array([3, -1, 0, 1]), 0.5)
+    assert int(counts.total) == 11, "an earlier run without counts changes none"
 
 
 def test_a_checkpoint_goes_on_with_the_same_draws(tmp_path: Path) -> None:
