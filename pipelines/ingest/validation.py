@@ -14,12 +14,15 @@ from pipelines.ingest.order import places
 from pipelines.ingest.splits import TEST, TRAIN, VALID, respects_time
 from towers.config.sections import DataConfig
 
+LEAST, MOST = 0.05, 0.5  # shares that validate where the recipe names none
+
 
 def like_the_test(events: EventTable, config: DataConfig) -> DataConfig:
     """Returns the recipe with `data.validation = "auto"` of a given split resolved.
 
     If the test comes after the users' other events, by their times or as far as the lists show an order, the last of
-    those validate, unless the files name others: as large a share as the test is of all, if the recipe names none.
+    those validate, unless the files name others: as large a share as the test is of all, from `LEAST` to `MOST`, if the
+    recipe names none.
 
     Args:
         events: after all filters; get the order of the files as times if the lists turn out to be in order.
@@ -30,13 +33,14 @@ def like_the_test(events: EventTable, config: DataConfig) -> DataConfig:
     test, filed = events.split == TEST, bool((events.split == VALID).any())
     timed = events.time is not None and events.time_unit != "order"
     if timed:
-        last = respects_time(events, np.where(test, TEST, TRAIN).astype(np.uint8))
+        last = respects_time(events, np.where(test, np.uint8(TEST), np.uint8(TRAIN)))
         last, reason = last and not (filed and respects_time(events, events.split)), "by the times"
     else:
         last, reason = _in_order(events, config)
     if config.validation != "auto" or not last:
         return config
-    share = config.valid_share if "valid_share" in config.model_fields_set else round(float(test.mean()), 2)
+    like = round(min(MOST, max(LEAST, float(test.mean()))), 2)
+    share = config.valid_share if "valid_share" in config.model_fields_set else like
     keys = {"validation": "last", "valid_share": share, **({} if timed else {"ordered": True})}
     if filed:
         advice = ", ".join(f"data.{key} = {json.dumps(value)}" for key, value in keys.items())

@@ -132,6 +132,19 @@ def test_times_tell_whether_the_test_comes_after(time: str, last: bool, tmp_path
         assert data.items["item_id"][data.events("valid").item.tolist()].to_list() == ["d"]
 
 
+@pytest.mark.parametrize(("train", "test", "share"), [(99, 1, 0.05), (60, 40, 0.4), (2, 98, 0.5)])
+def test_the_validation_is_neither_tiny_nor_most_of_the_events(
+    train: int, test: int, share: float, tmp_path: Path
+) -> None:
+    source = tmp_path / "given"
+    source.mkdir()
+    for name, times in (("train", range(train)), ("test", range(train, train + test))):
+        (source / f"{name}.csv").write_text("\n".join(["user,item,time", *(f"u,i{time},{time}" for time in times)]))
+    manifest = prepare.run(DataConfig(), source, tmp_path / "dataset")
+    assert manifest.config.valid_share == share
+    assert manifest.events["valid"] == round(share * train)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "warned"), [("ml-1m-split", True), ("gowalla", False)])
 def test_the_public_splits_are_told_apart(
