@@ -1,6 +1,7 @@
 """What a data set is like, as far as the search space depends on it."""
 
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from pipelines.dataset.dataset import Dataset
@@ -71,5 +72,7 @@ def validation(manifest: DatasetManifest) -> str:
         return "each user's last event before the test's"
     if kind == "given" and config.validation == "last":
         return f"the last {share} of each user's events outside the test"
-    file = " or those of a validation file" if kind == "given" else ""
-    return f"a random {share} of the events{file}"
+    files = [name for name in manifest.source.files if "valid" in PurePath(name).name.split(".")]
+    if kind == "given" and files and config.validation == "auto":
+        return f"those of {files[0]}"
+    return f"a random {share} of the events{' outside the test' if kind == 'given' else ''}"

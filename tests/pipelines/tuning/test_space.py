@@ -11,6 +11,8 @@ import optuna
 import pytest
 from optuna.trial import Trial
 
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.manifest import DatasetManifest
 from pipelines.tuning.budget import USED, Clock
 from pipelines.tuning.finals import Finalist, best_of
 from pipelines.tuning.fixed_settings import GIVEN, FixedSettings
@@ -18,7 +20,7 @@ from pipelines.tuning.recipe import text
 from pipelines.tuning.space import Family, families, sections
 from pipelines.tuning.study import PLAN, RUN, Rungs, Tried, open_study, tried, waits
 from pipelines.tuning.training import Run, Share, _Ended, _Watch
-from pipelines.tuning.traits import Traits
+from pipelines.tuning.traits import Traits, validation
 from towers.config.recipe import parse_config
 from towers.errors import ConfigError
 
@@ -284,6 +286,34 @@ def test_a_recipes_text_reads_back_as_its_settings() -> None:
     assert tomllib.loads(written) == raw
     assert max(map(len, written.splitlines())) <= 120
     assert list(tomllib.loads(written)) == ["data", "features", "sampler", "optimizer", "train"]  # as a recipe has them
+
+
+@pytest.mark.parametrize(
+    ("kind", "files", "settings", "said"),
+    [
+        ("global_time", ["e.csv"], {"valid_share": 0.05}, "the 5% of all events before the test's, by time"),
+        ("leave_last_out", ["e.csv"], {}, "each user's last event before the test's"),
+        ("random", ["e.csv"], {}, "a random 10% of the events"),
+        ("given", ["train.txt", "test.txt"], {}, "a random 10% of the events outside the test"),
+        ("given", ["train.txt", "valid.txt", "test.txt"], {}, "those of valid.txt"),
+        (
+            "given",
+            ["train.txt", "valid.txt"],
+            {"validation": "last", "valid_share": 0.2},
+            "the last 20% of each user's events outside the test",
+        ),
+    ],
+)
+def test_the_user_learns_which_events_validate(
+    kind: str, files: list[str], settings: dict[str, Any], said: str, dataset: Path
+) -> None:
+    manifest = Dataset.open(dataset).manifest.model_dump()
+    manifest |= {
+        "split": {"kind": kind, "boundaries": {}},
+        "source": {"format": "lightgcn", "files": files},
+        "config": settings,
+    }
+    assert validation(DatasetManifest.model_validate(manifest)) == said
 
 
 def test_what_cannot_be_fixed_is_refused() -> None:
