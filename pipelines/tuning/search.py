@@ -154,7 +154,8 @@ class Search:
             trial.set_user_attr(RUN, run.model_dump())
             below_median = rungs.report(run, most)
             # A start may be slow at first: it goes on while it may still catch up, a family's first one in any case.
-            hopeless = run.promise < leader if plan["origin"] == START else below_median
+            late = len(run.epochs) > 1 and run.promise < leader
+            hopeless = late if plan["origin"] == START else below_median
             return hopeless and family.name in best
 
         if canonical(raw) in self._known():

@@ -12,6 +12,7 @@ import pytest
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.ingest import prepare
+from pipelines.ingest.order import Places
 from towers.config.sections import DataConfig
 
 WARNING = "warning: data.ordered: the test does not seem to come after the lists"
@@ -118,6 +119,20 @@ def test_a_validation_file_stays_though_the_test_comes_after_the_lists(
     assert manifest.config == DataConfig() and manifest.events["valid"] == 4 * USERS
 
 
+@pytest.mark.parametrize(
+    ("found", "after", "random"),
+    [
+        (Places(test=0.65, error=0.01, end=0.6, end_error=0.01), True, False),
+        (Places(test=0.51, error=0.005, end=0.6, end_error=0.01), False, True),
+        (Places(test=0.55, error=0.01, end=0.6, end_error=0.01), False, False),  # between the two
+        (Places(test=0.65, error=0.01, end=0.52, end_error=0.01), False, False),  # the lists show no order
+        (Places(test=0.5, error=0.001, end=0.52, end_error=0.01), False, False),
+    ],
+)
+def test_places_tell_only_what_is_sure(found: Places, after: bool, random: bool) -> None:
+    assert (found.after, found.random) == (after, random)
+
+
 @pytest.mark.parametrize(("time", "last"), [("9", True), ("2", False)])
 def test_times_tell_whether_the_test_comes_after(time: str, last: bool, tmp_path: Path) -> None:
     source = tmp_path / "given"
@@ -157,4 +172,4 @@ def test_the_public_splits_are_told_apart(
         (tmp_path / "plain" / file).symlink_to(real_data(name) / file)
     manifest = prepare.run(DataConfig(), tmp_path / "plain", tmp_path / "found")
     chosen = manifest.config.validation, manifest.config.valid_share, manifest.timed
-    assert chosen == (("auto", 0.1, False) if warned else ("last", 0.21, True))  # 217,242 of 1,027,370 are the test
+    assert chosen == (("auto", 0.1, False) if warned else ("last", 0.23, True))  # 217,242 of 936,323 are the test

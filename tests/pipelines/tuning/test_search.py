@@ -36,6 +36,7 @@ class Formula:
     """Trains ten epochs at once, each a tenth nearer to the quality; notes what was asked for."""
 
     slow: Callable[[Config], bool] = lambda config: False
+    late: Callable[[Config], bool] = lambda config: config.loss.name == "bsl"  # its first epoch shows next to nothing
     asked: list[tuple[Config, str, Share, Run]] = field(default_factory=list)
 
     def __call__(self, config: Config, data: Dataset, directory: Path, share: Share, before: Run) -> Run:
@@ -45,6 +46,7 @@ class Formula:
         run = before
         while run.cost < share.of(1.0):
             value = quality(config) * min(1.0, 0.5 + 0.02 * (len(run.epochs) + 1))
+            value *= 0.1 if self.late(config) and not run.epochs else 1.0
             epoch = Epoch(cost=1.0, metric=value, train_seconds=1.0, seconds=1.0, norm_exponent=0.0)
             run = Run(epochs=(*run.epochs, epoch), end="share", reason="")
             if share.behind(run, share.of(1.0)):
@@ -97,6 +99,7 @@ def test_the_most_promising_trial_of_every_family_continues_in_the_finals(done: 
 def test_starts_go_on_while_they_may_catch_up(done: Done) -> None:
     starts = sorted((row for row in done.rows if row["origin"] == "start"), key=lambda row: -row["trial"])
     assert {row["end"] for row in starts} <= {"share", "pruned"}
+    assert min(row["epochs"] for row in starts) > 1  # after one, a late start is not given up
     # The first start of a family is never pruned.
     assert set({row["family"]: row["end"] for row in starts}.values()) == {"share"}
 
