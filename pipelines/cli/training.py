@@ -124,6 +124,10 @@ def tune(
     metric: Annotated[
         str | None, typer.Option(help="What validation maximises; recall@20, or the recipe's.", show_default=False)
     ] = None,
+    dimensions: Annotated[
+        list[int],
+        typer.Option("--dimension", help="Length of the vectors; repeatable to try several; 64.", show_default=False),
+    ] = [],  # noqa: B006
     seed: Annotated[int, typer.Option(min=0, help="Of the trainings and of what is tried.")] = 0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard an unfinished search.")] = False,
     overwrite: Overwrite = False,
@@ -143,6 +147,7 @@ def tune(
             trials=trials,
             train_minutes=train_minutes,
             metric=metric,
+            dimensions=dimensions,
             seed=seed,
             resume=not fresh,
             overwrite=overwrite,

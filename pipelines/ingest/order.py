@@ -1,18 +1,19 @@
-"""Doubts `data.ordered` where a given test split is a random part of ordered lists instead of what comes after them.
+"""Tells whether a given test split comes after the lists of train items or is a random part of them, without times.
 
-The order of such lists gives the test away: between two train items that stand side by side, an item is missing. There
-are no times to look at, but items that users take one after another stand close to each other in many lists. So the
-place in a user's list that a held-out item belongs to is the mean place of the user's items, weighted by how close to
-it they stand in other users' lists. Over many users the mean place is 1/2 for a random part, and later for events that
-follow. How much later differs from one data set to the next; the same share of each list, taken from its end, shows it.
+Items that users take one after another stand close to each other in many lists. So the place in a user's list that a
+held-out item belongs to is the mean place of the user's items, weighted by how close to it they stand in other users'
+lists. Over many users the mean place is 1/2 for a random part, and later for events that follow. How much later differs
+from one data set to the next; the same share of each list, taken from its end, shows it.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
 from pipelines.ingest.columns.event_table import EventTable
-from pipelines.ingest.splits import TEST
+from pipelines.ingest.splits import TEST, TRAIN, VALID
 from towers.config.features import WINDOW
 from towers.data.events import Int64s
 
@@ -24,24 +25,63 @@ ERRORS = 4  # standard errors beyond which a difference is no chance
 Doubles = NDArray[np.float64]
 
 
-def doubt(events: EventTable, label: NDArray[np.uint8]) -> str | None:
-    """Returns why the test events do not seem to follow the others in time; None if they do, or nothing shows it.
+@dataclass(frozen=True)
+class Places:
+    """Where items belong in their users' lists, on average: from 0, the begin, to 1, the end; a random part at 1/2.
+
+    Attributes:
+        test: of the test.
+        error: its standard error.
+        end: of items from the ends of the lists.
+        end_error: its standard error.
+    """
+
+    test: float
+    error: float
+    end: float
+    end_error: float
+
+    @property
+    def after(self) -> bool:
+        """Whether the lists have an order, and the test comes after them."""
+        return self._order and self.test - ERRORS * self.error > (0.5 + self.end) / 2
+
+    @property
+    def random(self) -> bool:
+        """Whether the lists have an order, and the test is a random part of them."""
+        return self._order and self.test + ERRORS * self.error < (0.5 + self.end) / 2
+
+    @property
+    def _order(self) -> bool:
+        return self.end - 0.5 > ERRORS * self.end_error
+
+    def __str__(self) -> str:
+        return (
+            f"its items belong at place {self.test:.3f} of a user's list on average, from 0, the begin, to 1, the end, "
+            f"where items from the ends of the lists belong at {self.end:.3f} and a random part at 0.5"
+        )
+
+
+def places(events: EventTable) -> Places | None:
+    """Returns where the test of a given split belongs; None if there are too few users to tell.
 
     Args:
-        events: in the order of the files.
-        label: [E] the split of each.
+        events: in the order of the files; events of a validation file are left out.
     """
-    assert events.time is not None
-    order = np.lexsort((events.time, events.user))
-    user, item, held = events.user[order], events.item[order], label[order] == TEST
+    assert events.split is not None
     users = len(events.user_ids)
-    known, tested = (np.bincount(user[part], minlength=users) for part in (~held, held))
+    known, tested = (np.bincount(events.user[events.split == part], minlength=users) for part in (TRAIN, TEST))
     some = np.flatnonzero((known >= FEWEST_EVENTS) & (tested > 0))
     if len(some) < FEWEST_USERS:
         return None
     chosen = np.sort(np.random.default_rng(0).permutation(some)[: min(USERS, len(some) // 2)])
-    others = ~held & ~np.isin(user, chosen)
-    others &= np.cumsum(others) <= MOST_EVENTS
+    is_chosen = np.zeros(users, bool)
+    is_chosen[chosen] = True
+    is_other = ~is_chosen & (np.cumsum(np.where(is_chosen, 0, known)) <= MOST_EVENTS)
+    taken_by = np.flatnonzero((is_chosen | is_other)[events.user] & (events.split != VALID))
+    order = taken_by[np.argsort(events.user[taken_by], kind="stable")]
+    user, item, held = events.user[order], events.item[order], events.split[order] == TEST
+    others = is_other[user] & ~held
     close = _closeness(user[others], item[others], len(events.item_ids))
     share = tested[some].sum() / (known[some] + tested[some]).sum()
     after, last = [], []
@@ -52,15 +92,7 @@ def doubt(events: EventTable, label: NDArray[np.uint8]) -> str | None:
         cut = len(taken) - max(1, round(share * len(taken)))
         after.append(_place(close, taken, own[test]))
         last.append(_place(close, taken[:cut], taken[cut:]))
-    (place, error), (end, end_error) = _mean(after), _mean(last)
-    ordered, random = end - 0.5 > ERRORS * end_error, place + ERRORS * error < (0.5 + end) / 2
-    if not (ordered and random):
-        return None
-    return (
-        f"data.ordered: the test does not seem to come after the lists: its items belong at place {place:.3f} of a "
-        f"user's list on average, from 0, the begin, to 1, the end, where items from the ends of the lists belong at "
-        f"{end:.3f} and a random part at 0.5; the order of such lists gives the test away, so leave data.ordered out"
-    )
+    return Places(*_mean(after), *_mean(last))
 
 
 def _closeness(user: Int64s, item: Int64s, items: int) -> sparse.csr_array:

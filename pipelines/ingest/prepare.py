@@ -24,8 +24,8 @@ from pipelines.ingest.formats.copies import local_copies
 from pipelines.ingest.formats.rejects import Rejects, short_name
 from pipelines.ingest.formats.source import Source, open_source
 from pipelines.ingest.formats.table import Table
-from pipelines.ingest.order import doubt
 from pipelines.ingest.splits import TRAIN, split_events
+from pipelines.ingest.validation import like_the_test
 from pipelines.ingest.writer import PHASE as SORT
 from pipelines.ingest.writer import number_entities, write_splits, write_truth
 from serving.files.staging import staged
@@ -84,10 +84,9 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
     with progress(FILTER, total=5, unit="steps") as advance:
         narrow(table, config)
         advance(1)
-        split = split_events(table, config, rejects)
+        config = like_the_test(table, config)
         advance(1)
-        if split.kind == "given" and table.time_unit == "order" and (reason := doubt(table, split.label)) is not None:
-            say(f"warning: {reason}")
+        split = split_events(table, config, rejects)
         advance(1)
         train = split.label == TRAIN
         item_rows, number = number_entities(table.item, train, table.item_ids, items, "item_id")

@@ -4,8 +4,8 @@
   one.
 - ``leave_last_out``: each user's last event is the test, the one before it (for users with three or more) validation.
 - ``random``: assigns each event independently; times are ignored and not stored.
-- ``given``: as in the files; without a validation file, a seeded share of train becomes validation. With
-  ``data.validation = "last"`` the last of each user's events outside the test validate instead.
+- ``given``: as in the files. With ``data.validation = "last"`` the last of each user's events outside the test
+  validate, with ``"random"``, or without a validation file, a seeded share of them.
 """
 
 from dataclasses import dataclass, field
@@ -62,8 +62,10 @@ def _resolve(events: EventTable, config: DataConfig) -> SplitKind:
         DataError: the split needs times or files that do not exist.
     """
     kind = _resolved(events, config)
-    if config.validation == "last" and kind != "given":
-        raise DataError(f"data.validation = 'last' is for a given split, and this is {kind}; leave it out")
+    if config.validation != "auto" and kind != "given":
+        raise DataError(
+            f"data.validation = {config.validation!r} is for a given split, and this is {kind}; leave it out"
+        )
     if config.validation == "last" and events.time is None:
         raise DataError(
             "data.validation = 'last' needs times, or data.ordered = true: the order of the files is that of time"
@@ -108,7 +110,7 @@ def _assign(events: EventTable, kind: SplitKind, config: DataConfig) -> Split:
         split = Split(kind, label, timed=False)
     else:
         label = _given(events, config)
-        split = Split(kind, label, timed=_respects_time(events, label))
+        split = Split(kind, label, timed=respects_time(events, label))
     if not (split.label == TRAIN).any():
         raise DataError(f"the {kind} split leaves no event to train on")
     return split
@@ -192,7 +194,8 @@ def _given(events: EventTable, config: DataConfig) -> NDArray[np.uint8]:
             events.time = _spread(events)
         label[label == VALID] = TRAIN
         label[_last(events, label == TRAIN, config.valid_share)] = VALID
-    elif not (label == VALID).any():
+    elif config.validation == "random" or not (label == VALID).any():
+        label[label == VALID] = TRAIN
         train = np.flatnonzero(label == TRAIN)
         drawn = np.random.default_rng(config.seed).random(len(train)) < config.valid_share
         label[train[drawn]] = VALID
@@ -232,7 +235,7 @@ def _last(events: EventTable, some: NDArray[np.bool_], share: float) -> Int64s:
     return last
 
 
-def _respects_time(events: EventTable, label: NDArray[np.uint8]) -> bool:
+def respects_time(events: EventTable, label: NDArray[np.uint8]) -> bool:
     """Whether no event of a user is later than one of theirs in a later split."""
     if events.time is None:
         return False

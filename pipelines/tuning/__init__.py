@@ -1,1 +1,1 @@
-"""The parts of `towers tune`: search space, trials, next steps, finals, the recipe's text."""
+"""The parts of `towers tune`: search space, search, finals, the recipe's text."""

@@ -1,32 +1,25 @@
 """Tracks a search's time budget: the seconds used by this process and by earlier, interrupted ones.
 
-The seconds used are kept in a file. Without a budget there is no clock: costs are counted in epochs, and the same seed
-gives the same search on any machine.
+Without a budget there is no clock: costs are counted in epochs, and the same seed gives the same search on any machine.
 """
 
 import math
 import time
-from pathlib import Path
 
-from serving.files.staging import staged
+from optuna import Study
 
 SAVE_EVERY_S = 5.0
+USED = "seconds used"  # attribute of the study
 
 
 class Clock:
-    """Counts seconds from `begun`.
+    """Counts seconds from `begun`, as of `time.monotonic`; `budget_s` is None for no limit; `study` stores them."""
 
-    Args:
-        budget_s: total seconds; None for no limit.
-        file: stores the seconds used.
-        begun: start, as of `time.monotonic`.
-    """
-
-    def __init__(self, budget_s: float | None, file: Path, begun: float) -> None:
+    def __init__(self, budget_s: float | None, study: Study, begun: float) -> None:
         self.budget_s = math.inf if budget_s is None else budget_s
-        self._file = file
-        self._before = float(file.read_text(encoding="utf-8")) if file.exists() else 0.0
-        self._started = self._saved = begun
+        self._study = study
+        self._before = float(study.user_attrs.get(USED, 0.0))
+        self._begun = self._saved = begun
 
     @property
     def timed(self) -> bool:
@@ -35,15 +28,18 @@ class Clock:
 
     def used(self) -> float:
         """Seconds used, including earlier processes."""
-        return self._before + time.monotonic() - self._started
+        return self._before + time.monotonic() - self._begun
 
     def left(self) -> float:
         """Seconds left of the budget."""
         return self.budget_s - self.used()
 
+    def minutes_left(self) -> str:
+        """Returns the time left, for the user."""
+        return f"{max(0.0, self.left()) / 60:.1f} min"
+
     def save(self, *, now: bool = False) -> None:
         """Stores the seconds used, every few seconds or `now`."""
         if now or time.monotonic() - self._saved >= SAVE_EVERY_S:
             self._saved = time.monotonic()
-            with staged(self._file, overwrite=True) as half:
-                half.write_text(repr(self.used()), encoding="utf-8")
+            self._study.set_user_attr(USED, self.used())

@@ -1,28 +1,31 @@
-"""The finals: trains the best trials for longer, with a falling rate and with other seeds, until one is chosen.
+"""The finals: trains each family's best trial for longer, the best with a falling rate, the best few with other seeds.
 
-Returns `Finalist`s, each with one run per seed. A trial's share is too short to show how far a recipe gets, and the
-best of many trials on one sample of users is partly luck; other seeds show how much.
+A trial's share is too short to show how far a recipe gets, and the best of many trials on one sample of users is partly
+luck; other seeds show how much. Each training is a trial of a second study in the search's file.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
+from optuna import Study, TrialPruned
+from optuna.trial import FrozenTrial, Trial
+
 from pipelines.console import Advance, amount, say
 from pipelines.training.prior import DECIMALS
 from pipelines.tuning.search import ROOM, Search
-from pipelines.tuning.study import FinishedTrial
+from pipelines.tuning.study import ENDED, PLAN, RUN, Tried, open_study, run_of, waits
+from pipelines.tuning.training import Epoch, Run, Share
 from pipelines.tuning.traits import Raw
-from pipelines.tuning.trial import Run, Share, train
 from serving.files.staging import remove
 
-LONGER = ((2.5, 3), (5.0, 1))  # (shares, how many of the best that had not converged)
+LONGER = ((2.5, None), (5.0, 1))  # (shares, how many of the most promising that had not converged; None for all)
 SURVIVORS = (4, 3, 2, 2)  # finalists of each round of seeds
 LUCK = 1.5  # a converged trial may cost this many times as much with another seed
-MOST_TRAININGS = sum(count for _, count in LONGER) + 1 + sum(SURVIVORS)  # one with a falling rate
-WEIGHTS = ("now", "past", "length")  # of a prior
+MOST_TRAININGS = 7 + sum(SURVIVORS)  # the best and each family's for longer, one still longer, one with a falling rate
 LEAST_FALLING = 4  # fewest epochs for which a falling rate makes sense
 
 
@@ -36,15 +39,14 @@ class Finalist:
         runs: one per seed, the search's own first.
     """
 
-    tried: FinishedTrial
+    tried: Tried
     falling: int
     runs: tuple[Run, ...]
 
     @property
     def curve(self) -> list[float]:
         """The metric after each epoch, averaged over the seeds."""
-        length = min(len(run.epochs) for run in self.runs)
-        return [fmean(run.epochs[place].metric for run in self.runs) for place in range(length)]
+        return [fmean(each.metric for each in same) for same in zip(*(run.epochs for run in self.runs), strict=False)]
 
     @property
     def best_epoch(self) -> int:
@@ -57,11 +59,6 @@ class Finalist:
         """The metric at the best epoch."""
         return self.curve[self.best_epoch - 1]
 
-    def ahead(self, other: "Finalist") -> bool:
-        """Whether it is better on average over the seeds that both have."""
-        both = min(len(self.runs), len(other.runs))
-        return replace(self, runs=self.runs[:both]).value > replace(other, runs=other.runs[:both]).value
-
     @property
     def rising(self) -> bool:
         """Whether its best epoch is the last one it could train."""
@@ -69,34 +66,35 @@ class Finalist:
         return not self.falling and ends and self.best_epoch == len(self.curve)
 
     @property
-    def train_seconds(self) -> float:
-        """Median seconds of an epoch's steps."""
-        return median(each.train_seconds for run in self.runs for each in run.epochs)
+    def chosen(self) -> Epoch:
+        """The best epoch of the first seed; what validation chose for the scores is the mean over the seeds."""
+        first, *others = (run.epochs[self.best_epoch - 1] for run in self.runs)
+        exponent = fmean(each.norm_exponent for each in (first, *others))
+        prior = first.prior
+        if prior is not None:
+            # Another sample of validation users may choose another counting, whose weights are not comparable.
+            alike = [each.prior for each in others if each.prior and counting(each.prior) == counting(prior)]
+            prior = prior | {
+                key: round(fmean(each[key] for each in (prior, *alike)), DECIMALS) for key in ("now", "past", "length")
+            }
+        return first.model_copy(update={"norm_exponent": exponent, "prior": prior})
 
-    @property
-    def seconds(self) -> float:
-        """Median seconds of an epoch with its validation."""
-        return median(each.seconds for run in self.runs for each in run.epochs)
+    def ahead(self, other: "Finalist") -> bool:
+        """Whether it is better on average over the seeds that both have."""
+        both = min(len(self.runs), len(other.runs))
+        return replace(self, runs=self.runs[:both]).value > replace(other, runs=other.runs[:both]).value
 
-    @property
-    def norm_exponent(self) -> float:
-        """The norm exponent at the best epoch, averaged over the seeds."""
-        return round(fmean(run.epochs[self.best_epoch - 1].norm_exponent for run in self.runs), 2)
+    def epoch_s(self, growth: float, *, validated: bool) -> float:
+        """Seconds that an epoch of a recipe takes.
 
-    @property
-    def prior(self) -> dict[str, Any] | None:
-        """The prior at the best epoch, its weights averaged over the seeds; None if the data have no times."""
-        priors = [run.epochs[self.best_epoch - 1].prior for run in self.runs]
-        there = [each for each in priors if each is not None]
-        if not there:
-            return None
-        # Another sample of validation users may choose another counting, whose weights are not comparable.
-        there = [each for each in there if _counting(each) == _counting(there[0])]
-        return there[0] | {key: round(fmean(each[key] for each in there), DECIMALS) for key in WEIGHTS}
-
-
-def _counting(prior: dict[str, Any]) -> tuple[Any, Any]:
-    return prior.get("days"), prior.get("users_alike")
+        Args:
+            growth: examples of the final training per example of a trial; 1 if that training is the first one.
+            validated: the first training chooses the epoch on validation.
+        """
+        epochs = [each for run in self.runs for each in run.epochs]
+        first = median(each.seconds for each in epochs) if validated else 0.0
+        final = growth * median(each.train_seconds for each in epochs) if growth > 1 or not validated else 0.0
+        return first + final
 
 
 class Finals:
@@ -109,6 +107,7 @@ class Finals:
 
     def __init__(self, search: Search, growth: float) -> None:
         self.search, self.growth = search, growth
+        self.study = open_study(search.work / "study.db", "finals")
 
     def best(self) -> Finalist | None:
         """The best so far, without further training; None if no trial has finished."""
@@ -117,108 +116,102 @@ class Finals:
     def run(self, advance: Advance) -> None:
         """Trains as many of the finals as fit the budget, at most `MOST_TRAININGS`; calls `advance` for each."""
         self._advance = advance
+        if waits(self.study):
+            self.study.optimize(self._objective, n_trials=1, callbacks=[self._tell])
+        candidates = {each.number for each in self.search.candidates()}
         for shares, count in LONGER:
-            unfinished = [each for each in self._all() if not each.falling and each.runs[0].end == "share"]
-            for each in sorted(unfinished, key=lambda each: -each.runs[0].value)[:count]:
+            entered = [each for each in self._all() if each.tried.number in candidates and not each.falling]
+            short = [each for each in entered if each.runs[0].end == "share"]
+            for each in sorted(short, key=lambda each: -each.runs[0].promise)[:count]:
                 self._longer(each, shares)
         best = self.best()
         if best is not None and not best.falling and best.best_epoch >= LEAST_FALLING:
-            self._train(replace(best, falling=best.best_epoch), seed=0)
+            self._again(replace(best, falling=best.best_epoch), seed=0)
         for seed, survivors in enumerate(SURVIVORS, start=1):
             # Among those with equally many seeds so far, the best get one more.
             level = [each for each in self._all() if len(each.runs) >= seed]
             for each in sorted(level, key=lambda each: -fmean(run.value for run in each.runs[:seed]))[:survivors]:
                 if len(each.runs) == seed:
-                    self._train(each, seed)
+                    self._again(each, seed)
+
+    def epochs_that_fit(self, finalist: Finalist, *, validated: bool) -> int:
+        """Returns how many epochs the recipe may train; see `Finalist.epoch_s`."""
+        return max(1, int(ROOM * self.search.asked.train_s / finalist.epoch_s(self.growth, validated=validated)))
+
+    def sections(self, tried: Tried, *, falling: bool) -> Raw:
+        """Returns a trial's recipe sections, with a falling rate or as it was."""
+        raw = self.search.sections(tried.family, tried.point)
+        return raw | {"optimizer": raw["optimizer"] | {"schedule": "cosine"}} if falling else raw
 
     def _all(self) -> list[Finalist]:
-        """The best trials and their variants, with their stored runs."""
-        found = []
-        for tried in self.search.trials.ranked()[: SURVIVORS[0] + 2]:
-            first = self._kept(tried.number, 0, 0)
-            found.append(self._with_seeds(Finalist(tried, 0, (first or tried.run,))))
-            falling = self.search.trials.recall(f"falling {tried.number}")
-            run = self._kept(tried.number, falling, 0) if falling else None
-            if run is not None:
-                found.append(self._with_seeds(Finalist(tried, int(falling), (run,))))
-        return [each for each in found if all(run.epochs for run in each.runs)]
-
-    def _with_seeds(self, finalist: Finalist) -> Finalist:
-        runs = list(finalist.runs)
-        while (run := self._kept(finalist.tried.number, finalist.falling, len(runs))) is not None:
-            runs.append(run)
-        return replace(finalist, runs=tuple(runs))
-
-    def _kept(self, number: int, falling: int, seed: int) -> Run | None:
-        raw: Any = self.search.trials.recall(f"final {number} {falling} {seed}")
-        return None if raw is None else Run.from_json(raw)
+        """The candidates, the best trials and their variants, with their stored runs."""
+        kept: dict[int, dict[int, dict[int, Run]]] = defaultdict(lambda: defaultdict(dict))  # trial, falling, seed
+        for each in self.study.get_trials(deepcopy=False, states=ENDED):
+            plan, run = each.user_attrs[PLAN], run_of(each)
+            if run.end in ("converged", "share") or (plan["longer"] and run.epochs):
+                kept[plan["of"]][plan["falling"]][plan["seed"]] = run
+        search, found = self.search, []
+        for tried in {
+            each.number: each for each in [*search.candidates(), *search.ranked()[: SURVIVORS[0] + 2]]
+        }.values():
+            for falling, runs in ({0: {0: tried.run} | kept[tried.number].pop(0, {})} | kept[tried.number]).items():
+                found.append(Finalist(tried, falling, tuple(runs[seed] for seed in sorted(runs))))
+        return found
 
     def _longer(self, finalist: Finalist, shares: float) -> None:
         """Resumes a trial where it was stopped."""
-        search, run = self.search, finalist.runs[0]
-        most = min(shares * search.share, self.most_cost(finalist))
-        if most <= run.cost or (search.clock.timed and most - run.cost > search.clock.left()):
-            return
-        raw = search.sections(finalist.tried.family, finalist.tried.point)
-        directory = search.directory(finalist.tried.number)
-        run = train(search.config(raw), search.data, directory, Share(most, search.clock))
-        self._advance(1)
-        self._finish(finalist, 0, run)
+        run, tried = finalist.runs[0], finalist.tried
+        # No longer than the recipe may train.
+        fits = self.epochs_that_fit(finalist, validated=self.growth == 1.0) * run.cost / len(run.epochs)
+        most = min(shares * max(self.search.share, tried.run.cost), fits)
+        if most > run.cost:
+            plan = {"seed": 0, "most": most, "directory": tried.directory, "longer": True}
+            self._train(finalist, most - run.cost, plan, run)
 
-    def _train(self, finalist: Finalist, seed: int) -> None:
+    def _again(self, finalist: Finalist, seed: int) -> None:
         """Trains a finalist from scratch, with another seed or a falling rate."""
-        search = self.search
-        most = max(run.cost for run in finalist.runs)
-        if search.clock.timed and most > search.clock.left():
-            return
-        raw = self.settings(finalist)
-        if finalist.falling:
-            raw["train"] = raw["train"] | {"epochs": finalist.falling, "patience": finalist.falling}
-            search.trials.remember(f"falling {finalist.tried.number}", finalist.falling)
-        config = search.config(raw)
-        config = config.model_copy(update={"train": config.train.model_copy(update={"seed": config.train.seed + seed})})
-        directory = search.work / "trials" / f"{finalist.tried.number:04}-{finalist.falling}-{seed}"
+        cost = max(run.cost for run in finalist.runs)
         # A falling rate ends by itself; a converged trial may take a little longer with another seed.
-        longest = math.inf if finalist.falling else most * (LUCK if finalist.runs[0].end == "converged" else 1.0)
-        run = train(config, search.data, directory, Share(longest, search.clock))
-        self._advance(1)
-        remove(directory)
-        if run.end in ("converged", "share"):
-            self._finish(finalist, seed, run)
+        most = math.inf if finalist.falling else cost * (LUCK if finalist.runs[0].end == "converged" else 1.0)
+        directory = f"{finalist.tried.directory}-{finalist.falling}-{seed}"
+        self._train(finalist, cost, {"seed": seed, "most": most, "directory": directory, "longer": False}, Run())
+        remove(self.search.work / "trials" / directory)
 
-    def _finish(self, finalist: Finalist, seed: int, run: Run) -> None:
-        number, falling, search = finalist.tried.number, finalist.falling, self.search
-        search.trials.remember(f"final {number} {falling} {seed}", run.as_json())
-        kind = f"rate falling over {amount(falling, 'epochs')}, " if falling else ""
+    def _train(self, finalist: Finalist, cost: float, plan: dict[str, Any], before: Run) -> None:
+        """Runs one training as a trial of the study, if its cost fits the time left."""
+        if not self.search.clock.timed or cost <= self.search.clock.left():
+            plan = plan | {"of": finalist.tried.number, "falling": finalist.falling}
+            self.study.enqueue_trial({}, {PLAN: plan, RUN: before.model_dump()})
+            self.study.optimize(self._objective, n_trials=1, callbacks=[self._tell])
+
+    def _objective(self, trial: Trial) -> float:
+        plan, search, leader = trial.user_attrs[PLAN], self.search, self.best()
+        raw = self.sections(search.tried()[plan["of"]], falling=plan["falling"] > 0)
+        if plan["falling"]:
+            raw["train"] = raw["train"] | {"epochs": plan["falling"], "patience": plan["falling"]}
+
+        def behind(run: Run, most: float) -> bool:
+            trial.set_user_attr(RUN, run.model_dump())
+            return plan["longer"] and leader is not None and run.promise < leader.value
+
+        run = search.train(trial, raw, Share(plan["most"], search.clock, behind), plan["seed"])
+        if not run.complete:
+            raise TrialPruned
+        return run.value
+
+    def _tell(self, study: Study, trial: FrozenTrial) -> None:
+        plan, run, asked = trial.user_attrs[PLAN], run_of(trial), self.search.asked
+        self._advance(1)
+        kind = f"rate falling over {amount(plan['falling'], 'epochs')}, " if plan["falling"] else ""
         say(
-            f"final: trial {number}, {kind}seed {search.asked.seed + seed}: {search.asked.metric} {run.value:.4f} "
-            f"at epoch {run.best_epoch} of {len(run.epochs)}"
+            f"final: trial {plan['of']}, {kind}seed {asked.seed + plan['seed']}: {asked.metric} {run.value:.4f} "
+            f"at epoch {run.best_epoch} of {len(run.epochs)} ({run.end})"
         )
 
-    def settings(self, finalist: Finalist) -> Raw:
-        """Returns a finalist's recipe sections."""
-        raw = self.search.sections(finalist.tried.family, finalist.tried.point)
-        if finalist.falling:
-            raw["optimizer"] = raw["optimizer"] | {"schedule": "cosine"}
-        return raw
 
-    def epochs_that_fit(self, finalist: Finalist, *, chosen: bool, refit: bool) -> int:
-        """Returns how many epochs the recipe may train.
-
-        Args:
-            finalist: provides the seconds per epoch.
-            chosen: training chooses the epoch on validation.
-            refit: training uses train + validation, after choosing the epoch if it does.
-        """
-        epoch_s = finalist.seconds if chosen else 0.0
-        if refit or not chosen:
-            epoch_s += finalist.train_seconds * (self.growth if refit else 1.0)
-        return max(1, int(ROOM * self.search.asked.train_s / epoch_s))
-
-    def most_cost(self, finalist: Finalist) -> float:
-        """The highest cost of a run that is no longer than the recipe's training."""
-        fits = self.epochs_that_fit(finalist, chosen=self.growth == 1.0, refit=self.growth > 1.0)
-        return fits * (finalist.seconds if self.search.clock.timed else 1.0)
+def counting(prior: dict[str, Any]) -> tuple[Any, Any]:
+    """Returns what a prior counts."""
+    return prior.get("days"), prior.get("users_alike")
 
 
 def best_of(finalists: Sequence[Finalist]) -> Finalist | None:

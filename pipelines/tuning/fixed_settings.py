@@ -2,41 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from pipelines.tuning.space import Family, Point, sections
+from pipelines.tuning.space import Family, Point, Values, canonical, sections
 from pipelines.tuning.traits import Raw, Traits
 from towers.config.recipe import Config
 from towers.errors import ConfigError
 
-KEYS = {
-    "temperature": ("model", "temperature"),
-    "dropout": ("model", "query_dropout"),
-    "recency": ("train", "recency"),
-    "balance": ("train", "balance"),
-    "learning_rate": ("optimizer", "learning_rate"),
-    "weight_decay": ("optimizer", "weight_decay"),
-    "average": ("optimizer", "average"),
-    "batch_size": ("train", "batch_size"),
-}
 ONE_CHOICE = ("features", "loss", "sampler")  # sections fixed as a whole
-OF_LOSS = ("loss", "correction", "known_positives")
-OF_FEATURES = (
-    "neighbours",
-    "neighbours_recency",
-    "cooccurrence",
-    "user_id",
-    "pooled",
-    "window",
-    "pooling",
-    "share_item_table",
-    "max_length",
-    "sequence_dropout",
-    "blocks",
-    "time_gaps",
-    "attributes",
-)
-GIVEN = "given"
+GIVEN = "given"  # the family of a recipe with its own features
 
 
 class FixedSettings:
@@ -59,14 +32,13 @@ class FixedSettings:
             raise ConfigError("optimizer.schedule: it falls over all epochs; fix train.epochs, too, or leave it out")
         self.raw: Raw = {} if config is None else config.model_dump(mode="json", exclude_unset=True, exclude_none=True)
 
-    def families(self, found: Sequence[Family]) -> list[Family]:
+    def families(self, found: Sequence[Family], traits: Traits) -> list[Family]:
         """Returns the families without the fixed settings; a recipe with its own features leaves a single family."""
-        features = "features" in self.raw
-        free = [replace(family, parameters=self._free(family, features=features)) for family in found]
-        if features:
+        free = [replace(each, settings=self._free(each, traits)) for each in found]
+        if "features" in self.raw:
             starts = tuple(start for family in free for start in family.starts)
-            free = [Family(GIVEN, free[0].parameters, starts)]
-        if not any(family.parameters for family in free):
+            free = [Family(GIVEN, free[0].settings, starts)]
+        if not any(family.settings for family in free):
             raise ConfigError("--config fixes every setting that tune searches; leave some of them out")
         return free
 
@@ -84,12 +56,12 @@ class FixedSettings:
                 raw["model"].pop("temperature")
         return raw
 
-    def _free(self, family: Family, *, features: bool) -> dict[str, Any]:
-        loss = self.config.loss
-        fixed = {name for name, (section, key) in KEYS.items() if key in self.raw.get(section, {})}
-        fixed |= set(OF_FEATURES) if features else set()
-        if "sampler" in self.raw:
-            fixed.add("negatives")
-        if "loss" in self.raw:
-            fixed |= {*OF_LOSS, *(["temperature"] if loss.own_scale else []), *([] if loss.samples else ["negatives"])}
-        return {name: parameter for name, parameter in family.parameters.items() if name not in fixed}
+    def _free(self, family: Family, traits: Traits) -> dict[str, Values]:
+        """Returns the settings whose values make a difference."""
+
+        def texts(name: str, values: Values) -> set[str]:
+            start = family.starts[0]
+            return {canonical(self.sections(family.name, {**start, name: each}, traits)) for each in values}
+
+        searched = {name: values for name, values in family.settings.items() if name not in self.raw}  # "loss"
+        return {name: values for name, values in searched.items() if len(texts(name, values)) > 1}

@@ -3,23 +3,20 @@
 Epochs are chosen to fit the seconds that the recipe may train.
 """
 
-import json
-import re
 import textwrap
-from collections.abc import Mapping
-from typing import Any
+
+import tomli_w
 
 from pipelines.console import amount
 from pipelines.training.check import check_recipe
 from pipelines.tuning.finals import Finalist, Finals
 from pipelines.tuning.search import MOST_USERS, PATIENCE
-from pipelines.tuning.traits import Raw
+from pipelines.tuning.traits import Raw, validation
 from towers.config.recipe import parse_config
 
 WIDTH = 118  # of a comment line
 MORE = 1.5  # a recipe that chooses its epoch may train this many times the finalist's best epoch
 ORDER = ("data", "features", "model", "loss", "sampler", "optimizer", "train")
-BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def recipe(finals: Finals, finalist: Finalist) -> Raw:
@@ -28,19 +25,17 @@ def recipe(finals: Finals, finalist: Finalist) -> Raw:
     If the final training includes the validation events and the search has found the best epoch, the recipe trains on
     train + validation at once, for that many epochs. Otherwise training chooses the epoch itself.
     """
-    search, refit = finals.search, finals.growth > 1
-    raw = finals.settings(finalist)
-    at_once = finals.epochs_that_fit(finalist, chosen=False, refit=refit)
-    chosen = finals.epochs_that_fit(finalist, chosen=True, refit=refit)
-    best = finalist.best_epoch
+    search, refit, best = finals.search, finals.growth > 1, finalist.best_epoch
+    raw = finals.sections(finalist.tried, falling=finalist.falling > 0)
+    at_once, chosen = (finals.epochs_that_fit(finalist, validated=validated) for validated in (False, True))
     more = best if finalist.falling else max(best + PATIENCE, int(MORE * best))
     train: Raw = {"epochs": min(chosen, more), "patience": PATIENCE}
     if refit and not (finalist.rising and search.clock.timed and chosen > best):
         train = {"epochs": min(at_once, best), "choose_epoch": False}
         if raw["model"]["norm_exponent"] == "validation":
-            raw["model"] = raw["model"] | {"norm_exponent": finalist.norm_exponent}
+            raw["model"] = raw["model"] | {"norm_exponent": round(finalist.chosen.norm_exponent, 2)}
         if raw["model"].get("prior") == "validation":
-            raw["model"] = raw["model"] | {"prior": finalist.prior or "off"}
+            raw["model"] = raw["model"] | {"prior": finalist.chosen.prior or "off"}
     given = raw["train"].get("epochs", train["epochs"])
     own = {"metric": search.asked.metric, "seed": search.asked.seed}
     users = {"validation_users": search.validation_users} if search.validation_users < MOST_USERS else {}
@@ -53,47 +48,27 @@ def recipe(finals: Finals, finalist: Finalist) -> Raw:
 
 
 def text(raw: Raw, comments: list[str]) -> str:
-    """Formats a recipe as TOML: comments first, one feature per line."""
-    lines = [f"# {line}" for each in comments for line in textwrap.wrap(each, WIDTH)]
-    for name in sorted(raw, key=ORDER.index):
-        sections = {name: raw[name]}
-        if name == "features":
-            sections = {f"features.{side}": raw[name][side] for side in ("query", "candidate")}
-        for title, section in sections.items():
-            lines += ["", f"[{title}]", *(f"{_key(key)} = {_value(each)}" for key, each in section.items())]
-    return "\n".join(lines) + "\n"
+    """Formats a recipe as TOML, comments first."""
+    lines = [f"# {line}\n" for each in comments for line in textwrap.wrap(each, WIDTH)]
+    return "".join(lines) + "\n" + tomli_w.dumps({name: raw[name] for name in ORDER if name in raw})
 
 
 def comments(finals: Finals, finalist: Finalist, raw: Raw, name: str) -> list[str]:
     """Describes how the recipe was found and how long it trains, one paragraph each."""
     search, run = finals.search, finalist.runs[0]
-    tried = search.trials.all()
-    epochs, refit = raw["train"]["epochs"], raw["data"]["refit"]
-    chosen = raw["train"].get("choose_epoch", True)
-    epoch_s = (finalist.seconds if chosen else 0.0) + (
-        finalist.train_seconds * (finals.growth if refit else 1.0) if refit or not chosen else 0.0
-    )
+    tried = search.tried()
+    epochs, chosen = raw["train"]["epochs"], raw["train"].get("choose_epoch", True)
+    epoch_s = finalist.epoch_s(finals.growth, validated=chosen)
     trained = "at most" if chosen else "for"
     seeds = f", mean of {len(finalist.runs)} seeds" if len(finalist.runs) > 1 else ""
     pruned = sum(each.run.end == "pruned" for each in tried)
     return [
         f"Found by towers tune for {name} (data set {search.data.manifest.fingerprint[:12]}), on its validation events "
-        f"alone: {search.asked.metric} {finalist.value:.4f} after {amount(finalist.best_epoch, 'epochs')}{seeds}.",
+        f"alone, {validation(search.data.manifest)}: {search.asked.metric} {finalist.value:.4f} after "
+        f"{amount(finalist.best_epoch, 'epochs')}{seeds}.",
         f"{amount(len(tried), 'trials')}, {pruned} of them pruned, in {search.clock.used() / 60:.1f} minutes; this is "
         f"trial {finalist.tried.number} of family {finalist.tried.family!r}, which ran for "
         f"{amount(len(run.epochs), 'epochs')}.",
         f"It trains {trained} {amount(epochs, 'epochs')} of about {epoch_s:.1f} s, validation and a second training "
         f"included where there are any: about {epochs * epoch_s / 60:.1f} minutes on the machine of the search.",
     ]
-
-
-def _key(name: str) -> str:
-    return name if BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(name)} = {_value(each)}" for name, each in value.items()) + " }"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_value, value)) + "]"
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)

@@ -1,47 +1,45 @@
-"""The search: runs trials of one share each, one after another, until the rest of the budget is for the finals.
+"""The search: an Optuna study whose trials train for one share each, until the rest of the budget is for the finals.
 
-It first runs the starts, then alternates steps from the best point with Optuna's sampler, in the best family and at
-times in the second best.
+It first tries the starts, then alternates steps from the best point with Optuna's TPE sampler, in the best family and
+at times in the second best; see `docs/model/tuning.md`.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from pathlib import Path
 
-from optuna.trial import Trial
+from optuna import Study, TrialPruned
+from optuna.trial import FrozenTrial, Trial
 
 from pipelines.console import Advance, amount, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.training.check import check_recipe
 from pipelines.tuning.budget import Clock
 from pipelines.tuning.fixed_settings import FixedSettings
-from pipelines.tuning.space import Family, Point, families
-from pipelines.tuning.steps import steps
-from pipelines.tuning.study import FinishedTrial, Trials, canonical
+from pipelines.tuning.space import Family, Point, canonical
+from pipelines.tuning.study import PLAN, RUN, Rungs, Tried, open_study, run_of, sampler, tried, waits
+from pipelines.tuning.training import Run, Share, train
 from pipelines.tuning.traits import Raw, Traits
-from pipelines.tuning.trial import Run, Share, train
 from serving.files.staging import remove
 from towers.config.recipe import Config, parse_config
 from towers.errors import ConfigError
 
-SHARES = 28  # this many trials that use their whole share use up the budget
-LARGEST_SHARE = 5  # a trial uses at most the budget divided by this
-LEAST_EPOCHS = 3  # the share lets the first trial train at least this many, if the budget allows
-SHARE_EPOCHS = 10.0  # the share without a clock
+SHARES, SHARE_EPOCHS = 28, 10.0  # a trial's share of the budget, and in epochs without a clock
+LEAST_EPOCHS, LARGEST_SHARE = 3, 12  # a trial of slow epochs may train 3 in a twelfth of the budget, 1 in a sixth
 ROOM = 0.8  # planned part of the recipe's training time, because a machine's load varies
 MOST_TRIALS = 300  # beyond this, trials overfit this sample of users
-FINALS = 12  # cost of the finals, in runs of the best trial
-MOST_FINALS = 0.45  # of the budget
-STEPS_FIRST = 12  # trials of a family before sampling begins
-STEP_EVERY = 4  # after that, one trial in this many is a step
-SECOND_BEST = 0.95  # a family whose best value reaches this share of the overall best
-SECOND_EVERY = 3  # gets one trial in this many
-KEPT = 4  # trials whose checkpoints are kept for longer training
+FINALS, MOST_FINALS = 12, 0.45  # cost of the finals: in runs of the best trial, but at most as part of the budget
+STEPS_FIRST, STEP_EVERY = 12, 4  # a family's first trials are steps, later one in this many
+SECOND_BEST, SECOND_EVERY = 0.95, 3  # a family as near to the best one as this gets one trial in this many
 MOST_REPEATS = 20  # this many repeated samples in a row mean that nothing new is left
-PATIENCE = 5
-MOST_EPOCHS = 10_000  # never reached: the share ends a training
+START, SAMPLED, LARGER_BATCH, REPEAT = "start", "sampled", "larger batch", "tried before"
+SPREAD = 100_003  # keeps the sampler seeds of two searches apart
+PATIENCE, MOST_EPOCHS = 5, 10_000  # of a training; the share ends it before the latter
 MOST_SCORES = 1_000_000_000  # users x items per validation
 MOST_USERS, LEAST_USERS = 10_000, 1_000
+
+Wish = tuple[str, str, int, Point | None]  # of the next trial: family, origin, by, and the point unless it is sampled
 
 
 @dataclass(frozen=True)
@@ -52,12 +50,14 @@ class SearchGoal:
         metric: the validation metric to maximise.
         seed: of the training runs and the sampler.
         trials: maximum number of trials; None for as many as the budget allows.
+        budget_s: seconds for the whole command; None for no limit.
         train_s: seconds that the recipe may train.
     """
 
     metric: str
     seed: int
     trials: int | None
+    budget_s: float | None
     train_s: float
 
 
@@ -67,183 +67,175 @@ class Search:
     Args:
         data: the data set.
         fixed: settings that are not searched.
+        families: what is searched.
         asked: what to search for.
         work: holds `study.db`, and `trials/` with the checkpoints of the best.
-        clock: of the whole command.
+        begun: of the command, as of `time.monotonic`.
     """
 
-    def __init__(self, data: Dataset, fixed: FixedSettings, asked: SearchGoal, work: Path, clock: Clock) -> None:
-        self.data, self.fixed, self.asked, self.work, self.clock = data, fixed, asked, work, clock
+    def __init__(
+        self,
+        data: Dataset,
+        fixed: FixedSettings,
+        families: Sequence[Family],
+        asked: SearchGoal,
+        work: Path,
+        begun: float,
+    ) -> None:
+        self.data, self.fixed, self.asked, self.work = data, fixed, asked, work
         self.traits = Traits.of(data)
-        self.families = {each.name: each for each in fixed.families(families(self.traits))}
-        self.trials = Trials(work / "study.db", asked.seed, self.families)
+        self.families = {each.name: each for each in families}
+        (work / "trials").mkdir(exist_ok=True)
+        self.study = open_study(work / "study.db", "search")
+        self.clock = Clock(asked.budget_s, self.study, begun)
+        longest = ROOM * asked.train_s
+        self.share = min(self.clock.budget_s / SHARES, longest) if self.clock.timed else SHARE_EPOCHS
+        self._largest = min(self.clock.budget_s / LARGEST_SHARE, longest / 2)
+        # As many as keep a validation no longer than the epochs in between.
+        self.validation_users = min(MOST_USERS, max(LEAST_USERS, MOST_SCORES // max(1, self.traits.items)))
 
-    @staticmethod
-    def check(data: Dataset, fixed: FixedSettings) -> list[Family]:
-        """Refuses a recipe that leaves nothing to search or that the data set cannot feed.
+    def tried(self) -> list[Tried]:
+        """Returns all trials that have ended."""
+        return tried(self.study)
 
-        Returns:
-            The families to search.
+    def ranked(self) -> list[Tried]:
+        """Returns the complete trials, the best first."""
+        return sorted((each for each in self.tried() if each.run.complete), key=lambda each: -each.run.value)
 
-        Raises:
-            ConfigError: names the wrong key.
-        """
-        check_recipe(fixed.config, data)
-        return fixed.families(families(Traits.of(data)))
-
-    @property
-    def share(self) -> float:
-        """The maximum cost of a trial; for the first trial, which measures it, the largest share allowed."""
-        kept = self.trials.recall("share")
-        if kept is not None:
-            return float(kept)
-        return self.clock.budget_s / LARGEST_SHARE if self.clock.timed else SHARE_EPOCHS
-
-    @property
-    def validation_users(self) -> int:
-        """As many users as keep a validation no longer than the epochs in between."""
-        return min(MOST_USERS, max(LEAST_USERS, MOST_SCORES // max(1, self.traits.items)))
-
-    def directory(self, number: int) -> Path:
-        """Returns a trial's directory."""
-        return self.work / "trials" / f"{number:04}"
+    def candidates(self) -> list[Tried]:
+        """Returns what enters the finals: the best trial, and of each family the one that promises most."""
+        ranked = self.ranked()
+        promising = first_of_families(sorted(ranked, key=lambda each: -each.run.promise))
+        return list({each.number: each for each in [*ranked[:1], *promising.values()]}.values())
 
     def sections(self, family: str, point: Point) -> Raw:
         """Returns the recipe sections of a point."""
         return self.fixed.sections(family, point, self.traits)
 
-    def config(self, raw: Raw) -> Config:
-        """Returns the resolved recipe of a training run.
+    def run(self, advance: Advance) -> None:
+        """Runs trials until the search has used its part of the budget; calls `advance` for each."""
 
-        Raises:
-            ConfigError: the settings do not fit each other or the data set.
-        """
+        def after(study: Study, trial: FrozenTrial) -> None:
+            if run_of(trial).reason != REPEAT:
+                self._tell()
+                advance(1, note=f"{self.clock.minutes_left()} of the budget left" if self.clock.timed else "")
+            if not self._plan():
+                study.stop()
+
+        if self._plan():
+            timeout = self.clock.left() if self.clock.timed else None
+            self.study.optimize(self._objective, timeout=timeout, callbacks=[after])
+
+    def train(self, trial: Trial, raw: Raw, share: Share, seed: int = 0) -> Run:
+        """Trains a trial of a study, from the epochs that it has, and keeps its run; `seed` adds to the search's."""
+        directory = self.work / "trials" / trial.user_attrs[PLAN]["directory"]
+        try:
+            run = train(self._config(raw, seed), self.data, directory, share, run_of(trial))
+        except ConfigError as error:
+            run = Run(end="refused", reason=str(error))
+        trial.set_user_attr(RUN, run.model_dump())
+        return run
+
+    def _config(self, raw: Raw, seed: int) -> Config:
         usual = {"epochs": MOST_EPOCHS, "patience": PATIENCE, "validation_users": self.validation_users}
-        own = {"metric": self.asked.metric, "seed": self.asked.seed}
+        own = {"metric": self.asked.metric, "seed": self.asked.seed + seed}
         return check_recipe(parse_config(raw | {"train": usual | raw["train"] | own}), self.data)
 
-    def run(self, advance: Advance) -> None:
-        """Runs trials until the search has used its part of the budget; see `docs/model/tuning.md`."""
-        self._advance = advance
-        (self.work / "trials").mkdir(exist_ok=True)
-        while asked := self.trials.cut_off():
-            self._try(*asked)
-        for family, point in self._starts():
-            if self.finished():
-                return
-            self._try(*self.trials.ask(family, point, "start"))
-        # If no start finished, all are too slow or diverge, and so would the rest.
-        repeats = 0 if self.trials.ranked() else MOST_REPEATS
-        while not self.finished() and repeats < MOST_REPEATS:
-            repeats = 0 if self._try(*self.trials.ask(*self._next())) else repeats + 1
+    def _objective(self, trial: Trial) -> float:
+        family = self.families[trial.suggest_categorical("family", list(self.families))]
+        counts = {f"{family.name}.{name}": len(values) for name, values in family.settings.items()}
+        point = family.point({name: trial.suggest_int(name, 0, count - 1) for name, count in counts.items()})
+        plan = {"directory": f"{trial.number:04}", **trial.user_attrs[PLAN], "family": family.name, "point": point}
+        trial.set_user_attr(PLAN, plan)
+        raw, rungs, best = self.sections(family.name, point), Rungs(trial), first_of_families(self.ranked())
+        leader = max((each.run.value for each in best.values()), default=0.0)
 
-    def finished(self) -> bool:
-        """Whether it is time for the finals."""
-        most = MOST_TRIALS if self.asked.trials is None else self.asked.trials
-        if len(self.trials.all()) >= most:
-            return True
-        return self.clock.timed and self.clock.left() <= self._finals_s()
+        def behind(run: Run, most: float) -> bool:
+            trial.set_user_attr(RUN, run.model_dump())
+            below_median = rungs.report(run, most)
+            # A start may be slow at first: it goes on while it may still catch up, a family's first one in any case.
+            late = len(run.epochs) > 1 and run.promise < leader
+            hopeless = late if plan["origin"] == START else below_median
+            return hopeless and family.name in best
 
-    def _finals_s(self) -> float:
-        ranked = self.trials.ranked()
-        wanted = FINALS * min(self.share, ranked[0].run.cost) if ranked else 0.0
-        return min(MOST_FINALS * self.clock.budget_s, wanted)
+        if canonical(raw) in self._known():
+            run = Run(end="refused", reason=REPEAT)
+            trial.set_user_attr(RUN, run.model_dump())
+        else:
+            run = self.train(trial, raw, Share(self.share, self.clock, behind, LEAST_EPOCHS, self._largest))
+        if not run.complete:
+            raise TrialPruned
+        rungs.report(run, max(self.share, run.cost))
+        return run.value
 
-    def _starts(self) -> list[tuple[str, Point]]:
-        """Returns every family's first start, then the second ones, without those already tried."""
-        rounds = max(len(each.starts) for each in self.families.values())
-        wanted = [
-            (name, each.starts[place])
-            for place in range(rounds)
-            for name, each in self.families.items()
-            if place < len(each.starts)
-        ]
-        # The user's fixed settings may make two of them equal.
-        known, new = self._known(), []
-        for name, point in wanted:
-            settings = canonical(self.sections(name, point))
-            if settings not in known:
-                new.append((name, point))
-                known.add(settings)
-        return new
-
-    def _next(self) -> tuple[str, Point | None, str]:
-        """Returns family, point (None to sample one) and origin of the next trial."""
-        tried, ranked = self.trials.all(), self.trials.ranked()
-        best: dict[str, FinishedTrial] = {}
-        for each in ranked:
-            best.setdefault(each.family, each)
-        first, *others = best.values()
-        near = [each for each in others if each.run.value >= SECOND_BEST * first.run.value]
-        chosen = near[0] if near and len(tried) % SECOND_EVERY == 0 else first
-        of_family = sum(each.family == chosen.family for each in tried)
-        if of_family >= STEPS_FIRST and len(tried) % STEP_EVERY:
-            return chosen.family, None, "sampled"
-        return self._step(self.families[chosen.family], chosen) or (chosen.family, None, "sampled")
-
-    def _step(self, family: Family, best: FinishedTrial) -> tuple[str, Point, str] | None:
-        known = self._known()
-        before = self.trials.recall(f"before {best.number}")
-        for name, point in steps(family, best.point, before):
-            if canonical(self.sections(family.name, point)) not in known:
-                return family.name, point, name
-        return None
-
-    def _known(self) -> set[str]:
-        return {canonical(self.sections(each.family, each.point)) for each in self.trials.all() if each.family}
-
-    def _try(self, trial: Trial, family: str, point: Point) -> bool:
-        """Runs one trial; returns whether it was new."""
-        known, origin, raw = self._known(), trial.user_attrs["origin"], self.sections(family, point)
-        if canonical(raw) in known:
-            self.trials.tell(trial, Run(end="refused", reason="tried before"), self.share)
+    def _plan(self) -> bool:
+        """Enqueues the next trial, unless one waits; returns whether there is one."""
+        if self._finished():
             return False
-        ranked = self.trials.ranked()
-        of_family = [each for each in ranked if each.family == family]
-        if of_family and origin in self.families[family].parameters:
-            self.trials.remember(f"before {trial.number}", dict(of_family[0].point))
-        run = self._train(
-            raw, self.directory(trial.number), lambda run: self.trials.falls_behind(trial, run, self.share)
-        )
-        tried = self.trials.tell(trial, run, self.share)
-        self._clean()
-        self._say(tried, ranked[0] if ranked else None)
-        left = f"{max(0.0, self.clock.left()) / 60:.1f} min of the budget left" if self.clock.timed else ""
-        self._advance(1, note=left)
-        return True
-
-    def _train(self, raw: Raw, directory: Path, falls_behind: Callable[[Run], bool]) -> Run:
-        try:
-            config = self.config(raw)
-        except ConfigError as error:
-            return Run(end="refused", reason=str(error))
-        share = Share(self.share, self.clock, falls_behind)
-        if self.trials.recall("share") is None:
-            share.falls_behind = lambda run: self._measure(run, share)
-        return train(config, self.data, directory, share)
-
-    def _measure(self, run: Run, share: Share) -> bool:
-        """Fixes the share after the first epoch of the first trial, which is of the cheapest family."""
-        if self.clock.timed and self.trials.recall("share") is None:
-            least = LEAST_EPOCHS * run.cost / len(run.epochs)
-            budget_s = self.clock.budget_s
-            most = min(budget_s / LARGEST_SHARE, ROOM * self.asked.train_s)
-            share.most = min(most, max(budget_s / SHARES, least))
-            self.trials.remember("share", share.most)
+        self.study.sampler = sampler(self.asked.seed * SPREAD + len(self.tried()))
+        if waits(self.study):
+            return True
+        known = self._known()
+        for family, origin, by, point in self._wishes():
+            if point is None or canonical(self.sections(family, point)) not in known:
+                places = {} if point is None else self.families[family].places(point)
+                self.study.enqueue_trial({"family": family, **places}, {PLAN: {"origin": origin, "by": by}})
+                return True
         return False
 
-    def _clean(self) -> None:
-        """Keeps only the checkpoints of the best trials that could train for longer."""
-        longer = [each.number for each in self.trials.ranked() if each.run.end == "share"][:KEPT]
-        kept = {self.directory(number) for number in longer}
-        for each in (self.work / "trials").iterdir():
-            if each not in kept:
-                remove(each)
+    def _finished(self) -> bool:
+        done, ranked = self.tried(), self.ranked()
+        if len(done) >= (MOST_TRIALS if self.asked.trials is None else self.asked.trials):
+            return True
+        if len(done) >= MOST_REPEATS and all(each.run.reason == REPEAT for each in done[-MOST_REPEATS:]):
+            return True
+        finals = FINALS * min(self.share, ranked[0].run.cost) if ranked else 0.0
+        return self.clock.timed and self.clock.left() <= min(MOST_FINALS * self.clock.budget_s, finals)
 
-    def _say(self, tried: FinishedTrial, best: FinishedTrial | None) -> None:
-        run, epochs = tried.run, amount(len(tried.run.epochs), "epochs")
+    def _wishes(self) -> Iterator[Wish]:
+        """Yields what to try next, the best first; some of it was tried before."""
+        families, done, best = self.families, self.tried(), first_of_families(self.ranked())
+        # Every family's first start, then the second ones.
+        starts = ([(name, START, 0, point) for point in each.starts] for name, each in families.items())
+        yield from filter(None, chain(*zip_longest(*starts)))
+        for each in done:
+            values = families[each.family].settings.get("batch_size") if each.family else None
+            if values and each.family not in best and each.run.end == "too slow":
+                yield each.family, LARGER_BATCH, 0, {**each.point, "batch_size": values[-1]}
+        if not best:
+            return  # all are too slow or diverge, and so would the rest
+        first, *others = best.values()
+        near = [each for each in others if each.run.value >= SECOND_BEST * first.run.value]
+        chosen = near[0] if near and len(done) % SECOND_EVERY == 0 else first
+        of_family = sum(each.family == chosen.family for each in done)
+        if of_family >= STEPS_FIRST and len(done) % STEP_EVERY:
+            yield chosen.family, SAMPLED, 0, None
+        for name, by, point in families[chosen.family].steps(chosen.point, (chosen.origin, chosen.by)):
+            yield chosen.family, name, by, point
+        yield chosen.family, SAMPLED, 0, None
+
+    def _known(self) -> set[str]:
+        return {canonical(self.sections(each.family, each.point)) for each in self.tried() if each.family}
+
+    def _tell(self) -> None:
+        """Says how the last trial went; keeps only the checkpoints that the finals may continue from."""
+        kept = {each.directory for each in self.candidates()}
+        for path in (self.work / "trials").iterdir():
+            if path.name not in kept:
+                remove(path)
+        *before, last = self.tried()
+        run, best = last.run, max((each.run.value for each in before if each.run.complete), default=None)
+        epochs = amount(len(run.epochs), "epochs")
         shown = f"{self.asked.metric} {run.value:.4f} after {epochs}" if run.epochs else "no epoch"
-        above = "" if best is None else f", best before {best.run.value:.4f}"
+        above = "" if best is None else f", best before {best:.4f}"
         why = f"{run.end}: {run.reason}" if run.reason else run.end
-        left = f"; {max(0.0, self.clock.left()) / 60:.1f} min left" if self.clock.timed else ""
-        say(f"trial {tried.number} ({tried.family}, {tried.origin}): {shown}{above} ({why}){left}")
+        left = f"; {self.clock.minutes_left()} left" if self.clock.timed else ""
+        say(f"trial {last.number} ({last.family}, {last.origin}): {shown}{above} ({why}){left}")
+
+
+def first_of_families(trials: Sequence[Tried]) -> dict[str, Tried]:
+    """Returns the first trial of each family, in their order."""
+    found: dict[str, Tried] = {}
+    for each in trials:
+        found.setdefault(each.family, each)
+    return found

@@ -1,16 +1,20 @@
-"""Defines the search space of `towers tune`: families of models, their parameters, and where the search starts.
+"""Defines the search space of `towers tune`: families of models, their settings, and where the search starts.
 
 A point of a family becomes the sections of a recipe. The starts are strong recipes from the literature,
 docs/model/losses.md and towers/recipes/, each for a different kind of data.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from pipelines.tuning.parameters import Choice, Number, Parameter, Value
 from pipelines.tuning.traits import DENSE, SMALL_CATALOGUE, Raw, Traits
 
+Value = float | int | str | bool
+Values = tuple[Value, ...]
 Point = Mapping[str, Value]
+
+WIDE = 5  # a first step goes over a fifth of a setting's values
 
 
 @dataclass(frozen=True)
@@ -19,112 +23,141 @@ class Family:
 
     Attributes:
         name: "ids", "graph", "history" or "sequence".
-        parameters: what is searched, the most important first; steps from the best point go in this order.
-        starts: points to begin with; they omit only settings that the recipe fixes.
+        settings: what is searched, each with its values in order; the most important setting first.
+        starts: points to begin with; they name settings that are not searched, too.
     """
 
     name: str
-    parameters: Mapping[str, Parameter]
+    settings: Mapping[str, Values]
     starts: tuple[Point, ...]
 
+    def places(self, point: Point) -> dict[str, int]:
+        """Returns the place of each of a point's values, by the setting's name in the study."""
+        return {f"{self.name}.{name}": values.index(point[name]) for name, values in self.settings.items()}
 
-def families(traits: Traits) -> list[Family]:
-    """Returns the families that fit the data, the cheapest first."""
+    def point(self, places: Mapping[str, int]) -> Point:
+        """Returns the point at these places."""
+        return {**self.starts[0], **{name: each[places[f"{self.name}.{name}"]] for name, each in self.settings.items()}}
+
+    def steps(self, best: Point, last: tuple[str, int]) -> Iterator[tuple[str, int, Point]]:
+        """Yields the points one step from the best: a setting, by how many values it moves, and the point.
+
+        Args:
+            best: the best point so far.
+            last: the step that led to it, if any: the same one comes first, then wide ones, then small ones.
+        """
+        wide = [(name, max(1, len(values) // WIDE)) for name, values in self.settings.items()]
+        small = [(name, 1) for name in self.settings]
+        for name, by in [last, *((name, sign * by) for name, by in wide + small for sign in (1, -1))]:
+            if by and name in self.settings:
+                values = self.settings[name]
+                yield name, by, {**best, name: values[min(len(values) - 1, max(0, values.index(best[name]) + by))]}
+
+
+def families(traits: Traits, dimensions: Values) -> list[Family]:
+    """Returns the families that fit the data, the cheapest first; `dimensions` are those of the vectors to try."""
     names = ["ids", "graph", "history", *(["sequence"] if traits.timed else [])]
-    return [Family(name, _parameters(name, traits), tuple(_starts(name, traits))) for name in names]
+    return [
+        Family(name, _settings(name, traits) | {"dimension": dimensions}, _starts(name, traits, dimensions[0]))
+        for name in names
+    ]
+
+
+def canonical(raw: Raw) -> str:
+    """Formats settings as text; equal settings give equal text."""
+    return json.dumps(raw, sort_keys=True)
 
 
 def sections(family: str, point: Point, traits: Traits) -> Raw:
     """Returns the recipe of a point: features, model, loss, sampler, optimizer, train."""
-    loss: Raw = {"name": point["loss"]}
-    if point["loss"] != "full_softmax":
-        loss["correction"] = point["correction"]
-        if point["known_positives"]:
-            loss["known_positives"] = point["known_positives"]
+
+    def given(*names: str) -> Raw:
+        return {name: point[name] for name in names if name in point}
+
     raw: Raw = {
         "features": _features(family, point, traits),
-        "model": {
-            "dimension": 64,
-            "similarity": "cosine",
-            "norm_exponent": "validation",
-            **({"prior": "validation"} if traits.clock else {}),
-            "temperature": point["temperature"],
-            "query_dropout": point["dropout"],
-        },
-        "loss": loss,
-        "optimizer": {
-            "name": "adam",
-            "learning_rate": point["learning_rate"],
-            "weight_decay": point["weight_decay"],
-            "average": point["average"],
-        },
-        "train": {key: point[key] for key in ("batch_size", "balance", "recency") if key in point},
+        "model": {"similarity": "cosine", "norm_exponent": "validation", **given("dimension", "temperature")},
+        "loss": {"name": point["loss"]},
+        "optimizer": {"name": "adam", **given("learning_rate", "weight_decay", "average")},
+        "train": given("batch_size", "balance", "recency"),
     }
+    raw["model"] |= {"query_dropout": point["dropout"]} | ({"prior": "validation"} if traits.clock else {})
     if point["loss"] != "full_softmax":
-        raw["sampler"] = {"name": "in_batch"}
-        if point["negatives"]:
-            drawn = {"name": "uniform", "negatives": point["negatives"]}
-            raw["sampler"] = {"name": "mixed", "parts": [{"name": "in_batch"}, drawn]}
+        raw["loss"] |= given("correction") | (given("known_positives") if point["known_positives"] else {})
+        drawn = {"name": "uniform", "negatives": point["negatives"]}
+        mixed = {"name": "mixed", "parts": [{"name": "in_batch"}, drawn]}
+        raw["sampler"] = mixed if point["negatives"] else {"name": "in_batch"}
     return raw
 
 
-def _parameters(family: str, traits: Traits) -> dict[str, Parameter]:
-    losses = ("sampled_softmax", "bsl", *(("full_softmax",) if traits.items <= SMALL_CATALOGUE else ()))
-    own: dict[str, Parameter] = {}
+def _features(family: str, point: Point, traits: Traits) -> Raw:
+    query: Raw = {}
+    candidate: Raw = {"item_id": {"kind": "id"}}
+    if point.get("user_id", "yes") != "no":
+        query["user_id"] = {"kind": "id", **({"mask_share": 0.5} if point.get("user_id") == "masked" else {})}
     if family == "graph":
-        own["neighbours"] = Number(0.25, 8.0, step=2.0, log=True)
-        if traits.timed:
-            own["neighbours_recency"] = Number(1.0, 256.0, step=4.0, log=True)
-    if family in ("history", "sequence"):
-        own["user_id"] = Choice(("no", "masked", "yes"))
+        query["taken"] = {"kind": "neighbours", "window": "all", "weight": point["neighbours"]}
+        if "neighbours_recency" in point:
+            query["taken"] |= {"recency": point["neighbours_recency"], "cooccurrence": point["cooccurrence"]}
+        candidate["takers"] = {"kind": "neighbours", "weight": point["neighbours"]}
     if family == "history":
-        own["pooling"] = Choice(("mean", "sqrt", "attention"))
-        own["share_item_table"] = Choice((True, False))
-        own["max_length"] = Choice((10, 20, 50, 100))
-        if traits.timed:
-            own["window"] = Choice(("earlier", "others"))
+        names = ("pooling", "max_length", "share_item_table", "window")
+        query["history"] = {"kind": "history", **{name: point[name] for name in names if name in point}}
     if family == "sequence":
-        own["pooled"] = Choice((False, True))
-        own["sequence_dropout"] = Choice((0.0, 0.1, 0.2, 0.3, 0.5))
-        own["blocks"] = Choice((1, 2, 3))
-        own["max_length"] = Choice((20, 50, 100))
+        query["history"] = {"kind": "sequence", "max_length": point["max_length"], "blocks": point["blocks"]}
+        query["history"] |= {"dropout": point["sequence_dropout"], "time_gaps": point.get("time_gaps", False)}
+        if point["pooled"]:
+            query["pooled"] = {"kind": "history", "max_length": point["max_length"]}
+    if point.get("cooccurrence"):
+        candidate["companions"] = {"kind": "cooccurrence", "weight": point["cooccurrence"]}
+    if point.get("attributes"):
+        # If a column has the name of a feature above, that feature wins.
+        query, candidate = {**traits.query, **query}, {**traits.candidate, **candidate}
+    return {"query": query, "candidate": candidate}
+
+
+def _settings(family: str, traits: Traits) -> dict[str, Values]:
+    own: dict[str, Values] = {}
+    if family == "graph":
+        own["neighbours"] = (0.25, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+        if traits.timed:
+            own["neighbours_recency"] = (1.0, 4.0, 16.0, 64.0, 256.0)
+    if family in ("history", "sequence"):
+        own["user_id"] = ("no", "masked", "yes")
+    if family == "history":
+        own |= {"pooling": ("mean", "sqrt", "attention"), "share_item_table": (True, False)}
+        own["max_length"] = (10, 20, 50, 100)
+        if traits.timed:
+            own["window"] = ("earlier", "others")
+    if family == "sequence":
+        own |= {"pooled": (False, True), "sequence_dropout": (0.0, 0.1, 0.2, 0.3, 0.5), "blocks": (1, 2, 3)}
+        own["max_length"] = (20, 50, 100)
         if traits.clock:
-            own["time_gaps"] = Choice((False, True))
+            own["time_gaps"] = (False, True)
     if traits.timed:
-        own["recency"] = Number(1.0, 64.0, step=4.0, log=True)
-        own["cooccurrence"] = Choice((0.0, 1.0, 3.0, 6.0))
+        own |= {"recency": (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0), "cooccurrence": (0.0, 1.0, 3.0, 6.0)}
     if traits.attributes:
-        own["attributes"] = Choice((False, True))
+        own["attributes"] = (False, True)
     return {
-        "temperature": Number(0.03, 0.5, step=1.4, log=True),
-        "learning_rate": Number(1e-4, 2e-2, step=2.0, log=True),
-        "correction": Number(0.0, 1.0, step=0.3),
+        "temperature": (0.03, 0.042, 0.05, 0.06, 0.07, 0.085, 0.1, 0.12, 0.14, 0.17, 0.2, 0.24, 0.3, 0.4, 0.5),
+        "learning_rate": (1e-4, 2e-4, 3e-4, 5e-4, 7e-4, 1e-3, 1.4e-3, 2e-3, 3e-3, 4e-3, 6e-3, 8e-3, 1.2e-2, 2e-2),
+        "correction": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
+        "batch_size": (256, 512, 1024, 2048, 4096, 8192),
         **own,
-        "loss": Choice(losses),
-        "weight_decay": Choice((0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)),
-        "batch_size": Choice((256, 512, 1024, 2048, 4096, 8192)),
-        "dropout": Choice((0.0, 0.1, 0.2, 0.3, 0.5)),
-        "negatives": Choice((0, 256, 1024, 4096)),
-        "balance": Choice((0.0, 0.25, 0.5, 0.75)),
-        "known_positives": Choice((0, 100, 500)),
-        "average": Choice((0.0, 0.99, 0.999)),
+        "loss": ("sampled_softmax", "bsl", *(("full_softmax",) if traits.items <= SMALL_CATALOGUE else ())),
+        "weight_decay": (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
+        "dropout": (0.0, 0.1, 0.2, 0.3, 0.5),
+        "negatives": (0, 256, 1024, 4096),
+        "balance": (0.0, 0.25, 0.5, 0.75),
+        "known_positives": (0, 100, 500),
+        "average": (0.0, 0.99, 0.999),
     }
 
 
-def _starts(family: str, traits: Traits) -> list[dict[str, Value]]:
-    usual: dict[str, Value] = {
-        "loss": "sampled_softmax",
-        "correction": 1.0,
-        "temperature": 0.1,
-        "learning_rate": 0.002,
-        "batch_size": 2048,
-        "weight_decay": 0.0,
-        "dropout": 0.0,
-        "negatives": 0,
-        "balance": 0.0,
-        "known_positives": 0,
-        "average": 0.0,
-    }
+def _starts(family: str, traits: Traits, dimension: Value) -> tuple[Point, ...]:
+    usual: dict[str, Value] = {"loss": "sampled_softmax", "correction": 1.0, "temperature": 0.1, "learning_rate": 0.002}
+    usual |= {"batch_size": 2048, "weight_decay": 0.0, "dropout": 0.0, "negatives": 0, "balance": 0.0}
+    usual |= {"known_positives": 0, "average": 0.0, "dimension": dimension}
     if traits.timed:
         usual |= {"recency": 1.0, "cooccurrence": 0.0}
     if traits.attributes:
@@ -132,80 +165,24 @@ def _starts(family: str, traits: Traits) -> list[dict[str, Value]]:
     partial: dict[str, Value] = {"loss": "bsl", "correction": 0.4, "temperature": 0.1, "learning_rate": 0.001}
     # In dense data many of a batch's items are the user's own positives, and users with many positives have
     # correspondingly many examples.
-    dense: dict[str, Value] = {
-        "temperature": 0.17,
-        "learning_rate": 0.001,
-        "batch_size": 1024,
-        "known_positives": 500,
-        "balance": 0.5,
-        "average": 0.999,
-    }
-    match family:
-        case "ids":
-            second = dense if traits.density > DENSE else partial
-            return [usual, usual | second | {"negatives": 1024}]
-        case "graph":
-            one_hop: dict[str, Value] = {**usual, **partial, "neighbours": 3.0}
-            if traits.timed:
-                one_hop |= {"recency": 8.0, "neighbours_recency": 16.0, "cooccurrence": 3.0}
-            both = [one_hop, one_hop | dense | {"correction": 0.7}]
-            return both[::-1] if traits.density > DENSE else both
-        case "history":
-            pooled: dict[str, Value] = {"pooling": "mean", "share_item_table": True, "max_length": 50}
-            if traits.timed:
-                pooled["window"] = "earlier"
-            return [
-                usual | pooled | {"user_id": "masked", "temperature": 0.2},
-                usual | pooled | {"user_id": "no", "correction": 0.5},
-            ]
-        case _:
-            attended: dict[str, Value] = {
-                "user_id": "no",
-                "pooled": False,
-                "cooccurrence": 1.0,
-                "sequence_dropout": 0.2,
-                "blocks": 2,
-                "max_length": 50,
-                "negatives": 4096,
-            }
-            if traits.clock:
-                attended["time_gaps"] = False
-            few: dict[str, Value] = {"pooled": True, "batch_size": 256, "negatives": 1024, "correction": 0.5}
-            return [usual | attended, usual | attended | few]
-
-
-def _features(family: str, point: Point, traits: Traits) -> Raw:
-    query: Raw = {}
-    if point.get("user_id", "yes") != "no":
-        query["user_id"] = {"kind": "id", **({"mask_share": 0.5} if point.get("user_id") == "masked" else {})}
-    candidate: Raw = {"item_id": {"kind": "id"}}
-    match family:
-        case "graph":
-            query["taken"] = {"kind": "neighbours", "window": "all", "weight": point["neighbours"]}
-            if "neighbours_recency" in point:
-                query["taken"] |= {"recency": point["neighbours_recency"], "cooccurrence": point["cooccurrence"]}
-            candidate["takers"] = {"kind": "neighbours", "weight": point["neighbours"]}
-        case "history":
-            query["history"] = {
-                "kind": "history",
-                **{key: point[key] for key in ("pooling", "max_length", "share_item_table", "window") if key in point},
-            }
-        case "sequence":
-            query["history"] = {
-                "kind": "sequence",
-                "max_length": point["max_length"],
-                "blocks": point["blocks"],
-                "dropout": point["sequence_dropout"],
-                **({"time_gaps": True} if point.get("time_gaps") else {}),
-            }
-            if point["pooled"]:
-                query["pooled"] = {"kind": "history", "max_length": point["max_length"]}
-        case _:
-            pass
-    if point.get("cooccurrence"):
-        candidate["companions"] = {"kind": "cooccurrence", "weight": point["cooccurrence"]}
-    if point.get("attributes"):
-        # If a column has the name of a feature above, that feature wins.
-        query = {**traits.query, **query}
-        candidate = {**traits.candidate, **candidate}
-    return {"query": query, "candidate": candidate}
+    dense: dict[str, Value] = {"temperature": 0.17, "learning_rate": 0.001, "batch_size": 1024}
+    dense |= {"known_positives": 500, "balance": 0.5, "average": 0.999}
+    is_dense = traits.density > DENSE
+    if family == "ids":
+        return usual, usual | (dense if is_dense else partial) | {"negatives": 1024}
+    if family == "graph":
+        one_hop: dict[str, Value] = {**usual, **partial, "neighbours": 3.0}
+        if traits.timed:
+            one_hop |= {"recency": 8.0, "neighbours_recency": 16.0, "cooccurrence": 3.0}
+        both = one_hop, one_hop | dense | {"correction": 0.7}
+        return both[::-1] if is_dense else both
+    if family == "history":
+        pooled: dict[str, Value] = {**usual, "pooling": "mean", "share_item_table": True, "max_length": 50}
+        if traits.timed:
+            pooled["window"] = "earlier"
+        return pooled | {"user_id": "masked", "temperature": 0.2}, pooled | {"user_id": "no", "correction": 0.5}
+    attended: dict[str, Value] = {**usual, "user_id": "no", "pooled": False, "cooccurrence": 1.0, "negatives": 4096}
+    attended |= {"sequence_dropout": 0.2, "blocks": 2, "max_length": 50}
+    if traits.clock:
+        attended["time_gaps"] = False
+    return attended, attended | {"pooled": True, "batch_size": 256, "negatives": 1024, "correction": 0.5}

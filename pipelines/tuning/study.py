@@ -1,166 +1,98 @@
-"""Stores the trials in an Optuna study: starts, reports, ends and ranks them.
+"""Opens the Optuna studies of a search, in a SQLite file that a killed process leaves intact, and reads their trials.
 
-The study is a SQLite file, so an interrupted search still has every finished trial and the one it was running.
+A trial has attributes of ours: its `PLAN`, its `RUN`, written after each epoch, and which `ATTEMPT` at it this is.
 """
 
-import json
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from pipelines.tuning.space import Family, Point
-from pipelines.tuning.trial import Run
+from pipelines.tuning.space import Point
+from pipelines.tuning.training import Run
 
-RUNGS = 8  # points along a share where trials are compared
-PRUNE_FROM = 3  # the first rung at which trials are pruned
-PRUNE_AFTER = 3  # trials needed for a comparison
+PLAN, RUN, ATTEMPT = "plan", "run", "attempt"
+ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 ATTEMPTS = 3  # at a trial during which the process ended: the trial may be the cause
-SPREAD = 100_003  # keeps the sampler seeds of two searches apart
+RUNGS, PRUNE_FROM, PRUNE_AFTER = 8, 3, 3  # trials are compared at 8 points of a share, from the third, after 3 trials
 
 
 @dataclass(frozen=True)
-class FinishedTrial:
-    """A trial that has ended.
+class Tried:
+    """A trial of the search that has ended.
 
     Attributes:
         number: counts from 0.
+        run: its training.
         family: of the model.
         point: its settings.
-        origin: "start", the setting that a step changed, or "sampled".
-        run: its training run.
-        finished: it was neither pruned nor failed.
+        origin: "start", "sampled", "larger batch", or the setting that a step changed.
+        by: how many values the step moved it.
+        directory: of its checkpoints.
     """
 
     number: int
-    family: str
-    point: Point
-    origin: str
     run: Run
-    finished: bool
+    family: str = ""
+    point: Point = field(default_factory=dict)
+    origin: str = ""
+    by: int = 0
+    directory: str = ""
 
 
-class Trials:
-    """The study of one search.
-
-    Args:
-        file: the study's file; created if missing.
-        seed: of the sampler.
-        families: the families to search.
-    """
-
-    def __init__(self, file: Path, seed: int, families: Mapping[str, Family]) -> None:
-        self.families, self._seed = families, seed
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._storage = optuna.storages.get_storage(f"sqlite:///{file}")
-        self._study = optuna.create_study(
-            storage=self._storage,
-            study_name="tune",
-            direction="maximize",
-            pruner=optuna.pruners.MedianPruner(n_startup_trials=PRUNE_AFTER, n_warmup_steps=PRUNE_FROM),
-            load_if_exists=True,
-        )
-
-    def remember(self, key: str, value: Any) -> None:
-        """Stores a JSON value with the study."""
-        self._study.set_user_attr(key, value)
-
-    def recall(self, key: str) -> Any:
-        """Returns a stored value, or None."""
-        return self._study.user_attrs.get(key)
-
-    def cut_off(self) -> tuple[Trial, str, Point] | None:
-        """Returns a trial that an earlier process left running; fails one during which the process ended too often."""
-        for frozen in self._study.get_trials(states=(TrialState.RUNNING,)):
-            study_id = self._storage.get_study_id_from_name(self._study.study_name)
-            number = self._storage.get_trial_id_from_study_id_trial_number(study_id, frozen.number)
-            trial = Trial(self._study, number)
-            attempts = frozen.user_attrs.get("attempts", 1)
-            if "point" in frozen.user_attrs and attempts < ATTEMPTS:
-                trial.set_user_attr("attempts", attempts + 1)
-                return trial, frozen.user_attrs["family"], frozen.user_attrs["point"]
-            trial.set_user_attr("run", Run(end="cut off", reason="the process died during the trial").as_json())
-            self._study.tell(frozen.number, state=TrialState.FAIL)
-        # Enqueued but not begun.
-        return self._asked() if self._study.get_trials(states=(TrialState.WAITING,)) else None
-
-    def ask(self, family: str, point: Point | None, origin: str) -> tuple[Trial, str, Point]:
-        """Starts a new trial; without a point, TPE samples one of the family."""
-        parameters = self.families[family].parameters
-        given = {} if point is None else {f"{family}.{name}": point[name] for name in parameters}
-        self._study.enqueue_trial({"family": family, **given}, user_attrs={"origin": origin})
-        return self._asked()
-
-    def _asked(self) -> tuple[Trial, str, Point]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            # A new sampler per trial, so that an interrupted search samples what it would have sampled.
-            seed = self._seed * SPREAD + len(self._study.get_trials(deepcopy=False))
-            self._study.sampler = optuna.samplers.TPESampler(
-                seed=seed, n_startup_trials=1, multivariate=True, group=True
-            )
-            trial = self._study.ask()
-            family = trial.suggest_categorical("family", tuple(self.families))
-            found = self.families[family]
-            values = {name: each.suggest(trial, f"{family}.{name}") for name, each in found.parameters.items()}
-        point: Point = {**found.starts[0], **values}
-        trial.set_user_attr("family", family)
-        trial.set_user_attr("point", point)
-        return trial, family, point
-
-    def falls_behind(self, trial: Trial, run: Run, share: float) -> bool:
-        """Reports a run at the rungs it has reached; returns whether the median trial was better there."""
-        reached = min(RUNGS, int(RUNGS * run.cost / share))
-        _report(trial, run, share, reached)
-        return trial.should_prune() if reached else False
-
-    def tell(self, trial: Trial, run: Run, share: float) -> FinishedTrial:
-        """Ends a trial."""
-        finished = run.end in ("share", "converged", "budget") and bool(run.epochs)
-        trial.set_user_attr("run", run.as_json())
-        if finished and run.end != "budget":
-            # A run that converged early keeps its best value at the remaining rungs.
-            _report(trial, run, share, RUNGS)
-        state = TrialState.COMPLETE if finished else TrialState.PRUNED
-        self._study.tell(trial.number, run.value if finished else None, state=state)
-        return _tried(self._study.trials[trial.number])
-
-    def all(self) -> list[FinishedTrial]:
-        """Returns all trials that have ended."""
-        ended = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
-        return [
-            _tried(each) for each in self._study.get_trials(deepcopy=False, states=ended) if "run" in each.user_attrs
-        ]
-
-    def ranked(self) -> list[FinishedTrial]:
-        """Returns the finished trials, the best first."""
-        return sorted((each for each in self.all() if each.finished), key=lambda each: (-each.run.value, each.number))
-
-
-def _report(trial: Trial, run: Run, share: float, reached: int) -> None:
-    known = trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values
-    for rung in range(1, reached + 1):
-        value = run.at(share * rung / RUNGS)
-        if rung not in known and value is not None:
-            trial.report(value, rung)
-
-
-def _tried(frozen: FrozenTrial) -> FinishedTrial:
-    kept = frozen.user_attrs
-    return FinishedTrial(
-        frozen.number,
-        kept.get("family", ""),
-        kept.get("point", {}),
-        kept.get("origin", ""),
-        Run.from_json(kept["run"]),
-        frozen.state == TrialState.COMPLETE,
+def open_study(file: Path, name: str) -> optuna.Study:
+    """Opens a study, or creates it; a trial during which the process ended waits to be tried again."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=PRUNE_AFTER, n_warmup_steps=PRUNE_FROM)
+    study = optuna.create_study(
+        storage=f"sqlite:///{file}", study_name=name, direction="maximize", pruner=pruner, load_if_exists=True
     )
+    for each in study.get_trials(states=(TrialState.RUNNING,)):
+        study.tell(each.number, state=TrialState.FAIL)
+    for each in study.trials[-1:]:
+        attempt = each.user_attrs.get(ATTEMPT, 1)
+        if each.state == TrialState.FAIL and attempt < ATTEMPTS:
+            study.enqueue_trial(each.params, each.user_attrs | {ATTEMPT: attempt + 1})
+    return study
 
 
-def canonical(raw: Mapping[str, Any]) -> str:
-    """Formats settings as text; equal settings give equal text."""
-    return json.dumps(raw, sort_keys=True)
+def sampler(seed: int) -> optuna.samplers.TPESampler:
+    """Returns the sampler of one trial: a new one each, so that an interrupted search samples what it would have."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=1, multivariate=True, group=True)
+
+
+def waits(study: optuna.Study) -> bool:
+    """Whether a trial is enqueued."""
+    return bool(study.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
+
+
+def run_of(trial: FrozenTrial | Trial) -> Run:
+    """Returns the run of a trial, so far."""
+    return Run.model_validate(trial.user_attrs.get(RUN, {}))
+
+
+def tried(study: optuna.Study) -> list[Tried]:
+    """Returns the trials that have ended, also those that were given up because the process died during them."""
+    trials = study.get_trials(deepcopy=False, states=(*ENDED, TrialState.FAIL))
+    ended = [each for each in trials if each.state in ENDED or each.user_attrs.get(ATTEMPT) == ATTEMPTS]
+    return [Tried(number, run_of(each), **each.user_attrs[PLAN]) for number, each in enumerate(ended)]
+
+
+class Rungs:
+    """Reports a run to Optuna at equal parts of what it may cost, whatever an epoch costs."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial, self._reported = trial, 0
+
+    def report(self, run: Run, most: float) -> bool:
+        """Reports what is new; returns whether to prune the trial."""
+        reached = max(self._reported, RUNGS if run.complete else min(RUNGS, int(RUNGS * run.cost / most)))
+        for rung in range(self._reported + 1, reached + 1):
+            if run.at(most * rung / RUNGS):
+                self._trial.report(run.at(most * rung / RUNGS), rung)
+        self._reported = reached
+        return self._trial.should_prune()

@@ -1,10 +1,12 @@
 """What a data set is like, as far as the search space depends on it."""
 
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.derive_features import derive_candidate, derive_query
+from pipelines.dataset.manifest import DatasetManifest
 from pipelines.dataset.popularity import has_windows
 
 Raw = dict[str, Any]
@@ -58,3 +60,19 @@ class Traits:
     def attributes(self) -> bool:
         """Whether users or items have features beyond their ids."""
         return bool(self.query or self.candidate)
+
+
+def validation(manifest: DatasetManifest) -> str:
+    """Says which events validate, for the user."""
+    config, kind = manifest.config, manifest.split.kind
+    share = f"{config.valid_share:.0%}"
+    if kind == "global_time":
+        return f"the {share} of all events before the test's, by time"
+    if kind == "leave_last_out":
+        return "each user's last event before the test's"
+    if kind == "given" and config.validation == "last":
+        return f"the last {share} of each user's events outside the test"
+    files = [name for name in manifest.source.files if "valid" in PurePath(name).name.split(".")]
+    if kind == "given" and files and config.validation == "auto":
+        return f"those of {files[0]}"
+    return f"a random {share} of the events{' outside the test' if kind == 'given' else ''}"

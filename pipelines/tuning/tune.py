@@ -20,23 +20,26 @@ from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.heldout import heldout_users
 from pipelines.dataset.leaks import refuse_leaks
 from pipelines.errors import DataError
-from pipelines.tuning.budget import Clock
+from pipelines.training.check import check_recipe
 from pipelines.tuning.finals import MOST_TRAININGS, Finals
 from pipelines.tuning.fixed_settings import FixedSettings
 from pipelines.tuning.recipe import comments, recipe, text
 from pipelines.tuning.search import Search, SearchGoal
-from pipelines.tuning.space import Family
+from pipelines.tuning.space import Family, families
+from pipelines.tuning.traits import Traits, validation
 from serving.files.lock import exclusive
 from serving.files.staging import refuse_existing, remove, staged
 from towers.config.recipe import Config, parse_config
+from towers.errors import ConfigError
 
 Row = dict[str, Any]
 
 # Of a trial's stored data: an unfinished search of another version starts over.
-VERSION = 2
+VERSION = 3
 DEFAULT_MINUTES = 60.0
 DEFAULT_METRIC = "recall@20"
-KEY, USED, WRITTEN = "key", "seconds_used", "written"
+DIMENSION = 64
+KEY, WRITTEN = "key", "written"
 SHOWN = 10  # trials in the table at the end
 NEVER_TARGETS = "leave_last_out"  # in this protocol validation events are input at the test, never targets
 
@@ -50,6 +53,7 @@ def run(
     trials: int | None = None,
     train_minutes: float = 15.0,
     metric: str | None = None,
+    dimensions: Sequence[int] = (),
     seed: int = 0,
     resume: bool = True,
     overwrite: bool = False,
@@ -64,6 +68,7 @@ def run(
         trials: maximum number of trials. Without a budget, the same seed then gives the same recipe.
         train_minutes: minutes that the recipe may train.
         metric: the validation metric to maximise; by default the recipe's, else recall@20.
+        dimensions: of the vectors to try; by default the recipe's, else 64.
         seed: of the sampler and the training runs.
         resume: resume an unfinished search; False discards it.
         overwrite: replace an existing recipe.
@@ -82,9 +87,10 @@ def run(
         budget_minutes = DEFAULT_MINUTES
     data, fixed = Dataset.open(dataset), FixedSettings(config)
     given = fixed.config.train.metric if "metric" in fixed.raw.get("train", {}) else DEFAULT_METRIC
-    asked = SearchGoal(metric or given, seed, trials, 60.0 * train_minutes)
+    budget_s = None if budget_minutes is None else 60.0 * budget_minutes
+    asked = SearchGoal(metric or given, seed, trials, budget_s, 60.0 * train_minutes)
     parse_config({"train": {"metric": asked.metric, "seed": seed}}, origin="--metric, --seed")
-    space = Search.check(data, fixed)
+    space = _space(data, fixed, dimensions)
     refuse_changes(data)
     refuse_leaks(data)
     if not (data.manifest.events["valid"] and len(heldout_users(data, "valid"))):
@@ -93,10 +99,10 @@ def run(
     overwrite = overwrite or (resume and _is_ours(out, work))
     _refuse_taken(out, overwrite=overwrite)
     with exclusive(work, f"{out}: another process is searching for this recipe; wait for it, or name another --out"):
-        _open_work(work, out, _key_of(fixed, data, asked, budget_minutes, space), resume=resume)
-        clock = Clock(None if budget_minutes is None else 60.0 * budget_minutes, work / USED, begun)
-        search = Search(data, fixed, asked, work, clock)
+        _open_work(work, out, _key_of(fixed, data, asked, space), resume=resume)
+        search = Search(data, fixed, space, asked, work, begun)
         finals = Finals(search, _growth(data, fixed))
+        say(f"validation: {validation(data.manifest)}")
         phases("tune", "trials", "finals")
         try:
             with progress("trials", total=trials, unit="trials") as advance:
@@ -104,7 +110,7 @@ def run(
             with progress("finals", total=MOST_TRAININGS, unit="trainings") as advance:
                 finals.run(advance)
         except KeyboardInterrupt:
-            clock.save(now=True)
+            search.clock.save(now=True)
             if _write(finals, out, dataset.name):
                 (work / WRITTEN).write_text(_digest(out), encoding="utf-8")
             raise
@@ -157,15 +163,26 @@ def _rows(search: Search) -> list[Row]:
             "reason": each.run.reason,
             "settings": json.dumps(each.point),
         }
-        for each in sorted(search.trials.all(), key=lambda each: (-each.run.value, each.number))
+        for each in sorted(search.tried(), key=lambda each: (-each.run.value, each.number))
     ]
 
 
 def _nothing(search: Search) -> str:
-    reasons = sorted({f"{each.run.end} ({each.run.reason})" for each in search.trials.all()})
+    reasons = sorted({f"{each.run.end} ({each.run.reason})" for each in search.tried()})
     told = f": {'; '.join(reasons)}" if reasons else ""
     remedy = "; give a larger --budget-minutes" if search.clock.timed else ""
     return f"no trial finished{told}{remedy}"
+
+
+def _space(data: Dataset, fixed: FixedSettings, dimensions: Sequence[int]) -> list[Family]:
+    """Returns the families to search; refuses a recipe that leaves nothing or that the data set cannot feed."""
+    for each in dimensions:
+        parse_config({"model": {"dimension": each}}, origin="--dimension")
+    if dimensions and "dimension" in fixed.raw.get("model", {}):
+        raise ConfigError("--dimension: the recipe of --config fixes model.dimension; leave one of them out")
+    check_recipe(fixed.config, data)
+    traits = Traits.of(data)
+    return fixed.families(families(traits, tuple(dimensions) or (DIMENSION,)), traits)
 
 
 def _growth(data: Dataset, fixed: FixedSettings) -> float:
@@ -205,12 +222,15 @@ def _open_work(work: Path, out: Path, key: str, *, resume: bool) -> None:
         half.write_text(key, encoding="utf-8")
 
 
-def _key_of(
-    fixed: FixedSettings, data: Dataset, asked: SearchGoal, budget_minutes: float | None, space: Sequence[Family]
-) -> str:
+def _key_of(fixed: FixedSettings, data: Dataset, asked: SearchGoal, space: Sequence[Family]) -> str:
     # Includes the searched settings: another version of this command may search others.
-    searched = [repr(family) for family in space]
-    identity = [VERSION, fixed.raw, data.manifest.fingerprint, dataclasses.asdict(asked), budget_minutes, searched]
+    identity = [
+        VERSION,
+        fixed.raw,
+        data.manifest.fingerprint,
+        dataclasses.asdict(asked),
+        [repr(each) for each in space],
+    ]
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 

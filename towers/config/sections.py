@@ -38,10 +38,10 @@ class DataConfig(Section):
     ordered: bool = Field(
         False, description="without times: each user's events are in chronological order, file by file"
     )
-    validation: Literal["auto", "last"] = Field(
+    validation: Literal["auto", "last", "random"] = Field(
         "auto",
-        description="of a given split: the validation file, else a random share of train; 'last': the last valid_share "
-        "of each user's events outside the test",
+        description="of a given split, outside the test: the last valid_share of each user's events, or a random one; "
+        "'auto': the validation file, else 'last' if the test comes after a user's other events",
     )
     valid_share: Share = 0.1
     test_share: Share = 0.1

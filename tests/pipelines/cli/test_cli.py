@@ -179,6 +179,7 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
                 "trials": None,
                 "train_minutes": 15.0,
                 "metric": None,
+                "dimensions": [],
                 "seed": 0,
                 "resume": True,
                 "overwrite": False,
@@ -186,7 +187,7 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
         ),
         (
             f"tune --dataset d --config {r} --set train.epochs=2 --set train.seed=5 --budget-minutes 5 --trials 9 "
-            "--train-minutes 3 --metric ndcg@5 --seed 4 --fresh --overwrite --out o",
+            "--train-minutes 3 --metric ndcg@5 --dimension 8 --dimension 16 --seed 4 --fresh --overwrite --out o",
             (d, o),
             {
                 "config": two,
@@ -194,6 +195,7 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
                 "trials": 9,
                 "train_minutes": 3.0,
                 "metric": "ndcg@5",
+                "dimensions": [8, 16],
                 "seed": 4,
                 "resume": False,
                 "overwrite": True,

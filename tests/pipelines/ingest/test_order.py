@@ -1,12 +1,18 @@
-"""`data.ordered` is doubted where the test is a random part of ordered lists, and only there."""
+"""What the order of lists tells: `data.ordered` is doubted where the test is a random part, and only there.
+
+The validation is the end of each list where the test comes after the lists.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from pipelines.dataset.dataset import Dataset
 from pipelines.ingest import prepare
+from pipelines.ingest.order import Places
 from towers.config.sections import DataConfig
 
 WARNING = "warning: data.ordered: the test does not seem to come after the lists"
@@ -51,6 +57,109 @@ def test_a_random_part_of_ordered_lists_is_no_test_of_what_comes_next(
         assert "warning" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("test", "walk", "users", "settings", "share"),
+    [
+        ("end", True, USERS, {}, 0.2),  # as large a share as the test's 6 of 30
+        ("end", True, USERS, {"valid_share": 0.1}, 0.1),
+        ("end", True, USERS, {"validation": "random"}, None),
+        ("end", True, 40, {}, None),  # too few to tell
+        ("end", True, 40, {"ordered": True}, 0.2),  # the recipe tells
+        ("end", False, USERS, {}, None),  # no order
+        ("random", True, USERS, {}, None),
+        ("random", True, USERS, {"ordered": True}, None),
+    ],
+)
+def test_the_end_of_each_list_validates_where_the_test_comes_after_it(
+    test: str,
+    walk: bool,
+    users: int,
+    settings: dict[str, Any],
+    share: float | None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_lists(tmp_path / "lists", test, walk=walk, users=users)
+    manifest = prepare.run(DataConfig.model_validate(settings), tmp_path / "lists", tmp_path / "dataset")
+    said = capsys.readouterr().err
+    assert manifest.timed == (share is not None)
+    if share is None:
+        assert manifest.config == DataConfig.model_validate(settings)
+        assert "validation: the last" not in said
+        return
+    chosen = manifest.config
+    assert (chosen.ordered, chosen.validation, chosen.valid_share) == (True, "last", share)
+    assert f"validation: the last {share:.0%} of each user's events, because the test comes after" in said
+    lists = [line.split() for line in (tmp_path / "lists" / "train.txt").read_text().splitlines()]
+    data = Dataset.open(tmp_path / "dataset")
+    valid, names, ids = data.events("valid"), data.users["user_id"], data.items["item_id"]
+    held = {(names[user], ids[item]) for user, item in zip(valid.user.tolist(), valid.item.tolist(), strict=True)}
+    count = round(share * (LENGTH - HELD))
+    # An item that a user took twice counts once, where it came first: such a list ends earlier.
+    assert {(user, item) for user, *items in lists if len(set(items)) == len(items) for item in items[-count:]} <= held
+
+
+def test_a_validation_file_stays_though_the_test_comes_after_the_lists(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_lists(tmp_path / "lists", "end")
+    train = [line.split() for line in (tmp_path / "lists" / "train.txt").read_text().splitlines()]
+    rng = np.random.default_rng(1)
+    held = [rng.permutation(len(items) - 1) < 4 for items in train]
+    for name, kept in (("train", False), ("valid", True)):
+        rows = [
+            " ".join([user, *(item for item, out in zip(items, outs, strict=True) if out == kept)])
+            for (user, *items), outs in zip(train, held, strict=True)
+        ]
+        (tmp_path / "lists" / f"{name}.txt").write_text("\n".join(rows))
+    manifest = prepare.run(DataConfig(), tmp_path / "lists", tmp_path / "dataset")
+    said = capsys.readouterr().err
+    assert "the validation file is kept, though the test comes after the lists" in said
+    assert 'data.validation = "last", data.valid_share = 0.2, data.ordered = true' in said
+    assert manifest.config == DataConfig() and manifest.events["valid"] == 4 * USERS
+
+
+@pytest.mark.parametrize(
+    ("found", "after", "random"),
+    [
+        (Places(test=0.65, error=0.01, end=0.6, end_error=0.01), True, False),
+        (Places(test=0.51, error=0.005, end=0.6, end_error=0.01), False, True),
+        (Places(test=0.55, error=0.01, end=0.6, end_error=0.01), False, False),  # between the two
+        (Places(test=0.65, error=0.01, end=0.52, end_error=0.01), False, False),  # the lists show no order
+        (Places(test=0.5, error=0.001, end=0.52, end_error=0.01), False, False),
+    ],
+)
+def test_places_tell_only_what_is_sure(found: Places, after: bool, random: bool) -> None:
+    assert (found.after, found.random) == (after, random)
+
+
+@pytest.mark.parametrize(("time", "last"), [("9", True), ("2", False)])
+def test_times_tell_whether_the_test_comes_after(time: str, last: bool, tmp_path: Path) -> None:
+    source = tmp_path / "given"
+    source.mkdir()
+    (source / "train.csv").write_text("user,item,time\nu,a,3\nu,b,1\nu,c,2\nu,d,4\n")
+    (source / "test.csv").write_text(f"user,item,time\nu,e,{time}\n")
+    manifest = prepare.run(DataConfig(), source, tmp_path / "dataset")
+    assert manifest.timed == last
+    assert (manifest.config.validation, manifest.config.ordered) == ("last" if last else "auto", False)
+    if last:  # a fifth, as the test has of all: one of the four
+        data = Dataset.open(tmp_path / "dataset")
+        assert data.items["item_id"][data.events("valid").item.tolist()].to_list() == ["d"]
+
+
+@pytest.mark.parametrize(("train", "test", "share"), [(99, 1, 0.05), (60, 40, 0.4), (2, 98, 0.5)])
+def test_the_validation_is_neither_tiny_nor_most_of_the_events(
+    train: int, test: int, share: float, tmp_path: Path
+) -> None:
+    source = tmp_path / "given"
+    source.mkdir()
+    for name, times in (("train", range(train)), ("test", range(train, train + test))):
+        (source / f"{name}.csv").write_text("\n".join(["user,item,time", *(f"u,i{time},{time}" for time in times)]))
+    manifest = prepare.run(DataConfig(), source, tmp_path / "dataset")
+    assert manifest.config.valid_share == share
+    assert manifest.events["valid"] == round(share * train)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "warned"), [("ml-1m-split", True), ("gowalla", False)])
 def test_the_public_splits_are_told_apart(
@@ -58,3 +167,9 @@ def test_the_public_splits_are_told_apart(
 ) -> None:
     prepare.run(DataConfig(ordered=True), real_data(name), tmp_path / "dataset")
     assert (WARNING in capsys.readouterr().err) == warned
+    for file in ("train.txt", "test.txt"):  # without a validation file, if there is one
+        (tmp_path / "plain").mkdir(exist_ok=True)
+        (tmp_path / "plain" / file).symlink_to(real_data(name) / file)
+    manifest = prepare.run(DataConfig(), tmp_path / "plain", tmp_path / "found")
+    chosen = manifest.config.validation, manifest.config.valid_share, manifest.timed
+    assert chosen == (("auto", 0.1, False) if warned else ("last", 0.23, True))  # 217,242 of 936,323 are the test

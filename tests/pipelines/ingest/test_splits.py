@@ -200,19 +200,30 @@ def test_every_user_keeps_an_event_to_train_on(tmp_path: Path) -> None:
     assert by_user(data, "train") == {"u": ["a"]}
 
 
+def test_random_validation_is_drawn_from_all_that_is_not_the_test(tmp_path: Path) -> None:
+    taken = [f"i{n}" for n in range(400)]
+    source = folder_of_lists(tmp_path, train={"u": taken[:300]}, valid={"u": taken[300:]}, test={"u": ["t"]})
+    data = prepared_from(source, tmp_path, validation="random", valid_share=0.5)
+    held = set(by_user(data, "valid")["u"])
+    # Binomial: six deviations of 400 draws are 60.
+    assert abs(len(held) - 200) < 60 and held & set(taken[:300]) and set(taken[300:]) - held
+    assert sorted([*held, *by_user(data, "train")["u"]]) == sorted(taken)
+
+
 @pytest.mark.parametrize(
     ("text", "settings", "said"),
     [
-        ("user,item,time\nu,a,1\nu,b,2\n", {}, "is for a given split, and this is global_time"),
-        (None, {}, r"needs times, or data\.ordered = true"),
+        ("user,item,time\nu,a,1\nu,b,2\n", {"validation": "last"}, "'last' is for a given split, and this is global"),
+        ("user,item\nu,a\nu,b\n", {"validation": "random"}, "'random' is for a given split, and this is random"),
+        (None, {"validation": "last"}, r"'last' needs times, or data\.ordered = true"),
     ],
 )
-def test_last_validation_is_refused_where_nothing_is_last(
+def test_a_validation_that_the_split_does_not_have_is_refused(
     tmp_path: Path, text: str | None, settings: dict[str, object], said: str
 ) -> None:
     source = folder_of_lists(tmp_path, train={"u": ["a", "b"]}, test={"u": ["c"]})
     if text is not None:
         source = tmp_path / "e.csv"
         source.write_text(text)
-    with pytest.raises(DataError, match=rf"data\.validation = 'last' {said}"):
-        prepare.run(DataConfig(validation="last", **settings), source, tmp_path / "out")
+    with pytest.raises(DataError, match=rf"data\.validation = {said}"):
+        prepare.run(DataConfig.model_validate(settings), source, tmp_path / "out")

@@ -3,21 +3,24 @@
 import math
 import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
+from optuna.trial import Trial
 
-from pipelines.tuning.budget import Clock
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.manifest import DatasetManifest
+from pipelines.tuning.budget import USED, Clock
 from pipelines.tuning.finals import Finalist, best_of
 from pipelines.tuning.fixed_settings import GIVEN, FixedSettings
-from pipelines.tuning.parameters import Choice, Number
 from pipelines.tuning.recipe import text
 from pipelines.tuning.space import Family, families, sections
-from pipelines.tuning.steps import steps
-from pipelines.tuning.study import FinishedTrial, Trials
-from pipelines.tuning.traits import Traits
-from pipelines.tuning.trial import Epoch, Run, Share, _Ended
+from pipelines.tuning.study import PLAN, RUN, Rungs, Tried, open_study, tried, waits
+from pipelines.tuning.training import Run, Share, _Ended, _Watch
+from pipelines.tuning.traits import Traits, validation
 from towers.config.recipe import parse_config
 from towers.errors import ConfigError
 
@@ -33,52 +36,50 @@ TRAITS = [
 
 
 def run_of(*metrics: float, every: float = 1.0, end: str = "converged") -> Run:
-    epochs = (
-        Epoch(every * (n + 1), m, train_seconds=0.5, seconds=every, norm_exponent=0.1) for n, m in enumerate(metrics)
-    )
-    return Run(tuple(epochs), end)  # type: ignore[arg-type]
+    common = {"cost": every, "train_seconds": 0.5, "seconds": every, "norm_exponent": 0.1}
+    return Run.model_validate({"epochs": [common | {"metric": each} for each in metrics], "end": end, "reason": ""})
 
 
-@pytest.mark.parametrize(
-    ("parameter", "value", "expected"),
-    [
-        (Number(0.0, 1.0, step=0.3), 0.3, [0.6, 0.0]),
-        (Number(0.0, 1.0, step=0.3), 0.9, [1.0, 0.6]),  # up to the bound
-        (Number(0.0, 1.0, step=0.3), 1.0, [0.7]),
-        (Number(0.001, 0.1, step=2.0, log=True), 0.01, [0.02, 0.005]),
-        (Number(0.001, 0.1, step=2.0, log=True), 0.1, [0.05]),
-        (Choice((0.0, 0.1, 0.5)), 0.1, [0.5, 0.0]),
-        (Choice((False, True)), True, [False]),
-    ],
-)
-def test_neighbours_of_a_value(parameter: Number | Choice, value: Any, expected: list[Any]) -> None:
-    assert parameter.neighbours(value) == expected
+def steps(family: Family, best: dict[str, Any], last: tuple[str, int] = ("start", 0)) -> list[tuple[str, Any]]:
+    found = list(family.steps(best, last))
+    assert all({**point, name: best[name]} == best for name, _, point in found)  # one setting differs
+    return [(name, point[name]) for name, _, point in found if point[name] != best[name]]
 
 
 def test_steps_change_one_setting_and_go_on_in_a_direction_that_was_right() -> None:
-    family = Family("f", {"a": Choice((1, 2, 3, 4)), "b": Choice(("x", "y"))}, ())
+    family = Family("f", {"a": (1, 2, 3, 4), "b": ("x", "y")}, ())
     best = {"a": 2, "b": "x", "constant": 7}
-    assert list(steps(family, best, None)) == [
-        ("a", {**best, "a": 3}),
-        ("a", {**best, "a": 1}),
-        ("b", {**best, "b": "y"}),
-    ]
-    came_down = list(steps(family, best, {**best, "a": 3}))
-    assert came_down[0] == ("a", {**best, "a": 1})
-    # A start differs in more than one setting: no direction.
-    assert next(steps(family, best, {"a": 3, "b": "y"})) == ("a", {**best, "a": 3})
+    around = [("a", 3), ("a", 1), ("b", "y")]
+    assert steps(family, best) == around * 2  # of four values, a wide step is a small one
+    assert steps(family, best, ("a", -1)) == [("a", 1), *around * 2]
+    assert steps(family, best, ("b", 1)) == [("b", "y"), *around * 2]
+
+
+def test_steps_over_many_values_are_wide_first_and_end_at_the_bounds() -> None:
+    many = Family("f", {"a": tuple(range(15))}, ())
+    assert steps(many, {"a": 7}) == [("a", 10), ("a", 4), ("a", 8), ("a", 6)]
+    assert steps(many, {"a": 13}, ("a", 3)) == [("a", 14), ("a", 14), ("a", 10), ("a", 14), ("a", 12)]
+
+
+def test_a_point_is_where_its_places_say() -> None:
+    start = {"a": 2, "b": "x", "constant": 7}
+    family = Family("f", {"a": (1, 2, 3, 4), "b": ("x", "y")}, (start,))
+    assert family.places(start) == {"f.a": 1, "f.b": 0}
+    assert family.point({"f.a": 3, "f.b": 1}) == {"a": 4, "b": "y", "constant": 7}
 
 
 @pytest.mark.parametrize("traits", TRAITS)
 def test_every_start_and_every_step_from_it_is_a_recipe(traits: Traits) -> None:
-    found = families(traits)
+    found = families(traits, (48,))
     assert [each.name for each in found] == ["ids", "graph", "history", *(["sequence"] if traits.timed else [])]
     for family in found:
         assert family.starts
         for start in family.starts:
-            assert all(parameter.holds(start[name]) for name, parameter in family.parameters.items())
-            for point in [start, *(point for _, point in steps(family, start, None))]:
+            assert all(start[name] in values for name, values in family.settings.items())
+            for point in [start, *(point for _, _, point in family.steps(start, ("", 0)))]:
                 config = parse_config(sections(family.name, point, traits))
+                assert config.model.dimension == 48
+                assert config.train.batch_size == point["batch_size"]
                 assert config.model.temperature == point["temperature"]
                 assert ("age" in (config.features.query or {})) == bool(point.get("attributes"))
                 assert config.optimizer.learning_rate == point["learning_rate"]
@@ -100,10 +101,10 @@ def test_a_given_recipe_stays_and_takes_its_settings_out_of_the_search() -> None
         "train": {"batch_size": 512},
     }
     fixed = FixedSettings(parse_config(given))
-    (family,) = fixed.families(families(traits))
+    (family,) = fixed.families(families(traits, (64,)), traits)
     assert family.name == GIVEN
     searched = {"learning_rate", "weight_decay", "average", "dropout", "negatives", "recency", "balance"}
-    assert set(family.parameters) == searched
+    assert set(family.settings) == searched
     raw = fixed.sections(GIVEN, family.starts[0], traits)
     assert raw["features"] == given["features"]
     assert raw["loss"] == given["loss"]
@@ -112,85 +113,126 @@ def test_a_given_recipe_stays_and_takes_its_settings_out_of_the_search() -> None
     assert raw["train"]["batch_size"] == 512
     parse_config(raw)
     full = FixedSettings(parse_config({"loss": {"name": "full_softmax"}}))
-    for family in full.families(families(traits)):
+    for family in full.families(families(traits, (64,)), traits):
         raw = full.sections(family.name, {**family.starts[0], "negatives": 256}, traits)
         assert "sampler" not in raw
-        assert "negatives" not in family.parameters
+        assert not {"negatives", "loss", "correction", "known_positives", "dimension"} & set(family.settings)
         parse_config(raw)
 
 
 def test_changes_of_derived_features_stay_as_the_recipe_has_them() -> None:
     given = {"query": {"derive": True, "age": False, "history": {"max_length": 5}}}
     fixed = FixedSettings(parse_config({"features": given}))
-    (family,) = fixed.families(families(TRAITS[3]))
+    (family,) = fixed.families(families(TRAITS[3], (64,)), TRAITS[3])
     resolved = parse_config(fixed.sections(family.name, family.starts[0], TRAITS[3]))
     assert resolved.features == parse_config({"features": given}).features
     assert resolved.features.changes == {"query": {"age": False, "history": {"max_length": 5}}}
 
 
+def test_several_dimensions_are_searched_from_the_first_one() -> None:
+    for family in FixedSettings(None).families(families(TRAITS[0], (32, 128)), TRAITS[0]):
+        assert family.settings["dimension"] == (32, 128)
+        assert {start["dimension"] for start in family.starts} == {32}
+
+
+def one_trial(study: optuna.Study, objective: Callable[[Trial], float], point: dict[str, Any] | None = None) -> None:
+    plan = {"family": "f", "point": point or {}, "origin": "start", "by": 0, "directory": "d"}
+    study.enqueue_trial({}, {PLAN: plan})
+    study.optimize(objective, n_trials=1)
+
+
 def test_the_median_of_the_trials_before_prunes_at_equal_cost(tmp_path: Path) -> None:
-    family = Family("f", {"a": Choice((1, 2, 3, 4, 5))}, ({"a": 1},))
-    trials = Trials(tmp_path / "study.db", 0, {"f": family})
+    study = open_study(tmp_path / "study.db", "search")
+
+    def objective(*runs: Run, pruned: list[bool]) -> Callable[[Trial], float]:
+        def train(trial: Trial) -> float:
+            rungs = Rungs(trial)
+            assert [rungs.report(run, 8.0) for run in runs] == pruned
+            trial.set_user_attr(RUN, runs[-1].model_dump())
+            if pruned[-1]:
+                raise optuna.TrialPruned
+            return runs[-1].value
+
+        return train
+
     # A share of 8 s is compared at each second. The first trial converged after 2 s and stays at 0.1; the third one's
     # epochs are slow: by 4 s it had 0.3.
-    for number, done in enumerate([run_of(0.1, 0.1), run_of(*[0.2] * 8), run_of(0.3, 0.4, every=4.0)], start=1):
-        trial, _, point = trials.ask("f", {"a": number}, "start")
-        assert point == {"a": number}
-        assert not trials.falls_behind(trial, done, share=8.0)  # nothing to compare it with
-        assert trials.tell(trial, done, share=8.0).finished
-    trial, _, _ = trials.ask("f", {"a": 4}, "start")
-    slow = run_of(0.05, 0.05, 0.05, 0.15)
-    assert not trials.falls_behind(trial, Run(slow.epochs[:2]), share=8.0)  # too early to tell
-    assert trials.falls_behind(trial, slow, share=8.0)  # 0.15 < 0.2, the median of 0.1, 0.2 and 0.3 at 4 s
-    ended = trials.tell(trial, Run(slow.epochs, "pruned", "others were better"), share=8.0)
-    assert not ended.finished
-    trial, _, _ = trials.ask("f", None, "sampled")
-    assert not trials.falls_behind(trial, run_of(0.22, 0.22, 0.22, 0.22), share=8.0)
-    trials.tell(trial, Run((), "diverged", "why"), share=8.0)
-    assert [each.run.value for each in trials.ranked()] == [0.4, 0.2, 0.1]
-    assert [each.run.end for each in trials.all()] == ["converged"] * 3 + ["pruned", "diverged"]
+    for run in (run_of(0.1, 0.1), run_of(*[0.2] * 8), run_of(0.3, 0.4, every=4.0)):
+        one_trial(study, objective(run, pruned=[False]))  # nothing to compare it with
+    early, late = run_of(0.05, 0.05, end="pruned"), run_of(0.05, 0.05, 0.05, 0.15, end="pruned")
+    # 0.15 < 0.2, the median of 0.1, 0.2 and 0.3 at 4 s
+    one_trial(study, objective(early, late, pruned=[False, True]))
+    one_trial(study, objective(run_of(0.22, 0.22, 0.22, 0.22, end="share"), pruned=[False]))
+    assert [each.run.value for each in tried(study)] == [0.1, 0.2, 0.4, 0.15, 0.22]
+    assert [each.run.complete for each in tried(study)] == [True, True, True, False, True]
 
 
 def test_a_trial_in_which_the_process_ends_time_and_again_has_failed(tmp_path: Path) -> None:
-    family = Family("f", {"a": Choice((1, 2))}, ({"a": 1},))
-    asked, _, _ = Trials(tmp_path / "study.db", 0, {"f": family}).ask("f", {"a": 2}, "start")
-    trials = Trials(tmp_path / "study.db", 0, {"f": family})
-    for _ in range(2):
-        again = trials.cut_off()
-        assert again is not None
-        assert (again[0].number, again[1], again[2]) == (asked.number, "f", {"a": 2})
-    assert trials.cut_off() is None
-    assert [(each.run.end, each.finished) for each in trials.all()] == [("cut off", False)]
+    for attempt in range(3):
+        study = open_study(tmp_path / "study.db", "search")
+        assert waits(study) == (attempt > 0)
+        if not attempt:
+            study.enqueue_trial({"a": 2}, {PLAN: {"family": "f", "origin": "start"}})
+        trial = study.ask()
+        assert trial.suggest_int("a", 0, 9) == 2
+        trial.set_user_attr(RUN, run_of(0.5).model_dump() | {"end": "cut off"})
+        assert not tried(study)
+    study = open_study(tmp_path / "study.db", "search")
+    assert not waits(study)
+    (given_up,) = tried(study)
+    assert (given_up.family, given_up.run.end, given_up.run.complete) == ("f", "cut off", False)
+
+
+def clock(folder: Path, budget_s: float | None) -> Clock:
+    return Clock(budget_s, open_study(folder / "clock.db", "search"), time.monotonic())
 
 
 def test_a_training_ends_before_an_epoch_for_which_there_is_no_room(tmp_path: Path) -> None:
-    clock = Clock(100.0, tmp_path / "used", time.monotonic())
+    ours = clock(tmp_path, 100.0)
+
+    class Unfinished:
+        class progress:  # noqa: N801
+            finished = False
 
     def end(run: Run, share: Share) -> str:
         with pytest.raises(_Ended) as ended:
-            share.refuse(run)
+            _Watch(share, run)._refuse(Unfinished())  # type: ignore[arg-type]
         return ended.value.end
 
-    Share(10.0, clock).refuse(run_of(0.1, 0.2, every=3.0))  # 6 s, and 3 more
-    assert end(run_of(0.1, 0.2, 0.3, every=3.0), Share(10.0, clock)) == "share"
-    assert end(run_of(0.1, every=200.0), Share(1_000.0, clock)) == "budget"
-    assert end(run_of(0.1), Share(10.0, clock, falls_behind=lambda run: True)) == "pruned"
-    Share(10.0, clock).refuse_slow(9.0)
-    with pytest.raises(_Ended, match="an epoch takes about 11 s, and there are 10 s for all"):
-        Share(10.0, clock).refuse_slow(11.0)
+    def never(run: Run, most: float) -> bool:
+        return False
+
+    _Watch(Share(10.0, ours, never), run_of(0.1, 0.2, every=3.0))._refuse(Unfinished())  # type: ignore[arg-type]
+    assert end(run_of(0.1, 0.2, 0.3, every=3.0), Share(10.0, ours, never)) == "share"
+    assert end(run_of(0.1, every=200.0), Share(1_000.0, ours, never)) == "budget"
+    assert end(run_of(0.1), Share(10.0, ours, lambda run, most: True)) == "pruned"
+
+
+def test_slow_epochs_get_a_larger_share(tmp_path: Path) -> None:
+    share = Share(10.0, clock(tmp_path, None), lambda run, most: False, epochs=3, largest=30.0)
+    # Three of 2 s fit as it is, three of 8 s are 24 s, of 20 s the limit holds; one epoch may cost twice that.
+    assert [share.of(epoch) for epoch in (2.0, 8.0, 20.0, 50.0, 70.0)] == [10.0, 24.0, 30.0, 50.0, 60.0]
+
+
+def test_a_run_promises_what_its_second_half_adds_once_more() -> None:
+    assert run_of(0.1, 0.2, 0.25, 0.3, end="share").promise == pytest.approx(0.4)
+    assert run_of(0.1, 0.2, 0.25, 0.3).promise == 0.3  # it has converged
+    assert run_of(0.2, 0.3, 0.3, 0.1, end="share").promise == pytest.approx(0.3)
+    assert run_of(0.2, end="share").promise == pytest.approx(0.4)
 
 
 def test_the_clock_counts_the_processes_before(tmp_path: Path) -> None:
-    (tmp_path / "used").write_text("40.0")
-    clock = Clock(100.0, tmp_path / "used", time.monotonic())
-    assert 50 < clock.left() <= 60
-    clock.save(now=True)
-    assert 40 <= float((tmp_path / "used").read_text()) < 50
-    assert math.isinf(Clock(None, tmp_path / "none", 0.0).left())
+    study = open_study(tmp_path / "clock.db", "search")
+    study.set_user_attr(USED, 40.0)
+    ours = clock(tmp_path, 100.0)
+    assert 50 < ours.left() <= 60
+    ours.save(now=True)
+    assert 40 <= study.user_attrs[USED] < 50
+    assert math.isinf(Clock(None, study, 0.0).left())
 
 
 def test_a_finalist_is_as_good_as_the_mean_of_its_seeds() -> None:
-    tried = FinishedTrial(0, "ids", {}, "start", run_of(0.1), finished=True)
+    tried = Tried(0, run_of(0.1))
     one = Finalist(tried, 0, (run_of(0.1, 0.5, 0.2), run_of(0.3, 0.2, 0.6, 0.9)))
     assert one.curve == pytest.approx([0.2, 0.35, 0.4])
     assert (one.best_epoch, one.value, one.rising) == (3, pytest.approx(0.4), False)
@@ -201,9 +243,23 @@ def test_a_finalist_is_as_good_as_the_mean_of_its_seeds() -> None:
     assert (falling.best_epoch, falling.value, falling.rising) == (3, 0.3, False)
 
 
+def test_what_validation_chose_is_the_mean_over_the_seeds_that_count_alike() -> None:
+    def run(exponent: float, **prior: Any) -> Run:
+        epoch = run_of(0.5).epochs[0].model_copy(update={"norm_exponent": exponent, "prior": prior or None})
+        return Run(epochs=(epoch,), end="share")
+
+    week = {"days": 7, "users_alike": False}
+    runs = run(0.1, **week, now=0.2, past=0.4, length=0.0), run(0.5, **week, now=0.4, past=0.2, length=0.1)
+    other = run(0.3, days=30, users_alike=False, now=9.0, past=9.0, length=9.0)
+    chosen = Finalist(Tried(0, runs[0]), 0, (*runs, other)).chosen
+    assert chosen.norm_exponent == pytest.approx(0.3)
+    assert chosen.prior == pytest.approx({**week, "now": 0.3, "past": 0.3, "length": 0.05})
+    assert Finalist(Tried(0, run(0.1)), 0, (run(0.1),)).chosen.prior is None
+
+
 def test_the_best_finalist_is_better_on_the_seeds_that_others_have_too() -> None:
     def finalist(number: int, *values: float) -> Finalist:
-        tried = FinishedTrial(number, "ids", {}, "start", run_of(0.1), finished=True)
+        tried = Tried(number, run_of(0.1))
         return Finalist(tried, 0, tuple(map(run_of, values)))
 
     # Trials 1 and 2 got a second seed; for trial 3, which is far better, there was no time left.
@@ -229,14 +285,36 @@ def test_a_recipes_text_reads_back_as_its_settings() -> None:
     written = text(raw, ["Found by a search. " * 20, "Second."])
     assert tomllib.loads(written) == raw
     assert max(map(len, written.splitlines())) <= 120
-    assert [line for line in written.splitlines() if line.startswith("[")] == [
-        "[data]",
-        "[features.query]",
-        "[features.candidate]",
-        "[sampler]",
-        "[optimizer]",
-        "[train]",
-    ]
+    assert list(tomllib.loads(written)) == ["data", "features", "sampler", "optimizer", "train"]  # as a recipe has them
+
+
+@pytest.mark.parametrize(
+    ("kind", "files", "settings", "said"),
+    [
+        ("global_time", ["e.csv"], {"valid_share": 0.05}, "the 5% of all events before the test's, by time"),
+        ("leave_last_out", ["e.csv"], {}, "each user's last event before the test's"),
+        ("random", ["e.csv"], {}, "a random 10% of the events"),
+        ("given", ["train.txt", "test.txt"], {}, "a random 10% of the events outside the test"),
+        ("given", ["train.txt", "valid.txt", "test.txt"], {}, "those of valid.txt"),
+        ("given", ["valid.csv"], {"validation": "random"}, "a random 10% of the events outside the test"),
+        (
+            "given",
+            ["train.txt", "valid.txt"],
+            {"validation": "last", "valid_share": 0.2},
+            "the last 20% of each user's events outside the test",
+        ),
+    ],
+)
+def test_the_user_learns_which_events_validate(
+    kind: str, files: list[str], settings: dict[str, Any], said: str, dataset: Path
+) -> None:
+    manifest = Dataset.open(dataset).manifest.model_dump()
+    manifest |= {
+        "split": {"kind": kind, "boundaries": {}},
+        "source": {"format": "lightgcn", "files": files},
+        "config": settings,
+    }
+    assert validation(DatasetManifest.model_validate(manifest)) == said
 
 
 def test_what_cannot_be_fixed_is_refused() -> None:

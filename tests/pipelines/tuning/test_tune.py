@@ -32,24 +32,12 @@ from towers.errors import ConfigError
 
 pytestmark = pytest.mark.long  # whole searches, over a minute in all
 
-USERS, ITEMS, GROUPS, TAKEN, TRIALS = 60, 30, 3, 8, 5
+TRIALS = 5
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten(monkeypatch.setattr)
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Users of group g take eight of the ten items of group g; split at random."""
-    folder = tmp_path_factory.mktemp("tune")
-    rng = np.random.default_rng(0)
-    taken = [(u, i) for u in range(USERS) for i in rng.permutation(range(u % GROUPS, ITEMS, GROUPS))[:TAKEN]]
-    (folder / "events.txt").write_text("\n".join(f"u{u} i{i}" for u, i in rng.permutation(taken)))
-    config = DataConfig(split="random", valid_share=0.2, test_share=0.2)
-    prepare.run(config, folder / "events.txt", folder / "dataset", format="pairs")
-    return folder / "dataset"
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +59,7 @@ def settings(recipe: Path) -> dict[str, Any]:
 
 
 def without(family: Family, name: str) -> Family:
-    return replace(family, parameters={key: value for key, value in family.parameters.items() if key != name})
+    return replace(family, settings={key: value for key, value in family.settings.items() if key != name})
 
 
 def without_times(rows: list[tune.Row]) -> list[tune.Row]:
@@ -131,7 +119,7 @@ def test_other_test_events_give_the_same_recipe(
     taken = {(u, i) for s in ("train", "valid") for u, i in zip(data.events(s).user, data.events(s).item, strict=True)}
     items = np.array(data.events("test").item)
     for place, user in enumerate(data.events("test").user):
-        items[place] = next(i for i in range(ITEMS) if (user, i) not in taken)
+        items[place] = next(i for i in range(data.manifest.items) if (user, i) not in taken)
         taken.add((user, items[place]))
     assert (items != data.events("test").item).mean() > 0.8
     np.save(other / "test" / "item.npy", items)
@@ -162,7 +150,7 @@ def test_ctrl_c_writes_the_best_so_far_and_the_same_command_goes_on(
         with pytest.raises(DataError, match=r"another data set or other settings is in the way.*--fresh"):
             tuned_to(dataset, out, **other)
     with monkeypatch.context() as older:  # a version that searched less
-        older.setattr(search, "families", lambda traits: [without(each, "balance") for each in families(traits)])
+        older.setattr(tune, "families", lambda *given: [without(each, "balance") for each in families(*given)])
         with pytest.raises(DataError, match=r"other settings is in the way.*--fresh"):
             tuned_to(dataset, out)
     with pytest.raises(OutputExistsError):  # a fresh search has not written what lies there
@@ -188,7 +176,7 @@ def test_a_used_up_budget_ends_search_and_finals(
             super().__init__(*args)
             made.append(self)
 
-    monkeypatch.setattr(tune, "Clock", Watched)
+    monkeypatch.setattr(search, "Clock", Watched)
     rows = tuned_to(dataset, tmp_path / "r.toml", trials=None, budget_minutes=2.0)
     assert 60 < made[0].used() < 1.03 * 120
     assert len(rows) > 1
@@ -233,6 +221,8 @@ def test_a_search_in_which_every_trial_diverges_says_so(dataset: Path, tmp_path:
             "fixes every setting that tune searches",
         ),
         ({"config": parse_config({"data": {"min_item_events": 2}})}, r"data\.min_item_events: the recipe says 2"),
+        ({"dimensions": (0,)}, r"--dimension: model\.dimension.*greater than or equal to 1"),
+        ({"dimensions": (8, 16)}, r"--dimension: the recipe of --config fixes model\.dimension"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pipelines.tuning import finals, search, tune
-from pipelines.tuning import trial as training
+from pipelines.tuning import finals, search, training, tune
 from towers.config.recipe import parse_config
 
 FIXED: dict[str, Any] = {
@@ -35,20 +34,20 @@ def shorten(put: Callable[[Any, str, Any], None]) -> None:
 def die_in(trial: int) -> None:
     """Arms the kill."""
     trials = 0
-    train, add = search.train, training._History.add
+    train, add = search.train, training._Watch._add
 
     def counting(*args: Any) -> training.Run:
         nonlocal trials
         trials += 1
         return train(*args)
 
-    def dying(history: Any, record: dict[str, float], trainer: Any) -> None:
+    def dying(watch: Any, record: dict[str, float], trained: Any) -> None:
         if trials == trial and record["epoch"] == 2:
             os.kill(os.getpid(), signal.SIGKILL)
-        add(history, record, trainer)
+        add(watch, record, trained)
 
     search.train = counting
-    training._History.add = dying  # type: ignore[method-assign]
+    training._Watch._add = dying  # type: ignore[method-assign]
 
 
 def main(dataset: str, out: str, trials: str, kill_at: str = "") -> None:

@@ -1,0 +1,128 @@
+"""What the search tries and what enters the finals: a formula stands in for the training, so nothing is trained."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import log
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.tuning import finals, search, tune
+from pipelines.tuning.training import Epoch, Run, Share
+from towers.config.recipe import Config, parse_config
+
+TRIALS = 24
+TEMPERATURE, BATCH_SIZE = 0.24, 8192  # where the formula has its best
+
+
+def family_of(config: Config) -> str:
+    kinds = {feature.kind for feature in (config.features.query or {}).values()}
+    return "graph" if "neighbours" in kinds else "history" if "history" in kinds else "ids"
+
+
+def quality(config: Config) -> float:
+    return (
+        0.5
+        - 0.1 * abs(log((config.model.temperature or TEMPERATURE) / TEMPERATURE))
+        - 0.02 * abs(log(config.train.batch_size / BATCH_SIZE))
+    )
+
+
+@dataclass
+class Formula:
+    """Trains ten epochs at once, each a tenth nearer to the quality; notes what was asked for."""
+
+    slow: Callable[[Config], bool] = lambda config: False
+    late: Callable[[Config], bool] = lambda config: config.loss.name == "bsl"  # its first epoch shows next to nothing
+    asked: list[tuple[Config, str, Share, Run]] = field(default_factory=list)
+
+    def __call__(self, config: Config, data: Dataset, directory: Path, share: Share, before: Run) -> Run:
+        self.asked.append((config, directory.name, share, before))
+        if self.slow(config):
+            return Run(end="too slow", reason="an epoch takes a day")
+        run = before
+        while run.cost < share.of(1.0):
+            value = quality(config) * min(1.0, 0.5 + 0.02 * (len(run.epochs) + 1))
+            value *= 0.1 if self.late(config) and not run.epochs else 1.0
+            epoch = Epoch(cost=1.0, metric=value, train_seconds=1.0, seconds=1.0, norm_exponent=0.0)
+            run = Run(epochs=(*run.epochs, epoch), end="share", reason="")
+            if share.behind(run, share.of(1.0)):
+                return Run(epochs=run.epochs, end="pruned", reason="")
+            if len(run.epochs) == config.train.epochs:
+                return Run(epochs=run.epochs, end="converged", reason="")
+        return run
+
+
+@dataclass(frozen=True)
+class Done:
+    """A search with a formula: its trials, and what was asked for."""
+
+    rows: list[tune.Row]
+    formula: Formula
+
+
+def searched(formula: Formula, dataset: Path, out: Path, **options: Any) -> Done:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "train", formula)
+        patch.setattr(search, "MOST_REPEATS", 5)
+        patch.setattr(finals, "SURVIVORS", (1,))  # other seeds give a formula nothing new
+        return Done(tune.run(dataset, out, train_minutes=100.0, **options), formula)
+
+
+@pytest.fixture(scope="module")
+def done(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Done:
+    return searched(Formula(), dataset, tmp_path_factory.mktemp("done") / "r.toml", trials=TRIALS)
+
+
+def test_the_search_climbs_to_where_the_formula_is_best(done: Done) -> None:
+    assert len(done.rows) == TRIALS
+    starts = [row["metric"] for row in done.rows if row["origin"] == "start"]
+    best = done.formula.asked[done.rows[0]["trial"]][0]
+    assert best.model.temperature == TEMPERATURE
+    assert best.train.batch_size > 2048  # no start has a larger one
+    assert done.rows[0]["metric"] > max(starts) + 0.02
+
+
+def test_the_most_promising_trial_of_every_family_continues_in_the_finals(done: Done) -> None:
+    longer = [each for each in done.formula.asked[TRIALS:] if each[3].epochs]
+    assert {family_of(config) for config, _, _, _ in longer} == {"ids", "graph", "history"}
+    # They go on from the epochs that they have, in the directory of their checkpoints, with 2.5 and 5 shares of 10.
+    assert all(len(before.epochs) >= 10 for _, _, _, before in longer)
+    assert [share.most for _, _, share, _ in longer] == [25.0] * (len(longer) - 1) + [50.0]
+    trained = {directory for _, directory, _, _ in done.formula.asked[:TRIALS]}
+    assert {directory for _, directory, _, _ in longer} <= trained
+
+
+def test_starts_go_on_while_they_may_catch_up(done: Done) -> None:
+    starts = sorted((row for row in done.rows if row["origin"] == "start"), key=lambda row: -row["trial"])
+    assert {row["end"] for row in starts} <= {"share", "pruned"}
+    assert min(row["epochs"] for row in starts) > 1  # after one, a late start is not given up
+    # The first start of a family is never pruned.
+    assert set({row["family"]: row["end"] for row in starts}.values()) == {"share"}
+
+
+def test_a_family_that_is_too_slow_comes_back_with_the_largest_batch(dataset: Path, tmp_path: Path) -> None:
+    formula = Formula(slow=lambda config: family_of(config) == "graph" and config.train.batch_size < 8192)
+    found = searched(formula, dataset, tmp_path / "r.toml", trials=8)
+    ends = {(row["family"], row["origin"]): row["end"] for row in found.rows}
+    assert ends["graph", "start"] == "too slow"
+    assert ends["graph", "larger batch"] == "share"
+    assert "graph" in {family_of(config) for config, _, _, before in formula.asked[8:] if before.epochs}
+
+
+def test_a_search_ends_when_nothing_new_is_left(dataset: Path, tmp_path: Path) -> None:
+    fixed = {
+        "features": {"query": {"user_id": {"kind": "id"}}, "candidate": {"item_id": {"kind": "id"}}},
+        "loss": {"name": "ccl"},
+        "sampler": {"name": "in_batch"},
+        "model": {"dimension": 8, "query_dropout": 0.0},
+        "optimizer": {"learning_rate": 0.1, "weight_decay": 0.0},
+        "train": {"batch_size": 16, "balance": 0.0},
+    }
+    rows = searched(Formula(), dataset, tmp_path / "r.toml", config=parse_config(fixed), trials=100).rows
+    new = [row for row in rows if row["reason"] != search.REPEAT]
+    assert sorted(json.loads(row["settings"])["average"] for row in new) == [0.0, 0.99, 0.999]
+    assert len(rows) == len(new) + 5
