@@ -126,6 +126,7 @@ def run(
     parts = slices_of(data, asked, trained, popularity, slices)
     new = Slice(NEW, NEW, NEW_ITEM, targets=trained.new_items[held.target_items])
     baselines = baselines_of(data, KNOWN, max(ks))
+    strongest = baselines.choice.strongest
     groups = {part.name: part.targets for part in [*parts, new] if part.targets is not None}
     rankers = rankers_of(served, data, {**services, **baselines.rankers}, max(ks))
     of_items = numbers(popularity, data.manifest.users)
@@ -138,7 +139,7 @@ def run(
         "looks_ahead": _looks_ahead(opened, data),
         "counts": counts(served, data, held),
         "baselines": baselines.content(),
-        "strongest": {"ranker": baselines.strongest, "chosen_on": baselines.choice.chosen_on},
+        "strongest": {"ranker": strongest, "chosen_on": baselines.choice.chosen_on},
         "ks": list(evaluation.ks),
         **overall,
         "slices": {part.name: by_slice[part.name] for part in parts},
@@ -150,7 +151,7 @@ def run(
         "cuts": cuts(served, held, headline(evaluation.ks)),
         **{name: service.content() for name, service in services.items()},
     }
-    content["verdict"] = report_verdict(content, f"recall@{headline(evaluation.ks)}", baselines.strongest).content()
+    content["verdict"] = report_verdict(content, f"recall@{headline(evaluation.ks)}", strongest).content()
     mapped = item_maps(served, data, popularity, columns)
     content["map"] = map_content(mapped)
     page = html(content, exhibits(content, evaluation, served, data, held, popularity, mapped))

@@ -27,11 +27,6 @@ class Baselines:
     rankers: dict[str, Ranker]
     settings: dict[str, Settings]
 
-    @property
-    def strongest(self) -> str:
-        """The name of the baseline that scored best on validation."""
-        return self.choice.strongest
-
     def content(self) -> dict[str, Any]:
         """The `baselines` section of `report.json`."""
         return {

@@ -17,9 +17,8 @@ from pipelines.dataset.popularity import Counting, countings, has_windows
 from pipelines.rankers import ease
 from pipelines.rankers import item_knn as knn
 from pipelines.rankers.cache import Cache
-from pipelines.rankers.countings import counting_values
 from pipelines.rankers.evaluate import per_user
-from pipelines.rankers.fits import EaseSettings, Fits, KnnSettings, Settings, ranker_of
+from pipelines.rankers.fits import EaseSettings, Fits, KnnSettings, Settings, counting_values, ranker_of
 from pipelines.rankers.ranker import EASE, KNN, POPULARITY, RECENT, USERS_ALIKE
 
 PHASE = "choice of baselines"

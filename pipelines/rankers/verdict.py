@@ -100,19 +100,9 @@ def validation_verdict(data: Dataset, users: Int32s, model_values: NDArray[np.fl
         users: numbers of the users evaluated.
         model_values: [Q] the model's value for each, in the order of ``heldout(data, "valid", users)``.
         metric: ``recall@k``, ``ndcg@k``, ``precision@k``, ``hit_rate@k`` or ``mrr@k``.
-
-    Raises:
-        ValueError: the metric is unknown, no user has a validation target, or there is not one value for each
-            user with one.
     """
     name, _, depth = metric.partition("@")
-    if not depth.isdecimal() or not int(depth):
-        raise ValueError(f"metric: {metric!r}; expected NAME@K, for example 'recall@20'")
     held = heldout(data, "valid", users)
-    if not len(held.users) or len(model_values) != len(held.users):
-        raise ValueError(
-            f"model_values: {len(model_values)} values for {len(held.users)} users with validation targets"
-        )
     baselines = baselines_of(data, ("train",), int(depth))
     values = {EXACT: np.asarray(model_values, np.float64)} | {
         ranker: per_user(rank, held, name, int(depth)) for ranker, rank in baselines.rankers.items()

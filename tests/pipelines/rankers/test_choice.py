@@ -20,8 +20,7 @@ from pipelines.rankers import choice, item_knn
 from pipelines.rankers.baselines import baselines_of
 from pipelines.rankers.cache import Cache
 from pipelines.rankers.choice import choose, climb, most_values
-from pipelines.rankers.countings import counting_values
-from pipelines.rankers.fits import EaseSettings, Fits, KnnSettings
+from pipelines.rankers.fits import EaseSettings, Fits, KnnSettings, counting_values
 from pipelines.training.prior import choose_counting
 from pipelines.tuning.traits import Traits
 from towers.config.recipe import parse_config
