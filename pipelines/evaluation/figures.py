@@ -3,7 +3,7 @@
 Returns plain dictionaries for `report.json`; an estimate is ``{"value", "low", "high"}``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, pairwise, product
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from towers.evaluation import metrics
 
 Figures = dict[str, Any]
 PHASE = "intervals"
+EVERY = {name: name for name in metrics.METRICS}
 SMALL = 100  # users: below it a slice's interval is wide, and the report says so
 
 
@@ -50,24 +51,13 @@ def figures(
 
 def _figures_of_all(evaluation: Evaluation, drawn: Bootstrap, of_lists: Figures) -> Figures:
     content: Figures = {
-        "metrics": {ranker: _estimates(drawn, evaluation, ranker) for ranker in evaluation.rankers},
-        "differences": {
-            f"{EXACT}_minus_{other}": {
-                f"{metric}@{k}": drawn.difference(column(EXACT, metric, k), column(other, metric, k))
-                for metric in metrics.METRICS
-                for k in evaluation.ks
-            }
-            for other in evaluation.rankers
-            if other not in (EXACT, BEST)
-        },
+        "metrics": estimates(drawn, evaluation.rankers, EVERY, evaluation.ks),
+        "differences": differences(drawn, evaluation.rankers, metrics.METRICS, evaluation.ks),
         **of_lists,
     }
     steps = [step for step in (EXACT, INDEX, SERVICE) if step in evaluation.rankers]
     content["recall_lost"] = {
-        f"{before}_to_{after}": {
-            f"recall@{k}": drawn.difference(column(before, "recall", k), column(after, "recall", k))
-            for k in evaluation.ks
-        }
+        f"{before}_to_{after}": _difference(drawn, before, after, ("recall",), evaluation.ks)
         for before, after in pairwise(steps)
     }
     if BEST in evaluation.rankers:
@@ -107,14 +97,9 @@ def _slice_figures(evaluation: Evaluation, of_all: Bootstrap, sliced: _Sliced, a
         "metrics": {},
     }
     if len(users):
-        named = metrics.METRICS if part.targets is None else (part.name,)
-        drawn = evaluation.resampled(named, users, advance) if sliced.resampled else of_all
-        content["metrics"] = {
-            ranker: _estimates(drawn, evaluation, ranker)
-            if part.targets is None
-            else {f"recall@{k}": drawn.estimate(column(ranker, part.name, k)) for k in evaluation.ks}
-            for ranker in evaluation.rankers
-        }
+        named = EVERY if part.targets is None else {"recall": part.name}
+        drawn = evaluation.resampled(named.values(), users, advance) if sliced.resampled else of_all
+        content["metrics"] = estimates(drawn, evaluation.rankers, named, evaluation.ks)
     return content
 
 
@@ -137,7 +122,19 @@ def user_table(about: Mapping[str, Any], evaluation: Evaluation, parts: Sequence
     return pl.DataFrame({**about, **members, **figures})
 
 
-def _estimates(drawn: Bootstrap, evaluation: Evaluation, ranker: str) -> Figures:
+def estimates(drawn: Bootstrap, rankers: Sequence[str], named: Mapping[str, str], ks: Sequence[int]) -> Figures:
+    """Returns each ranker's estimates; `named` gives the metric of a column for each of the report."""
     return {
-        f"{metric}@{k}": drawn.estimate(column(ranker, metric, k)) for metric in metrics.METRICS for k in evaluation.ks
+        ranker: {f"{name}@{k}": drawn.estimate(column(ranker, metric, k)) for name, metric in named.items() for k in ks}
+        for ranker in rankers
     }
+
+
+def differences(drawn: Bootstrap, rankers: Sequence[str], names: Iterable[str], ks: Sequence[int]) -> Figures:
+    """Returns the differences of exact search to the other rankers."""
+    others = [each for each in rankers if each not in (EXACT, BEST)]
+    return {f"{EXACT}_minus_{other}": _difference(drawn, EXACT, other, names, ks) for other in others}
+
+
+def _difference(drawn: Bootstrap, one: str, other: str, names: Iterable[str], ks: Sequence[int]) -> Figures:
+    return {f"{name}@{k}": drawn.difference(column(one, name, k), column(other, name, k)) for name in names for k in ks}

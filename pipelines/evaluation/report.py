@@ -25,12 +25,12 @@ from pipelines.evaluation.findings import PHASE as FINDINGS
 from pipelines.evaluation.findings import Check, checks, look
 from pipelines.evaluation.item_map import item_maps, map_columns, map_content
 from pipelines.evaluation.list_figures import INTERVAL, numbers
-from pipelines.evaluation.page import html, markdown
+from pipelines.evaluation.page import about_recall, write
 from pipelines.evaluation.protocol.asked import ask, counts
 from pipelines.evaluation.protocol.leakage import leak_checks
 from pipelines.evaluation.protocol.options import Protocol
 from pipelines.evaluation.protocol.ties import score_findings
-from pipelines.evaluation.report_json import PER_USER, REPORT, write_report
+from pipelines.evaluation.report_json import PER_USER, REPORT
 from pipelines.evaluation.report_table import head, headline, lines, table
 from pipelines.evaluation.similarity import report as similarity_report
 from pipelines.evaluation.slices import COLD, NEW_ITEM, WARM, Slice, Trained, slices_of
@@ -49,7 +49,7 @@ from pipelines.service.verify import VERIFY
 from serving.bundle.digest import bundle_digest
 from serving.bundle.manifest import read_manifest
 from serving.bundle.reader import Bundle
-from serving.files.staging import refuse_existing, staged
+from serving.files.staging import refuse_existing
 from serving.recall.loading import open_index
 from towers.config.feature_sides import Features
 from towers.config.look_ahead import look_ahead
@@ -154,14 +154,9 @@ def run(
     content["verdict"] = report_verdict(content, f"recall@{headline(evaluation.ks)}", strongest).content()
     mapped = item_maps(served, data, popularity, columns)
     content["map"] = map_content(mapped)
-    page = html(content, exhibits(content, evaluation, served, data, held, popularity, mapped))
-    with staged(out, overwrite=overwrite, marker=REPORT) as directory:
-        directory.mkdir()
-        (directory / "report.html").write_text(page, encoding="utf-8")
-        (directory / "report.md").write_text(markdown(content), encoding="utf-8")
-        about = _about_users(served, data, held, trained, named=user_ids)
-        figures.user_table(about, evaluation, [*parts, new]).write_parquet(directory / PER_USER)
-        write_report(content, directory, PER_USER)
+    shown = exhibits(content, evaluation, served, data, held, popularity, mapped)
+    users = figures.user_table(_about_users(served, data, held, trained, named=user_ids), evaluation, [*parts, new])
+    write(out, content, about_recall(content), shown, {PER_USER: users}, overwrite=overwrite)
     _show(content, dataset, out)
     return content
 

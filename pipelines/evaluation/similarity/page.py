@@ -1,11 +1,11 @@
-"""Writes a report of item neighbours for people, `report.html` and `report.md`, by the templates of all reports."""
+"""What `report.html` and `report.md` say of item neighbours, by the templates of all reports."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from pipelines.console import amount
-from pipelines.evaluation.page import compared, plots_left_out, provenance, rendered, tone
-from pipelines.evaluation.report_table import SMALL, interval, of_vectors
+from pipelines.evaluation.page import about_any, compared, plots_left_out
+from pipelines.evaluation.report_table import interval, of_vectors
 from pipelines.evaluation.similarity.figures import HELD, NEARER, TITLES, TRAINED
 from pipelines.rankers.ranker import EXACT
 
@@ -28,45 +28,20 @@ def sentence(content: Mapping[str, Any]) -> str:
     return compared(claim, verdict)
 
 
-def html(content: Mapping[str, Any], exhibits: Mapping[str, Any]) -> str:
-    """Renders `report.html`.
-
-    Args:
-        content: of `report.json`.
-        exhibits: of `pipelines.evaluation.similarity.exhibits`.
-    """
-    return rendered("report.html.j2", **_about(content), **exhibits)
-
-
-def markdown(content: Mapping[str, Any]) -> str:
-    """Renders `report.md`: the sentence, the findings and the tables."""
-    return rendered("report.md.j2", **_about(content))
-
-
-def _about(content: Mapping[str, Any]) -> dict[str, Any]:
-    verdict, counts = content["verdict"], content["counts"]
-    label = content["label"]
+def about_neighbours(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what the templates of `pipelines.evaluation.page` show of a report of item neighbours."""
+    label, labelled = content["label"], amount(content["counts"]["labelled"], "labelled items")
     like = f"are a pair of {label['pairs']}" if label["column"] is None else f"share a class of {label['column']}"
-    return {
+    return about_any(content, content["verdict"]["metric"], ("items",)) | {
         "title": f"Item neighbours of {content['bundle']['model_version']}",
         "sentence": sentence(content),
-        "tone": tone(verdict),
-        "verdict": verdict,
-        "findings": content["findings"],
         "notes": notes(content),
-        "size": f"{amount(counts['labelled'], 'labelled items')}; two are alike if they {like}",
+        "size": f"{labelled}; two are alike if they {like}",
         "interval": content["interval"],
         "looks_ahead": (),
         "tables": [_table(content, group) for group in GROUPS if group in content["metrics"]],
-        "ks": content["ks"],
         "steps": (),
-        "headline": verdict["metric"],
-        "small": SMALL,
-        "counted": ("items",),
-        "slices": _slices(content),
-        "protocol": content["protocol"],
         "options": (),
-        "provenance": provenance(content),
         "examples_are": EXAMPLES,
     }
 
@@ -87,21 +62,6 @@ def _table(content: Mapping[str, Any], group: str) -> dict[str, Any]:
             for ranker, figures in rankers.items()
         ],
     }
-
-
-def _slices(content: Mapping[str, Any]) -> list[dict[str, Any]]:
-    name, strongest = content["verdict"]["metric"], content["strongest"]["ranker"]
-    return [
-        {
-            "name": part,
-            "definition": figures["definition"],
-            "counts": [f"{figures['items']:,}"],
-            "small": figures["small"],
-            "model": interval(figures["metrics"][EXACT][name]),
-            "baseline": interval(figures["metrics"][strongest][name]),
-        }
-        for part, figures in content["slices"].items()
-    ]
 
 
 def notes(content: Mapping[str, Any]) -> list[str]:

@@ -19,7 +19,8 @@ from pipelines.errors import DataError
 from pipelines.evaluation.figures import PHASE as INTERVALS
 from pipelines.evaluation.findings import item_checks, look
 from pipelines.evaluation.item_map import item_maps, map_columns, map_content
-from pipelines.evaluation.report_json import PER_ITEM, REPORT, write_report
+from pipelines.evaluation.page import write
+from pipelines.evaluation.report_json import PER_ITEM
 from pipelines.evaluation.report_table import figures_table, headline, interval
 from pipelines.evaluation.similarity.exhibits import exhibits
 from pipelines.evaluation.similarity.figures import (
@@ -34,7 +35,7 @@ from pipelines.evaluation.similarity.figures import (
     verdict,
 )
 from pipelines.evaluation.similarity.neighbours import GROUPS, Asked, Neighbours, Ranked, metric_of, neighbours
-from pipelines.evaluation.similarity.page import html, markdown, notes
+from pipelines.evaluation.similarity.page import about_neighbours, notes
 from pipelines.rankers.bootstrap import RESAMPLES
 from pipelines.rankers.evaluate import PHASE as EVALUATE
 from pipelines.rankers.index_curve import curve
@@ -43,7 +44,6 @@ from pipelines.training.similar_pairs import pairs_digest
 from pipelines.training.similarity_labels import HELD_OUT, TRAINING, VALIDATION, Labels, read_labels
 from serving.bundle.manifest import Manifest
 from serving.bundle.reader import Bundle
-from serving.files.staging import staged
 from serving.recall.loading import open_index
 from towers.config.recipe import Config, parse_config
 from towers.evaluation.metrics import exposure
@@ -135,13 +135,9 @@ def run(
     }
     drawn = item_maps(served, data, popularity, columns)
     content["map"] = map_content(drawn)
-    page = html(content, exhibits(content, group, labels, served, data, popularity, drawn))
-    with staged(out, overwrite=overwrite, marker=REPORT) as directory:
-        directory.mkdir()
-        (directory / "report.html").write_text(page, encoding="utf-8")
-        (directory / "report.md").write_text(markdown(content), encoding="utf-8")
-        _per_item(measured, labels, data).write_parquet(directory / PER_ITEM)
-        write_report(content, directory, PER_ITEM)
+    page = exhibits(content, group, labels, served, data, popularity, drawn)
+    tables = {PER_ITEM: _per_item(measured, labels, data)}
+    write(out, content, about_neighbours(content), page, tables, overwrite=overwrite)
     _show(content, out)
     return content
 
