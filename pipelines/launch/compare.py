@@ -32,7 +32,7 @@ from pipelines.launch.sides import (
     refuse_different,
     refuse_other_recipes,
 )
-from pipelines.launch.significance import DRAWS, LEVEL
+from pipelines.launch.significance import DRAWS, LEVEL, seed_spread
 from pipelines.rankers.bootstrap import RESAMPLES, bootstrap
 from pipelines.rankers.evaluate import PHASE as EVALUATE
 from pipelines.service.verify import VERIFY
@@ -97,7 +97,9 @@ def run(
     k = _parsed(primary)[1]
     others = [f"ndcg@{k}", *(f"recall@{each}" for each in ks if each > k)] if family is None else asked
     metrics = list(dict.fromkeys([primary, *others]))
-    _refuse_unmeasured(metrics, ks)
+    if unmeasured := [each for each in metrics if _parsed(each)[1] not in ks]:
+        told = f"the reports have no such list length; allowed are {', '.join(map(str, ks))}"
+        raise DataError(f"metric {unmeasured[0]!r}: {told}")
     phases("compare", *([VERIFY, EVALUATE] if bundles else []), TESTS)
     measured = measure(bundles, dataset, ks, slices, k) if bundles and dataset else None
     members = reports | ({} if measured is None else dict(measured.members))
@@ -152,14 +154,6 @@ def _parsed(metric: str) -> tuple[str, int]:
     return name, int(k)
 
 
-def _refuse_unmeasured(metrics: Sequence[str], ks: Sequence[int]) -> None:
-    for metric in metrics:
-        if _parsed(metric)[1] not in ks:
-            raise DataError(
-                f"metric {metric!r}: the reports have no such list length; allowed are {', '.join(map(str, ks))}"
-            )
-
-
 def _content(
     sides: Sequence[Side],
     metrics: Sequence[str],
@@ -175,7 +169,7 @@ def _content(
     fingerprint, split, protocol, ks = (baseline.members[0].facts[fact] for fact in FACTS)
     comparisons = {}
     for other in others:
-        seeds, name = differences.seeds_of(baseline, other, primary), other.name
+        seeds, name = seed_spread(baseline.seeds(primary), other.seeds(primary)), other.name
         comparisons[name] = {
             "conclusion": conclusion(tests[name][primary], seeds),
             "metrics": tests[name],

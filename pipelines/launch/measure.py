@@ -20,7 +20,7 @@ from pipelines.evaluation.protocol.asked import ask
 from pipelines.evaluation.protocol.options import Protocol
 from pipelines.evaluation.similarity.report import is_similarity
 from pipelines.evaluation.slices import COLD, WARM, Slice, Trained, slices_of
-from pipelines.launch.sides import USER, Member, facts_of
+from pipelines.launch.sides import USER, Member, Side, facts_of
 from pipelines.rankers.evaluate import Evaluation, Lists, column, evaluate
 from pipelines.rankers.inputs import open_inputs
 from pipelines.rankers.ranker import EXACT, KNOWN, Served
@@ -52,9 +52,11 @@ class Measured:
     data: Dataset
     held: HeldOut
 
-    def slice_values(self, path: Path, part: Slice, k: int) -> NDArray[np.float64]:
-        """Each user's recall@k on the targets of a slice, [Q]; NaN without such a target."""
-        return self.evaluation.of(column(str(path), part.name, k)).astype(np.float64)
+    def slice_values(self, side: Side, part: Slice, k: int) -> NDArray[np.float64]:
+        """Each user's recall@k on the targets of a slice, the mean over the members, [Q]; NaN without such a target."""
+        columns = [self.evaluation.of(column(str(each.path), part.name, k)) for each in side.members]
+        figures: NDArray[np.float64] = np.mean(columns, axis=0, dtype=np.float64)
+        return figures
 
 
 def measure(paths: Sequence[Path], dataset: Path, ks: Sequence[int], columns: Sequence[str], k: int) -> Measured:

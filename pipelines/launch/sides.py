@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pipelines.errors import DataError
 from pipelines.evaluation import report_json
+from pipelines.launch.records.record import leaves
 from pipelines.rankers.evaluate import column
 from pipelines.rankers.ranker import EXACT
 from serving.bundle.manifest import MANIFEST
@@ -194,7 +195,7 @@ def refuse_other_recipes(side: Side) -> None:
     Raises:
         DataError: names two members and a setting that differs.
     """
-    known = [(member.path, dict(_settings(member.recipe))) for member in side.members if member.recipe is not None]
+    known = [(each.path, dict(leaves(each.recipe, separator="."))) for each in side.members if each.recipe is not None]
     for (path, settings), (other_path, other) in pairwise(known):
         for key in sorted({*settings, *other}):
             if settings.get(key) != other.get(key):
@@ -202,11 +203,3 @@ def refuse_other_recipes(side: Side) -> None:
                     f"{path} and {other_path} are named as seeds of one recipe, but differ in {key}: "
                     f"{settings.get(key)} and {other.get(key)}; separate them by a space"
                 )
-
-
-def _settings(recipe: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    return [
-        pair
-        for key, value in recipe.items()
-        for pair in (_settings(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(prefix + key, value)])
-    ]
