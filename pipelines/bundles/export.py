@@ -15,8 +15,7 @@ import polars as pl
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from pipelines.bundles.popular_segments import popular_segments
-from pipelines.bundles.prior import BundlePrior
+from pipelines.bundles.prior import BundlePrior, popular_segments
 from pipelines.bundles.request_features import profiles, query_features, request_feature
 from pipelines.console import amount, phase, phases, progress, say
 from pipelines.dataset.dataset import Dataset

@@ -1,4 +1,4 @@
-"""Looks for what is wrong with a model or its vectors: collapse, hubs, duplicates, items that nobody is shown.
+"""Looks for what is wrong with a model or its vectors: collapse, hubs, duplicates, items that nobody is shown, ties.
 
 A finding is a sentence with its figures. docs/evaluation/report.md names the limits.
 """
@@ -13,7 +13,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipelines.console import progress
+from pipelines.dataset.heldout import HeldOut
 from pipelines.evaluation.examples import names
+from pipelines.rankers.ranker import Served
 from towers.evaluation import metrics
 
 PHASE = "findings"
@@ -41,6 +43,8 @@ NAMES = (
     "items under two ids",
     NAMES_TARGET,
 )
+TIED_USERS, SEED = 1_000, 0  # the sample of test users whose scores are compared
+MOST_TIED = 0.01  # share of them
 
 
 @dataclass(frozen=True)
@@ -174,3 +178,29 @@ def effective_rank(vectors: NDArray[np.float32]) -> float:
         return 1.0
     share = values / values.sum()
     return float(np.exp(-(share[share > 0] * np.log(share[share > 0])).sum()))
+
+
+def score_findings(served: Served, held: HeldOut, k: int) -> Iterator[Finding]:
+    """Yields what is wrong with the scores of exact search.
+
+    Args:
+        served: the bundle.
+        held: the test users, of whom a sample with a fixed seed is asked.
+        k: length of the lists.
+    """
+    stored = np.flatnonzero(served.query_rows[held.users] >= 0)
+    if len(stored) > TIED_USERS:
+        stored = np.sort(np.random.default_rng(SEED).choice(stored, TIED_USERS, replace=False))
+    if not len(stored):
+        return
+    scores = served.best_scores(held.of_queries(stored), k + 1)
+    longer = np.isfinite(scores[:, k])  # more than k items are left: the last place is a choice
+    constant = longer & (scores[:, 0] == scores[:, k])
+    tied = longer & ~constant & (scores[:, k - 1] == scores[:, k])
+    for name, those, text in (
+        ("constant scores", constant, f"the first {k + 1} items have one score: their order means nothing"),
+        ("ties at the last place", tied, f"places {k} and {k + 1} have one score: which of them is in is arbitrary"),
+    ):
+        share = float(those.mean())
+        if share > MOST_TIED:
+            yield Finding(name, f"for {share:.1%} of the users {text}", share, MOST_TIED)

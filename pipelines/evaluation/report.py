@@ -22,14 +22,13 @@ from pipelines.evaluation import figures
 from pipelines.evaluation.exhibits import PHASE as PAGE
 from pipelines.evaluation.exhibits import exhibits
 from pipelines.evaluation.findings import PHASE as FINDINGS
-from pipelines.evaluation.findings import Check, checks, look
+from pipelines.evaluation.findings import Check, checks, look, score_findings
 from pipelines.evaluation.item_map import item_maps, map_columns, map_content
 from pipelines.evaluation.list_figures import INTERVAL, numbers
 from pipelines.evaluation.page import about_recall, write
 from pipelines.evaluation.protocol.asked import ask, counts
 from pipelines.evaluation.protocol.leakage import leak_checks
 from pipelines.evaluation.protocol.options import Protocol
-from pipelines.evaluation.protocol.ties import score_findings
 from pipelines.evaluation.report_json import PER_USER, REPORT
 from pipelines.evaluation.report_table import head, headline, lines, table
 from pipelines.evaluation.similarity import report as similarity_report
@@ -41,8 +40,7 @@ from pipelines.rankers.evaluate import PHASE as EVALUATE
 from pipelines.rankers.evaluate import Evaluation, evaluate
 from pipelines.rankers.index_curve import AGAINST_FLOAT32, curve, cuts, has_curve
 from pipelines.rankers.index_curve import PHASE as CURVE
-from pipelines.rankers.inputs import open_inputs
-from pipelines.rankers.ranker import EXACT, KNOWN, Served, rankers_of
+from pipelines.rankers.ranker import EXACT, KNOWN, Served, open_inputs, rankers_of
 from pipelines.rankers.service import SERVICE, ServiceRanker
 from pipelines.rankers.verdict import report_verdict
 from pipelines.service.verify import VERIFY

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut, seen
 from pipelines.errors import DataError
-from pipelines.evaluation.protocol.asked import Asked, target_events
-from pipelines.evaluation.protocol.item_age import AGE, item_ages
+from pipelines.evaluation.protocol.asked import AGE, Asked, item_ages, target_events
 
 TRAINING = "training"  # the group of the next four
 WARM, COLD = "warm", "cold"

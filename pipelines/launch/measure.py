@@ -22,8 +22,7 @@ from pipelines.evaluation.similarity.report import is_similarity
 from pipelines.evaluation.slices import COLD, WARM, Slice, Trained, slices_of
 from pipelines.launch.sides import USER, Member, Side, facts_of
 from pipelines.rankers.evaluate import Evaluation, Lists, column, evaluate
-from pipelines.rankers.inputs import open_inputs
-from pipelines.rankers.ranker import EXACT, KNOWN, Served
+from pipelines.rankers.ranker import EXACT, KNOWN, Served, open_inputs
 from serving.bundle.manifest import read_manifest
 from serving.bundle.reader import Bundle
 from serving.search.exact import ExactIndex

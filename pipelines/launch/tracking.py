@@ -16,11 +16,8 @@ import tensorflow as tf
 from pipelines.console import next_step, phase, phases, say
 from pipelines.errors import DataError
 from pipelines.evaluation.page import cell
-from pipelines.launch.records.gate import read_gate
-from pipelines.launch.records.names import mlflow_name
-from pipelines.launch.records.record import Point, Record
-from pipelines.launch.records.report import of_report
-from pipelines.launch.records.run import of_run
+from pipelines.launch.records.outputs import of_report, of_run, read_gate
+from pipelines.launch.records.record import Point, Record, mlflow_name
 from serving.client.address import without_password
 from serving.files.staging import staged
 

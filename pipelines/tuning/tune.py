@@ -24,10 +24,9 @@ from pipelines.errors import DataError
 from pipelines.training.check import check_recipe
 from pipelines.training.train import open_work
 from pipelines.tuning.finals import MOST_TRAININGS, Finals
-from pipelines.tuning.fixed_settings import FixedSettings
 from pipelines.tuning.recipe import comments, recipe, text
 from pipelines.tuning.search import Search, SearchGoal
-from pipelines.tuning.space import Family, families
+from pipelines.tuning.space import Family, FixedSettings, families
 from pipelines.tuning.traits import Traits, validation
 from serving.files.lock import exclusive
 from serving.files.staging import refuse_existing, remove, staged

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from pipelines.bundles.bulk.parts import digest_of, job_of, part_files, parts_beside, write_parquet
-from pipelines.bundles.bulk.shards import Shard
+from pipelines.bundles.bulk.parts import Shard, digest_of, job_of, part_files, parts_beside, write_parquet
 from pipelines.console import Advance, amount, phases, progress, say
 from pipelines.errors import DataError
 from pipelines.ingest.id_files import read_users

@@ -22,7 +22,6 @@ from pipelines.evaluation.item_map import item_maps, map_columns, map_content
 from pipelines.evaluation.page import write
 from pipelines.evaluation.report_json import PER_ITEM
 from pipelines.evaluation.report_table import figures_table, headline, interval
-from pipelines.evaluation.similarity.exhibits import exhibits
 from pipelines.evaluation.similarity.figures import (
     NEARER,
     TITLES,
@@ -35,13 +34,12 @@ from pipelines.evaluation.similarity.figures import (
     verdict,
 )
 from pipelines.evaluation.similarity.neighbours import GROUPS, Asked, Neighbours, Ranked, metric_of, neighbours
-from pipelines.evaluation.similarity.page import about_neighbours, notes
+from pipelines.evaluation.similarity.page import about_neighbours, exhibits, notes
 from pipelines.rankers.bootstrap import RESAMPLES
 from pipelines.rankers.evaluate import PHASE as EVALUATE
 from pipelines.rankers.index_curve import curve
 from pipelines.rankers.ranker import EXACT, KNN, KNOWN, Served
-from pipelines.training.similar_pairs import pairs_digest
-from pipelines.training.similarity_labels import HELD_OUT, TRAINING, VALIDATION, Labels, read_labels
+from pipelines.training.similarity_labels import HELD_OUT, TRAINING, VALIDATION, Labels, pairs_digest, read_labels
 from serving.bundle.manifest import Manifest
 from serving.bundle.reader import Bundle
 from serving.recall.loading import open_index

@@ -19,7 +19,7 @@ from pipelines.errors import DataError
 from pipelines.evaluation import report
 from pipelines.evaluation.findings import item_checks, look
 from pipelines.evaluation.protocol.options import Protocol
-from pipelines.launch.records.report import of_report
+from pipelines.launch.records.outputs import of_report
 from serving.bundle.reader import Bundle
 from tests.support import browser
 from tests.support.worlds import alike
