@@ -19,6 +19,7 @@ from pipelines.console import phases, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import heldout
 from pipelines.errors import DataError
+from pipelines.rankers.ranker import refuse_other_data
 from pipelines.service.server import Server
 from pipelines.service.verify import VERIFY, verify
 from serving.bundle.reader import Bundle
@@ -42,8 +43,8 @@ def run(bundles: Sequence[Path], dataset: Path | None = None, *, browse: bool = 
         browse: open the page in the browser; its address is printed in any case.
 
     Raises:
-        BundleError: a bundle is damaged.
-        DataError: more than two bundles, or the data set is damaged, another one, or has no test events.
+        BundleError: a bundle is damaged, or was trained on another data set.
+        DataError: more than two bundles, or the data set is damaged or has no test events.
     """
     if not 1 <= len(bundles) <= 2:
         raise DataError(f"--bundle: give one bundle, or two to compare them; got {len(bundles)}")
@@ -112,13 +113,7 @@ def _held_out(dataset: Path, bundles: Sequence[Bundle]) -> Callable[[str], Colle
     """Returns what gives the items that a user took in the test."""
     data = Dataset.open(dataset)
     for bundle in bundles:
-        trained_on = bundle.manifest.lineage.get("dataset")
-        if trained_on is None:
-            say(f"warning: {bundle.path} does not name its data set; the test events may be among its training events")
-        elif trained_on != data.manifest.fingerprint:
-            raise DataError(
-                f"{dataset}: not the data set that {bundle.path} was trained on; its test events may be training events"
-            )
+        refuse_other_data(bundle, data)
     held = heldout(data, "test")
     if not len(held.users):
         raise DataError(f"{dataset}: no user has a test event to mark; prepare it with data.test_share above 0")

@@ -3,7 +3,7 @@
 A finding is a sentence with its figures. docs/evaluation/report.md names the limits.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -85,46 +85,30 @@ def look(checks: Sequence[Check]) -> list[Finding]:
 
 def checks(
     exposure: NDArray[np.int64],
-    users: int,
+    asked: int,
     k: int,
-    vectors: NDArray[np.float32],
-    queries: NDArray[np.float32],
+    vectors: Mapping[str, NDArray[np.float32]],
     items: pl.DataFrame,
+    *,
+    side: str = "users",
+    dimensions: int | None = None,
 ) -> list[Check]:
-    """Returns the checks of a model that recalls items for users.
+    """Returns the checks of a model that recalls items for users, or neighbours of items.
 
     Args:
         exposure: [N] how often each item is among the first k of a list.
-        users: number of lists.
+        asked: number of lists.
         k: length of the lists.
-        vectors: [M, D] item vectors as they are stored, without the items that have none.
-        queries: [U, D] stored query vectors.
+        vectors: "item" -> [M, D] as they are stored, without the items that have none; "query" likewise, if stored.
         items: [N] rows of the data set's items, with `item_id`.
+        side: who asks, "users" or "items".
+        dimensions: that the vectors need, if fewer than D: those of two classes tell all apart along one line.
     """
-    of_vectors = [partial(_of_vectors, "item", vectors), partial(_of_vectors, "query", queries)]
-    return [partial(_of_lists, exposure, users, k, items), *of_vectors]
+    of_vectors = [partial(_of_vectors, name, each, dimensions) for name, each in vectors.items()]
+    return [partial(_of_lists, exposure, asked, k, items, side), *of_vectors]
 
 
-def item_checks(
-    exposure: NDArray[np.int64], asked: int, k: int, vectors: NDArray[np.float32], dimensions: int, items: pl.DataFrame
-) -> list[Check]:
-    """Returns the checks of the neighbours of items.
-
-    Args:
-        exposure: [n] how often each item is among the first k of a list.
-        asked: number of lists, one for each item asked.
-        k: length of the lists.
-        vectors: [M, D] item vectors as they are stored, without the items that have none.
-        dimensions: that the vectors need: those of two classes tell all apart along one line.
-        items: [n] rows of the data set's items, with `item_id`.
-    """
-    of_lists = partial(_of_lists, exposure, asked, k, items, "items")
-    return [of_lists, partial(_of_vectors, "item", vectors, dimensions)]
-
-
-def _of_lists(
-    exposure: NDArray[np.int64], users: int, k: int, items: pl.DataFrame, side: str = "users"
-) -> Iterator[Finding]:
+def _of_lists(exposure: NDArray[np.int64], users: int, k: int, items: pl.DataFrame, side: str) -> Iterator[Finding]:
     most = float(exposure.max() / max(users, 1))
     alike = float(np.sort(exposure)[-k:].sum() / max(int(exposure.sum()), 1))
     if alike > MOST_ALIKE and len(exposure) > 2 * k:
@@ -143,7 +127,7 @@ def _of_lists(
         yield Finding("items never recommended", text, coverage, least)
 
 
-def _of_vectors(side: str, vectors: NDArray[np.float32], dimensions: int | None = None) -> Iterator[Finding]:
+def _of_vectors(side: str, vectors: NDArray[np.float32], dimensions: int | None) -> Iterator[Finding]:
     if len(vectors) < 2:
         return
     dimension = vectors.shape[1]

@@ -32,7 +32,7 @@ from pipelines.evaluation.protocol.options import Protocol
 from pipelines.evaluation.report_json import PER_USER, REPORT
 from pipelines.evaluation.report_table import head, headline, lines, table
 from pipelines.evaluation.similarity import report as similarity_report
-from pipelines.evaluation.slices import COLD, NEW_ITEM, WARM, Slice, Trained, slices_of
+from pipelines.evaluation.slices import NEW_ITEM, Slice, Trained, slices_of
 from pipelines.rankers import choice, item_knn
 from pipelines.rankers.baselines import baselines_of
 from pipelines.rankers.bootstrap import LEVEL, RESAMPLES
@@ -149,7 +149,8 @@ def run(
         "cuts": cuts(served, held, headline(evaluation.ks)),
         **{name: service.content() for name, service in services.items()},
     }
-    content["verdict"] = report_verdict(content, f"recall@{headline(evaluation.ks)}", strongest).content()
+    figure, title = f"recall@{headline(evaluation.ks)}", str(baselines.settings[strongest])
+    content["verdict"] = report_verdict(content, figure, strongest, title).content()
     mapped = item_maps(served, data, popularity, columns)
     content["map"] = map_content(mapped)
     shown = exhibits(content, evaluation, served, data, held, popularity, mapped)
@@ -199,17 +200,12 @@ def _looks_ahead(bundle: Bundle, data: Dataset) -> list[str] | None:
 
 def _checks(evaluation: Evaluation, served: Served, data: Dataset, held: HeldOut) -> list[Check]:
     k, bundle = headline(evaluation.ks), served.bundle
-    both = np.asarray(bundle.item_vectors), bundle.query_vectors
-    items, queries = (each[np.any(each != 0, axis=1)] for each in both)
-    of_model = checks(evaluation.exposure(EXACT, k), len(held.users), k, items, queries, data.items)
+    both = {"item": np.asarray(bundle.item_vectors), "query": bundle.query_vectors}
+    vectors = {side: each[np.any(each != 0, axis=1)] for side, each in both.items()}
+    of_model = checks(evaluation.exposure(EXACT, k), len(held.users), k, vectors, data.items)
     return [*leak_checks(data, held), *of_model, partial(score_findings, served, held, k)]
 
 
 def _about_users(served: Served, data: Dataset, held: HeldOut, trained: Trained, *, named: bool) -> dict[str, Any]:
-    about = {
-        "targets": np.diff(held.target_offsets),
-        "history": np.diff(held.seen_offsets),
-        "slice": np.where(trained.users[held.users], WARM, COLD),
-        "stored_vector": served.query_rows[held.users] >= 0,
-    }
+    about = trained.about(held) | {"stored_vector": served.query_rows[held.users] >= 0}
     return {"user_id": data.users["user_id"].gather(held.users), **about} if named else about

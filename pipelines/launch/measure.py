@@ -19,7 +19,7 @@ from pipelines.errors import DataError
 from pipelines.evaluation.protocol.asked import ask
 from pipelines.evaluation.protocol.options import Protocol
 from pipelines.evaluation.similarity.report import is_similarity
-from pipelines.evaluation.slices import COLD, WARM, Slice, Trained, slices_of
+from pipelines.evaluation.slices import Slice, Trained, slices_of
 from pipelines.launch.sides import USER, Member, Side, facts_of
 from pipelines.rankers.evaluate import Evaluation, Lists, column, evaluate
 from pipelines.rankers.ranker import EXACT, KNOWN, Served, open_inputs
@@ -88,31 +88,19 @@ def measure(paths: Sequence[Path], dataset: Path, ks: Sequence[int], columns: Se
     groups = {part.name: part.targets for part in parts if part.targets is not None}
     rankers = {str(path): each.exact(max(ks)) for path, each in served.items()}
     evaluation = evaluate(rankers, held, served[paths[0]].unit_vectors, ks, groups)
-    warm = np.where(trained.users[held.users], WARM, COLD)
     facts = facts_of(
         {"fingerprint": data.manifest.fingerprint, "split": data.manifest.split.model_dump(mode="json")},
         protocol.text,
         ks,
     )
-    about = {
-        USER: data.users["user_id"].gather(held.users),
-        "targets": np.diff(held.target_offsets),
-        "history": np.diff(held.seen_offsets),
-        "slice": warm,
-    }
-    members = {
-        path: Member(path, bundle.manifest.model_version, facts, _rows(about, evaluation, path), _recipe(bundle))
-        for path, bundle in opened.items()
-    }
+    about = {USER: data.users["user_id"].gather(held.users), **trained.about(held)}
+    members = {}
+    for path, bundle in opened.items():
+        names = {column(EXACT, *each): column(str(path), *each) for each in product(METRICS, ks)}
+        rows = pl.DataFrame({**about, **{name: evaluation.of(own) for name, own in names.items()}})
+        members[path] = Member(path, bundle.manifest.model_version, facts, rows, _recipe(bundle))
     lists = {path: evaluation.lists[str(path)][:, :k] for path in paths}
     return Measured(members, evaluation, parts, served, lists, data, held)
-
-
-def _rows(about: Mapping[str, Any], evaluation: Evaluation, path: Path) -> pl.DataFrame:
-    names = product(METRICS, evaluation.ks)
-    return pl.DataFrame(
-        {**about} | {column(EXACT, name, k): evaluation.of(column(str(path), name, k)) for name, k in names}
-    )
 
 
 def _recipe(bundle: Bundle) -> dict[str, Any] | None:

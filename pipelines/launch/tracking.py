@@ -84,21 +84,17 @@ def run(
     if alone:
         phases("track", READ, BOARD, *([MLFLOW] if tracker == "mlflow" else []))
     with phase(READ) if alone else nullcontext():
-        record = _read(run, report, gate, bundle)
+        if run is not None:
+            record = of_run(run)
+        elif report is not None:
+            record = of_report(report, bundle)
+        elif gate is not None:
+            record = read_gate(gate)
     failed = tell(record, tracker, alone=alone)
     if alone and BOARD not in failed:
         say(f"{record.board}: settings, figures and a summary for TensorBoard")
         next_step("--logdir", record.board.parent, program="tensorboard")
     return failed
-
-
-def _read(run: Path | None, report: Path | None, gate: Path | None, bundle: Path | None) -> Record:
-    if run is not None:
-        return of_run(run)
-    if report is not None:
-        return of_report(report, bundle)
-    assert gate is not None
-    return read_gate(gate)
 
 
 def tell(record: Record, tracker: Tracker | None = None, *, alone: bool = False) -> list[str]:

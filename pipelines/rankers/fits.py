@@ -139,12 +139,11 @@ class Fits:
             case Counting():
                 return Popular(self._order(settings))
             case KnnSettings():
-                return self.item_knn(settings)
+                return self._item_knn(settings)
             case EaseSettings():
                 return self._ease(settings)
 
-    def item_knn(self, settings: KnnSettings) -> ItemKnn:
-        """Returns item-kNN with these settings."""
+    def _item_knn(self, settings: KnnSettings) -> ItemKnn:
         if self.cache is None:
             similarity = sp.csr_array(self._searched(settings).T)
         else:

@@ -174,13 +174,18 @@ def open_inputs(bundles: Sequence[Path], data: Dataset) -> list[Bundle]:
     with progress(VERIFY, total=total, unit="MB") as advance:
         opened = [verified(bundle, advance) for bundle in bundles]
         for bundle in opened:
+            refuse_other_data(bundle, data)
             _refuse_strangers(bundle, data)
         refuse_changes(data, advance)
     return opened
 
 
-def _refuse_strangers(bundle: Bundle, data: Dataset) -> None:
-    """Refuses a bundle that was trained on another data set, or has items that are not in it."""
+def refuse_other_data(bundle: Bundle, data: Dataset) -> None:
+    """Refuses a bundle that was trained on another data set; warns of one that does not tell.
+
+    Raises:
+        BundleError: it was.
+    """
     trained_on = bundle.manifest.lineage.get("dataset")
     if trained_on is None:
         say(f"warning: {bundle.path} does not name its data set; the test events may be among its training events")
@@ -190,6 +195,10 @@ def _refuse_strangers(bundle: Bundle, data: Dataset) -> None:
             f"{bundle.path}: was trained on the data set {str(trained_on)[:12]}, but {data.path} is "
             f"{data.manifest.fingerprint[:12]}; its test events may be that model's training events"
         )
+
+
+def _refuse_strangers(bundle: Bundle, data: Dataset) -> None:
+    """Refuses a bundle with items that are not in the data set."""
     ids = pl.Series(bundle.item_ids, dtype=pl.String)
     strange = ids.filter(~ids.is_in(data.items["item_id"].implode()))
     if len(strange):

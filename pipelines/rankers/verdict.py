@@ -1,5 +1,6 @@
 """States whether the model beats the strongest baseline, in one sentence with the paired interval of the difference."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -70,23 +71,17 @@ class Verdict:
         return asdict(self) | {"conclusion": self.conclusion, "text": self.text}
 
 
-def report_verdict(content: dict[str, Any], metric: str, strongest: str) -> Verdict:
+def report_verdict(figures: Mapping[str, Any], metric: str, strongest: str, title: str) -> Verdict:
     """Builds the verdict of a report.
 
     Args:
-        content: the report's `metrics`, `differences` and `baselines`.
+        figures: the report's `metrics` and `differences`.
         metric: for example ``"recall@20"``.
         strongest: name of the strongest baseline.
+        title: its display name.
     """
-    metrics = content["metrics"]
-    return Verdict(
-        metric=metric,
-        value=metrics[EXACT][metric]["value"],
-        baseline=strongest,
-        baseline_title=content["baselines"][strongest]["title"],
-        baseline_value=metrics[strongest][metric]["value"],
-        difference=content["differences"][f"{EXACT}_minus_{strongest}"][metric],
-    )
+    value, other = (figures["metrics"][ranker][metric]["value"] for ranker in (EXACT, strongest))
+    return Verdict(metric, value, strongest, title, other, figures["differences"][f"{EXACT}_minus_{strongest}"][metric])
 
 
 def validation_verdict(data: Dataset, users: Int32s, model_values: NDArray[np.floating[Any]], metric: str) -> str:
@@ -109,11 +104,9 @@ def validation_verdict(data: Dataset, users: Int32s, model_values: NDArray[np.fl
     }
     strongest = max(baselines.rankers, key=lambda ranker: values[ranker].mean())
     drawn = bootstrap(np.stack([values[EXACT], values[strongest]], axis=1), (EXACT, strongest))
-    return Verdict(
-        metric=metric,
-        value=float(values[EXACT].mean()),
-        baseline=strongest,
-        baseline_title=str(baselines.settings[strongest]),
-        baseline_value=float(values[strongest].mean()),
-        difference=drawn.difference(EXACT, strongest),
-    ).text
+    value, other, title = (
+        float(values[EXACT].mean()),
+        float(values[strongest].mean()),
+        str(baselines.settings[strongest]),
+    )
+    return Verdict(metric, value, strongest, title, other, drawn.difference(EXACT, strongest)).text

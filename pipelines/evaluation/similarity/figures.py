@@ -17,7 +17,7 @@ from pipelines.evaluation.similarity.neighbours import CHANCE, Neighbours
 from pipelines.evaluation.slices import Slice, find_column, slices_of_values
 from pipelines.rankers.bootstrap import RESAMPLES, bootstrap
 from pipelines.rankers.ranker import BEST, EXACT, KNN, POPULARITY
-from pipelines.rankers.verdict import Verdict
+from pipelines.rankers.verdict import report_verdict
 from pipelines.training.similarity_labels import Labels
 from towers.data.item_relations import ByClass
 
@@ -71,15 +71,8 @@ def verdict(content: Mapping[str, Any], figure: str) -> Figures:
     candidates = [ranker for ranker in of_training if ranker not in (EXACT, BEST)]
     strongest = max(candidates, key=lambda ranker: of_training[ranker][figure]["value"])
     group = group_of(content["metrics"])
-    metrics = content["metrics"][group]
-    compared = Verdict(
-        metric=figure,
-        value=metrics[EXACT][figure]["value"],
-        baseline=strongest,
-        baseline_title=TITLES[strongest],
-        baseline_value=metrics[strongest][figure]["value"],
-        difference=content["differences"][group][f"{EXACT}_minus_{strongest}"][figure],
-    )
+    of_group = {key: content[key][group] for key in ("metrics", "differences")}
+    compared = report_verdict(of_group, figure, strongest, TITLES[strongest])
     return {
         "strongest": {"ranker": strongest, "chosen_on": "the training items"},
         "verdict": compared.content() | {"group": group},

@@ -17,7 +17,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import seen
 from pipelines.errors import DataError
 from pipelines.evaluation.figures import PHASE as INTERVALS
-from pipelines.evaluation.findings import item_checks, look
+from pipelines.evaluation.findings import checks, look
 from pipelines.evaluation.item_map import item_maps, map_columns, map_content
 from pipelines.evaluation.page import write
 from pipelines.evaluation.report_json import PER_ITEM
@@ -125,9 +125,10 @@ def run(
     stored = stored[np.any(stored != 0, axis=1)]
     dimensions = max(len(labels.classes) - 1, 1) if labels.classes else stored.shape[1]
     shown = exposure(group.nearest, len(labels.items), k)
-    checks = item_checks(shown, len(group.places), k, stored, dimensions, data.items[labels.items])
+    items, of_items = data.items[labels.items], {"item": stored}
+    made = checks(shown, len(group.places), k, of_items, items, side="items", dimensions=dimensions)
     content |= {
-        "findings": [each.content() for each in look(checks)],
+        "findings": [each.content() for each in look(made)],
         "training": [stage for stage in bundle.manifest.training.get("stages", []) if stage.get("best_epoch")],
         "index_curve": curve(bundle, served.index),
     }

@@ -95,4 +95,5 @@ def _tests(content: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 def _plot(content: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
     slices = comparison["slices"]
-    return plots.differences(list(slices), list(slices.values()), f"{comparison['name']} minus {content['baseline']}")
+    title = f"{comparison['name']} minus {content['baseline']}"
+    return plots.by_slice([*slices], {title: [*slices.values()]}, title, difference=True)

@@ -255,7 +255,7 @@ def test_the_window_of_item_knn_counts_late_events_only(data: Dataset) -> None:
     late = train.time > train.time.max() - 30 * day
     assert 0 < late.sum() < len(late)
     fits = Fits(data, ("train",))
-    found = fits.item_knn(KnnSettings(days=30)).similarity
+    found = fits.of(KnnSettings(days=30)).similarity
     items_of = {user: set(train.item[late & (train.user == user)].tolist()) for user in range(data.manifest.users)}
     pairs = {(i, j) for own in items_of.values() for i in own for j in own if i != j}
     assert set(zip(*(place.tolist() for place in found.nonzero()), strict=True)) == pairs
