@@ -34,7 +34,7 @@ from pipelines.evaluation.report_table import head, headline, lines, table
 from pipelines.evaluation.similarity import report as similarity_report
 from pipelines.evaluation.slices import NEW_ITEM, Slice, Trained, slices_of
 from pipelines.rankers import choice, item_knn
-from pipelines.rankers.baselines import baselines_of
+from pipelines.rankers.baselines import baselines_of, report_verdict
 from pipelines.rankers.bootstrap import LEVEL, RESAMPLES
 from pipelines.rankers.evaluate import PHASE as EVALUATE
 from pipelines.rankers.evaluate import Evaluation, evaluate
@@ -42,7 +42,6 @@ from pipelines.rankers.index_curve import AGAINST_FLOAT32, curve, cuts, has_curv
 from pipelines.rankers.index_curve import PHASE as CURVE
 from pipelines.rankers.ranker import EXACT, KNOWN, Served, open_inputs, rankers_of
 from pipelines.rankers.service import SERVICE, ServiceRanker
-from pipelines.rankers.verdict import report_verdict
 from pipelines.service.verify import VERIFY
 from serving.bundle.digest import bundle_digest
 from serving.bundle.manifest import read_manifest

@@ -20,7 +20,7 @@ from pipelines.evaluation.protocol.asked import ask
 from pipelines.evaluation.protocol.options import Protocol
 from pipelines.evaluation.similarity.report import is_similarity
 from pipelines.evaluation.slices import Slice, Trained, slices_of
-from pipelines.launch.sides import USER, Member, Side, facts_of
+from pipelines.launch.sides import FACTS, USER, Member, Side
 from pipelines.rankers.evaluate import Evaluation, Lists, column, evaluate
 from pipelines.rankers.ranker import EXACT, KNOWN, Served, open_inputs
 from serving.bundle.manifest import read_manifest
@@ -88,11 +88,8 @@ def measure(paths: Sequence[Path], dataset: Path, ks: Sequence[int], columns: Se
     groups = {part.name: part.targets for part in parts if part.targets is not None}
     rankers = {str(path): each.exact(max(ks)) for path, each in served.items()}
     evaluation = evaluate(rankers, held, served[paths[0]].unit_vectors, ks, groups)
-    facts = facts_of(
-        {"fingerprint": data.manifest.fingerprint, "split": data.manifest.split.model_dump(mode="json")},
-        protocol.text,
-        ks,
-    )
+    split = data.manifest.split.model_dump(mode="json")
+    facts = dict(zip(FACTS, (data.manifest.fingerprint, split, protocol.text, list(ks)), strict=True))
     about = {USER: data.users["user_id"].gather(held.users), **trained.about(held)}
     members = {}
     for path, bundle in opened.items():

@@ -108,20 +108,10 @@ def read_report(path: Path) -> Member:
     content = report_json.read_report(path)
     if content.get("task") == "similarity":
         raise DataError(f"{path}: a report of item neighbours (task = 'similarity'); allowed are reports of recall")
-    facts = facts_of(content["dataset"], report_json.protocol_of(content), content["ks"])
+    dataset, protocol = content["dataset"], report_json.protocol_of(content)
+    facts = dict(zip(FACTS, (dataset["fingerprint"], dataset["split"], protocol, content["ks"]), strict=True))
     rows = pl.read_parquet(path / report_json.PER_USER, glob=False)
     return Member(path, content["bundle"]["model_version"], facts, rows)
-
-
-def facts_of(dataset: Mapping[str, Any], protocol: str, ks: Sequence[int]) -> dict[str, Any]:
-    """Returns what must be equal in all that is compared.
-
-    Args:
-        dataset: of `report.json`.
-        protocol: how it was measured.
-        ks: the list lengths.
-    """
-    return dict(zip(FACTS, (dataset["fingerprint"], dataset["split"], protocol, list(ks)), strict=True))
 
 
 def refuse_different(members: Sequence[Member]) -> None:

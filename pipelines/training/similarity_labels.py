@@ -7,7 +7,6 @@ and `item_b`. A bad row is a `DataError` that names the file and the row.
 """
 
 import difflib
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import polars as pl
 
 from pipelines.dataset.arrays import offsets_of
 from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.manifest import digest_of
 from pipelines.errors import DataError
 from pipelines.ingest.formats.copies import local_copies
 from pipelines.ingest.formats.rejects import Rejects
@@ -200,7 +200,13 @@ def read_pairs(place: Path | str, item_ids: pl.Series) -> Int64s:
     numbers = [
         pairs.join(known, left_on=column, right_on="id", how="left", maintain_order="left") for column in COLUMNS
     ]
-    _refuse_unknown(pairs, [each["number"] for each in numbers], path)
+    unknown = [pairs.filter(each["number"].is_null())[column] for column, each in zip(COLUMNS, numbers, strict=True)]
+    if count := len(pl.concat(unknown).unique()):
+        first = next(each[0] for each in unknown if len(each))
+        raise DataError(
+            f"{path}: {count:,} item ids, {first!r} for one, are not in the data set; leave their pairs out "
+            "(data.min_item_events may have left the items out)"
+        )
     return np.stack([each["number"].to_numpy().astype(np.int64) for each in numbers], axis=1)
 
 
@@ -212,18 +218,6 @@ def pairs_digest(place: Path | str) -> str:
     """
     with local_copies() as copies:
         try:
-            with copies.local(place).open("rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
+            return digest_of(copies.local(place))
         except OSError as error:
             raise DataError(f"{place}: cannot be read: {error.strerror}") from None
-
-
-def _refuse_unknown(pairs: pl.DataFrame, numbers: list[pl.Series], path: Path) -> None:
-    unknown = [pairs.filter(found.is_null())[column] for column, found in zip(COLUMNS, numbers, strict=True)]
-    count = len(pl.concat(unknown).unique())
-    if count:
-        first = next(each[0] for each in unknown if len(each))
-        raise DataError(
-            f"{path}: {count:,} item ids, {first!r} for one, are not in the data set; leave their pairs out "
-            "(data.min_item_events may have left the items out)"
-        )

@@ -22,7 +22,7 @@ from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.leaks import refuse_leaks
 from pipelines.errors import DataError
 from pipelines.rankers import choice, item_knn
-from pipelines.rankers.verdict import validation_verdict
+from pipelines.rankers.baselines import validation_verdict
 from pipelines.training.check import check_recipe
 from pipelines.training.earlier_run import CHOOSE, EarlierRun
 from pipelines.training.similarity_labels import pairs_digest

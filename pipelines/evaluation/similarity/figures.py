@@ -15,9 +15,9 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.evaluation.figures import SMALL, differences, estimates
 from pipelines.evaluation.similarity.neighbours import CHANCE, Neighbours
 from pipelines.evaluation.slices import Slice, find_column, slices_of_values
+from pipelines.rankers.baselines import report_verdict
 from pipelines.rankers.bootstrap import RESAMPLES, bootstrap
 from pipelines.rankers.ranker import BEST, EXACT, KNN, POPULARITY
-from pipelines.rankers.verdict import report_verdict
 from pipelines.training.similarity_labels import Labels
 from towers.data.item_relations import ByClass
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pipelines.console import amount
 from pipelines.dataset.dataset import Dataset
 from pipelines.evaluation import examples
-from pipelines.evaluation.exhibits import Exhibits, of_figures, of_index, of_items, of_training, shown
+from pipelines.evaluation.exhibits import Exhibits, of_figures, shown
 from pipelines.evaluation.item_map import ItemMaps
 from pipelines.evaluation.page import about_any, compared, plots_left_out
 from pipelines.evaluation.report_table import interval, of_vectors
@@ -127,14 +127,10 @@ def exhibits(
         if ranker != BEST
     }
     titles = {ranker: TITLES[ranker] for ranker in (EXACT, content["strongest"]["ranker"])}
-    drawn = [
-        *of_figures(figure, ks, curves, content["slices"], titles, "items"),
-        *of_index(content["index_curve"]),
-        *of_items(maps),
-        *of_training(content),
-    ]
     return shown(
-        drawn,
+        [*of_figures(figure, curves, content, titles, "items")],
+        content,
+        maps,
         examples=partial(item_examples, group, labels, called, figure),
         neighbours=partial(examples.neighbours, served, called, popularity),
     )

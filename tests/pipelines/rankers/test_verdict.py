@@ -10,7 +10,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import heldout
 from pipelines.evaluation import report_table
 from pipelines.ingest import prepare
-from pipelines.rankers.verdict import Verdict, validation_verdict
+from pipelines.rankers.baselines import Verdict, validation_verdict
 from towers.config.sections import DataConfig
 
 RECENT = "popularity of 60 days, users alike"
