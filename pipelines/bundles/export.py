@@ -145,7 +145,9 @@ def run(
         segmented_by=popular_by,
         popular_segments=segments,
         profiles=profiles(model, tables, dataset, users),
-        **({} if prior is None else prior.writer_arguments(items)),
+        prior=None if prior is None else prior.info,
+        item_prior=None if prior is None else prior.shares[items],
+        popular_counts=None if prior is None else prior.counts[items],
         overwrite=overwrite,
         progress=progress,
     )

@@ -6,7 +6,6 @@ The prior is data, not trained weights, so new counts renew it. It provides the 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -106,10 +105,6 @@ class BundlePrior:
             events=int(alone.sum()),
             unit=unit,
         )
-
-    def writer_arguments(self, items: NDArray[np.bool_]) -> dict[str, Any]:
-        """Returns the arguments of `write_bundle` for the items that the bundle holds."""
-        return {"popular_counts": self.counts[items], "prior": self.info, "item_prior": self.shares[items]}
 
     def columns(self, items: NDArray[np.bool_], histories: Int64s) -> tuple[Floats, Floats]:
         """Returns what recall adds to the vectors of the items, and of queries with histories of these lengths."""

@@ -38,7 +38,7 @@ from pipelines.rankers.baselines import baselines_of, report_verdict
 from pipelines.rankers.bootstrap import LEVEL, RESAMPLES
 from pipelines.rankers.evaluate import PHASE as EVALUATE
 from pipelines.rankers.evaluate import Evaluation, evaluate
-from pipelines.rankers.index_curve import AGAINST_FLOAT32, curve, cuts, has_curve
+from pipelines.rankers.index_curve import AGAINST_FLOAT32, curve, cuts
 from pipelines.rankers.index_curve import PHASE as CURVE
 from pipelines.rankers.ranker import EXACT, KNOWN, Served, open_inputs, rankers_of
 from pipelines.rankers.service import SERVICE, ServiceRanker
@@ -105,7 +105,7 @@ def run(
                 "--slice and --map with columns of items"
             )
     chosen = () if similarity else (choice.PHASE,)
-    drawn = (CURVE, PAGE) if has_curve(manifest) else (PAGE,)
+    drawn = (CURVE, PAGE) if manifest.index is not None and manifest.index.kind == "scann" else (PAGE,)
     phases("report", VERIFY, *chosen, item_knn.PHASE, EVALUATE, figures.PHASE, FINDINGS, *drawn)
     (opened,) = open_inputs([bundle], data)
     provenance = _provenance(opened, data)
@@ -153,7 +153,9 @@ def run(
     mapped = item_maps(served, data, popularity, columns)
     content["map"] = map_content(mapped)
     shown = exhibits(content, evaluation, served, data, held, popularity, mapped)
-    users = figures.user_table(_about_users(served, data, held, trained, named=user_ids), evaluation, [*parts, new])
+    about = {"user_id": data.users["user_id"].gather(held.users)} if user_ids else {}
+    about |= {**trained.about(held), "stored_vector": served.query_rows[held.users] >= 0}
+    users = figures.user_table(about, evaluation, [*parts, new])
     write(out, content, about_recall(content), shown, {PER_USER: users}, overwrite=overwrite)
     _show(content, dataset, out)
     return content
@@ -203,8 +205,3 @@ def _checks(evaluation: Evaluation, served: Served, data: Dataset, held: HeldOut
     vectors = {side: each[np.any(each != 0, axis=1)] for side, each in both.items()}
     of_model = checks(evaluation.exposure(EXACT, k), len(held.users), k, vectors, data.items)
     return [*leak_checks(data, held), *of_model, partial(score_findings, served, held, k)]
-
-
-def _about_users(served: Served, data: Dataset, held: HeldOut, trained: Trained, *, named: bool) -> dict[str, Any]:
-    about = trained.about(held) | {"stored_vector": served.query_rows[held.users] >= 0}
-    return {"user_id": data.users["user_id"].gather(held.users), **about} if named else about

@@ -169,11 +169,11 @@ def _content(
     fingerprint, split, protocol, ks = (baseline.members[0].facts[fact] for fact in FACTS)
     comparisons = {}
     for other in others:
-        seeds, name = seed_spread(baseline.seeds(primary), other.seeds(primary)), other.name
+        spread, name = seed_spread(baseline.seeds(primary), other.seeds(primary)), other.name
         comparisons[name] = {
-            "conclusion": conclusion(tests[name][primary], seeds),
+            "conclusion": conclusion(tests[name][primary], spread),
             "metrics": tests[name],
-            "seeds": seeds,
+            "seeds": spread,
             "slices": differences.slice_differences(baseline, other, parts, primary, measured, advance),
             "users": differences.user_changes(baseline, other, primary, named=named),
             "items": None,
@@ -185,6 +185,8 @@ def _content(
             comparisons[name]["items"] = differences.item_changes(baseline, other, k, measured)
             pair = baseline.members[0].path, other.members[0].path
             comparisons[name] |= differences.likeness(*pair, measured)
+    # The yardstick: how alike two seeds are, of the first side that has two.
+    seeds = next(([each.path for each in side.members] for side in sides if len(side.members) > 1), [])
     content: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -199,7 +201,7 @@ def _content(
         "counts": {"users": len(rows), "targets": int(rows["targets"].sum())},
         "sides": {side.name: _side(side, metrics) for side in sides},
         "comparisons": comparisons,
-        "seeds_of_one_recipe": None if measured is None else differences.yardstick(sides, measured),
+        "seeds_of_one_recipe": differences.likeness(seeds[0], seeds[1], measured) if measured and seeds else None,
         "notes": list(_notes(sides, measured)),
     }
     content["ship"] = shipped(content)

@@ -3,7 +3,7 @@
 Returns plain dictionaries for `compare.json`; every difference is the other side minus the baseline.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -182,9 +182,3 @@ def _vectors(one: Path, other: Path, measured: Measured) -> Content:
         if not np.isnan(cosines[place])
     ]
     return moved | {"items_of_both": len(items), "users_of_both": len(users), "farthest": farthest}
-
-
-def yardstick(sides: Sequence[Side], measured: Measured) -> Mapping[str, Any] | None:
-    """Returns the `likeness` of two seeds of one recipe, of the first side that has two; None if none has."""
-    pairs = [side.members[:2] for side in sides if len(side.members) > 1]
-    return likeness(pairs[0][0].path, pairs[0][1].path, measured) if pairs else None

@@ -159,7 +159,7 @@ def _left_out(fits: Fits, items: int, *, windows: bool) -> dict[str, str]:
     reasons = {
         RECENT: None if windows else "left out: the events have no times in a unit, so there are no windows",
         KNN: knn.too_large(fits.user_events, items),
-        EASE: ease.too_many(items),
+        EASE: f"left out: {items:,} items, more than {ease.MAX_ITEMS:,}" if items > ease.MAX_ITEMS else None,
     }
     return {name: reason for name, reason in reasons.items() if reason is not None}
 

@@ -123,6 +123,7 @@ class Fits:
         self, data: Dataset, splits: Sequence[str], *, cache: Cache | None = None, neighbours: int = 0
     ) -> None:
         self.data, self.splits, self.cache, self.neighbours = data, tuple(splits), cache, neighbours
+        self._name = "-".join(splits)
         self._parts = [data.events(split) for split in splits]
         self._offsets, self._items = seen(data, splits)
         self._orders: dict[Counting, Lists] = {}
@@ -217,10 +218,6 @@ class Fits:
     @cached_property
     def _users(self) -> Int64s:
         return np.repeat(np.arange(len(self.user_events)), self.user_events)
-
-    @property
-    def _name(self) -> str:
-        return "-".join(self.splits)
 
     def _key(self, settings: str) -> str:
         return f"{VERSION} {self.data.manifest.fingerprint} {self._name} {settings}"

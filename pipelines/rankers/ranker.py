@@ -20,7 +20,7 @@ from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.heldout import HeldOut
 from pipelines.dataset.lists import select_lists
 from pipelines.rankers.evaluate import Lists, Ranker
-from pipelines.rankers.popular import popular_lists
+from pipelines.rankers.popular import Popular
 from pipelines.service.verify import VERIFY, megabytes, verified
 from serving.bundle.reader import Bundle
 from serving.errors import BundleError
@@ -108,7 +108,7 @@ class Served:
         stored, others = np.flatnonzero(rows >= 0), np.flatnonzero(rows < 0)
         lists: Lists = np.full((len(rows), k), -1, np.int32)
         if len(others):
-            lists[others] = popular_lists(order, *select_lists(others, *held.masked), k)
+            lists[others] = Popular(order).lists(*select_lists(others, *held.masked), k)
         if len(stored):
             found = search(*self._searched(held, stored))
             lists[stored] = np.where(found >= 0, self.item_numbers[found], -1)

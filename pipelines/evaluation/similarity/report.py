@@ -43,7 +43,7 @@ from pipelines.training.similarity_labels import HELD_OUT, TRAINING, VALIDATION,
 from serving.bundle.manifest import Manifest
 from serving.bundle.reader import Bundle
 from serving.recall.loading import open_index
-from towers.config.recipe import Config, parse_config
+from towers.config.recipe import parse_config
 from towers.evaluation.metrics import exposure
 
 PROTOCOL = (
@@ -88,7 +88,9 @@ def run(
     """
     config = parse_config(bundle.manifest.lineage["config"], f"{bundle.path}: lineage.config")
     classes = config.similarity.column
-    _refuse_other_pairs(config, bundle)
+    pairs = config.similarity.pairs
+    if pairs is not None and pairs_digest(pairs) != bundle.manifest.training.get("pairs"):
+        raise DataError(f"{pairs}: not the pairs that {bundle.path} was trained on; it has changed since")
     sliced = item_columns(data, slices)
     columns = map_columns(data, [classes] if maps is None and classes is not None else maps)
     labels = read_labels(config, data)
@@ -112,7 +114,7 @@ def run(
             "task": "similarity",
             "protocol": PROTOCOL,
             "interval": provenance["interval"].replace("over users", "over items"),
-            "label": {"column": classes, "pairs": config.similarity.pairs, "classes": list(labels.classes)},
+            "label": {"column": classes, "pairs": pairs, "classes": list(labels.classes)},
             "counts": _counts(labels, ranked, measured),
             "baselines": {"left_out": {} if ranked.left_out is None else {KNN: ranked.left_out}},
             "ks": depths,
@@ -139,12 +141,6 @@ def run(
     write(out, content, about_neighbours(content), page, tables, overwrite=overwrite)
     _show(content, out)
     return content
-
-
-def _refuse_other_pairs(config: Config, bundle: Bundle) -> None:
-    path, trained_on = config.similarity.pairs, bundle.manifest.training.get("pairs")
-    if path is not None and pairs_digest(path) != trained_on:
-        raise DataError(f"{path}: not the pairs that {bundle.path} was trained on; it has changed since")
 
 
 def _counts(labels: Labels, ranked: Ranked, measured: dict[str, Neighbours]) -> dict[str, Any]:
