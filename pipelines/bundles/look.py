@@ -73,7 +73,7 @@ def run(bundles: Sequence[Path], dataset: Path | None = None, *, browse: bool = 
     with socket.create_server((HOST, 0)) as listener:
         address = f"http://{HOST}:{listener.getsockname()[1]}{PATH}"
         with suppress(KeyboardInterrupt):  # raised again after Ctrl-C has stopped the server
-            _Announced(config, partial(_announce, address, browse=browse)).run([listener])
+            _Announced(config, address, browse=browse).run([listener])
 
 
 def _app(settings: Settings, beside: Beside) -> FastAPI:
@@ -84,24 +84,20 @@ def _app(settings: Settings, beside: Beside) -> FastAPI:
 
 
 class _Announced(Server):
-    """Calls `ready` once the page can be asked."""
+    """Says where the page is once it can be asked, and opens it in the browser."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, address: str, *, browse: bool) -> None:
         super().__init__(config)
-        self._ready = ready
+        self._address, self._browse = address, browse
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """See `uvicorn.Server`."""
         await super().startup(sockets)
         if self.started:
-            self._ready()
-
-
-def _announce(address: str, *, browse: bool) -> None:
-    say(f"{address} shows the bundle; Ctrl-C ends it")
-    if browse:
-        # Beside the server: a browser of the terminal would wait here for the page, and the page for the server.
-        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+            say(f"{self._address} shows the bundle; Ctrl-C ends it")
+        if self.started and self._browse:
+            # Beside the server: a browser of the terminal would wait here for the page, and the page for the server.
+            threading.Thread(target=webbrowser.open, args=(self._address,), daemon=True).start()
 
 
 def _active(path: Path) -> Path:

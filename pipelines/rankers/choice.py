@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pipelines.console import progress, say
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.heldout import HeldOut, heldout, heldout_users
+from pipelines.dataset.heldout import heldout, heldout_users
 from pipelines.dataset.popularity import Counting, countings, has_windows
 from pipelines.rankers import ease
 from pipelines.rankers import item_knn as knn
@@ -107,7 +107,10 @@ def choose(data: Dataset) -> Choice:
 
 def _search(data: Dataset) -> Choice:
     lengths = [length for length in KNN_NEIGHBOURS if length * data.manifest.items <= MOST_NEIGHBOURS]
-    fits, held = Fits(data, FITTED_ON, neighbours=max(lengths, default=0)), _sample(data)
+    fits, users = Fits(data, FITTED_ON, neighbours=max(lengths, default=0)), heldout_users(data, "valid")
+    if len(users) > USERS:
+        users = np.sort(np.random.default_rng(SEED).choice(users, USERS, replace=False))
+    held = heldout(data, "valid", users)
     left_out = _left_out(fits, data.manifest.items, windows=has_windows(data))
     fixed: dict[str, str] = {}
     if not len(held.users):
@@ -162,14 +165,6 @@ def _left_out(fits: Fits, items: int, *, windows: bool) -> dict[str, str]:
         EASE: f"left out: {items:,} items, more than {ease.MAX_ITEMS:,}" if items > ease.MAX_ITEMS else None,
     }
     return {name: reason for name, reason in reasons.items() if reason is not None}
-
-
-def _sample(data: Dataset) -> HeldOut:
-    """Returns the validation data of at most `USERS` users."""
-    users = heldout_users(data, "valid")
-    if len(users) > USERS:
-        users = np.sort(np.random.default_rng(SEED).choice(users, USERS, replace=False))
-    return heldout(data, "valid", users)
 
 
 def most_values(start: Climbed, ladders: Mapping[str, Sequence[Any]]) -> int:

@@ -82,7 +82,10 @@ def run(
     config = check_recipe(config, data)
     refuse_leaks(data)
     if replicas.rank:
-        _train_along(config, data, replicas)
+        agree(key_of(config, data), replicas)
+        if not replicas.from_first(""):
+            with TemporaryDirectory(prefix="towers-worker-") as folder:
+                _train_stages(config, data, Path(folder), None, replicas, compares=False)
         return {}
     warm = None if warm_from is None else _earlier(warm_from, config, data)
     work = out.absolute().parent / f".{out.name}.unfinished"
@@ -133,14 +136,6 @@ def verdict(run: Path, dataset: Path) -> str:
     metric = values.columns[1]
     users = values["user"].to_numpy().astype(np.int32)
     return "on validation: " + validation_verdict(Dataset.open(dataset), users, values[metric].to_numpy(), metric)
-
-
-def _train_along(config: Config, data: Dataset, replicas: Replicas) -> None:
-    """Trains as one of the other workers, in a directory that is then removed."""
-    agree(key_of(config, data), replicas)
-    if not replicas.from_first(""):
-        with TemporaryDirectory(prefix="towers-worker-") as folder:
-            _train_stages(config, data, Path(folder), None, replicas, compares=False)
 
 
 def _earlier(path: Path, config: Config, data: Dataset) -> EarlierRun:

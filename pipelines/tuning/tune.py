@@ -97,7 +97,10 @@ def run(
     if not (data.manifest.events["valid"] and len(heldout_users(data, "valid"))):
         raise DataError(f"{dataset}: it has no validation targets, so settings cannot be compared")
     work = out.absolute().parent / f".{out.name}.unfinished"
-    overwrite = overwrite or (resume and _is_ours(out, work))
+    # What the interrupted search that is resumed has written may be replaced.
+    written = work / WRITTEN
+    ours = out.is_file() and written.exists() and written.read_text(encoding="utf-8") == digest_of(out)
+    overwrite = overwrite or (resume and ours)
     _refuse_taken(out, overwrite=overwrite)
     with exclusive(work, f"{out}: another process is searching for this recipe; wait for it, or name another --out"):
         key = _key_of(fixed, data, asked, space)
@@ -114,7 +117,7 @@ def run(
         except KeyboardInterrupt:
             search.clock.save(now=True)
             if _write(finals, out, dataset.name):
-                (work / WRITTEN).write_text(digest_of(out), encoding="utf-8")
+                written.write_text(digest_of(out), encoding="utf-8")
             raise
         _refuse_taken(out, overwrite=overwrite)  # another process may have written it in the meantime
         rows = _write(finals, out, dataset.name)
@@ -199,12 +202,6 @@ def _growth(data: Dataset, fixed: FixedSettings) -> float:
 def _refuse_taken(out: Path, *, overwrite: bool) -> None:
     for each in (out, _table(out)):
         refuse_existing(each, overwrite=overwrite)
-
-
-def _is_ours(out: Path, work: Path) -> bool:
-    """Whether the interrupted search that is being resumed wrote what is at `out`."""
-    written = work / WRITTEN
-    return out.is_file() and written.exists() and written.read_text(encoding="utf-8") == digest_of(out)
 
 
 def _key_of(fixed: FixedSettings, data: Dataset, asked: SearchGoal, space: Sequence[Family]) -> str:
