@@ -8,7 +8,7 @@ import polars as pl
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from pipelines.console import amount
-from pipelines.evaluation.list_figures import OF_LISTS
+from pipelines.evaluation.figures import OF_LISTS
 from pipelines.evaluation.protocol.asked import notes
 from pipelines.evaluation.report_json import REPORT, write_report
 from pipelines.evaluation.report_table import (

@@ -21,10 +21,10 @@ from pipelines.errors import DataError
 from pipelines.evaluation import figures
 from pipelines.evaluation.exhibits import PHASE as PAGE
 from pipelines.evaluation.exhibits import exhibits
+from pipelines.evaluation.figures import INTERVAL, numbers
 from pipelines.evaluation.findings import PHASE as FINDINGS
 from pipelines.evaluation.findings import Check, checks, look, score_findings
 from pipelines.evaluation.item_map import item_maps, map_columns, map_content
-from pipelines.evaluation.list_figures import INTERVAL, numbers
 from pipelines.evaluation.page import about_recall, write
 from pipelines.evaluation.protocol.asked import ask, counts
 from pipelines.evaluation.protocol.leakage import leak_checks

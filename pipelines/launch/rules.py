@@ -13,8 +13,8 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from pipelines.bundles.blessing import Judgement
 from pipelines.errors import DataError
+from pipelines.evaluation.figures import OF_LISTS
 from pipelines.evaluation.findings import NAMES, NAMES_TARGET
-from pipelines.evaluation.list_figures import OF_LISTS
 from towers.config.explain import explain
 from towers.config.section import Count, Section
 from towers.evaluation.metrics import METRICS

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.dataset.heldout import HeldOut
-from pipelines.evaluation.list_figures import OF_LISTS, RESAMPLES, list_figures, numbers
+from pipelines.evaluation.figures import LIST_RESAMPLES, OF_LISTS, list_figures, numbers
 from pipelines.rankers import bootstrap
 from pipelines.rankers.evaluate import Evaluation, evaluate
 
@@ -67,13 +67,15 @@ def test_every_figure_and_interval_equals_a_slow_loop_of_resamples(k: int, monke
     found = list_figures(evaluation, evaluation.of_all())
     whole, users = first(LISTS, k), len(LISTS)
     draws = np.random.default_rng(0)
-    replicates = [slow([whole[user] for user in draws.integers(users, size=users)]) for _ in range(bootstrap.RESAMPLES)]
+    replicates = [
+        slow([whole[user] for user in draws.integers(users, size=users)]) for _ in range(bootstrap.RESAMPLES)
+    ]
     for key, name in OF_LISTS.items():
         estimate = found[key]["exact"][f"{name}@{k}"]
         value = slow(whole)[name]
         assert value is not None
         if name in ("coverage", "gini"):
-            half = 1.959964 * np.std([each[name] for each in replicates[:RESAMPLES]], ddof=1)
+            half = 1.959964 * np.std([each[name] for each in replicates[:LIST_RESAMPLES]], ddof=1)
             low, high = max(value - half, 0), min(value + half, 1)
         else:
             low, high = np.percentile([each[name] for each in replicates if each[name] is not None], [2.5, 97.5])
