@@ -67,9 +67,7 @@ def test_every_figure_and_interval_equals_a_slow_loop_of_resamples(k: int, monke
     found = list_figures(evaluation, evaluation.of_all())
     whole, users = first(LISTS, k), len(LISTS)
     draws = np.random.default_rng(0)
-    replicates = [
-        slow([whole[user] for user in draws.integers(users, size=users)]) for _ in range(bootstrap.RESAMPLES)
-    ]
+    replicates = [slow([whole[user] for user in draws.integers(users, size=users)]) for _ in range(bootstrap.RESAMPLES)]
     for key, name in OF_LISTS.items():
         estimate = found[key]["exact"][f"{name}@{k}"]
         value = slow(whole)[name]
