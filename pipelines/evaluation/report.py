@@ -153,7 +153,7 @@ def run(
     mapped = item_maps(served, data, popularity, columns)
     content["map"] = map_content(mapped)
     shown = exhibits(content, evaluation, served, data, held, popularity, mapped)
-    about = {"user_id": data.users["user_id"].gather(held.users)} if user_ids else {}
+    about: dict[str, Any] = {"user_id": data.users["user_id"].gather(held.users)} if user_ids else {}
     about |= {**trained.about(held), "stored_vector": served.query_rows[held.users] >= 0}
     users = figures.user_table(about, evaluation, [*parts, new])
     write(out, content, about_recall(content), shown, {PER_USER: users}, overwrite=overwrite)
