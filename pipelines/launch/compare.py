@@ -16,6 +16,7 @@ from rich.console import Console
 from pipelines.console import Advance, next_step, phases, progress, say
 from pipelines.errors import DataError
 from pipelines.evaluation.report import KS
+from pipelines.evaluation.report_json import REPORT
 from pipelines.evaluation.report_table import headline
 from pipelines.evaluation.slices import Slice
 from pipelines.launch import differences
@@ -26,7 +27,6 @@ from pipelines.launch.sides import (
     FACTS,
     USER,
     Side,
-    is_report,
     paths_of,
     read_report,
     refuse_different,
@@ -87,7 +87,7 @@ def run(
     refuse_existing(out, overwrite=overwrite, marker="compare.json")
     paths = paths_of(names)
     every = [path for each in paths.values() for path in each]
-    reports = {path: read_report(path) for path in every if is_report(path)}
+    reports = {path: read_report(path) for path in every if (path / REPORT).is_file()}
     bundles = [path for path in every if path not in reports]
     _refuse_options(bundles, list(reports), dataset, slices)
     asked = [each.strip() for each in (family or "").split(",") if each.strip()]

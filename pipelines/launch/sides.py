@@ -94,11 +94,6 @@ def paths_of(names: Sequence[str]) -> dict[str, tuple[Path, ...]]:
     return found
 
 
-def is_report(path: Path) -> bool:
-    """Whether a path holds a report; else it is a bundle."""
-    return (path / report_json.REPORT).is_file()
-
-
 def read_report(path: Path) -> Member:
     """Reads a report.
 

@@ -40,7 +40,7 @@ def run(config: Path) -> dict[str, Any]:
         loop.settings.root.mkdir(parents=True, exist_ok=True)
         day = Day.open(loop)
         # Also after a rollback, which holds until there are new events.
-        if day.outcome == ACTIVATED and day.bundle.is_dir():
+        if day.summary.get("outcome") == ACTIVATED and day.bundle.is_dir():
             say(f"nothing to do: {day.name} is made of these events and this recipe; {loop.active} answers")
             next_step("bundles list --root", loop.settings.root)
             return day.summary

@@ -95,11 +95,6 @@ class Day:
         content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
         return content
 
-    @property
-    def outcome(self) -> str | None:
-        """How it ended last; None if it has not ended yet."""
-        return self.summary.get("outcome")
-
     def steps(self) -> tuple[Step, ...]:
         """The steps in their order."""
         folder, published = self.folder, self.bundle.is_dir

@@ -71,19 +71,13 @@ class Loop:
         # The next day may start from this one.
         train = config.train.model_copy(update={"keep_state": True})
         loop = cls(settings.model_copy(update=paths), folder, config.model_copy(update={"train": train}))
-        loop._refuse_wrong_paths(file)
+        for key, path in paths.items():
+            if key not in ("root", "work") and not path.exists():
+                raise DataError(f"{file}: {key}: {path}: no such file or folder")
+            if key in ("root", "work") and path.exists() and not path.is_dir():
+                raise DataError(f"{file}: {key}: {path}: not a folder")
         loop._refuse_late_mistakes(file)
         return loop
-
-    def _refuse_wrong_paths(self, file: Path) -> None:
-        for key in ("events", "items", "users", "rules"):
-            path = getattr(self.settings, key)
-            if path is not None and not path.exists():
-                raise DataError(f"{file}: {key}: {path}: no such file or folder")
-        for key in ("root", "work"):
-            path = getattr(self.settings, key)
-            if path.exists() and not path.is_dir():
-                raise DataError(f"{file}: {key}: {path}: not a folder")
 
     def _refuse_late_mistakes(self, file: Path) -> None:
         """Refuses now what a step would refuse after hours of training."""
