@@ -24,7 +24,7 @@ from serving.files.staging import remove, staged
 
 HASHED_IDS = 100_000
 DIGITS = 16
-MOST = 99_999
+MOST = 99_999  # shards
 FORM = re.compile(r"([1-9][0-9]{0,4})/([1-9][0-9]{0,4})")
 PART = re.compile(r"part-\d{5}-of-(\d{5})\.parquet")
 PLAN = re.compile(r"_shards-(\d{5})_(.+)")

@@ -19,7 +19,7 @@ from serving.bundle.manifest import read_manifest
 PROVENANCE = ("task", "bundle", "dataset", "protocol", "protocol_options", "interval", "label", "ks")
 LISTS = ("coverage", "gini", "novelty", "mean_popularity", "similarity")
 MODEL = "exact"  # the ranker of the verdict
-UNBOUND = ("created_at", "digest")  # new each time
+UNBOUND = ("created_at", "digest")  # of a gate's result: new each time
 
 
 def of_run(run: Path) -> Record:
