@@ -36,7 +36,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut, heldout, seen
 from pipelines.rankers.baselines import baselines_of
 from pipelines.rankers.evaluate import Ranker, column, evaluate
-from pipelines.rankers.popular import popular_lists
+from pipelines.rankers.popular import Popular
 from pipelines.rankers.ranker import EXACT, KNN, KNOWN, POPULARITY, Served
 from pipelines.training import train
 from serving.bundle.reader import Bundle
@@ -168,7 +168,7 @@ def balanced(known: tuple[NDArray[np.int64], NDArray[np.int32]], items: int, k: 
     counts = np.diff(known[0])
     share = np.repeat(1.0 / np.maximum(counts, 1), counts)
     order = np.argsort(-np.bincount(known[1], weights=share, minlength=items), kind="stable").astype(np.int32)
-    return lambda held: popular_lists(order, held.seen_offsets, held.seen_items, k)
+    return lambda held: Popular(order).lists(held.seen_offsets, held.seen_items, k)
 
 
 def chance(held: HeldOut, new: NDArray[np.bool_], item_rows: NDArray[np.int64], k: int) -> NDArray[np.float64]:

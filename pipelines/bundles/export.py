@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import tensorflow as tf
-from numpy.typing import NDArray
 
-from pipelines.bundles.popular_segments import popular_segments
-from pipelines.bundles.prior import BundlePrior
+from pipelines.bundles.prior import BundlePrior, popular_segments
 from pipelines.bundles.request_features import profiles, query_features, request_feature
 from pipelines.console import amount, phase, phases, progress, say
 from pipelines.dataset.dataset import Dataset
@@ -100,7 +98,10 @@ def run(
     exponent = float(model.candidate_tower.norm_exponent)
     with progress("encode items", total=len(items), unit="items") as advance:
         item_vectors = embed_all(model.candidate_tower.serve, tables.items, advance)[items]
-    prior = _prior(trained, deviation(query_vectors, item_vectors))
+    given, prior = trained.summary["stages"][-1].get("prior"), None
+    if given is not None:
+        splits, unit = KNOWN_SPLITS[: 2 if trained.config.data.refit else 1], deviation(query_vectors, item_vectors)
+        prior = BundlePrior.of_dataset(dataset, KNOWN_SPLITS, splits, PriorConfig(**given), unit)
     # Named by its content: the same vectors have the same version.
     digest = hashlib.sha256(np.ascontiguousarray(item_vectors).data)
     digest.update(np.ascontiguousarray(query_vectors).data)
@@ -120,6 +121,8 @@ def run(
         "items_without_trained_features": int((~items).sum()),
         NORM_EXPONENT: exponent,
     }
+    # For display and filters: vectors are large and neither.
+    of_vectors = [column for column, kind in dataset.manifest.item_columns.items() if kind == "vector"]
     manifest = write_bundle(
         out,
         model_version=f"{dataset.manifest.fingerprint[:8]}-{version_of_vectors[:8]}",
@@ -128,7 +131,7 @@ def run(
         candidate_features=[request_feature(encoder.spec) for encoder in model.candidate_tower.encoders],
         item_ids=dataset.items["item_id"].filter(pl.Series(items)),
         item_vectors=item_vectors,
-        item_attributes=_attributes(dataset).filter(pl.Series(items)),
+        item_attributes=dataset.items.drop("train_count", *of_vectors).filter(pl.Series(items)),
         popularity=popularity[items],
         query_ids=dataset.users["user_id"].gather(users),
         query_vectors=query_vectors,
@@ -142,7 +145,9 @@ def run(
         segmented_by=popular_by,
         popular_segments=segments,
         profiles=profiles(model, tables, dataset, users),
-        **({} if prior is None else prior.writer_arguments(items)),
+        prior=None if prior is None else prior.info,
+        item_prior=None if prior is None else prior.shares[items],
+        popular_counts=None if prior is None else prior.counts[items],
         overwrite=overwrite,
         progress=progress,
     )
@@ -193,47 +198,28 @@ def _cut(trained: Trained, dimension: int, run: Path) -> None:
     trained.model.query_tower.dimension = trained.model.candidate_tower.dimension = dimension
 
 
-def _prior(trained: Trained, unit: float) -> BundlePrior | None:
-    """Returns the prior that the run ended with, in served units; None if the recipe or the data have none."""
-    given = trained.summary["stages"][-1].get("prior")
-    if given is None:
-        return None
-    splits = KNOWN_SPLITS[: 2 if trained.config.data.refit else 1]
-    return BundlePrior.of_dataset(trained.dataset, KNOWN_SPLITS, splits, PriorConfig(**given), unit)
-
-
-def _attributes(dataset: Dataset) -> pl.DataFrame:
-    """Returns the item columns for display and filters: all but vectors, which are large and neither."""
-    vectors = [column for column, kind in dataset.manifest.item_columns.items() if kind == "vector"]
-    return dataset.items.drop("train_count", *vectors)
-
-
 def _query_vectors(
     model: TwoTower, tables: FeatureTables, offsets: Int64s, items: Int32s, times: Int64s | None
 ) -> tuple[Int32s, Floats]:
     """Returns numbers and vectors of the users about whom anything is known, even if only their seen items."""
     users, vectors = [], []
-    count = len(offsets) - 1
+    count, width = len(offsets) - 1, model.query_tower.dimension
     with progress("encode users", total=count, unit="users") as advance:
         for begin in range(0, count, USERS):
             block = np.arange(begin, min(begin + USERS, count), dtype=np.int32)
             lists = offsets[begin : begin + len(block) + 1]
-            known, embedded = _users_known(model, tables.of_users(block, lists, items, times), len(block))
+            features = tables.of_users(block, lists, items, times)
+            # task = "similarity" learns nothing about users.
+            known, embedded = np.zeros(len(block), np.bool_), np.zeros((len(block), width), np.float32)
+            if model.query_tower.encoders:
+                known, embedded = informed(model.query_tower, features), embed_all(model.query_tower.serve, features)
             # A zero vector means "popular items except the seen ones"; users without seen items are left out.
             embedded[~known] = 0
             kept = known | (np.diff(lists) > 0)
             users.append(block[kept])
             vectors.append(embedded[kept])
             advance(len(block))
-    width = model.query_tower.dimension
     return np.concatenate(users), np.concatenate([block.reshape(-1, width) for block in vectors])
-
-
-def _users_known(model: TwoTower, features: dict[str, NDArray[Any]], count: int) -> tuple[NDArray[np.bool_], Floats]:
-    """Returns which users training learnt about, and all vectors; task = "similarity" learns about none."""
-    if not model.query_tower.encoders:
-        return np.zeros(count, np.bool_), np.zeros((count, model.query_tower.dimension), np.float32)
-    return informed(model.query_tower, features), embed_all(model.query_tower.serve, features)
 
 
 def _save_towers(trained: Trained, directory: Path) -> None:

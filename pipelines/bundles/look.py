@@ -19,6 +19,7 @@ from pipelines.console import phases, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import heldout
 from pipelines.errors import DataError
+from pipelines.rankers.ranker import refuse_other_data
 from pipelines.service.server import Server
 from pipelines.service.verify import VERIFY, verify
 from serving.bundle.reader import Bundle
@@ -42,8 +43,8 @@ def run(bundles: Sequence[Path], dataset: Path | None = None, *, browse: bool = 
         browse: open the page in the browser; its address is printed in any case.
 
     Raises:
-        BundleError: a bundle is damaged.
-        DataError: more than two bundles, or the data set is damaged, another one, or has no test events.
+        BundleError: a bundle is damaged, or was trained on another data set.
+        DataError: more than two bundles, or the data set is damaged or has no test events.
     """
     if not 1 <= len(bundles) <= 2:
         raise DataError(f"--bundle: give one bundle, or two to compare them; got {len(bundles)}")
@@ -72,7 +73,7 @@ def run(bundles: Sequence[Path], dataset: Path | None = None, *, browse: bool = 
     with socket.create_server((HOST, 0)) as listener:
         address = f"http://{HOST}:{listener.getsockname()[1]}{PATH}"
         with suppress(KeyboardInterrupt):  # raised again after Ctrl-C has stopped the server
-            _Announced(config, partial(_announce, address, browse=browse)).run([listener])
+            _Announced(config, address, browse=browse).run([listener])
 
 
 def _app(settings: Settings, beside: Beside) -> FastAPI:
@@ -83,24 +84,20 @@ def _app(settings: Settings, beside: Beside) -> FastAPI:
 
 
 class _Announced(Server):
-    """Calls `ready` once the page can be asked."""
+    """Says where the page is once it can be asked, and opens it in the browser."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, address: str, *, browse: bool) -> None:
         super().__init__(config)
-        self._ready = ready
+        self._address, self._browse = address, browse
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """See `uvicorn.Server`."""
         await super().startup(sockets)
         if self.started:
-            self._ready()
-
-
-def _announce(address: str, *, browse: bool) -> None:
-    say(f"{address} shows the bundle; Ctrl-C ends it")
-    if browse:
-        # Beside the server: a browser of the terminal would wait here for the page, and the page for the server.
-        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+            say(f"{self._address} shows the bundle; Ctrl-C ends it")
+        if self.started and self._browse:
+            # Beside the server: a browser of the terminal would wait here for the page, and the page for the server.
+            threading.Thread(target=webbrowser.open, args=(self._address,), daemon=True).start()
 
 
 def _active(path: Path) -> Path:
@@ -112,13 +109,7 @@ def _held_out(dataset: Path, bundles: Sequence[Bundle]) -> Callable[[str], Colle
     """Returns what gives the items that a user took in the test."""
     data = Dataset.open(dataset)
     for bundle in bundles:
-        trained_on = bundle.manifest.lineage.get("dataset")
-        if trained_on is None:
-            say(f"warning: {bundle.path} does not name its data set; the test events may be among its training events")
-        elif trained_on != data.manifest.fingerprint:
-            raise DataError(
-                f"{dataset}: not the data set that {bundle.path} was trained on; its test events may be training events"
-            )
+        refuse_other_data(bundle, data)
     held = heldout(data, "test")
     if not len(held.users):
         raise DataError(f"{dataset}: no user has a test event to mark; prepare it with data.test_share above 0")

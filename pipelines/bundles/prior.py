@@ -1,27 +1,29 @@
-"""Builds what a bundle stores of its popularity prior: its items' log shares and popular counts, and the weights.
+"""Builds what a bundle stores of popularity: the prior of its items, with the weights, and popular items by segment.
 
-It provides the prior's arguments of `serving.bundle.writer.write_bundle`. The prior is data, not trained weights, so
-new counts renew it.
+The prior is data, not trained weights, so new counts renew it. It provides the prior's arguments of
+`serving.bundle.writer.write_bundle`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.popularity import DAY_S, TICKS_PER_S, Counting, Doubles, last_time
+from pipelines.errors import DataError
 from pipelines.training.prior import counts_of
 from serving.bundle.manifest import PriorInfo
 from serving.bundle.prior import item_columns, query_columns
 from towers.config.sections import PriorConfig
-from towers.data.events import Events, Floats, Int64s
+from towers.data.events import Events, Floats, Int32s, Int64s
 from towers.model.prior import log_share
 
 # An item is new if its first event lies in the last NEW_DAYS days.
 NEW_DAYS = 30
+MOST_ITEMS = 1_000  # per segment; the popular items of all users follow
 
 
 @dataclass(frozen=True)
@@ -104,10 +106,6 @@ class BundlePrior:
             unit=unit,
         )
 
-    def writer_arguments(self, items: NDArray[np.bool_]) -> dict[str, Any]:
-        """Returns the arguments of `write_bundle` for the items that the bundle holds."""
-        return {"popular_counts": self.counts[items], "prior": self.info, "item_prior": self.shares[items]}
-
     def columns(self, items: NDArray[np.bool_], histories: Int64s) -> tuple[Floats, Floats]:
         """Returns what recall adds to the vectors of the items, and of queries with histories of these lengths."""
         return item_columns(self.info, self.shares[items]), query_columns(self.info, histories)
@@ -124,3 +122,31 @@ def new_items(parts: Sequence[Events], items: int, time_unit: str | None) -> NDA
         return np.zeros(items, np.bool_)
     new: NDArray[np.bool_] = (first <= end) & (first > end - NEW_DAYS * DAY_S * TICKS_PER_S[time_unit])
     return new
+
+
+def popular_segments(dataset: Dataset, column: str, offsets: Int64s, items: Int32s) -> pl.DataFrame:
+    """Counts the events of each segment's users.
+
+    Args:
+        dataset: a data set whose users have the column.
+        column: a string column of the users.
+        offsets: [users + 1] where each user's items begin.
+        items: rows of the bundle's items; -1 for items it does not hold.
+
+    Returns:
+        `segment`, `rows` (best first, ties by row) and `counts`.
+
+    Raises:
+        DataError: the column does not exist or does not hold strings.
+    """
+    kinds = dataset.manifest.user_columns
+    if kinds.get(column) != "string":
+        there = ", ".join(name for name, kind in kinds.items() if kind == "string") or "none"
+        raise DataError(f"--popular-by {column}: not a string column of the users; there are {there}")
+    user = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    events = pl.DataFrame({"segment": dataset.users[column].gather(user), "row": items.astype(np.int64)})
+    counted = events.drop_nulls().filter(pl.col("row") >= 0).group_by("segment", "row").len("count")
+    ranked = counted.sort("segment", "count", "row", descending=[False, True, False])
+    return ranked.group_by("segment", maintain_order=True).agg(
+        pl.col("row").head(MOST_ITEMS).alias("rows"), pl.col("count").head(MOST_ITEMS).cast(pl.Int64).alias("counts")
+    )

@@ -5,7 +5,7 @@ that a service never finds a bundle that is not complete. Services verify every 
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -48,7 +48,9 @@ def publish(bundle: Path, url: str, name: str | None = None, override: str | Non
         raise BundleError(str(error)) from None
     store, manifest = Store(url), read_manifest(bundle)
     content = (bundle / MANIFEST).read_bytes()
-    _refuse_another(store, name, content)
+    with suppress(MissingError):
+        if store.read(f"{name}/{MANIFEST}") != content:
+            raise BundleError(f"{store.place(name)}: another bundle has this name; give a new one: --name")
     with gate(Versions(bundle.parent), bundle.name, "publish", override) as write_down:
         phases("publish", VERIFY, PROBE, UPLOAD)
         verify(bundle)
@@ -123,15 +125,6 @@ def _active(store: Store) -> bytes | None:
         return store.active()
     except MissingError:
         return None
-
-
-def _refuse_another(store: Store, name: str, content: bytes) -> None:
-    try:
-        there = store.read(f"{name}/{MANIFEST}")
-    except MissingError:
-        return
-    if there != content:
-        raise BundleError(f"{store.place(name)}: another bundle has this name; give a new one: --name")
 
 
 def described(name: str, manifest: Manifest) -> str:

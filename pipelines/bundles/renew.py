@@ -4,7 +4,6 @@ The new bundle keeps the towers, vectors and weights; its prior, popular items a
 read as `towers prepare` reads them.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from pipelines.bundles import build_index
 from pipelines.bundles.prior import BundlePrior
 from pipelines.console import amount, phases, progress, say
-from pipelines.dataset.popularity import TICKS_PER_S, Counting, Doubles, item_counts
+from pipelines.dataset.popularity import TICKS_PER_S, Counting, item_counts
 from pipelines.errors import DataError
 from pipelines.ingest.columns.ids import IdForms
 from pipelines.ingest.events import PHASE as EVENTS
@@ -28,7 +27,7 @@ from serving.bundle.writer import READ_BACK, WRITE, replace_prior
 from serving.files.staging import refuse_existing, staged
 from towers.config.recipe import parse_config
 from towers.config.sections import PriorConfig
-from towers.data.events import Events
+from towers.data.events import Events, Floats
 
 FIELDS = ("days", "users_alike", "now", "past", "length")
 
@@ -58,15 +57,7 @@ def run(bundle: Path, events: Path | str, out: Path, *, format: str = "auto", ov
     (opened,) = verify(bundle)
     assert opened.item_prior is not None
     given = PriorConfig(**{name: getattr(old, name) for name in FIELDS})
-    counted = _counted(opened, events, format, Counting(given.days, given.users_alike))
-    made = BundlePrior.make(
-        given,
-        counts=counted.counts,
-        past=opened.item_prior[:, 1],
-        new=np.zeros(opened.manifest.items, np.bool_),
-        until=counted.until,
-        events=counted.events,
-    )
+    made, counted, of_others = _made(opened, events, format, given, opened.item_prior[:, 1])
     # The events alone do not tell which items are new, so a new item's share relative to the mean stays.
     info = made.info.model_copy(update={"new_item": old.new_item})
     # The index is built before publishing, so the bundle is complete or absent.
@@ -75,21 +66,14 @@ def run(bundle: Path, events: Path | str, out: Path, *, format: str = "auto", ov
         if before is not None:
             target = before.measured.get("target_recall", build_index.TARGET_RECALL)
             build_index.run(directory, target_recall=target, target_k=before.target_k, kind=before.kind, like=before)
-    others = f"{counted.of_others:,} more of items not in {bundle}"
-    say(f"{out}: the prior counts {amount(counted.events, 'events')}; {others}")
+    say(f"{out}: the prior counts {amount(counted, 'events')}; {of_others:,} more of items not in {bundle}")
     return read_manifest(out)
 
 
-@dataclass(frozen=True)
-class _Counted:
-    counts: Doubles
-    until: int
-    events: int
-    of_others: int
-
-
-def _counted(bundle: Bundle, path: Path | str, format: str, counting: Counting) -> _Counted:
-    """Counts the bundle's items in a file of events; `events` are those of the window."""
+def _made(
+    bundle: Bundle, path: Path | str, format: str, given: PriorConfig, past: Floats
+) -> tuple[BundlePrior, int, int]:
+    """Makes the prior of a file of events; also returns how many are in its window, and how many of other items."""
     raw = bundle.manifest.lineage.get("config", {}).get("data", {})
     config = parse_config({"data": raw}, origin=f"{bundle.path}: lineage").data
     rejects = Rejects(hint="fix the file, or leave the rows out")
@@ -110,6 +94,8 @@ def _counted(bundle: Bundle, path: Path | str, format: str, counting: Counting) 
         table.user[known], row[known].astype(np.int32), np.array([0, np.count_nonzero(known)]), table.time[known]
     )
     items, unit = bundle.manifest.items, table.time_unit
-    counts = item_counts([part], items, counting, time_unit=unit, until=until)
-    events = int(item_counts([part], items, Counting(counting.days), time_unit=unit, until=until).sum())
-    return _Counted(counts, until // TICKS_PER_S[unit], events, int(np.count_nonzero(row < 0)))
+    counts = item_counts([part], items, Counting(given.days, given.users_alike), time_unit=unit, until=until)
+    events = int(item_counts([part], items, Counting(given.days), time_unit=unit, until=until).sum())
+    new, until_s = np.zeros(items, np.bool_), until // TICKS_PER_S[unit]
+    made = BundlePrior.make(given, counts=counts, past=past, new=new, until=until_s, events=events)
+    return made, events, int(np.count_nonzero(row < 0))

@@ -99,7 +99,7 @@ def gate(versions: Versions, name: str, action: str, override: str | None) -> It
     reason = None if override is None else _given(override, "--override")
     required = _requirement(versions.root)
     if required is None:
-        yield _nothing
+        yield lambda: None
         return
     with exclusive(versions.root, f"{versions.root}: another command is choosing its bundle; try again"):
         refused = _unknown(versions, name) if action == "rollback" else _refusal(versions, name, required)
@@ -111,10 +111,6 @@ def gate(versions: Versions, name: str, action: str, override: str | None) -> It
         else:
             yield lambda: _log(versions.root, f"{action} by override", reason=reason, **told, refused=refused)
             say(f"override: {name} answers although the gate refuses it; {versions.root / LOG} keeps the reason")
-
-
-def _nothing() -> None:
-    """Without a gate nothing is written down."""
 
 
 def _answered(versions: Versions) -> dict[str, str]:

@@ -70,7 +70,7 @@ def report(
     from pipelines.evaluation import report as command
     from pipelines.evaluation.protocol.options import Protocol
     from pipelines.launch import tracking
-    from pipelines.rankers.verdict import MAYBE_WORSE, WORSE
+    from pipelines.rankers.baselines import MAYBE_WORSE, WORSE
 
     if no_map and maps:
         raise typer.BadParameter("give one of them", param_hint="--map / --no-map")

@@ -76,42 +76,43 @@ def exhibits(
     }
     titles = {ranker: ranker_title(content, ranker) for ranker in (EXACT, strongest)}
     drawn = [
-        *of_figures(f"recall@{k}", content["ks"], curves, content["slices"], titles),
+        *of_figures(f"recall@{k}", curves, content, titles),
         Plot(
             "Popularity of what is recommended",
             partial(plots.popularity_curves, popularity, counts),
             "The share of all places that the most popular items have, over their share of the catalogue.",
             "A curve above that of the test's targets recommends popular items more than users take them.",
         ),
-        *of_index(content["index_curve"]),
-        *of_items(maps),
-        *of_training(content),
     ]
     return shown(
         drawn,
+        content,
+        maps,
         examples=partial(examples.users, served, called, held, recall, k),
         neighbours=partial(examples.neighbours, served, called, popularity),
     )
 
 
-def shown(drawn: Sequence[Plot], **others: Callable[[], Any]) -> Exhibits:
-    """Draws the plots and calls the other parts of the page, under a bar that counts both."""
-    content: Exhibits = {"plots": []}
-    with progress(PHASE, total=len(drawn) + len(others), unit="parts") as advance:
-        for number, plot in enumerate(drawn, start=1):
-            content["plots"].append(plot.named(number))
+def shown(
+    own: Sequence[Plot], content: Mapping[str, Any], maps: ItemMaps | str, **others: Callable[[], Any]
+) -> Exhibits:
+    """Draws a report's own plots and those of every report, and calls the other parts, under a bar that counts all."""
+    every = [*own, *_of_index(content["index_curve"]), *_of_items(maps), *_of_training(content)]
+    drawn: Exhibits = {"plots": []}
+    with progress(PHASE, total=len(every) + len(others), unit="parts") as advance:
+        for number, plot in enumerate(every, start=1):
+            drawn["plots"].append(plot.named(number))
             advance(1)
         for name, part in others.items():
-            content[name] = part()
+            drawn[name] = part()
             advance(1)
-    return content
+    return drawn
 
 
 def of_figures(
     figure: str,
-    ks: Sequence[int],
     curves: Mapping[str, Sequence[Mapping[str, float]]],
-    slices: Mapping[str, Mapping[str, Any]],
+    content: Mapping[str, Any],
     titles: Mapping[str, str],
     asked: str = "users",
 ) -> Iterator[Plot]:
@@ -119,13 +120,13 @@ def of_figures(
 
     Args:
         figure: the one by slice, such as "recall@20".
-        ks: list lengths.
         curves: title of a ranker -> its estimates at each k.
-        slices: of `report.json`.
+        content: of `report.json`.
         titles: ranker -> title of those that are drawn by slice.
         asked: what the slices count, "users" or "items".
     """
     metric = figure.partition("@")[0]
+    slices, ks = content["slices"], content["ks"]
     parts = {part: each["metrics"] for part, each in slices.items() if each["metrics"]}
     sliced = {title: [each[ranker][figure] for each in parts.values()] for ranker, title in titles.items()}
     yield Plot(
@@ -143,7 +144,7 @@ def of_figures(
     )
 
 
-def of_index(curve: Mapping[str, Any]) -> Iterator[Plot]:
+def _of_index(curve: Mapping[str, Any]) -> Iterator[Plot]:
     """Yields the plot of `pipelines.rankers.index_curve.curve`, if there is one."""
     if "left_out" in curve:
         return
@@ -160,7 +161,7 @@ def of_index(curve: Mapping[str, Any]) -> Iterator[Plot]:
     )
 
 
-def of_items(maps: ItemMaps | str) -> Iterator[Plot]:
+def _of_items(maps: ItemMaps | str) -> Iterator[Plot]:
     """Yields each map of the item vectors, if there are any."""
     if isinstance(maps, str):
         return
@@ -175,7 +176,7 @@ def of_items(maps: ItemMaps | str) -> Iterator[Plot]:
         )
 
 
-def of_training(content: Mapping[str, Any]) -> Iterator[Plot]:
+def _of_training(content: Mapping[str, Any]) -> Iterator[Plot]:
     """Yields a plot for each stage of the training."""
     for stage in content["training"]:
         best, metric = stage["best_epoch"], stage["metric"]

@@ -1,9 +1,9 @@
-"""Looks for what is wrong with a model or its vectors: collapse, hubs, duplicates, items that nobody is shown.
+"""Looks for what is wrong with a model or its vectors: collapse, hubs, duplicates, items that nobody is shown, ties.
 
 A finding is a sentence with its figures. docs/evaluation/report.md names the limits.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -13,7 +13,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipelines.console import progress
+from pipelines.dataset.heldout import HeldOut
 from pipelines.evaluation.examples import names
+from pipelines.rankers.ranker import Served
 from towers.evaluation import metrics
 
 PHASE = "findings"
@@ -41,6 +43,8 @@ NAMES = (
     "items under two ids",
     NAMES_TARGET,
 )
+TIED_USERS, SEED = 1_000, 0  # the sample of test users whose scores are compared
+MOST_TIED = 0.01  # share of them
 
 
 @dataclass(frozen=True)
@@ -81,46 +85,30 @@ def look(checks: Sequence[Check]) -> list[Finding]:
 
 def checks(
     exposure: NDArray[np.int64],
-    users: int,
+    asked: int,
     k: int,
-    vectors: NDArray[np.float32],
-    queries: NDArray[np.float32],
+    vectors: Mapping[str, NDArray[np.float32]],
     items: pl.DataFrame,
+    *,
+    side: str = "users",
+    dimensions: int | None = None,
 ) -> list[Check]:
-    """Returns the checks of a model that recalls items for users.
+    """Returns the checks of a model that recalls items for users, or neighbours of items.
 
     Args:
         exposure: [N] how often each item is among the first k of a list.
-        users: number of lists.
+        asked: number of lists.
         k: length of the lists.
-        vectors: [M, D] item vectors as they are stored, without the items that have none.
-        queries: [U, D] stored query vectors.
+        vectors: "item" -> [M, D] as they are stored, without the items that have none; "query" likewise, if stored.
         items: [N] rows of the data set's items, with `item_id`.
+        side: who asks, "users" or "items".
+        dimensions: that the vectors need, if fewer than D: those of two classes tell all apart along one line.
     """
-    of_vectors = [partial(_of_vectors, "item", vectors), partial(_of_vectors, "query", queries)]
-    return [partial(_of_lists, exposure, users, k, items), *of_vectors]
+    of_vectors = [partial(_of_vectors, name, each, dimensions) for name, each in vectors.items()]
+    return [partial(_of_lists, exposure, asked, k, items, side), *of_vectors]
 
 
-def item_checks(
-    exposure: NDArray[np.int64], asked: int, k: int, vectors: NDArray[np.float32], dimensions: int, items: pl.DataFrame
-) -> list[Check]:
-    """Returns the checks of the neighbours of items.
-
-    Args:
-        exposure: [n] how often each item is among the first k of a list.
-        asked: number of lists, one for each item asked.
-        k: length of the lists.
-        vectors: [M, D] item vectors as they are stored, without the items that have none.
-        dimensions: that the vectors need: those of two classes tell all apart along one line.
-        items: [n] rows of the data set's items, with `item_id`.
-    """
-    of_lists = partial(_of_lists, exposure, asked, k, items, "items")
-    return [of_lists, partial(_of_vectors, "item", vectors, dimensions)]
-
-
-def _of_lists(
-    exposure: NDArray[np.int64], users: int, k: int, items: pl.DataFrame, side: str = "users"
-) -> Iterator[Finding]:
+def _of_lists(exposure: NDArray[np.int64], users: int, k: int, items: pl.DataFrame, side: str) -> Iterator[Finding]:
     most = float(exposure.max() / max(users, 1))
     alike = float(np.sort(exposure)[-k:].sum() / max(int(exposure.sum()), 1))
     if alike > MOST_ALIKE and len(exposure) > 2 * k:
@@ -139,7 +127,7 @@ def _of_lists(
         yield Finding("items never recommended", text, coverage, least)
 
 
-def _of_vectors(side: str, vectors: NDArray[np.float32], dimensions: int | None = None) -> Iterator[Finding]:
+def _of_vectors(side: str, vectors: NDArray[np.float32], dimensions: int | None) -> Iterator[Finding]:
     if len(vectors) < 2:
         return
     dimension = vectors.shape[1]
@@ -174,3 +162,29 @@ def effective_rank(vectors: NDArray[np.float32]) -> float:
         return 1.0
     share = values / values.sum()
     return float(np.exp(-(share[share > 0] * np.log(share[share > 0])).sum()))
+
+
+def score_findings(served: Served, held: HeldOut, k: int) -> Iterator[Finding]:
+    """Yields what is wrong with the scores of exact search.
+
+    Args:
+        served: the bundle.
+        held: the test users, of whom a sample with a fixed seed is asked.
+        k: length of the lists.
+    """
+    stored = np.flatnonzero(served.query_rows[held.users] >= 0)
+    if len(stored) > TIED_USERS:
+        stored = np.sort(np.random.default_rng(SEED).choice(stored, TIED_USERS, replace=False))
+    if not len(stored):
+        return
+    scores = served.best_scores(held.of_queries(stored), k + 1)
+    longer = np.isfinite(scores[:, k])  # more than k items are left: the last place is a choice
+    constant = longer & (scores[:, 0] == scores[:, k])
+    tied = longer & ~constant & (scores[:, k - 1] == scores[:, k])
+    for name, those, text in (
+        ("constant scores", constant, f"the first {k + 1} items have one score: their order means nothing"),
+        ("ties at the last place", tied, f"places {k} and {k + 1} have one score: which of them is in is arbitrary"),
+    ):
+        share = float(those.mean())
+        if share > MOST_TIED:
+            yield Finding(name, f"for {share:.1%} of the users {text}", share, MOST_TIED)

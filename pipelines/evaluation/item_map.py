@@ -42,7 +42,14 @@ class ItemMaps:
     @cached_property
     def points(self) -> NDArray[np.float64]:
         """The projection, [M, 2]."""
-        return _projected(self.vectors)
+        # Its threads would spin while they wait for one another: beside other work that took four times as long.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        from sklearn.manifold import TSNE
+
+        perplexity = min(30.0, len(self.vectors) / 4)
+        descent = TSNE(init="pca", max_iter=ROUNDS, perplexity=perplexity, random_state=SEED)
+        points: NDArray[np.float64] = descent.fit_transform(self.vectors).astype(np.float64)
+        return points
 
 
 def map_columns(data: Dataset, columns: Sequence[str] | None) -> list[str]:
@@ -93,16 +100,6 @@ def _makes_groups(values: pl.Series) -> bool:
         return False
     each = values.explode() if isinstance(values.dtype, pl.List) else values
     return 2 <= each.drop_nulls().n_unique() <= MOST_DISTINCT * len(values)
-
-
-def _projected(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
-    # Its threads would spin while they wait for one another: beside other work that took four times as long.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from sklearn.manifold import TSNE
-
-    descent = TSNE(init="pca", max_iter=ROUNDS, perplexity=min(30.0, len(vectors) / 4), random_state=SEED)
-    points: NDArray[np.float64] = descent.fit_transform(vectors).astype(np.float64)
-    return points
 
 
 def _groups(

@@ -1,13 +1,16 @@
 """Writes a report for people: `report.html`, one file that needs nothing else, and `report.md`."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
 
+import polars as pl
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from pipelines.console import amount
-from pipelines.evaluation.list_figures import OF_LISTS
+from pipelines.evaluation.figures import OF_LISTS
 from pipelines.evaluation.protocol.asked import notes
+from pipelines.evaluation.report_json import REPORT, write_report
 from pipelines.evaluation.report_table import (
     SMALL,
     TITLES,
@@ -22,6 +25,7 @@ from pipelines.evaluation.report_table import (
 )
 from pipelines.rankers.index_curve import of_cuts
 from pipelines.rankers.ranker import EXACT
+from serving.files.staging import staged
 from towers.evaluation.metrics import METRICS
 
 EXAMPLES = (
@@ -60,19 +64,33 @@ def compared(claim: str, verdict: Mapping[str, Any]) -> str:
     )
 
 
-def html(content: Mapping[str, Any], exhibits: Mapping[str, Any]) -> str:
-    """Renders `report.html`.
+def write(
+    out: Path,
+    content: dict[str, Any],
+    about: Mapping[str, Any],
+    exhibits: Mapping[str, Any],
+    tables: Mapping[str, pl.DataFrame],
+    *,
+    overwrite: bool,
+) -> None:
+    """Writes REPORT.
 
     Args:
-        content: of `report.json`.
-        exhibits: of `pipelines.evaluation.exhibits`.
+        out: REPORT.
+        content: of `report.json`, which gets the digests.
+        about: what the templates show of it.
+        exhibits: what `report.html` shows besides.
+        tables: by the name of the file.
+        overwrite: replace an existing REPORT.
     """
-    return rendered("report.html.j2", **_about(content), **exhibits)
-
-
-def markdown(content: Mapping[str, Any]) -> str:
-    """Renders `report.md`: the sentence, the findings and the tables."""
-    return rendered("report.md.j2", **_about(content))
+    pages = {"html": rendered("html", {**about, **exhibits}), "md": rendered("md", about)}
+    with staged(out, overwrite=overwrite, marker=REPORT) as directory:
+        directory.mkdir()
+        for kind, text in pages.items():
+            (directory / f"report.{kind}").write_text(text, encoding="utf-8")
+        for name, table in tables.items():
+            table.write_parquet(directory / name)
+        write_report(content, directory, *tables)
 
 
 def templates(*packages: str) -> Environment:
@@ -96,52 +114,65 @@ def cell(value: object) -> str:
     return " ".join(str(value).replace("\\", "\\\\").replace("|", "\\|").splitlines())
 
 
-def rendered(template: str, **about: Any) -> str:
-    """Renders a template of reports; reports of recall and of item neighbours give it different values."""
-    return templates("pipelines.evaluation").get_template(template).render(**about)
+def rendered(kind: Literal["html", "md"], about: Mapping[str, Any]) -> str:
+    """Renders `report.html` or `report.md`; reports of recall and of item neighbours give it different values."""
+    return templates("pipelines.evaluation").get_template(f"report.{kind}.j2").render(about)
 
 
-def provenance(content: Mapping[str, Any]) -> dict[str, str]:
-    """Returns what a report was made of, by name."""
-    split = content["dataset"]["split"]
-    return {
-        "made": content["created_at"],
-        "bundle": ", ".join(f"{name} {value}" for name, value in content["bundle"].items()),
-        "data set": f"{content['dataset']['fingerprint'][:12]}, split by {split.get('kind', split)}",
-        "libraries": ", ".join(f"{name} {version}" for name, version in content["libraries"].items()),
-    }
-
-
-def tone(verdict: Mapping[str, Any]) -> str:
-    """Returns the class of a verdict's sentence, which colours it."""
-    return {"proven better": "better", "worse": "worse"}.get(verdict["conclusion"], "")
-
-
-def _about(content: Mapping[str, Any]) -> dict[str, Any]:
-    verdict, name, counts = content["verdict"], f"recall@{headline(content['ks'])}", content["counts"]
-    return {
+def about_recall(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what the templates show of a report of recall."""
+    return about_any(content, f"recall@{headline(content['ks'])}", ("users", "targets")) | {
         "title": f"Recall of {content['bundle']['model_version']}",
         "sentence": sentence(content),
-        "tone": tone(verdict),
-        "verdict": verdict,
-        "findings": content["findings"],
         "notes": _notes(content),
-        "size": sizes(counts),
+        "size": sizes(content["counts"]),
         "interval": intervals(content),
         "looks_ahead": content["looks_ahead"] or (),
         "tables": _tables(content),
-        "ks": content["ks"],
         "steps": _steps(content),
         "service": content.get("service"),
         "warnings": service_warnings(content),
-        "headline": name,
-        "small": SMALL,
-        "counted": ("users", "targets"),
-        "slices": _slices(content, name),
-        "protocol": content["protocol"],
         "options": content["protocol_options"]["words"],
-        "provenance": provenance(content),
         "examples_are": EXAMPLES,
+    }
+
+
+def about_any(content: Mapping[str, Any], figure: str, counted: Sequence[str]) -> dict[str, Any]:
+    """Returns what the templates show of any report.
+
+    Args:
+        content: of `report.json`.
+        figure: the one by slice.
+        counted: what slices count: keys of theirs.
+    """
+    split, strongest = content["dataset"]["split"], content["strongest"]["ranker"]
+    return {
+        "tone": {"proven better": "better", "worse": "worse"}.get(content["verdict"]["conclusion"], ""),
+        "verdict": content["verdict"],
+        "findings": content["findings"],
+        "ks": content["ks"],
+        "headline": figure,
+        "small": SMALL,
+        "counted": counted,
+        "slices": [
+            {
+                "name": part,
+                "definition": figures["definition"],
+                "counts": [f"{figures[each]:,}" for each in counted],
+                "small": figures["small"],
+                "model": interval(figures["metrics"][EXACT][figure]),
+                "baseline": interval(figures["metrics"][strongest][figure]),
+            }
+            for part, figures in content["slices"].items()
+            if figures["metrics"]
+        ],
+        "protocol": content["protocol"],
+        "provenance": {
+            "made": content["created_at"],
+            "bundle": ", ".join(f"{name} {value}" for name, value in content["bundle"].items()),
+            "data set": f"{content['dataset']['fingerprint'][:12]}, split by {split.get('kind', split)}",
+            "libraries": ", ".join(f"{name} {version}" for name, version in content["libraries"].items()),
+        },
     }
 
 
@@ -182,22 +213,6 @@ def _steps(content: Mapping[str, Any]) -> list[dict[str, Any]]:
             ],
         }
         for step in (EXACT, *lost)
-    ]
-
-
-def _slices(content: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    strongest = content["strongest"]["ranker"]
-    return [
-        {
-            "name": part,
-            "definition": figures["definition"],
-            "counts": [f"{figures[each]:,}" for each in ("users", "targets")],
-            "small": figures["small"],
-            "model": interval(figures["metrics"][EXACT][name]),
-            "baseline": interval(figures["metrics"][strongest][name]),
-        }
-        for part, figures in content["slices"].items()
-        if figures["metrics"]
     ]
 
 

@@ -89,9 +89,13 @@ def recall_over_k(ks: Sequence[int], curves: Mapping[str, Sequence[Interval]], m
     return out[0]
 
 
-def by_slice(names: Sequence[str], rankers: Mapping[str, Sequence[Interval]], figure: str) -> str:
-    """Draws a figure with its interval for each slice, a colour for each ranker's title."""
+def by_slice(
+    names: Sequence[str], rankers: Mapping[str, Sequence[Interval]], figure: str, *, difference: bool = False
+) -> str:
+    """Draws a figure with its interval for each slice, a colour for each ranker's title; a difference beside 0."""
     with _figure(7, 1 + 0.3 * len(names)) as (axes, out):
+        if difference:
+            axes.axvline(0, color=INK, linestyle="--")
         for place, (colour, (title, estimates)) in enumerate(zip(COLOURS, rankers.items(), strict=False)):
             values = [each["value"] for each in estimates]
             rows = np.arange(len(names)) + 0.15 * (2 * place - len(rankers) + 1)
@@ -99,22 +103,12 @@ def by_slice(names: Sequence[str], rankers: Mapping[str, Sequence[Interval]], fi
                 values, rows, xerr=_errors(estimates), fmt="o", color=colour, markersize=4, capsize=3, label=title
             )
         axes.set_yticks(range(len(names)), _short(names))
-        axes.set(xlabel=figure, ylim=(len(names) - 0.5, -0.5), xlim=(0, None))
-        axes.figure.legend(loc="outside lower center", ncols=len(rankers))
-    return out[0]
-
-
-def differences(names: Sequence[str], estimates: Sequence[Interval], figure: str) -> str:
-    """Draws a difference with its interval for each name, beside a line at 0."""
-    with _figure(7, 1 + 0.3 * len(names)) as (axes, out):
-        values = [each["value"] for each in estimates]
-        axes.axvline(0, color=INK, linestyle="--")
-        axes.errorbar(
-            values, range(len(names)), xerr=_errors(estimates), fmt="o", color=COLOURS[0], markersize=4, capsize=3
-        )
-        axes.set_yticks(range(len(names)), _short(names))
         axes.set(xlabel=figure, ylim=(len(names) - 0.5, -0.5))
-        axes.locator_params(axis="x", nbins=5)  # more labels of four digits would overlap beside long names
+        if difference:
+            axes.locator_params(axis="x", nbins=5)  # more labels of four digits would overlap beside long names
+        else:
+            axes.set_xlim(0, None)
+            axes.figure.legend(loc="outside lower center", ncols=len(rankers))
     return out[0]
 
 

@@ -21,35 +21,32 @@ from pipelines.errors import DataError
 from pipelines.evaluation import figures
 from pipelines.evaluation.exhibits import PHASE as PAGE
 from pipelines.evaluation.exhibits import exhibits
+from pipelines.evaluation.figures import INTERVAL, numbers
 from pipelines.evaluation.findings import PHASE as FINDINGS
-from pipelines.evaluation.findings import Check, checks, look
+from pipelines.evaluation.findings import Check, checks, look, score_findings
 from pipelines.evaluation.item_map import item_maps, map_columns, map_content
-from pipelines.evaluation.list_figures import INTERVAL, numbers
-from pipelines.evaluation.page import html, markdown
+from pipelines.evaluation.page import about_recall, write
 from pipelines.evaluation.protocol.asked import ask, counts
 from pipelines.evaluation.protocol.leakage import leak_checks
 from pipelines.evaluation.protocol.options import Protocol
-from pipelines.evaluation.protocol.ties import score_findings
-from pipelines.evaluation.report_json import PER_USER, REPORT, write_report
+from pipelines.evaluation.report_json import PER_USER, REPORT
 from pipelines.evaluation.report_table import head, headline, lines, table
 from pipelines.evaluation.similarity import report as similarity_report
-from pipelines.evaluation.slices import COLD, NEW_ITEM, WARM, Slice, Trained, slices_of
+from pipelines.evaluation.slices import NEW_ITEM, Slice, Trained, slices_of
 from pipelines.rankers import choice, item_knn
-from pipelines.rankers.baselines import baselines_of
+from pipelines.rankers.baselines import baselines_of, report_verdict
 from pipelines.rankers.bootstrap import LEVEL, RESAMPLES
 from pipelines.rankers.evaluate import PHASE as EVALUATE
 from pipelines.rankers.evaluate import Evaluation, evaluate
-from pipelines.rankers.index_curve import AGAINST_FLOAT32, curve, cuts, has_curve
+from pipelines.rankers.index_curve import AGAINST_FLOAT32, curve, cuts
 from pipelines.rankers.index_curve import PHASE as CURVE
-from pipelines.rankers.inputs import open_inputs
-from pipelines.rankers.ranker import EXACT, KNOWN, Served, rankers_of
+from pipelines.rankers.ranker import EXACT, KNOWN, Served, open_inputs, rankers_of
 from pipelines.rankers.service import SERVICE, ServiceRanker
-from pipelines.rankers.verdict import report_verdict
 from pipelines.service.verify import VERIFY
 from serving.bundle.digest import bundle_digest
 from serving.bundle.manifest import read_manifest
 from serving.bundle.reader import Bundle
-from serving.files.staging import refuse_existing, staged
+from serving.files.staging import refuse_existing
 from serving.recall.loading import open_index
 from towers.config.feature_sides import Features
 from towers.config.look_ahead import look_ahead
@@ -108,7 +105,7 @@ def run(
                 "--slice and --map with columns of items"
             )
     chosen = () if similarity else (choice.PHASE,)
-    drawn = (CURVE, PAGE) if has_curve(manifest) else (PAGE,)
+    drawn = (CURVE, PAGE) if manifest.index is not None and manifest.index.kind == "scann" else (PAGE,)
     phases("report", VERIFY, *chosen, item_knn.PHASE, EVALUATE, figures.PHASE, FINDINGS, *drawn)
     (opened,) = open_inputs([bundle], data)
     provenance = _provenance(opened, data)
@@ -126,6 +123,7 @@ def run(
     parts = slices_of(data, asked, trained, popularity, slices)
     new = Slice(NEW, NEW, NEW_ITEM, targets=trained.new_items[held.target_items])
     baselines = baselines_of(data, KNOWN, max(ks))
+    strongest = baselines.choice.strongest
     groups = {part.name: part.targets for part in [*parts, new] if part.targets is not None}
     rankers = rankers_of(served, data, {**services, **baselines.rankers}, max(ks))
     of_items = numbers(popularity, data.manifest.users)
@@ -138,7 +136,7 @@ def run(
         "looks_ahead": _looks_ahead(opened, data),
         "counts": counts(served, data, held),
         "baselines": baselines.content(),
-        "strongest": {"ranker": baselines.strongest, "chosen_on": baselines.choice.chosen_on},
+        "strongest": {"ranker": strongest, "chosen_on": baselines.choice.chosen_on},
         "ks": list(evaluation.ks),
         **overall,
         "slices": {part.name: by_slice[part.name] for part in parts},
@@ -150,17 +148,15 @@ def run(
         "cuts": cuts(served, held, headline(evaluation.ks)),
         **{name: service.content() for name, service in services.items()},
     }
-    content["verdict"] = report_verdict(content, f"recall@{headline(evaluation.ks)}", baselines.strongest).content()
+    figure, title = f"recall@{headline(evaluation.ks)}", str(baselines.settings[strongest])
+    content["verdict"] = report_verdict(content, figure, strongest, title).content()
     mapped = item_maps(served, data, popularity, columns)
     content["map"] = map_content(mapped)
-    page = html(content, exhibits(content, evaluation, served, data, held, popularity, mapped))
-    with staged(out, overwrite=overwrite, marker=REPORT) as directory:
-        directory.mkdir()
-        (directory / "report.html").write_text(page, encoding="utf-8")
-        (directory / "report.md").write_text(markdown(content), encoding="utf-8")
-        about = _about_users(served, data, held, trained, named=user_ids)
-        figures.user_table(about, evaluation, [*parts, new]).write_parquet(directory / PER_USER)
-        write_report(content, directory, PER_USER)
+    shown = exhibits(content, evaluation, served, data, held, popularity, mapped)
+    about: dict[str, Any] = {"user_id": data.users["user_id"].gather(held.users)} if user_ids else {}
+    about |= {**trained.about(held), "stored_vector": served.query_rows[held.users] >= 0}
+    users = figures.user_table(about, evaluation, [*parts, new])
+    write(out, content, about_recall(content), shown, {PER_USER: users}, overwrite=overwrite)
     _show(content, dataset, out)
     return content
 
@@ -205,17 +201,7 @@ def _looks_ahead(bundle: Bundle, data: Dataset) -> list[str] | None:
 
 def _checks(evaluation: Evaluation, served: Served, data: Dataset, held: HeldOut) -> list[Check]:
     k, bundle = headline(evaluation.ks), served.bundle
-    both = np.asarray(bundle.item_vectors), bundle.query_vectors
-    items, queries = (each[np.any(each != 0, axis=1)] for each in both)
-    of_model = checks(evaluation.exposure(EXACT, k), len(held.users), k, items, queries, data.items)
+    both = {"item": np.asarray(bundle.item_vectors), "query": bundle.query_vectors}
+    vectors = {side: each[np.any(each != 0, axis=1)] for side, each in both.items()}
+    of_model = checks(evaluation.exposure(EXACT, k), len(held.users), k, vectors, data.items)
     return [*leak_checks(data, held), *of_model, partial(score_findings, served, held, k)]
-
-
-def _about_users(served: Served, data: Dataset, held: HeldOut, trained: Trained, *, named: bool) -> dict[str, Any]:
-    about = {
-        "targets": np.diff(held.target_offsets),
-        "history": np.diff(held.seen_offsets),
-        "slice": np.where(trained.users[held.users], WARM, COLD),
-        "stored_vector": served.query_rows[held.users] >= 0,
-    }
-    return {"user_id": data.users["user_id"].gather(held.users), **about} if named else about

@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Column, Table
 
 from pipelines.console import amount
-from pipelines.evaluation.list_figures import OF_LISTS
+from pipelines.evaluation.figures import OF_LISTS
 from pipelines.evaluation.slices import TRAINING
 from pipelines.rankers.index_curve import AGAINST_FLOAT32, of_codes, of_cuts
 

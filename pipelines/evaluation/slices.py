@@ -1,7 +1,8 @@
 """Divides the test users, or their targets, into slices: by training, activity, popularity, age, or a column."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -10,8 +11,7 @@ from numpy.typing import NDArray
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut, seen
 from pipelines.errors import DataError
-from pipelines.evaluation.protocol.asked import Asked, target_events
-from pipelines.evaluation.protocol.item_age import AGE, item_ages
+from pipelines.evaluation.protocol.asked import AGE, Asked, item_ages, target_events
 
 TRAINING = "training"  # the group of the next four
 WARM, COLD = "warm", "cold"
@@ -29,6 +29,7 @@ MOST_VALUES = 10  # of a column of categories that get a slice; the rest are one
 THIRDS = ("most popular items", "items of middle popularity", "least popular items")
 
 Mask = NDArray[np.bool_]
+Part = tuple[str, str, Mask]  # of a group: label, definition, which users or targets
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,14 @@ class Trained:
         """[N] items without a training event."""
         return ~self.items
 
+    def about(self, held: HeldOut) -> dict[str, NDArray[Any]]:
+        """Returns columns of `per_user.parquet`, [Q]: targets, events before the test, and whether warm or cold."""
+        return {
+            "targets": np.diff(held.target_offsets),
+            "history": np.diff(held.seen_offsets),
+            "slice": np.where(self.users[held.users], WARM, COLD),
+        }
+
     def slices(self, held: HeldOut) -> list[Slice]:
         """Returns the slices of warm and cold users."""
         warm, known = self.users[held.users], np.diff(held.seen_offsets) > 0
@@ -96,33 +105,32 @@ def slices_of(
         DataError: there is no such column, or it holds vectors.
     """
     held = asked.held
-    history = np.diff(held.seen_offsets)
+    new = trained.new_items[held.target_items]
+    items = [("new", NEW_ITEM, new), ("known", "items with training events", ~new)]
     return [
         *trained.slices(held),
-        *activity_slices(history),
+        *activity_slices(np.diff(held.seen_offsets)),
         *_popularity_thirds(popularity, held.target_items),
-        *_new_and_known(trained.new_items[held.target_items]),
-        *(_slice(AGE, label, text, mask, by_user=False) for label, (text, mask) in item_ages(data, asked).items()),
+        *(_slices("items", items, by_user=False) if new.any() and not new.all() else ()),
+        *_slices(AGE, ((label, *band) for label, band in item_ages(data, asked).items()), by_user=False),
         *(each for name in columns for each in _column_slices(data, asked, name)),
     ]
 
 
 def activity_slices(history: NDArray[np.int64]) -> list[Slice]:
     """Returns slices of the users by the number of their events before the test, [Q]."""
-    return _bands("activity", "events before the test", history, by_user=True)
+    return _slices("activity", _bands("activity", "events before the test", history), by_user=True)
 
 
-def _new_and_known(new: Mask) -> list[Slice]:
-    """Returns targets that are new items and the others; nothing where all are of one kind."""
-    parts = {"new": (NEW_ITEM, new), "known": ("items with training events", ~new)}
-    if not new.any() or new.all():
-        return []
-    return [_slice("items", label, text, mask, by_user=False) for label, (text, mask) in parts.items()]
+def _slices(group: str, parts: Iterable[Part], *, by_user: bool) -> list[Slice]:
+    """Returns the parts of a group that are not empty."""
+    side = "users" if by_user else "targets"
+    return [Slice(group, f"{group}: {label}", text, **{side: mask}) for label, text, mask in parts if mask.any()]
 
 
-def _bands(group: str, what: str, values: NDArray[np.float64] | NDArray[np.int64], *, by_user: bool) -> list[Slice]:
-    """Returns slices of about equal size by a number; missing values (NaN) have a slice of their own."""
-    found, missing = [], np.isnan(values)
+def _bands(group: str, what: str, values: NDArray[np.float64] | NDArray[np.int64]) -> Iterator[Part]:
+    """Yields parts of about equal size by a number, and that of the missing values (NaN)."""
+    missing = np.isnan(values)
     some = values[~missing]
     edges = np.unique(np.quantile(some, np.linspace(0, 1, BANDS + 1), method="lower")) if len(some) else some
     lower = edges[:-1] if len(edges) > 1 else edges
@@ -132,22 +140,13 @@ def _bands(group: str, what: str, values: NDArray[np.float64] | NDArray[np.int64
             inside &= values < lower[place + 1]
         high = values[inside].max()
         label = _number(low) if low == high else f"{_number(low)} to {_number(high)}"
-        found.append(_slice(group, label, f"{what}: {label}", inside, by_user=by_user))
-    return found + _missing(group, missing, by_user=by_user)
+        yield label, f"{what}: {label}", inside
+    yield MISSING, f"{group}: no value", missing
 
 
 def _number(value: float) -> str:
     # Whole numbers in full: rounded, the bands of times of one day would have one name.
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.6g}"
-
-
-def _missing(group: str, missing: Mask, *, by_user: bool) -> list[Slice]:
-    return [_slice(group, MISSING, f"{group}: no value", missing, by_user=by_user)] if missing.any() else []
-
-
-def _slice(group: str, label: str, definition: str, mask: Mask, *, by_user: bool) -> Slice:
-    name = f"{group}: {label}"
-    return Slice(group, name, definition, users=mask) if by_user else Slice(group, name, definition, targets=mask)
 
 
 def _popularity_thirds(popularity: NDArray[np.int64], targets: NDArray[np.int32]) -> list[Slice]:
@@ -221,28 +220,24 @@ def slices_of_values(group: str, values: pl.Series, *, by_user: bool) -> list[Sl
         DataError: the column holds vectors.
     """
     if values.dtype.is_numeric():
-        return _bands(group, group, values.cast(pl.Float64).fill_null(np.nan).to_numpy(), by_user=by_user)
+        numbers = values.cast(pl.Float64).fill_null(np.nan).to_numpy()
+        return _slices(group, _bands(group, group, numbers), by_user=by_user)
     lists = isinstance(values.dtype, pl.List)
     if isinstance(values.dtype, pl.List | pl.Array) and values.dtype != pl.List(pl.String):
         raise DataError(f"--slice {group}: holds {values.dtype}; allowed are numbers, texts and lists of texts")
     texts = values if lists else values.cast(pl.String)
     each = texts.explode() if lists else texts
     names = each.drop_nulls().value_counts(sort=True).head(MOST_VALUES)[each.name].sort().to_list()
-    found = [
-        _slice(
-            group,
+    parts: list[Part] = [
+        (
             repr(value) if value in (OTHERS, MISSING) else value,
             f"{group} {'contains' if lists else 'is'} {value!r}",
             ((texts.list.contains(value) if lists else texts == value).fill_null(False)).to_numpy(),
-            by_user=by_user,
         )
         for value in names
     ]
-    masks = [mask for one in found for mask in (one.users, one.targets) if mask is not None]
     missing = (texts.is_null() | (texts.list.len() == 0) if lists else texts.is_null()).fill_null(True).to_numpy()
-    rest = ~np.any([missing, *masks], axis=0)
-    if rest.any():
-        found.append(
-            _slice(group, OTHERS, f"{group}: another value than the {len(names)} most frequent", rest, by_user=by_user)
-        )
-    return found + _missing(group, missing, by_user=by_user)
+    rest = ~np.any([missing, *(mask for *_, mask in parts)], axis=0)
+    parts.append((OTHERS, f"{group}: another value than the {len(names)} most frequent", rest))
+    parts.append((MISSING, f"{group}: no value", missing))
+    return _slices(group, parts, by_user=by_user)

@@ -16,6 +16,7 @@ from rich.console import Console
 from pipelines.console import Advance, next_step, phases, progress, say
 from pipelines.errors import DataError
 from pipelines.evaluation.report import KS
+from pipelines.evaluation.report_json import REPORT
 from pipelines.evaluation.report_table import headline
 from pipelines.evaluation.slices import Slice
 from pipelines.launch import differences
@@ -26,13 +27,12 @@ from pipelines.launch.sides import (
     FACTS,
     USER,
     Side,
-    is_report,
     paths_of,
     read_report,
     refuse_different,
     refuse_other_recipes,
 )
-from pipelines.launch.significance import DRAWS, LEVEL
+from pipelines.launch.significance import DRAWS, LEVEL, seed_spread
 from pipelines.rankers.bootstrap import RESAMPLES, bootstrap
 from pipelines.rankers.evaluate import PHASE as EVALUATE
 from pipelines.service.verify import VERIFY
@@ -87,7 +87,7 @@ def run(
     refuse_existing(out, overwrite=overwrite, marker="compare.json")
     paths = paths_of(names)
     every = [path for each in paths.values() for path in each]
-    reports = {path: read_report(path) for path in every if is_report(path)}
+    reports = {path: read_report(path) for path in every if (path / REPORT).is_file()}
     bundles = [path for path in every if path not in reports]
     _refuse_options(bundles, list(reports), dataset, slices)
     asked = [each.strip() for each in (family or "").split(",") if each.strip()]
@@ -97,7 +97,9 @@ def run(
     k = _parsed(primary)[1]
     others = [f"ndcg@{k}", *(f"recall@{each}" for each in ks if each > k)] if family is None else asked
     metrics = list(dict.fromkeys([primary, *others]))
-    _refuse_unmeasured(metrics, ks)
+    if unmeasured := [each for each in metrics if _parsed(each)[1] not in ks]:
+        told = f"the reports have no such list length; allowed are {', '.join(map(str, ks))}"
+        raise DataError(f"metric {unmeasured[0]!r}: {told}")
     phases("compare", *([VERIFY, EVALUATE] if bundles else []), TESTS)
     measured = measure(bundles, dataset, ks, slices, k) if bundles and dataset else None
     members = reports | ({} if measured is None else dict(measured.members))
@@ -152,14 +154,6 @@ def _parsed(metric: str) -> tuple[str, int]:
     return name, int(k)
 
 
-def _refuse_unmeasured(metrics: Sequence[str], ks: Sequence[int]) -> None:
-    for metric in metrics:
-        if _parsed(metric)[1] not in ks:
-            raise DataError(
-                f"metric {metric!r}: the reports have no such list length; allowed are {', '.join(map(str, ks))}"
-            )
-
-
 def _content(
     sides: Sequence[Side],
     metrics: Sequence[str],
@@ -175,11 +169,11 @@ def _content(
     fingerprint, split, protocol, ks = (baseline.members[0].facts[fact] for fact in FACTS)
     comparisons = {}
     for other in others:
-        seeds, name = differences.seeds_of(baseline, other, primary), other.name
+        spread, name = seed_spread(baseline.seeds(primary), other.seeds(primary)), other.name
         comparisons[name] = {
-            "conclusion": conclusion(tests[name][primary], seeds),
+            "conclusion": conclusion(tests[name][primary], spread),
             "metrics": tests[name],
-            "seeds": seeds,
+            "seeds": spread,
             "slices": differences.slice_differences(baseline, other, parts, primary, measured, advance),
             "users": differences.user_changes(baseline, other, primary, named=named),
             "items": None,
@@ -191,6 +185,8 @@ def _content(
             comparisons[name]["items"] = differences.item_changes(baseline, other, k, measured)
             pair = baseline.members[0].path, other.members[0].path
             comparisons[name] |= differences.likeness(*pair, measured)
+    # The yardstick: how alike two seeds are, of the first side that has two.
+    seeds = next(([each.path for each in side.members] for side in sides if len(side.members) > 1), [])
     content: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -205,7 +201,7 @@ def _content(
         "counts": {"users": len(rows), "targets": int(rows["targets"].sum())},
         "sides": {side.name: _side(side, metrics) for side in sides},
         "comparisons": comparisons,
-        "seeds_of_one_recipe": None if measured is None else differences.yardstick(sides, measured),
+        "seeds_of_one_recipe": differences.likeness(seeds[0], seeds[1], measured) if measured and seeds else None,
         "notes": list(_notes(sides, measured)),
     }
     content["ship"] = shipped(content)

@@ -3,7 +3,7 @@
 Returns plain dictionaries for `compare.json`; every difference is the other side minus the baseline.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from pipelines.evaluation.slices import COLD, DEFINITIONS, TRAINING, WARM, Slice
 from pipelines.launch.agreement import P, drift, list_agreement
 from pipelines.launch.measure import Measured
 from pipelines.launch.sides import USER, Side
-from pipelines.launch.significance import detectable, holm, seed_spread, sign_flip_p
+from pipelines.launch.significance import detectable, holm, sign_flip_p
 from pipelines.rankers.bootstrap import bootstrap
 
 SHOWN = 10  # users, and items, of the largest changes in each direction
@@ -63,11 +63,6 @@ def metric_tests(sides: Sequence[Side], metrics: Sequence[str], level: float, ad
     return content
 
 
-def seeds_of(baseline: Side, other: Side, metric: str) -> Content | None:
-    """Returns `seed_spread` of two sides."""
-    return seed_spread(baseline.seeds(metric), other.seeds(metric))
-
-
 def report_slices(side: Side) -> list[Slice]:
     """Returns the slices that a report's rows tell: warm and cold users, and activity."""
     rows = side.members[0].rows
@@ -96,7 +91,7 @@ def slice_differences(
     for part in parts:
         pair, name = whole, metric
         if part.targets is not None and measured is not None:
-            pair, name = [_on_targets(side, part, k, measured) for side in (baseline, other)], f"recall@{k}"
+            pair, name = [measured.slice_values(side, part, k) for side in (baseline, other)], f"recall@{k}"
         users = ~np.isnan(pair[0]) if part.users is None else part.users
         if users.any():
             one, two = (values[users] for values in pair)
@@ -115,11 +110,6 @@ def slice_differences(
     return found
 
 
-def _on_targets(side: Side, part: Slice, k: int, measured: Measured) -> Floats:
-    figures: Floats = np.mean([measured.slice_values(each.path, part, k) for each in side.members], axis=0)
-    return figures
-
-
 def _wins(differences: Floats) -> dict[str, int]:
     wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
     return {"wins": wins, "losses": losses, "ties": len(differences) - wins - losses}
@@ -128,18 +118,14 @@ def _wins(differences: Floats) -> dict[str, int]:
 def user_changes(baseline: Side, other: Side, metric: str, *, named: bool) -> dict[str, list[Content]]:
     """Returns the users who gain most, and those who lose most; `named` adds their ids."""
     one, two = baseline.values(metric), other.values(metric)
-    rows, difference = baseline.members[0].rows, two - one
-    order = np.argsort(-difference, kind="stable")
+    rows = baseline.members[0].rows
 
     def content(row: int) -> Content:
         about = {"baseline": float(one[row]), "other": float(two[row])}
         about |= {name: int(rows[name][row]) for name in ("targets", "history")}
         return about | ({USER: rows[USER][row]} if named else {})
 
-    return {
-        "gain": [content(int(row)) for row in order[:SHOWN] if difference[row] > 0],
-        "lose": [content(int(row)) for row in order[::-1][:SHOWN] if difference[row] < 0],
-    }
+    return _largest(two - one, content)
 
 
 def item_changes(baseline: Side, other: Side, k: int, measured: Measured) -> dict[str, list[Content]]:
@@ -149,15 +135,18 @@ def item_changes(baseline: Side, other: Side, k: int, measured: Measured) -> dic
         / len(measured.held.users)
         for side in (baseline, other)
     )
-    called, difference = names(measured.data.items), two - one
-    order = np.argsort(-difference, kind="stable")
+    called = names(measured.data.items)
+    return _largest(
+        two - one, lambda item: {"item": called[item], "baseline": float(one[item]), "other": float(two[item])}
+    )
 
-    def content(item: int) -> Content:
-        return {"item": called[item], "baseline": float(one[item]), "other": float(two[item])}
 
+def _largest(difference: Floats, content: Callable[[int], Content]) -> dict[str, list[Content]]:
+    """The content of the rows that gain most, and of those that lose most."""
+    order = np.argsort(-difference, kind="stable").tolist()
     return {
-        "gain": [content(int(item)) for item in order[:SHOWN] if difference[item] > 0],
-        "lose": [content(int(item)) for item in order[::-1][:SHOWN] if difference[item] < 0],
+        "gain": [content(row) for row in order[:SHOWN] if difference[row] > 0],
+        "lose": [content(row) for row in order[::-1][:SHOWN] if difference[row] < 0],
     }
 
 
@@ -193,9 +182,3 @@ def _vectors(one: Path, other: Path, measured: Measured) -> Content:
         if not np.isnan(cosines[place])
     ]
     return moved | {"items_of_both": len(items), "users_of_both": len(users), "farthest": farthest}
-
-
-def yardstick(sides: Sequence[Side], measured: Measured) -> Mapping[str, Any] | None:
-    """Returns the `likeness` of two seeds of one recipe, of the first side that has two; None if none has."""
-    pairs = [side.members[:2] for side in sides if len(side.members) > 1]
-    return likeness(pairs[0][0].path, pairs[0][1].path, measured) if pairs else None

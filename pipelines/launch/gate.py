@@ -17,7 +17,7 @@ from pipelines.evaluation.report_json import FILES, REPORT
 from pipelines.evaluation.similarity.report import is_similarity
 from pipelines.launch import tracking
 from pipelines.launch.judge import OF_SIMILARITY, Report, Reports
-from pipelines.launch.records.gate import of_gate
+from pipelines.launch.records.outputs import of_gate
 from pipelines.launch.rules import RuleFile, Rules, read_rules
 from pipelines.launch.searches import judge_agreement, judge_index, judge_latency
 from pipelines.service.verify import PROBE, VERIFY, probed, verify

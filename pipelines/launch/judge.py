@@ -10,7 +10,7 @@ from pipelines.bundles.blessing import Judgement
 from pipelines.console import amount
 from pipelines.errors import DataError
 from pipelines.evaluation.report_json import REPORT, protocol_of, read_report
-from pipelines.launch.rules import LOOK_AHEAD, OF_ALL_LISTS, FigureRule, FindingsRule, Limit, SliceRule
+from pipelines.launch.rules import LOOK_AHEAD, OF_ALL_LISTS, FigureRule, FindingsRule, SliceRule
 from pipelines.launch.sides import paired_values
 from pipelines.rankers.bootstrap import Estimate, bootstrap
 
@@ -118,7 +118,7 @@ class Reports:
             yield Judgement(
                 rule=f"{rule.metric} of {rule.ranker}, {', '.join(rule.groups or ('all',))} slices",
                 figure=None,
-                limit=_limit(rule),
+                limit=rule.text,
                 passed=rule.unjudged == "pass",
                 note=f"not judged: no slice has at least {amount(rule.least_users, 'users')}",
             )
@@ -128,7 +128,7 @@ class Reports:
                 yield Judgement(
                     rule=told,
                     figure=None,
-                    limit=_limit(rule),
+                    limit=rule.text,
                     passed=True,
                     note=f"not judged: {amount(part['users'], 'users')}, fewer than {rule.least_users:,}",
                 )
@@ -192,13 +192,7 @@ def difference(one: Estimate, other: Estimate) -> Estimate:
 
 def _judgement(rule: FigureRule, estimate: Mapping[str, float], what: str, note: str = "") -> Judgement:
     relative = {None: "", "difference": " minus the baseline's", "ratio": " over the baseline's"}[rule.relative]
-    figure = estimate[rule.bound]
-    name = f"{what}{relative}{BOUNDS[rule.bound]}"
-    return Judgement(rule=name, figure=figure, limit=_limit(rule), passed=rule.holds(figure), note=note)
-
-
-def _limit(rule: Limit) -> str:
-    return f"at most {rule.at_most:g}" if rule.at_least is None else f"at least {rule.at_least:g}"
+    return rule.judge(f"{what}{relative}{BOUNDS[rule.bound]}", estimate[rule.bound], note)
 
 
 def _figure(report: Report, rule: FigureRule) -> Estimate:

@@ -19,11 +19,10 @@ from pipelines.errors import DataError
 from pipelines.evaluation.protocol.asked import ask
 from pipelines.evaluation.protocol.options import Protocol
 from pipelines.evaluation.similarity.report import is_similarity
-from pipelines.evaluation.slices import COLD, WARM, Slice, Trained, slices_of
-from pipelines.launch.sides import USER, Member, facts_of
+from pipelines.evaluation.slices import Slice, Trained, slices_of
+from pipelines.launch.sides import FACTS, USER, Member, Side
 from pipelines.rankers.evaluate import Evaluation, Lists, column, evaluate
-from pipelines.rankers.inputs import open_inputs
-from pipelines.rankers.ranker import EXACT, KNOWN, Served
+from pipelines.rankers.ranker import EXACT, KNOWN, Served, open_inputs
 from serving.bundle.manifest import read_manifest
 from serving.bundle.reader import Bundle
 from serving.search.exact import ExactIndex
@@ -52,9 +51,11 @@ class Measured:
     data: Dataset
     held: HeldOut
 
-    def slice_values(self, path: Path, part: Slice, k: int) -> NDArray[np.float64]:
-        """Each user's recall@k on the targets of a slice, [Q]; NaN without such a target."""
-        return self.evaluation.of(column(str(path), part.name, k)).astype(np.float64)
+    def slice_values(self, side: Side, part: Slice, k: int) -> NDArray[np.float64]:
+        """Each user's recall@k on the targets of a slice, the mean over the members, [Q]; NaN without such a target."""
+        columns = [self.evaluation.of(column(str(each.path), part.name, k)) for each in side.members]
+        figures: NDArray[np.float64] = np.mean(columns, axis=0, dtype=np.float64)
+        return figures
 
 
 def measure(paths: Sequence[Path], dataset: Path, ks: Sequence[int], columns: Sequence[str], k: int) -> Measured:
@@ -87,31 +88,16 @@ def measure(paths: Sequence[Path], dataset: Path, ks: Sequence[int], columns: Se
     groups = {part.name: part.targets for part in parts if part.targets is not None}
     rankers = {str(path): each.exact(max(ks)) for path, each in served.items()}
     evaluation = evaluate(rankers, held, served[paths[0]].unit_vectors, ks, groups)
-    warm = np.where(trained.users[held.users], WARM, COLD)
-    facts = facts_of(
-        {"fingerprint": data.manifest.fingerprint, "split": data.manifest.split.model_dump(mode="json")},
-        protocol.text,
-        ks,
-    )
-    about = {
-        USER: data.users["user_id"].gather(held.users),
-        "targets": np.diff(held.target_offsets),
-        "history": np.diff(held.seen_offsets),
-        "slice": warm,
-    }
-    members = {
-        path: Member(path, bundle.manifest.model_version, facts, _rows(about, evaluation, path), _recipe(bundle))
-        for path, bundle in opened.items()
-    }
+    split = data.manifest.split.model_dump(mode="json")
+    facts = dict(zip(FACTS, (data.manifest.fingerprint, split, protocol.text, list(ks)), strict=True))
+    about = {USER: data.users["user_id"].gather(held.users), **trained.about(held)}
+    members = {}
+    for path, bundle in opened.items():
+        names = {column(EXACT, *each): column(str(path), *each) for each in product(METRICS, ks)}
+        rows = pl.DataFrame({**about, **{name: evaluation.of(own) for name, own in names.items()}})
+        members[path] = Member(path, bundle.manifest.model_version, facts, rows, _recipe(bundle))
     lists = {path: evaluation.lists[str(path)][:, :k] for path in paths}
     return Measured(members, evaluation, parts, served, lists, data, held)
-
-
-def _rows(about: Mapping[str, Any], evaluation: Evaluation, path: Path) -> pl.DataFrame:
-    names = product(METRICS, evaluation.ks)
-    return pl.DataFrame(
-        {**about} | {column(EXACT, name, k): evaluation.of(column(str(path), name, k)) for name, k in names}
-    )
 
 
 def _recipe(bundle: Bundle) -> dict[str, Any] | None:

@@ -11,9 +11,10 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
+from pipelines.bundles.blessing import Judgement
 from pipelines.errors import DataError
+from pipelines.evaluation.figures import OF_LISTS
 from pipelines.evaluation.findings import NAMES, NAMES_TARGET
-from pipelines.evaluation.list_figures import OF_LISTS
 from towers.config.explain import explain
 from towers.config.section import Count, Section
 from towers.evaluation.metrics import METRICS
@@ -58,9 +59,18 @@ class Limit(Section):
             raise ValueError("needs either at_least or at_most")
         return self
 
+    @property
+    def text(self) -> str:
+        """The limit in words."""
+        return f"at most {self.at_most:g}" if self.at_least is None else f"at least {self.at_least:g}"
+
     def holds(self, figure: float) -> bool:
         """Whether a figure is within the limit."""
         return figure >= self.at_least if self.at_least is not None else figure <= (self.at_most or 0.0)
+
+    def judge(self, rule: str, figure: float, note: str = "") -> Judgement:
+        """Judges a figure; `rule` says what it is."""
+        return Judgement(rule=rule, figure=figure, limit=self.text, passed=self.holds(figure), note=note)
 
 
 class FigureRule(Limit):

@@ -9,7 +9,7 @@ from pipelines.bundles.blessing import Judgement
 from pipelines.console import amount
 from pipelines.errors import DataError
 from pipelines.evaluation.similarity.report import is_similarity
-from pipelines.launch.rules import AgreementRule, IndexRule, LatencyRule
+from pipelines.launch.rules import AgreementRule, IndexRule, LatencyRule, Limit
 from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
 from serving.recall.self_test import index_recall
@@ -28,14 +28,8 @@ def judge_index(recaller: Recaller, rule: IndexRule) -> Judgement:
     if not len(queries):
         raise DataError(f"{recaller.bundle.path}: all its vectors are zero; its index cannot be measured")
     k = min(rule.k, recaller.bundle.manifest.items)
-    figure = index_recall(recaller, queries, k)
-    return Judgement(
-        rule=f"recall@{rule.k} of the index against exact search",
-        figure=figure,
-        limit=f"at least {rule.at_least:g}",
-        passed=figure >= rule.at_least,
-        note=amount(len(queries), "queries"),
-    )
+    what, note = f"recall@{rule.k} of the index against exact search", amount(len(queries), "queries")
+    return Limit(at_least=rule.at_least).judge(what, index_recall(recaller, queries, k), note)
 
 
 def judge_latency(recaller: Recaller, rule: LatencyRule) -> Iterator[Judgement]:
@@ -52,14 +46,8 @@ def judge_latency(recaller: Recaller, rule: LatencyRule) -> Iterator[Judgement]:
         took_ms.append(1_000 * (perf_counter() - start))
     for percent, limit in ((50, rule.p50_ms), (99, rule.p99_ms)):
         if limit is not None:
-            figure = float(np.percentile(took_ms, percent))
-            yield Judgement(
-                rule=f"latency of {amount(rule.k, 'items')}, p{percent} in ms",
-                figure=figure,
-                limit=f"at most {limit:g}",
-                passed=figure <= limit,
-                note=amount(len(queries), "queries"),
-            )
+            what, note = f"latency of {amount(rule.k, 'items')}, p{percent} in ms", amount(len(queries), "queries")
+            yield Limit(at_most=limit).judge(what, float(np.percentile(took_ms, percent)), note)
 
 
 def judge_agreement(candidate: Recaller, baseline: Recaller, rule: AgreementRule) -> Judgement:
@@ -73,13 +61,11 @@ def judge_agreement(candidate: Recaller, baseline: Recaller, rule: AgreementRule
         raise DataError(f"{baseline.bundle.path}: knows no users, so there are no lists to compare")
     both = zip(baseline.recall_many(queries), candidate.recall_many(queries), strict=True)
     figure = float(np.mean([len({*one.ids} & {*two.ids}) / len(one.ids) for one, two in both if one.ids]))
-    return Judgement(
-        rule=f"share of the baseline's first {amount(rule.k, 'items')}",
-        figure=figure,
-        limit=f"at least {rule.at_least:g}",
-        passed=figure >= rule.at_least,
-        note=amount(len(queries), "items" if queries[0].similar_to else "users"),
+    what, note = (
+        f"share of the baseline's first {amount(rule.k, 'items')}",
+        "items" if queries[0].similar_to else "users",
     )
+    return Limit(at_least=rule.at_least).judge(what, figure, amount(len(queries), note))
 
 
 def _queries(recaller: Recaller, k: int) -> Sequence[RecallQuery]:

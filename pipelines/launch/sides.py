@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pipelines.errors import DataError
 from pipelines.evaluation import report_json
+from pipelines.launch.records.record import leaves
 from pipelines.rankers.evaluate import column
 from pipelines.rankers.ranker import EXACT
 from serving.bundle.manifest import MANIFEST
@@ -93,11 +94,6 @@ def paths_of(names: Sequence[str]) -> dict[str, tuple[Path, ...]]:
     return found
 
 
-def is_report(path: Path) -> bool:
-    """Whether a path holds a report; else it is a bundle."""
-    return (path / report_json.REPORT).is_file()
-
-
 def read_report(path: Path) -> Member:
     """Reads a report.
 
@@ -107,20 +103,10 @@ def read_report(path: Path) -> Member:
     content = report_json.read_report(path)
     if content.get("task") == "similarity":
         raise DataError(f"{path}: a report of item neighbours (task = 'similarity'); allowed are reports of recall")
-    facts = facts_of(content["dataset"], report_json.protocol_of(content), content["ks"])
+    dataset, protocol = content["dataset"], report_json.protocol_of(content)
+    facts = dict(zip(FACTS, (dataset["fingerprint"], dataset["split"], protocol, content["ks"]), strict=True))
     rows = pl.read_parquet(path / report_json.PER_USER, glob=False)
     return Member(path, content["bundle"]["model_version"], facts, rows)
-
-
-def facts_of(dataset: Mapping[str, Any], protocol: str, ks: Sequence[int]) -> dict[str, Any]:
-    """Returns what must be equal in all that is compared.
-
-    Args:
-        dataset: of `report.json`.
-        protocol: how it was measured.
-        ks: the list lengths.
-    """
-    return dict(zip(FACTS, (dataset["fingerprint"], dataset["split"], protocol, list(ks)), strict=True))
 
 
 def refuse_different(members: Sequence[Member]) -> None:
@@ -194,7 +180,7 @@ def refuse_other_recipes(side: Side) -> None:
     Raises:
         DataError: names two members and a setting that differs.
     """
-    known = [(member.path, dict(_settings(member.recipe))) for member in side.members if member.recipe is not None]
+    known = [(each.path, dict(leaves(each.recipe, separator="."))) for each in side.members if each.recipe is not None]
     for (path, settings), (other_path, other) in pairwise(known):
         for key in sorted({*settings, *other}):
             if settings.get(key) != other.get(key):
@@ -202,11 +188,3 @@ def refuse_other_recipes(side: Side) -> None:
                     f"{path} and {other_path} are named as seeds of one recipe, but differ in {key}: "
                     f"{settings.get(key)} and {other.get(key)}; separate them by a space"
                 )
-
-
-def _settings(recipe: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    return [
-        pair
-        for key, value in recipe.items()
-        for pair in (_settings(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(prefix + key, value)])
-    ]

@@ -16,11 +16,8 @@ import tensorflow as tf
 from pipelines.console import next_step, phase, phases, say
 from pipelines.errors import DataError
 from pipelines.evaluation.page import cell
-from pipelines.launch.records.gate import read_gate
-from pipelines.launch.records.names import mlflow_name
-from pipelines.launch.records.record import Point, Record
-from pipelines.launch.records.report import of_report
-from pipelines.launch.records.run import of_run
+from pipelines.launch.records.outputs import of_report, of_run, read_gate
+from pipelines.launch.records.record import Point, Record, mlflow_name
 from serving.client.address import without_password
 from serving.files.staging import staged
 
@@ -87,21 +84,17 @@ def run(
     if alone:
         phases("track", READ, BOARD, *([MLFLOW] if tracker == "mlflow" else []))
     with phase(READ) if alone else nullcontext():
-        record = _read(run, report, gate, bundle)
+        if run is not None:
+            record = of_run(run)
+        elif report is not None:
+            record = of_report(report, bundle)
+        elif gate is not None:
+            record = read_gate(gate)
     failed = tell(record, tracker, alone=alone)
     if alone and BOARD not in failed:
         say(f"{record.board}: settings, figures and a summary for TensorBoard")
         next_step("--logdir", record.board.parent, program="tensorboard")
     return failed
-
-
-def _read(run: Path | None, report: Path | None, gate: Path | None, bundle: Path | None) -> Record:
-    if run is not None:
-        return of_run(run)
-    if report is not None:
-        return of_report(report, bundle)
-    assert gate is not None
-    return read_gate(gate)
 
 
 def tell(record: Record, tracker: Tracker | None = None, *, alone: bool = False) -> list[str]:

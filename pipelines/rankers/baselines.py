@@ -1,16 +1,27 @@
-"""Fits the baselines a model must beat: popularity, item-kNN and EASE, with settings chosen on validation."""
+"""Fits the baselines a model must beat, and states whether it beats the strongest, in one sentence.
 
-from collections.abc import Sequence
+Popularity, item-kNN and EASE have settings chosen on validation. The verdict has the paired interval of the difference.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.heldout import heldout
 from pipelines.dataset.popularity import Counting
+from pipelines.rankers.bootstrap import Estimate, bootstrap
 from pipelines.rankers.cache import Cache
 from pipelines.rankers.choice import CHOSEN_BY, Choice, choose
-from pipelines.rankers.evaluate import Ranker
+from pipelines.rankers.evaluate import Ranker, per_user
 from pipelines.rankers.fits import Fits, Settings, ranker_of
-from pipelines.rankers.ranker import EASE, KNN, POPULARITY, RECENT, USERS_ALIKE
+from pipelines.rankers.ranker import EASE, EXACT, KNN, POPULARITY, RECENT, USERS_ALIKE
+from towers.data.events import Int32s
+
+BETTER, MAYBE_BETTER, MAYBE_WORSE, WORSE = "proven better", "not proven better", "not proven worse", "worse"
 
 
 @dataclass(frozen=True)
@@ -26,11 +37,6 @@ class Baselines:
     choice: Choice
     rankers: dict[str, Ranker]
     settings: dict[str, Settings]
-
-    @property
-    def strongest(self) -> str:
-        """The name of the baseline that scored best on validation."""
-        return self.choice.strongest
 
     def content(self) -> dict[str, Any]:
         """The `baselines` section of `report.json`."""
@@ -66,3 +72,97 @@ def baselines_of(data: Dataset, splits: Sequence[str], k: int) -> Baselines:
     }
     settings = {name: each for name, each in wanted.items() if each is not None}
     return Baselines(choice, {name: ranker_of(fits.of(each), k) for name, each in settings.items()}, settings)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The model compared with the strongest baseline.
+
+    Attributes:
+        metric: for example ``"recall@20"``.
+        value: the model's value.
+        baseline: name of the strongest baseline.
+        baseline_title: its display name.
+        baseline_value: its value.
+        difference: the model minus the baseline, paired by user.
+    """
+
+    metric: str
+    value: float
+    baseline: str
+    baseline_title: str
+    baseline_value: float
+    difference: Estimate
+
+    @property
+    def below(self) -> bool:
+        """Whether the model is below the baseline."""
+        return self.difference["value"] < 0
+
+    @property
+    def conclusion(self) -> str:
+        """Whether the interval lies above 0, below 0, or contains 0."""
+        if self.difference["low"] > 0:
+            return BETTER
+        if self.difference["high"] < 0:
+            return WORSE
+        return MAYBE_WORSE if self.below else MAYBE_BETTER
+
+    @property
+    def text(self) -> str:
+        """One readable line; a negative difference is given as how far the model is below."""
+        value, low, high = (self.difference[name] for name in ("value", "low", "high"))
+        if self.below:
+            value, low, high = -value, -high, -low
+        # Avoids "-0.0000".
+        value, low, high = (round(each, 4) + 0.0 for each in (value, low, high))
+        side = "below" if self.below else "above"
+        return (
+            f"{self.metric} {self.value:.4f}: {side} the strongest baseline ({self.baseline_title}: "
+            f"{self.baseline_value:.4f}) by {value:.4f} ({low:.4f} to {high:.4f}): {self.conclusion}"
+        )
+
+    def content(self) -> dict[str, Any]:
+        """The `verdict` section of `report.json`."""
+        return asdict(self) | {"conclusion": self.conclusion, "text": self.text}
+
+
+def report_verdict(figures: Mapping[str, Any], metric: str, strongest: str, title: str) -> Verdict:
+    """Builds the verdict of a report.
+
+    Args:
+        figures: the report's `metrics` and `differences`.
+        metric: for example ``"recall@20"``.
+        strongest: name of the strongest baseline.
+        title: its display name.
+    """
+    value, other = (figures["metrics"][ranker][metric]["value"] for ranker in (EXACT, strongest))
+    return Verdict(metric, value, strongest, title, other, figures["differences"][f"{EXACT}_minus_{strongest}"][metric])
+
+
+def validation_verdict(data: Dataset, users: Int32s, model_values: NDArray[np.floating[Any]], metric: str) -> str:
+    """Compares the model with the strongest baseline on validation, in a sentence for the end of a training.
+
+    The baselines are fitted on the training events, but their settings and the strongest of them are chosen on these
+    same validation events, so the comparison favours the baseline slightly.
+
+    Args:
+        data: the data set.
+        users: numbers of the users evaluated.
+        model_values: [Q] the model's value for each, in the order of ``heldout(data, "valid", users)``.
+        metric: ``recall@k``, ``ndcg@k``, ``precision@k``, ``hit_rate@k`` or ``mrr@k``.
+    """
+    name, _, depth = metric.partition("@")
+    held = heldout(data, "valid", users)
+    baselines = baselines_of(data, ("train",), int(depth))
+    values = {EXACT: np.asarray(model_values, np.float64)} | {
+        ranker: per_user(rank, held, name, int(depth)) for ranker, rank in baselines.rankers.items()
+    }
+    strongest = max(baselines.rankers, key=lambda ranker: values[ranker].mean())
+    drawn = bootstrap(np.stack([values[EXACT], values[strongest]], axis=1), (EXACT, strongest))
+    value, other, title = (
+        float(values[EXACT].mean()),
+        float(values[strongest].mean()),
+        str(baselines.settings[strongest]),
+    )
+    return Verdict(metric, value, strongest, title, other, drawn.difference(EXACT, strongest)).text

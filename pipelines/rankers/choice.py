@@ -12,14 +12,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from pipelines.console import progress, say
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.heldout import HeldOut, heldout, heldout_users
+from pipelines.dataset.heldout import heldout, heldout_users
 from pipelines.dataset.popularity import Counting, countings, has_windows
 from pipelines.rankers import ease
 from pipelines.rankers import item_knn as knn
 from pipelines.rankers.cache import Cache
-from pipelines.rankers.countings import counting_values
 from pipelines.rankers.evaluate import per_user
-from pipelines.rankers.fits import EaseSettings, Fits, KnnSettings, Settings, ranker_of
+from pipelines.rankers.fits import EaseSettings, Fits, KnnSettings, Settings, counting_values, ranker_of
 from pipelines.rankers.ranker import EASE, KNN, POPULARITY, RECENT, USERS_ALIKE
 
 PHASE = "choice of baselines"
@@ -108,7 +107,10 @@ def choose(data: Dataset) -> Choice:
 
 def _search(data: Dataset) -> Choice:
     lengths = [length for length in KNN_NEIGHBOURS if length * data.manifest.items <= MOST_NEIGHBOURS]
-    fits, held = Fits(data, FITTED_ON, neighbours=max(lengths, default=0)), _sample(data)
+    fits, users = Fits(data, FITTED_ON, neighbours=max(lengths, default=0)), heldout_users(data, "valid")
+    if len(users) > USERS:
+        users = np.sort(np.random.default_rng(SEED).choice(users, USERS, replace=False))
+    held = heldout(data, "valid", users)
     left_out = _left_out(fits, data.manifest.items, windows=has_windows(data))
     fixed: dict[str, str] = {}
     if not len(held.users):
@@ -160,17 +162,9 @@ def _left_out(fits: Fits, items: int, *, windows: bool) -> dict[str, str]:
     reasons = {
         RECENT: None if windows else "left out: the events have no times in a unit, so there are no windows",
         KNN: knn.too_large(fits.user_events, items),
-        EASE: ease.too_many(items),
+        EASE: f"left out: {items:,} items, more than {ease.MAX_ITEMS:,}" if items > ease.MAX_ITEMS else None,
     }
     return {name: reason for name, reason in reasons.items() if reason is not None}
-
-
-def _sample(data: Dataset) -> HeldOut:
-    """Returns the validation data of at most `USERS` users."""
-    users = heldout_users(data, "valid")
-    if len(users) > USERS:
-        users = np.sort(np.random.default_rng(SEED).choice(users, USERS, replace=False))
-    return heldout(data, "valid", users)
 
 
 def most_values(start: Climbed, ladders: Mapping[str, Sequence[Any]]) -> int:

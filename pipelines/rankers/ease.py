@@ -76,8 +76,3 @@ def ease_weights(users: Integers, items: Integers, shape: tuple[int, int], penal
     weights: NDArray[np.float32] = (-inverse / np.diag(inverse)).astype(np.float32)
     weights[np.diag_indices_from(weights)] = 0
     return weights
-
-
-def too_many(items: int) -> str | None:
-    """Returns why EASE is left out for a catalogue of this size, or None if it is not."""
-    return f"left out: {items:,} items, more than {MAX_ITEMS:,}" if items > MAX_ITEMS else None

@@ -1,6 +1,6 @@
 """Fits baselines on the events of some splits, each once: cached in memory during a search, on disk otherwise."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -8,14 +8,14 @@ from typing import Protocol
 import numpy as np
 import scipy.sparse as sp
 
-from pipelines.console import Advance, progress, say
+from pipelines.console import Advance, no_bar, progress, say
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.heldout import seen, seen_times
-from pipelines.dataset.popularity import DAY_S, TICKS_PER_S, Counting, item_counts
+from pipelines.dataset.heldout import HeldOut, seen, seen_times
+from pipelines.dataset.popularity import DAY_S, TICKS_PER_S, Counting, countings, has_windows, item_counts
 from pipelines.rankers import ease
 from pipelines.rankers.cache import Cache
 from pipelines.rankers.ease import Ease, ease_weights
-from pipelines.rankers.evaluate import Ranker
+from pipelines.rankers.evaluate import Ranker, per_user
 from pipelines.rankers.item_knn import PHASE as KNN_PHASE
 from pipelines.rankers.item_knn import ItemKnn, nearest_items, nearest_of
 from pipelines.rankers.popular import Integers, Lists, Popular, by_popularity
@@ -81,6 +81,34 @@ def ranker_of(fitted: Fitted, k: int) -> Ranker:
     return lambda held: fitted.lists(held.seen_offsets, held.seen_items, k, repeats=held.repeats)
 
 
+def counting_values(
+    data: Dataset,
+    held: HeldOut,
+    metric: str,
+    k: int,
+    popular: Callable[[Counting], Fitted],
+    *,
+    advance: Advance = no_bar,
+) -> dict[Counting, float]:
+    """Returns the mean of a metric over held-out users for every counting that the data set allows.
+
+    The prior of a model and the baselines choose by it, each with its own users and metric.
+
+    Args:
+        data: the data set.
+        held: at least one held-out user.
+        metric: as in `per_user`.
+        k: length of the lists.
+        popular: fits the most popular items by a counting, on the events known before.
+        advance: called after each counting.
+    """
+    values = {}
+    for counting in countings(windows=has_windows(data)):
+        values[counting] = float(per_user(ranker_of(popular(counting), k), held, metric, k).mean())
+        advance(1)
+    return values
+
+
 class Fits:
     """Baselines fitted on the events of some splits.
 
@@ -95,6 +123,7 @@ class Fits:
         self, data: Dataset, splits: Sequence[str], *, cache: Cache | None = None, neighbours: int = 0
     ) -> None:
         self.data, self.splits, self.cache, self.neighbours = data, tuple(splits), cache, neighbours
+        self._name = "-".join(splits)
         self._parts = [data.events(split) for split in splits]
         self._offsets, self._items = seen(data, splits)
         self._orders: dict[Counting, Lists] = {}
@@ -111,12 +140,11 @@ class Fits:
             case Counting():
                 return Popular(self._order(settings))
             case KnnSettings():
-                return self.item_knn(settings)
+                return self._item_knn(settings)
             case EaseSettings():
                 return self._ease(settings)
 
-    def item_knn(self, settings: KnnSettings) -> ItemKnn:
-        """Returns item-kNN with these settings."""
+    def _item_knn(self, settings: KnnSettings) -> ItemKnn:
         if self.cache is None:
             similarity = sp.csr_array(self._searched(settings).T)
         else:
@@ -165,7 +193,7 @@ class Fits:
         cache.write(name, key, {"data": similarity.data, "indices": similarity.indices, "indptr": similarity.indptr})
         return similarity
 
-    def _fit_knn(self, settings: KnnSettings, advance: Advance = lambda _: None) -> sp.csr_array:
+    def _fit_knn(self, settings: KnnSettings, advance: Advance = no_bar) -> sp.csr_array:
         users, items = self._within(settings.days)
         return nearest_items(
             users,
@@ -190,10 +218,6 @@ class Fits:
     @cached_property
     def _users(self) -> Int64s:
         return np.repeat(np.arange(len(self.user_events)), self.user_events)
-
-    @property
-    def _name(self) -> str:
-        return "-".join(self.splits)
 
     def _key(self, settings: str) -> str:
         return f"{VERSION} {self.data.manifest.fingerprint} {self._name} {settings}"

@@ -18,7 +18,6 @@ from pipelines.console import Advance, amount, no_bar, progress
 from pipelines.dataset.heldout import HeldOut
 from pipelines.rankers.evaluate import per_user
 from pipelines.rankers.ranker import Served
-from serving.bundle.manifest import Manifest
 from serving.bundle.reader import Bundle
 from serving.search.exact import ExactIndex
 from serving.search.index import Floats, Index, Rows
@@ -37,11 +36,6 @@ CODE_QUERIES = 500  # the recall of an encoding: its standard error is below 0.0
 EXACT_S = 2.0  # the most time for single exact searches: with millions of items one takes a tenth of a second
 
 Curve = dict[str, Any]
-
-
-def has_curve(bundle: Manifest) -> bool:
-    """Whether `curve` has something to measure: a ScaNN index."""
-    return bundle.index is not None and bundle.index.path is not None
 
 
 def curve(bundle: Bundle, index: Index) -> Curve:

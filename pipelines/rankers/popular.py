@@ -19,30 +19,6 @@ def by_popularity(counts: NDArray[Any]) -> Lists:
     return np.argsort(-counts.astype(np.float64), kind="stable").astype(np.int32)
 
 
-def popular_lists(order: Integers, seen_offsets: Integers, seen_items: Integers, k: int) -> Lists:
-    """Returns the first k items of `order` that each query has not seen.
-
-    Args:
-        order: [N] item numbers, most popular first.
-        seen_offsets: [Q + 1].
-        seen_items: [S] item numbers.
-        k: length of the lists.
-
-    Returns:
-        [Q, k], -1 where the catalogue ends.
-    """
-    queries = len(seen_offsets) - 1
-    out: Lists = np.full((queries, k), -1, np.int32)
-    # A few queries at a time: each block is as wide as its longest list of seen items needs.
-    for first in range(0, queries, QUERIES):
-        offsets = seen_offsets[first : first + QUERIES + 1]
-        wide = min(k + int(np.diff(offsets).max()), len(order))
-        top = np.broadcast_to(order[:wide], (len(offsets) - 1, wide))
-        masked = hits(top, offsets - offsets[0], seen_items[offsets[0] : offsets[-1]])
-        out[first : first + len(offsets) - 1] = _first_unmasked(top, masked, k)
-    return out
-
-
 @dataclass(frozen=True)
 class Popular:
     """Gives every user the most popular items.
@@ -54,10 +30,29 @@ class Popular:
     order: Lists
 
     def lists(self, seen_offsets: Integers, seen_items: Integers, k: int, *, repeats: bool = False) -> Lists:
-        """As `popular_lists`; with `repeats` seen items, too."""
+        """Returns the first k items of `order` that each query has not seen; with `repeats` seen items, too.
+
+        Args:
+            seen_offsets: [Q + 1].
+            seen_items: [S] item numbers.
+            k: length of the lists.
+            repeats: recommend items that were seen, too.
+
+        Returns:
+            [Q, k], -1 where the catalogue ends.
+        """
         if repeats:
             seen_offsets, seen_items = np.zeros_like(seen_offsets), seen_items[:0]
-        return popular_lists(self.order, seen_offsets, seen_items, k)
+        queries = len(seen_offsets) - 1
+        out: Lists = np.full((queries, k), -1, np.int32)
+        # A few queries at a time: each block is as wide as its longest list of seen items needs.
+        for first in range(0, queries, QUERIES):
+            offsets = seen_offsets[first : first + QUERIES + 1]
+            wide = min(k + int(np.diff(offsets).max()), len(self.order))
+            top = np.broadcast_to(self.order[:wide], (len(offsets) - 1, wide))
+            masked = hits(top, offsets - offsets[0], seen_items[offsets[0] : offsets[-1]])
+            out[first : first + len(offsets) - 1] = _first_unmasked(top, masked, k)
+        return out
 
 
 def fill(lists: Lists, filler: Lists) -> Lists:

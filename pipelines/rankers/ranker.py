@@ -1,23 +1,29 @@
 """The rankers of a report: the served vectors, searched exactly and through the index, the baselines, the known truth.
 
 A ranker maps held-out users to lists ``[Q, K]`` of the data set's item numbers, best first, without the items the users
-have seen, padded with -1.
+have seen, padded with -1. The bundles are those trained on the data set; both are compared with their manifests.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
+from pipelines.console import progress, say
 from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.heldout import HeldOut
 from pipelines.dataset.lists import select_lists
 from pipelines.rankers.evaluate import Lists, Ranker
-from pipelines.rankers.popular import popular_lists
+from pipelines.rankers.popular import Popular
+from pipelines.service.verify import VERIFY, megabytes, verified
 from serving.bundle.reader import Bundle
+from serving.errors import BundleError
 from serving.search.exact import ExactIndex
 from serving.search.filtered import search_filtered
 from serving.search.index import Floats, Index, Rows
@@ -102,7 +108,7 @@ class Served:
         stored, others = np.flatnonzero(rows >= 0), np.flatnonzero(rows < 0)
         lists: Lists = np.full((len(rows), k), -1, np.int32)
         if len(others):
-            lists[others] = popular_lists(order, *select_lists(others, *held.masked), k)
+            lists[others] = Popular(order).lists(*select_lists(others, *held.masked), k)
         if len(stored):
             found = search(*self._searched(held, stored))
             lists[stored] = np.where(found >= 0, self.item_numbers[found], -1)
@@ -155,3 +161,48 @@ def _attainable(dataset: Dataset, k: int) -> Ranker | None:
         return index.search(np.asarray(queries[held.users]), k, masked)[0]
 
     return rank
+
+
+def open_inputs(bundles: Sequence[Path], data: Dataset) -> list[Bundle]:
+    """Opens bundles, and reads every file of them and of their data set behind one bar.
+
+    Raises:
+        BundleError: a bundle is damaged or was trained on other data.
+        DataError: a file of the data set has changed.
+    """
+    total = sum(map(megabytes, bundles)) + data.manifest.megabytes
+    with progress(VERIFY, total=total, unit="MB") as advance:
+        opened = [verified(bundle, advance) for bundle in bundles]
+        for bundle in opened:
+            refuse_other_data(bundle, data)
+            _refuse_strangers(bundle, data)
+        refuse_changes(data, advance)
+    return opened
+
+
+def refuse_other_data(bundle: Bundle, data: Dataset) -> None:
+    """Refuses a bundle that was trained on another data set; warns of one that does not tell.
+
+    Raises:
+        BundleError: it was.
+    """
+    trained_on = bundle.manifest.lineage.get("dataset")
+    if trained_on is None:
+        say(f"warning: {bundle.path} does not name its data set; the test events may be among its training events")
+    elif trained_on != data.manifest.fingerprint:
+        # Even with the same items, a test event here may have been a training event there.
+        raise BundleError(
+            f"{bundle.path}: was trained on the data set {str(trained_on)[:12]}, but {data.path} is "
+            f"{data.manifest.fingerprint[:12]}; its test events may be that model's training events"
+        )
+
+
+def _refuse_strangers(bundle: Bundle, data: Dataset) -> None:
+    """Refuses a bundle with items that are not in the data set."""
+    ids = pl.Series(bundle.item_ids, dtype=pl.String)
+    strange = ids.filter(~ids.is_in(data.items["item_id"].implode()))
+    if len(strange):
+        raise BundleError(
+            f"{bundle.path}: {len(strange):,} of its {len(ids):,} items, {strange[0]!r} for one, are not in "
+            f"{data.path}; a bundle is reported on the data set it was trained on"
+        )

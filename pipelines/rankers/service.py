@@ -87,8 +87,9 @@ class ServiceRanker:
         lists: Lists = np.full((len(queries), self._k), -1, np.int32)
         for place, answer in enumerate(answers):
             if answer is not None:
-                numbers = [self._number(item_id) for item_id, _ in answer.items[: self._k]]
-                lists[place, : len(numbers)] = numbers
+                names = [item_id for item_id, _ in answer.items[: self._k]]
+                lists[place, : len(names)] = [self._numbers.get(item_id, -1) for item_id in names]
+                self._live.update(item_id for item_id in names if item_id not in self._numbers)
                 self._count(answer, stored=self._served.query_rows[held.users[place]] >= 0)
         self._users += len(queries)
         if not self._versions:
@@ -153,12 +154,6 @@ class ServiceRanker:
                 f"{self.url}: the report needs lists of {self._k}, and this service refuses them: {error.message}; "
                 "start it with a larger max_k"
             )
-
-    def _number(self, item_id: str) -> int:
-        number = self._numbers.get(item_id, -1)
-        if number < 0:
-            self._live[item_id] += 1
-        return number
 
     def _count(self, answer: RecallAnswer, *, stored: bool) -> None:
         self._versions[answer.model_version] += 1

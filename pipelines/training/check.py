@@ -1,7 +1,7 @@
 """`towers check`: finds everything wrong with a recipe, alone or against a data set, before a long run."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -153,7 +153,10 @@ def _resolve_features(config: Config, data: Dataset) -> Config:
 
 def _refuse_order(config: Config, data: Dataset) -> Config:
     """Refuses what depends on the order of events where the split does not respect it."""
-    for key, value, none in _of_order(config):
+    settings: list[OfOrder] = [("train.recency", config.train.recency, 1)]
+    for name, feature in (config.features.query or {}).items():
+        settings += [(f"features.query.{name}.{setting}", value, none) for setting, value, none in feature.of_order()]
+    for key, value, none in settings:
         if value != none and not data.manifest.timed:
             raise ConfigError(
                 f"{key}: needs the order of the events, and this data set's split does not respect it; set it to "
@@ -161,14 +164,6 @@ def _refuse_order(config: Config, data: Dataset) -> Config:
                 "data.ordered = true"
             )
     return config
-
-
-def _of_order(config: Config) -> Iterator[OfOrder]:
-    """Yields each setting that may depend on the order of events, its value, and the value that does not."""
-    yield "train.recency", config.train.recency, 1
-    for name, feature in (config.features.query or {}).items():
-        for setting, value, none in feature.of_order():
-            yield f"features.query.{name}.{setting}", value, none
 
 
 def _resolve_similarity(config: Config, data: Dataset) -> Config:

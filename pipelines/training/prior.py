@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut
 from pipelines.dataset.popularity import Counting, Doubles, has_windows, item_counts
-from pipelines.rankers.countings import counting_values
+from pipelines.rankers.fits import counting_values
 from pipelines.rankers.popular import Popular, by_popularity
 from towers.config.recipe import Config
 from towers.config.sections import PriorConfig

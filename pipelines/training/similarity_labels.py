@@ -1,18 +1,25 @@
 """Reads what `task = "similarity"` learns from: classes or pairs of items, and which items are held out.
 
 A share of the labelled items never trains: one half chooses the epoch, the other is for the report alone. The split
-depends only on `data.seed`, so recipes that differ in other settings and seeds hold out the same items.
+depends only on `data.seed`, so recipes that differ in other settings and seeds hold out the same items. The file that
+`similarity.pairs` names, also packed (``.gz``) or behind a URL, is csv, tsv, parquet or jsonl with the columns `item_a`
+and `item_b`. A bad row is a `DataError` that names the file and the row.
 """
 
 import difflib
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from pipelines.dataset.arrays import offsets_of
 from pipelines.dataset.dataset import Dataset
-from pipelines.training.similar_pairs import read_pairs
+from pipelines.dataset.manifest import digest_of
+from pipelines.errors import DataError
+from pipelines.ingest.formats.copies import local_copies
+from pipelines.ingest.formats.rejects import Rejects
+from pipelines.ingest.id_files import read_ids
 from towers.config.recipe import Config
 from towers.data.events import Int32s, Int64s
 from towers.data.item_relations import ByClass, ByPair, Relation, counts
@@ -20,6 +27,7 @@ from towers.errors import ConfigError
 
 TRAINING, VALIDATION, HELD_OUT = 0, 1, 2
 DEFAULT_METRIC = "precision@10"  # for class labels; pairs use recall@k, as retrieval does
+COLUMNS = ("item_a", "item_b")
 
 
 @dataclass(frozen=True)
@@ -167,3 +175,49 @@ def questions(labels: Labels, part: int) -> tuple[Int64s, Int64s]:
     seen = (TRAINING, VALIDATION) if part == VALIDATION else (TRAINING, VALIDATION, HELD_OUT)
     candidates, asked = labels.places(*seen), labels.places(part)
     return candidates, asked[counts(labels.relation, asked, candidates) > 0]
+
+
+def read_pairs(place: Path | str, item_ids: pl.Series) -> Int64s:
+    """Reads pairs of different items.
+
+    Args:
+        place: the file, a path or a URL that fsspec knows.
+        item_ids: [N] ids by item number.
+
+    Returns:
+        Item numbers [P, 2], in the order of the file.
+
+    Raises:
+        DataError: the file is missing, of an unknown kind or lacks the columns; or a row has an empty or unknown id, or
+            the same item twice.
+    """
+    rejects = Rejects(hint="")
+    with local_copies() as copies:
+        path = copies.local(place)
+        pairs = read_ids(path, COLUMNS, rejects, copies)
+    pairs = rejects.split_off(pairs, pl.col("item_a") == pl.col("item_b"), path, "item_b", "an item beside itself")
+    known = pl.DataFrame({"id": item_ids, "number": np.arange(len(item_ids))})
+    numbers = [
+        pairs.join(known, left_on=column, right_on="id", how="left", maintain_order="left") for column in COLUMNS
+    ]
+    unknown = [pairs.filter(each["number"].is_null())[column] for column, each in zip(COLUMNS, numbers, strict=True)]
+    if count := len(pl.concat(unknown).unique()):
+        first = next(each[0] for each in unknown if len(each))
+        raise DataError(
+            f"{path}: {count:,} item ids, {first!r} for one, are not in the data set; leave their pairs out "
+            "(data.min_item_events may have left the items out)"
+        )
+    return np.stack([each["number"].to_numpy().astype(np.int64) for each in numbers], axis=1)
+
+
+def pairs_digest(place: Path | str) -> str:
+    """Returns the file's SHA-256, packed as it is, by which a report recognises it.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    with local_copies() as copies:
+        try:
+            return digest_of(copies.local(place))
+        except OSError as error:
+            raise DataError(f"{place}: cannot be read: {error.strerror}") from None

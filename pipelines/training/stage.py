@@ -97,7 +97,25 @@ def run_stage(
     text = replicas.from_first(marker.read_text(encoding="utf-8") if marker.exists() else "")
     if not text:
         directory.mkdir(exist_ok=True)
-        text = json.dumps(_train(config, data, stage, directory, work, warm, replicas), allow_nan=False)
+        with progress(features_of(stage.name), total=feature_count(config), unit="features") as advance:
+            training, trainer = build_trainer(config, data, stage, directory, work, advance, warm, replicas)
+        summary, towers = fit(stage.name, trainer), training.task.towers
+        if isinstance(training.validation, Validation) and training.users is not None:
+            values = training.validation.values(towers)
+            pl.DataFrame({"user": training.users, config.train.metric: values}).write_parquet(work / VALIDATION)
+        if not replicas.rank:
+            tf.train.Checkpoint(model=towers).write(str(directory / CHECKPOINTS / FINAL))
+            flush_to_disk(directory / CHECKPOINTS)
+        content = {
+            "stage": stage.name,
+            "examples": training.examples,
+            "batch_size": config.train.batch_size,
+            "norm_exponent": round(float(towers.candidate_tower.norm_exponent.numpy()), 6),
+            "prior": _prior(config, data, training),
+            "optimizer_steps": int(trainer.optimizer.step.numpy()) + trainer.optimizer.earlier_steps,
+            **dataclasses.asdict(summary),
+        }
+        text = json.dumps(content, allow_nan=False)
         with staged(marker) as half:
             half.write_text(text, encoding="utf-8")
     # After the marker, and again on every resume: a kill in between loses neither the training nor the clean-up.
@@ -109,36 +127,6 @@ def run_stage(
         remove(directory / RANKS)
     remove(work / EVENT_FILES)
     return dict(json.loads(text))
-
-
-def _train(
-    config: Config,
-    data: Dataset,
-    stage: Stage,
-    directory: Path,
-    work: Path,
-    warm: EarlierRun | None,
-    replicas: Replicas,
-) -> dict[str, Any]:
-    """Trains to the end and writes the final weights; see `run_stage`."""
-    with progress(features_of(stage.name), total=feature_count(config), unit="features") as advance:
-        training, trainer = build_trainer(config, data, stage, directory, work, advance, warm, replicas)
-    summary = fit(stage.name, trainer)
-    if isinstance(training.validation, Validation) and training.users is not None:
-        values = training.validation.values(training.task.towers)
-        pl.DataFrame({"user": training.users, config.train.metric: values}).write_parquet(work / VALIDATION)
-    if not replicas.rank:
-        tf.train.Checkpoint(model=training.task.towers).write(str(directory / CHECKPOINTS / FINAL))
-        flush_to_disk(directory / CHECKPOINTS)
-    return {
-        "stage": stage.name,
-        "examples": training.examples,
-        "batch_size": config.train.batch_size,
-        "norm_exponent": round(float(training.task.towers.candidate_tower.norm_exponent.numpy()), 6),
-        "prior": _prior(config, data, training),
-        "optimizer_steps": int(trainer.optimizer.step.numpy()) + trainer.optimizer.earlier_steps,
-        **dataclasses.asdict(summary),
-    }
 
 
 def _prior(config: Config, data: Dataset, training: Training) -> dict[str, Any] | None:

@@ -22,10 +22,10 @@ from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.leaks import refuse_leaks
 from pipelines.errors import DataError
 from pipelines.rankers import choice, item_knn
-from pipelines.rankers.verdict import validation_verdict
+from pipelines.rankers.baselines import validation_verdict
 from pipelines.training.check import check_recipe
 from pipelines.training.earlier_run import CHOOSE, EarlierRun
-from pipelines.training.similar_pairs import pairs_digest
+from pipelines.training.similarity_labels import pairs_digest
 from pipelines.training.stage import VALIDATION, features_of, run_stage, stages
 from pipelines.training.workers import agree, key_of, refuse_unshared, text_of
 from serving.files.disk_full import telling_full_disk
@@ -82,7 +82,10 @@ def run(
     config = check_recipe(config, data)
     refuse_leaks(data)
     if replicas.rank:
-        _train_along(config, data, replicas)
+        agree(key_of(config, data), replicas)
+        if not replicas.from_first(""):
+            with TemporaryDirectory(prefix="towers-worker-") as folder:
+                _train_stages(config, data, Path(folder), None, replicas, compares=False)
         return {}
     warm = None if warm_from is None else _earlier(warm_from, config, data)
     work = out.absolute().parent / f".{out.name}.unfinished"
@@ -90,11 +93,25 @@ def run(
     with telling_full_disk(out), exclusive(work, busy):
         refuse_existing(out, overwrite=overwrite, marker=SUMMARY)  # another process may just have finished it
         key = key_of(config, data, warm)
-        _open_work(work, out, config, key, resume=resume)
+        open_work(work, out, key, "run", "recipe, data set or --warm-from", resume=resume)
+        (work / "config.toml").write_text(text_of(config), encoding="utf-8")
         agree(key, replicas)
         if not replicas.from_first("done" if (work / SUMMARY).exists() else ""):
-            path = os.path.relpath(dataset.resolve(), out.resolve())
-            _train(config, data, work, path, warm, replicas, compares=compares)
+            started = time.time()
+            made = {
+                "dataset": data.manifest.fingerprint,
+                # Relative, so that run and data set may move together.
+                "dataset_path": os.path.relpath(dataset.resolve(), out.resolve()),
+                "refit": config.data.refit,
+                "looks_ahead": look_ahead(config.features, timed=data.manifest.timed),
+                **({"pairs": pairs_digest(config.similarity.pairs)} if config.similarity.pairs is not None else {}),
+                **({"warm_from": warm.digest} if warm is not None else {}),
+                "stages": _train_stages(config, data, work, warm, replicas, compares=compares),
+                "tensorflow": tf.__version__,
+            }
+            made["seconds"] = round(time.time() - started, 1)
+            with staged(work / SUMMARY) as half:
+                half.write_text(json.dumps(made, indent=2, allow_nan=False) + "\n", encoding="utf-8")
         summary: dict[str, Any] = json.loads((work / SUMMARY).read_text(encoding="utf-8"))
         # Not earlier: until the summary exists, its `stage.json` is the only record that this stage is done.
         if not config.train.keep_state:
@@ -121,14 +138,6 @@ def verdict(run: Path, dataset: Path) -> str:
     return "on validation: " + validation_verdict(Dataset.open(dataset), users, values[metric].to_numpy(), metric)
 
 
-def _train_along(config: Config, data: Dataset, replicas: Replicas) -> None:
-    """Trains as one of the other workers, in a directory that is then removed."""
-    agree(key_of(config, data), replicas)
-    if not replicas.from_first(""):
-        with TemporaryDirectory(prefix="towers-worker-") as folder:
-            _train_stages(config, data, Path(folder), None, replicas, compares=False)
-
-
 def _earlier(path: Path, config: Config, data: Dataset) -> EarlierRun:
     """Opens the run to start from; see `run` for what is refused."""
     run = EarlierRun.open(path)
@@ -139,49 +148,34 @@ def _earlier(path: Path, config: Config, data: Dataset) -> EarlierRun:
     return run
 
 
-def _train(
-    config: Config,
-    data: Dataset,
-    work: Path,
-    dataset_path: str,
-    warm: EarlierRun | None,
-    replicas: Replicas,
-    *,
-    compares: bool,
-) -> None:
-    """Trains all stages and writes the summary; `dataset_path` is relative, so run and data set may move together."""
-    started = time.time()
-    summary = {
-        "dataset": data.manifest.fingerprint,
-        "dataset_path": dataset_path,
-        "refit": config.data.refit,
-        "looks_ahead": look_ahead(config.features, timed=data.manifest.timed),
-        **({"pairs": pairs_digest(config.similarity.pairs)} if config.similarity.pairs is not None else {}),
-        **({"warm_from": warm.digest} if warm is not None else {}),
-        "stages": _train_stages(config, data, work, warm, replicas, compares=compares),
-        "tensorflow": tf.__version__,
-    }
-    summary["seconds"] = round(time.time() - started, 1)
-    with staged(work / SUMMARY) as half:
-        half.write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+def open_work(work: Path, out: Path, key: str, what: str, settings: str, *, resume: bool) -> None:
+    """Resumes the unfinished work that has the same key, or starts anew.
 
+    Args:
+        work: its directory.
+        out: what it makes.
+        key: of all that it depends on.
+        what: "run" or "search", and
+        settings: what the key stands for, in words.
+        resume: False discards unfinished work.
 
-def _open_work(work: Path, out: Path, config: Config, key: str, *, resume: bool) -> None:
-    """Resumes an unfinished run of the same recipe and data, or starts a new one."""
-    if resume and (work / "key").exists():
-        if (work / "key").read_text() != key:
+    Raises:
+        DataError: unfinished work of another key is in the way.
+    """
+    file = work / "key"
+    if resume and file.exists():
+        if file.read_text(encoding="utf-8") != key:
             raise DataError(
-                f"{out}: an unfinished run of another recipe, data set or --warm-from is in the way; finish it with "
-                "its own command, or discard it with --fresh"
+                f"{out}: an unfinished {what} of another {settings} is in the way; finish it with its own command, or "
+                "discard it with --fresh"
             )
-        say(f"continuing the unfinished run of {out}")
+        say(f"continuing the unfinished {what} of {out}")
         return
-    # Delete the key first and write it last: a kill in between must not leave it beside half a run.
-    for each in [work / "key", *work.iterdir()]:
+    # Delete the key first and write it last: a kill in between must not leave it beside half of the work.
+    for each in [file, *work.iterdir()]:
         remove(each)
-    (work / "config.toml").write_text(text_of(config), encoding="utf-8")
-    with staged(work / "key") as half:
-        half.write_text(key)
+    with staged(file) as half:
+        half.write_text(key, encoding="utf-8")
 
 
 def _train_stages(

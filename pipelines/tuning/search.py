@@ -15,11 +15,9 @@ from optuna.trial import FrozenTrial, Trial
 from pipelines.console import Advance, amount, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.training.check import check_recipe
-from pipelines.tuning.budget import Clock
-from pipelines.tuning.fixed_settings import FixedSettings
-from pipelines.tuning.space import Family, Point, canonical
+from pipelines.tuning.space import Family, FixedSettings, Point, canonical
 from pipelines.tuning.study import PLAN, RUN, Rungs, Tried, open_study, run_of, sampler, tried, waits
-from pipelines.tuning.training import Run, Share, train
+from pipelines.tuning.training import Clock, Run, Share, train
 from pipelines.tuning.traits import Raw, Traits
 from serving.files.staging import remove
 from towers.config.recipe import Config, parse_config

@@ -1,9 +1,12 @@
 """Trains one recipe of the search; stops it when its share is used up, it falls behind, or it proves too slow.
 
-Its checkpoints let it resume in a later process or with a larger share.
+Its checkpoints let it resume in a later process or with a larger share. The clock counts the seconds used by this
+process and by earlier, interrupted ones. Without a budget there is no clock: costs are counted in epochs, and the same
+seed gives the same search on any machine.
 """
 
 import gc
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,13 +15,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tensorflow as tf
+from optuna import Study
 from pydantic import BaseModel
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.training.prior import DECIMALS, prior_config
 from pipelines.training.similarity import Training
 from pipelines.training.stage import Stage, build_trainer
-from pipelines.tuning.budget import Clock
 from towers.config.recipe import Config
 from towers.errors import ConfigError, DivergedError
 from towers.training.trainer import Trainer
@@ -30,6 +33,8 @@ End = Literal[
 TRIAL = Stage("trial", ("train",), validated=True)
 MEASURED_STEPS, MEASURED_S = 20, 1.0  # steps and seconds after which the time of the first epoch is foretold
 OVERRUN = 1.05  # an epoch is still trained if it ends within this multiple of the share
+SAVE_EVERY_S = 5.0
+USED = "seconds used"  # attribute of the study
 
 
 class Epoch(BaseModel, frozen=True):
@@ -79,6 +84,39 @@ class Run(BaseModel, frozen=True):
         """Returns the best metric up to this cost; 0 before the first epoch's end."""
         reached = zip(self.epochs, accumulate(each.cost for each in self.epochs), strict=True)
         return max((each.metric for each, total in reached if total <= cost), default=0.0)
+
+
+class Clock:
+    """Counts seconds from `begun`, as of `time.monotonic`; `budget_s` is None for no limit; `study` stores them."""
+
+    def __init__(self, budget_s: float | None, study: Study, begun: float) -> None:
+        self.budget_s = math.inf if budget_s is None else budget_s
+        self._study = study
+        self._before = float(study.user_attrs.get(USED, 0.0))
+        self._begun = self._saved = begun
+
+    @property
+    def timed(self) -> bool:
+        """Whether there is a budget; otherwise costs are epochs."""
+        return math.isfinite(self.budget_s)
+
+    def used(self) -> float:
+        """Seconds used, including earlier processes."""
+        return self._before + time.monotonic() - self._begun
+
+    def left(self) -> float:
+        """Seconds left of the budget."""
+        return self.budget_s - self.used()
+
+    def minutes_left(self) -> str:
+        """Returns the time left, for the user."""
+        return f"{max(0.0, self.left()) / 60:.1f} min"
+
+    def save(self, *, now: bool = False) -> None:
+        """Stores the seconds used, every few seconds or `now`."""
+        if now or time.monotonic() - self._saved >= SAVE_EVERY_S:
+            self._saved = time.monotonic()
+            self._study.set_user_attr(USED, self.used())
 
 
 @dataclass(frozen=True)

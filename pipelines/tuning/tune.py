@@ -19,13 +19,14 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.heldout import heldout_users
 from pipelines.dataset.leaks import refuse_leaks
+from pipelines.dataset.manifest import digest_of
 from pipelines.errors import DataError
 from pipelines.training.check import check_recipe
+from pipelines.training.train import open_work
 from pipelines.tuning.finals import MOST_TRAININGS, Finals
-from pipelines.tuning.fixed_settings import FixedSettings
 from pipelines.tuning.recipe import comments, recipe, text
 from pipelines.tuning.search import Search, SearchGoal
-from pipelines.tuning.space import Family, families
+from pipelines.tuning.space import Family, FixedSettings, families
 from pipelines.tuning.traits import Traits, validation
 from serving.files.lock import exclusive
 from serving.files.staging import refuse_existing, remove, staged
@@ -39,7 +40,7 @@ VERSION = 3
 DEFAULT_MINUTES = 60.0
 DEFAULT_METRIC = "recall@20"
 DIMENSION = 64
-KEY, WRITTEN = "key", "written"
+WRITTEN = "written"  # the file that tells what an interrupted search has written
 SHOWN = 10  # trials in the table at the end
 NEVER_TARGETS = "leave_last_out"  # in this protocol validation events are input at the test, never targets
 
@@ -96,10 +97,14 @@ def run(
     if not (data.manifest.events["valid"] and len(heldout_users(data, "valid"))):
         raise DataError(f"{dataset}: it has no validation targets, so settings cannot be compared")
     work = out.absolute().parent / f".{out.name}.unfinished"
-    overwrite = overwrite or (resume and _is_ours(out, work))
+    # What the interrupted search that is resumed has written may be replaced.
+    written = work / WRITTEN
+    ours = out.is_file() and written.exists() and written.read_text(encoding="utf-8") == digest_of(out)
+    overwrite = overwrite or (resume and ours)
     _refuse_taken(out, overwrite=overwrite)
     with exclusive(work, f"{out}: another process is searching for this recipe; wait for it, or name another --out"):
-        _open_work(work, out, _key_of(fixed, data, asked, space), resume=resume)
+        key = _key_of(fixed, data, asked, space)
+        open_work(work, out, key, "search", "data set or other settings", resume=resume)
         search = Search(data, fixed, space, asked, work, begun)
         finals = Finals(search, _growth(data, fixed))
         say(f"validation: {validation(data.manifest)}")
@@ -112,7 +117,7 @@ def run(
         except KeyboardInterrupt:
             search.clock.save(now=True)
             if _write(finals, out, dataset.name):
-                (work / WRITTEN).write_text(_digest(out), encoding="utf-8")
+                written.write_text(digest_of(out), encoding="utf-8")
             raise
         _refuse_taken(out, overwrite=overwrite)  # another process may have written it in the meantime
         rows = _write(finals, out, dataset.name)
@@ -199,29 +204,6 @@ def _refuse_taken(out: Path, *, overwrite: bool) -> None:
         refuse_existing(each, overwrite=overwrite)
 
 
-def _is_ours(out: Path, work: Path) -> bool:
-    """Whether the interrupted search that is being resumed wrote what is at `out`."""
-    written = work / WRITTEN
-    return out.is_file() and written.exists() and written.read_text(encoding="utf-8") == _digest(out)
-
-
-def _open_work(work: Path, out: Path, key: str, *, resume: bool) -> None:
-    """Resumes an unfinished search of the same settings, or starts a new one."""
-    if resume and (work / KEY).exists():
-        if (work / KEY).read_text(encoding="utf-8") != key:
-            raise DataError(
-                f"{out}: an unfinished search of another data set or other settings is in the way; finish it with its "
-                "own command, or discard it with --fresh"
-            )
-        say(f"continuing the unfinished search for {out}")
-        return
-    # Delete the key first and write it last: a kill in between must not leave it beside half of another search.
-    for each in [work / KEY, *work.iterdir()]:
-        remove(each)
-    with staged(work / KEY) as half:
-        half.write_text(key, encoding="utf-8")
-
-
 def _key_of(fixed: FixedSettings, data: Dataset, asked: SearchGoal, space: Sequence[Family]) -> str:
     # Includes the searched settings: another version of this command may search others.
     identity = [
@@ -232,10 +214,6 @@ def _key_of(fixed: FixedSettings, data: Dataset, asked: SearchGoal, space: Seque
         [repr(each) for each in space],
     ]
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-
-
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _table(out: Path) -> Path:

@@ -10,9 +10,9 @@ import numpy as np
 import polars as pl
 
 from pipelines.bundles.bulk.feature_file import FeatureFile
-from pipelines.bundles.bulk.parts import digest_of, job_of, part_files, parts_beside, write_parquet
-from pipelines.bundles.bulk.shards import Shard
+from pipelines.bundles.bulk.parts import Shard, digest_of, job_of, part_files, parts_beside, write_parquet
 from pipelines.console import Advance, amount, phase, phases, progress, say
+from pipelines.dataset.manifest import digest_of as digest_of_file
 from pipelines.errors import DataError
 from pipelines.ingest.formats.copies import local_copies
 from pipelines.service.verify import VERIFY, verify
@@ -67,7 +67,7 @@ def run(
     with local_copies() as copies:
         with phase(READ):
             file = FeatureFile(copies.local(source), column, tower.features, copies)
-            digest = digest_of(file.ids, file.digest())
+            digest = digest_of(file.ids, digest_of_file(file.path))
         job = job_of("embed", opened.path, **{rows_of: digest}, blocks=f"{BLOCK_ROWS}x{PART_ROWS}")
         chosen = (part or Shard(1, 1)).rows(len(file.ids), BLOCK_ROWS)
         if part is not None:

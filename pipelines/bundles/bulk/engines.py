@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from pipelines.bundles.bulk import recall
-from pipelines.bundles.bulk.shards import Shard
+from pipelines.bundles.bulk.parts import Shard
 from pipelines.console import amount, no_bar
 from pipelines.errors import DataError
 from serving.bundle.manifest import read_manifest

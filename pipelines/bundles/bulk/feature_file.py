@@ -4,7 +4,6 @@ A column is named like the input of the tower that it feeds. A text that feeds a
 prepare`; the numbers of a vector in a text may also stand between blanks, commas and brackets.
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -67,11 +66,6 @@ class FeatureFile:
             DataError: names the row without an id.
         """
         return ids_of(self.table, (self.column,), self.rejects)[self.column]
-
-    def digest(self) -> str:
-        """The SHA-256 of the file, in hexadecimal digits."""
-        with self.path.open("rb") as handle:
-            return hashlib.file_digest(handle, "sha256").hexdigest()
 
     def encoded(self, rows: range, encode: Callable[[list[Request]], Floats]) -> Floats:
         """Encodes some rows, forwards: none before one that was read already.

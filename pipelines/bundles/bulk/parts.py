@@ -1,22 +1,33 @@
-"""Finished parts of bulk work: they wait in a hidden directory beside the output, so a killed run resumes.
+"""Finished parts of bulk work: they wait in a hidden directory beside the output, so a killed run resumes; and shards.
 
-A lock on that directory admits one process at a time per output.
+A lock on that directory admits one process at a time per output. A shard is one of N parts of the rows, with a Parquet
+file of its own in a folder that all shards share. Rows are cut at whole blocks, counted from the first row of the
+whole, so a row is in the same block, and gets the same result, for every N. The files sort in the order of the rows:
+read together they are what one run writes.
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 import polars as pl
 
 from pipelines.console import Advance, amount, say
+from pipelines.errors import DataError
 from serving.bundle.manifest import MANIFEST
 from serving.files.lock import exclusive
 from serving.files.staging import remove, staged
 
 HASHED_IDS = 100_000
 DIGITS = 16
+MOST = 99_999  # shards
+FORM = re.compile(r"([1-9][0-9]{0,4})/([1-9][0-9]{0,4})")
+PART = re.compile(r"part-\d{5}-of-(\d{5})\.parquet")
+PLAN = re.compile(r"_shards-(\d{5})_(.+)")
 
 
 def job_of(command: str, bundle: Path, **inputs: object) -> str:
@@ -101,3 +112,88 @@ def part_files(
 def write_parquet(table: pl.LazyFrame, out: Path) -> None:
     """Writes a table as one Parquet file, in order and in bounded memory."""
     table.sink_parquet(out, compression="lz4", statistics=False, maintain_order=True)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One part of a job.
+
+    Attributes:
+        number: which, from 1.
+        of: how many there are.
+    """
+
+    number: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Shard":
+        """Reads "I/N".
+
+        Raises:
+            DataError: it is not of this form with 1 <= I <= N.
+        """
+        match = FORM.fullmatch(text)
+        if match is None or not int(match[1]) <= int(match[2]):
+            raise DataError(f"--shard must be I/N, part I of N with 1 <= I <= N <= {MOST:,}, such as 2/8; got {text!r}")
+        return cls(int(match[1]), int(match[2]))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def rows(self, count: int, block: int) -> range:
+        """Which of `count` rows belong to this part: whole blocks of `block` rows, in order; may be none."""
+        blocks = -(-count // block)
+        first, last = (blocks * before // self.of * block for before in (self.number - 1, self.number))
+        return range(min(first, count), min(last, count))
+
+    def file(self, folder: Path) -> Path:
+        """The file of this part."""
+        return folder / f"part-{self.number:05d}-of-{self.of:05d}.parquet"
+
+    def join(self, folder: Path, job: str) -> Path:
+        """Makes or enters the folder that the parts of one job share, and returns the file of this part.
+
+        An empty file in the folder names N and the job. Its name begins with an underscore, so that readers of folders
+        skip it, and has no equals sign, with which Spark would read it.
+
+        Args:
+            folder: may exist, and then holds parts of this job or nothing.
+            job: a name for exactly the inputs of this job; see `job_of`.
+
+        Raises:
+            DataError: `folder` is a file, or holds parts of another N, parts of another job, or other files.
+        """
+        if folder.exists() and not folder.is_dir():
+            raise DataError(f"{folder}: with --shard, --out names a folder for the files of all shards; this is a file")
+        folder.mkdir(parents=True, exist_ok=True)
+        plan = folder / f"_shards-{self.of:05d}_{job}"
+        self._refuse_others(folder, plan)
+        plan.touch()
+        # Once more: two shards of different jobs may have entered at the same time, and now see each other.
+        self._refuse_others(folder, plan)
+        return self.file(folder)
+
+    def _refuse_others(self, folder: Path, plan: Path) -> None:
+        clear = "name another --out, or remove the folder"
+        for path in sorted(folder.iterdir()):
+            part, other = PART.fullmatch(path.name), PLAN.fullmatch(path.name)
+            if (match := other or part) and int(match[1]) != self.of:
+                raise DataError(
+                    f"{folder}: holds shards of {int(match[1]):,}; --shard {self} asks for {self.of:,}: {clear}"
+                )
+            if other and path.name != plan.name:
+                held, wanted = _difference(path.name, plan.name)
+                raise DataError(f"{folder}: holds shards of {held}; --shard {self} asks for {wanted}: {clear}")
+            if part and not plan.exists():
+                raise DataError(f"{folder}: holds {path.name}, but no file _shards-… that names its inputs: {clear}")
+            # Hidden: unfinished work. With an underscore: what schedulers and Spark leave, and readers skip.
+            if not (part or path.name.startswith((".", "_"))):
+                raise DataError(f"{folder}: holds {path.name}, which is not a shard's file: {clear}")
+
+
+def _difference(held: str, wanted: str) -> tuple[str, str]:
+    """The first input that differs between two jobs, as words: "k 100" and "k 50"."""
+    pairs = zip_longest(held.split("_"), wanted.split("_"), fillvalue="another job")
+    first = next(pair for pair in pairs if pair[0] != pair[1])
+    return first[0].replace("-", " "), first[1].replace("-", " ")

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from pipelines.bundles.bulk.parts import digest_of, job_of, part_files, parts_beside, write_parquet
-from pipelines.bundles.bulk.shards import Shard
+from pipelines.bundles.bulk.parts import Shard, digest_of, job_of, part_files, parts_beside, write_parquet
 from pipelines.console import Advance, amount, phases, progress, say
 from pipelines.errors import DataError
 from pipelines.ingest.id_files import read_users
@@ -59,8 +58,11 @@ def run(
         BundleError: the bundle is damaged.
         OutputExistsError: `out` exists.
     """
+    if k < 1:
+        raise DataError(f"--k must be at least 1, got {k}")
     part = None if shard is None else Shard.parse(shard)
-    _refuse(k, out, part, overwrite=overwrite)
+    if part is None:
+        refuse_existing(out, overwrite=overwrite)
     phases("recall", VERIFY, SEARCH, WRITE)
     return write_all(open_searcher(bundle), k, out, users=users, shard=part, overwrite=overwrite)
 
@@ -87,7 +89,6 @@ def write_all(
     overwrite: bool = False,
 ) -> int:
     """Does the work of `run` with a bundle that is already open."""
-    _refuse(k, out, shard, overwrite=overwrite)
     bundle = recaller.bundle
     user_ids = bundle.query_ids if users is None else read_users(users)
     block = block_of(k)
@@ -125,13 +126,6 @@ def first_user(out: Path) -> str:
     """Returns the id of the first user of a finished recall, a file or a folder of shards; "" if it holds none."""
     file = min(out.glob("part-*.parquet")) if out.is_dir() else out
     return "".join(pl.scan_parquet(file, glob=False).select("user_id").head(1).collect()["user_id"])
-
-
-def _refuse(k: int, out: Path, shard: Shard | None, *, overwrite: bool) -> None:
-    if k < 1:
-        raise DataError(f"--k must be at least 1, got {k}")
-    if shard is None:
-        refuse_existing(out, overwrite=overwrite)
 
 
 def block_of(k: int) -> int:

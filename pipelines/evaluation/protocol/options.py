@@ -97,9 +97,6 @@ class Protocol:
         Raises:
             DataError: they are no times or in the wrong order, or the data have no times.
         """
-        for name in ("begin", "end"):
-            if getattr(self, name) is not None:
-                self._refuse_untimed(data, name)
         low, high = self._tick("begin", data), self._tick("end", data)
         if low is not None and high is not None and low >= high:
             raise DataError(f"{self.written('begin', 'end')}: --from must be before --until")
@@ -109,6 +106,7 @@ class Protocol:
         text = getattr(self, name)
         if text is None:
             return None
+        self._refuse_untimed(data, name)
         try:
             moment = datetime.fromisoformat(text)
         except ValueError:

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from pipelines.console import Advance, no_bar
 from pipelines.dataset.dataset import Dataset
-from pipelines.evaluation.figures import SMALL
+from pipelines.evaluation.figures import SMALL, differences, estimates
 from pipelines.evaluation.similarity.neighbours import CHANCE, Neighbours
 from pipelines.evaluation.slices import Slice, find_column, slices_of_values
-from pipelines.rankers.bootstrap import RESAMPLES, Bootstrap, bootstrap
+from pipelines.rankers.baselines import report_verdict
+from pipelines.rankers.bootstrap import RESAMPLES, bootstrap
 from pipelines.rankers.ranker import BEST, EXACT, KNN, POPULARITY
-from pipelines.rankers.verdict import Verdict
 from pipelines.training.similarity_labels import Labels
 from towers.data.item_relations import ByClass
 
@@ -47,14 +47,8 @@ def figures(measured: Mapping[str, Neighbours], metric: str, ks: Sequence[int], 
     for name, group in measured.items():
         drawn = bootstrap(np.stack(list(group.columns.values()), axis=1), list(group.columns), advance=advance)
         rankers = _rankers(group, metric, ks)
-        content["metrics"][name] = _estimates(drawn, rankers, metric, ks)
-        content["differences"][name] = {
-            f"{EXACT}_minus_{other}": {
-                f"{metric}@{k}": drawn.difference(f"{EXACT}_{metric}@{k}", f"{other}_{metric}@{k}") for k in ks
-            }
-            for other in rankers
-            if other not in (EXACT, BEST)
-        }
+        content["metrics"][name] = estimates(drawn, rankers, {metric: metric}, ks)
+        content["differences"][name] = differences(drawn, rankers, [metric], ks)
         shares = group.nearer[~np.isnan(group.nearer)]
         counted = {"anchors": len(shares), "triples": group.triples}
         content[NEARER][name] = (
@@ -77,15 +71,8 @@ def verdict(content: Mapping[str, Any], figure: str) -> Figures:
     candidates = [ranker for ranker in of_training if ranker not in (EXACT, BEST)]
     strongest = max(candidates, key=lambda ranker: of_training[ranker][figure]["value"])
     group = group_of(content["metrics"])
-    metrics = content["metrics"][group]
-    compared = Verdict(
-        metric=figure,
-        value=metrics[EXACT][figure]["value"],
-        baseline=strongest,
-        baseline_title=TITLES[strongest],
-        baseline_value=metrics[strongest][figure]["value"],
-        difference=content["differences"][group][f"{EXACT}_minus_{strongest}"][figure],
-    )
+    of_group = {key: content[key][group] for key in ("metrics", "differences")}
+    compared = report_verdict(of_group, figure, strongest, TITLES[strongest])
     return {
         "strongest": {"ranker": strongest, "chosen_on": "the training items"},
         "verdict": compared.content() | {"group": group},
@@ -152,13 +139,9 @@ def slice_figures(group: Neighbours, part: Slice, metric: str, ks: Sequence[int]
         "definition": part.definition,
         "items": len(rows),
         "small": len(rows) < SMALL,
-        "metrics": _estimates(drawn, _rankers(group, metric, ks), metric, ks),
+        "metrics": estimates(drawn, _rankers(group, metric, ks), {metric: metric}, ks),
     }
 
 
 def _rankers(group: Neighbours, metric: str, ks: Sequence[int]) -> list[str]:
     return [each for each in TITLES if f"{each}_{metric}@{ks[0]}" in group.columns]
-
-
-def _estimates(drawn: Bootstrap, rankers: Sequence[str], metric: str, ks: Sequence[int]) -> Figures:
-    return {ranker: {f"{metric}@{k}": drawn.estimate(f"{ranker}_{metric}@{k}") for k in ks} for ranker in rankers}

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pipelines.console import Advance, no_bar
 from pipelines.rankers.item_knn import ItemKnn, too_large
-from pipelines.rankers.popular import popular_lists
+from pipelines.rankers.popular import Popular
 from pipelines.rankers.ranker import BEST, EXACT, KNN, POPULARITY
 from pipelines.training.similarity_labels import HELD_OUT, TRAINING, Labels, questions
 from serving.search.exact import BLOCK_QUERIES, ExactIndex
@@ -84,7 +84,7 @@ class Ranked:
     def lists(self, query: Int64s, k: int) -> dict[str, NDArray[np.integer[Any]]]:
         """Returns each ranker's k nearest of `query` [Q], without the query itself: places [Q, k], padded with -1."""
         own = np.arange(len(query) + 1)
-        popular = popular_lists(self.order, own, query, k)
+        popular = Popular(self.order).lists(own, query, k)
         nearest: NDArray[np.integer[Any]] = popular.copy()  # the answer for queries without a vector
         asked = np.flatnonzero(self.has_vector[query])
         itself = np.searchsorted(self.stored, query[asked])

@@ -17,11 +17,11 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import seen
 from pipelines.errors import DataError
 from pipelines.evaluation.figures import PHASE as INTERVALS
-from pipelines.evaluation.findings import item_checks, look
+from pipelines.evaluation.findings import checks, look
 from pipelines.evaluation.item_map import item_maps, map_columns, map_content
-from pipelines.evaluation.report_json import PER_ITEM, REPORT, write_report
+from pipelines.evaluation.page import write
+from pipelines.evaluation.report_json import PER_ITEM
 from pipelines.evaluation.report_table import figures_table, headline, interval
-from pipelines.evaluation.similarity.exhibits import exhibits
 from pipelines.evaluation.similarity.figures import (
     NEARER,
     TITLES,
@@ -34,18 +34,16 @@ from pipelines.evaluation.similarity.figures import (
     verdict,
 )
 from pipelines.evaluation.similarity.neighbours import GROUPS, Asked, Neighbours, Ranked, metric_of, neighbours
-from pipelines.evaluation.similarity.page import html, markdown, notes
+from pipelines.evaluation.similarity.page import about_neighbours, exhibits, notes
 from pipelines.rankers.bootstrap import RESAMPLES
 from pipelines.rankers.evaluate import PHASE as EVALUATE
 from pipelines.rankers.index_curve import curve
 from pipelines.rankers.ranker import EXACT, KNN, KNOWN, Served
-from pipelines.training.similar_pairs import pairs_digest
-from pipelines.training.similarity_labels import HELD_OUT, TRAINING, VALIDATION, Labels, read_labels
+from pipelines.training.similarity_labels import HELD_OUT, TRAINING, VALIDATION, Labels, pairs_digest, read_labels
 from serving.bundle.manifest import Manifest
 from serving.bundle.reader import Bundle
-from serving.files.staging import staged
 from serving.recall.loading import open_index
-from towers.config.recipe import Config, parse_config
+from towers.config.recipe import parse_config
 from towers.evaluation.metrics import exposure
 
 PROTOCOL = (
@@ -90,7 +88,9 @@ def run(
     """
     config = parse_config(bundle.manifest.lineage["config"], f"{bundle.path}: lineage.config")
     classes = config.similarity.column
-    _refuse_other_pairs(config, bundle)
+    pairs = config.similarity.pairs
+    if pairs is not None and pairs_digest(pairs) != bundle.manifest.training.get("pairs"):
+        raise DataError(f"{pairs}: not the pairs that {bundle.path} was trained on; it has changed since")
     sliced = item_columns(data, slices)
     columns = map_columns(data, [classes] if maps is None and classes is not None else maps)
     labels = read_labels(config, data)
@@ -114,7 +114,7 @@ def run(
             "task": "similarity",
             "protocol": PROTOCOL,
             "interval": provenance["interval"].replace("over users", "over items"),
-            "label": {"column": classes, "pairs": config.similarity.pairs, "classes": list(labels.classes)},
+            "label": {"column": classes, "pairs": pairs, "classes": list(labels.classes)},
             "counts": _counts(labels, ranked, measured),
             "baselines": {"left_out": {} if ranked.left_out is None else {KNN: ranked.left_out}},
             "ks": depths,
@@ -127,29 +127,20 @@ def run(
     stored = stored[np.any(stored != 0, axis=1)]
     dimensions = max(len(labels.classes) - 1, 1) if labels.classes else stored.shape[1]
     shown = exposure(group.nearest, len(labels.items), k)
-    checks = item_checks(shown, len(group.places), k, stored, dimensions, data.items[labels.items])
+    items, of_items = data.items[labels.items], {"item": stored}
+    made = checks(shown, len(group.places), k, of_items, items, side="items", dimensions=dimensions)
     content |= {
-        "findings": [each.content() for each in look(checks)],
+        "findings": [each.content() for each in look(made)],
         "training": [stage for stage in bundle.manifest.training.get("stages", []) if stage.get("best_epoch")],
         "index_curve": curve(bundle, served.index),
     }
     drawn = item_maps(served, data, popularity, columns)
     content["map"] = map_content(drawn)
-    page = html(content, exhibits(content, group, labels, served, data, popularity, drawn))
-    with staged(out, overwrite=overwrite, marker=REPORT) as directory:
-        directory.mkdir()
-        (directory / "report.html").write_text(page, encoding="utf-8")
-        (directory / "report.md").write_text(markdown(content), encoding="utf-8")
-        _per_item(measured, labels, data).write_parquet(directory / PER_ITEM)
-        write_report(content, directory, PER_ITEM)
+    page = exhibits(content, group, labels, served, data, popularity, drawn)
+    tables = {PER_ITEM: _per_item(measured, labels, data)}
+    write(out, content, about_neighbours(content), page, tables, overwrite=overwrite)
     _show(content, out)
     return content
-
-
-def _refuse_other_pairs(config: Config, bundle: Bundle) -> None:
-    path, trained_on = config.similarity.pairs, bundle.manifest.training.get("pairs")
-    if path is not None and pairs_digest(path) != trained_on:
-        raise DataError(f"{path}: not the pairs that {bundle.path} was trained on; it has changed since")
 
 
 def _counts(labels: Labels, ranked: Ranked, measured: dict[str, Neighbours]) -> dict[str, Any]:

@@ -36,13 +36,13 @@ def run(config: Path) -> dict[str, Any]:
         BusyError: another process works in the directory of days.
     """
     loop = Loop.read(config)
-    with exclusive(loop.work, f"{loop.work}: another `towers daily` is at work here; wait for it"):
-        loop.root.mkdir(parents=True, exist_ok=True)
+    with exclusive(loop.settings.work, f"{loop.settings.work}: another `towers daily` is at work here; wait for it"):
+        loop.settings.root.mkdir(parents=True, exist_ok=True)
         day = Day.open(loop)
         # Also after a rollback, which holds until there are new events.
-        if day.outcome == ACTIVATED and day.bundle.is_dir():
+        if day.summary.get("outcome") == ACTIVATED and day.bundle.is_dir():
             say(f"nothing to do: {day.name} is made of these events and this recipe; {loop.active} answers")
-            next_step("bundles list --root", loop.root)
+            next_step("bundles list --root", loop.settings.root)
             return day.summary
         steps = day.steps()
         phases("daily", *(step.name for step in steps))
@@ -61,7 +61,7 @@ def run(config: Path) -> dict[str, Any]:
             _end(day, outcome, seconds, at=step.name, reason=str(error))
             raise
         summary = _end(day, ACTIVATED, seconds)
-        next_step("bundles list --root", loop.root)
+        next_step("bundles list --root", loop.settings.root)
         return summary
 
 
@@ -95,7 +95,7 @@ def _retain(loop: Loop, today: Day) -> list[str]:
     """Removes all but the newest days; returns their names. What answers, or answered before, stays."""
     kept = {today.name}
     if loop.active is not None:
-        now = Versions(loop.root).read()
+        now = Versions(loop.settings.root).read()
         kept |= {now.active, *now.previous[:1], *([now.canary.bundle] if now.canary else [])}
     old = [day for day in all_days(loop)[: -loop.settings.keep] if day.name not in kept]
     for day in old:

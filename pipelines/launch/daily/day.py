@@ -76,17 +76,17 @@ class Day:
     @property
     def folder(self) -> Path:
         """Holds its data set, run, report and summary."""
-        return self.loop.work / self.name
+        return self.loop.settings.work / self.name
 
     @property
     def candidate(self) -> Path:
         """Its bundle before it is published: hidden in the root, so that publishing is a rename."""
-        return self.loop.root / f".{self.name}.candidate"
+        return self.loop.settings.root / f".{self.name}.candidate"
 
     @property
     def bundle(self) -> Path:
         """Its bundle in the root."""
-        return self.loop.root / self.name
+        return self.loop.settings.root / self.name
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -94,11 +94,6 @@ class Day:
         file = self.folder / SUMMARY
         content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
         return content
-
-    @property
-    def outcome(self) -> str | None:
-        """How it ended last; None if it has not ended yet."""
-        return self.summary.get("outcome")
 
     def steps(self) -> tuple[Step, ...]:
         """The steps in their order."""
@@ -118,24 +113,24 @@ class Day:
         """Removes its folder and its bundle, published or not."""
         for bundle in (self.candidate, self.bundle):
             remove(bundle)
-            for each in self.loop.root.glob(f"{bundle.name}.blessing.*"):
+            for each in self.loop.settings.root.glob(f"{bundle.name}.blessing.*"):
                 remove(each)
         remove(self.folder)
 
     def _prepare(self) -> object:
-        given, path = self.loop.settings, self.loop.path
+        given = self.loop.settings
         return prepare.run(
             self.loop.recipe.data,
-            path(given.events),
+            given.events,
             self.folder / "dataset",
-            items=None if given.items is None else path(given.items),
-            users=None if given.users is None else path(given.users),
+            items=given.items,
+            users=given.users,
             format=given.format,
             on_bad_rows=given.on_bad_rows,
         )
 
     def _train(self) -> object:
-        before = None if self.warm_from is None else self.loop.work / self.warm_from / "run"
+        before = None if self.warm_from is None else self.loop.settings.work / self.warm_from / "run"
         try:
             return train.run(self.loop.recipe, self.folder / "dataset", self.folder / "run", warm_from=before)
         except (ConfigError, DataError) as error:
@@ -154,8 +149,8 @@ class Day:
 
     def _gate(self) -> object:
         active = self.loop.active
-        baseline = None if active is None else self.loop.root / active
-        return gate.run(self.loop.rules, self.candidate, baseline=baseline, report=self.folder / "report")
+        baseline = None if active is None else self.loop.settings.root / active
+        return gate.run(self.loop.settings.rules, self.candidate, baseline=baseline, report=self.folder / "report")
 
     def _blessed(self) -> bool:
         try:
@@ -163,11 +158,11 @@ class Day:
         except GateError:
             return False
         active = self.loop.active
-        return blessing.baseline == (None if active is None else bundle_digest(self.loop.root / active))
+        return blessing.baseline == (None if active is None else bundle_digest(self.loop.settings.root / active))
 
     def _publish(self) -> None:
         # The blessing first: it rests on the bundle's content, not on its name, and a published bundle has one.
-        for each in sorted(self.loop.root.glob(f"{self.candidate.name}.blessing.*")):
+        for each in sorted(self.loop.settings.root.glob(f"{self.candidate.name}.blessing.*")):
             place = each.with_name(each.name.replace(self.candidate.name, self.name, 1))
             remove(place)
             each.rename(place)
@@ -175,7 +170,7 @@ class Day:
         say(f"published: {self.bundle}, {blessing_path(self.bundle).name}")
 
     def _activate(self) -> object:
-        return activate.activate(self.loop.root, self.name)
+        return activate.activate(self.loop.settings.root, self.name)
 
 
 def all_days(loop: Loop) -> list[Day]:
@@ -185,7 +180,7 @@ def all_days(loop: Loop) -> list[Day]:
         DataError: the plan of one cannot be read.
     """
     found = []
-    for file in loop.work.glob(f"*/{PLAN}"):
+    for file in loop.settings.work.glob(f"*/{PLAN}"):
         try:
             plan = json.loads(file.read_text(encoding="utf-8"))
             found.append(Day(loop, file.parent.name, plan["started"], plan["warm_from"]))

@@ -22,17 +22,17 @@ from towers.errors import ConfigError
 class Settings(Section):
     """What a day is made of."""
 
-    events: str = Field(description="the events, all of them: a file or a folder")
-    items: str | None = None
-    users: str | None = None
+    events: Path = Field(description="the events, all of them: a file or a folder")
+    items: Path | None = None
+    users: Path | None = None
     format: Format = "auto"
     on_bad_rows: Literal["error", "skip"] = "error"
     recipe: str = Field("default", description="a recipe: a file, or the name of one that comes with towers")
     warm: bool = Field(True, description="start training from the day whose bundle answers")
     vectors: VectorType = Field("float32", description="how item vectors are stored, as of `towers export`")
-    rules: str = Field(description="the rules of the gate")
-    root: str = Field("bundles", description="the directory of bundles that a service follows")
-    work: str = Field("days", description="gets a folder for each day: data set, run, report, summary")
+    rules: Path = Field(description="the rules of the gate")
+    root: Path = Field(Path("bundles"), description="the directory of bundles that a service follows")
+    work: Path = Field(Path("days"), description="gets a folder for each day: data set, run, report, summary")
     keep: Count = Field(7, description="days that are kept, with their bundles")
     notify: tuple[str, ...] = Field((), description="a command with its arguments; reads the summary as JSON")
 
@@ -42,7 +42,7 @@ class Loop:
     """Settings with their paths and their recipe.
 
     Attributes:
-        settings: as in the file.
+        settings: as in the file, with whole paths.
         folder: that of the file.
         recipe: read and checked.
     """
@@ -61,31 +61,23 @@ class Loop:
             ConfigError: the recipe is wrong.
         """
         settings, _ = read_toml(file, Settings, "a file of daily settings")
-        own = file.absolute().parent / settings.recipe
+        folder = file.absolute().parent
+        paths = {key: folder / value for key, value in settings if isinstance(value, Path)}
+        own = folder / settings.recipe
         try:
             config = load_config(own if own.is_file() else settings.recipe)
         except ConfigError as error:
             raise ConfigError(f"{file}: recipe: {error}") from None
         # The next day may start from this one.
         train = config.train.model_copy(update={"keep_state": True})
-        loop = cls(settings, file.absolute().parent, config.model_copy(update={"train": train}))
-        loop._refuse_wrong_paths(file)
+        loop = cls(settings.model_copy(update=paths), folder, config.model_copy(update={"train": train}))
+        for key, path in paths.items():
+            if key not in ("root", "work") and not path.exists():
+                raise DataError(f"{file}: {key}: {path}: no such file or folder")
+            if key in ("root", "work") and path.exists() and not path.is_dir():
+                raise DataError(f"{file}: {key}: {path}: not a folder")
         loop._refuse_late_mistakes(file)
         return loop
-
-    def path(self, value: str) -> Path:
-        """The path that a setting names."""
-        return self.folder / value
-
-    def _refuse_wrong_paths(self, file: Path) -> None:
-        for key in ("events", "items", "users", "rules"):
-            value = getattr(self.settings, key)
-            if value is not None and not self.path(value).exists():
-                raise DataError(f"{file}: {key}: {self.path(value)}: no such file or folder")
-        for key in ("root", "work"):
-            path = self.path(getattr(self.settings, key))
-            if path.exists() and not path.is_dir():
-                raise DataError(f"{file}: {key}: {path}: not a folder")
 
     def _refuse_late_mistakes(self, file: Path) -> None:
         """Refuses now what a step would refuse after hours of training."""
@@ -93,49 +85,32 @@ class Loop:
             raise DataError(
                 f"{file}: warm: a recipe of task = {self.recipe.task!r} has no warm start; set warm = false"
             )
-        rules, _ = read_rules(self.rules)
+        place = self.settings.rules
+        rules, _ = read_rules(place)
         if rules.of_both_reports:
             raise DataError(
-                f"{file}: rules: {self.rules}: has rules with `relative`; the bundle that answers has no report on "
+                f"{file}: rules: {place}: has rules with `relative`; the bundle that answers has no report on "
                 "the events of today, so a day is judged by its own figures only"
             )
         if rules.agreement is not None and self.active is None:
             raise DataError(
-                f"{file}: rules: {self.rules}: agreement: no bundle of {self.root} is active yet; add this rule after "
-                "the first day"
+                f"{file}: rules: {place}: agreement: no bundle of {self.settings.root} is active yet; add this rule "
+                "after the first day"
             )
 
     @property
     def active(self) -> str | None:
         """The name of the bundle that answers; None before the first one."""
-        versions = Versions(self.root)
+        versions = Versions(self.settings.root)
         return versions.read().active if versions.file.exists() else None
-
-    @property
-    def root(self) -> Path:
-        """The directory of bundles."""
-        return self.path(self.settings.root)
-
-    @property
-    def work(self) -> Path:
-        """The directory of days."""
-        return self.path(self.settings.work)
-
-    @property
-    def rules(self) -> Path:
-        """The rules of the gate."""
-        return self.path(self.settings.rules)
 
     def key(self) -> str:
         """SHA-256 of what a model is made of: the content of the inputs, the recipe, and how both are read."""
-        settings = self.settings
-        inputs = {
-            name: value for name in ("events", "items", "users") if (value := getattr(settings, name)) is not None
-        }
+        inputs = {"events": self.settings.events, "items": self.settings.items, "users": self.settings.users}
         told = {
-            "inputs": {name: _digests(self.path(value)) for name, value in inputs.items()},
+            "inputs": {name: _digests(path) for name, path in inputs.items() if path is not None},
             "recipe": self.recipe.model_dump(mode="json"),
-            **settings.model_dump(include={"format", "on_bad_rows", "warm", "vectors"}),
+            **self.settings.model_dump(include={"format", "on_bad_rows", "warm", "vectors"}),
         }
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 

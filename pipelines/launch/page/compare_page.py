@@ -16,7 +16,10 @@ PACKAGES = ("pipelines.launch.page", "pipelines.evaluation")
 
 def html(content: Mapping[str, Any]) -> str:
     """Renders `compare.html`: one file that needs nothing else."""
-    shown = [{**each, "plot": _plot(content, each)} for each in _comparisons(content)]
+    shown = _comparisons(content)
+    for each in shown:
+        slices, title = each["slices"], f"{each['name']} minus {content['baseline']}"
+        each["plot"] = plots.by_slice([*slices], {title: [*slices.values()]}, title, difference=True)
     return _render("compare.html.j2", content, shown)
 
 
@@ -91,8 +94,3 @@ def _tests(content: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
         }
         for metric, test in content["comparisons"][name]["metrics"].items()
     ]
-
-
-def _plot(content: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
-    slices = comparison["slices"]
-    return plots.differences(list(slices), list(slices.values()), f"{comparison['name']} minus {content['baseline']}")

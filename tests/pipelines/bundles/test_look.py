@@ -36,7 +36,7 @@ def test_what_is_marked_are_the_test_items_that_the_user_had_not_taken_before() 
 
 def test_a_data_set_of_another_model_is_refused(tmp_path: Path) -> None:
     write_world(tmp_path / "world")
-    with pytest.raises(DataError, match=r"golden/dataset: not the data set that .*world was trained on"):
+    with pytest.raises(BundleError, match=r"world: was trained on the data set .*, but .*golden/dataset is "):
         look.run([BUNDLE, tmp_path / "world"], DATASET, browse=False)
 
 

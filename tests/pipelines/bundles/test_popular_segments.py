@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.bundles.popular_segments import popular_segments
+from pipelines.bundles.prior import popular_segments
 from pipelines.errors import DataError
 from serving.bundle.reader import Bundle
 from serving.catalogue.catalogue import Wanted

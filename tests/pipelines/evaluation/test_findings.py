@@ -22,7 +22,7 @@ def sound() -> dict[str, np.ndarray]:
 def found(titles: list[str] | None = None, **changes: np.ndarray) -> list[Finding]:
     given = sound() | changes
     items = pl.DataFrame({"item_id": [f"i{item}" for item in range(ITEMS)]} | ({"title": titles} if titles else {}))
-    return look(checks(given["exposure"], USERS, K, given["vectors"], given["queries"], items))
+    return look(checks(given["exposure"], USERS, K, {"item": given["vectors"], "query": given["queries"]}, items))
 
 
 def names(**changes: np.ndarray) -> list[str]:

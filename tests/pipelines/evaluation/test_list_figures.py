@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.dataset.heldout import HeldOut
-from pipelines.evaluation.list_figures import OF_LISTS, RESAMPLES, list_figures, numbers
+from pipelines.evaluation.figures import LIST_RESAMPLES, OF_LISTS, list_figures, numbers
 from pipelines.rankers import bootstrap
 from pipelines.rankers.evaluate import Evaluation, evaluate
 
@@ -73,7 +73,7 @@ def test_every_figure_and_interval_equals_a_slow_loop_of_resamples(k: int, monke
         value = slow(whole)[name]
         assert value is not None
         if name in ("coverage", "gini"):
-            half = 1.959964 * np.std([each[name] for each in replicates[:RESAMPLES]], ddof=1)
+            half = 1.959964 * np.std([each[name] for each in replicates[:LIST_RESAMPLES]], ddof=1)
             low, high = max(value - half, 0), min(value + half, 1)
         else:
             low, high = np.percentile([each[name] for each in replicates if each[name] is not None], [2.5, 97.5])

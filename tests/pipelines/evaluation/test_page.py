@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pipelines.evaluation import report
-from pipelines.evaluation.page import markdown, sentence
+from pipelines.evaluation.page import about_recall, rendered, sentence
 from tests.support.markdown_tables import HOSTILE as HOSTILE_CELL
 from tests.support.markdown_tables import github_rows
 from tests.support.worlds import columns
@@ -87,7 +87,7 @@ def test_a_name_that_would_break_a_table_of_the_markdown_is_one_cell(folder: Pat
     content["slices"] = {HOSTILE_CELL if name == "country: DE" else name: v for name, v in content["slices"].items()}
     content["baselines"][content["strongest"]["ranker"]]["title"] = HOSTILE_CELL
     content["verdict"]["baseline_title"] = HOSTILE_CELL
-    rows = github_rows(markdown(content))
+    rows = github_rows(rendered("md", about_recall(content)))
     slices = next(place for place, row in enumerate(rows) if row[0].startswith("slice ("))
     assert {len(row) for row in rows[slices:]} == {5} and rows[slices][-1] == HOSTILE_CELL
     assert f"{HOSTILE_CELL} †" in [row[0] for row in rows[slices:]]

@@ -40,7 +40,7 @@ def test_bounds_that_rounding_puts_beside_equal_figures_are_drawn() -> None:
     for drawn in (
         plots.recall_over_k([5, 10], {"model": [beside, beside]}),
         plots.by_slice(["one", "other"], {"model": [beside, beside]}, "recall@20"),
-        plots.differences(["one", "other"], [beside, beside], "recall@20"),
+        plots.by_slice(["one", "other"], {"": [beside, beside]}, "recall@20", difference=True),
     ):
         assert texts(drawn)
 
@@ -66,7 +66,11 @@ def test_two_plots_share_no_id_of_a_group() -> None:
 
 def test_labels_of_differences_do_not_overlap() -> None:
     changes = [{"value": value, "low": value - 0.011, "high": value + 0.011} for value in (-0.014, 0.0, 0.004)]
-    shown = texts(plots.differences(["popularity: items of middle popularity", "b", "c"], changes, "new minus old"))
+    shown = texts(
+        plots.by_slice(
+            ["popularity: items of middle popularity", "b", "c"], {"": changes}, "new minus old", difference=True
+        )
+    )
     numbers = [each for each in shown if re.fullmatch(r"\W?0\.\d+", each)]
     # The axis has about 250 of the 504 points of the figure, a label of six signs of 10 points about 40.
     assert 3 <= len(numbers) <= 6

@@ -228,13 +228,13 @@ def test_a_day_starts_from_the_one_whose_bundle_answers(
     plan(tmp_path, "2026-11-03-c", "2026-11-03T03:30")
     plan(tmp_path, "2026-11-05-b", "2026-11-05T03:30", "refused")
     if answers is not None:
-        (loop.root / "active.json").write_text(Active(active=answers).model_dump_json())
+        (loop.settings.root / "active.json").write_text(Active(active=answers).model_dump_json())
     assert Day.open(Loop.read(write_settings(tmp_path, settings))).warm_from == expected
 
 
 def test_a_day_that_cannot_start_warm_says_how_it_can_start(loop: Loop, tmp_path: Path) -> None:
     plan(tmp_path, "2026-11-03-c", "2026-11-03T03:30")
-    (loop.root / "active.json").write_text(Active(active="2026-11-03-c").model_dump_json())
+    (loop.settings.root / "active.json").write_text(Active(active="2026-11-03-c").model_dump_json())
     with pytest.raises(DataError, match=r"--warm-from .*2026-11-03-c/run: not a finished run .*; with warm = false"):
         daily.run(tmp_path / "daily.toml")
 
@@ -273,7 +273,7 @@ def test_a_blessing_beside_another_bundle_than_the_active_one_does_not_hold(
 
 
 def test_two_at_once_are_refused(loop: Loop, tmp_path: Path) -> None:
-    with exclusive(loop.work, "mine"), pytest.raises(BusyError, match="another `towers daily` is at work"):
+    with exclusive(loop.settings.work, "mine"), pytest.raises(BusyError, match="another `towers daily` is at work"):
         daily.run(tmp_path / "daily.toml")
 
 

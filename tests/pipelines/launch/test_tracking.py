@@ -23,11 +23,8 @@ from pipelines.cli import app
 from pipelines.errors import DataError
 from pipelines.evaluation import report as evaluation
 from pipelines.launch import tracking
-from pipelines.launch.records.gate import of_gate, read_gate
-from pipelines.launch.records.names import mlflow_name
-from pipelines.launch.records.record import Record
-from pipelines.launch.records.report import of_report
-from pipelines.launch.records.run import of_run
+from pipelines.launch.records.outputs import of_gate, of_report, of_run, read_gate
+from pipelines.launch.records.record import Record, mlflow_name
 from pipelines.training import train
 from tests.support.markdown_tables import HOSTILE, github_rows, tensorboard_rows
 from tests.support.page_programs import program

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipelines.rankers import item_knn
 from pipelines.rankers.item_knn import ItemKnn, nearest_items, too_large
-from pipelines.rankers.popular import by_popularity, popular_lists
+from pipelines.rankers.popular import Popular, by_popularity
 
 ITEMS = 9
 Histories = list[list[int]]
@@ -33,7 +33,7 @@ def test_by_popularity_breaks_ties_by_number() -> None:
 @given(histories_strategy, st.permutations(range(ITEMS)), st.integers(1, 12))
 def test_popular_lists_equal_the_slow_loop(histories: Histories, order: list[int], k: int) -> None:
     _, offsets, items = flat(histories)
-    found = popular_lists(np.array(order), offsets, items, k)
+    found = Popular(np.array(order)).lists(offsets, items, k)
     for seen, row in zip(histories, found.tolist(), strict=True):
         unseen = [item for item in order if item not in seen][:k]
         assert row == unseen + [-1] * (k - len(unseen))

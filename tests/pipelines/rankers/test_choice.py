@@ -20,8 +20,7 @@ from pipelines.rankers import choice, item_knn
 from pipelines.rankers.baselines import baselines_of
 from pipelines.rankers.cache import Cache
 from pipelines.rankers.choice import choose, climb, most_values
-from pipelines.rankers.countings import counting_values
-from pipelines.rankers.fits import EaseSettings, Fits, KnnSettings
+from pipelines.rankers.fits import EaseSettings, Fits, KnnSettings, counting_values
 from pipelines.training.prior import choose_counting
 from pipelines.tuning.traits import Traits
 from towers.config.recipe import parse_config
@@ -256,7 +255,7 @@ def test_the_window_of_item_knn_counts_late_events_only(data: Dataset) -> None:
     late = train.time > train.time.max() - 30 * day
     assert 0 < late.sum() < len(late)
     fits = Fits(data, ("train",))
-    found = fits.item_knn(KnnSettings(days=30)).similarity
+    found = fits.of(KnnSettings(days=30)).similarity
     items_of = {user: set(train.item[late & (train.user == user)].tolist()) for user in range(data.manifest.users)}
     pairs = {(i, j) for own in items_of.values() for i in own for j in own if i != j}
     assert set(zip(*(place.tolist() for place in found.nonzero()), strict=True)) == pairs

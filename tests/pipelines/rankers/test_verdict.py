@@ -10,7 +10,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import heldout
 from pipelines.evaluation import report_table
 from pipelines.ingest import prepare
-from pipelines.rankers.verdict import Verdict, validation_verdict
+from pipelines.rankers.baselines import Verdict, validation_verdict
 from towers.config.sections import DataConfig
 
 RECENT = "popularity of 60 days, users alike"
@@ -110,18 +110,3 @@ def test_validation_is_judged_as_the_report_judges(data: Dataset, metric: str, m
     assert given == pytest.approx(baseline, abs=5e-5)
     worse = validation_verdict(data, users, np.zeros(len(users)), f"{metric}@4")
     assert worse.startswith(f"{metric}@4 0.0000: below the strongest baseline")
-
-
-@pytest.mark.parametrize(
-    ("values", "metric", "message"),
-    [
-        (3, "recall@20", "3 values for 20 users"),
-        (20, "recall", r"'recall'; expected NAME@K"),
-        (20, "recall@0", r"'recall@0'; expected NAME@K"),
-        (20, "auc@20", r"'auc'; allowed are recall, ndcg, hit_rate, mrr, precision, map"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(data: Dataset, values: int, metric: str, message: str) -> None:
-    users = heldout(data, "valid").users
-    with pytest.raises(ValueError, match=message):
-        validation_verdict(data, users, np.zeros(values), metric)

@@ -13,13 +13,11 @@ from optuna.trial import Trial
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import DatasetManifest
-from pipelines.tuning.budget import USED, Clock
 from pipelines.tuning.finals import Finalist, best_of
-from pipelines.tuning.fixed_settings import GIVEN, FixedSettings
 from pipelines.tuning.recipe import text
-from pipelines.tuning.space import Family, families, sections
+from pipelines.tuning.space import GIVEN, Family, FixedSettings, families, sections
 from pipelines.tuning.study import PLAN, RUN, Rungs, Tried, open_study, tried, waits
-from pipelines.tuning.training import Run, Share, _Ended, _Watch
+from pipelines.tuning.training import USED, Clock, Run, Share, _Ended, _Watch
 from pipelines.tuning.traits import Traits, validation
 from towers.config.recipe import parse_config
 from towers.errors import ConfigError

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.bundles.bulk.shards import Shard
+from pipelines.bundles.bulk.parts import Shard
 from pipelines.errors import DataError
 
 JOB = "recall_bundle-0123456789abcdef_k-100"

@@ -17,9 +17,9 @@ from pipelines.cli import app
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.evaluation import report
-from pipelines.evaluation.findings import item_checks, look
+from pipelines.evaluation.findings import checks, look
 from pipelines.evaluation.protocol.options import Protocol
-from pipelines.launch.records.report import of_report
+from pipelines.launch.records.outputs import of_report
 from serving.bundle.reader import Bundle
 from tests.support import browser
 from tests.support.worlds import alike
@@ -254,12 +254,17 @@ def test_findings_of_items_know_how_many_dimensions_classes_need() -> None:
     line = corners + 1e-3 * np.random.default_rng(0).normal(size=corners.shape).astype(np.float32)
     even = np.full(60, 10)
     items = pl.DataFrame({"item_id": [f"i{item}" for item in range(60)]})
-    assert look(item_checks(even, 60, 10, line, 1, items)) == []
-    assert [each.name for each in look(item_checks(even, 60, 10, line, 16, items))] == ["item vectors collapsed"]
+    assert look(checks(even, 60, 10, {"item": line}, items, side="items", dimensions=1)) == []
+    assert [each.name for each in look(checks(even, 60, 10, {"item": line}, items, side="items", dimensions=16))] == [
+        "item vectors collapsed"
+    ]
     hub = np.array([9] * 59 + [60])
-    (found,) = look(item_checks(hub, 60, 10, line, 1, items))
+    (found,) = look(checks(hub, 60, 10, {"item": line}, items, side="items", dimensions=1))
     assert (found.name, found.text) == ("hub", "one item is in the first 10 of 100% of the items: 'i59'")
-    one = [each.text for each in look(item_checks(np.array([600] + [0] * 59), 60, 10, line, 1, items))]
+    one = [
+        each.text
+        for each in look(checks(np.array([600] + [0] * 59), 60, 10, {"item": line}, items, side="items", dimensions=1))
+    ]
     assert (
         one[0].endswith("the model hardly tells items apart")
         and one[1] == "98.3% of the items are in no item's first 10"
