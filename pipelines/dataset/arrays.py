@@ -41,6 +41,15 @@ def sum_of_offsets(parts: Sequence[Events]) -> Int64s:
     return total
 
 
+def select_events(events: Events, keep: NDArray[np.bool_]) -> Events:
+    """The events where `keep` [E] holds, as copies; histories lie among the same events, and `place` stays."""
+    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(keep)])
+    ends = None if events.history_end is None else before[events.history_end[keep]]
+    values = {name: getattr(events, name) for name in ("user", "item", "time", "weight", "place")}
+    kept = {name: value[keep] for name, value in values.items() if value is not None}
+    return Events(**kept, offsets=before[events.offsets], history_end=ends)
+
+
 def map_events(directory: Path) -> Events:
     """Memory-maps the arrays of a split; missing ones are None."""
     files = {name: directory / f"{name}.npy" for name in DTYPES}
