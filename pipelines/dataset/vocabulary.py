@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from pipelines.console import Advance, no_bar
-from pipelines.dataset.context import Context
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.resolve_features import column_of
 from towers.config.feature_section import Side
@@ -23,6 +22,7 @@ from towers.data.events import Events, Int32s
 from towers.data.item_ranks import counted
 from towers.features.encoder import WORD_BREAKS, FeatureSpec
 
+ROWS = 100_000  # of a column that are read or looked up at once
 VECTORS = 10_000  # whose moments are computed at once, in float64
 RESOLUTION = float(np.finfo(np.float32).eps)
 
@@ -39,7 +39,7 @@ def learn_features(
     config: Config,
     dataset: Dataset,
     events: Events,
-    context: Context | None,
+    context: pl.LazyFrame | None,
     directory: Path,
     advance: Advance = no_bar,
 ) -> LearntFeatures:
@@ -128,7 +128,7 @@ def _below_its_digest(path: Path) -> Path:
 class _Learner:
     dataset: Dataset
     events: Events
-    context: Context | None
+    context: pl.LazyFrame | None
     directory: Path
 
     def learn(self, side: str, name: str, feature: Feature) -> FeatureSpec:
@@ -166,7 +166,13 @@ class _Learner:
             return [self.dataset.users[column]]
         if self.context is None:
             raise KeyError(column)
-        return self.context.blocks(column)
+        return column_blocks(self.context, column)
+
+
+def column_blocks(context: pl.LazyFrame, column: str) -> Iterator[pl.Series]:
+    """Yields the values of one of the events' own columns (device, …), in the order of the events."""
+    for block in context.select(column).collect_batches(chunk_size=ROWS, maintain_order=True):
+        yield block[column]
 
 
 def with_moments(spec: FeatureSpec, blocks: Iterable[NDArray[np.float64]]) -> FeatureSpec:
