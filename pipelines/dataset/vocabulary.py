@@ -35,6 +35,9 @@ class LearntFeatures:
     candidate: list[FeatureSpec]
 
 
+_FEATURES = TypeAdapter(LearntFeatures)
+
+
 def learn_features(
     config: Config,
     dataset: Dataset,
@@ -89,31 +92,21 @@ def _sharing(query: list[FeatureSpec], candidate: list[FeatureSpec]) -> LearntFe
 
 def save_features(learnt: LearntFeatures, directory: Path) -> None:
     """Writes `features.json`; vocabulary files are named relative to it."""
-    sides = {
-        side: [
-            {
-                **vars(spec),
-                "config": spec.config.model_dump(),
-                "vocabulary": str(Path(spec.vocabulary).relative_to(directory)) if spec.vocabulary else "",
-            }
-            for spec in specs
-        ]
-        for side, specs in (("query", learnt.query), ("candidate", learnt.candidate))
-    }
+    sides = _FEATURES.dump_python(learnt)
+    for spec in (*sides["query"], *sides["candidate"]):
+        if spec["vocabulary"]:
+            spec["vocabulary"] = str(Path(spec["vocabulary"]).relative_to(directory))
     (directory / "features.json").write_text(json.dumps(sides, indent=2) + "\n", encoding="utf-8")
 
 
 def load_features(directory: Path) -> LearntFeatures:
     """Reads what `save_features` wrote."""
     sides = json.loads((directory / "features.json").read_text(encoding="utf-8"))
-    return LearntFeatures(**{side: [_spec(entry, directory) for entry in entries] for side, entries in sides.items()})
-
-
-def _spec(entry: dict[str, Any], directory: Path) -> FeatureSpec:
-    vocabulary = str(directory / entry["vocabulary"]) if entry["vocabulary"] else ""
-    # Validated alone: how features fit together was checked when the run was made.
-    config = TypeAdapter(Feature).validate_python(entry["config"])
-    return FeatureSpec(**{**entry, "config": config, "vocabulary": vocabulary})
+    for spec in (*sides["query"], *sides["candidate"]):
+        if spec["vocabulary"]:
+            spec["vocabulary"] = str(directory / spec["vocabulary"])
+    # How features fit together was checked when the run was made.
+    return _FEATURES.validate_python(sides)
 
 
 def _below_its_digest(path: Path) -> Path:
