@@ -80,15 +80,11 @@ class ArrayWriter:
         for begin in range(0, len(raw), PIECE_BYTES):
             self._file.write(raw[begin : begin + PIECE_BYTES])
 
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
-
     def __enter__(self) -> "ArrayWriter":
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        self._file.close()
 
 
 def new_array(path: Path, shape: tuple[int, ...], dtype: Any) -> Any:

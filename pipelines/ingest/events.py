@@ -17,6 +17,7 @@ from pipelines.errors import DataError
 from pipelines.ingest.columns.event_columns import ContextColumns
 from pipelines.ingest.columns.event_table import Codes, EventTable
 from pipelines.ingest.columns.ids import IdColumn, IdForms, refuse_strangers
+from pipelines.ingest.columns.numbers import numbers
 from pipelines.ingest.columns.one_line import OneLine
 from pipelines.ingest.columns.spool import Spool
 from pipelines.ingest.columns.times import TimeColumn
@@ -196,14 +197,9 @@ class _Reader:
         if not (dtype.is_numeric() or dtype == pl.String or dtype == pl.Null):
             raise DataError(f"{path}, column {column!r}: wrong type: a weight is a number, got {dtype}")
         frame = self.rejects.split_off(frame, value.is_null(), path, column, "no weight")
-        number = (
-            value.str.strip_chars().cast(pl.Float32, strict=False) if dtype == pl.String else value.cast(pl.Float32)
-        )
-        frame = frame.with_columns(number.alias("__weight__"))
-        number = pl.col("__weight__")
-        frame = self.rejects.split_off(frame, number.is_null(), path, column, "not a number")
-        frame = self.rejects.split_off(frame, number.is_nan() | number.is_infinite(), path, column, "NaN or infinite")
-        frame = frame.with_columns(number.alias(column)).drop("__weight__")
+        if dtype != pl.String:
+            frame = frame.with_columns(value.cast(pl.Float64))
+        frame = numbers(frame, column, path, self.rejects, "NaN or infinite").with_columns(value.cast(pl.Float32))
         if self.config.min_weight is not None:
             frame = self._drop(frame, value >= self.config.min_weight, "min_weight")
         return frame

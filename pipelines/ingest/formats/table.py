@@ -18,7 +18,7 @@ Reader = Callable[[Rejects], Iterator[pl.DataFrame]]
 
 BATCH_ROWS = 500_000
 # Columns that reading adds internally.
-INTERNAL = frozenset({ROW, "__weight__", "__time__", "__broken__", "__unknown__", "__number__", "__again__"})
+INTERNAL = frozenset({ROW, "__time__", "__broken__", "__unknown__", "__number__", "__again__"})
 
 
 @dataclass(frozen=True)
