@@ -55,7 +55,7 @@ def csv_table(
         skip: treat lines that are not UTF-8 as bad rows instead of raising here.
 
     Raises:
-        DataError: the file is missing, empty, or not UTF-8.
+        DataError: the file is empty, or not UTF-8.
     """
     text = text_file(path, skip=skip)
     if header is None and separator == ",":

@@ -26,7 +26,7 @@ def json_lists_table(path: Path, *, skip: bool = False) -> Table:
         skip: changes nothing: what is not one whole object raises, and bad entries go to the `Rejects`.
 
     Raises:
-        DataError: the file is missing, empty, not UTF-8 or not one JSON object.
+        DataError: the file is empty, not UTF-8 or not one JSON object.
     """
     text_file(path)
     try:

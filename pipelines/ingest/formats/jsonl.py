@@ -39,7 +39,7 @@ def jsonl_table(path: Path, holds_ids: Callable[[str], bool], *, skip: bool = Fa
         skip: treat lines that are not UTF-8 as bad rows instead of raising here.
 
     Raises:
-        DataError: the file is missing, empty, not UTF-8, or its first 1,000 lines hold no object.
+        DataError: the file is empty, not UTF-8, or its first 1,000 lines hold no object.
     """
     text = text_file(path, skip=skip)
     names: dict[str, None] = {}

@@ -34,7 +34,7 @@ def movielens_table(path: Path, *, skip: bool = False) -> Table:
     """Opens a MovieLens file by its name.
 
     Raises:
-        DataError: the name is not one of MovieLens, or the file is missing, empty or not UTF-8 (ratings only: the
+        DataError: the name is not one of MovieLens, or the file is empty or not UTF-8 (ratings only: the
             movies of the older sets may be Latin-1 and are then read as such).
     """
     name = str(bare_name(path))

@@ -57,10 +57,8 @@ def parquet_table(path: Path) -> Table:
     """Opens a Parquet file.
 
     Raises:
-        DataError: the file is missing, empty, truncated or not Parquet.
+        DataError: the file is empty, truncated or not Parquet.
     """
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
     if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty")
     bare = pl.scan_parquet(path, glob=False)
@@ -103,7 +101,7 @@ def lines_table(
         blank: give `parse` the blank lines, too, which are dropped otherwise.
 
     Raises:
-        DataError: the file is missing, empty, or not UTF-8.
+        DataError: the file is empty, or not UTF-8.
     """
     text = text_file(path, skip=skip)
 

@@ -1,4 +1,4 @@
-"""Checks before parsing that a text file exists, is not empty and is UTF-8, and counts its lines."""
+"""Checks before parsing that a text file is not empty and is UTF-8, and counts its lines."""
 
 import codecs
 from collections.abc import Iterator
@@ -38,10 +38,8 @@ def text_file(path: Path, *, skip: bool = False) -> TextFile:
         skip: report bytes that are not UTF-8 instead of raising.
 
     Raises:
-        DataError: the file is missing, is empty or, unless `skip`, is not UTF-8.
+        DataError: the file is empty or, unless `skip`, is not UTF-8.
     """
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
     if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty")
     decoder = codecs.getincrementaldecoder("utf-8")()
