@@ -54,7 +54,7 @@ def read_events(
         config: the mapping, and which types and weights to keep.
         items: the ids of the items file, or None; an event with any other item is a bad row.
         rejects: receives bad rows.
-        forms: how the data set's files write ids.
+        forms: how the data set's files write ids, by ``user`` and ``item``.
         folder: gets the columns while they are read, in nameless files; None takes that of temporary files.
 
     Raises:
@@ -76,7 +76,13 @@ def read_events(
 
 class _Reader:
     def __init__(
-        self, source: Source, config: DataConfig, items: Codes, rejects: Rejects, forms: IdForms, folder: Path | None
+        self,
+        source: Source,
+        config: DataConfig,
+        items: Codes,
+        rejects: Rejects,
+        forms: IdForms,
+        folder: Path | None,
     ) -> None:
         self.source, self.config, self.rejects, self.forms = source, config, rejects, forms
         self.users, self.items = Codes(), items
@@ -85,7 +91,7 @@ class _Reader:
         self.context = ContextColumns(source.events[0][1], rejects)
         self.dropped: dict[str, int] = {}
         self.types: set[str] = set()
-        self.ids: tuple[IdColumn, IdColumn] | None = None
+        self.ids: list[IdColumn] = []
         self.lines = OneLine(rejects) if source.format == "sequences" else None
         self.roles: Roles | None = None
         self.rows, self.rejected = 0, rejects.count
@@ -107,10 +113,8 @@ class _Reader:
         if self.roles is not None and _shape(self.roles) != _shape(roles):
             raise DataError(f"{table.path}: other columns than in {self.source.events[0][1].path.name}")
         self.roles = self.roles or roles
-        self.ids = (
-            IdColumn(table.path, roles.user, self.rejects, self.forms.user),
-            IdColumn(table.path, roles.item, self.rejects, self.forms.item),
-        )
+        columns = {"user": roles.user, "item": roles.item}
+        self.ids = [IdColumn(table.path, name, self.rejects, self.forms[side]) for side, name in columns.items()]
 
     def take(self, frame: pl.DataFrame, table: Table, roles: Roles, number: int, split: str | None) -> None:
         path = table.path
@@ -118,7 +122,6 @@ class _Reader:
         if self.lines is not None:
             frame = self.lines.check(frame, path, roles.user, split)
         frame = self._wanted_types(frame, roles)
-        assert self.ids is not None
         for column in self.ids:
             frame = column.clean(frame)
         if roles.time is not None:

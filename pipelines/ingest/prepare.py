@@ -74,9 +74,9 @@ def run(
 
 
 def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) -> DatasetManifest:
-    forms = IdForms()
-    items, item_columns = _attributes(source.items, "item", config, rejects, forms.item)
-    users, user_columns = _attributes(source.users, "user", config, rejects, forms.user)
+    forms = IdForms(IdForm)
+    items, item_columns = _attributes(source.items, "item", config, rejects, forms["item"])
+    users, user_columns = _attributes(source.users, "user", config, rejects, forms["user"])
     table = read_events(source, config, None if items is None else items["item_id"], rejects, forms, staging.parent)
     if source.users is not None and users is not None:
         refuse_strangers("user", users["user_id"], source.users.path, table.user_ids, table.paths[0])
