@@ -12,7 +12,7 @@ import polars as pl
 from pipelines.dataset.manifest import Kind
 from pipelines.errors import DataError
 from pipelines.ingest.formats.rejects import ROW, Rejects
-from pipelines.ingest.formats.text import python_lines, text_file
+from pipelines.ingest.formats.text import text_file
 
 Reader = Callable[[Rejects], Iterator[pl.DataFrame]]
 
@@ -106,13 +106,25 @@ def lines_table(
     text = text_file(path, skip=skip)
 
     def read(rejects: Rejects) -> Iterator[pl.DataFrame]:
+        line = pl.col("line")
         if text.valid:
             scan = pl.scan_lines(path, name="line", row_index_name=ROW, row_index_offset=1, glob=False)
-            batches: Iterator[pl.DataFrame] = iter(scan.collect_batches(chunk_size=BATCH_ROWS, maintain_order=True))
-        else:
-            batches = python_lines(path, rejects, BATCH_ROWS)
-        for batch in batches:
-            lines = batch.with_columns(pl.col("line").str.strip_prefix("\ufeff"))
-            yield parse(lines if blank else lines.filter(pl.col("line").str.strip_chars() != ""), rejects)
+        else:  # whole lines as the only value, with U+FFFD for what is not UTF-8
+            scan = pl.scan_csv(
+                path,
+                has_header=False,
+                separator="\x01",
+                quote_char=None,
+                schema={"line": pl.String},
+                encoding="utf8-lossy",
+                row_index_name=ROW,
+                row_index_offset=1,
+                glob=False,
+            ).with_columns(line.fill_null(""))
+        for lines in scan.collect_batches(chunk_size=BATCH_ROWS, maintain_order=True):
+            if not text.valid:
+                lines = rejects.split_off(lines, line.str.contains("\ufffd", literal=True), path, "", "not UTF-8")
+            lines = lines.with_columns(line.str.strip_prefix("\ufeff"))
+            yield parse(lines if blank else lines.filter(line.str.strip_chars() != ""), rejects)
 
     return Table(path, tuple(columns), text.lines, read)

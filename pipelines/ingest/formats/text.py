@@ -1,14 +1,10 @@
 """Checks before parsing that a text file is not empty and is UTF-8, and counts its lines."""
 
 import codecs
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import polars as pl
-
 from pipelines.errors import DataError
-from pipelines.ingest.formats.rejects import ROW, Rejects
 
 BLOCK_BYTES = 8 << 20
 
@@ -71,21 +67,3 @@ def _decodes(decoder: codecs.IncrementalDecoder, block: bytes, path: Path, newli
             f"{path}, row {row}: not UTF-8 (byte 0x{byte:02x}); convert the file, for example with iconv -t UTF-8"
         ) from None
     return True
-
-
-def python_lines(path: Path, rejects: Rejects, batch_rows: int) -> Iterator[pl.DataFrame]:
-    """Yields frames of ``line`` and `ROW` from a file that is not all UTF-8; invalid lines go to `rejects`."""
-    with path.open("rb") as handle:
-        start = 1
-        while block := handle.readlines(BLOCK_BYTES):
-            texts: list[str] = []
-            rows: list[int] = []
-            for row, line in enumerate(block, start=start):
-                try:
-                    texts.append(line.decode("utf-8").rstrip("\r\n"))
-                    rows.append(row)
-                except UnicodeDecodeError:
-                    rejects.add(path, "", "not UTF-8", pl.Series([row]))
-            start += len(block)
-            frame = pl.DataFrame({"line": texts, ROW: rows}, schema={"line": pl.String, ROW: pl.UInt32})
-            yield from frame.iter_slices(batch_rows)
