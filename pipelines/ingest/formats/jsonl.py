@@ -43,7 +43,7 @@ def jsonl_table(path: Path, holds_ids: Callable[[str], bool], *, skip: bool = Fa
     """
     text = text_file(path, skip=skip)
     names: dict[str, None] = {}
-    first = next(_blocks(path, lines=HEADER_LINES))
+    first = next(_blocks(path))[:HEADER_LINES]
     for _, line in first:
         value = _loads(line)
         if isinstance(value, dict):
@@ -59,15 +59,14 @@ def jsonl_table(path: Path, holds_ids: Callable[[str], bool], *, skip: bool = Fa
     return Table(path, tuple(names), text.lines, read, typed=True)
 
 
-def _blocks(path: Path, lines: int | None = None) -> Iterator[list[tuple[int, bytes]]]:
+def _blocks(path: Path) -> Iterator[list[tuple[int, bytes]]]:
     row = 1
     with path.open("rb") as handle:
         while block := handle.readlines(BLOCK_BYTES):
             if row == 1:
                 block[0] = block[0].removeprefix(b"\xef\xbb\xbf")
-            numbered = [(number, line) for number, line in enumerate(block, start=row) if not line.isspace()]
+            yield [(number, line) for number, line in enumerate(block, start=row) if not line.isspace()]
             row += len(block)
-            yield numbered[:lines]
 
 
 def _loads(line: bytes) -> Any:
