@@ -70,7 +70,7 @@ class _Checks:
         return [self.parts[name] for name in self.dataset.parts(split)]
 
     def sizes(self, name: str) -> None:
-        """Arrays and frames have their lengths, offsets rise from 0 to that length, and times exist exactly if timed."""
+        """Arrays and frames have their lengths, offsets rise from 0 to it, and times exist exactly if timed."""
         events, manifest, split = self.parts[name], self.manifest, name.removesuffix(IMPRESSIONS)
         size = manifest.events[split] - sum(len(part) for part in self.parts_of(split) if part is not events)
         there = {"user": True, "item": True, "weight": manifest.weighted, "time": manifest.timed}
