@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.dataset.arrays import select_events, sum_of_offsets
+from pipelines.dataset.arrays import select_events, select_lists, sum_of_offsets
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.lists import select_lists
 from serving.search.index import is_in
 from towers.data.events import Events, Int32s, Int64s
 

@@ -12,10 +12,9 @@ from pipelines.console import amount, phases, progress, say
 from pipelines.dataset.column_lines import column_lines
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import MANIFEST, DatasetManifest, Kind, SourceInfo, SplitInfo, digest_files
-from pipelines.ingest.columns.attributes import read_attributes
+from pipelines.ingest.columns.attributes import read_attributes, refuse_unknown_columns
 from pipelines.ingest.columns.event_table import renumber
 from pipelines.ingest.columns.ids import IdForm, IdForms, refuse_strangers
-from pipelines.ingest.columns.lists import refuse_unknown_columns
 from pipelines.ingest.events import PHASE as EVENTS
 from pipelines.ingest.events import read_events
 from pipelines.ingest.filters import narrow

@@ -12,9 +12,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.dataset.arrays import select_lists
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut
-from pipelines.dataset.lists import select_lists
 from pipelines.rankers.evaluate import Lists, Ranker
 from pipelines.rankers.popular import popular_lists
 from serving.bundle.reader import Bundle

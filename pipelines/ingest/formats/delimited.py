@@ -19,8 +19,7 @@ from pipelines.console import amount
 from pipelines.dataset.manifest import Kind
 from pipelines.errors import DataError
 from pipelines.ingest.formats.rejects import ROW, Rejects
-from pipelines.ingest.formats.table import BATCH_ROWS, Table
-from pipelines.ingest.formats.text import TextFile, text_file
+from pipelines.ingest.formats.table import BATCH_ROWS, Table, TextFile, text_file
 
 if TYPE_CHECKING:
     from _csv import Reader as Records

@@ -12,8 +12,7 @@ import polars as pl
 
 from pipelines.errors import DataError
 from pipelines.ingest.formats.rejects import ROW, Rejects
-from pipelines.ingest.formats.table import Table
-from pipelines.ingest.formats.text import text_file
+from pipelines.ingest.formats.table import Table, text_file
 
 COLUMNS = ("id", "attributes")
 

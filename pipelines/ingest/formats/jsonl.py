@@ -13,8 +13,7 @@ import polars as pl
 
 from pipelines.errors import DataError
 from pipelines.ingest.formats.rejects import ROW, Rejects
-from pipelines.ingest.formats.table import Table
-from pipelines.ingest.formats.text import text_file
+from pipelines.ingest.formats.table import Table, text_file
 
 BLOCK_BYTES = 16 << 20
 HEADER_LINES = 1_000
