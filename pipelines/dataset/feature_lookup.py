@@ -42,14 +42,13 @@ def build_tables(
     for encoder in model.query_tower.encoders:
         name, feature = encoder.spec.name, encoder.spec.config
         column = column_of(name, feature)
-        if feature.kind == "history":
+        if feature.kind in ("history", "neighbours", "sequence"):
             rows = ids_as_rows(encoder, dataset.items["item_id"])
+        if feature.kind == "history":
             found["histories"][name] = HistoryTable(rows, feature.max_length, others=feature.window == "others")
         elif feature.kind == "neighbours":
-            rows = ids_as_rows(encoder, dataset.items["item_id"])
             found["neighbours"][name] = HistoryTable(rows, feature.max_length, others=feature.window != "earlier")
         elif feature.kind == "sequence":
-            rows = ids_as_rows(encoder, dataset.items["item_id"])
             found["sequences"][name] = SequenceTable(rows, feature.max_length, feature.time_gaps)
         elif feature.kind in ("hour", "weekday"):
             found["clocks"][name] = feature.kind

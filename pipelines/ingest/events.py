@@ -218,10 +218,8 @@ class _Reader:
             return frame, item
         if not self.rejects.skip:
             self._refuse_strangers(item)
-        frame = frame.with_columns(pl.Series("__unknown__", unknown))
         reason = "an item that the items file does not have"
-        frame = self.rejects.split_off(frame, pl.col("__unknown__"), path, column, reason).drop("__unknown__")
-        return frame, item[~unknown]
+        return self.rejects.split_off(frame, pl.lit(pl.Series(unknown)), path, column, reason), item[~unknown]
 
     def _refuse_strangers(self, item: Int32s) -> None:
         """Refuses an items file that is not of these events; `item` holds codes of theirs."""

@@ -19,7 +19,7 @@ Reader = Callable[[Rejects], Iterator[pl.DataFrame]]
 BATCH_ROWS = 500_000
 BLOCK_BYTES = 8 << 20
 # Columns that reading adds internally.
-INTERNAL = frozenset({ROW, "__time__", "__broken__", "__unknown__", "__number__", "__again__"})
+INTERNAL = frozenset({ROW, "__time__", "__broken__", "__number__"})
 
 
 @dataclass(frozen=True)
