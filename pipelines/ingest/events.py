@@ -4,7 +4,6 @@ A value takes 4 to 8 bytes, and each id is stored once.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +28,6 @@ from towers.config.sections import DataConfig
 from towers.data.events import Int32s
 
 PHASE = "read events"
-DTYPES: Mapping[str, type[np.generic]] = {
-    "user": np.int32,
-    "item": np.int32,
-    "row": np.uint32,
-    "file": np.uint16,
-    "weight": np.float32,
-    "split": np.uint8,
-}
 
 
 def read_events(
@@ -184,7 +175,7 @@ class _Reader:
         return events
 
     def _joined(self, name: str) -> Any:
-        return self.parts.pop(name).joined(DTYPES[name]) if name in self.parts else None
+        return self.parts.pop(name).joined() if name in self.parts else None
 
     def _wanted_types(self, frame: pl.DataFrame, roles: Roles) -> pl.DataFrame:
         if not self.config.event_types or roles.type is None:
