@@ -165,8 +165,6 @@ def write_truth(directory: Path, source: Path, ids: dict[str, tuple[pl.Series, p
     directory.mkdir()
     for side, (final, attributes) in ids.items():
         path = source / f"{side}_vectors.npy"
-        if not path.is_file():
-            raise DataError(f"{path}: missing beside the other truth file")
         vectors = np.load(path, mmap_mode="r", allow_pickle=False)
         if attributes is None or len(vectors) != attributes.height:
             rows = 0 if attributes is None else attributes.height
