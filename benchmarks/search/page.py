@@ -1,4 +1,4 @@
-"""The tables of docs/service/index.md, out of the results of `index`, `bulk_recall` and `worker_memory`.
+"""The tables of docs/service/index.md, out of the results of `index`, `engines`, `bulk_recall`, `worker_memory`.
 
 In: `results/` of the search and scale benchmarks. Out: the page with each table between its marks; a result that is not
     there leaves its table.
@@ -17,7 +17,7 @@ END = "<!-- /table -->"
 
 def write_page(page: Path = PAGE) -> None:
     text = page.read_text(encoding="utf-8")
-    for name, table in {"index": index, "bulk_recall": bulk, "worker_memory": memory}.items():
+    for name, table in {"index": index, "engines": engines, "bulk_recall": bulk, "worker_memory": memory}.items():
         if name in results():
             result = load(name)
             block = f"{table(result)}\n\n{machine(result)}\n"
@@ -56,6 +56,25 @@ def index(result: dict[str, Any]) -> str:
         lines.append(
             f"| {what}: {shown} | {each['recall']:.4f} | {each['single']:,.0f} | {each['batch']:,.0f} | "
             f"{built['build_s']:,.0f} s ({built['build_processor_s']:,.0f} s of processors) | {size} |"
+        )
+    return "\n".join(lines)
+
+
+def engines(result: dict[str, Any]) -> str:
+    """Each engine at its fastest settings that reach the target, and what it did with damaged files."""
+    lines = [
+        "| engine | one by one | of hnswlib | in batches | of hnswlib | build | bytes an item | altered in one place |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for engine, rate in result["rates"].items():
+        built = result["builds"][engine][result["finalists"][engine]["single"]["name"]]
+        single, batch = (
+            f"{rate[form]:,.0f} | {result['of_hnswlib'][form][engine]:.2f}" for form in ("single", "batch")
+        )
+        altered = [f"{end.partition(': ')[2]}: {n}" for end, n in result["damages"][engine].items() if "altered" in end]
+        lines.append(
+            f"| {engine} | {single} | {batch} | {built['build_s']:,.0f} s ({built['build_processor_s']:,.0f} s of "
+            f"processors) | {built['bytes_an_item']:g} | {', '.join(altered)} |"
         )
     return "\n".join(lines)
 
