@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from pipelines.dataset.arrays import select_lists
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.feature_lookup import build_tables
 from pipelines.dataset.heldout import heldout
-from pipelines.dataset.lists import select_lists
 from pipelines.dataset.vocabulary import load_features
 from pipelines.training.check import check_recipe
 from pipelines.training.stage import Stage, run_stage

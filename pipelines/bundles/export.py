@@ -17,11 +17,11 @@ import tensorflow as tf
 from pipelines.bundles.prior import BundlePrior, popular_segments
 from pipelines.bundles.request_features import profiles, query_features, request_feature
 from pipelines.console import amount, phase, phases, progress, say
+from pipelines.dataset.arrays import select_lists
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.feature_lookup import build_tables
 from pipelines.dataset.heldout import seen, seen_times
-from pipelines.dataset.lists import select_lists
 from pipelines.dataset.vocabulary import load_features
 from pipelines.errors import DataError
 from pipelines.rankers.index_curve import AGAINST_FLOAT32, COMPARE, NORM_EXPONENT, of_codes, recall_of_codes

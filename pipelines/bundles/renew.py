@@ -13,7 +13,7 @@ from pipelines.bundles.prior import BundlePrior
 from pipelines.console import amount, phases, progress, say
 from pipelines.dataset.popularity import TICKS_PER_S, Counting, item_counts
 from pipelines.errors import DataError
-from pipelines.ingest.columns.ids import IdForms
+from pipelines.ingest.columns.ids import IdForm, IdForms
 from pipelines.ingest.events import PHASE as EVENTS
 from pipelines.ingest.events import read_events
 from pipelines.ingest.filters import narrow
@@ -79,7 +79,7 @@ def _made(
     rejects = Rejects(hint="fix the file, or leave the rows out")
     with local_copies() as copies:
         source = open_source(path, None, None, format, config, copies, skip=False)
-        table = read_events(source, config, None, rejects, IdForms())
+        table = read_events(source, config, None, rejects, IdForms(IdForm))
     # Repeated pairs are treated as in training; minimum counts do not apply here.
     narrow(table, config.model_copy(update={"min_user_events": 1, "min_item_events": 1}))
     if table.time is None or table.time_unit not in TICKS_PER_S:

@@ -5,14 +5,16 @@ module only when called, so `towers --help` is quick and `towers serve` loads ne
 """
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from pipelines.cli import bundles, launch, operation
+from pipelines.cli import bundles, operation
 from pipelines.cli.exit_codes import KEPT, exit_code
 from pipelines.cli.export import embed, export, index, recall
+from pipelines.cli.launch import compare, daily, gate, track
 from pipelines.cli.options import Overrides, Overwrite, Recipe, example, set_again
 from pipelines.cli.report import report
 from pipelines.cli.serve import look, serve
@@ -115,66 +117,47 @@ def prepare(
     next_step("train --dataset", out, "--config", config or "default", *set_again(overrides), "--out run")
 
 
-app.command(
-    epilog=example(
+# The other commands: their examples, in the order of the help.
+COMMANDS: dict[Callable[..., int | None], tuple[str, ...]] = {
+    train: (
         "towers train --dataset dataset --config default --out run",
         "towers train --dataset dataset --config my.toml --set train.epochs=3 --out r",
         "towers train --dataset dataset --config my.toml --workers 2 --out run",
-    )
-)(train)
-
-
-app.command(
-    epilog=example(
+    ),
+    tune: (
         "towers tune --dataset dataset --budget-minutes 60 --out tuned.toml",
         "towers tune --dataset dataset --config my.toml --trials 20 --out tuned.toml",
-    )
-)(tune)
-
-
-app.command(
-    epilog=example(
+    ),
+    export: (
         "towers export --run run --out bundle",
         "towers export --bundle bundle --prior-from events.csv --out renewed",
-    )
-)(export)
-
-
-app.command(epilog=example("towers index --bundle bundle --target-recall 0.98"))(index)
-
-
-app.command(epilog=example("towers report --bundle bundle --dataset dataset --out report --slice country"))(report)
-
-for command, epilog in launch.COMMANDS.items():
-    app.command(epilog=epilog)(command)
-
-
-app.command(
-    epilog=example(
+    ),
+    index: ("towers index --bundle bundle --target-recall 0.98",),
+    report: ("towers report --bundle bundle --dataset dataset --out report --slice country",),
+    compare: (
+        "towers compare bundles/old bundles/new --dataset dataset --out comparison",
+        "towers compare report-old report-new --metric ndcg@20 --out comparison",
+    ),
+    gate: ("towers gate gate.toml --candidate bundle --report report",),
+    daily: ("towers daily daily.toml",),
+    track: ("towers track --run run --track mlflow",),
+    recall: (
         "towers recall --bundle bundle --k 100 --out recall.parquet",
         "towers recall --bundle bundle --k 100 --out recalled --shard 2/8",
-    )
-)(recall)
-
-
-app.command(
-    epilog=example(
+    ),
+    embed: (
         "towers embed --bundle bundle --users users.parquet --out vectors.parquet",
         "towers embed --bundle bundle --items items.csv --out vectors --shard 2/8",
-    )
-)(embed)
-
-
-app.command(
-    epilog=example(
+    ),
+    serve: (
         "towers serve --bundle bundle --port 8000",
         "towers serve --bundle bundles --state state --workers 4 --keys keys.toml",
         "towers serve --config serve.toml",
-    )
-)(serve)
-app.command(
-    epilog=example("towers look --bundle bundle --dataset dataset", "towers look --bundle old --bundle new --no-open")
-)(look)
+    ),
+    look: ("towers look --bundle bundle --dataset dataset", "towers look --bundle old --bundle new --no-open"),
+}
+for command, lines in COMMANDS.items():
+    app.command(epilog=example(*lines))(command)
 
 
 @app.command(

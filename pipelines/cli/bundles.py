@@ -38,7 +38,7 @@ def publish(
     """Write a bundle to a store, once it is verified and real searches work; 'activate' makes it answer."""
     from pipelines.bundles import publish as command
 
-    if not _is_url(root):
+    if "://" not in root:
         raise typer.BadParameter(f"must be a URL, such as s3://bucket/recall, got {root!r}", param_hint="--root")
     published = command.publish(bundle, root, name, override)
     next_step("bundles activate", Path(published), "--root", shlex.quote(root))
@@ -135,13 +135,9 @@ def gate(
     next_step("bundles list --root", root)
 
 
-def _is_url(root: str) -> bool:
-    return "://" in root
-
-
 def _place(root: str, override: str | None = None) -> Path | str:
     """The path of a local root, or the URL of one in a store."""
-    if not _is_url(root):
+    if "://" not in root:
         return Path(root)
     if override is not None:
         raise typer.BadParameter("a root in a store has no gate; give it to 'publish'", param_hint="--override")

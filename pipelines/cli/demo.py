@@ -109,6 +109,4 @@ def _questions(bundle: Bundle, data: Dataset, user: str) -> list[tuple[str, dict
 def _later(data: Dataset, user: str) -> set[str]:
     """Returns the ids of the items that the user took in the test period."""
     number = data.users["user_id"].to_list().index(user)
-    test = data.events("test")
-    taken = test.item[test.offsets[number] : test.offsets[number + 1]]
-    return set(data.items["item_id"].gather(taken).to_list())
+    return set(data.items["item_id"].gather(data.events("test").between(number, number + 1).item).to_list())

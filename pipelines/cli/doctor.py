@@ -2,13 +2,14 @@
 
 import os
 import platform
+import re
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,23 +30,8 @@ NATIVE = {
     "httptools": "httptools",
     "uvloop": "uvloop",
 }
-# The pure-Python dependencies of pyproject.toml.
-OTHERS = (
-    "annotated-types",
-    "anyio",
-    "fastapi",
-    "fastapi-offline",
-    "httpx",
-    "jinja2",
-    "optuna",
-    "prometheus-client",
-    "pydantic-settings",
-    "rich",
-    "starlette",
-    "tomli-w",
-    "typer",
-    "uvicorn",
-)
+NEEDED = [re.split(r"[<>=;]", each)[0] for each in requires("towers-recall") or () if "extra ==" not in each]
+OTHERS = sorted(set(NEEDED) - set(NATIVE))  # pure Python
 REPLACEMENTS = {"scann": "scann-core"}  # distributions with the same modules
 PLATFORMS = {"scann": ("linux", "darwin"), "uvloop": ("linux", "darwin")}  # not published for others
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")

@@ -1,13 +1,12 @@
 """The options of `towers compare`, `gate`, `track`, `daily`: what goes live; the work is in `pipelines.launch`."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pipelines.cli.exit_codes import sigterm_as_ctrl_c
-from pipelines.cli.options import Overwrite, Track, example
+from pipelines.cli.options import Overwrite, Track
 from pipelines.console import next_step
 
 
@@ -101,14 +100,3 @@ def daily(
 
     with sigterm_as_ctrl_c():
         command.run(config)
-
-
-COMMANDS: dict[Callable[..., int | None], str] = {
-    compare: example(
-        "towers compare bundles/old bundles/new --dataset dataset --out comparison",
-        "towers compare report-old report-new --metric ndcg@20 --out comparison",
-    ),
-    gate: example("towers gate gate.toml --candidate bundle --report report"),
-    daily: example("towers daily daily.toml"),
-    track: example("towers track --run run --track mlflow"),
-}

@@ -100,9 +100,9 @@ def move(
     ],
 ) -> None:
     """Take live changes from a directory to a database, or back, while no service writes to either."""
-    from pipelines.service import move as command
+    from pipelines.service import state as command
 
-    command.run(state, to)
+    command.move(state, to)
     next_step("serve --bundle bundle --state", str(to))
 
 

@@ -52,56 +52,39 @@ def train(
             words += ["--warm-from", str(warm_from)] if warm_from is not None else []
             words += [flag for flag, given in flags.items() if given]
             return local_workers.run(workers, ["train", *words])
-        _train(dataset, config, out, overrides, warm_from, devices, fresh=fresh, track=track, overwrite=overwrite)
+        from pipelines.training import train as command
+        from towers.config.recipe import load_config
+        from towers.ops.replicas import ALONE
+
+        # Before the workers meet: they wait for one another.
+        recipe = load_config(config, overrides)
+        replicas = ALONE
+        told: AbstractContextManager[None] = nullcontext()
+        if os.environ.get(TF_CONFIG):
+            from towers.training.workers import connect, lost_workers_told
+
+            replicas = connect(say)
+            told = lost_workers_told(replicas)
+        elif devices > 1:
+            from towers.training.devices import local_devices
+
+            replicas = local_devices(devices)
+        with told:
+            command.run(
+                recipe,
+                dataset,
+                out,
+                resume=not fresh,
+                overwrite=overwrite,
+                compares=True,
+                warm_from=warm_from,
+                replicas=replicas,
+            )
+        if not replicas.rank:
+            say(command.verdict(out, dataset))
+            tracking.run(run=out, tracker=track)
+            next_step("export --run", out, "--out bundle")
     return 0
-
-
-def _train(
-    dataset: Path,
-    config: Path,
-    out: Path,
-    overrides: list[str],
-    warm_from: Path | None,
-    devices: int,
-    *,
-    fresh: bool,
-    track: Track,
-    overwrite: bool,
-) -> None:
-    from pipelines.launch import tracking
-    from pipelines.training import train as command
-    from towers.config.recipe import load_config
-    from towers.ops.replicas import ALONE
-
-    # Before the workers meet: they wait for one another.
-    recipe = load_config(config, overrides)
-    replicas = ALONE
-    told: AbstractContextManager[None] = nullcontext()
-    if os.environ.get(TF_CONFIG):
-        from towers.training.workers import connect, lost_workers_told
-
-        replicas = connect(say)
-        told = lost_workers_told(replicas)
-    elif devices > 1:
-        from towers.training.devices import local_devices
-
-        replicas = local_devices(devices)
-    with told:
-        command.run(
-            recipe,
-            dataset,
-            out,
-            resume=not fresh,
-            overwrite=overwrite,
-            compares=True,
-            warm_from=warm_from,
-            replicas=replicas,
-        )
-    if replicas.rank:
-        return
-    say(command.verdict(out, dataset))
-    tracking.run(run=out, tracker=track)
-    next_step("export --run", out, "--out bundle")
 
 
 def tune(

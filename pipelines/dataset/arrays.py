@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from towers.data.events import Events, Int64s
+from towers.data.events import Events, Int32s, Int64s
 
 SPLITS = ("train", "valid", "test")
 IMPRESSIONS = "-impressions"  # after the name of a split: its events of weight 0, if the data set has any
@@ -39,6 +39,28 @@ def sum_of_offsets(parts: Sequence[Events]) -> Int64s:
     """[users + 1] where each user's events begin when all parts are joined."""
     total: Int64s = np.sum([part.offsets for part in parts], axis=0, dtype=np.int64)
     return total
+
+
+def select_events(events: Events, keep: NDArray[np.bool_]) -> Events:
+    """The events where `keep` [E] holds, as copies; histories lie among the same events, and `place` stays."""
+    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(keep)])
+    ends = None if events.history_end is None else before[events.history_end[keep]]
+    values = {name: getattr(events, name) for name in ("user", "item", "time", "weight", "place")}
+    kept = {name: value[keep] for name, value in values.items() if value is not None}
+    return Events(**kept, offsets=before[events.offsets], history_end=ends)
+
+
+def select_lists(rows: NDArray[np.integer[Any]], offsets: Int64s, items: Int32s) -> tuple[Int64s, Int32s]:
+    """Returns some lists of items, in the order of `rows`, without items of -1.
+
+    List r of all is `items[offsets[r]:offsets[r + 1]]`, with `offsets` [R + 1]; the same holds for those returned.
+    """
+    counts = np.diff(offsets)[rows]
+    starts = np.repeat(offsets[rows], counts)
+    picked = items[starts + np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)]
+    kept = picked >= 0
+    owner = np.repeat(np.arange(len(rows)), counts)[kept]
+    return np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(rows)))]), picked[kept]
 
 
 def map_events(directory: Path) -> Events:
@@ -71,15 +93,11 @@ class ArrayWriter:
         for begin in range(0, len(raw), PIECE_BYTES):
             self._file.write(raw[begin : begin + PIECE_BYTES])
 
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
-
     def __enter__(self) -> "ArrayWriter":
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        self._file.close()
 
 
 def new_array(path: Path, shape: tuple[int, ...], dtype: Any) -> Any:

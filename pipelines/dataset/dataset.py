@@ -1,6 +1,6 @@
 """Opens a data set: its manifest, and memory-mapped arrays for training, report and export."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from pipelines.dataset.arrays import CONTEXT, IMPRESSIONS, SPLITS, map_array, map_events
+from pipelines.dataset.arrays import CONTEXT, IMPRESSIONS, SPLITS, map_array, map_events, select_events
 from pipelines.dataset.manifest import MANIFEST, SCHEMA_VERSION, DatasetManifest
 from pipelines.errors import DataError
 from towers.data.events import Events, Floats
@@ -105,20 +105,12 @@ class Dataset:
 def _events_of(part: Path) -> Events:
     """The positive events of a split, or its impressions."""
     split, keep = _kept(part)
-    every, positive = map_events(split), part == split
-    if positive and keep.all():
-        return every
-    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(keep == positive)])
-    place = (before[:-1] - before[every.offsets[every.user]])[keep].astype(np.int32)
-    return Events(
-        every.user[keep],
-        every.item[keep],
-        before[every.offsets] if positive else every.offsets - before[every.offsets],
-        None if every.time is None else every.time[keep],
-        before[every.history_end[keep]] if positive and every.history_end is not None else None,
-        None if every.weight is None else every.weight[keep],
-        None if positive else place,
-    )
+    every = map_events(split)
+    if part == split:
+        return every if keep.all() else select_events(every, keep)
+    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(~keep)])
+    place = (before[:-1] - before[every.offsets[every.user]]).astype(np.int32)
+    return select_events(replace(every, history_end=None, place=place), keep)
 
 
 def _context_of(file: Path) -> pl.LazyFrame:

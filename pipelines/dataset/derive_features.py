@@ -22,6 +22,11 @@ NO_VALUE = "it has no value"
 LOOKED_AT = 100_000  # rows inspected to see whether strings look like lists
 # Known users' stored vectors and requests without context lack it, so half the examples train without it.
 CONTEXT_MASK_SHARE = 0.5
+# Features of each side that read no column of attributes, by name.
+GIVEN: Mapping[str, Mapping[str, str]] = {
+    "query": {"user_id": "id", "history": "history"},
+    "candidate": {"item_id": "id"},
+}
 
 
 @dataclass(frozen=True)
@@ -41,16 +46,13 @@ class Choice:
     settings: Mapping[str, Any]
 
 
-def derive_query(dataset: Dataset) -> dict[str, Feature]:
-    """Derives the query features: user id, history, user attributes, event context."""
-    features = {"user_id": {"kind": "id"}, "history": {"kind": "history"}, **_sections(dataset, "query")}
-    return parse_config({"features": {"query": features}}).features.query or {}
-
-
-def derive_candidate(dataset: Dataset) -> dict[str, Feature]:
-    """Derives the candidate features: item id and item attributes."""
-    features = {"item_id": {"kind": "id"}, **_sections(dataset, "candidate")}
-    return parse_config({"features": {"candidate": features}}).features.candidate or {}
+def derive(dataset: Dataset, side: str) -> dict[str, Feature]:
+    """Derives the features of a side: the ids of users, their history, attributes and context, or those of items."""
+    features: dict[str, dict[str, Any]] = {name: {"kind": kind} for name, kind in GIVEN[side].items()}
+    found = choices(dataset, side).values()
+    features |= {each.name: {"kind": each.kind, **each.settings} for each in found if each.kind is not None}
+    derived: dict[str, Feature] = getattr(parse_config({"features": {side: features}}).features, side)
+    return derived
 
 
 def choices(dataset: Dataset, side: str) -> dict[str, Choice]:
@@ -67,7 +69,7 @@ def choices(dataset: Dataset, side: str) -> dict[str, Choice]:
             found[column] = (*_kind(frame.select(column), pl.col(column), kind), {"column": column, **settings})
 
     manifest = dataset.manifest
-    taken = ["item_id"] if side == "candidate" else ["user_id", "history"]
+    taken = [*GIVEN[side]]
     if side == "candidate":
         add(pl.scan_parquet(dataset.path / "items.parquet"), manifest.item_columns)
     else:
@@ -89,11 +91,6 @@ def input_name(column: str) -> str:
     """Returns a valid SavedModel input name, close to the column's own."""
     name = re.sub(r"\W", "_", column, flags=re.ASCII)
     return name if name.isidentifier() and not keyword.iskeyword(name) else f"f_{name}"
-
-
-def _sections(dataset: Dataset, side: str) -> dict[str, dict[str, Any]]:
-    found = choices(dataset, side).values()
-    return {each.name: {"kind": each.kind, **each.settings} for each in found if each.kind is not None}
 
 
 def _kind(frame: pl.LazyFrame, values: pl.Expr, kind: str) -> tuple[str | None, str]:

@@ -11,22 +11,19 @@ from numpy.typing import NDArray
 
 from pipelines.console import Advance, no_bar
 from pipelines.dataset.arrays import CONTEXT, ArrayWriter, map_array
-from pipelines.dataset.context import Context
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.popularity import TICKS_PER_S
 from pipelines.dataset.resolve_features import column_of
-from pipelines.dataset.vocabulary import as_strings
+from pipelines.dataset.vocabulary import ROWS, as_strings, column_blocks
 from towers.data.feature_tables import FeatureTables, HistoryTable, SequenceTable
 from towers.features.encoder import FeatureEncoder
 from towers.model.two_tower import TwoTower
-
-ROWS = 100_000  # rows per look-up
 
 
 def build_tables(
     model: TwoTower,
     dataset: Dataset,
-    context: Context | None,
+    context: pl.LazyFrame | None,
     work: Path | None = None,
     advance: Advance = no_bar,
 ) -> FeatureTables:
@@ -45,14 +42,13 @@ def build_tables(
     for encoder in model.query_tower.encoders:
         name, feature = encoder.spec.name, encoder.spec.config
         column = column_of(name, feature)
-        if feature.kind == "history":
+        if feature.kind in ("history", "neighbours", "sequence"):
             rows = ids_as_rows(encoder, dataset.items["item_id"])
+        if feature.kind == "history":
             found["histories"][name] = HistoryTable(rows, feature.max_length, others=feature.window == "others")
         elif feature.kind == "neighbours":
-            rows = ids_as_rows(encoder, dataset.items["item_id"])
             found["neighbours"][name] = HistoryTable(rows, feature.max_length, others=feature.window != "earlier")
         elif feature.kind == "sequence":
-            rows = ids_as_rows(encoder, dataset.items["item_id"])
             found["sequences"][name] = SequenceTable(rows, feature.max_length, feature.time_gaps)
         elif feature.kind in ("hour", "weekday"):
             found["clocks"][name] = feature.kind
@@ -66,8 +62,9 @@ def build_tables(
             found["missing"][name] = missing
             if context is not None and work is not None:
                 file = work / f"{name}.npy"
-                with ArrayWriter(file, (context.rows, *missing.shape), missing.dtype) as values:
-                    for block in context.blocks(column):
+                rows = context.select(pl.len()).collect().item()
+                with ArrayWriter(file, (rows, *missing.shape), missing.dtype) as values:
+                    for block in column_blocks(context, column):
                         values.append(looked_up(encoder, block))
                 found["context"][name] = map_array(file)
         advance(0.5)

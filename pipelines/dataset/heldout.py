@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.dataset.arrays import sum_of_offsets
+from pipelines.dataset.arrays import select_events, select_lists, sum_of_offsets
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.lists import select_lists
 from serving.search.index import is_in
 from towers.data.events import Events, Int32s, Int64s
 
@@ -111,29 +110,40 @@ def heldout(
 
 def heldout_users(dataset: Dataset, split: str) -> Int32s:
     """Returns the users of `heldout`, without the lists of what they took, which are as long as the events."""
-    return np.concatenate([users for users, *_ in _blocks(dataset, split)])
+    return np.concatenate([users for users, *_ in _blocks(dataset, split, None, repeats=False, window=(None, None))])
 
 
-def _blocks(
-    dataset: Dataset,
-    split: str,
-    users: Int32s | None = None,
-    *,
-    repeats: bool = False,
-    window: Window = (None, None),
-) -> Iterator[Block]:
-    parts, held = [dataset.events(name) for name in EARLIER[split]], dataset.events(split)
-    for low, high in user_blocks([held, *parts]):
-        theirs = _in_window(held.between(low, high), window)
-        yield _block(theirs, parts, low, high, max(dataset.manifest.items, 1), users, repeats=repeats)
-
-
-def _in_window(events: Events, window: Window) -> Events:
-    if window == (None, None):
-        return events
-    inside = within(events, window)
-    offsets = np.concatenate([[0], np.cumsum(inside)])[events.offsets]
-    return Events(events.user[inside], events.item[inside], offsets, np.asarray(events.time)[inside])
+def _blocks(dataset: Dataset, split: str, chosen: Int32s | None, *, repeats: bool, window: Window) -> Iterator[Block]:
+    parts, held_out = [dataset.events(name) for name in EARLIER[split]], dataset.events(split)
+    items = max(dataset.manifest.items, 1)
+    for low, high in user_blocks([held_out, *parts]):
+        held = held_out.between(low, high)
+        if window != (None, None):
+            held = select_events(held, within(held, window))
+        pair = held.user.astype(np.int64) * items + held.item
+        _, place = np.unique(pair, return_index=True)
+        place.sort()
+        user, pair = held.user[place], pair[place]
+        seen_user, seen_item, seen_time = _known([part.between(low, high) for part in parts], _first_times(held), low)
+        known = np.sort(seen_user.astype(np.int64) * items + seen_item)
+        fresh = np.ones(len(pair), bool) if repeats else ~is_in(pair, known)
+        among = np.ones(high - low, bool) if chosen is None else np.isin(np.arange(low, high), chosen)
+        wanted = fresh & among[user - low]
+        user, pair = user[wanted], pair[wanted]
+        users, target_counts = np.unique(user, return_counts=True)
+        asked = np.zeros(high - low, bool)
+        asked[users - low] = True
+        theirs = asked[seen_user - low]
+        seen_counts = np.bincount(seen_user[theirs] - low, minlength=high - low)[asked]
+        yield (
+            users.astype(np.int32),
+            target_counts.astype(np.int64),
+            (pair % items).astype(np.int32),
+            seen_counts.astype(np.int64),
+            seen_item[theirs],
+            seen_time[theirs],
+            int(np.count_nonzero(~fresh)),
+        )
 
 
 def within(events: Events, window: Window) -> NDArray[np.bool_]:
@@ -174,44 +184,6 @@ def _by_user(parts: Sequence[Events]) -> NDArray[np.intp]:
     """Returns the order of the joined events of several splits by user."""
     # Stable, so a user's events keep the order of the splits and, within a split, of time.
     return np.argsort(np.concatenate([part.user for part in parts]), kind="stable")
-
-
-def _block(
-    held: Events,
-    parts: Sequence[Events],
-    low: int,
-    high: int,
-    items: int,
-    chosen: Int32s | None = None,
-    *,
-    repeats: bool = False,
-) -> Block:
-    parts = [part.between(low, high) for part in parts]
-    user = np.asarray(held.user)
-    pair = user.astype(np.int64) * items + held.item
-    _, place = np.unique(pair, return_index=True)
-    place.sort()
-    user, pair = user[place], pair[place]
-    seen_user, seen_item, seen_time = _known(parts, _first_times(held), low)
-    known = np.sort(seen_user.astype(np.int64) * items + seen_item)
-    fresh = np.ones(len(pair), bool) if repeats else ~is_in(pair, known)
-    among = np.ones(high - low, bool) if chosen is None else np.isin(np.arange(low, high), chosen)
-    wanted = fresh & among[user - low]
-    user, pair = user[wanted], pair[wanted]
-    users, target_counts = np.unique(user, return_counts=True)
-    asked = np.zeros(high - low, bool)
-    asked[users - low] = True
-    theirs = asked[seen_user - low]
-    seen_counts = np.bincount(seen_user[theirs] - low, minlength=high - low)[asked]
-    return (
-        users.astype(np.int32),
-        target_counts.astype(np.int64),
-        (pair % items).astype(np.int32),
-        seen_counts.astype(np.int64),
-        seen_item[theirs],
-        seen_time[theirs],
-        int(np.count_nonzero(~fresh)),
-    )
 
 
 def _first_times(held: Events) -> NDArray[np.int64] | None:

@@ -36,9 +36,9 @@ def refuse_leaks(dataset: Dataset, advance: Advance = no_bar) -> None:
     checks = _Checks(dataset, advance)
     for name in checks.parts:
         checks.sizes(name)
-    checks.counts()
     for name in checks.parts:
         checks.rows(name)
+    checks.counts()
     if dataset.manifest.timed:
         checks.histories()
         checks.cut_offs()
@@ -49,10 +49,10 @@ def refuse_leaks(dataset: Dataset, advance: Advance = no_bar) -> None:
 
 def events_read(manifest: DatasetManifest) -> int:
     """How many events `refuse_leaks` reads, each as often as it does."""
-    train, every = manifest.events["train"], sum(manifest.events.values())
-    histories = train if manifest.timed else 0
+    every = sum(manifest.events.values())
+    histories = manifest.events["train"] if manifest.timed else 0
     cut_offs = every if manifest.timed and manifest.split.kind == "global_time" else 0
-    return train + every + histories + cut_offs + (every if _pairs_are_distinct(manifest) else 0)
+    return every + histories + cut_offs + (every if _pairs_are_distinct(manifest) else 0)
 
 
 def _pairs_are_distinct(manifest: DatasetManifest) -> bool:
@@ -63,13 +63,14 @@ class _Checks:
     def __init__(self, dataset: Dataset, advance: Advance) -> None:
         self.parts = {name: dataset.events(name) for name in dataset.parts()}
         self.dataset, self.manifest, self.advance = dataset, dataset.manifest, advance
+        self.counted = np.zeros(dataset.manifest.items, np.int64)  # training events of each item
 
     def parts_of(self, split: str) -> list[Events]:
         """The events of a split, and its impressions if the data set has any."""
         return [self.parts[name] for name in self.dataset.parts(split)]
 
     def sizes(self, name: str) -> None:
-        """Arrays have equal lengths, offsets rise from 0 to that length, and times exist exactly if timed."""
+        """Arrays and frames have their lengths, offsets rise from 0 to it, and times exist exactly if timed."""
         events, manifest, split = self.parts[name], self.manifest, name.removesuffix(IMPRESSIONS)
         size = manifest.events[split] - sum(len(part) for part in self.parts_of(split) if part is not events)
         there = {"user": True, "item": True, "weight": manifest.weighted, "time": manifest.timed}
@@ -81,6 +82,8 @@ class _Checks:
                 self._fail(f"{name}/{array}.npy {state} (timed = {manifest.timed}, split {manifest.split.kind})")
             if values is not None and len(values) != size:
                 self._fail(f"{name}/{array}.npy has {len(values):,} rows, the manifest says {size:,}")
+        if (self.dataset.items.height, self.dataset.users.height) != (manifest.items, manifest.users):
+            self._fail("items.parquet or users.parquet has another number of rows than the manifest says")
         if manifest.timed and manifest.split.kind == "random":
             self._fail("a random split cannot be timed")
         offsets = events.offsets
@@ -93,23 +96,15 @@ class _Checks:
     def counts(self) -> None:
         """`train_count` counts exactly the training events; items and users are stored by descending count."""
         items = self.dataset.items["train_count"].to_numpy()
-        if len(items) != self.manifest.items or self.dataset.users.height != self.manifest.users:
-            self._fail("items.parquet or users.parquet has another number of rows than the manifest says")
-        counted = np.zeros(len(items), np.int64)
-        for name in self.dataset.parts("train"):
-            for block in self._blocks(self.parts[name].item):
-                item = self.parts[name].item[block]
-                self._rows(name, block.start, (item < 0) | (item >= len(items)), "item.npy: no such item number")
-                counted += np.bincount(item, minlength=len(items))
-        wrong = np.flatnonzero(counted != items)
+        wrong = np.flatnonzero(self.counted != items)
         if len(wrong):
             row = int(wrong[0])
             self._fail(
                 f"items.parquet, row {row} ({self.dataset.items['item_id'][row]!r}): train_count is {items[row]}, but "
-                f"{counted[row]} training events hold it; counts must hold training events only"
+                f"{self.counted[row]} training events hold it; counts must hold training events only"
             )
         offsets = sum_of_offsets(self.parts_of("train"))
-        for file, values in (("items.parquet", counted), ("users.parquet", np.diff(offsets))):
+        for file, values in (("items.parquet", self.counted), ("users.parquet", np.diff(offsets))):
             rising = np.flatnonzero(np.diff(values) > 0)
             if len(rising):
                 self._fail(
@@ -122,6 +117,8 @@ class _Checks:
         for block in self._blocks(events.item):
             item, user = events.item[block], events.user[block]
             self._rows(name, block.start, (item < 0) | (item >= self.manifest.items), "item.npy: no such item number")
+            if name in self.dataset.parts("train"):
+                self.counted += np.bincount(item, minlength=self.manifest.items)
             self._rows(name, block.start, (user < 0) | (user >= self.manifest.users), "user.npy: no such user number")
             place = np.arange(block.start, block.start + len(user))
             outside = (place < events.offsets[user]) | (place >= events.offsets[user.astype(np.int64) + 1])

@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from serving.bundle.arrays import digest, digests, files_under
+from serving.bundle.manifest import FileInfo
 from towers.config.sections import DataConfig
 
 Kind = Literal["string", "number", "list", "vector"]
@@ -30,13 +32,6 @@ class SourceInfo(_Model):
 
     format: str
     files: tuple[str, ...]
-
-
-class FileInfo(_Model):
-    """Size in bytes and SHA-256 of one file."""
-
-    bytes: int
-    sha256: str
 
 
 class DatasetManifest(_Model):
@@ -90,11 +85,7 @@ class DatasetManifest(_Model):
 
 def digest_files(directory: Path) -> tuple[dict[str, FileInfo], str]:
     """Returns size and SHA-256 of every file below `directory` except the manifest, and one digest over all of them."""
-    files = {
-        path.relative_to(directory).as_posix(): FileInfo(bytes=path.stat().st_size, sha256=digest_of(path))
-        for path in sorted(directory.rglob("*"))
-        if path.is_file() and path.name != MANIFEST
-    }
+    files = digests(directory, [path for path in files_under(directory) if path.name != MANIFEST])
     together = hashlib.sha256()
     for name, info in files.items():
         together.update(f"{name} {info.sha256}\n".encode())
@@ -103,5 +94,4 @@ def digest_files(directory: Path) -> tuple[dict[str, FileInfo], str]:
 
 def digest_of(path: Path) -> str:
     """Returns the SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return digest(path).sha256

@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Mapping
 
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.derive_features import choices, derive_candidate, derive_query, input_name
+from pipelines.dataset.derive_features import choices, derive, input_name
 from towers.config.feature_section import Side
 from towers.config.feature_sides import Features
 from towers.config.features import KINDS, Feature
@@ -27,7 +27,7 @@ def resolve_features(config: Config, dataset: Dataset) -> Config:
     candidate = config.features.candidate
     similarity = config.task == "similarity"
     sides = Features(
-        query=derive_query(dataset) if query is None and not similarity else query,
+        query=derive(dataset, "query") if query is None and not similarity else query,
         candidate=_derived_candidate(config, dataset) if candidate is None else candidate,
     )
     if config.features.changes:
@@ -80,7 +80,7 @@ def _derived_candidate(config: Config, dataset: Dataset) -> dict[str, Feature]:
 
     Items without a label have no row for their id, so half the examples train without theirs.
     """
-    derived = derive_candidate(dataset)
+    derived = derive(dataset, "candidate")
     if config.task == "retrieval":
         return derived
     kept = {name: each for name, each in derived.items() if column_of(name, each) != config.similarity.column}

@@ -5,7 +5,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -13,7 +12,6 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from pipelines.console import Advance, no_bar
-from pipelines.dataset.context import Context
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.resolve_features import column_of
 from towers.config.feature_section import Side
@@ -23,6 +21,7 @@ from towers.data.events import Events, Int32s
 from towers.data.item_ranks import counted
 from towers.features.encoder import WORD_BREAKS, FeatureSpec
 
+ROWS = 100_000  # of a column that are read or looked up at once
 VECTORS = 10_000  # whose moments are computed at once, in float64
 RESOLUTION = float(np.finfo(np.float32).eps)
 
@@ -35,11 +34,14 @@ class LearntFeatures:
     candidate: list[FeatureSpec]
 
 
+_FEATURES = TypeAdapter(LearntFeatures)
+
+
 def learn_features(
     config: Config,
     dataset: Dataset,
     events: Events,
-    context: Context | None,
+    context: pl.LazyFrame | None,
     directory: Path,
     advance: Advance = no_bar,
 ) -> LearntFeatures:
@@ -89,31 +91,21 @@ def _sharing(query: list[FeatureSpec], candidate: list[FeatureSpec]) -> LearntFe
 
 def save_features(learnt: LearntFeatures, directory: Path) -> None:
     """Writes `features.json`; vocabulary files are named relative to it."""
-    sides = {
-        side: [
-            {
-                **vars(spec),
-                "config": spec.config.model_dump(),
-                "vocabulary": str(Path(spec.vocabulary).relative_to(directory)) if spec.vocabulary else "",
-            }
-            for spec in specs
-        ]
-        for side, specs in (("query", learnt.query), ("candidate", learnt.candidate))
-    }
+    sides = _FEATURES.dump_python(learnt)
+    for spec in (*sides["query"], *sides["candidate"]):
+        if spec["vocabulary"]:
+            spec["vocabulary"] = str(Path(spec["vocabulary"]).relative_to(directory))
     (directory / "features.json").write_text(json.dumps(sides, indent=2) + "\n", encoding="utf-8")
 
 
 def load_features(directory: Path) -> LearntFeatures:
     """Reads what `save_features` wrote."""
     sides = json.loads((directory / "features.json").read_text(encoding="utf-8"))
-    return LearntFeatures(**{side: [_spec(entry, directory) for entry in entries] for side, entries in sides.items()})
-
-
-def _spec(entry: dict[str, Any], directory: Path) -> FeatureSpec:
-    vocabulary = str(directory / entry["vocabulary"]) if entry["vocabulary"] else ""
-    # Validated alone: how features fit together was checked when the run was made.
-    config = TypeAdapter(Feature).validate_python(entry["config"])
-    return FeatureSpec(**{**entry, "config": config, "vocabulary": vocabulary})
+    for spec in (*sides["query"], *sides["candidate"]):
+        if spec["vocabulary"]:
+            spec["vocabulary"] = str(directory / spec["vocabulary"])
+    # How features fit together was checked when the run was made.
+    return _FEATURES.validate_python(sides)
 
 
 def _below_its_digest(path: Path) -> Path:
@@ -128,7 +120,7 @@ def _below_its_digest(path: Path) -> Path:
 class _Learner:
     dataset: Dataset
     events: Events
-    context: Context | None
+    context: pl.LazyFrame | None
     directory: Path
 
     def learn(self, side: str, name: str, feature: Feature) -> FeatureSpec:
@@ -166,7 +158,13 @@ class _Learner:
             return [self.dataset.users[column]]
         if self.context is None:
             raise KeyError(column)
-        return self.context.blocks(column)
+        return column_blocks(self.context, column)
+
+
+def column_blocks(context: pl.LazyFrame, column: str) -> Iterator[pl.Series]:
+    """Yields the values of one of the events' own columns (device, …), in the order of the events."""
+    for block in context.select(column).collect_batches(chunk_size=ROWS, maintain_order=True):
+        yield block[column]
 
 
 def with_moments(spec: FeatureSpec, blocks: Iterable[NDArray[np.float64]]) -> FeatureSpec:

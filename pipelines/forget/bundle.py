@@ -5,7 +5,6 @@ The bundle is replaced under its name, so services open it again, and a rollback
 
 import hashlib
 import shutil
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,15 +19,6 @@ from serving.files.lock import exclusive
 from serving.files.staging import staged
 
 FORGOTTEN = "forgotten_users"  # key of the lineage
-
-
-@dataclass(frozen=True)
-class _Known:
-    """Where a tower knows the user: the file of its vocabulary, the line, and the features that read it."""
-
-    asset: str
-    line: int
-    encoders: list[int]
 
 
 def forget_in_bundle(path: Path, user: str, *, dry_run: bool) -> dict[str, int]:
@@ -64,14 +54,17 @@ def forget_in_bundle(path: Path, user: str, *, dry_run: bool) -> dict[str, int]:
             for name, known in towers.items():
                 from pipelines.forget.tower import forget_in_tower  # loads TensorFlow
 
-                forget_in_tower(directory / name, known.asset, known.line, known.encoders)
+                forget_in_tower(directory / name, *known)
             _write_manifest(bundle.manifest, directory, queries=len(bundle.query_names) - int(row >= 0))
             Bundle.open(directory)
         return found
 
 
-def _towers(bundle: Bundle, user: str) -> dict[str, _Known]:
-    """The towers that know the user, by directory. Only ids and neighbours of items are features made of users."""
+def _towers(bundle: Bundle, user: str) -> dict[str, tuple[str, int, list[int]]]:
+    """The towers that know the user, by directory: the file of the vocabulary, the line, the features that read it.
+
+    Only ids and neighbours of items are features made of users.
+    """
     sides = (
         (files.QUERY_TOWER, "id", "query", bundle.manifest.query_features),
         (files.CANDIDATE_TOWER, "neighbours", "candidate", bundle.manifest.candidate_features),
@@ -86,7 +79,7 @@ def _towers(bundle: Bundle, user: str) -> dict[str, _Known]:
         for asset in (bundle.path / tower / "assets" / name for name in names if encoders):
             lines = asset.read_bytes().split(b"\n") if asset.is_file() else []
             if user.encode() in lines:
-                found[tower] = _Known(asset.name, lines.index(user.encode()), encoders)
+                found[tower] = asset.name, lines.index(user.encode()), encoders
     return found
 
 

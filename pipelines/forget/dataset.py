@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from pipelines.dataset.arrays import CONTEXT, DTYPES, SPLITS, ArrayWriter, map_array
+from pipelines.dataset.arrays import CONTEXT, DTYPES, SPLITS, ArrayWriter, map_array, select_events
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import MANIFEST, SCHEMA_VERSION, digest_files
 from pipelines.errors import DataError
@@ -84,7 +84,7 @@ def _write(data: Dataset, place: int | None, directory: Path) -> None:
     for name in data.parts():
         part, context = data.events(name), data.context(name)
         begin, end = (0, 0) if place is None else (int(part.offsets[place]), int(part.offsets[place + 1]))
-        _write_events(directory / name, _without(part, place, begin, end, number))
+        _write_events(directory / name, _without(part, place, number))
         if context is not None:
             pl.concat([context.head(begin), context.slice(end)]).collect().write_parquet(directory / name / CONTEXT)
     if (data.path / "truth").is_dir():
@@ -102,33 +102,13 @@ def _write_events(directory: Path, events: Events) -> None:
                 file.append(values)
 
 
-def _without(events: Events, place: int | None, begin: int, end: int, number: Int32s) -> Events:
-    """A split without the events `begin:end` of the user at `place`, its items renumbered."""
-    size = end - begin
-
-    def cut(values: np.ndarray) -> np.ndarray:
-        return np.concatenate([values[:begin], values[end:]])
-
-    def cut_or_none(values: np.ndarray | None) -> np.ndarray | None:
-        return None if values is None else cut(values)
-
-    offsets, user = events.offsets, cut(events.user)
+def _without(events: Events, place: int | None, number: Int32s) -> Events:
+    """A split without the events of the user at `place`, its items renumbered."""
     if place is not None:
-        offsets = np.concatenate([offsets[: place + 1], offsets[place + 2 :] - size])
-        user = user - (user > place).astype(user.dtype)
-    ends = cut_or_none(events.history_end)
-    if ends is not None:
-        ends[begin:] -= size
-    return replace(
-        events,
-        user=user,
-        item=number[cut(events.item)],
-        offsets=offsets,
-        time=cut_or_none(events.time),
-        history_end=ends,
-        weight=cut_or_none(events.weight),
-        place=cut_or_none(events.place),
-    )
+        events = select_events(events, events.user != place)
+        user = events.user - (events.user > place).astype(np.int32)
+        events = replace(events, user=user, offsets=np.delete(events.offsets, place))
+    return replace(events, item=number[events.item])
 
 
 def _write_manifest(data: Dataset, directory: Path, rejected: int) -> None:

@@ -4,7 +4,6 @@ A value takes 4 to 8 bytes, and each id is stored once.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from pipelines.errors import DataError
 from pipelines.ingest.columns.event_columns import ContextColumns
 from pipelines.ingest.columns.event_table import Codes, EventTable
 from pipelines.ingest.columns.ids import IdColumn, IdForms, refuse_strangers
+from pipelines.ingest.columns.numbers import numbers
 from pipelines.ingest.columns.one_line import OneLine
 from pipelines.ingest.columns.spool import Spool
 from pipelines.ingest.columns.times import TimeColumn
@@ -28,14 +28,6 @@ from towers.config.sections import DataConfig
 from towers.data.events import Int32s
 
 PHASE = "read events"
-DTYPES: Mapping[str, type[np.generic]] = {
-    "user": np.int32,
-    "item": np.int32,
-    "row": np.uint32,
-    "file": np.uint16,
-    "weight": np.float32,
-    "split": np.uint8,
-}
 
 
 def read_events(
@@ -53,7 +45,7 @@ def read_events(
         config: the mapping, and which types and weights to keep.
         items: the ids of the items file, or None; an event with any other item is a bad row.
         rejects: receives bad rows.
-        forms: how the data set's files write ids.
+        forms: how the data set's files write ids, by ``user`` and ``item``.
         folder: gets the columns while they are read, in nameless files; None takes that of temporary files.
 
     Raises:
@@ -75,7 +67,13 @@ def read_events(
 
 class _Reader:
     def __init__(
-        self, source: Source, config: DataConfig, items: Codes, rejects: Rejects, forms: IdForms, folder: Path | None
+        self,
+        source: Source,
+        config: DataConfig,
+        items: Codes,
+        rejects: Rejects,
+        forms: IdForms,
+        folder: Path | None,
     ) -> None:
         self.source, self.config, self.rejects, self.forms = source, config, rejects, forms
         self.users, self.items = Codes(), items
@@ -84,7 +82,7 @@ class _Reader:
         self.context = ContextColumns(source.events[0][1], rejects)
         self.dropped: dict[str, int] = {}
         self.types: set[str] = set()
-        self.ids: tuple[IdColumn, IdColumn] | None = None
+        self.ids: list[IdColumn] = []
         self.lines = OneLine(rejects) if source.format == "sequences" else None
         self.roles: Roles | None = None
         self.rows, self.rejected = 0, rejects.count
@@ -106,10 +104,8 @@ class _Reader:
         if self.roles is not None and _shape(self.roles) != _shape(roles):
             raise DataError(f"{table.path}: other columns than in {self.source.events[0][1].path.name}")
         self.roles = self.roles or roles
-        self.ids = (
-            IdColumn(table.path, roles.user, self.rejects, self.forms.user),
-            IdColumn(table.path, roles.item, self.rejects, self.forms.item),
-        )
+        columns = {"user": roles.user, "item": roles.item}
+        self.ids = [IdColumn(table.path, name, self.rejects, self.forms[side]) for side, name in columns.items()]
 
     def take(self, frame: pl.DataFrame, table: Table, roles: Roles, number: int, split: str | None) -> None:
         path = table.path
@@ -117,7 +113,6 @@ class _Reader:
         if self.lines is not None:
             frame = self.lines.check(frame, path, roles.user, split)
         frame = self._wanted_types(frame, roles)
-        assert self.ids is not None
         for column in self.ids:
             frame = column.clean(frame)
         if roles.time is not None:
@@ -180,7 +175,7 @@ class _Reader:
         return events
 
     def _joined(self, name: str) -> Any:
-        return self.parts.pop(name).joined(DTYPES[name]) if name in self.parts else None
+        return self.parts.pop(name).joined() if name in self.parts else None
 
     def _wanted_types(self, frame: pl.DataFrame, roles: Roles) -> pl.DataFrame:
         if not self.config.event_types or roles.type is None:
@@ -196,14 +191,9 @@ class _Reader:
         if not (dtype.is_numeric() or dtype == pl.String or dtype == pl.Null):
             raise DataError(f"{path}, column {column!r}: wrong type: a weight is a number, got {dtype}")
         frame = self.rejects.split_off(frame, value.is_null(), path, column, "no weight")
-        number = (
-            value.str.strip_chars().cast(pl.Float32, strict=False) if dtype == pl.String else value.cast(pl.Float32)
-        )
-        frame = frame.with_columns(number.alias("__weight__"))
-        number = pl.col("__weight__")
-        frame = self.rejects.split_off(frame, number.is_null(), path, column, "not a number")
-        frame = self.rejects.split_off(frame, number.is_nan() | number.is_infinite(), path, column, "NaN or infinite")
-        frame = frame.with_columns(number.alias(column)).drop("__weight__")
+        if dtype != pl.String:
+            frame = frame.with_columns(value.cast(pl.Float64))
+        frame = numbers(frame, column, path, self.rejects, "NaN or infinite").with_columns(value.cast(pl.Float32))
         if self.config.min_weight is not None:
             frame = self._drop(frame, value >= self.config.min_weight, "min_weight")
         return frame
@@ -219,10 +209,8 @@ class _Reader:
             return frame, item
         if not self.rejects.skip:
             self._refuse_strangers(item)
-        frame = frame.with_columns(pl.Series("__unknown__", unknown))
         reason = "an item that the items file does not have"
-        frame = self.rejects.split_off(frame, pl.col("__unknown__"), path, column, reason).drop("__unknown__")
-        return frame, item[~unknown]
+        return self.rejects.split_off(frame, pl.lit(pl.Series(unknown)), path, column, reason), item[~unknown]
 
     def _refuse_strangers(self, item: Int32s) -> None:
         """Refuses an items file that is not of these events; `item` holds codes of theirs."""

@@ -12,10 +12,9 @@ from pipelines.console import amount, phases, progress, say
 from pipelines.dataset.column_lines import column_lines
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import MANIFEST, DatasetManifest, Kind, SourceInfo, SplitInfo, digest_files
-from pipelines.ingest.columns.attributes import read_attributes
+from pipelines.ingest.columns.attributes import read_attributes, refuse_unknown_columns
 from pipelines.ingest.columns.event_table import renumber
 from pipelines.ingest.columns.ids import IdForm, IdForms, refuse_strangers
-from pipelines.ingest.columns.lists import refuse_unknown_columns
 from pipelines.ingest.events import PHASE as EVENTS
 from pipelines.ingest.events import read_events
 from pipelines.ingest.filters import narrow
@@ -74,9 +73,9 @@ def run(
 
 
 def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) -> DatasetManifest:
-    forms = IdForms()
-    items, item_columns = _attributes(source.items, "item", config, rejects, forms.item)
-    users, user_columns = _attributes(source.users, "user", config, rejects, forms.user)
+    forms = IdForms(IdForm)
+    items, item_columns = _attributes(source.items, "item", config, rejects, forms["item"])
+    users, user_columns = _attributes(source.users, "user", config, rejects, forms["user"])
     table = read_events(source, config, None if items is None else items["item_id"], rejects, forms, staging.parent)
     if source.users is not None and users is not None:
         refuse_strangers("user", users["user_id"], source.users.path, table.user_ids, table.paths[0])

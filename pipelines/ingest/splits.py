@@ -47,19 +47,8 @@ def split_events(events: EventTable, config: DataConfig, rejects: Rejects) -> Sp
     """Resolves and computes the split that the recipe asks for; with leave_last_out, users of a single event leave.
 
     Raises:
-        DataError: the split is not possible, or holds out all that is known of a user and bad rows are not skipped.
-    """
-    kind = _resolve(events, config)
-    if kind == "leave_last_out" and config.valid_share + config.test_share > 0:
-        _refuse_single_events(events, config, rejects)
-    return _assign(events, kind, config)
-
-
-def _resolve(events: EventTable, config: DataConfig) -> SplitKind:
-    """Resolves ``data.split = "auto"``: given, else by time, else by the order of the file, else random.
-
-    Raises:
-        DataError: the split needs times or files that do not exist.
+        DataError: the split needs times or files that do not exist, leaves no event to train on, or holds out all that
+            is known of a user and bad rows are not skipped; or the times cannot separate validation from test.
     """
     kind = _resolved(events, config)
     if config.validation != "auto" and kind != "given":
@@ -70,10 +59,27 @@ def _resolve(events: EventTable, config: DataConfig) -> SplitKind:
         raise DataError(
             "data.validation = 'last' needs times, or data.ordered = true: the order of the files is that of time"
         )
-    return kind
+    if kind == "global_time":
+        split = _global_time(events, config)
+    elif kind == "leave_last_out":
+        if config.valid_share + config.test_share > 0:
+            _refuse_single_events(events, config, rejects)
+        split = Split(kind, _leave_last_out(events, config), timed=True)
+    elif kind == "random":
+        draw = np.random.default_rng(config.seed).random(len(events))
+        label = (draw < config.valid_share + config.test_share).astype(np.uint8)
+        label[draw < config.test_share] = TEST
+        split = Split(kind, label, timed=False)
+    else:
+        label = _given(events, config)
+        split = Split(kind, label, timed=respects_time(events, label))
+    if not (split.label == TRAIN).any():
+        raise DataError(f"the {kind} split leaves no event to train on")
+    return split
 
 
 def _resolved(events: EventTable, config: DataConfig) -> SplitKind:
+    """Resolves ``data.split = "auto"``: given, else by time, else by the order of the file, else random."""
     ordered = events.time_unit == "order"
     if config.split == "auto":
         if events.split is not None:
@@ -91,29 +97,6 @@ def _resolved(events: EventTable, config: DataConfig) -> SplitKind:
             "which are in time order"
         )
     return config.split
-
-
-def _assign(events: EventTable, kind: SplitKind, config: DataConfig) -> Split:
-    """Labels every event.
-
-    Raises:
-        DataError: no event is left to train on, or the times cannot separate validation from test.
-    """
-    if kind == "global_time":
-        split = _global_time(events, config)
-    elif kind == "leave_last_out":
-        split = Split(kind, _leave_last_out(events, config), timed=True)
-    elif kind == "random":
-        draw = np.random.default_rng(config.seed).random(len(events))
-        label = (draw < config.valid_share + config.test_share).astype(np.uint8)
-        label[draw < config.test_share] = TEST
-        split = Split(kind, label, timed=False)
-    else:
-        label = _given(events, config)
-        split = Split(kind, label, timed=respects_time(events, label))
-    if not (split.label == TRAIN).any():
-        raise DataError(f"the {kind} split leaves no event to train on")
-    return split
 
 
 def _refuse_single_events(events: EventTable, config: DataConfig, rejects: Rejects) -> None:

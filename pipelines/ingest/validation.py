@@ -2,19 +2,35 @@
 
 What is best for the next few items of a list is not best for a random part of it: a validation of the other kind
 selects settings that the test penalises.
+
+Without times, the lists tell whether the test comes after them or is a random part of them. Items that users take one
+after another stand close to each other in many lists. So the place in a user's list that a held-out item belongs to is
+the mean place of the user's items, weighted by how close to it they stand in other users' lists. Over many users the
+mean place is 1/2 for a random part, and later for events that follow. How much later differs from one data set to the
+next; the same share of each list, taken from its end, shows it.
 """
 
 import json
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
 
 from pipelines.console import say
 from pipelines.ingest.columns.event_table import EventTable
-from pipelines.ingest.order import places
 from pipelines.ingest.splits import TEST, TRAIN, VALID, respects_time
+from towers.config.features import WINDOW
 from towers.config.sections import DataConfig
+from towers.data.events import Int64s
 
 LEAST, MOST = 0.05, 0.5  # shares that validate where the recipe names none
+USERS = 2_000  # a sample; at most half of the users, because the others' lists are what it is compared with
+FEWEST_USERS, FEWEST_EVENTS = 100, 5
+MOST_EVENTS = 2_000_000  # of the others
+ERRORS = 4  # standard errors beyond which a difference is no chance
+
+Doubles = NDArray[np.float64]
 
 
 def like_the_test(events: EventTable, config: DataConfig) -> DataConfig:
@@ -67,3 +83,100 @@ def _in_order(events: EventTable, config: DataConfig) -> tuple[bool, str]:
         "gives the test away, so leave data.ordered out"
     )
     return False, ""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where items belong in their users' lists, on average: from 0, the begin, to 1, the end; a random part at 1/2.
+
+    Attributes:
+        test: of the test.
+        error: its standard error.
+        end: of items from the ends of the lists.
+        end_error: its standard error.
+    """
+
+    test: float
+    error: float
+    end: float
+    end_error: float
+
+    @property
+    def after(self) -> bool:
+        """Whether the lists have an order, and the test comes after them."""
+        return self._order and self.test - ERRORS * self.error > (0.5 + self.end) / 2
+
+    @property
+    def random(self) -> bool:
+        """Whether the lists have an order, and the test is a random part of them."""
+        return self._order and self.test + ERRORS * self.error < (0.5 + self.end) / 2
+
+    @property
+    def _order(self) -> bool:
+        return self.end - 0.5 > ERRORS * self.end_error
+
+    def __str__(self) -> str:
+        return (
+            f"its items belong at place {self.test:.3f} of a user's list on average, from 0, the begin, to 1, the end, "
+            f"where items from the ends of the lists belong at {self.end:.3f} and a random part at 0.5"
+        )
+
+
+def places(events: EventTable) -> Places | None:
+    """Returns where the test of a given split belongs; None if there are too few users to tell.
+
+    Args:
+        events: in the order of the files; events of a validation file are left out.
+    """
+    assert events.split is not None
+    users = len(events.user_ids)
+    known, tested = (np.bincount(events.user[events.split == part], minlength=users) for part in (TRAIN, TEST))
+    some = np.flatnonzero((known >= FEWEST_EVENTS) & (tested > 0))
+    if len(some) < FEWEST_USERS:
+        return None
+    chosen = np.sort(np.random.default_rng(0).permutation(some)[: min(USERS, len(some) // 2)])
+    is_chosen = np.zeros(users, bool)
+    is_chosen[chosen] = True
+    is_other = ~is_chosen & (np.cumsum(np.where(is_chosen, 0, known)) <= MOST_EVENTS)
+    taken_by = np.flatnonzero((is_chosen | is_other)[events.user] & (events.split != VALID))
+    order = taken_by[np.argsort(events.user[taken_by], kind="stable")]
+    user, item, held = events.user[order], events.item[order], events.split[order] == TEST
+    others = is_other[user] & ~held
+    close = _closeness(user[others], item[others], len(events.item_ids))
+    share = tested[some].sum() / (known[some] + tested[some]).sum()
+    after, last = [], []
+    for each in chosen:
+        low, high = np.searchsorted(user, [each, each + 1])
+        own, test = item[low:high], held[low:high]
+        taken = own[~test]
+        cut = len(taken) - max(1, round(share * len(taken)))
+        after.append(_place(close, taken, own[test]))
+        last.append(_place(close, taken[:cut], taken[cut:]))
+    return Places(*_mean(after), *_mean(last))
+
+
+def _closeness(user: Int64s, item: Int64s, items: int) -> sparse.csr_array:
+    """[items, items] how often and how near each other items are taken, relative to the second's total."""
+    pairs = [sparse.coo_array((items, items)).tocsr()]
+    for distance in range(1, WINDOW + 1):
+        same = user[:-distance] == user[distance:]
+        one, other = item[:-distance][same], item[distance:][same]
+        pairs.append(sparse.coo_array((np.full(len(one), 1 / distance), (one, other)), (items, items)).tocsr())
+    counts = sum(pairs[1:], pairs[0])
+    counts = counts + counts.T
+    total: Doubles = counts.sum(axis=0)
+    return sparse.csr_array(counts @ sparse.diags_array(1 / np.sqrt(np.where(total > 0, total, np.inf))))
+
+
+def _place(close: sparse.csr_array, taken: Int64s, asked: Int64s) -> float:
+    """Returns the mean place, from 0 to 1, that items `asked` have in the list `taken`; NaN if nothing is close."""
+    weight = close[asked][:, taken].toarray()
+    total = weight.sum(axis=1)
+    place = weight @ ((np.arange(len(taken)) + 0.5) / len(taken))
+    return float(np.mean(place[total > 0] / total[total > 0])) if total.any() else np.nan
+
+
+def _mean(values: list[float]) -> tuple[float, float]:
+    """Returns the mean of what is not NaN, and its standard error."""
+    some = np.array([value for value in values if not np.isnan(value)])
+    return (float(some.mean()), float(some.std() / np.sqrt(len(some)))) if len(some) else (0.5, np.inf)

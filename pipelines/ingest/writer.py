@@ -78,7 +78,7 @@ def write_splits(directory: Path, events: EventTable, split: Split, users: int) 
     sizes = [counts_of(events.user, users, group == number) for number in range(len(names))]
     with ExitStack() as opened, progress(PHASE, total=len(events), unit="events") as advance:
         files = [
-            opened.enter_context(_SplitFiles(directory / name, counts, events, time is not None))
+            _SplitFiles(directory / name, counts, events, opened, timed=time is not None)
             for name, counts in zip(names, sizes, strict=True)
         ]
         for places in user_ranges(events.user, users):
@@ -100,10 +100,11 @@ class _SplitFiles:
         directory: the split's folder.
         counts: [users] events of each user.
         events: all events.
+        opened: closes the files.
         timed: keep the times, and in `train/` where histories end.
     """
 
-    def __init__(self, directory: Path, counts: Int64s, events: EventTable, timed: bool) -> None:
+    def __init__(self, directory: Path, counts: Int64s, events: EventTable, opened: ExitStack, *, timed: bool) -> None:
         self.directory, self.size = directory, int(counts.sum())
         self._offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         self._order: list[NDArray[np.uint32]] = []
@@ -112,17 +113,12 @@ class _SplitFiles:
         there["history_end"] = timed and directory.name == "train"
         there["place"] = directory.name.endswith(IMPRESSIONS)
         self._files = {
-            name: ArrayWriter(directory / f"{name}.npy", (self.size,), DTYPES[name]) for name in there if there[name]
+            name: opened.enter_context(ArrayWriter(directory / f"{name}.npy", (self.size,), DTYPES[name]))
+            for name in there
+            if there[name]
         }
         with ArrayWriter(directory / "offsets.npy", self._offsets.shape, np.int64) as file:
             file.append(self._offsets)
-
-    def __enter__(self) -> "_SplitFiles":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for file in self._files.values():
-            file.close()
 
     def append(self, events: EventTable, split: Int64s, chosen: NDArray[np.bool_]) -> None:
         """Writes the chosen events among those at `split`, sorted and of consecutive users that follow those before."""
@@ -169,8 +165,6 @@ def write_truth(directory: Path, source: Path, ids: dict[str, tuple[pl.Series, p
     directory.mkdir()
     for side, (final, attributes) in ids.items():
         path = source / f"{side}_vectors.npy"
-        if not path.is_file():
-            raise DataError(f"{path}: missing beside the other truth file")
         vectors = np.load(path, mmap_mode="r", allow_pickle=False)
         if attributes is None or len(vectors) != attributes.height:
             rows = 0 if attributes is None else attributes.height

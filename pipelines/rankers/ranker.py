@@ -15,10 +15,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipelines.console import progress, say
+from pipelines.dataset.arrays import select_lists
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.heldout import HeldOut
-from pipelines.dataset.lists import select_lists
 from pipelines.rankers.evaluate import Lists, Ranker
 from pipelines.rankers.popular import Popular
 from pipelines.service.verify import VERIFY, megabytes, verified

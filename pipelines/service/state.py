@@ -1,15 +1,18 @@
-"""`towers state`: backs up the state directory of a service, which may go on running, and restores it."""
+"""`towers state`: backs up the state directory of a service, which may go on running, and restores it; takes the live
+changes of a service from a directory to a database, or back.
+"""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pipelines.console import Advance, amount, phase, phases, progress, say
 from pipelines.errors import DataError
-from serving.catalogue.journal import Journal, JournalError
+from serving.catalogue.journal import Journal, JournalError, Numbers
 from serving.catalogue.journal_file import FILE, back_up, renumber
 from serving.catalogue.journal_place import journal_at
+from serving.catalogue.journal_rows import event_block, impression_block, item_block
 from serving.catalogue.sqlite_journal import SqliteJournal
 from serving.files.database_url import DatabaseUrl
 from serving.files.staging import staged
@@ -63,16 +66,66 @@ def restore(saved: Path, state: Path) -> None:
             SqliteJournal.open(directory).close()
             renumber(directory / FILE)
     with open_journal(state) as journal:
-        counts = journal.counts()
-        with progress(READ, total=sum(counts), unit="rows") as advance:
+        with progress(READ, total=sum(journal.counts()), unit="rows") as advance:
             advance(len(journal.items_since(0)))
             # Reads each row as a service will.
             for _ in in_blocks(journal.events_since, advance):
                 pass
             for _ in in_blocks(journal.impressions_since, advance):
                 pass
+        say(f"{state}: {_rows(journal)}")
+
+
+def move(state: Path | DatabaseUrl, to: Path | DatabaseUrl) -> None:
+    """Copies a journal with its identity and numbers, so that folded bundles still know what they hold of it.
+
+    Args:
+        state: where the changes are; it stays as it is. No service may write to it meanwhile.
+        to: a directory that does not exist, or a database whose journal has never held anything.
+
+    Raises:
+        DataError: there is no journal, it changed meanwhile, or `to` has one; nothing was moved.
+        OutputExistsError: the directory exists.
+    """
+    with open_journal(state) as source:
+        phases("state move", COPY)
+        if isinstance(to, Path):
+            with staged(to, marker=FILE) as directory:
+                directory.mkdir()
+                _copy(source, state, directory)
+        else:
+            _copy(source, state, to)
+        say(f"{to}: {_rows(source)}; {state} stays as it was")
+
+
+def _copy(source: Journal, state: Path | DatabaseUrl, to: Path | DatabaseUrl) -> None:
+    with telling("--to", to):
+        target = journal_at(to)
+        try:
+            with progress(COPY, total=sum(source.counts()), unit="rows") as advance:
+                numbers = source.numbers()
+                target.load(source.identity, numbers, _blocks(source, state, numbers, advance))
+        finally:
+            target.close()
+
+
+def _blocks(
+    source: Journal, state: Path | DatabaseUrl, numbers: Numbers, advance: Advance
+) -> Iterator[tuple[str, Sequence[tuple[Any, ...]]]]:
+    """All rows; at the end an error if there are newer ones."""
+    with telling("--state", state):
+        items = source.items_since(0)
+        yield item_block(items)
+        advance(len(items))
+        yield from map(event_block, in_blocks(source.events_since, advance))
+        yield from map(impression_block, in_blocks(source.impressions_since, advance))
+        if source.numbers() != numbers:
+            raise DataError(f"--state {state}: it changed meanwhile, nothing was moved; stop the services that use it")
+
+
+def _rows(journal: Journal) -> str:
     names = ("changed items", "events", "impressions")
-    say(f"{state}: {', '.join(amount(*each) for each in zip(counts, names, strict=True))}")
+    return ", ".join(amount(*each) for each in zip(journal.counts(), names, strict=True))
 
 
 def in_blocks(since: Callable[[int, int], list[tuple[int, Row]]], advance: Advance) -> Iterator[list[tuple[int, Row]]]:

@@ -12,7 +12,6 @@ import numpy as np
 import polars as pl
 
 from pipelines.dataset.arrays import DTYPES, ArrayWriter, map_events, sum_of_offsets
-from pipelines.dataset.context import Context
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import user_blocks
 from towers.data.events import Events, Int64s
@@ -21,7 +20,7 @@ from towers.data.history import history_ends
 
 def training_events(
     dataset: Dataset, splits: Sequence[str], directory: Path, *, impressions: bool
-) -> tuple[Events, Context | None]:
+) -> tuple[Events, pl.LazyFrame | None]:
     """Joins several splits in the layout of `train/`; each user's events keep the order of `splits`, then their own.
 
     Args:
@@ -46,13 +45,13 @@ def training_events(
 
 def _joined(
     dataset: Dataset, names: Sequence[str], directory: Path, *, columns: bool = True
-) -> tuple[Events, Context | None]:
+) -> tuple[Events, pl.LazyFrame | None]:
     parts = [dataset.events(name) for name in names]
     tables = [table for name in names if columns and (table := dataset.context(name)) is not None]
     if len(parts) == 1:
-        return parts[0], Context(tables[0]) if tables else None
+        return parts[0], tables[0] if tables else None
     files = _write(parts, tables, directory)
-    return map_events(directory), Context(pl.scan_parquet(files)) if tables else None
+    return map_events(directory), pl.scan_parquet(files) if tables else None
 
 
 def _write(parts: Sequence[Events], tables: Sequence[pl.LazyFrame], directory: Path) -> list[Path]:

@@ -5,7 +5,7 @@ from pathlib import PurePath
 from typing import Any
 
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.derive_features import derive_candidate, derive_query
+from pipelines.dataset.derive_features import derive
 from pipelines.dataset.manifest import DatasetManifest
 from pipelines.dataset.popularity import has_windows
 
@@ -45,7 +45,7 @@ class Traits:
                 for name, feature in derived.items()
                 if feature.kind not in OWN_KINDS
             }
-            for derived in (derive_query(data), derive_candidate(data))
+            for derived in (derive(data, "query"), derive(data, "candidate"))
         ]
         return cls(
             timed=manifest.timed,

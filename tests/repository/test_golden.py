@@ -77,7 +77,7 @@ def test_joined_with_its_impressions_a_split_is_as_it_lay_in_version_1(name: str
         for array in ("user", "item", "time", "weight", "offsets"):
             assert np.array_equal(getattr(found, array), np.load(files / f"{array}.npy")), (split, array)
         own = pl.read_parquet(files / "context.parquet")["device"]
-        assert context is not None and pl.concat(context.blocks("device")).equals(own)
+        assert context is not None and context.collect()["device"].equals(own)
 
 
 def test_the_parts_of_version_1_are_those_that_lie_in_files_of_version_2() -> None:

@@ -7,9 +7,8 @@ import polars as pl
 from pipelines.dataset.list_text import split_text
 from pipelines.dataset.manifest import Kind
 from pipelines.errors import DataError
-from pipelines.ingest.columns.attributes import kind_of, typed_columns
+from pipelines.ingest.columns.attributes import kind_of, kind_of_texts, typed_columns
 from pipelines.ingest.columns.event_table import EventTable
-from pipelines.ingest.columns.lists import kind_of_texts
 from pipelines.ingest.columns.numbers import LARGEST, NOT_A_NUMBER, TOO_LARGE, numbers
 from pipelines.ingest.columns.vectors import Vectors
 from pipelines.ingest.formats.rejects import Rejects

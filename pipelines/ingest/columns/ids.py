@@ -4,7 +4,7 @@ Whole numbers in a float column lose their ".0". Text stays as it is, so no file
 another holds 1: they would be different ids.
 """
 
-from dataclasses import dataclass, field
+from collections import defaultdict
 from pathlib import Path
 
 import polars as pl
@@ -40,12 +40,7 @@ class IdForm:
             )
 
 
-@dataclass
-class IdForms:
-    """The forms of both sides."""
-
-    user: IdForm = field(default_factory=IdForm)
-    item: IdForm = field(default_factory=IdForm)
+IdForms = defaultdict[str, IdForm]  # of the ``user`` ids and the ``item`` ids
 
 
 def refuse_strangers(what: str, listed: pl.Series, path: Path, used: pl.Series, events: Path) -> None:
@@ -96,25 +91,17 @@ class IdColumn:
             exact = 2**24 if dtype == pl.Float32 else 2**53
             broken = (value.abs() > exact) | (value != value.floor())
             frame = self._drop(frame, broken, "an id must be a string or a whole number")
-            return self._whole(frame.with_columns(value.cast(pl.Int64).cast(pl.String)))
-        if not (dtype.is_integer() or dtype in (pl.String, pl.Categorical, pl.Enum, pl.Null)):
+            frame = frame.with_columns(value.cast(pl.Int64))
+        elif not (dtype.is_integer() or dtype in (pl.String, pl.Categorical, pl.Enum, pl.Null)):
             raise DataError(f"{self.path}, column {name!r}: wrong type: ids are strings or whole numbers, got {dtype}")
-        frame = self._drop(frame, value.is_null(), "no id")
-        frame = frame.with_columns(value.cast(pl.String))
-        if dtype.is_integer():
-            return self._whole(frame)
+        frame = self._drop(frame, value.is_null(), "no id").with_columns(value.cast(pl.String))
+        if dtype.is_numeric():
+            if frame.height:
+                self._all.take(WHOLE, frame[name][0], self.path, name)
+            return frame
         frame = self._drop(frame, value.str.strip_chars() == "", "an empty id")
         frame = self._drop(frame, value.str.contains(r"[\r\n]"), "an id with a line break")
         return self._one_form(frame)
-
-    def _whole(self, frame: pl.DataFrame) -> pl.DataFrame:
-        if self._form is None and frame.height:
-            self._take(frame[self.column][0])
-        return frame
-
-    def _take(self, example: str) -> None:
-        self._form = POINT if "." in example else WHOLE
-        self._all.take(self._form, example, self.path, self.column)
 
     def _one_form(self, frame: pl.DataFrame) -> pl.DataFrame:
         value = pl.col(self.column)
@@ -123,7 +110,8 @@ class IdColumn:
         if self._form is None:
             first = frame.select(value.filter(value.str.contains(EITHER)).first()).item()
             if first is not None:
-                self._take(first)
+                self._form = POINT if "." in first else WHOLE
+                self._all.take(self._form, first, self.path, self.column)
         other = POINT if self._form == WHOLE else WHOLE
         if self._form is None or (self._form == WHOLE and not maybe):
             return frame

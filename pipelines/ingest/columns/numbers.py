@@ -13,6 +13,7 @@ NUMBER = r"^[+-]?(0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?$"
 NOT_A_NUMBER = r"^(?i)[+-]?(nan|inf|infinity)$"
 # Training and serving use float32, where larger numbers would be infinite.
 LARGEST = float(np.finfo(np.float32).max)
+NOT_FINITE = "NaN or infinite; leave the cell empty where there is no number"
 TOO_LARGE = "beyond ±3.4e38, the range of 32-bit floats"
 
 
@@ -22,7 +23,9 @@ def text_kind(values: pl.Series) -> Kind:
     return "number" if numeric.any() and (numeric | values.str.contains(NOT_A_NUMBER)).all() else "string"
 
 
-def numbers(frame: pl.DataFrame, column: str, path: Path, rejects: Rejects) -> pl.DataFrame:
+def numbers(
+    frame: pl.DataFrame, column: str, path: Path, rejects: Rejects, not_finite: str = NOT_FINITE
+) -> pl.DataFrame:
     """Parses a text or float column as numbers and rejects rows whose value does not fit a 32-bit float.
 
     Args:
@@ -30,6 +33,7 @@ def numbers(frame: pl.DataFrame, column: str, path: Path, rejects: Rejects) -> p
         column: a column of texts or floats.
         path: the file, for messages.
         rejects: receives bad rows.
+        not_finite: the reason for NaN and infinite numbers.
 
     Raises:
         DataError: a bad row that is not skipped.
@@ -44,7 +48,6 @@ def numbers(frame: pl.DataFrame, column: str, path: Path, rejects: Rejects) -> p
         infinite = infinite & text.str.contains(NOT_A_NUMBER)
     else:
         frame = frame.with_columns(value.alias("__number__"))
-    reason = "NaN or infinite; leave the cell empty where there is no number"
-    frame = rejects.split_off(frame, number.is_nan() | infinite, path, column, reason)
+    frame = rejects.split_off(frame, number.is_nan() | infinite, path, column, not_finite)
     frame = rejects.split_off(frame, number.abs() > LARGEST, path, column, TOO_LARGE)
     return frame.with_columns(number.alias(column)).drop("__number__")

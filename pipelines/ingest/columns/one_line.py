@@ -39,7 +39,7 @@ class OneLine:
         code = self._codes[split].encode(lines[column])
         latest = np.maximum.accumulate(np.append(self._latest[split], code))
         self._latest[split] = int(latest[-1])
-        lines = lines.with_columns(pl.Series("__again__", code <= latest[:-1]))
+        again = pl.lit(pl.Series(code <= latest[:-1]))
         reason = "a second line of this user; one line holds all items of a user, in time order"
-        kept = self._rejects.split_off(lines, pl.col("__again__"), path, column, reason)
+        kept = self._rejects.split_off(lines, again, path, column, reason)
         return frame if kept.height == lines.height else frame.filter(pl.col(ROW).is_in(kept[ROW].implode()))

@@ -43,9 +43,14 @@ class Spool:
             part: NDArray[Any] = np.frombuffer(self._file.read(count * dtype.itemsize), dtype)
             yield part
 
-    def joined(self, dtype: DTypeLike, scale: float | None = None) -> Any:
-        """Returns all rows as one array, with a scale multiplied by it and rounded, and gives the file back."""
-        out, end = np.empty(len(self), dtype), 0
+    def joined(self, dtype: DTypeLike = None, scale: float | None = None) -> Any:
+        """Returns all rows as one array, with a scale multiplied by it and rounded, and gives the file back.
+
+        Args:
+            dtype: of the array; None takes that of the first part.
+            scale: None leaves the rows as they are.
+        """
+        out, end = np.empty(len(self), dtype or self._parts[0][0]), 0
         for part in self:
             out[end : end + len(part)] = part if scale is None else np.rint(part * scale)
             end += len(part)

@@ -7,7 +7,7 @@ import polars as pl
 
 from pipelines.errors import DataError
 from pipelines.ingest.columns.numbers import LARGEST
-from pipelines.ingest.formats.rejects import ROW, Rejects
+from pipelines.ingest.formats.rejects import Rejects
 from pipelines.ingest.formats.table import Table
 
 LONGEST = 4_096
@@ -61,20 +61,12 @@ class Vectors:
         elif not isinstance(dtype, pl.List) or dtype.inner.is_nested():
             raise DataError(f"{path}, column {column!r}: a vector is a list of numbers or a text of them, got {dtype}")
         frame = frame.with_columns(pl.when(count > 0).then(value).alias(column))
-
-        def split_off(bad: pl.Expr, reason: str, shown: pl.Expr) -> pl.DataFrame:
-            mask = frame.select(bad.fill_null(False)).to_series()
-            if not mask.any():
-                return frame
-            wrong = frame.filter(mask)
-            self.rejects.add(path, column, reason, wrong[ROW], wrong.select(shown).to_series())
-            return frame.filter(~mask)
-
         allowed = "vectors hold finite numbers up to ±3.4e38"
         first = value.list.eval(pl.element().filter(~_FITS)).list.first().cast(pl.String).fill_null("null")
-        frame = split_off(~value.list.eval(_FITS).list.all(), allowed, first)
+        frame = self.rejects.split_off(frame, ~value.list.eval(_FITS).list.all(), path, column, allowed, first)
         numbers = pl.format("{} numbers", count)
-        frame = split_off(count > LONGEST, f"a vector has at most {LONGEST:,} numbers", numbers)
+        most = f"a vector has at most {LONGEST:,} numbers"
+        frame = self.rejects.split_off(frame, count > LONGEST, path, column, most, numbers)
         if column not in self.lengths:
             lengths = frame.select(length=count).drop_nulls().group_by("length", maintain_order=True).len()
             if lengths.is_empty():
@@ -82,5 +74,6 @@ class Vectors:
             self.lengths[column] = lengths["length"][lengths["len"].arg_max() or 0]
         length = self.lengths[column]
         remedy = "data.lists reads lists of several lengths, as words"
-        frame = split_off(count != length, f"the vectors of this column have {length:,} numbers ({remedy})", numbers)
+        alike = f"the vectors of this column have {length:,} numbers ({remedy})"
+        frame = self.rejects.split_off(frame, count != length, path, column, alike, numbers)
         return frame.with_columns(value.cast(pl.List(pl.Float32)).list.to_array(length))

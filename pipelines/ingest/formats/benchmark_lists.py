@@ -5,7 +5,7 @@ The tables have the columns `user_id` and `item_id`.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,49 +16,41 @@ from pipelines.ingest.formats.rejects import ROW, Rejects
 from pipelines.ingest.formats.table import Table, lines_table
 
 WORD = r"\S+"
-PAIR = r"^\s*(?P<user_id>\S+)\s+(?P<item_id>\S+)\s*$"
+COUNT = pl.col("words").list.len()
 
 
 def pairs_table(path: Path, *, skip: bool = False) -> Table:
     """Opens a file of `user item` lines."""
-
-    def parse(lines: pl.DataFrame, rejects: Rejects) -> pl.DataFrame:
-        pair = pl.col("line").str.extract_groups(PAIR)
-        frame = lines.with_columns(pair.alias("pair"))
-        bad = pl.col("pair").struct.field("item_id").is_null()
-        frame = rejects.split_off(frame, bad, path, "line", "expected two ids, 'user item'")
-        return frame.select(pl.col("pair").struct.unnest(), ROW)
-
-    return _not_empty(lines_table(path, ("user_id", "item_id"), parse, skip=skip))
+    return _words_table(path, {"expected two ids, 'user item'": COUNT != 2}, skip=skip)
 
 
 def lightgcn_table(path: Path, *, skip: bool = False) -> Table:
     """Opens a file of `user item item …` lines; a line may hold a user without items."""
-
-    def parse(lines: pl.DataFrame, rejects: Rejects) -> pl.DataFrame:
-        frame = lines.select(pl.col("line").str.extract_all(WORD).alias("words"), ROW)
-        frame = frame.select(
-            pl.col("words").list.first().alias("user_id"), pl.col("words").list.slice(1).alias("item_id"), ROW
-        )
-        return frame.filter(pl.col("item_id").list.len() > 0).explode("item_id")
-
     # A line holds many events, so the number of lines says nothing about progress.
-    return replace(_not_empty(lines_table(path, ("user_id", "item_id"), parse, skip=skip)), rows=None)
+    return replace(_words_table(path, {}, skip=skip), rows=None)
 
 
 def sequences_table(path: Path, *, skip: bool = False) -> Table:
     """Opens a file of `user item item …` lines in time order; every line holds a user and at least one item."""
+    wrong = {
+        "an empty line: expected 'user item item …'": COUNT == 0,
+        "a user without items: expected 'user item item …' with blanks between them": COUNT == 1,
+    }
+    return replace(_words_table(path, wrong, skip=skip, blank=True), rows=None)
+
+
+def _words_table(path: Path, wrong: Mapping[str, pl.Expr], *, skip: bool, blank: bool = False) -> Table:
+    """Opens a file whose lines are words, a user and items; `wrong` tells by a reason which lines are bad rows."""
 
     def parse(lines: pl.DataFrame, rejects: Rejects) -> pl.DataFrame:
-        words = pl.col("words").list
         frame = lines.with_columns(pl.col("line").str.extract_all(WORD).alias("words"))
-        frame = rejects.split_off(frame, words.len() == 0, path, "line", "an empty line: expected 'user item item …'")
-        reason = "a user without items: expected 'user item item …' with blanks between them"
-        frame = rejects.split_off(frame, words.len() == 1, path, "line", reason)
-        return frame.select(words.first().alias("user_id"), words.slice(1).alias("item_id"), ROW).explode("item_id")
+        for reason, bad in wrong.items():
+            frame = rejects.split_off(frame, bad, path, "line", reason)
+        words = pl.col("words").list
+        pair = words.first().alias("user_id"), words.slice(1).alias("item_id")
+        return frame.filter(COUNT > 1).select(*pair, ROW).explode("item_id")
 
-    table = lines_table(path, ("user_id", "item_id"), parse, skip=skip, blank=True)
-    return replace(_not_empty(table), rows=None)
+    return _not_empty(lines_table(path, ("user_id", "item_id"), parse, skip=skip, blank=blank))
 
 
 def _not_empty(table: Table) -> Table:

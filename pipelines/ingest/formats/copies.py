@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PosixPath, PurePath, PurePosixPath
 from tempfile import TemporaryDirectory, mkdtemp
-from typing import Any
 
 from pipelines.console import progress
 from pipelines.errors import DataError
@@ -82,7 +81,9 @@ class Copies:
         shown = without_password(url)
         root = Path(mkdtemp(dir=self._folder))
         try:
-            system, inside = _file_system(url)
+            from fsspec.core import url_to_fs
+
+            system, inside = url_to_fs(url)
             if system.isfile(inside):
                 root /= PurePosixPath(inside).name
                 files = {inside: root}
@@ -128,11 +129,3 @@ class Copies:
         # Without the system's words for a full disk, which would be taken for one that has no room for the data set.
         wanted = f"{name}: no room for its copy in {self._folder.parent}; the variable TMPDIR names another folder"
         return DataError(wanted) if no_room(error) else None
-
-
-def _file_system(url: str) -> tuple[Any, str]:
-    """Returns the fsspec file system of a URL, and the place in it."""
-    from fsspec.core import url_to_fs
-
-    system, inside = url_to_fs(url)
-    return system, inside

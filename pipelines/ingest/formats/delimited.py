@@ -4,12 +4,10 @@
 """
 
 import csv
-import re
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -21,8 +19,7 @@ from pipelines.console import amount
 from pipelines.dataset.manifest import Kind
 from pipelines.errors import DataError
 from pipelines.ingest.formats.rejects import ROW, Rejects
-from pipelines.ingest.formats.table import BATCH_ROWS, Table
-from pipelines.ingest.formats.text import TextFile, text_file
+from pipelines.ingest.formats.table import BATCH_ROWS, Table, TextFile, text_file
 
 if TYPE_CHECKING:
     from _csv import Reader as Records
@@ -55,7 +52,7 @@ def csv_table(
         skip: treat lines that are not UTF-8 as bad rows instead of raising here.
 
     Raises:
-        DataError: the file is missing, empty, or not UTF-8.
+        DataError: the file is empty, or not UTF-8.
     """
     text = text_file(path, skip=skip)
     if header is None and separator == ",":
@@ -206,26 +203,10 @@ def _python_csv(layout: _Layout, rejects: Rejects, done: int) -> Iterator[pl.Dat
                     yield _frame(layout.names, rows, numbers)
                     rows, numbers = [], []
         except csv.Error as error:
-            raise _broken(layout, ended, reader.line_num, str(error)) from None
+            # An unclosed quote swallows line after line, until the reader notices it at the next quote or the end.
+            swallowed = "a quote of the record that begins here is not closed: " if reader.line_num > ended + 1 else ""
+            raise DataError(f"{layout.path}, row {ended + 1}: not valid CSV: {swallowed}{error}") from None
     yield _frame(layout.names, rows, numbers)
-
-
-def _broken(layout: _Layout, ended: int, last: int, reason: str) -> DataError:
-    """Names the line of the opening quote that a record, on the lines after `ended` up to `last`, does not close.
-
-    An unclosed quote swallows line after line, until the reader notices it at the next quote or the end of the file.
-    """
-    with layout.path.open(encoding="utf-8-sig", errors="replace", newline="") as handle:
-        text = "".join(islice(handle, ended, last))
-    quote, separator = re.escape(layout.quote or '"'), re.escape(layout.separator)
-    whole = re.compile(rf"{quote}[^{quote}]*(?:{quote}{quote}[^{quote}]*)*{quote}(?=[{separator}\r\n]|\Z)")
-    bare = re.compile(rf"(?!{quote})[^{separator}]*")
-    place = 0
-    while place < len(text) and (value := whole.match(text, place) or bare.match(text, place)):
-        place = value.end() + 1
-    opened = ended + 1 + text.count("\n", 0, place)
-    open_there = f"the quote that opens here is not closed: {reason}" if opened < last else reason
-    return DataError(f"{layout.path}, row {opened}: not valid CSV: {open_there}")
 
 
 def _frame(names: Sequence[str], rows: list[list[str | None]], numbers: list[int]) -> pl.DataFrame:

@@ -12,8 +12,7 @@ import polars as pl
 
 from pipelines.errors import DataError
 from pipelines.ingest.formats.rejects import ROW, Rejects
-from pipelines.ingest.formats.table import Table
-from pipelines.ingest.formats.text import text_file
+from pipelines.ingest.formats.table import Table, text_file
 
 COLUMNS = ("id", "attributes")
 
@@ -26,7 +25,7 @@ def json_lists_table(path: Path, *, skip: bool = False) -> Table:
         skip: changes nothing: what is not one whole object raises, and bad entries go to the `Rejects`.
 
     Raises:
-        DataError: the file is missing, empty, not UTF-8 or not one JSON object.
+        DataError: the file is empty, not UTF-8 or not one JSON object.
     """
     text_file(path)
     try:

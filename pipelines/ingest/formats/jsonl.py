@@ -13,8 +13,7 @@ import polars as pl
 
 from pipelines.errors import DataError
 from pipelines.ingest.formats.rejects import ROW, Rejects
-from pipelines.ingest.formats.table import Table
-from pipelines.ingest.formats.text import text_file
+from pipelines.ingest.formats.table import Table, text_file
 
 BLOCK_BYTES = 16 << 20
 HEADER_LINES = 1_000
@@ -39,11 +38,11 @@ def jsonl_table(path: Path, holds_ids: Callable[[str], bool], *, skip: bool = Fa
         skip: treat lines that are not UTF-8 as bad rows instead of raising here.
 
     Raises:
-        DataError: the file is missing, empty, not UTF-8, or its first 1,000 lines hold no object.
+        DataError: the file is empty, not UTF-8, or its first 1,000 lines hold no object.
     """
     text = text_file(path, skip=skip)
     names: dict[str, None] = {}
-    first = next(_blocks(path, lines=HEADER_LINES))
+    first = next(_blocks(path))[:HEADER_LINES]
     for _, line in first:
         value = _loads(line)
         if isinstance(value, dict):
@@ -59,15 +58,14 @@ def jsonl_table(path: Path, holds_ids: Callable[[str], bool], *, skip: bool = Fa
     return Table(path, tuple(names), text.lines, read, typed=True)
 
 
-def _blocks(path: Path, lines: int | None = None) -> Iterator[list[tuple[int, bytes]]]:
+def _blocks(path: Path) -> Iterator[list[tuple[int, bytes]]]:
     row = 1
     with path.open("rb") as handle:
         while block := handle.readlines(BLOCK_BYTES):
             if row == 1:
                 block[0] = block[0].removeprefix(b"\xef\xbb\xbf")
-            numbered = [(number, line) for number, line in enumerate(block, start=row) if not line.isspace()]
+            yield [(number, line) for number, line in enumerate(block, start=row) if not line.isspace()]
             row += len(block)
-            yield numbered[:lines]
 
 
 def _loads(line: bytes) -> Any:

@@ -3,7 +3,8 @@
 Sources: the README files of ml-100k, ml-1m and ml-latest (https://grouplens.org/datasets/movielens/).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from pipelines.ingest.formats.rejects import ROW, Rejects
 from pipelines.ingest.formats.table import Table, lines_table
 
 RATING_COLUMNS = ("user_id", "item_id", "rating", "timestamp")
+MOVIE = ("item_id", "title", "release_date")
 # fmt: off
 GENRES = (
     "unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama", "Fantasy",
@@ -32,21 +34,21 @@ def movielens_table(path: Path, *, skip: bool = False) -> Table:
     """Opens a MovieLens file by its name.
 
     Raises:
-        DataError: the name is not one of MovieLens, or the file is missing, empty or not UTF-8 (ratings only: the
+        DataError: the name is not one of MovieLens, or the file is empty or not UTF-8 (ratings only: the
             movies of the older sets may be Latin-1 and are then read as such).
     """
     name = str(bare_name(path))
     if name == "u.data":
         return csv_table(path, separator="\t", quote=None, header=RATING_COLUMNS, skip=skip)
     if name == "ratings.dat":
-        return lines_table(path, RATING_COLUMNS, partial(_ratings, path), skip=skip)
+        return lines_table(path, RATING_COLUMNS, partial(_fields, path, RATING_COLUMNS, "::"), skip=skip)
     if name == "ratings.csv":
         return csv_table(path, skip=skip)
     if name == "movies.csv":
         return csv_table(path, kinds={"title": "string", "genres": "list"}, separators={"genres": "|"}, skip=skip)
     if name == "u.item":
-        movie = ("item_id", "title", "release_date", "genres")
-        return _small_file(path, movie, "|", {"genres": "list"}, 5 + len(GENRES), _movie_100k)
+        columns = (*MOVIE, "video_release_date", "url", *GENRES)
+        return _genres_of_flags(_small_file(path, columns, "|", {"genres": "list"}))
     if name == "movies.dat":
         return _small_file(path, ("item_id", "title", "genres"), "::", {"genres": "list"})
     if name == "u.user":
@@ -60,50 +62,39 @@ def movielens_table(path: Path, *, skip: bool = False) -> Table:
     raise DataError(f"{path}: not a MovieLens file; known are {names}")
 
 
-def _ratings(path: Path, lines: pl.DataFrame, rejects: Rejects) -> pl.DataFrame:
+def _fields(
+    path: Path, columns: tuple[str, ...], separator: str, lines: pl.DataFrame, rejects: Rejects
+) -> pl.DataFrame:
     # One field more than expected shows lines that are too long.
-    names = [*RATING_COLUMNS, "__more__"]
-    width = len(RATING_COLUMNS)
-    fields = pl.col("line").str.split_exact("::", width).struct.rename_fields(names)
+    fields = pl.col("line").str.split_exact(separator, len(columns)).struct.rename_fields([*columns, "__more__"])
     frame = lines.with_columns(fields.alias("fields")).unnest("fields")
-    bad = pl.col(RATING_COLUMNS[-1]).is_null() | pl.col("__more__").is_not_null()
-    frame = rejects.split_off(frame, bad, path, "line", f"expected {width} values between '::'")
-    values = (pl.when(pl.col(name) != "").then(pl.col(name)) for name in RATING_COLUMNS)
-    return frame.select(*values, ROW)
+    bad = pl.col(columns[-1]).is_null() | pl.col("__more__").is_not_null()
+    frame = rejects.split_off(frame, bad, path, "line", f"expected {len(columns)} values between {separator!r}")
+    return frame.select(*(pl.when(pl.col(name) != "").then(pl.col(name)) for name in columns), ROW)
 
 
-def _movie_100k(fields: list[str]) -> list[str]:
-    flags = [genre for genre, flag in zip(GENRES, fields[5:], strict=False) if flag == "1"]
-    return [*fields[:3], "|".join(flags)]
-
-
-def _small_file(
-    path: Path,
-    columns: tuple[str, ...],
-    separator: str,
-    kinds: dict[str, Kind],
-    width: int | None = None,
-    take: Callable[[list[str]], list[str]] = list,
-) -> Table:
-    """Reads a file at once. Lines have `width` values if these differ from the columns; `take` converts them."""
-    width = width or len(columns)
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
-    raw = path.read_bytes()
-    try:
-        lines = raw.decode("utf-8").splitlines()
-    except UnicodeDecodeError:
-        lines = raw.decode("latin-1").splitlines()
+def _genres_of_flags(table: Table) -> Table:
+    genres = [pl.when(pl.col(genre) == "1").then(pl.lit(genre)) for genre in GENRES]
+    joined = pl.concat_str(genres, separator="|", ignore_nulls=True).alias("genres")
 
     def read(rejects: Rejects) -> Iterator[pl.DataFrame]:
-        rows = [(row, line.split(separator)) for row, line in enumerate(lines, start=1) if line.strip()]
-        for row, values in rows:
-            if len(values) != width:
-                reason = f"expected {width} values between {separator!r}"
-                rejects.add(path, "", reason, pl.Series([row]), pl.Series([separator.join(values)[:80]]))
-        good = [(row, take(values)) for row, values in rows if len(values) == width]
-        data = {name: [values[place] or None for _, values in good] for place, name in enumerate(columns)}
-        schema: dict[str, type[pl.DataType]] = {**dict.fromkeys(columns, pl.String), ROW: pl.UInt32}
-        yield pl.DataFrame({**data, ROW: [row for row, _ in good]}, schema=schema)
+        for frame in table.read(rejects):
+            yield frame.select(*MOVIE, pl.when(joined != "").then(joined), ROW)
 
-    return Table(path, columns, len(lines), read, kinds=kinds, separators={"genres": "|"})
+    return replace(table, columns=(*MOVIE, "genres"), read=read)
+
+
+def _small_file(path: Path, columns: tuple[str, ...], separator: str, kinds: dict[str, Kind]) -> Table:
+    """Reads a file at once."""
+    raw = path.read_bytes()
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        text = raw.decode("latin-1")
+    lines = pl.DataFrame({"line": text.splitlines()}, {"line": pl.String}).with_row_index(ROW, 1)
+    lines = lines.filter(pl.col("line").str.strip_chars() != "")
+
+    def read(rejects: Rejects) -> Iterator[pl.DataFrame]:
+        yield _fields(path, columns, separator, lines, rejects)
+
+    return Table(path, columns, lines.height, read, kinds=kinds, separators={"genres": "|"})

@@ -17,7 +17,7 @@ def recbole_table(path: Path, *, skip: bool = False) -> Table:
     """Opens an atomic file; sequences, split at spaces, become lists and vectors.
 
     Raises:
-        DataError: the file is missing, empty or not UTF-8, or a header cell is not `name:type`.
+        DataError: the file is empty or not UTF-8, or a header cell is not `name:type`.
     """
     kinds: dict[str, Kind] = {}
 

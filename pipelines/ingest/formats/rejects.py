@@ -71,13 +71,20 @@ class Rejects:
         )
         self._parts.append(part.with_columns(*constants).select(*SCHEMA))
 
-    def split_off(self, frame: pl.DataFrame, bad: pl.Expr, path: Path, column: str, reason: str) -> pl.DataFrame:
-        """Rejects the rows of `frame` where `bad` holds and returns the others; `frame` has `ROW`."""
+    def split_off(
+        self, frame: pl.DataFrame, bad: pl.Expr, path: Path, column: str, reason: str, shown: pl.Expr | None = None
+    ) -> pl.DataFrame:
+        """Rejects the rows of `frame` where `bad` holds, shows `shown` or `column` of them, and returns the others.
+
+        `frame` has `ROW`.
+        """
         mask = frame.select(bad.fill_null(False)).to_series()
         if not mask.any():
             return frame
         wrong = frame.filter(mask)
-        self.add(path, column, reason, wrong[ROW], wrong[column] if column in wrong.columns else None)
+        if shown is None and column in wrong.columns:
+            shown = pl.col(column)
+        self.add(path, column, reason, wrong[ROW], None if shown is None else wrong.select(shown).to_series())
         return frame.filter(~mask)
 
     def write(self, path: Path) -> None:

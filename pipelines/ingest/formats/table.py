@@ -1,8 +1,9 @@
 """Reads an input file as batches of rows with row numbers: Parquet and plain lines, lazily with polars.
 
-Text stays text; types come later.
+Text stays text; types come later. A text file is checked before parsing: it is not empty and is UTF-8.
 """
 
+import codecs
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,13 +13,13 @@ import polars as pl
 from pipelines.dataset.manifest import Kind
 from pipelines.errors import DataError
 from pipelines.ingest.formats.rejects import ROW, Rejects
-from pipelines.ingest.formats.text import python_lines, text_file
 
 Reader = Callable[[Rejects], Iterator[pl.DataFrame]]
 
 BATCH_ROWS = 500_000
+BLOCK_BYTES = 8 << 20
 # Columns that reading adds internally.
-INTERNAL = frozenset({ROW, "__weight__", "__time__", "__broken__", "__unknown__", "__number__", "__again__"})
+INTERNAL = frozenset({ROW, "__time__", "__broken__", "__number__"})
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,8 @@ def parquet_table(path: Path) -> Table:
     """Opens a Parquet file.
 
     Raises:
-        DataError: the file is missing, empty, truncated or not Parquet.
+        DataError: the file is empty, truncated or not Parquet.
     """
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
     if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty")
     bare = pl.scan_parquet(path, glob=False)
@@ -103,18 +102,90 @@ def lines_table(
         blank: give `parse` the blank lines, too, which are dropped otherwise.
 
     Raises:
-        DataError: the file is missing, empty, or not UTF-8.
+        DataError: the file is empty, or not UTF-8.
     """
     text = text_file(path, skip=skip)
 
     def read(rejects: Rejects) -> Iterator[pl.DataFrame]:
+        line = pl.col("line")
         if text.valid:
             scan = pl.scan_lines(path, name="line", row_index_name=ROW, row_index_offset=1, glob=False)
-            batches: Iterator[pl.DataFrame] = iter(scan.collect_batches(chunk_size=BATCH_ROWS, maintain_order=True))
-        else:
-            batches = python_lines(path, rejects, BATCH_ROWS)
-        for batch in batches:
-            lines = batch.with_columns(pl.col("line").str.strip_prefix("\ufeff"))
-            yield parse(lines if blank else lines.filter(pl.col("line").str.strip_chars() != ""), rejects)
+        else:  # whole lines as the only value, with U+FFFD for what is not UTF-8
+            scan = pl.scan_csv(
+                path,
+                has_header=False,
+                separator="\x01",
+                quote_char=None,
+                schema={"line": pl.String},
+                encoding="utf8-lossy",
+                row_index_name=ROW,
+                row_index_offset=1,
+                glob=False,
+            ).with_columns(line.fill_null(""))
+        for lines in scan.collect_batches(chunk_size=BATCH_ROWS, maintain_order=True):
+            if not text.valid:
+                lines = rejects.split_off(lines, line.str.contains("\ufffd", literal=True), path, "", "not UTF-8")
+            lines = lines.with_columns(line.str.strip_prefix("\ufeff"))
+            yield parse(lines if blank else lines.filter(line.str.strip_chars() != ""), rejects)
 
     return Table(path, tuple(columns), text.lines, read)
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """The result of one pass over the bytes.
+
+    Attributes:
+        lines: number of lines.
+        valid: whether the whole file is UTF-8.
+        quotes: whether it contains a double quote.
+        blanks: whether it may contain a blank line (two line ends in a row, even inside quotes).
+    """
+
+    lines: int
+    valid: bool
+    quotes: bool
+    blanks: bool
+
+
+def text_file(path: Path, *, skip: bool = False) -> TextFile:
+    """Scans a text file once.
+
+    Args:
+        path: the file.
+        skip: report bytes that are not UTF-8 instead of raising.
+
+    Raises:
+        DataError: the file is empty or, unless `skip`, is not UTF-8.
+    """
+    if path.stat().st_size == 0:
+        raise DataError(f"{path}: the file is empty")
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    newlines, valid, quotes, blanks, tail = 0, True, False, False, b"\n"
+    with path.open("rb") as handle:
+        while block := handle.read(BLOCK_BYTES):
+            if valid:
+                valid = _decodes(decoder, block, path, newlines, skip=skip)
+            newlines += block.count(b"\n")
+            quotes = quotes or b'"' in block
+            blanks = blanks or b"\n\n" in tail + block or b"\n\r\n" in tail + block
+            tail = block[-2:]
+    if valid and decoder.getstate()[0]:
+        valid = False
+        if not skip:
+            raise DataError(f"{path}, row {newlines + 1}: not UTF-8: the file ends inside a character")
+    return TextFile(newlines + (tail[-1:] != b"\n"), valid, quotes, blanks)
+
+
+def _decodes(decoder: codecs.IncrementalDecoder, block: bytes, path: Path, newlines: int, *, skip: bool) -> bool:
+    try:
+        decoder.decode(block)
+    except UnicodeDecodeError as error:
+        if skip:
+            return False
+        row = newlines + error.object[: error.start].count(b"\n") + 1
+        byte = error.object[error.start]
+        raise DataError(
+            f"{path}, row {row}: not UTF-8 (byte 0x{byte:02x}); convert the file, for example with iconv -t UTF-8"
+        ) from None
+    return True

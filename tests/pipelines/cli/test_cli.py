@@ -365,7 +365,8 @@ def test_wrong_vectors_are_refused(
 def test_every_word_of_the_commands_for_a_running_service_reaches_them(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     for name in (
-        "service.events.run", "service.state.backup", "service.state.restore", "service.move.run", "forget.forget.run",
+        "service.events.run", "service.state.backup", "service.state.restore", "service.state.move",
+        "forget.forget.run",
     ):  # fmt: skip
         monkeypatch.setattr(
             f"pipelines.{name}", lambda *w, name=name, **options: calls.append((name, w, options)) or {}
@@ -379,7 +380,7 @@ def test_every_word_of_the_commands_for_a_running_service_reaches_them(monkeypat
         ("events export --state s --out o --overwrite", "service.events.run", (s, o), {"overwrite": True}),
         ("state backup --state s --out o --overwrite", "service.state.backup", (s, o), {"overwrite": True}),
         ("state restore --backup b --state s", "service.state.restore", (b, s), {}),
-        ("state move --state s --to o", "service.move.run", (s, o), {}),
+        ("state move --state s --to o", "service.state.move", (s, o), {}),
         ("forget --user 7", "forget.forget.run", ("7",), nowhere),
         (f"forget --user 7 {places}", "forget.forget.run", ("7",), every),
     ):

@@ -66,7 +66,7 @@ def test_an_honest_data_set_passes_and_each_event_read_is_counted(
     told: list[float] = []
     assert refuse_leaks(data, told.append) is None
     train, every = (sum(len(data.events(part)) for part in parts) for parts in (data.parts("train"), data.parts()))
-    reads = {"counts": train, "rows": every}
+    reads = {"rows": every}
     reads |= {"histories": train} if split != "random" else {}
     reads |= {"cut-offs": every} if split == "global_time" else {}
     reads |= {"pairs": every} if duplicates == "first" else {}

@@ -12,7 +12,7 @@ import pytest
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.ingest import prepare
-from pipelines.ingest.order import Places
+from pipelines.ingest.validation import Places
 from towers.config.sections import DataConfig
 
 WARNING = "warning: data.ordered: the test does not seem to come after the lists"

@@ -12,7 +12,6 @@ import pytest
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.ingest import prepare
-from pipelines.ingest.formats import copies
 from tests.support.object_store import BUCKET, local_s3
 from towers.config.sections import DataConfig
 
@@ -142,7 +141,8 @@ def test_no_error_shows_the_password_of_a_url(tmp_path: Path, monkeypatch: pytes
     def refuse(url: str) -> None:
         raise PermissionError(f"403 for {url}")
 
-    monkeypatch.setattr(copies, "_file_system", refuse)
+    pytest.importorskip("fsspec", reason="needs the extra 'cloud'")
+    monkeypatch.setattr("fsspec.core.url_to_fs", refuse)
     with pytest.raises(DataError, match=r"^https://\*\*\*@b/k\.csv: cannot be read: 403 for https://\*\*\*@b/k\.csv$"):
         opened(tmp_path, "https://anna:s3cret@b/k.csv")
 

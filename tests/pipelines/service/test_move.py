@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipelines.errors import DataError
-from pipelines.service import move
+from pipelines.service import state as state_command
 from serving.catalogue.journal import Impression, Journal, UserEvent
 from serving.catalogue.journal_place import journal_at
 from serving.catalogue.sqlite_journal import SqliteJournal
@@ -67,7 +67,7 @@ def test_all_arrives_under_its_numbers(
         fill(journal)
         expected = content(journal)
     assert [len(held) for held in expected[-3:]] == [3, 5, 10]
-    move.run(state, to)
+    state_command.move(state, to)
     with closing(journal_at(state)) as journal:
         assert content(journal) == expected, "what was moved stays as it was"
     with closing(journal_at(to)) as moved:
@@ -84,16 +84,16 @@ def test_nothing_arrives_if_the_source_changes_or_the_target_is_used(
     state, to = new(source), new(target)
     with closing(journal_at(state)) as journal:
         fill(journal)
-        block = move.impression_block
+        block = state_command.impression_block
 
         def late(shown: Any) -> Any:
             journal.add_events([UserEvent(f"late{len(shown)}", "u", "i", 1)])
             return block(shown)
 
         with monkeypatch.context() as patched:
-            patched.setattr(move, "impression_block", late)
+            patched.setattr(state_command, "impression_block", late)
             with pytest.raises(DataError, match="it changed meanwhile, nothing was moved"):
-                move.run(state, to)
+                state_command.move(state, to)
     if isinstance(to, Path):
         assert not to.exists()
     else:
@@ -102,7 +102,7 @@ def test_nothing_arrives_if_the_source_changes_or_the_target_is_used(
     with closing(journal_at(to)) as used:
         used.put_items([("theirs", {}, {})])
     with pytest.raises((DataError, OutputExistsError), match=r"has held changes|exists"):
-        move.run(state, to)
+        state_command.move(state, to)
     with closing(journal_at(to)) as used:
         assert [each.item_id for each in used.items_since(0)] == ["theirs"]
 
@@ -117,5 +117,5 @@ def test_a_file_that_has_held_changes_takes_over_none(tmp_path: Path) -> None:
 
 def test_without_a_journal_there_is_nothing_to_move(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"--state .*: no journal\.sqlite in it"):
-        move.run(tmp_path, tmp_path / "to")
+        state_command.move(tmp_path, tmp_path / "to")
     assert not (tmp_path / "to").exists()

@@ -62,13 +62,11 @@ def test_splits_laid_together_are_one_split_with_histories(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("pipelines.dataset.heldout.BLOCK_EVENTS", block)
-    monkeypatch.setattr("pipelines.dataset.context.ROWS", 3)
     rows = rows_in_order(data, splits, impressions=impressions)
     found, context = training_events(data, splits, tmp_path, impressions=impressions)
     assert found.weight is not None and context is not None
     times = [None] * len(found) if found.time is None else found.time.tolist()
-    places = pl.concat(context.blocks("place")).to_list()
-    assert context.rows == len(found)
+    places = context.collect()["place"].to_list()
     joined = zip(found.user.tolist(), found.item.tolist(), times, found.weight.tolist(), places, strict=True)
     assert [Row(*row) for row in joined] == rows
     assert found.offsets.tolist() == [sum(row.user < user for row in rows) for user in range(data.manifest.users + 1)]
@@ -115,7 +113,7 @@ def test_a_split_of_impressions_alone_leaves_nothing(tmp_path: Path) -> None:
     data = Dataset.open(tmp_path / "set")
     found, context = training_events(data, ("train",), tmp_path / "work", impressions=False)
     assert (len(found), found.offsets.tolist()) == (0, [0] * (data.manifest.users + 1))
-    assert context is not None and context.rows == 0 and np.asarray(found.time).tolist() == []
+    assert context is not None and context.collect().is_empty() and np.asarray(found.time).tolist() == []
 
 
 @pytest.mark.parametrize("name", ["item", "user", "time", "weight", "offsets"])
