@@ -3,8 +3,9 @@
 `serving.recall.planner` has the rules for what a query is answered from.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -222,10 +223,7 @@ def _alike(plans: Sequence[Plan]) -> list[list[int]]:
 
 
 def _diverse(plan: Plan, vector: Floats, items: Snapshot) -> tuple[Rows, Floats]:
-    """The best items of which at most `query.diversity.most` share a value."""
     query = plan.query
-    assert query.diversity is not None
-    column = query.diversity.column
 
     def search(k: int, hidden: Mask | None) -> tuple[Rows, Floats]:
         if plan.source == "popular":
@@ -233,11 +231,14 @@ def _diverse(plan: Plan, vector: Floats, items: Snapshot) -> tuple[Rows, Floats]
         rows, scores = items.search(vector[np.newaxis], k, [plan.excluded], query.wanted, hidden)
         return rows[0], scores[0]
 
-    return search_diverse(
-        search,
-        lambda rows: items.values(column, rows),
-        lambda values: items.holding(column, values),
-        query.diversity.most,
-        query.k,
-        items.total,
-    )
+    return diverse(search, query, items)
+
+
+def diverse(
+    search: Callable[[int, Mask | None], tuple[Rows, Floats]], query: RecallQuery, items: Snapshot
+) -> tuple[Rows, Floats]:
+    """The best items of which at most `query.diversity.most` share a value; `search` as of `search_diverse`."""
+    assert query.diversity is not None
+    column, most = query.diversity.column, query.diversity.most
+    values, holding = partial(items.values, column), partial(items.holding, column)
+    return search_diverse(search, values, holding, most, query.k, items.total)

@@ -9,7 +9,7 @@ from serving.recall.recaller import Recaller
 from serving.window.explain import Explanation, Reason, explain
 from serving.window.inquiry import Inquiry, Ranked, answers, ask
 from serving.window.place import Place, missed, place
-from serving.window.trace import Trace, trace
+from serving.window.trace import Step, trace
 from serving.window.wording import SOURCES
 
 
@@ -64,19 +64,19 @@ class Details:
     """What the page shows only of the chosen bundle's answer.
 
     Attributes:
-        trace: what each step removed.
+        steps: what each removed.
         missed: what exact search finds and the answer lacks.
         place: where the item is that was asked for, or None.
     """
 
-    trace: Trace
+    steps: list[Step]
     missed: list[Ranked]
     place: Place | None
 
     @property
     def ids(self) -> set[str]:
         """The ids of all items that it names."""
-        steps = [each for step in self.trace.steps for each in (*step.removed, *(moved.item for moved in step.moved))]
+        steps = [each for step in self.steps for each in (*step.removed, *(moved.item for moved in step.moved))]
         found = {each.id for each in (*steps, *self.missed)}
         if self.place is not None:
             found |= {self.place.id, *(each.id for kept in self.place.kept_out for each in kept.items)}
