@@ -9,7 +9,7 @@ import gc
 import hashlib
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from serving.bundle.active import ACTIVE
 from serving.bundle.manifest import MANIFEST
 from serving.bundle.versions import Versions, bundle_root
 from serving.errors import BundleError
+from serving.service.look import Refusal
 
 T = TypeVar("T")
 # Inode, mtime and size of a file: they change with every write.
@@ -54,12 +55,9 @@ class _Roles(Generic[T]):
         return {"active": self.active} if self.canary is None else {"active": self.active, "canary": self.canary}
 
 
-@dataclass(frozen=True)
-class _Refusal:
-    """Why a bundle was refused, also in short for callers, and the stamps of `active.json` and its manifest then."""
+class _Refusal(Refusal):
+    """Also the stamps of `active.json` and the bundle's manifest then."""
 
-    reason: str
-    short: str
     stamps: tuple[Stamp, Stamp]
 
 
@@ -96,14 +94,9 @@ class ActiveBundles(Generic[T]):
         return self._roles().by_name
 
     @property
-    def refused(self) -> dict[str, str]:
+    def refused(self) -> Mapping[str, Refusal]:
         """Why each refused bundle does not serve, by name; under `active.json` if that cannot be read."""
-        return {name: refusal.reason for name, refusal in self._refused.items()}
-
-    @property
-    def refused_in_short(self) -> dict[str, str]:
-        """Like `refused`, with only the type of an unexpected exception, whose text may hold anything."""
-        return {name: refusal.short for name, refusal in self._refused.items()}
+        return self._refused
 
     def open_first(self) -> str | None:
         """Opens the active bundle, or else the newest of those before it that opens, and the canary if it opens.
@@ -160,7 +153,7 @@ class ActiveBundles(Generic[T]):
         try:
             wanted = self._wanted()
         except BundleError as error:
-            self._refused = {ACTIVE: _Refusal(str(error), str(error), (None, None))}
+            self._refused = {ACTIVE: _Refusal(reason=str(error), short=str(error), stamps=(None, None))}
         else:
             self._flip(wanted, self._active_bundle(wanted.active) or before.active)
         now = self._roles()
@@ -203,8 +196,9 @@ class ActiveBundles(Generic[T]):
         else:
             self._note(path.name, None)
             return ActiveBundle(path.name, opened, stamp)
+        # Of an unexpected exception only the type: its text may hold anything.
         short = reason if unforeseen is None else reason.removesuffix(f": {unforeseen}")
-        self._note(path.name, _Refusal(reason, short, stamps))
+        self._note(path.name, _Refusal(reason=reason, short=short, stamps=stamps))
         return None
 
     def _wanted(self) -> _Roles[Path]:

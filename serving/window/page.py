@@ -109,7 +109,7 @@ class Page:
             history_length=len(history),
             unready=unready,
             versions=_versions(),
-            refused=self._service.refused_in_short,
+            refused=self._service.refused,
             **content,
         )
 
