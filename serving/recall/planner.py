@@ -27,8 +27,7 @@ from serving.bundle.request_features import check_features, history_of, is_missi
 from serving.catalogue.catalogue import Snapshot
 from serving.catalogue.user_events import UserEvents
 from serving.errors import RequestError, refuse_unknown_column
-from serving.recall.plan import NO_FEATURES, NO_ROWS, Plan
-from serving.recall.query import RecallQuery, Source
+from serving.recall.query import NO_FEATURES, NO_ROWS, Plan, RecallQuery, Source
 from serving.search.conditions import check, kinds
 from serving.search.filtered import distinct
 from serving.search.index import Floats, Rows

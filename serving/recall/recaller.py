@@ -15,13 +15,10 @@ from serving.bundle.reader import Bundle
 from serving.catalogue.catalogue import Catalogue, Snapshot, Wanted
 from serving.catalogue.user_events import UserEvents
 from serving.errors import RequestError
-from serving.recall.plan import Plan
 from serving.recall.planner import Planner
-from serving.recall.query import EVERYTHING, Embedded, Recalled, RecallQuery
+from serving.recall.query import EVERYTHING, Embedded, Plan, Recalled, RecallQuery
 from serving.search.diversity import search_diverse
-from serving.search.exact import ExactIndex
-from serving.search.filtered import Mask
-from serving.search.index import Floats, Index, Rows
+from serving.search.index import Floats, Index, Mask, Rows
 from serving.telemetry import metrics
 
 
@@ -63,6 +60,9 @@ class Recaller:
         index: searches the bundle's `recall_vectors`.
         encoder: the query tower; without one only stored vectors, similar items and popular items are served.
         users: users' events since the bundle was made; shared by the bundles of one service.
+
+    Attributes:
+        exact: exact search over the same vectors; may be `index` itself.
     """
 
     def __init__(
@@ -71,17 +71,13 @@ class Recaller:
         self.bundle, self.encoder = bundle, encoder
         users = UserEvents() if users is None else users
         self.catalogue = Catalogue(bundle, index, users.item_counts)
+        self.exact = self.catalogue.exact
         self.planner = Planner(bundle, users, encodes=encoder is not None)
 
     @property
     def index(self) -> Index:
         """Searches the bundle's item vectors."""
         return self.catalogue.index
-
-    @property
-    def exact(self) -> ExactIndex:
-        """Exact search over the same vectors; may be `index` itself."""
-        return self.catalogue.exact
 
     def recall(self, query: RecallQuery) -> Recalled:
         """Answers one query.

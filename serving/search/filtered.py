@@ -4,14 +4,11 @@ import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from serving.search.exact import BLOCK_ITEMS, ExactIndex
-from serving.search.index import Floats, Index, Rows, best_first, is_in
+from serving.search.index import Floats, Index, Mask, Rows, best_first, is_in
 from serving.search.vector_codes import Vectors
 from serving.telemetry import metrics
-
-Mask = NDArray[np.bool_]
 
 # With a filter, up to this many excluded items are fetched on top of k and dropped; beyond, a masked exact scan is
 # cheaper.

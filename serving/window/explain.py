@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from serving.bundle.request_features import HISTORY_KINDS
-from serving.recall.plan import Plan
+from serving.recall.query import Plan
 from serving.search.index import Floats, rescore
 from serving.window.inquiry import Inquiry, Ranked, answers
 from serving.window.items import known_history

@@ -13,12 +13,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from serving.catalogue.catalogue import Snapshot, Wanted
-from serving.recall.plan import NO_ROWS, Plan
-from serving.recall.query import EVERYTHING, Recalled, RecallQuery
+from serving.recall.query import EVERYTHING, NO_ROWS, Plan, Recalled, RecallQuery
 from serving.recall.recaller import Recaller, diverse
 from serving.search.conditions import And, Condition
-from serving.search.diversity import Mask
-from serving.search.index import RESCORED_NUMBERS, Floats, Rows, best_first, rescore
+from serving.search.index import RESCORED_NUMBERS, Floats, Mask, Rows, best_first, rescore
 from serving.telemetry.metric_buffers import unmeasured
 
 BarrierKind = Literal["allow", "filter", "exclude", "seen"]
