@@ -8,12 +8,12 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from serving.bundle.reader import Bundle
-from serving.bundle.request_features import check_features
+from serving.bundle.request_features import TowerEncoder, check_features
 from serving.catalogue.catalogue import Catalogue
 from serving.catalogue.item_columns import checked_attributes, fitting_attributes
 from serving.catalogue.journal import Impression, ItemChange, Journal, JournalError, UserEvent
@@ -27,14 +27,6 @@ log = logging.getLogger("uvicorn.error.serving")
 BATCH = 1_024  # items per call of the tower
 
 
-class ItemEncoder(Protocol):
-    """The candidate tower: `serving.bundle.encoder.Encoder`, or a wrapped function in a test."""
-
-    def encode(self, requests: Sequence[Mapping[str, Any]]) -> Floats:
-        """The vectors [B, D] of B items; zero if training learnt nothing about an item's features."""
-        ...
-
-
 class CatalogueUpdates:
     """Applies the journal's changes to every bundle that serves.
 
@@ -45,7 +37,7 @@ class CatalogueUpdates:
     """
 
     def __init__(
-        self, journal: Journal | None, item_encoder: Callable[[Bundle], ItemEncoder], most_events: int = MOST
+        self, journal: Journal | None, item_encoder: Callable[[Bundle], TowerEncoder], most_events: int = MOST
     ) -> None:
         self.journal, self._item_encoder = journal, item_encoder
         self.users = UserEvents(most_events)
@@ -53,7 +45,7 @@ class CatalogueUpdates:
         self._version, self._events, self._forgotten = -1, 0, 0
         # Weak: these must not keep a retired bundle alive.
         self._applied: weakref.WeakKeyDictionary[Catalogue, int] = weakref.WeakKeyDictionary()
-        self._encoders: weakref.WeakKeyDictionary[Bundle, ItemEncoder] = weakref.WeakKeyDictionary()
+        self._encoders: weakref.WeakKeyDictionary[Bundle, TowerEncoder] = weakref.WeakKeyDictionary()
 
     def attach(self, catalogue: Catalogue) -> None:
         """Brings a newly opened bundle up to date before it serves, and keeps it so.
@@ -232,7 +224,7 @@ class CatalogueUpdates:
                 del changes[item_id]
         return list(changes.values())
 
-    def encoder(self, bundle: Bundle) -> ItemEncoder:
+    def encoder(self, bundle: Bundle) -> TowerEncoder:
         """The candidate tower of a bundle, loaded once."""
         if bundle not in self._encoders:
             self._encoders[bundle] = self._item_encoder(bundle)

@@ -3,15 +3,15 @@
 `serving.recall.planner` has the rules for what a query is answered from.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import Any, Protocol
 
 import numpy as np
 
 from serving.bundle.reader import Bundle
+from serving.bundle.request_features import TowerEncoder
 from serving.catalogue.catalogue import Catalogue, Snapshot, Wanted
 from serving.catalogue.user_events import UserEvents
 from serving.errors import RequestError
@@ -20,14 +20,6 @@ from serving.recall.query import EVERYTHING, Embedded, Plan, Recalled, RecallQue
 from serving.search.diversity import search_diverse
 from serving.search.index import Floats, Index, Mask, Rows
 from serving.telemetry import metrics
-
-
-class QueryEncoder(Protocol):
-    """Turns features into vectors: `serving.bundle.encoder.Encoder`, or a wrapped function in a test."""
-
-    def encode(self, requests: Sequence[Mapping[str, Any]]) -> Floats:
-        """The vectors [B, D] of B requests."""
-        ...
 
 
 @dataclass
@@ -66,7 +58,7 @@ class Recaller:
     """
 
     def __init__(
-        self, bundle: Bundle, index: Index, encoder: QueryEncoder | None = None, users: UserEvents | None = None
+        self, bundle: Bundle, index: Index, encoder: TowerEncoder | None = None, users: UserEvents | None = None
     ) -> None:
         self.bundle, self.encoder = bundle, encoder
         users = UserEvents() if users is None else users
