@@ -109,10 +109,12 @@ class Planner:
         def tower(source: Source) -> Plan:
             # All were found and no item has changed: the bundle has them all, without a second lookup.
             known = len(history) == len(query.history or ()) and not items.view.rows
-            sent = list(query.history or ()) if known else self._trained(query.history)
+            sent = self._trained(features.get(self._history)) or (
+                list(query.history or ()) if known else self._trained(query.history)
+            )
             complete = self._tower_features(query, features, sent, user_row, live)
-            length = self._history_length(features, sent, user_row, live)
-            return Plan(query, source, excluded, features=complete, history=length)
+            stored = 0 if user_row is None else len(self.bundle.seen(user_row))
+            return Plan(query, source, excluded, features=complete, history=len(sent) or stored + len(live))
 
         if query.vector is not None:
             return planned("vector", np.array(query.vector, np.float32))
@@ -183,22 +185,13 @@ class Planner:
         if self._id and query.user_id is not None:
             complete.setdefault(self._id, query.user_id)
         if self._history_feature is not None:
-            sent = self._trained(features.get(self._history)) or history
             # Unknown items would only push known ones out of the last `length`.
-            complete[self._history] = sent or self._stored(user_row, live)[-(self._history_feature.length or 0) :]
+            complete[self._history] = history or self._stored(user_row, live)[-(self._history_feature.length or 0) :]
         if self._times in complete:
             timed, times = features.get(history_of(self._times)) or (), complete.pop(self._times)
             known = [time for item, time in zip(timed, times, strict=False) if item in self.bundle.item_rows]
             complete |= {self._times: known} if known else {}
         return complete
-
-    def _history_length(
-        self, features: Mapping[str, Any], history: Sequence[str], user_row: int | None, live: Sequence[str]
-    ) -> int:
-        """Length of the user's known history: the one sent, else the stored one plus later events."""
-        if sent := len(self._trained(features.get(self._history))) or len(history):
-            return sent
-        return len(live) + (0 if user_row is None else len(self.bundle.seen(user_row)))
 
     def live(self, user_id: str | None, user_row: int | None) -> list[str]:
         """A user's items since the bundle was made, newest last, without those in the user's stored history."""
