@@ -4,10 +4,10 @@ The files: `query_profile_bytes.npy` (distinct profiles as JSON objects, concate
 and the end) and `_rows` (which of them each user has). All are mapped; users with equal profiles share one.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import orjson
@@ -21,7 +21,7 @@ from serving.errors import BundleError, RequestError
 BLOCK = 1_024  # users whose profiles are written between two reports of progress
 
 
-class Profiles:
+class Profiles(Sequence[dict[str, Any]]):
     """Row of a user to features by name, as a request would send them; missing values are left out.
 
     Args:
@@ -60,10 +60,13 @@ class Profiles:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return map(self.__getitem__, range(len(self)))
-
-    def __getitem__(self, row: int) -> dict[str, Any]:
+    @overload
+    def __getitem__(self, row: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, row: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        if isinstance(row, slice):
+            return [self._profile(number) for number in self._rows[row].tolist()]
         return self._profile(int(self._rows[row]))
 
     def _profile(self, number: int) -> dict[str, Any]:

@@ -47,7 +47,9 @@ def impression_row(impression: tuple[str, str, str, tuple[str, ...], int]) -> Ro
 
 def item_block(items: Sequence[tuple[int, str, bool, dict[str, Any], dict[str, Any]]]) -> tuple[str, list[Row]]:
     """The table of items, and the rows of `ItemChange`s."""
-    return "items", [(number, *item_row(*rest)) for number, *rest in items]
+    return "items", [
+        (seq, *item_row(item_id, deleted, features, rest)) for seq, item_id, deleted, features, rest in items
+    ]
 
 
 def event_block(events: Sequence[tuple[int, tuple[str, str, str, int]]]) -> tuple[str, list[Row]]:
