@@ -103,9 +103,6 @@ class Planner:
         history = items.rows_of(query.history or ())
         excluded = self._excluded(query, features, user_row, history, live, items)
 
-        def planned(source: Source, vector: Floats | None = None) -> Plan:
-            return Plan(query, source, excluded, vector)
-
         def tower(source: Source) -> Plan:
             # All were found and no item has changed: the bundle has them all, without a second lookup.
             known = len(history) == len(query.history or ()) and not items.view.rows
@@ -117,21 +114,22 @@ class Planner:
             return Plan(query, source, excluded, features=complete, history=len(sent) or stored + len(live))
 
         if query.vector is not None:
-            return planned("vector", np.array(query.vector, np.float32))
+            return Plan(query, "vector", excluded, np.array(query.vector, np.float32))
         if query.similar_to is not None:
-            similar = items.rows_of(query.similar_to)
-            return planned("similar", _mean_vector(items, similar)) if similar else planned("popular")
+            if similar := items.rows_of(query.similar_to):
+                return Plan(query, "similar", excluded, _mean_vector(items, similar))
+            return Plan(query, "popular", excluded)
         if self._informative(features, items):
             return tower("features")
         recent = [] if query.history else items.rows_of(live)
         if (history or recent) and self._history_feature is not None and (history or self.encodes):
             return tower("history")
         if history or (recent and user_row is None):
-            return planned("similar", _mean_vector(items, history or recent))
+            return Plan(query, "similar", excluded, _mean_vector(items, history or recent))
         if user_row is not None:
             length = len(self.bundle.seen(user_row)) + len(live)
             return Plan(query, "user", excluded, self.bundle.query_vectors[user_row], history=length)
-        return planned("popular")
+        return Plan(query, "popular", excluded)
 
     def _names_a_user_only(self, query: RecallQuery) -> bool:
         """Whether only rules 5 and 6 can apply: the most common query, which skips the other steps."""
