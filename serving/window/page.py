@@ -145,13 +145,17 @@ class Page:
 
         `unanswered` says of the other bundle why the query does not fit it.
         """
-        query = self._query(form, chosen.recaller)
-        if query is None:
+        recaller, catalogue = chosen.recaller, chosen.recaller.catalogue
+        if not form.asks:
+            return {"answers": []}
+        content = form.request(recaller.bundle.manifest.query_features, catalogue.kinds, catalogue.times)
+        if form.errors:
             return {"answers": []}
         others = [] if form["alone"] else [each for each in choices.values() if each is not chosen]
         held_out = self._beside.held_out(form["user"]) if self._beside.held_out and form["user"] else ()
         try:
-            first = answered(chosen.recaller, query, chosen.role, held_out)
+            query = self._query_of(content)
+            first = answered(recaller, query, chosen.role, held_out)
             told = details(first.inquiry, form["item"])
         except RequestError as error:
             form.refuse(error)
@@ -170,24 +174,11 @@ class Page:
         return {
             "answers": answers,
             "unanswered": unanswered,
-            "wording": Wording(query, chosen.recaller.catalogue.times),
+            "wording": Wording(query, catalogue.times),
             "details": told,
             "named": named,
             "differences": differences(first.inquiry, answers[1].inquiry) if len(answers) > 1 else None,
         }
-
-    def _query(self, form: Form, recaller: Recaller) -> RecallQuery | None:
-        if not form.asks:
-            return None
-        catalogue = recaller.catalogue
-        content = form.request(recaller.bundle.manifest.query_features, catalogue.kinds, catalogue.times)
-        if form.errors:
-            return None
-        try:
-            return self._query_of(content)
-        except RequestError as error:
-            form.refuse(error)
-            return None
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
