@@ -204,25 +204,22 @@ class CatalogueUpdates:
 
     def _changes(self, bundle: Bundle, news: Sequence[ItemChange]) -> list[Change]:
         """The journal's changes for this bundle; an item that it cannot encode stays as the bundle has it."""
-        changes = {}
-        encoded = []
+        fitting, changes = [], []
         for each in news:
             try:
                 check_features(bundle.manifest.candidate_features, each.features)
+                fitting.append(each)
             except RequestError as error:
                 log.warning("%s: a live item is left out: %s", bundle.path, error.message)
-                continue
-            attributes = fitting_attributes(each.attributes, bundle.attribute_schema)
-            changes[each.item_id] = Change(each.item_id, None, attributes)
-            if not each.deleted:
-                encoded.append((each.item_id, each.features))
-        for (item_id, _), vector in zip(encoded, self._encode(bundle, encoded), strict=True):
-            if vector.any():
-                changes[item_id] = Change(item_id, vector, changes[item_id].attributes)
+        vectors = iter(self._encode(bundle, [(each.item_id, each.features) for each in fitting if not each.deleted]))
+        for each in fitting:
+            vector = None if each.deleted else next(vectors)
+            if vector is None or vector.any():
+                attributes = fitting_attributes(each.attributes, bundle.attribute_schema)
+                changes.append(Change(each.item_id, vector, attributes))
             else:
                 log.warning("%s: a live item is left out: training learnt nothing about its features", bundle.path)
-                del changes[item_id]
-        return list(changes.values())
+        return changes
 
     def encoder(self, bundle: Bundle) -> TowerEncoder:
         """The candidate tower of a bundle, loaded once."""
