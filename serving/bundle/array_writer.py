@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -18,14 +18,8 @@ from serving.search.vector_codes import DTYPES, MOST_HALF, VectorType, encode
 
 Strings = Sequence[str] | NDArray[np.str_] | pl.Series
 Advance = Callable[[float], None]
-
-
-class Progress(Protocol):
-    """Shows the progress of a phase with that many units; yields a callable that reports finished ones."""
-
-    def __call__(self, description: str, total: float, unit: str) -> AbstractContextManager[Advance]:
-        """Begins the phase."""
-        ...
+# Begins a phase: description, total and unit; shows its progress, and yields what reports finished units.
+Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
 
 
 @contextmanager

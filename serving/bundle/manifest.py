@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from serving.errors import BundleError
 from serving.search.scann_parameters import TUNED_K
@@ -92,14 +92,6 @@ class IndexInfo(_Record):
         """The k of the recall that it was tuned for."""
         return int(self.measured.get("target_k", TUNED_K))
 
-    @model_validator(mode="after")
-    def _path_where_there_are_files(self) -> "IndexInfo":
-        if (self.path is None) != (self.kind == "exact"):
-            raise ValueError(
-                f"kind {self.kind!r} with path {self.path!r}; a scann index has a path, an exact one has none"
-            )
-        return self
-
 
 class FileInfo(_Record):
     """Size and digest of one file of the bundle."""
@@ -169,15 +161,6 @@ class Manifest(_Record):
     libraries: dict[str, str] = {}
     lineage: dict[str, Any] = {}
     training: dict[str, Any] = {}
-
-    @field_validator("query_features", "candidate_features")
-    @classmethod
-    def _names_once(cls, features: tuple[FeatureSpec, ...]) -> tuple[FeatureSpec, ...]:
-        names = [feature.name for feature in features]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"features named twice: {', '.join(twice)}")
-        return features
 
     def query_feature(self, kind: str) -> FeatureSpec | None:
         """The query tower's first feature of that kind, or None."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from serving.background import Rest, no_pause
 from serving.bundle import arrays as files
 from serving.bundle import prior
-from serving.bundle.ids import Ids, RowOf
+from serving.bundle.ids import Ids
 from serving.bundle.manifest import Manifest, read_manifest
 from serving.bundle.profiles import Profiles
 from serving.errors import BundleError
@@ -32,13 +32,15 @@ class Bundle:
     Attributes:
         path: the directory.
         manifest: its manifest.
-        item_names: row -> item id, [N], memory-mapped; its `rows` map item id -> row.
+        item_names: row -> item id, [N], memory-mapped.
+        item_rows: item id -> row.
         item_vectors: [N, D], memory-mapped; float16 and int8 decode to float32 where they are read.
         item_prior: [N, 2], memory-mapped, log shares of the items now and in training; None without a prior.
         recall_vectors: [N, D + 2], like `item_vectors`, what recall searches; without a prior `item_vectors` itself.
         popularity: [N], training events of each item.
         popular_counts: [N], the counts that rank popular items; `popularity` if the bundle has no separate ones.
         query_names: row -> user id, [Q], like `item_names`.
+        query_rows: user id -> row.
         query_vectors: [Q, D], memory-mapped.
         profiles: row -> request features of a user, [Q], memory-mapped; None if the bundle holds none.
         segments: segment of users -> its popular item rows, best first, and their event counts; may be empty.
@@ -49,6 +51,7 @@ class Bundle:
         self.path, self.manifest = path, manifest
         # Older bundles lack these tables: build them in memory.
         self.item_names = Ids.open(path, ITEM_ID, items) or Ids.of(self.item_ids)
+        self.item_rows = self.item_names.rows
         self.item_vectors = files.open_item_vectors(path, manifest)
         self.item_prior: Floats | None = None
         self.recall_vectors: Vectors = self.item_vectors
@@ -65,6 +68,7 @@ class Bundle:
         if files.POPULAR_COUNTS in manifest.files:
             self.popular_counts = files.open_array(path, files.POPULAR_COUNTS, np.float32, (items,))
         self.query_names = Ids.open(path, QUERY_ID, queries) or Ids.of(self.query_ids)
+        self.query_rows = self.query_names.rows
         self.query_vectors = files.open_array(path, files.QUERY_VECTORS, np.float32, (queries, dimension))
         self.profiles = Profiles.open(path, queries) if files.PROFILE_ROWS in manifest.files else None
         self._seen_offsets = files.open_array(path, files.SEEN_OFFSETS, np.int64, (queries + 1,))
@@ -125,16 +129,6 @@ class Bundle:
     def query_ids(self) -> pl.Series:
         """Row -> user id as a column, [Q] strings, like `item_ids`."""
         return files.open_ids(self.path, files.QUERY_IDS, QUERY_ID, self.manifest.queries)
-
-    @property
-    def item_rows(self) -> RowOf:
-        """Item id -> row."""
-        return self.item_names.rows
-
-    @property
-    def query_rows(self) -> RowOf:
-        """User id -> row."""
-        return self.query_names.rows
 
     @cached_property
     def popular_rows(self) -> Rows:

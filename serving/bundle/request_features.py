@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import MAXYEAR, MINYEAR, UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from serving.bundle.manifest import FeatureSpec
 from serving.errors import RequestError
+from serving.search.index import Floats
 
 MISSING: dict[str, Any] = {"string": b"", "float32": math.nan, "int64": -1}
 # The greatest value of an integer feature by its kind; Monday is weekday 0.
@@ -23,6 +24,14 @@ GREATEST_INT64 = 2**63 - 1
 CYCLE = 400  # years of the Gregorian calendar: whole weeks
 HISTORY_KINDS = ("history", "history_times")  # lists that are cut to their last values if too long
 GREATEST_FLOAT32 = 3.4028234663852886e38  # The largest finite float32.
+
+
+class TowerEncoder(Protocol):
+    """A tower of a bundle: `serving.bundle.encoder.Encoder`, or a wrapped function in a test."""
+
+    def encode(self, requests: Sequence[Mapping[str, Any]]) -> Floats:
+        """The vectors [B, D] of B requests; zero if training learnt nothing about a request's features."""
+        ...
 
 
 def check_features(specs: Sequence[FeatureSpec], features: Mapping[str, Any]) -> None:

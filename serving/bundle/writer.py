@@ -24,7 +24,6 @@ from serving.bundle.manifest import (
 )
 from serving.bundle.profiles import write_profiles
 from serving.bundle.reader import ITEM_ID, QUERY_ID, Bundle
-from serving.errors import BundleError
 from serving.files.staging import staged
 from serving.search.vector_codes import VectorType
 
@@ -124,9 +123,6 @@ def write_bundle(
             if profiles is not None:
                 write_profiles(directory, profiles, advance)
         write_towers(directory)
-        for tower in (files.QUERY_TOWER, files.CANDIDATE_TOWER):
-            if not (directory / tower / "saved_model.pb").is_file():
-                raise BundleError(f"{directory / tower}: write_towers left no SavedModel there")
 
         def manifest(digests: dict[str, FileInfo]) -> Manifest:
             return Manifest(

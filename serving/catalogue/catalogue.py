@@ -19,8 +19,8 @@ from serving.search.conditions import Condition, kinds
 from serving.search.diversity import holding
 from serving.search.exact import ExactIndex
 from serving.search.filter_masks import Masks, mask
-from serving.search.filtered import Mask, search_filtered, search_rows
-from serving.search.index import Floats, Index, Rows, best_first, is_in
+from serving.search.filtered import search_filtered, search_rows
+from serving.search.index import Floats, Index, Mask, Rows, best_first, is_in
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,22 @@ Any thread of any process can add changes and read those after a sequence number
 numbered separately. A reader that has seen a number has seen every change with a lower one.
 """
 
+import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, NamedTuple
+
+from serving.catalogue.journal_rows import Row, event_row, id_text, impression_row, item_row
+
+ALL = 2**63 - 1
 
 
 class JournalError(Exception):
     """The journal cannot be opened, read or written; a failed write left nothing. Names the place and the reason."""
 
 
-@dataclass(frozen=True)
-class ItemChange:
+class ItemChange(NamedTuple):
     """The latest state of one item; a deleted one has neither features nor attributes."""
 
     seq: int
@@ -24,8 +29,7 @@ class ItemChange:
     attributes: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class UserEvent:
+class UserEvent(NamedTuple):
     """One user's interaction with one item; `time` in whole seconds since 1970, UTC."""
 
     event_id: str
@@ -34,8 +38,7 @@ class UserEvent:
     time: int
 
 
-@dataclass(frozen=True)
-class Impression:
+class Impression(NamedTuple):
     """The items that one user was shown together, in order, and the id of the request that recalled them."""
 
     impression_id: str
@@ -45,8 +48,7 @@ class Impression:
     time: int
 
 
-@dataclass(frozen=True)
-class Numbers:
+class Numbers(NamedTuple):
     """The last sequence number of each kind of change, and how often a user was forgotten."""
 
     items: int
@@ -55,8 +57,10 @@ class Numbers:
     forgotten: int
 
 
-class Journal(Protocol):
-    """An open journal. Thread-safe; another process, also a fork, must open its own.
+class Journal(ABC):
+    """An open journal in the tables `items`, `events` and `impressions`; a database provides the rest.
+
+    Thread-safe; another process, also a fork, must open its own.
 
     Each method raises `JournalError` if the journal cannot be read or written.
 
@@ -65,6 +69,7 @@ class Journal(Protocol):
     """
 
     identity: str
+    _schema: ClassVar[str] = ""  # stands before the name of each table
 
     def put_items(self, items: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]]) -> int:
         """Puts items, all or none, in order. They are on disk when it returns.
@@ -77,10 +82,13 @@ class Journal(Protocol):
 
         Raises:
             JournalError: nothing was put.
+            TypeError: a value is not JSON; nothing was put.
         """
+        return self._change([item_row(item_id, False, features, rest) for item_id, features, rest in items])
 
     def delete_items(self, item_ids: Sequence[str]) -> int:
         """Deletes items, including ones unknown to the journal; otherwise like `put_items`."""
+        return self._change([item_row(item_id, True, {}, {}) for item_id in item_ids])
 
     def add_events(self, events: Sequence[UserEvent]) -> int:
         """Adds events, all or none, in order; skips every event id that was ever added before.
@@ -91,21 +99,42 @@ class Journal(Protocol):
         Raises:
             JournalError: nothing was added.
         """
+        return self._add("events", list(map(event_row, events)))
 
     def add_impressions(self, impressions: Sequence[Impression]) -> int:
         """Adds impressions as `add_events` adds events."""
+        return self._add("impressions", list(map(impression_row, impressions)))
 
     def items_since(self, seq: int) -> list[ItemChange]:
         """The latest state of every item whose last change has a number above `seq`, in order of change."""
+        with self._since("items", seq) as rows:
+            return [
+                ItemChange(number, id_text(item), bool(deleted), json.loads(features), json.loads(attributes))
+                for number, item, deleted, features, attributes in rows
+            ]
 
-    def events_since(self, seq: int, most: int = -1) -> list[tuple[int, UserEvent]]:
-        """Every event with a number above `seq`, or the first `most`, in order of adding; -1 is all."""
+    def events_since(self, seq: int, most: int = ALL) -> list[tuple[int, UserEvent]]:
+        """Every event with a number above `seq`, or the first `most`, in order of adding."""
+        with self._since("events", seq, most) as rows:
+            return [
+                (number, UserEvent(id_text(event), id_text(user), id_text(item), time))
+                for number, event, user, item, time in rows
+            ]
 
-    def impressions_since(self, seq: int, most: int = -1) -> list[tuple[int, Impression]]:
-        """Every impression with a number above `seq`, or the first `most`, in order of adding; -1 is all."""
+    def impressions_since(self, seq: int, most: int = ALL) -> list[tuple[int, Impression]]:
+        """Every impression with a number above `seq`, or the first `most`, in order of adding."""
+        with self._since("impressions", seq, most) as rows:
+            return [
+                (number, Impression(id_text(shown), id_text(request), id_text(user), tuple(json.loads(items)), time))
+                for number, shown, request, user, items, time in rows
+            ]
 
     def counts(self) -> tuple[int, ...]:
-        """How many changed items, events and impressions it holds."""
+        """How many changed items, events and impressions it holds; scans the tables."""
+        tables = ("items", "events", "impressions")
+        each = ", ".join(f"(SELECT count(*) FROM {self._schema}{table})" for table in tables)
+        with self._reads(f"SELECT {each}") as (counts,):
+            return tuple(counts)
 
     def version(self) -> int:
         """A number that grows with every change that answers depend on, by any process; the same in all of them."""
@@ -116,6 +145,7 @@ class Journal(Protocol):
         """How often a user was forgotten: events that a reader holds may be gone once this has grown."""
         return self.numbers().forgotten
 
+    @abstractmethod
     def forget(self, user_id: str, *, dry_run: bool = False) -> dict[str, int]:
         """Deletes all events and impressions of a user.
 
@@ -130,9 +160,11 @@ class Journal(Protocol):
             JournalError: nothing was deleted, or traces are left on the disk: call it again.
         """
 
+    @abstractmethod
     def numbers(self) -> Numbers:
         """The last number of each kind."""
 
+    @abstractmethod
     def load(self, identity: str, numbers: Numbers, blocks: Iterable[tuple[str, Sequence[tuple[Any, ...]]]]) -> None:
         """Takes over what another journal holds, all or nothing; an exception of `blocks` ends it, too.
 
@@ -145,5 +177,21 @@ class Journal(Protocol):
             JournalError: this one has held changes; nothing was taken over.
         """
 
+    @abstractmethod
     def close(self) -> None:
         """Closes it; a second call does nothing."""
+
+    @abstractmethod
+    def _change(self, rows: Sequence[Row]) -> int:
+        """Writes the latest rows of items in one transaction; returns the number of the last one."""
+
+    @abstractmethod
+    def _add(self, table: str, rows: Sequence[Row]) -> int:
+        """Adds the rows whose first column is new to a table in one transaction; returns how many."""
+
+    @abstractmethod
+    def _reads(self, statement: str, *values: int) -> AbstractContextManager[list[Any]]:
+        """Reads rows, with a value for each ``?``; inside it an unreadable row is a `JournalError`."""
+
+    def _since(self, table: str, seq: int, most: int = ALL) -> AbstractContextManager[list[Any]]:
+        return self._reads(f"SELECT * FROM {self._schema}{table} WHERE seq > ? ORDER BY seq LIMIT ?", seq, most)

@@ -12,15 +12,12 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from serving.bundle.prior import log_share, recall_vectors
 from serving.bundle.reader import Bundle
 from serving.search.exact import ExactIndex
-from serving.search.index import Floats, Rows
+from serving.search.index import Floats, Mask, Rows
 from serving.search.vector_codes import rounded
-
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

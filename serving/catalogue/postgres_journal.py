@@ -5,18 +5,17 @@ The next call reopens a connection that broke.
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import astuple, fields
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
 
-from serving.catalogue.journal import JournalError, Numbers
-from serving.catalogue.journal_rows import EventRow, ImpressionRow, ItemRow, RowJournal, id_bytes
+from serving.catalogue.journal import Journal, JournalError, Numbers
+from serving.catalogue.journal_rows import Row, id_bytes
 from serving.catalogue.postgres_tables import connect, create, telling_errors
 from serving.files.database_url import DatabaseUrl
 
-NUMBERS = ", ".join(each.name for each in fields(Numbers))
+NUMBERS = ", ".join(Numbers._fields)
 PUT = """INSERT INTO towers.items
 SELECT * FROM unnest(%s::bigint[], %s::bytea[], %s::integer[], %s::text[], %s::text[])
 ON CONFLICT (item_id) DO UPDATE SET (seq, deleted, features, attributes)
@@ -78,8 +77,10 @@ class Link:
                 self._connection.close()
 
 
-class PostgresJournal(RowJournal):
+class PostgresJournal(Journal):
     """An open database; the methods are those of `Journal`."""
+
+    _schema = "towers."
 
     def __init__(self, url: DatabaseUrl, *, must_exist: bool = False) -> None:
         """Opens the journal of a database; creates its tables if missing, unless it must exist.
@@ -92,13 +93,6 @@ class PostgresJournal(RowJournal):
         self._writer, self._reader = Link(url, must_exist=must_exist), Link(url, must_exist=True)
         with self._writer.held(), self._reader.held():
             self.identity = self._reader.identity
-
-    def counts(self) -> tuple[int, ...]:
-        """Scans the tables: `Journal.counts`."""
-        tables = ("items", "events", "impressions")
-        each = ", ".join(f"(SELECT count(*) FROM towers.{table})" for table in tables)
-        with self._reads(f"SELECT {each}") as (counts,):
-            return tuple(counts)
 
     def forget(self, user_id: str, *, dry_run: bool = False) -> dict[str, int]:
         """Deletes a user and rewrites the tables' pages: `Journal.forget`.
@@ -137,7 +131,7 @@ class PostgresJournal(RowJournal):
                     for row in rows:
                         copy.write_row(row)
             connection.execute(
-                f"UPDATE towers.journal SET (identity, {NUMBERS}) = (%s, %s, %s, %s, %s)", (identity, *astuple(numbers))
+                f"UPDATE towers.journal SET (identity, {NUMBERS}) = (%s, %s, %s, %s, %s)", (identity, *numbers)
             )
         self.identity = self._writer.identity = self._reader.identity = identity
 
@@ -146,7 +140,7 @@ class PostgresJournal(RowJournal):
         self._writer.close()
         self._reader.close()
 
-    def _change(self, rows: Sequence[ItemRow]) -> int:
+    def _change(self, rows: Sequence[Row]) -> int:
         with self._writer.held() as connection, connection.transaction():
             last = _last(connection, "items")
             # Of an item that comes twice the last row counts; one statement cannot change a row twice.
@@ -156,7 +150,7 @@ class PostgresJournal(RowJournal):
                 connection.execute("UPDATE towers.journal SET items = %s", (last + len(rows),))
             return last + len(rows)
 
-    def _add(self, table: str, rows: Sequence[EventRow] | Sequence[ImpressionRow]) -> int:
+    def _add(self, table: str, rows: Sequence[Row]) -> int:
         with self._writer.held() as connection, connection.transaction():
             last = _last(connection, table)
             if not rows:
@@ -167,15 +161,11 @@ class PostgresJournal(RowJournal):
                 connection.execute(f"UPDATE towers.journal SET {table} = %s", (last + len(rows),))
             return added
 
-    def _since(self, table: str, seq: int, most: int = -1) -> AbstractContextManager[list[Any]]:
-        limit = None if most < 0 else most
-        return self._reads(f"SELECT * FROM towers.{table} WHERE seq > %s ORDER BY seq LIMIT %s", seq, limit)
-
     @contextmanager
-    def _reads(self, statement: str, *values: int | None) -> Iterator[list[Any]]:
+    def _reads(self, statement: str, *values: int) -> Iterator[list[Any]]:
         with telling_errors(self._url):
             with self._reader.held() as connection:
-                rows: list[Any] = connection.execute(statement, values).fetchall()
+                rows: list[Any] = connection.execute(statement.replace("?", "%s"), values).fetchall()
             yield rows
 
 

@@ -6,14 +6,13 @@ It must be on a local disk: WAL and file locks need shared memory.
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, astuple, fields
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from serving.catalogue.journal import JournalError, Numbers
+from serving.catalogue.journal import Journal, JournalError, Numbers
 from serving.catalogue.journal_file import FILE, LOCK, connect, create, locked, telling_errors
-from serving.catalogue.journal_rows import EventRow, ImpressionRow, ItemRow, RowJournal, id_bytes
+from serving.catalogue.journal_rows import Row, id_bytes
 
 LAST_ITEM = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'items'"
 ADD = {
@@ -24,7 +23,7 @@ ADD = {
 }
 
 
-class SqliteJournal(RowJournal):
+class SqliteJournal(Journal):
     """An open SQLite file; the methods are those of `Journal`."""
 
     def __init__(self, path: Path, lock: IO[bytes]) -> None:
@@ -56,12 +55,6 @@ class SqliteJournal(RowJournal):
             (journal.identity,) = journal._reader.execute("SELECT identity FROM journal").fetchone()
         return journal
 
-    def counts(self) -> tuple[int, ...]:
-        """Reads beside any commit: `Journal.counts`."""
-        tables = ("items", "events", "impressions")
-        with self._reads(" UNION ALL ".join(f"SELECT count(*) FROM {table}" for table in tables)) as rows:
-            return tuple(count for (count,) in rows)
-
     def forget(self, user_id: str, *, dry_run: bool = False) -> dict[str, int]:
         """Deletes a user also from the file's free space and its write-ahead log: `Journal.forget`."""
         key = (id_bytes(user_id),)
@@ -86,18 +79,18 @@ class SqliteJournal(RowJournal):
         """The file's own table of last numbers: `Journal.numbers`."""
         with self._reads("SELECT name, seq FROM sqlite_sequence WHERE seq > ?", 0) as rows:
             last = dict(rows)
-        return Numbers(*(last.get(each.name, 0) for each in fields(Numbers)))
+        return Numbers(*(last.get(name, 0) for name in Numbers._fields))
 
     def load(self, identity: str, numbers: Numbers, blocks: Iterable[tuple[str, Sequence[tuple[Any, ...]]]]) -> None:
         """One transaction: `Journal.load`."""
         with self._transaction() as connection:
-            if any(astuple(self.numbers())):
+            if any(self.numbers()):
                 raise JournalError(f"{self.path}: has held changes; only a new journal takes over another")
             for table, rows in blocks:
                 for row in rows:
                     connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
             connection.execute("DELETE FROM sqlite_sequence")
-            connection.executemany("INSERT INTO sqlite_sequence VALUES (?, ?)", asdict(numbers).items())
+            connection.executemany("INSERT INTO sqlite_sequence VALUES (?, ?)", numbers._asdict().items())
             connection.execute("UPDATE journal SET identity = ?", (identity,))
         self.identity = identity
 
@@ -108,7 +101,7 @@ class SqliteJournal(RowJournal):
             self._writer.close()
             self._lock.close()
 
-    def _change(self, rows: Sequence[ItemRow]) -> int:
+    def _change(self, rows: Sequence[Row]) -> int:
         with self._transaction() as connection:
             # REPLACE removes the item's old row, so that the new one gets the next number.
             connection.executemany(
@@ -117,12 +110,9 @@ class SqliteJournal(RowJournal):
             ((last,),) = connection.execute(LAST_ITEM).fetchall()
         return int(last)
 
-    def _add(self, table: str, rows: Sequence[EventRow] | Sequence[ImpressionRow]) -> int:
+    def _add(self, table: str, rows: Sequence[Row]) -> int:
         with self._transaction() as connection:
             return connection.executemany(ADD[table], rows).rowcount
-
-    def _since(self, table: str, seq: int, most: int = -1) -> AbstractContextManager[list[Any]]:
-        return self._reads(f"SELECT * FROM {table} WHERE seq > ? ORDER BY seq LIMIT ?", seq, most)
 
     @contextmanager
     def _reads(self, statement: str, *values: int) -> Iterator[list[Any]]:

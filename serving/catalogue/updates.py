@@ -8,12 +8,12 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from serving.bundle.reader import Bundle
-from serving.bundle.request_features import check_features
+from serving.bundle.request_features import TowerEncoder, check_features
 from serving.catalogue.catalogue import Catalogue
 from serving.catalogue.item_columns import checked_attributes, fitting_attributes
 from serving.catalogue.journal import Impression, ItemChange, Journal, JournalError, UserEvent
@@ -27,14 +27,6 @@ log = logging.getLogger("uvicorn.error.serving")
 BATCH = 1_024  # items per call of the tower
 
 
-class ItemEncoder(Protocol):
-    """The candidate tower: `serving.bundle.encoder.Encoder`, or a wrapped function in a test."""
-
-    def encode(self, requests: Sequence[Mapping[str, Any]]) -> Floats:
-        """The vectors [B, D] of B items; zero if training learnt nothing about an item's features."""
-        ...
-
-
 class CatalogueUpdates:
     """Applies the journal's changes to every bundle that serves.
 
@@ -45,7 +37,7 @@ class CatalogueUpdates:
     """
 
     def __init__(
-        self, journal: Journal | None, item_encoder: Callable[[Bundle], ItemEncoder], most_events: int = MOST
+        self, journal: Journal | None, item_encoder: Callable[[Bundle], TowerEncoder], most_events: int = MOST
     ) -> None:
         self.journal, self._item_encoder = journal, item_encoder
         self.users = UserEvents(most_events)
@@ -53,7 +45,7 @@ class CatalogueUpdates:
         self._version, self._events, self._forgotten = -1, 0, 0
         # Weak: these must not keep a retired bundle alive.
         self._applied: weakref.WeakKeyDictionary[Catalogue, int] = weakref.WeakKeyDictionary()
-        self._encoders: weakref.WeakKeyDictionary[Bundle, ItemEncoder] = weakref.WeakKeyDictionary()
+        self._encoders: weakref.WeakKeyDictionary[Bundle, TowerEncoder] = weakref.WeakKeyDictionary()
 
     def attach(self, catalogue: Catalogue) -> None:
         """Brings a newly opened bundle up to date before it serves, and keeps it so.
@@ -212,27 +204,24 @@ class CatalogueUpdates:
 
     def _changes(self, bundle: Bundle, news: Sequence[ItemChange]) -> list[Change]:
         """The journal's changes for this bundle; an item that it cannot encode stays as the bundle has it."""
-        changes = {}
-        encoded = []
+        fitting, changes = [], []
         for each in news:
             try:
                 check_features(bundle.manifest.candidate_features, each.features)
+                fitting.append(each)
             except RequestError as error:
                 log.warning("%s: a live item is left out: %s", bundle.path, error.message)
-                continue
-            attributes = fitting_attributes(each.attributes, bundle.attribute_schema)
-            changes[each.item_id] = Change(each.item_id, None, attributes)
-            if not each.deleted:
-                encoded.append((each.item_id, each.features))
-        for (item_id, _), vector in zip(encoded, self._encode(bundle, encoded), strict=True):
-            if vector.any():
-                changes[item_id] = Change(item_id, vector, changes[item_id].attributes)
+        vectors = iter(self._encode(bundle, [(each.item_id, each.features) for each in fitting if not each.deleted]))
+        for each in fitting:
+            vector = None if each.deleted else next(vectors)
+            if vector is None or vector.any():
+                attributes = fitting_attributes(each.attributes, bundle.attribute_schema)
+                changes.append(Change(each.item_id, vector, attributes))
             else:
                 log.warning("%s: a live item is left out: training learnt nothing about its features", bundle.path)
-                del changes[item_id]
-        return list(changes.values())
+        return changes
 
-    def encoder(self, bundle: Bundle) -> ItemEncoder:
+    def encoder(self, bundle: Bundle) -> TowerEncoder:
         """The candidate tower of a bundle, loaded once."""
         if bundle not in self._encoders:
             self._encoders[bundle] = self._item_encoder(bundle)

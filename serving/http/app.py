@@ -37,7 +37,7 @@ from serving.http.request_log import RequestLog
 from serving.http.requests import query_of
 from serving.http.responses import Reloaded
 from serving.http.route_table import FAST, ROUTES, WORK
-from serving.protocol.json_errors import error_bytes
+from serving.protocol.asgi import error_bytes
 from serving.protocol.limits import PROBE, Limits
 from serving.protocol.shutdown import Drain
 from serving.service.service import Service

@@ -14,8 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.http.api_keys import KeyRing
 from serving.http.route_table import OPEN, READ
-from serving.protocol.asgi import CLOSE, answer
-from serving.protocol.json_errors import error_bytes
+from serving.protocol.asgi import CLOSE, answer, error_bytes
 from serving.telemetry import metrics
 from serving.window.routes import is_window
 

@@ -23,7 +23,7 @@ from serving.http.responses import Ready
 from serving.recall.recaller import Recaller
 from serving.search.index import Index
 from serving.service.recall_monitor import unsampled
-from serving.service.service import Service
+from serving.service.service import service_of
 from serving.telemetry import metrics as measured
 from serving.telemetry.logs import SERVER
 
@@ -82,9 +82,7 @@ async def readyz(request: Request) -> Response:
 
     If a bundle that should answer was refused, the answer names it and the one that answers instead.
     """
-    service: Service | None = request.app.state.service
-    if service is None:
-        raise RequestError("no bundle is loaded yet", code="not_ready")
+    service = service_of(request)
     if request.app.state.drain.begun:
         raise RequestError("the service is stopping", code="stopping")
     for active in service.active_bundles.answering.values():

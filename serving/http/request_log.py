@@ -14,8 +14,7 @@ from itertools import count
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.protocol.asgi import CLOSE, answer
-from serving.protocol.json_errors import error_bytes
+from serving.protocol.asgi import CLOSE, answer, error_bytes
 from serving.protocol.shutdown import Drain
 from serving.settings import Settings
 from serving.telemetry import metrics

@@ -82,10 +82,6 @@ class _Wanted(StrictBody):
         """How many items of one kind may come back."""
         return None if self.diversity is None else Diversity(self.diversity.column, self.diversity.most)
 
-    def query(self, path: str) -> RecallQuery:
-        """What is asked at a position of the request."""
-        raise NotImplementedError
-
 
 class EmbedQuery(StrictBody):
     """The query. All keys are optional."""
@@ -177,7 +173,7 @@ def query_of(content: Mapping[str, Any], settings: Settings) -> RecallQuery:
         raise explained(dict(error.errors(include_url=False)[0]), model) from None
 
 
-def limited(request: _Wanted, settings: Settings, path: str = "") -> RecallQuery:
+def limited(request: RecallRequest | SimilarRequest, settings: Settings, path: str = "") -> RecallQuery:
     """The query of a request, after checking its k, lists and answer size.
 
     Raises:

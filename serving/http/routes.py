@@ -38,7 +38,7 @@ from serving.recall.query import EVERYTHING, Recalled, RecallQuery
 from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
 from serving.search.filtered import OVERFETCH_LIMIT
-from serving.service.service import Service
+from serving.service.service import Service, service_of
 from serving.telemetry import metrics
 
 ItemId = Annotated[
@@ -153,18 +153,6 @@ async def reload(request: Request) -> Response:
         active=active_bundles.active.name, canary=None if canary is None else canary.name, refused=dict(refused)
     )
     return Json(told.model_dump_json().encode(), 409 if refused else 200)
-
-
-def service_of(request: Request) -> Service:
-    """The service behind a request.
-
-    Raises:
-        RequestError: no bundle is loaded.
-    """
-    service: Service | None = request.app.state.service
-    if service is None:
-        raise RequestError("no bundle is loaded yet", code="not_ready")
-    return service
 
 
 async def _body(request: Request, model: type[Body]) -> Body:

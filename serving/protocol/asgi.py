@@ -1,9 +1,17 @@
-"""Sends a complete ASGI response; shared by the middlewares."""
+"""Sends a complete ASGI response, and the one shape of an error: `{"error": {"code", "message", "field"}}`."""
 
+import orjson
 from starlette.types import Send
 
 JSON = (b"content-type", b"application/json")
 CLOSE = (b"connection", b"close")
+GREATEST_ECHO = 500
+
+
+def error_bytes(code: str, message: str, field: str | None = None) -> bytes:
+    """An error as JSON, cut to a bounded length: a wrong key may be a megabyte."""
+    field = None if field is None else field[:GREATEST_ECHO]
+    return orjson.dumps({"error": {"code": code, "message": message[:GREATEST_ECHO], "field": field}})
 
 
 async def answer(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:

@@ -9,8 +9,7 @@ from contextvars import copy_context
 
 from starlette.types import Message, Receive, Send
 
-from serving.protocol.asgi import CLOSE, answer
-from serving.protocol.json_errors import error_bytes
+from serving.protocol.asgi import CLOSE, answer, error_bytes
 from serving.telemetry import metrics
 
 LOOK_S = 0.25

@@ -11,9 +11,8 @@ from enum import Enum
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.protocol.asgi import CLOSE, answer
+from serving.protocol.asgi import CLOSE, answer, error_bytes
 from serving.protocol.exchange import Exchange, Exchanges
-from serving.protocol.json_errors import error_bytes
 from serving.protocol.line import Line
 from serving.settings import Settings
 from serving.telemetry import metrics

@@ -27,8 +27,7 @@ from serving.bundle.request_features import check_features, history_of, is_missi
 from serving.catalogue.catalogue import Snapshot
 from serving.catalogue.user_events import UserEvents
 from serving.errors import RequestError, refuse_unknown_column
-from serving.recall.plan import NO_FEATURES, NO_ROWS, Plan
-from serving.recall.query import RecallQuery, Source
+from serving.recall.query import NO_FEATURES, NO_ROWS, Plan, RecallQuery, Source
 from serving.search.conditions import check, kinds
 from serving.search.filtered import distinct
 from serving.search.index import Floats, Rows
@@ -104,33 +103,33 @@ class Planner:
         history = items.rows_of(query.history or ())
         excluded = self._excluded(query, features, user_row, history, live, items)
 
-        def planned(source: Source, vector: Floats | None = None) -> Plan:
-            return Plan(query, source, excluded, vector)
-
         def tower(source: Source) -> Plan:
             # All were found and no item has changed: the bundle has them all, without a second lookup.
             known = len(history) == len(query.history or ()) and not items.view.rows
-            sent = list(query.history or ()) if known else self._trained(query.history)
+            sent = self._trained(features.get(self._history)) or (
+                list(query.history or ()) if known else self._trained(query.history)
+            )
             complete = self._tower_features(query, features, sent, user_row, live)
-            length = self._history_length(features, sent, user_row, live)
-            return Plan(query, source, excluded, features=complete, history=length)
+            stored = 0 if user_row is None else len(self.bundle.seen(user_row))
+            return Plan(query, source, excluded, features=complete, history=len(sent) or stored + len(live))
 
         if query.vector is not None:
-            return planned("vector", np.array(query.vector, np.float32))
+            return Plan(query, "vector", excluded, np.array(query.vector, np.float32))
         if query.similar_to is not None:
-            similar = items.rows_of(query.similar_to)
-            return planned("similar", _mean_vector(items, similar)) if similar else planned("popular")
+            if similar := items.rows_of(query.similar_to):
+                return Plan(query, "similar", excluded, _mean_vector(items, similar))
+            return Plan(query, "popular", excluded)
         if self._informative(features, items):
             return tower("features")
         recent = [] if query.history else items.rows_of(live)
         if (history or recent) and self._history_feature is not None and (history or self.encodes):
             return tower("history")
         if history or (recent and user_row is None):
-            return planned("similar", _mean_vector(items, history or recent))
+            return Plan(query, "similar", excluded, _mean_vector(items, history or recent))
         if user_row is not None:
             length = len(self.bundle.seen(user_row)) + len(live)
             return Plan(query, "user", excluded, self.bundle.query_vectors[user_row], history=length)
-        return planned("popular")
+        return Plan(query, "popular", excluded)
 
     def _names_a_user_only(self, query: RecallQuery) -> bool:
         """Whether only rules 5 and 6 can apply: the most common query, which skips the other steps."""
@@ -184,22 +183,13 @@ class Planner:
         if self._id and query.user_id is not None:
             complete.setdefault(self._id, query.user_id)
         if self._history_feature is not None:
-            sent = self._trained(features.get(self._history)) or history
             # Unknown items would only push known ones out of the last `length`.
-            complete[self._history] = sent or self._stored(user_row, live)[-(self._history_feature.length or 0) :]
+            complete[self._history] = history or self._stored(user_row, live)[-(self._history_feature.length or 0) :]
         if self._times in complete:
             timed, times = features.get(history_of(self._times)) or (), complete.pop(self._times)
             known = [time for item, time in zip(timed, times, strict=False) if item in self.bundle.item_rows]
             complete |= {self._times: known} if known else {}
         return complete
-
-    def _history_length(
-        self, features: Mapping[str, Any], history: Sequence[str], user_row: int | None, live: Sequence[str]
-    ) -> int:
-        """Length of the user's known history: the one sent, else the stored one plus later events."""
-        if sent := len(self._trained(features.get(self._history))) or len(history):
-            return sent
-        return len(live) + (0 if user_row is None else len(self.bundle.seen(user_row)))
 
     def live(self, user_id: str | None, user_row: int | None) -> list[str]:
         """A user's items since the bundle was made, newest last, without those in the user's stored history."""

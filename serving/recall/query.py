@@ -1,13 +1,19 @@
-"""Queries and their answers as plain records: no web code, no search."""
+"""Queries, their plans and their answers as plain records: no web code, no search."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
+from serving.bundle.prior import NO_PRIOR
 from serving.catalogue.catalogue import Snapshot, Wanted
 from serving.search.index import Floats, Rows
 
 EVERYTHING = Wanted()
+NO_ROWS = np.empty(0, np.int64)
+NO_FEATURES: Mapping[str, Any] = MappingProxyType({})
 
 Source = Literal["user", "vector", "features", "history", "similar", "popular"]
 
@@ -52,6 +58,26 @@ class RecallQuery(NamedTuple):
     segment: str | None = None
     attributes: Sequence[str] = ()
     path: str = ""
+
+
+class Plan(NamedTuple):
+    """How one query is answered: from a vector, from features to encode, or from neither.
+
+    Attributes:
+        query: the query.
+        source: what answers it.
+        excluded: distinct rows that must not be returned, ascending.
+        vector: [D], if it is known already.
+        features: the tower's input, if it is not.
+        history: length of the history, which weights the prior; `NO_PRIOR` for a query by similarity alone.
+    """
+
+    query: RecallQuery
+    source: Source
+    excluded: Rows
+    vector: Floats | None = None
+    features: Mapping[str, Any] = NO_FEATURES
+    history: int = NO_PRIOR
 
 
 class Recalled(NamedTuple):

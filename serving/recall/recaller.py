@@ -3,33 +3,23 @@
 `serving.recall.planner` has the rules for what a query is answered from.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
-from typing import Any, Protocol
 
 import numpy as np
 
 from serving.bundle.reader import Bundle
+from serving.bundle.request_features import TowerEncoder
 from serving.catalogue.catalogue import Catalogue, Snapshot, Wanted
 from serving.catalogue.user_events import UserEvents
 from serving.errors import RequestError
-from serving.recall.plan import Plan
 from serving.recall.planner import Planner
-from serving.recall.query import EVERYTHING, Embedded, Recalled, RecallQuery
+from serving.recall.query import EVERYTHING, Embedded, Plan, Recalled, RecallQuery
 from serving.search.diversity import search_diverse
-from serving.search.exact import ExactIndex
-from serving.search.filtered import Mask
-from serving.search.index import Floats, Index, Rows
+from serving.search.index import Floats, Index, Mask, Rows
 from serving.telemetry import metrics
-
-
-class QueryEncoder(Protocol):
-    """Turns features into vectors: `serving.bundle.encoder.Encoder`, or a wrapped function in a test."""
-
-    def encode(self, requests: Sequence[Mapping[str, Any]]) -> Floats:
-        """The vectors [B, D] of B requests."""
-        ...
 
 
 @dataclass
@@ -62,25 +52,24 @@ class Recaller:
         index: searches the bundle's `recall_vectors`.
         encoder: the query tower; without one only stored vectors, similar items and popular items are served.
         users: users' events since the bundle was made; shared by the bundles of one service.
+
+    Attributes:
+        exact: exact search over the same vectors; may be `index` itself.
     """
 
     def __init__(
-        self, bundle: Bundle, index: Index, encoder: QueryEncoder | None = None, users: UserEvents | None = None
+        self, bundle: Bundle, index: Index, encoder: TowerEncoder | None = None, users: UserEvents | None = None
     ) -> None:
         self.bundle, self.encoder = bundle, encoder
         users = UserEvents() if users is None else users
         self.catalogue = Catalogue(bundle, index, users.item_counts)
+        self.exact = self.catalogue.exact
         self.planner = Planner(bundle, users, encodes=encoder is not None)
 
     @property
     def index(self) -> Index:
         """Searches the bundle's item vectors."""
         return self.catalogue.index
-
-    @property
-    def exact(self) -> ExactIndex:
-        """Exact search over the same vectors; may be `index` itself."""
-        return self.catalogue.exact
 
     def recall(self, query: RecallQuery) -> Recalled:
         """Answers one query.
@@ -222,10 +211,7 @@ def _alike(plans: Sequence[Plan]) -> list[list[int]]:
 
 
 def _diverse(plan: Plan, vector: Floats, items: Snapshot) -> tuple[Rows, Floats]:
-    """The best items of which at most `query.diversity.most` share a value."""
     query = plan.query
-    assert query.diversity is not None
-    column = query.diversity.column
 
     def search(k: int, hidden: Mask | None) -> tuple[Rows, Floats]:
         if plan.source == "popular":
@@ -233,11 +219,14 @@ def _diverse(plan: Plan, vector: Floats, items: Snapshot) -> tuple[Rows, Floats]
         rows, scores = items.search(vector[np.newaxis], k, [plan.excluded], query.wanted, hidden)
         return rows[0], scores[0]
 
-    return search_diverse(
-        search,
-        lambda rows: items.values(column, rows),
-        lambda values: items.holding(column, values),
-        query.diversity.most,
-        query.k,
-        items.total,
-    )
+    return diverse(search, query, items)
+
+
+def diverse(
+    search: Callable[[int, Mask | None], tuple[Rows, Floats]], query: RecallQuery, items: Snapshot
+) -> tuple[Rows, Floats]:
+    """The best items of which at most `query.diversity.most` share a value; `search` as of `search_diverse`."""
+    assert query.diversity is not None
+    column, most = query.diversity.column, query.diversity.most
+    values, holding = partial(items.values, column), partial(items.holding, column)
+    return search_diverse(search, values, holding, most, query.k, items.total)

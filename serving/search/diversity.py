@@ -11,11 +11,8 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from serving.search.index import Floats, Rows
-
-Mask = NDArray[np.bool_]
+from serving.search.index import Floats, Mask, Rows
 
 # The first search asks for this many times k items; each further one for this many times the last,
 GROWTH = 2

@@ -9,13 +9,11 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from serving.search.conditions import And, Comparison, Condition, Not, Or
+from serving.search.index import Mask
 
-Mask = NDArray[np.bool_]
 MASKS_BYTES = 64 * 2**20
 
 

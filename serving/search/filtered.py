@@ -4,14 +4,11 @@ import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from serving.search.exact import BLOCK_ITEMS, ExactIndex
-from serving.search.index import Floats, Index, Rows, best_first, is_in
+from serving.search.index import Floats, Index, Mask, Rows, best_first, is_in
 from serving.search.vector_codes import Vectors
 from serving.telemetry import metrics
-
-Mask = NDArray[np.bool_]
 
 # With a filter, up to this many excluded items are fetched on top of k and dropped; beyond, a masked exact scan is
 # cheaper.
@@ -90,7 +87,8 @@ def search_filtered(
                 missing[query] = False
     short = np.flatnonzero(missing)
     if len(short):
-        _tell_exact(index, exact, len(short))
+        if index is not exact:
+            metrics.fell_back("exact", len(short))
         left_out = [excluded[query] for query in short.tolist()]
         if passing > GATHERED_SHARE * items * len(short) ** 0.5:
             rows[short], scores[short] = exact.search(queries[short], k, left_out, eligible)
@@ -114,15 +112,9 @@ def _search_all(
     ]
     metrics.fetched(lengths)
     if short:
-        _tell_exact(index, exact, len(short))
+        metrics.fell_back("exact", len(short))
         rows[short], scores[short] = exact.search(queries[short], k, [excluded[query] for query in short])
     return rows, scores
-
-
-def _tell_exact(index: Index, exact: ExactIndex, queries: int) -> None:
-    if index is not exact:
-        for _ in range(queries):
-            metrics.fell_back("exact")
 
 
 def _fetched(items: int, passing: int, k: int) -> int:

@@ -6,10 +6,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from serving.search.vector_codes import Floats as Floats
 from serving.search.vector_codes import Vectors
 
-Floats = NDArray[np.float32]
 Rows = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 RowSet = NDArray[np.int32] | NDArray[np.int64]
 # Numbers of the vectors rescored at a time: 0.5 MB as float32 and 1 MB as float64 stay in a core's cache.
 RESCORED_NUMBERS = 131_072

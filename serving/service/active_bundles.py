@@ -9,7 +9,7 @@ import gc
 import hashlib
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from serving.bundle.active import ACTIVE
 from serving.bundle.manifest import MANIFEST
 from serving.bundle.versions import Versions, bundle_root
 from serving.errors import BundleError
+from serving.service.look import Refusal
 
 T = TypeVar("T")
 # Inode, mtime and size of a file: they change with every write.
@@ -40,26 +41,9 @@ class ActiveBundle(Generic[T]):
     stamp: Stamp
 
 
-@dataclass(frozen=True)
-class _Roles(Generic[T]):
-    """The active bundle and the canary: the paths requested, or those that serve."""
+class _Refusal(Refusal):
+    """Also the stamps of `active.json` and the bundle's manifest then."""
 
-    active: T
-    canary: T | None = None
-    share: float = 0.0
-
-    @property
-    def by_name(self) -> dict[str, T]:
-        """Bundles by role."""
-        return {"active": self.active} if self.canary is None else {"active": self.active, "canary": self.canary}
-
-
-@dataclass(frozen=True)
-class _Refusal:
-    """Why a bundle was refused, also in short for callers, and the stamps of `active.json` and its manifest then."""
-
-    reason: str
-    short: str
     stamps: tuple[Stamp, Stamp]
 
 
@@ -76,34 +60,30 @@ class ActiveBundles(Generic[T]):
         self.path, self._open = path, open
         self._versions: Versions | None = None
         self._checking = threading.Lock()
-        self._now: _Roles[ActiveBundle[T]] | None = None
+        # The bundles by role, and the canary's share of the users: one value, so that readers see both change at once.
+        self._now: tuple[Mapping[str, ActiveBundle[T]], float] = {}, 0.0
         self._refused: dict[str, _Refusal] = {}
         self._retired: list[weakref.ref[T]] = []
 
     @property
     def active(self) -> ActiveBundle[T]:
         """Serves all users outside the canary's share."""
-        return self._roles().active
+        return self.answering["active"]
 
     @property
     def canary(self) -> ActiveBundle[T] | None:
         """Serves the canary's share of the users, or None."""
-        return self._roles().canary
+        return self.answering.get("canary")
 
     @property
-    def answering(self) -> dict[str, ActiveBundle[T]]:
-        """The active bundles by role: "active", and "canary" if there is one."""
-        return self._roles().by_name
+    def answering(self) -> Mapping[str, ActiveBundle[T]]:
+        """The bundles that serve by role: "active", and "canary" if there is one; empty before `open_first`."""
+        return self._now[0]
 
     @property
-    def refused(self) -> dict[str, str]:
+    def refused(self) -> Mapping[str, Refusal]:
         """Why each refused bundle does not serve, by name; under `active.json` if that cannot be read."""
-        return {name: refusal.reason for name, refusal in self._refused.items()}
-
-    @property
-    def refused_in_short(self) -> dict[str, str]:
-        """Like `refused`, with only the type of an unexpected exception, whose text may hold anything."""
-        return {name: refusal.short for name, refusal in self._refused.items()}
+        return self._refused
 
     def open_first(self) -> str | None:
         """Opens the active bundle, or else the newest of those before it that opens, and the canary if it opens.
@@ -115,13 +95,13 @@ class ActiveBundles(Generic[T]):
         """
         with self._checking:
             self._versions = bundle_root(self.path)
-            wanted = self._wanted()
+            wanted, share = self._wanted()
             earlier = () if self._versions is None else self._versions.earlier()
-            active = next(filter(None, map(self._active_bundle, (wanted.active, *earlier))), None)
+            active = next(filter(None, map(self._active_bundle, (wanted["active"], *earlier))), None)
             refused = self._refused
             if active is None:
-                raise BundleError(refused[wanted.active.name].reason)
-            self._flip(wanted, active)
+                raise BundleError(refused[wanted["active"].name].reason)
+            self._flip(wanted, share, active)
             told = [f"refused: {each.reason}" for each in (refused | self._refused).values()]
             return "; ".join([*told, f"{active.name} answers"]) if told else None
 
@@ -145,49 +125,42 @@ class ActiveBundles(Generic[T]):
         Args:
             user_id: None or "" gets the active bundle.
         """
-        now = self._roles()
-        if now.canary is None or not user_id or _place(user_id, now.canary.name) >= now.share:
-            return now.active
-        return now.canary
-
-    def _roles(self) -> _Roles[ActiveBundle[T]]:
-        if self._now is None:
-            raise RuntimeError("open_first() comes before everything else")
-        return self._now
+        answering, share = self._now
+        canary = answering.get("canary")
+        if canary is None or not user_id or _place(user_id, canary.name) >= share:
+            return answering["active"]
+        return canary
 
     def _check(self) -> str | None:
-        before, refused = self._roles(), self._refused
+        before, active, refused = self._now, self.active, self._refused
         try:
-            wanted = self._wanted()
+            wanted, share = self._wanted()
         except BundleError as error:
-            self._refused = {ACTIVE: _Refusal(str(error), str(error), (None, None))}
+            self._refused = {ACTIVE: _Refusal(reason=str(error), short=str(error), stamps=(None, None))}
         else:
-            self._flip(wanted, self._active_bundle(wanted.active) or before.active)
-        now = self._roles()
-        told = [] if now.active is before.active else [f"{now.active.name} answers now, after {before.active.name}"]
-        if (now.canary, now.share) != (before.canary, before.share):
-            told.append(f"canary {now.canary.name} for {now.share:.2%} of the users" if now.canary else "no canary")
+            self._flip(wanted, share, self._active_bundle(wanted["active"]) or active)
+        (now, share), canary = self._now, self.canary
+        told = [] if now["active"] is active else [f"{now['active'].name} answers now, after {active.name}"]
+        if (canary, share) != (before[0].get("canary"), before[1]):
+            told.append(f"canary {canary.name} for {share:.2%} of the users" if canary else "no canary")
         told += [f"refused: {each.reason}" for name, each in self._refused.items() if refused.get(name) != each]
         return "; ".join(told) or None
 
-    def _flip(self, wanted: _Roles[Path], active: ActiveBundle[T]) -> None:
-        canary = None if wanted.canary is None else self._active_bundle(wanted.canary)
-        names = {path.name for path in wanted.by_name.values()}
+    def _flip(self, wanted: Mapping[str, Path], share: float, active: ActiveBundle[T]) -> None:
+        canary = self._active_bundle(wanted["canary"]) if "canary" in wanted else None
+        names = {path.name for path in wanted.values()}
         self._refused = {name: refusal for name, refusal in self._refused.items() if name in names}
-        before = self._held()
-        self._now = _Roles(active, canary, 0.0 if canary is None else wanted.share)
+        before = self.answering.values()
+        self._now = ({"active": active}, 0.0) if canary is None else ({"active": active, "canary": canary}, share)
         # Of `opened`, not of the active bundle: a request holds only the former.
         self._retired += [weakref.ref(each.opened) for each in before if each not in (active, canary)]
-
-    def _held(self) -> list[ActiveBundle[T]]:
-        return [] if self._now is None else list(self._now.by_name.values())
 
     def _active_bundle(self, path: Path) -> ActiveBundle[T] | None:
         """The bundle at a path: one that already serves, or a newly opened one; None if it is refused."""
         # Taken before opening, so that the next check sees what is written meanwhile.
         stamp = _stamp(path / MANIFEST)
         stamps = (_stamp(self.path / ACTIVE), stamp)
-        for each in self._held():
+        for each in self.answering.values():
             if (each.name, each.stamp) == (path.name, stamp):
                 self._note(path.name, None)
                 return each
@@ -203,16 +176,20 @@ class ActiveBundles(Generic[T]):
         else:
             self._note(path.name, None)
             return ActiveBundle(path.name, opened, stamp)
+        # Of an unexpected exception only the type: its text may hold anything.
         short = reason if unforeseen is None else reason.removesuffix(f": {unforeseen}")
-        self._note(path.name, _Refusal(reason, short, stamps))
+        self._note(path.name, _Refusal(reason=reason, short=short, stamps=stamps))
         return None
 
-    def _wanted(self) -> _Roles[Path]:
+    def _wanted(self) -> tuple[dict[str, Path], float]:
+        """The paths that should serve, by role, and the canary's share."""
         if self._versions is None:
-            return _Roles(self.path)
+            return {"active": self.path}, 0.0
         active = self._versions.read()
-        path, canary = self._versions.path(active.active), active.canary
-        return _Roles(path) if canary is None else _Roles(path, self._versions.path(canary.bundle), canary.share)
+        paths, canary = {"active": self._versions.path(active.active)}, active.canary
+        if canary is None:
+            return paths, 0.0
+        return paths | {"canary": self._versions.path(canary.bundle)}, canary.share
 
     def _note(self, name: str, refusal: _Refusal | None) -> None:
         # A new mapping each time: other threads may be reading the old one.

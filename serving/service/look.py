@@ -16,7 +16,7 @@ from serving.service.store import MissingError, Store, StoreError
 
 
 class Refusal(BaseModel):
-    """Why something of a store is not used: for the log, and in short for callers, without paths or exception texts."""
+    """Why a bundle is not used: for the log, and in short for callers, without paths or exception texts."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -7,8 +7,7 @@ about a percent.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,8 +21,7 @@ NOTHING = np.empty(0, np.int64)
 PAUSE_S = 0.01
 
 
-@dataclass(frozen=True)
-class SampledQuery:
+class SampledQuery(NamedTuple):
     """One query that the index answered.
 
     Attributes:
@@ -34,7 +32,7 @@ class SampledQuery:
 
     query: Floats
     scores: Floats
-    excluded: Rows = field(default_factory=lambda: NOTHING)
+    excluded: Rows = NOTHING
 
 
 class SampledIndex:

@@ -10,11 +10,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from anyio import CapacityLimiter
+from starlette.requests import Request
 
 from serving.background import OPENING, no_pause, yielding_to_requests
 from serving.catalogue.journal import JournalError
 from serving.catalogue.journal_place import journal_at
 from serving.catalogue.updates import CatalogueUpdates
+from serving.errors import RequestError
 from serving.recall.loading import load_libraries, missing_index, open_recaller
 from serving.recall.microbatching import Batcher
 from serving.recall.recaller import Recaller
@@ -70,14 +72,9 @@ class Service:
         self._samples = ThreadPoolExecutor(1, "index-recall")
 
     @property
-    def refused(self) -> dict[str, str]:
+    def refused(self) -> Mapping[str, Refusal]:
         """Why each refused bundle does not serve, by name."""
-        return self.active_bundles.refused | {name: each.reason for name, each in self._not_copied.items()}
-
-    @property
-    def refused_in_short(self) -> dict[str, str]:
-        """Like `refused`, for callers: with only the type of an unexpected exception."""
-        return self.active_bundles.refused_in_short | {name: each.short for name, each in self._not_copied.items()}
+        return {**self.active_bundles.refused, **self._not_copied}
 
     def start(self) -> None:
         """Opens the bundles; those of a store are copied first.
@@ -159,7 +156,7 @@ class Service:
         self._follow(again=True)
         self._check()
         folder = self.settings.folder
-        return {name: _without_place(reason, folder) for name, reason in self.refused_in_short.items()}
+        return {name: _without_place(each.short, folder) for name, each in self.refused.items()}
 
     def _poll(self) -> None:
         # Of several workers the first to come looks; it makes the copies for all.
@@ -203,6 +200,18 @@ class Service:
             # Not the bundle's fault: it serves without them until the next check succeeds.
             log.error("live changes cannot be read: %s", error)
         return recaller
+
+
+def service_of(request: Request) -> Service:
+    """The service behind a request.
+
+    Raises:
+        RequestError: no bundle is loaded.
+    """
+    service: Service | None = request.app.state.service
+    if service is None:
+        raise RequestError("no bundle is loaded yet", code="not_ready")
+    return service
 
 
 async def _repeat(look: Callable[[], Awaitable[object] | None], every_s: float = LOOK_S) -> None:

@@ -120,9 +120,9 @@ def fetched(further: Iterable[int]) -> None:
     _FETCHED.add(*further)
 
 
-def fell_back(reason: Literal["popular", "exact"]) -> None:
-    """Counts a query answered by popular items, or by a masked exact scan despite an approximate index."""
-    _FALLBACKS.add((reason,))
+def fell_back(reason: Literal["popular", "exact"], queries: int = 1) -> None:
+    """Counts queries answered by popular items, or by a masked exact scan despite an approximate index."""
+    _FALLBACKS.add(*[(reason,)] * queries)
 
 
 def refused(reason: str) -> None:

@@ -3,13 +3,12 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from serving.errors import RequestError
 from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
 from serving.window.explain import Explanation, Reason, explain
 from serving.window.inquiry import Inquiry, Ranked, answers, ask
 from serving.window.place import Place, missed, place
-from serving.window.trace import Trace, trace
+from serving.window.trace import Step, trace
 from serving.window.wording import SOURCES
 
 
@@ -19,27 +18,25 @@ class Answer:
 
     Attributes:
         role: what the bundle is here.
-        inquiry: the query and its answer; None if the bundle cannot answer it.
-        explanation: why each item; None without an answer.
-        refused: why there is none, or "".
+        inquiry: the query and its answer.
+        explanation: why each item.
         held_out: ids of the items that the user took in the test; empty if that is not known.
     """
 
     role: str
-    inquiry: Inquiry | None = None
-    explanation: Explanation | None = None
-    refused: str = ""
-    held_out: frozenset[str] = frozenset()
+    inquiry: Inquiry
+    explanation: Explanation
+    held_out: frozenset[str]
 
     @property
     def items(self) -> list[Ranked]:
         """The items, best first."""
-        return [] if self.inquiry is None else [*answers(self.inquiry)]
+        return answers(self.inquiry)
 
     @property
     def source(self) -> str:
         """What answered, in words."""
-        return "" if self.inquiry is None else SOURCES[self.inquiry.answer.source]
+        return SOURCES[self.inquiry.answer.source]
 
     @property
     def hits(self) -> int:
@@ -49,7 +46,7 @@ class Answer:
     @property
     def reasons(self) -> dict[str, Reason]:
         """The reasons by item id."""
-        return {} if self.explanation is None else {reason.item.id: reason for reason in self.explanation.items}
+        return {reason.item.id: reason for reason in self.explanation.items}
 
     @property
     def ids(self) -> set[str]:
@@ -64,19 +61,19 @@ class Details:
     """What the page shows only of the chosen bundle's answer.
 
     Attributes:
-        trace: what each step removed.
+        steps: what each removed.
         missed: what exact search finds and the answer lacks.
         place: where the item is that was asked for, or None.
     """
 
-    trace: Trace
+    steps: list[Step]
     missed: list[Ranked]
     place: Place | None
 
     @property
     def ids(self) -> set[str]:
         """The ids of all items that it names."""
-        steps = [each for step in self.trace.steps for each in (*step.removed, *(moved.item for moved in step.moved))]
+        steps = [each for step in self.steps for each in (*step.removed, *(moved.item for moved in step.moved))]
         found = {each.id for each in (*steps, *self.missed)}
         if self.place is not None:
             found |= {self.place.id, *(each.id for kept in self.place.kept_out for each in kept.items)}
@@ -90,15 +87,7 @@ def answered(recaller: Recaller, query: RecallQuery, role: str, held_out: Collec
         RequestError: it cannot answer the query.
     """
     inquiry = ask(recaller, query)
-    return Answer(role, inquiry, explain(inquiry), held_out=frozenset(held_out))
-
-
-def answered_or_refused(recaller: Recaller, query: RecallQuery, role: str, held_out: Collection[str]) -> Answer:
-    """Like `answered`, but a query that does not fit the bundle gives an answer that says so."""
-    try:
-        return answered(recaller, query, role, held_out)
-    except RequestError as error:
-        return Answer(role, refused=error.message)
+    return Answer(role, inquiry, explain(inquiry), frozenset(held_out))
 
 
 def details(inquiry: Inquiry, item_id: str) -> Details:

@@ -8,27 +8,7 @@ from serving.window.inquiry import Inquiry, Ranked, answers
 PERSISTENCE = 0.9  # of the rank-biased overlap: the first ten ranks have 86 % of the weight
 
 
-@dataclass(frozen=True)
-class OnlyHere:
-    """An item in one of the lists.
-
-    Attributes:
-        item: the item, with rank and score in its list.
-        absent: whether the other bundle's catalogue lacks it.
-        rank_there: its rank among all items of the other catalogue, by exact search; None if absent.
-    """
-
-    item: Ranked
-    absent: bool
-    rank_there: int | None
-
-
-@dataclass(frozen=True)
-class Shift:
-    """An item of both lists: `first` and `second` are its rank and score in each."""
-
-    first: Ranked
-    second: Ranked
+Alone = tuple[Ranked, int | None]
 
 
 @dataclass(frozen=True)
@@ -36,17 +16,18 @@ class Differences:
     """How two answers differ.
 
     Attributes:
-        only_first: items of the first list alone, by rank.
-        only_second: items of the second list alone, by rank.
-        both: the items of both lists, by rank in the first.
+        only_first: items of the first list alone, by rank; each with its rank by exact search among all items of the
+            other catalogue, or None if that lacks it.
+        only_second: items of the second list alone, likewise.
+        both: the items of both lists, by rank in the first, with rank and score in each.
         overlap: the share of items in both lists, of the longer list; 1 if both are empty.
         rank_biased_overlap: in [0, 1], see `rank_biased_overlap`.
         scales_differ: why scores of the two lists must not be compared; None if they may.
     """
 
-    only_first: list[OnlyHere]
-    only_second: list[OnlyHere]
-    both: list[Shift]
+    only_first: list[Alone]
+    only_second: list[Alone]
+    both: list[tuple[Ranked, Ranked]]
     overlap: float
     rank_biased_overlap: float
     scales_differ: str | None
@@ -56,8 +37,8 @@ def differences(first: Inquiry, second: Inquiry) -> Differences:
     """Compares the answers of two bundles to the same query."""
     one, other = answers(first), answers(second)
     places = {item.id: item for item in other}
-    both = [Shift(item, places[item.id]) for item in one if item.id in places]
-    shared = {shift.first.id for shift in both}
+    both = [(item, places[item.id]) for item in one if item.id in places]
+    shared = {item.id for item, _ in both}
     longer = max(len(one), len(other))
     return Differences(
         only_first=[_only(item, second) for item in one if item.id not in shared],
@@ -102,9 +83,9 @@ def rank_biased_overlap(first: Sequence[str], second: Sequence[str], persistence
     return (1 - persistence) / persistence * total + rest * persistence ** len(long)
 
 
-def _only(item: Ranked, there: Inquiry) -> OnlyHere:
+def _only(item: Ranked, there: Inquiry) -> Alone:
     row = there.items.row_of(item.id)
-    return OnlyHere(item, row is None, None if row is None else int(there.ranks[row]))
+    return item, None if row is None else int(there.ranks[row])
 
 
 def _scales_differ(first: Inquiry, second: Inquiry) -> str | None:

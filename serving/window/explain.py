@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from serving.bundle.request_features import HISTORY_KINDS
-from serving.recall.plan import Plan
+from serving.recall.query import Plan
 from serving.search.index import Floats, rescore
 from serving.window.inquiry import Inquiry, Ranked, answers
 from serving.window.items import known_history
@@ -63,7 +63,6 @@ class Explanation:
     """Why an answer is as it is.
 
     Attributes:
-        metric: "dot" or "cosine": what `Neighbour.similarity` is.
         history: the item ids behind the answer, each once, newest first, at most `MOST_HISTORY` and at most what the
             query tower reads.
         history_length: items of the history, repeats and those left out of `history` included.
@@ -71,7 +70,6 @@ class Explanation:
         items: one for each item of the answer, at most `MOST_ITEMS`.
     """
 
-    metric: str
     history: list[str]
     history_length: int
     without_reason: str | None
@@ -101,28 +99,24 @@ def explain(inquiry: Inquiry) -> Explanation:
         _reason(item, prior, line, dict(zip(history, near, strict=True)))
         for item, prior, line, near in zip(shown, priors, scores, similarities.tolist(), strict=True)
     ]
-    return Explanation(bundle.manifest.metric, history, max(inquiry.plan.history, len(behind)), reason, reasons)
+    return Explanation(history, max(inquiry.plan.history, len(behind)), reason, reasons)
 
 
 def _reason(
     item: Ranked, prior: float | None, scores: Sequence[float | None], similarities: Mapping[str, float]
 ) -> Reason:
     complete, *without = scores
-    neighbours, by_effect = [], []
-    for (item_id, similarity), score in zip(similarities.items(), without, strict=True):
-        effect = None if score is None or complete is None else complete - score
-        neighbours.append(Neighbour(item_id, similarity, score, effect))
-        by_effect.append((effect or 0.0, neighbours[-1]))
-    helped = sorted((each for each in by_effect if each[0] > 0), key=lambda each: -each[0])
-    hurt = sorted((each for each in by_effect if each[0] < 0), key=lambda each: each[0])
-    return Reason(
-        item,
-        prior,
-        complete,
-        sorted(neighbours, key=lambda each: -each.similarity)[:NEAREST],
-        [each for _, each in helped[:NEAREST]],
-        [each for _, each in hurt[:NEAREST]],
+    neighbours = [
+        Neighbour(item_id, similarity, score, None if score is None or complete is None else complete - score)
+        for (item_id, similarity), score in zip(similarities.items(), without, strict=True)
+    ]
+    nearest = sorted(neighbours, key=lambda each: -each.similarity)
+    # Python's sort is stable: the newest come first among equals.
+    helped, hurt = (
+        sorted((each for each in neighbours if sign * (each.effect or 0) > 0), key=lambda each: -abs(each.effect or 0))
+        for sign in (1, -1)
     )
+    return Reason(item, prior, complete, nearest[:NEAREST], helped[:NEAREST], hurt[:NEAREST])
 
 
 def _tower_plan(inquiry: Inquiry) -> Plan | None:

@@ -146,12 +146,9 @@ class Form:
 
     def _value(self, columns: Mapping[str, Kind], times: Mapping[str, TimeColumn]) -> Any:
         text, several = self["value"], self["op"] in ("in", "not_in")
-        texts = [each.strip() for each in text.split(",")] if several else [text]
+        values: list[Any] = [each.strip() for each in text.split(",")] if several else [text]
         if columns.get(self["column"]) == "number":
-            time = times.get(self["column"])
-            values: list[Any] = [self._number("value", each, time) for each in texts]
-        else:
-            values = list(texts)
+            values = [self._number("value", each, times.get(self["column"])) for each in values]
         return values if several else values[0]
 
     def _features(self, specs: Sequence[FeatureSpec]) -> dict[str, Any]:

@@ -13,12 +13,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from serving.catalogue.catalogue import Snapshot, Wanted
-from serving.recall.plan import NO_ROWS, Plan
-from serving.recall.query import EVERYTHING, Recalled, RecallQuery
-from serving.recall.recaller import Recaller
-from serving.search.conditions import And
-from serving.search.diversity import Mask, search_diverse
-from serving.search.index import RESCORED_NUMBERS, Floats, Rows, best_first, rescore
+from serving.recall.query import EVERYTHING, NO_ROWS, Plan, Recalled, RecallQuery
+from serving.recall.recaller import Recaller, diverse
+from serving.search.conditions import And, Condition
+from serving.search.index import RESCORED_NUMBERS, Floats, Mask, Rows, best_first, rescore
 from serving.telemetry.metric_buffers import unmeasured
 
 BarrierKind = Literal["allow", "filter", "exclude", "seen"]
@@ -46,13 +44,13 @@ class Barrier(NamedTuple):
 
     Attributes:
         kind: "seen" also stands for the given history and the items of the query itself.
-        field: the field of the request, such as "filter.and.1".
         passing: [total] which rows pass.
+        condition: of a "filter".
     """
 
     kind: BarrierKind
-    field: str
     passing: Mask
+    condition: Condition | None = None
 
 
 @dataclass(frozen=True)
@@ -107,18 +105,21 @@ class Inquiry:
         """What the query asks to leave out, apart from diversity, in the order of `serving.window.trace`."""
         query, items, found = self.query, self.items, list[Barrier]()
         if query.wanted.allow is not None:
-            found.append(Barrier("allow", "allow", items.eligible(Wanted(allow=query.wanted.allow))))
+            found.append(Barrier("allow", items.eligible(Wanted(allow=query.wanted.allow))))
         if (condition := query.wanted.filter) is not None:
-            several = condition.conditions if isinstance(condition, And) else None
-            for place, each in enumerate(several or [condition]):
-                field = "filter" if several is None else f"filter.and.{place}"
-                found.append(Barrier("filter", field, items.eligible(Wanted(filter=each))))
+            for each in condition.conditions if isinstance(condition, And) else [condition]:
+                found.append(Barrier("filter", items.eligible(Wanted(filter=each)), each))
         if query.exclude:
-            found.append(Barrier("exclude", "exclude", self._without(items.rows_of(query.exclude))))
+            found.append(Barrier("exclude", self._without(items.rows_of(query.exclude))))
         if query.exclude_seen:
             seen = self.recaller.planner.plan(query._replace(exclude=()), items).excluded
-            found.append(Barrier("seen", "exclude_seen", self._without(seen)))
+            found.append(Barrier("seen", self._without(seen)))
         return found
+
+    @property
+    def deleted(self) -> int:
+        """How many of the bundle's items were deleted live."""
+        return sum(row < 0 for row in self.items.view.rows.values())
 
     @cached_property
     def left(self) -> Rows:
@@ -131,23 +132,14 @@ class Inquiry:
     @cached_property
     def best(self) -> Rows:
         """The rows [at most k] that exact search answers with, best first."""
-        query, diversity = self.query, self.query.diversity
-        if diversity is None:
-            return self.left[: query.k]
+        if self.query.diversity is None:
+            return self.left[: self.query.k]
 
         def search(k: int, hidden: Mask | None) -> tuple[Rows, Floats]:
             rows = (self.left if hidden is None else self.left[~hidden[self.left]])[:k]
             return rows, self.scores[rows]
 
-        rows, _ = search_diverse(
-            search,
-            lambda rows: self.items.values(diversity.column, rows),
-            lambda values: self.items.holding(diversity.column, values),
-            diversity.most,
-            query.k,
-            self.items.total,
-        )
-        return rows
+        return diverse(search, self.query, self.items)[0]
 
     def ranked(self, rows: Rows, ranks: Sequence[int] | Rows) -> list[Ranked]:
         """Rows with their ids, given ranks and exact scores."""

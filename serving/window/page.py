@@ -21,7 +21,7 @@ from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
 from serving.search.condition_limits import OPERATORS
 from serving.service.service import Service
-from serving.window.answer import answered, answered_or_refused, details
+from serving.window.answer import answered, details
 from serving.window.differences import differences
 from serving.window.form import Form, in_form
 from serving.window.items import MOST_FOUND, ShownItem, found_items, found_users, known_history, shown_ids
@@ -109,7 +109,7 @@ class Page:
             history_length=len(history),
             unready=unready,
             versions=_versions(),
-            refused=self._service.refused_in_short,
+            refused=self._service.refused,
             **content,
         )
 
@@ -141,47 +141,44 @@ class Page:
         return choices.get(form["bundle"], default)
 
     def _answers(self, form: Form, choices: Mapping[str, Choice], chosen: Choice) -> dict[str, Any]:
-        """The answer of the chosen bundle and that of the other one; empty if nothing is asked, or wrongly."""
-        query = self._query(form, chosen.recaller)
-        if query is None:
+        """The answer of the chosen bundle and that of the other one; empty if nothing is asked, or wrongly.
+
+        `unanswered` says of the other bundle why the query does not fit it.
+        """
+        recaller, catalogue = chosen.recaller, chosen.recaller.catalogue
+        if not form.asks:
+            return {"answers": []}
+        content = form.request(recaller.bundle.manifest.query_features, catalogue.kinds, catalogue.times)
+        if form.errors:
             return {"answers": []}
         others = [] if form["alone"] else [each for each in choices.values() if each is not chosen]
         held_out = self._beside.held_out(form["user"]) if self._beside.held_out and form["user"] else ()
         try:
-            first = answered(chosen.recaller, query, chosen.role, held_out)
-            assert first.inquiry is not None
+            query = self._query_of(content)
+            first = answered(recaller, query, chosen.role, held_out)
             told = details(first.inquiry, form["item"])
         except RequestError as error:
             form.refuse(error)
             return {"answers": []}
-        answers = [first, *(answered_or_refused(each.recaller, query, each.role, held_out) for each in others)]
-        second = answers[1].inquiry if len(answers) > 1 else None
+        answers, unanswered = [first], dict[str, str]()
+        for each in others:
+            try:
+                answers.append(answered(each.recaller, query, each.role, held_out))
+            except RequestError as error:
+                unanswered[each.role] = error.message
         named: dict[str, ShownItem] = {}
         asked = {form["similar"]} if form["similar"] else set[str]()
         # The chosen bundle's titles come last, over those of the other one.
         for answer, ids in [*((each, each.ids) for each in answers[1:]), (first, first.ids | told.ids | asked)]:
-            if answer.inquiry is not None:
-                named |= {each.id: each for each in shown_ids(answer.inquiry.answer.items, [*ids])}
+            named |= {item.id: item for item in shown_ids(answer.inquiry.items, [*ids])}
         return {
             "answers": answers,
-            "wording": Wording(query, chosen.recaller.catalogue.times),
+            "unanswered": unanswered,
+            "wording": Wording(query, catalogue.times),
             "details": told,
             "named": named,
-            "differences": None if second is None else differences(first.inquiry, second),
+            "differences": differences(first.inquiry, answers[1].inquiry) if len(answers) > 1 else None,
         }
-
-    def _query(self, form: Form, recaller: Recaller) -> RecallQuery | None:
-        if not form.asks:
-            return None
-        catalogue = recaller.catalogue
-        content = form.request(recaller.bundle.manifest.query_features, catalogue.kinds, catalogue.times)
-        if form.errors:
-            return None
-        try:
-            return self._query_of(content)
-        except RequestError as error:
-            form.refuse(error)
-            return None
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from serving.search.conditions import Condition
 from serving.search.diversity import values_of
 from serving.window.inquiry import Inquiry, Ranked
 
@@ -22,14 +23,13 @@ class KeptOut:
         by: "unknown" (not in the catalogue), "deleted" (in the bundle, deleted live), "allow" (not in the list),
             "filter", "exclude", "seen", "diversity" (better items used up one of its values), "k" (k better items
             came), "index" (exact search returns it; the index missed it or, with diversity, one that it depends on).
-        detail: for "filter" the place of the condition that it fails, such as "filter.and.1"; for "diversity" the
-            column; otherwise "".
+        condition: for "filter" the one that it fails.
         items: for "diversity" the better items that used up its values, at most `MOST_SHOWN`, with their ranks in the
             answer of exact search; empty otherwise.
     """
 
     by: Obstacle
-    detail: str = ""
+    condition: Condition | None = None
     items: tuple[Ranked, ...] = ()
 
 
@@ -39,23 +39,22 @@ class Place:
 
     Attributes:
         id: the item id asked for.
-        row: its row; None for an unknown or deleted item, like the next four.
-        live: whether it was added or changed since the bundle was made.
+        kept_out: what kept it out; empty if and only if the answer holds it.
+        live: whether it was added or changed since the bundle was made; None for an unknown or deleted item, like the
+            next four.
         score: its exact score for the query, a popular count if the source is "popular".
         rank: its rank among all items that may be recalled at all, by exact search; 1 is the best, ties by row.
         rank_left: its rank among those that the list, the filter and the exclusions leave; None if one removes it, too.
         answer_rank: its rank in the answer; None if it is not there.
-        kept_out: what kept it out; empty if and only if the answer holds it.
     """
 
     id: str
-    row: int | None
-    live: bool | None
-    score: float | None
-    rank: int | None
-    rank_left: int | None
-    answer_rank: int | None
     kept_out: list[KeptOut]
+    live: bool | None = None
+    score: float | None = None
+    rank: int | None = None
+    rank_left: int | None = None
+    answer_rank: int | None = None
 
 
 def place(inquiry: Inquiry, item_id: str) -> Place:
@@ -63,13 +62,8 @@ def place(inquiry: Inquiry, item_id: str) -> Place:
     items = inquiry.items
     row = items.row_of(item_id)
     if row is None:
-        obstacle = KeptOut("deleted" if item_id in items.view.rows else "unknown")
-        return Place(item_id, None, None, None, None, None, None, [obstacle])
-    kept_out = [
-        KeptOut(barrier.kind, barrier.field if barrier.kind == "filter" else "")
-        for barrier in inquiry.barriers
-        if not barrier.passing[row]
-    ]
+        return Place(item_id, [KeptOut("deleted" if item_id in items.view.rows else "unknown")])
+    kept_out = [KeptOut(each.kind, each.condition) for each in inquiry.barriers if not each.passing[row]]
     in_answer = np.flatnonzero(inquiry.answer.rows == row)
     answer_rank = int(in_answer[0]) + 1 if len(in_answer) else None
     rank_left = None
@@ -77,16 +71,8 @@ def place(inquiry: Inquiry, item_id: str) -> Place:
         rank_left = int(np.flatnonzero(inquiry.left == row)[0]) + 1
         if answer_rank is None:
             kept_out = list(_beaten(inquiry, row, rank_left)) or [KeptOut("index")]
-    return Place(
-        item_id,
-        row,
-        row >= items.view.base,
-        float(inquiry.scores[row]),
-        int(inquiry.ranks[row]),
-        rank_left,
-        answer_rank,
-        kept_out,
-    )
+    live, score, rank = row >= items.view.base, float(inquiry.scores[row]), int(inquiry.ranks[row])
+    return Place(item_id, kept_out, live, score, rank, rank_left, answer_rank)
 
 
 def missed(inquiry: Inquiry) -> list[Ranked]:
@@ -109,7 +95,7 @@ def _beaten(inquiry: Inquiry, row: int, rank_left: int) -> Iterator[KeptOut]:
         used_up = {value for value in own if used[value] >= most}
         if used_up:
             places = np.array([place for place, each in enumerate(values) if each & used_up][:MOST_SHOWN])
-            yield KeptOut("diversity", column, tuple(inquiry.ranked(better[places], places + 1)))
+            yield KeptOut("diversity", items=tuple(inquiry.ranked(better[places], places + 1)))
         if len(better) < query.k:
             return
     yield KeptOut("k")

@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from serving.errors import RequestError
 from serving.recall.query import RecallQuery
-from serving.service.service import Service
+from serving.service.service import service_of
 from serving.window.form import MOST_CHARACTERS, MOST_K, Form
 from serving.window.page import Beside, Page
 
@@ -54,9 +54,7 @@ def add_window(
     """
 
     async def page(request: Request) -> Response:
-        service: Service | None = request.app.state.service
-        if service is None:
-            raise RequestError("no bundle is loaded yet", code="not_ready")
+        service = service_of(request)
         size, most_k, status = len(request.scope["query_string"]), min(MOST_K, service.settings.max_k), 200
         form = Form(dict(request.query_params) if size <= MOST_CHARACTERS else {}, most_k)
         if size > MOST_CHARACTERS:

@@ -7,10 +7,11 @@ an approximate index a last step, "index", leads from the answer of exact search
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from serving.search.conditions import Condition
 from serving.search.index import Rows
 from serving.window.inquiry import Inquiry, Ranked
 
@@ -18,13 +19,11 @@ MOST_SHOWN = 50  # items in a list of a trace
 StepKind = Literal["allow", "filter", "exclude", "seen", "diversity", "k", "index"]
 
 
-@dataclass(frozen=True)
-class Moved:
-    """An item with its ranks before and after a step; `item.rank` is the one after."""
+class Moved(NamedTuple):
+    """An item with its rank before a step; `item.rank` is the one after."""
 
     item: Ranked
     before: int
-    after: int
 
 
 @dataclass(frozen=True)
@@ -33,63 +32,53 @@ class Step:
 
     Attributes:
         kind: which.
-        field: the field of the request that asks for it, "filter.and.1" for one condition; "" for "index".
         before: how many candidates entered.
         after: how many were left. Diversity looks no further than the last of the k items that it keeps, and removes
             nothing behind it.
         removed: of the `k` best that entered, those that the step removed, with their rank on entry; at most
             `MOST_SHOWN`. For "index" the items that it missed, with their rank in the answer of exact search.
         moved: of the `k` best that were left, those whose rank changed, by rank after; at most `MOST_SHOWN`.
+        condition: of a "filter".
     """
 
     kind: StepKind
-    field: str
     before: int
     after: int
     removed: list[Ranked]
     moved: list[Moved]
+    condition: Condition | None = None
 
 
-@dataclass(frozen=True)
-class Trace:
-    """The way from the catalogue to an answer.
-
-    Attributes:
-        items: how many items may be recalled at all: the bundle's and the live ones, without the deleted ones.
-        deleted: how many of the bundle's items were deleted live.
-        steps: what removed what.
-    """
-
-    items: int
-    deleted: int
-    steps: list[Step]
-
-
-def trace(inquiry: Inquiry) -> Trace:
-    """Traces a query through its steps."""
-    query, order, best, answer = inquiry.query, inquiry.order, inquiry.best, inquiry.answer.rows
-    steps, rows = [], order
+def trace(inquiry: Inquiry) -> list[Step]:
+    """The steps from all items that may be recalled to the answer."""
+    query, best, answer = inquiry.query, inquiry.best, inquiry.answer.rows
+    steps, rows = [], inquiry.order
     for barrier in inquiry.barriers:
         passing = barrier.passing[rows]
-        steps.append(_step(inquiry, barrier.kind, barrier.field, rows, np.flatnonzero(passing)))
+        steps.append(_step(inquiry, barrier.kind, rows, np.flatnonzero(passing), condition=barrier.condition))
         rows = rows[passing]
     if query.diversity is not None:
         # Diversity has looked at these and no others.
         looked = len(rows) if len(best) < query.k else int(np.flatnonzero(rows == best[-1])[0]) + 1
         kept = np.concatenate([np.flatnonzero(np.isin(rows[:looked], best)), np.arange(looked, len(rows))])
-        steps.append(_step(inquiry, "diversity", "diversity", rows, kept))
+        steps.append(_step(inquiry, "diversity", rows, kept))
         rows = rows[kept]
-    steps.append(_step(inquiry, "k", "k", rows, np.arange(min(query.k, len(rows)))))
+    steps.append(_step(inquiry, "k", rows, np.arange(min(query.k, len(rows)))))
     if inquiry.recaller.index is not inquiry.recaller.exact and inquiry.plan.source != "popular":
         found = np.isin(best, answer)
         after = {row: rank for rank, row in enumerate(answer.tolist(), 1)}
         ranks = [after[row] for row in best[found].tolist()]
-        steps.append(_step(inquiry, "index", "", best, np.flatnonzero(found), ranks))
-    return Trace(len(order), sum(row < 0 for row in inquiry.items.view.rows.values()), steps)
+        steps.append(_step(inquiry, "index", best, np.flatnonzero(found), ranks))
+    return steps
 
 
 def _step(
-    inquiry: Inquiry, kind: StepKind, field: str, rows: Rows, kept: Rows, ranks: Sequence[int] | None = None
+    inquiry: Inquiry,
+    kind: StepKind,
+    rows: Rows,
+    kept: Rows,
+    ranks: Sequence[int] | None = None,
+    condition: Condition | None = None,
 ) -> Step:
     """The step that keeps the places `kept`, ascending, of `rows`; they get the given `ranks`, or 1, 2, ...."""
     top = kept[: inquiry.query.k]
@@ -97,5 +86,5 @@ def _step(
     gone = np.setdiff1d(np.arange(min(inquiry.query.k, len(rows))), top)[:MOST_SHOWN]
     changed = np.flatnonzero(top + 1 != after)[:MOST_SHOWN]
     items = inquiry.ranked(rows[top[changed]], after[changed])
-    moved = [Moved(item, int(top[place]) + 1, item.rank) for item, place in zip(items, changed.tolist(), strict=True)]
-    return Step(kind, field, len(rows), len(kept), inquiry.ranked(rows[gone], gone + 1), moved)
+    moved = [Moved(item, int(top[place]) + 1) for item, place in zip(items, changed.tolist(), strict=True)]
+    return Step(kind, len(rows), len(kept), inquiry.ranked(rows[gone], gone + 1), moved, condition)

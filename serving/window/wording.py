@@ -1,13 +1,13 @@
 """The words of the page: what answered, what each step did, what keeps an item out, a filter as it is read aloud."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from serving.catalogue.times import TimeColumn
 from serving.recall.query import RecallQuery, Source
 from serving.search.conditions import And, Comparison, Condition, Not, Or
-from serving.window.place import KeptOut
+from serving.window.place import KeptOut, Obstacle
 from serving.window.trace import Step, StepKind
 
 MOST_VALUES = 10  # of a condition
@@ -25,6 +25,14 @@ STEPS: dict[StepKind, str] = {
     "seen": "seen items, and those of the history, are left out",
     "index": "missed by the index, beside exact search",
     "diversity": "items of one value beyond the limit",
+}
+OBSTACLES: dict[Obstacle, str] = {
+    "unknown": "the catalogue has no such item",
+    "deleted": "it was deleted since the bundle was made",
+    "allow": "it is not among the items that may come back",
+    "exclude": "the request excludes it",
+    "seen": "the user has seen it, or it is in the history",
+    "index": "exact search finds it, the index missed it",
 }
 COMPARED = {
     "eq": "=", "in": "is one of", "not_in": "is none of", "has": "has", "lt": "<", "lte": "≤", "gt": ">", "gte": "≥",
@@ -45,36 +53,19 @@ class Wording:
 
     def step(self, step: Step) -> str:
         """A step of the trace."""
-        if step.kind == "filter":
-            return f"filter: {self._at(step.field)}"
+        if step.condition is not None:
+            return f"filter: {self.condition(step.condition)}"
         if step.kind == "diversity" and self.query.diversity is not None:
             return f"at most {self.query.diversity.most} of one {self.query.diversity.column}"
         return f"the first {self.query.k} come back" if step.kind == "k" else STEPS[step.kind]
 
     def obstacle(self, kept: KeptOut) -> str:
         """What kept an item out."""
-        told: dict[str, Callable[[], str]] = {
-            "unknown": lambda: "the catalogue has no such item",
-            "deleted": lambda: "it was deleted since the bundle was made",
-            "allow": lambda: "it is not among the items that may come back",
-            "filter": lambda: f"it fails the filter: {self._at(kept.detail)}",
-            "exclude": lambda: "the request excludes it",
-            "seen": lambda: "the user has seen it, or it is in the history",
-            "diversity": lambda: f"better items used up its {kept.detail}",
-            "k": lambda: f"{self.query.k} better items came",
-            "index": lambda: "exact search finds it, the index missed it",
-        }
-        return told[kept.by]()
-
-    def _at(self, field: str) -> str:
-        """The condition at a place such as "filter.and.1"."""
-        at = self.query.wanted.filter
-        for part in field.split(".")[1:]:
-            if isinstance(at, And | Or) and part.isdecimal():
-                at = at.conditions[int(part)]
-            elif isinstance(at, Not) and part == "not":
-                at = at.condition
-        return "" if at is None else self.condition(at)
+        if kept.condition is not None:
+            return f"it fails the filter: {self.condition(kept.condition)}"
+        if kept.by == "diversity" and self.query.diversity is not None:
+            return f"better items used up its {self.query.diversity.column}"
+        return f"{self.query.k} better items came" if kept.by == "k" else OBSTACLES[kept.by]
 
     def condition(self, condition: Condition) -> str:
         """A condition: signs for comparisons, brackets where one holds others."""

@@ -102,7 +102,7 @@ def refused(running: ActiveBundles[Recaller], spoil: Callable[[Path], object]) -
     assert running.active is before and running.refused.keys() == {"spoilt"}
     answer = running.pick("u3").opened.recall(RecallQuery(user_id="u3", k=3))
     assert len(answer.ids) == 3 and answer.model_version == "model-0"
-    return running.refused["spoilt"]
+    return running.refused["spoilt"].reason
 
 
 def names(bundle: Path) -> list[str]:

@@ -106,7 +106,7 @@ def test_a_bad_bundle_is_refused_once_and_the_old_one_goes_on(
     versions.activate("b")
     told = running.check()
     assert told is not None and told.startswith("refused: ") and "bad" in told and "\n" not in told
-    assert running.active is old and list(running.refused) == ["b"] and "bad" in running.refused["b"]
+    assert running.active is old and list(running.refused) == ["b"] and "bad" in running.refused["b"].reason
     for _ in range(3):
         assert running.check() is None
     assert opener.calls == ["a", "b"]
@@ -147,8 +147,8 @@ def test_in_short_an_unforeseen_exception_is_only_its_type(
         opener.error = error
         versions.activate("b")
         running.check()
-        assert running.refused_in_short == {"b": f"{path}: {short}"}
-        assert running.refused["b"].startswith(f"{path}: {short}")
+        assert running.refused["b"].short == f"{path}: {short}"
+        assert running.refused["b"].reason.startswith(f"{path}: {short}")
 
 
 def test_naming_a_mended_bundle_again_is_enough(versions: Versions, running: ActiveBundles[Opened]) -> None:

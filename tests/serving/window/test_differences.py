@@ -81,19 +81,17 @@ def test_two_bundles(bundles: dict[str, Bundle], k: int) -> None:
         (found.only_first, one, other, whole[1]),
         (found.only_second, other, one, whole[0]),
     ):
-        assert [(each.item.id, each.item.rank, each.item.score) for each in only] == [
+        assert [(item.id, item.rank, item.score) for item, _ in only] == [
             (item_id, *its) for item_id, its in here.items() if item_id not in there
         ]
-        for each in only:
-            assert each.absent == (each.item.id not in everything)
-            assert each.rank_there == (None if each.absent else everything[each.item.id][0])
-    assert [(each.first.id, each.first.rank, each.second.rank) for each in found.both] == [
+        assert [rank for _, rank in only] == [everything.get(item.id, (None,))[0] for item, _ in only]
+    assert [(first.id, first.rank, second.rank) for first, second in found.both] == [
         (item_id, one[item_id][0], other[item_id][0]) for item_id in one if item_id in other
     ]
-    assert all(each.second.score == other[each.second.id][1] for each in found.both)
+    assert all(second.score == other[second.id][1] for _, second in found.both)
     assert found.overlap == pytest.approx(len(set(one) & set(other)) / k)
     assert found.rank_biased_overlap == pytest.approx(formula(list(one), list(other), 0.9))
-    assert k == 1 or {each.absent for each in found.only_first} == {True, False} or k == ITEMS
+    assert k == 1 or {rank is None for _, rank in found.only_first} == {True, False} or k == ITEMS
     assert found.scales_differ == "each model has a scale of its own"
 
 

@@ -52,15 +52,15 @@ def test_an_item_is_in_the_answer_iff_nothing_keeps_it_out(
         if item_id not in items:
             deleted = item_id.startswith("i")
             assert [each.by for each in found.kept_out] == ["deleted" if deleted else "unknown"]
-            assert found.rank is None and found.score is None and found.row is None
+            assert found.rank is None and found.score is None and found.live is None
             continue
         rank, score = next((at + 1, score) for at, (other, score) in enumerate(order) if other == item_id)
         assert (found.rank, found.score) == (rank, score)
         assert found.live == any(change.item_id == item_id for change in changes)
         assert found.rank_left == (left.index(item_id) + 1 if item_id in left else None)
-        failed = [(kind, field if kind == "filter" else "") for kind, field, failing in walls if item_id in failing]
+        failed = [(kind, condition) for kind, condition, failing in walls if item_id in failing]
         if failed:
-            assert [(each.by, each.detail) for each in found.kept_out] == failed
+            assert [(each.by, each.condition) for each in found.kept_out] == failed
         elif item_id not in kept:
             assert [each.by for each in found.kept_out] == beaten(query, item_id, left, kept, items)
 
@@ -112,7 +112,7 @@ def test_diversity_names_the_items_that_used_up_a_value(bundle: Bundle) -> None:
         if item_id in kept:
             continue
         (reason,) = place(inquiry, item_id).kept_out
-        assert (reason.by, reason.detail) == ("diversity", "maker")
+        assert reason.by == "diversity"
         rivals = [each for each in order if makers[each] == makers[item_id]][:2]
         assert [(item.id, item.rank) for item in reason.items] == [(each, kept.index(each) + 1) for each in rivals]
         checked += 1

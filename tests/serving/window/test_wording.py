@@ -45,6 +45,6 @@ def test_a_condition_is_read_aloud(condition: Any, text: str) -> None:
 def test_a_step_and_an_obstacle_name_their_own_condition() -> None:
     condition = TypeAdapter[Condition](Condition).validate_python({"and": [WAR, {"not": NEW}]})
     wording = Wording(RecallQuery(wanted=Wanted(filter=condition)), {"created": TimeColumn()})
-    for place, text in enumerate(('kind = "war"', "not (created ≥ 2022-02-19T06:51:44Z)")):
-        assert wording.step(Step("filter", f"filter.and.{place}", 2, 1, [], [])) == f"filter: {text}"
-        assert wording.obstacle(KeptOut("filter", f"filter.and.{place}")) == f"it fails the filter: {text}"
+    for each, text in zip(condition.conditions, ('kind = "war"', "not (created ≥ 2022-02-19T06:51:44Z)"), strict=True):
+        assert wording.step(Step("filter", 2, 1, [], [], each)) == f"filter: {text}"
+        assert wording.obstacle(KeptOut("filter", each)) == f"it fails the filter: {text}"

@@ -144,20 +144,21 @@ def scored(query: RecallQuery, items: dict[str, Item]) -> list[tuple[str, float]
     return [(item_id, scores[item_id]) for item_id in order]
 
 
-def barriers(query: RecallQuery, places: list[int] | None, items: dict[str, Item]) -> list[tuple[str, str, set[str]]]:
-    """Kind, field and the ids that fail, in the order of a trace."""
-    found: list[tuple[str, str, set[str]]] = []
+def barriers(
+    query: RecallQuery, places: list[int] | None, items: dict[str, Item]
+) -> list[tuple[str, Condition | None, set[str]]]:
+    """Kind, the condition of a filter and the ids that fail, in the order of a trace."""
+    found: list[tuple[str, Condition | None, set[str]]] = []
     if query.wanted.allow is not None:
-        found.append(("allow", "allow", set(items) - set(query.wanted.allow)))
-    for number, place in enumerate(places or []):
-        field = "filter" if len(places or []) == 1 else f"filter.and.{number}"
-        found.append(("filter", field, {item_id for item_id, item in items.items() if not LEAVES[place][1](item)}))
+        found.append(("allow", None, set(items) - set(query.wanted.allow)))
+    for condition, passes in (LEAVES[place] for place in places or ()):
+        found.append(("filter", condition, {item_id for item_id, item in items.items() if not passes(item)}))
     if query.exclude:
-        found.append(("exclude", "exclude", set(query.exclude) & set(items)))
+        found.append(("exclude", None, set(query.exclude) & set(items)))
     if query.exclude_seen:
         known = query.user_id is not None and query.user_id != "nobody"
         rows = seen_rows(int(query.user_id[1:])) if known else []  # type: ignore[index]
-        found.append(("seen", "exclude_seen", {f"i{row}" for row in rows} & set(items)))
+        found.append(("seen", None, {f"i{row}" for row in rows} & set(items)))
     return found
 
 
