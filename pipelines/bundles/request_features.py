@@ -73,7 +73,7 @@ def profiles(
 
 
 def _present(value: Any) -> Any:
-    """A raw value without what stands for a missing one: "" and NaN."""
+    """The raw value; None for "" and NaN, which mean a missing one, and lists without them."""
     if isinstance(value, list):
         return [each for each in value if _present(each) is not None] or None
     return None if value == "" or value != value else value

@@ -27,7 +27,7 @@ Doubles = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Places:
-    """Where items belong in their users' lists, on average: from 0, the begin, to 1, the end; a random part at 1/2.
+    """Where items belong in their users' lists, on average: from 0, the start, to 1, the end; a random part at 1/2.
 
     Attributes:
         test: of the test.
@@ -57,7 +57,7 @@ class Places:
 
     def __str__(self) -> str:
         return (
-            f"its items belong at place {self.test:.3f} of a user's list on average, from 0, the begin, to 1, the end, "
+            f"its items belong at place {self.test:.3f} of a user's list on average, from 0, the start, to 1, the end, "
             f"where items from the ends of the lists belong at {self.end:.3f} and a random part at 0.5"
         )
 

@@ -44,7 +44,8 @@ def like_the_test(events: EventTable, config: DataConfig) -> DataConfig:
     keys = {"validation": "last", "valid_share": share, **({} if timed else {"ordered": True})}
     if filed:
         advice = ", ".join(f"data.{key} = {json.dumps(value)}" for key, value in keys.items())
-        say(f"the validation file is kept, though the test comes after the lists {reason}; like the test is: {advice}")
+        kept = f"the validation file is kept, though the test comes after the lists {reason}"
+        say(f"{kept}; to validate like the test: {advice}")
         return config
     say(f"validation: the last {share:.0%} of each user's events, because the test comes after the others {reason}")
     if events.time is None:
