@@ -6,7 +6,7 @@
 from typing import Any
 
 from benchmarks.harness import pages
-from benchmarks.harness.machine import ROOT, load, results
+from benchmarks.harness.machine import ROOT, load, origin, results
 from benchmarks.harness.measured_code import OLD, is_old
 from benchmarks.readme import quality_rows, serving_rows, training_rows
 
@@ -37,15 +37,6 @@ def measured(*, marks: bool = True) -> str:
         "In brackets: 95 % bootstrap intervals over users."
     )
     return "\n".join([*lines, "", note])
-
-
-def origin(result: dict[str, Any]) -> str:
-    """The day of a result, the commit that it measured, and the cores, processor and memory that it had."""
-    machine, changes = result["machine"], " with changes" if result["dirty"] else ""
-    return (
-        f"{result['date'][:10]}, {result['commit'][:7]}{changes}, "
-        f"{machine['cores']} x {machine['cpu']}, {machine['memory_gib']:.0f} GiB"
-    )
 
 
 def highlights(*, marks: bool = True) -> str:
