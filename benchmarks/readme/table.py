@@ -1,6 +1,7 @@
 """docs/project/measured.md, the highlights and the plot of the README, out of the committed results.
 
-`python -m benchmarks.readme.table` writes them. A figure whose code has changed since it was measured gets a dagger.
+`python -m benchmarks.readme.table` writes them, and below the tables of other pages where their figures come from. A
+figure whose code has changed since it was measured gets a dagger.
 """
 
 from typing import Any
@@ -63,12 +64,14 @@ def _rows(marks: bool) -> list[tuple[str, dict[str, Any], str, str, str]]:
 
 
 def write() -> None:
-    """Writes both pages and the plot."""
+    """Writes both pages, the sources in all of them, and the plot."""
     # Only now: drawing needs matplotlib, and the test of the pages does not.
     from benchmarks.readme.plot import draw
 
     PAGE.write_text(with_block(PAGE.read_text(encoding="utf-8"), "measured", measured()), encoding="utf-8")
     README.write_text(with_block(README.read_text(encoding="utf-8"), "highlights", highlights()), encoding="utf-8")
+    for page in pages.DOCS.rglob("*.md"):
+        page.write_text(pages.with_sources(page.read_text(encoding="utf-8")), encoding="utf-8")
     draw()
 
 

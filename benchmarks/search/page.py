@@ -6,11 +6,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.harness.machine import ROOT, load, origin, results
-from benchmarks.harness.measured_code import OLD, is_old
-from benchmarks.harness.pages import with_block
+from benchmarks.harness.machine import load, results
+from benchmarks.harness.pages import DOCS, source, with_block
 
-INDEX, FILTERS = (ROOT / "docs" / "service" / name for name in ("index.md", "filters.md"))
+INDEX, FILTERS = (DOCS / "service" / name for name in ("index.md", "filters.md"))
 END = "<!-- /table -->"
 
 
@@ -18,9 +17,8 @@ def page_with_tables(text: str, tables: dict[str, Callable[[dict[str, Any]], str
     """The text of a page with its tables; unless `marks` is False, old ones have a dagger."""
     for name, table in tables.items():
         if name in results():
-            result, old = load(name), OLD if marks and is_old(name) else ""
-            source = f"{old}{origin(result)}: `{results()[name].relative_to(ROOT)}`"
-            text = with_block(text, f"<!-- table: {name} -->\n", f"{table(result)}\n\n{source}\n", END)
+            block = f"{table(load(name))}\n\n{source(name, marks=marks)}\n"
+            text = with_block(text, f"<!-- table: {name} -->\n", block, END)
     return text
 
 

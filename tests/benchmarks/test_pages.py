@@ -1,11 +1,13 @@
-"""The tables of docs/service/index.md and filters.md are those of the committed results."""
+"""The tables of docs/service/index.md and filters.md, and the sources in all pages, are those of the results."""
 
 from pathlib import Path
 
 import pytest
 
+from benchmarks.harness import pages
 from benchmarks.harness.machine import load, origin
 from benchmarks.harness.measured_code import OLD
+from benchmarks.harness.pages import DOCS, source, with_sources
 from benchmarks.search.page import FILTERS, PAGES, filters, page_with_tables
 
 
@@ -13,6 +15,19 @@ from benchmarks.search.page import FILTERS, PAGES, filters, page_with_tables
 def test_the_tables_are_those_of_the_results(page: Path) -> None:
     text = page.read_text(encoding="utf-8").replace(OLD, "")  # which of them are old changes with every commit
     assert page_with_tables(text, PAGES[page], marks=False) == text, "run python -m benchmarks.search.page"
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)
+def test_each_source_is_that_of_its_result(page: Path) -> None:
+    text = page.read_text(encoding="utf-8").replace(OLD, "")
+    assert with_sources(text, marks=False) == text, "run python -m benchmarks.readme.table"
+
+
+def test_a_source_names_an_old_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "is_old", lambda name: name == "knobs")
+    assert [source(name).startswith(OLD) for name in ("knobs", "tune")] == [True, False]
+    marked = "| 1 |\n\n<!-- source: tune -->\nold\n<!-- /source -->\n\nnext"
+    assert with_sources(marked) == marked.replace("old", source("tune"))
 
 
 def test_a_table_says_when_and_where_it_was_measured() -> None:
