@@ -54,6 +54,25 @@ def index(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def engines(result: dict[str, Any]) -> str:
+    """Each engine at its fastest settings that reach the target, and what it did with damaged files."""
+    lines = [
+        "| engine | one by one | of hnswlib | in batches | of hnswlib | build | bytes an item | altered in one place |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for engine, rate in result["rates"].items():
+        built = result["builds"][engine][result["finalists"][engine]["single"]["name"]]
+        single, batch = (
+            f"{rate[form]:,.0f} | {result['of_hnswlib'][form][engine]:.2f}" for form in ("single", "batch")
+        )
+        altered = [f"{end.partition(': ')[2]}: {n}" for end, n in result["damages"][engine].items() if "altered" in end]
+        lines.append(
+            f"| {engine} | {single} | {batch} | {built['build_s']:,.0f} s ({built['build_processor_s']:,.0f} s of "
+            f"processors) | {built['bytes_an_item']:g} | {', '.join(altered)} |"
+        )
+    return "\n".join(lines)
+
+
 def bulk(result: dict[str, Any]) -> str:
     """Users per second of `towers recall` and of the bare search."""
     lines = [
@@ -80,19 +99,6 @@ def memory(result: dict[str, Any]) -> str:
         f"\n\n{sizes['items']:,} items x {sizes['dimension']}, {sizes['users']:,} users. One more worker adds "
         f"{added / 1e6:,.0f} MB: what only it holds, of three workers."
     )
-
-
-def engines(result: dict[str, Any]) -> str:
-    """The fastest settings of each engine, for each form of asking; recall and build are of those one by one."""
-    lines = [
-        "| engine | recall@100 | queries/s, one by one | in batches | build |",
-        "|---|---|---|---|---|",
-    ]
-    for engine, of_form in result["finalists"].items():
-        chosen, rates = of_form["single"], result["rates"][engine]
-        figures = f"{chosen['recall']:.4f} | {rates['single']:,.0f} | {rates['batch']:,.0f}"
-        lines.append(f"| `{engine}` | {figures} | {result['builds'][engine][chosen['name']]['build_s']:.0f} s |")
-    return "\n".join(lines)
 
 
 def filters(result: dict[str, Any]) -> str:

@@ -172,7 +172,7 @@ def test_a_folder_key_is_a_column_but_never_the_time(tmp_path: Path) -> None:
         (tmp_path / "shops" / key / "x.txt").write_text(line)
     data = opened(tmp_path, tmp_path / "shops", format="sequences")
     context = data.context("train")
-    assert context is not None and context["shop"].to_list() == ["a", "a", "b"]
+    assert context is not None and context.collect()["shop"].to_list() == ["a", "a", "b"]
     (tmp_path / "days" / "date=2026-11-01").mkdir(parents=True)
     (tmp_path / "days" / "date=2026-11-01" / "x.txt").write_text("ada tea jam\n")
     with pytest.raises(DataError, match=r"x.txt: 'date' would be the time of its events, but the order of a line is"):
