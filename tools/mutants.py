@@ -1,4 +1,4 @@
-"""Breaks the code in 68 fixed places, one at a time, and runs the tests that must notice it.
+"""Breaks the code in fixed places, one at a time, and runs the tests that must notice it.
 
 In: tests/mutants.toml, and a tree whose tests pass. Out: a line for each mutant, and exit code 1 where one survived.
 The tree is never touched: each worker has a copy of its tracked files in a temporary folder.

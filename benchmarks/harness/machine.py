@@ -67,6 +67,15 @@ def load(name: str) -> dict[str, Any]:
     return content
 
 
+def origin(result: dict[str, Any]) -> str:
+    """The day of a result, the commit that it measured, and the cores, processor and memory that it had."""
+    machine, changes = result["machine"], " with changes" if result["dirty"] else ""
+    return (
+        f"{result['date'][:10]}, {result['commit'][:7]}{changes}, "
+        f"{machine['cores']} x {machine['cpu']}, {machine['memory_gib']:.0f} GiB"
+    )
+
+
 def write(script: str, name: str, result: dict[str, Any]) -> Path:
     """Writes `result` with the record of the machine, in the folder `results` beside the benchmark's `script`."""
     path = Path(script).parent / "results" / f"{name}.json"

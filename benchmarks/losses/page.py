@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.harness.machine import ROOT, load, results
-from benchmarks.harness.measured_code import OLD, is_old
+from benchmarks.harness.pages import source
 from benchmarks.harness.plots import PLOTS
 
 PAGE = ROOT / "docs" / "model" / "losses.md"
@@ -48,15 +48,11 @@ def _block(mark: re.Match[str], *, marks: bool) -> str:
 
 
 def table(name: str, *, marks: bool = True) -> str:
-    """One table, what machine its figures are from and, unless `marks` is False, whether they are old."""
+    """One table, when and where its figures were measured and, unless `marks` is False, whether they are old."""
     module, function, names = TABLES[name]
-    found = [load(each) for each in names]
     # Imported here: the tables of real data load TensorFlow.
-    rows: str = getattr(importlib.import_module(f"benchmarks.losses.{module}"), function)(*found)
-    machine = found[-1]["machine"]
-    files = ", ".join(f"`benchmarks/losses/results/{each}.json`" for each in names)
-    old = OLD if marks and any(map(is_old, names)) else ""
-    return f"{rows}\n\n{old}{machine['cores']} cores of an {machine['cpu']}; raw results in {files}."
+    rows: str = getattr(importlib.import_module(f"benchmarks.losses.{module}"), function)(*map(load, names))
+    return f"{rows}\n\n{source(*names, marks=marks)}"
 
 
 def draw(folder: Path = PLOTS) -> None:

@@ -1,12 +1,13 @@
 """docs/project/measured.md, the highlights and the plot of the README, out of the committed results.
 
-`python -m benchmarks.readme.table` writes them. A figure whose code has changed since it was measured gets a dagger.
+`python -m benchmarks.readme.table` writes them, and below the tables of other pages where their figures come from. A
+figure whose code has changed since it was measured gets a dagger.
 """
 
 from typing import Any
 
 from benchmarks.harness import pages
-from benchmarks.harness.machine import ROOT, load, results
+from benchmarks.harness.machine import ROOT, load, origin, results
 from benchmarks.harness.measured_code import OLD, is_old
 from benchmarks.readme import quality_rows, serving_rows, training_rows
 
@@ -39,15 +40,6 @@ def measured(*, marks: bool = True) -> str:
     return "\n".join([*lines, "", note])
 
 
-def origin(result: dict[str, Any]) -> str:
-    """The day of a result, the commit that it measured, and the cores, processor and memory that it had."""
-    machine, changes = result["machine"], " with changes" if result["dirty"] else ""
-    return (
-        f"{result['date'][:10]}, {result['commit'][:7]}{changes}, "
-        f"{machine['cores']} x {machine['cpu']}, {machine['memory_gib']:.0f} GiB"
-    )
-
-
 def highlights(*, marks: bool = True) -> str:
     """Ten rows and the plot; without `marks` no figure is said to be old."""
     rows = [f"- {old}{what}: {figure}" for old, _, what, figure, _ in _rows(marks) if what.startswith(HIGHLIGHTS)]
@@ -72,12 +64,14 @@ def _rows(marks: bool) -> list[tuple[str, dict[str, Any], str, str, str]]:
 
 
 def write() -> None:
-    """Writes both pages and the plot."""
+    """Writes both pages, the sources in all of them, and the plot."""
     # Only now: drawing needs matplotlib, and the test of the pages does not.
     from benchmarks.readme.plot import draw
 
     PAGE.write_text(with_block(PAGE.read_text(encoding="utf-8"), "measured", measured()), encoding="utf-8")
     README.write_text(with_block(README.read_text(encoding="utf-8"), "highlights", highlights()), encoding="utf-8")
+    for page in pages.DOCS.rglob("*.md"):
+        page.write_text(pages.with_sources(page.read_text(encoding="utf-8")), encoding="utf-8")
     draw()
 
 

@@ -27,9 +27,8 @@ import numpy as np
 import polars as pl
 
 from benchmarks.harness.machine import ROOT, load, write
-from benchmarks.harness.measured_code import OLD, is_old
 from benchmarks.harness.million import RECIPE
-from benchmarks.harness.pages import with_block
+from benchmarks.harness.pages import source, with_block
 from benchmarks.harness.process_memory import MeasuredProcess
 from benchmarks.harness.resumable import Store
 
@@ -191,14 +190,13 @@ def write_page() -> None:
     requests = ", ".join(
         f"{median:g} and {p99:g} ms for {who}" for who, (median, p99) in result["stages"]["serve"]["request_ms"].items()
     )
-    sizes, machine, index = result["sizes"], result["machine"], result["index"]
+    sizes, index = result["sizes"], result["index"]
     rows = (
-        f"{table(result)}\n\n{OLD if is_old('scale') else ''}{sizes['items']:,} items "
+        f"{table(result)}\n\n{sizes['items']:,} items "
         f"({result['items_with_a_row']:,} of them in training events, and so with a row of their own), "
         f"{sizes['users']:,} users, {sizes['events']:,} events; a request takes {requests} (median and p99, one "
         f"client, {ASKED} users each, the file cache empty at the start), the index finds "
-        f"{index['measured']['recall_at_100']:.1%} of the exact first 100. {machine['cores']} cores of an "
-        f"{machine['cpu']}, {machine['memory_gib']} GiB; raw result in `benchmarks/scale/results/scale.json`.\n"
+        f"{index['measured']['recall_at_100']:.1%} of the exact first 100.\n\n{source('scale')}\n"
     )
     PAGE.write_text(with_block(PAGE.read_text(encoding="utf-8"), BEGIN, rows, END), encoding="utf-8")
 

@@ -3,7 +3,7 @@
 # What each result measures, see benchmarks/harness/measured_code.py.
 MEASURES = {
     "bulk_recall": ("benchmarks.search.bulk_recall",),
-    "engines": ("benchmarks.search.engines", "benchmarks.search.engine"),
+    "engines": ("benchmarks.search.engines", "serving.search.scann"),
     "filters": ("benchmarks.search.filters",),
     "index": ("benchmarks.search.approximate", "pipelines.bundles.build_index"),
 }

@@ -28,7 +28,7 @@ from benchmarks.harness import million
 from benchmarks.harness.machine import ROOT, told, write
 from benchmarks.harness.resumable import Store
 from benchmarks.search import faiss_index, hnswlib_index
-from benchmarks.search.page import write_page
+from benchmarks.search.page import write_pages
 from benchmarks.search.rates import BATCH, Search, rates, recall_of, timed
 from serving.bundle.reader import Bundle
 from serving.recall.loading import open_index
@@ -199,7 +199,7 @@ if __name__ == "__main__":
     parser.add_argument("--docs", action="store_true", help="only write the tables of docs/service/index.md")
     given = parser.parse_args()
     if given.docs:
-        write_page()
+        write_pages()
         sys.exit(0)
     if given.work is None:
         parser.error("--work DIR: name a folder; what is in it is not made again")

@@ -1,37 +1,31 @@
-"""The tables of docs/service/index.md, out of the results of `index`, `engines`, `bulk_recall`, `worker_memory`.
+"""The tables of docs/service/index.md and filters.md, out of the results of the search and scale benchmarks.
 
-In: `results/` of the search and scale benchmarks. Out: the page with each table between its marks; a result that is not
-    there leaves its table.
+`python -m benchmarks.search.page` writes each table between its marks; a result that is not there leaves its table.
 """
 
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from benchmarks.harness.machine import ROOT, load, results
-from benchmarks.harness.measured_code import OLD, is_old
-from benchmarks.harness.pages import with_block
+from benchmarks.harness.machine import load, results
+from benchmarks.harness.pages import DOCS, source, with_block
 
-PAGE = ROOT / "docs" / "service" / "index.md"
+INDEX, FILTERS = (DOCS / "service" / name for name in ("index.md", "filters.md"))
 END = "<!-- /table -->"
 
 
-def write_page(page: Path = PAGE) -> None:
-    text = page.read_text(encoding="utf-8")
-    for name, table in {"index": index, "engines": engines, "bulk_recall": bulk, "worker_memory": memory}.items():
+def page_with_tables(text: str, tables: dict[str, Callable[[dict[str, Any]], str]], *, marks: bool = True) -> str:
+    """The text of a page with its tables; unless `marks` is False, old ones have a dagger."""
+    for name, table in tables.items():
         if name in results():
-            result = load(name)
-            block = f"{table(result)}\n\n{machine(result)}\n"
+            block = f"{table(load(name))}\n\n{source(name, marks=marks)}\n"
             text = with_block(text, f"<!-- table: {name} -->\n", block, END)
-    page.write_text(text, encoding="utf-8")
+    return text
 
 
-def machine(result: dict[str, Any]) -> str:
-    it = result["machine"]
-    name = result["benchmark"]
-    return (
-        f"{OLD if is_old(name) else ''}{it['cores']} cores of an {it['cpu']}, {it['memory_gib']} GiB; raw result in "
-        f"`{results()[name].relative_to(ROOT)}`."
-    )
+def write_pages() -> None:
+    """Writes the tables into both pages."""
+    for page, tables in PAGES.items():
+        page.write_text(page_with_tables(page.read_text(encoding="utf-8"), tables), encoding="utf-8")
 
 
 def index(result: dict[str, Any]) -> str:
@@ -105,3 +99,36 @@ def memory(result: dict[str, Any]) -> str:
         f"\n\n{sizes['items']:,} items x {sizes['dimension']}, {sizes['users']:,} users. One more worker adds "
         f"{added / 1e6:,.0f} MB: what only it holds, of three workers."
     )
+
+
+def filters(result: dict[str, Any]) -> str:
+    """Recall and latency behind each filter, a row for each way in which it may know the query."""
+    kinds = {
+        "independent": "independent of the vectors",
+        "cluster": "by cluster",
+        "direction": "by a direction of space",
+    }
+    runs = result["filters"]
+    shares = list(dict.fromkeys(name.partition(", ")[2] for name in runs))
+    lines = [
+        f"| filter | {' | '.join(f'{float(share[:-1]):g} % pass' for share in shares)} |",
+        "|---" * (1 + len(shares)) + "|",
+    ]
+    for kind, title in kinds.items():
+        cells = (_recall_and_ms(runs[f"{kind}, {share}"]) for share in shares)
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    return "\n".join([*lines, f"| no filter | {_recall_and_ms(result['no_filter'])} |" + " |" * (len(shares) - 1)])
+
+
+def _recall_and_ms(run: dict[str, float]) -> str:
+    median, late = (float(f"{run[name]:.2g}") for name in ("p50_ms", "p95_ms"))
+    return f"{run['recall']:.3f}, {median:g} / {late:g} ms"
+
+
+PAGES: dict[Any, dict[str, Callable[[dict[str, Any]], str]]] = {
+    INDEX: {"index": index, "engines": engines, "bulk_recall": bulk, "worker_memory": memory},
+    FILTERS: {"filters": filters},
+}
+
+if __name__ == "__main__":
+    write_pages()

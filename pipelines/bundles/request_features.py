@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.feature_lookup import ROWS, raw_values
+from pipelines.dataset.feature_lookup import raw_values
+from pipelines.dataset.vocabulary import ROWS
 from pipelines.dataset.resolve_features import column_of
 from serving.bundle.manifest import FeatureSpec as RequestFeature
 from towers.data.events import Int32s
@@ -73,7 +74,7 @@ def profiles(
 
 
 def _present(value: Any) -> Any:
-    """A raw value without what stands for a missing one: "" and NaN."""
+    """The raw value; None for "" and NaN, which mean a missing one, and lists without them."""
     if isinstance(value, list):
         return [each for each in value if _present(each) is not None] or None
     return None if value == "" or value != value else value

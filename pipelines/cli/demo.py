@@ -80,7 +80,7 @@ def _step(number: int, what: str) -> None:
 def _choose_user(bundle: Bundle, data: Dataset, per_user: Path) -> str:
     """Returns a test user with median recall among those in the bundle: of several, the one whose history fits best."""
     names = data.users["user_id"].gather(heldout_users(data, "test")).to_list()
-    recalls = pl.read_parquet(per_user)[f"exact_recall@{SHOWN}"].to_list()
+    recalls = pl.read_parquet(per_user, glob=False)[f"exact_recall@{SHOWN}"].to_list()
     rows = bundle.query_rows
     known = sorted((recall, name) for recall, name in zip(recalls, names, strict=True) if name in rows)
     median = known[len(known) // 2][0]

@@ -47,10 +47,10 @@ def export(
         from pipelines.bundles import renew
 
         if popular_by is not None:
-            raise typer.BadParameter("is of a run; the popular items of --bundle stay", param_hint="--popular-by")
+            raise typer.BadParameter("needs --run; the popular items of --bundle stay", param_hint="--popular-by")
         for option, given in (("--vectors", vectors != "float32"), ("--dimension", dimension is not None)):
             if given:
-                raise typer.BadParameter("is of a run; the vectors of --bundle stay as they are", param_hint=option)
+                raise typer.BadParameter("needs --run; the vectors of --bundle stay as they are", param_hint=option)
         renew.run(bundle, prior_from, out, overwrite=overwrite)
         next_step("serve --bundle", out)
 

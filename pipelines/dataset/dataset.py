@@ -60,12 +60,12 @@ class Dataset:
     @cached_property
     def users(self) -> pl.DataFrame:
         """Row = user number: `user_id`, then the attributes."""
-        return pl.read_parquet(self.path / "users.parquet")
+        return pl.read_parquet(self.path / "users.parquet", glob=False)
 
     @cached_property
     def items(self) -> pl.DataFrame:
         """Row = item number: `item_id`, `train_count`, then the attributes."""
-        return pl.read_parquet(self.path / "items.parquet")
+        return pl.read_parquet(self.path / "items.parquet", glob=False)
 
     @property
     def _mixed(self) -> bool:
@@ -85,7 +85,8 @@ class Dataset:
         """The events' own columns, rows as in `events`; None if there are none."""
         if not self.manifest.event_columns:
             return None
-        return (_context_of if self._mixed else pl.scan_parquet)(self.path / part / CONTEXT)
+        file = self.path / part / CONTEXT
+        return _context_of(file) if self._mixed else pl.scan_parquet(file, glob=False)
 
     def truth(self) -> tuple[Floats, Floats] | None:
         """User and item vectors of a synthetic world, memory-mapped, rows as in `users` and `items`; else None.
@@ -116,7 +117,7 @@ def _events_of(part: Path) -> Events:
 def _context_of(file: Path) -> pl.LazyFrame:
     """The own columns of these events, named by the file that they would lie in now."""
     split, keep = _kept(file.parent)
-    table = pl.scan_parquet(split / file.name)
+    table = pl.scan_parquet(split / file.name, glob=False)
     return table if keep.all() else table.collect().filter(pl.Series(keep)).lazy()
 
 

@@ -71,14 +71,15 @@ def choices(dataset: Dataset, side: str) -> dict[str, Choice]:
     manifest = dataset.manifest
     taken = [*GIVEN[side]]
     if side == "candidate":
-        add(pl.scan_parquet(dataset.path / "items.parquet"), manifest.item_columns)
+        add(pl.scan_parquet(dataset.path / "items.parquet", glob=False), manifest.item_columns)
     else:
         users = manifest.user_columns
-        add(pl.scan_parquet(dataset.path / "users.parquet"), users)
+        add(pl.scan_parquet(dataset.path / "users.parquet", glob=False), users)
         # A column in both files is the user's: a feature reads a column by a single name.
         own = {column: kind for column, kind in manifest.event_columns.items() if column not in users}
         if own:
-            add(pl.scan_parquet(dataset.path / "train*" / CONTEXT), own, mask_share=CONTEXT_MASK_SHARE)
+            files = sorted(dataset.path.glob(f"train*/{CONTEXT}"))
+            add(pl.scan_parquet(files, glob=False), own, mask_share=CONTEXT_MASK_SHARE)
     made: dict[str, Choice] = {}
     # Left-out columns take the names that remain free.
     for column, (kind, reason, settings) in sorted(found.items(), key=lambda each: each[1][0] is None):

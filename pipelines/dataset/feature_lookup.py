@@ -57,7 +57,8 @@ def build_tables(
         elif column in manifest.user_columns:
             found["users"][name] = looked_up(encoder, dataset.users[column])
         else:
-            empty = pl.Series([None], dtype=pl.read_parquet_schema(dataset.path / "train" / CONTEXT)[column])
+            table = pl.scan_parquet(dataset.path / "train" / CONTEXT, glob=False)
+            empty = pl.Series([None], dtype=table.collect_schema()[column])
             missing = looked_up(encoder, empty)[0]
             found["missing"][name] = missing
             if context is not None and work is not None:

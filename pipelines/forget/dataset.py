@@ -63,7 +63,7 @@ def forget_in_dataset(path: Path, user: str, *, dry_run: bool) -> dict[str, int]
 
 def _rejects(path: Path) -> pl.DataFrame | None:
     file = path / REJECTS
-    return pl.read_csv(file, infer_schema=False) if file.is_file() else None
+    return pl.read_csv(file, infer_schema=False, glob=False) if file.is_file() else None
 
 
 def _write(data: Dataset, place: int | None, directory: Path) -> None:
@@ -113,7 +113,7 @@ def _without(events: Events, place: int | None, number: Int32s) -> Events:
 
 def _write_manifest(data: Dataset, directory: Path, rejected: int) -> None:
     files, fingerprint = digest_files(directory)
-    users = pl.scan_parquet(directory / "users.parquet").select(pl.len()).collect().item()
+    users = pl.scan_parquet(directory / "users.parquet", glob=False).select(pl.len()).collect().item()
     manifest = data.manifest.model_copy(
         update={
             "schema_version": SCHEMA_VERSION,

@@ -60,7 +60,8 @@ def like_the_test(events: EventTable, config: DataConfig) -> DataConfig:
     keys = {"validation": "last", "valid_share": share, **({} if timed else {"ordered": True})}
     if filed:
         advice = ", ".join(f"data.{key} = {json.dumps(value)}" for key, value in keys.items())
-        say(f"the validation file is kept, though the test comes after the lists {reason}; like the test is: {advice}")
+        kept = f"the validation file is kept, though the test comes after the lists {reason}"
+        say(f"{kept}; to validate like the test: {advice}")
         return config
     say(f"validation: the last {share:.0%} of each user's events, because the test comes after the others {reason}")
     if events.time is None:
@@ -87,7 +88,7 @@ def _in_order(events: EventTable, config: DataConfig) -> tuple[bool, str]:
 
 @dataclass(frozen=True)
 class Places:
-    """Where items belong in their users' lists, on average: from 0, the begin, to 1, the end; a random part at 1/2.
+    """Where items belong in their users' lists, on average: from 0, the start, to 1, the end; a random part at 1/2.
 
     Attributes:
         test: of the test.
@@ -117,7 +118,7 @@ class Places:
 
     def __str__(self) -> str:
         return (
-            f"its items belong at place {self.test:.3f} of a user's list on average, from 0, the begin, to 1, the end, "
+            f"its items belong at place {self.test:.3f} of a user's list on average, from 0, the start, to 1, the end, "
             f"where items from the ends of the lists belong at {self.end:.3f} and a random part at 0.5"
         )
 

@@ -156,7 +156,7 @@ class EarlierRun:
             state = None
         ranks = None
         if (directory / RANKS).is_file() and (folder / RANKS).is_file():
-            there, here = (pl.read_parquet(each / RANKS)["item_id"] for each in (folder, directory))
+            there, here = (pl.read_parquet(each / RANKS, glob=False)["item_id"] for each in (folder, directory))
             ranks = _places(there, here)
         stages = {each["stage"]: each for each in self.summary["stages"]}
         steps = stages[stage].get("optimizer_steps", 0)

@@ -51,7 +51,7 @@ def _joined(
     if len(parts) == 1:
         return parts[0], tables[0] if tables else None
     files = _write(parts, tables, directory)
-    return map_events(directory), pl.scan_parquet(files) if tables else None
+    return map_events(directory), pl.scan_parquet(files, glob=False) if tables else None
 
 
 def _write(parts: Sequence[Events], tables: Sequence[pl.LazyFrame], directory: Path) -> list[Path]:
@@ -88,7 +88,7 @@ def _write(parts: Sequence[Events], tables: Sequence[pl.LazyFrame], directory: P
 
 
 def _order(own: Sequence[Events], low: int) -> Int64s:
-    """Returns the events of a block, by user, by split and as they followed, as places in the concatenated parts."""
+    """Returns the order of a block's events: by user, by split, then as in the split; places in the parts."""
     user = np.concatenate([part.user for part in own])
     if all(part.place is None for part in own):
         # Stable, so a user's events keep the order of the splits and, within a split, of time.

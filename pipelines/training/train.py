@@ -132,7 +132,7 @@ def verdict(run: Path, dataset: Path) -> str:
     file = run / VALIDATION
     if not file.is_file():
         return "not compared with baselines: no user validates this training; `towers report` compares it on the test"
-    values = pl.read_parquet(file)
+    values = pl.read_parquet(file, glob=False)
     metric = values.columns[1]
     users = values["user"].to_numpy().astype(np.int32)
     return "on validation: " + validation_verdict(Dataset.open(dataset), users, values[metric].to_numpy(), metric)

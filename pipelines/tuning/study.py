@@ -1,6 +1,6 @@
 """Opens the Optuna studies of a search, in a SQLite file that a killed process leaves intact, and reads their trials.
 
-A trial has attributes of ours: its `PLAN`, its `RUN`, written after each epoch, and which `ATTEMPT` at it this is.
+Each trial stores its `PLAN`, its `RUN` (after every epoch) and the number of the `ATTEMPT` at it as user attributes.
 """
 
 import warnings
@@ -47,7 +47,7 @@ def open_study(file: Path, name: str) -> optuna.Study:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     pruner = optuna.pruners.MedianPruner(n_startup_trials=PRUNE_AFTER, n_warmup_steps=PRUNE_FROM)
     study = optuna.create_study(
-        storage=f"sqlite:///{file}", study_name=name, direction="maximize", pruner=pruner, load_if_exists=True
+        storage=_url(file), study_name=name, direction="maximize", pruner=pruner, load_if_exists=True
     )
     for each in study.get_trials(states=(TrialState.RUNNING,)):
         study.tell(each.number, state=TrialState.FAIL)
@@ -56,6 +56,11 @@ def open_study(file: Path, name: str) -> optuna.Study:
         if each.state == TrialState.FAIL and attempt < ATTEMPTS:
             study.enqueue_trial(each.params, each.user_attrs | {ATTEMPT: attempt + 1})
     return study
+
+
+def _url(file: Path) -> str:
+    """The SQLite URL of a file; SQLAlchemy decodes percent signs and ends the path at a question mark."""
+    return "sqlite:///" + str(file).replace("%", "%25").replace("?", "%3F")
 
 
 def sampler(seed: int) -> optuna.samplers.TPESampler:

@@ -1,7 +1,7 @@
-"""Top-k search by dot product: the `Index` protocol, and the one exact implementation (masked, in blocks, NumPy).
+"""Exact top-k search by dot product: masked, in blocks, by NumPy.
 
-Serving, filters, baselines and reports all use this file, and `rescore` defines what a score is: the same pair of
-vectors has the same score on every path.
+Serving, filters, baselines and reports all use it. Its scores are those of `serving.search.index.rescore`, as of every
+index: the same pair of vectors has the same score on every path.
 """
 
 from collections.abc import Sequence

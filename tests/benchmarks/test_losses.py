@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.harness import pages
 from benchmarks.harness.array_task import ArrayTask
 from benchmarks.harness.machine import load
 from benchmarks.harness.machine import results as committed
@@ -201,7 +202,7 @@ def test_the_page_shows_the_committed_results() -> None:
 
 @pytest.mark.parametrize("old", [True, False])
 def test_a_dagger_is_at_a_table_whose_code_has_changed_since(old: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(losses_page, "is_old", lambda name: old and name == "losses_nce_speed")
+    monkeypatch.setattr(pages, "is_old", lambda name: old and name == "losses_nce_speed")
     # The table "nce" reads two results, of which one is old.
     assert ["† " in losses_page.table(name) for name in ("known", "nce", "nce-speed")] == [False, old, old]
 

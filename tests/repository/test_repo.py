@@ -28,7 +28,9 @@ def project_files() -> list[Path]:
     return [
         path
         for path in [*ROOT.iterdir(), *inside]
-        if path.is_file() and path.suffix in TEXT and "__pycache__" not in path.parts
+        if path.is_file()
+        and path.suffix in TEXT
+        and not {"__pycache__", ".git"} & set(path.parts)  # .git: a worktree's
     ]
 
 

@@ -32,8 +32,8 @@ POSITIVES, NEGATIVES = (np.array([zlib.crc32(name) >> 1, 0], np.int32) for name 
 NO_ITEM = -1
 
 
-class Drawn(NamedTuple):
-    """The candidates from the sampler, and their vectors [M, D]."""
+class CandidateVectors(NamedTuple):
+    """The candidates from the sampler and their vectors [M, D]."""
 
     candidates: SampledCandidates
     vectors: tf.Tensor
@@ -118,7 +118,7 @@ class Retrieval(tfrs.Model):
         return gather(item.numpy()), gather(sqrt_1_minus_cos(cosine).numpy())
 
     def _total(
-        self, inputs: Batch, query: tf.Tensor, positive: tf.Tensor, drawn: Drawn | None, width: int
+        self, inputs: Batch, query: tf.Tensor, positive: tf.Tensor, drawn: CandidateVectors | None, width: int
     ) -> tf.Tensor:
         """The weighted sum of the losses of `query` [B, D] and its `positive` items [B, K, D], all cut to a width."""
         loss, cut = self.settings.sampled, self.towers.candidate_tower.cut
@@ -146,7 +146,9 @@ class Retrieval(tfrs.Model):
         negatives = softmax_losses(query, own, inputs.weight, candidates, half=self.half)
         return negatives + tf.reduce_sum(inputs.weight * (own - mean(logits, inputs.present)))
 
-    def _example_losses(self, inputs: Batch, query: tf.Tensor, positive: tf.Tensor, drawn: Drawn | None) -> tf.Tensor:
+    def _example_losses(
+        self, inputs: Batch, query: tf.Tensor, positive: tf.Tensor, drawn: CandidateVectors | None
+    ) -> tf.Tensor:
         """[B] losses of `query` [B, D] and its `positive` items [B, K, D]."""
         scale = self.towers.scale()
         positive_scores = tf.einsum("bd,bkd->bk", query, positive) * scale
@@ -187,7 +189,7 @@ class Retrieval(tfrs.Model):
         loss: SampledLoss,
         inputs: Batch,
         query: tf.Tensor,
-        candidates: Drawn,
+        candidates: CandidateVectors,
         positive_scores: tf.Tensor,
     ) -> Scores:
         """Scores the negatives and builds their mask."""
@@ -209,17 +211,17 @@ class Retrieval(tfrs.Model):
             scores = hardest(scores, count, loss.strength)
         return scores
 
-    def _candidates(self, sampler: NegativeSampler, inputs: Batch, positive: tf.Tensor) -> Drawn:
+    def _candidates(self, sampler: NegativeSampler, inputs: Batch, positive: tf.Tensor) -> CandidateVectors:
         items = self.replicas.gather(inputs.item)
         drawn = sampler.draw(items, inputs.seed)
         drawn = drawn._replace(log_q_positive=self.replicas.own(drawn.log_q_positive))
         if sampler.batch_alone:
-            return Drawn(drawn, self.replicas.gather(positive[:, 0]))
+            return CandidateVectors(drawn, self.replicas.gather(positive[:, 0]))
         others = drawn.item[tf.shape(items)[0] :] if sampler.includes_batch else drawn.item
         vectors, _ = self.towers.candidate_tower.sample(self.features_of(others), inputs.seed + NEGATIVES)
         if not sampler.includes_batch:
-            return Drawn(drawn, vectors)
-        return Drawn(drawn, tf.concat([self.replicas.gather(positive[:, 0]), vectors], 0))
+            return CandidateVectors(drawn, vectors)
+        return CandidateVectors(drawn, tf.concat([self.replicas.gather(positive[:, 0]), vectors], 0))
 
     def _supplied(self, inputs: Batch, query: tf.Tensor) -> dict[str, Any]:
         """What the loss's function takes beside scores and options; see `Loss.inputs`."""

@@ -43,9 +43,14 @@ class Checkpoints:
         directory: holds `latest/` and `best/`.
         state: everything that training resumes from.
         model: the model alone.
+
+    Raises:
+        ConfigError: TensorFlow would not find them again, for it takes the path of a checkpoint as a pattern.
     """
 
     def __init__(self, directory: Path, state: tf.train.Checkpoint, model: tf.train.Checkpoint) -> None:
+        if set("*?[") & set(str(directory)):
+            raise ConfigError(f"{directory}: TensorFlow reads no checkpoint in a path with *, ? or [; name another one")
         self.latest, self.best = directory / LATEST, directory / BEST
         self._state, self._model = state, model
         for each in (self.latest, self.best):

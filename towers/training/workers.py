@@ -1,4 +1,4 @@
-"""The worker of a training on several: TensorFlow's collectives (gRPC between CPUs, NCCL between GPUs).
+"""One worker of a training on several workers: TensorFlow's collectives (gRPC between CPUs, NCCL between GPUs).
 
 Every worker holds the whole model and trains a part of each batch. A worker uses one device: a machine with several
 GPUs runs several workers, or one process with several devices (`towers.training.devices`). `TF_CONFIG`, as TensorFlow

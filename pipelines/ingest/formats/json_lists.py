@@ -33,24 +33,39 @@ def json_lists_table(path: Path, *, skip: bool = False) -> Table:
         entries = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=tuple)
     except json.JSONDecodeError as error:
         raise DataError(f"{path}, row {error.lineno}: not JSON: {error.msg}") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists in lists in lists
+        raise DataError(f"{path}: cannot be read: {error}") from None
     if not isinstance(entries, tuple):
         raise DataError(f"{path}: expected one JSON object of ids and lists, got a {type(entries).__name__}")
 
     def read(rejects: Rejects) -> Iterator[pl.DataFrame]:
         good: dict[str, list[Any]] = {name: [] for name in (*COLUMNS, ROW)}
         for row, (name, words) in enumerate(entries, start=1):
-            if _are_words(words):
-                values = (name, [str(word) for word in words], row)
-                for column, value in zip(good, values, strict=True):
-                    good[column].append(value)
-            else:
+            if not _is_text(name):
+                _reject(rejects, path, COLUMNS[0], "the id holds half of a surrogate pair", row, name)
+            elif not _are_words(words):
                 reason = "expected a list of words or whole numbers"
-                shown = json.dumps(words, ensure_ascii=False)[:80]
-                rejects.add(path, COLUMNS[1], reason, pl.Series([row]), pl.Series([shown]))
+                _reject(rejects, path, COLUMNS[1], reason, row, json.dumps(words, ensure_ascii=False))
+            else:
+                for column, value in zip(good, (name, [str(word) for word in words], row), strict=True):
+                    good[column].append(value)
         yield pl.DataFrame(good, {COLUMNS[0]: pl.String(), COLUMNS[1]: pl.List(pl.String), ROW: pl.UInt32()})
 
     return Table(path, COLUMNS, len(entries), read, typed=True)
 
 
+def _reject(rejects: Rejects, path: Path, column: str, reason: str, row: int, value: str) -> None:
+    shown = value.encode("utf-8", "backslashreplace").decode()[:80]
+    rejects.add(path, column, reason, pl.Series([row]), pl.Series([shown]))
+
+
 def _are_words(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(word, str | int) and not isinstance(word, bool) for word in value)
+    return isinstance(value, list) and all(
+        _is_text(word) if isinstance(word, str) else isinstance(word, int) and not isinstance(word, bool)
+        for word in value
+    )
+
+
+def _is_text(word: str) -> bool:
+    """Whether UTF-8 can hold it: JSON can name half of a surrogate pair, as in ``"\\ud800"``."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in word)

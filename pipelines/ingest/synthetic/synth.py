@@ -191,4 +191,4 @@ def _gathered(words: tuple[str, ...] | list[str], places: NDArray[np.int64]) -> 
 
 
 def _join(parts: list[Path], out: Path) -> None:
-    pl.scan_parquet(parts).sink_parquet(out, maintain_order=True)
+    pl.scan_parquet(parts, glob=False).sink_parquet(out, maintain_order=True)

@@ -351,8 +351,8 @@ def test_export_is_of_a_run_or_renews_a_bundle(
     [
         ("--run r --vectors int4", "'int4' is not one of 'float32', 'float16', 'int8'"),
         ("--run r --dimension 0", "'--dimension': Input should be greater than or equal to 1"),
-        ("--bundle b --prior-from e --vectors int8", "is of a run; the vectors of --bundle stay as they are"),
-        ("--bundle b --prior-from e --dimension 8", "is of a run; the vectors of --bundle stay as they are"),
+        ("--bundle b --prior-from e --vectors int8", "needs --run; the vectors of --bundle stay as they are"),
+        ("--bundle b --prior-from e --dimension 8", "needs --run; the vectors of --bundle stay as they are"),
     ],
 )
 def test_wrong_vectors_are_refused(

@@ -8,8 +8,10 @@ import pytest
 
 import pipelines.dataset.heldout
 from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.derive_features import derive_query
 from pipelines.dataset.heldout import heldout, heldout_users, seen
 from pipelines.errors import DataError
+from pipelines.forget.dataset import forget_in_dataset
 from pipelines.ingest import prepare
 from tests.support.worlds.splits import SPLITS, rows_of, split_world
 from towers.config.sections import DataConfig
@@ -108,3 +110,20 @@ def test_a_path_that_is_no_directory_is_no_data_set(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path / "file"):
         with pytest.raises(DataError, match="not a data set"):
             Dataset.open(path)
+
+
+@pytest.mark.parametrize("name", ["week[1]", "a*b?c"])
+def test_the_name_of_a_folder_is_no_pattern(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    rows = "".join(f"u{n % 3},i{n},{n},{n % 2},{'tv' if n % 4 else 'phone'}\n" for n in range(30))
+    (folder / "events.csv").write_text(f"user_id,item_id,timestamp,weight,device\n{rows}u0,,99,1,tv\n")
+    prepare.run(DataConfig(), folder / "events.csv", folder / "dataset", on_bad_rows="skip")
+    data = Dataset.open(folder / "dataset")
+    assert (data.users.height, data.items.height) == (3, 30)
+    assert "device" in derive_query(data)
+    context = data.context("train")
+    assert context is not None
+    assert len(context.collect()) == len(data.events("train"))
+    assert forget_in_dataset(folder / "dataset", "u1", dry_run=False)["events"] == 10
+    assert Dataset.open(folder / "dataset").users["user_id"].to_list() == ["u0", "u2"]

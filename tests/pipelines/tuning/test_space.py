@@ -38,6 +38,16 @@ def run_of(*metrics: float, every: float = 1.0, end: str = "converged") -> Run:
     return Run.model_validate({"epochs": [common | {"metric": each} for each in metrics], "end": end, "reason": ""})
 
 
+@pytest.mark.parametrize("name", ["a b", "a?b", "a%41", "a#[1]"])
+def test_a_study_lies_in_its_file_whatever_the_folder_is_called(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    open_study(folder / "study.db", "search").set_user_attr("key", "kept")
+    assert [path.name for path in folder.iterdir()] == ["study.db"]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert open_study(folder / "study.db", "search").user_attrs == {"key": "kept"}
+
+
 def steps(family: Family, best: dict[str, Any], last: tuple[str, int] = ("start", 0)) -> list[tuple[str, Any]]:
     found = list(family.steps(best, last))
     assert all({**point, name: best[name]} == best for name, _, point in found)  # one setting differs

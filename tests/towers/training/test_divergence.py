@@ -229,3 +229,10 @@ def test_a_torn_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
     data.write_bytes(b"")
     with pytest.raises(ConfigError, match=r"1-step-2-best-0: cannot be read .* --fresh"):
         state(tmp_path)[0].restore()
+
+
+@pytest.mark.parametrize("name", ["week[1]", "a*b", "a?b"])
+def test_a_path_that_tensorflow_would_take_for_a_pattern_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="name another one"):
+        state(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []

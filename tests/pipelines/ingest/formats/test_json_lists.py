@@ -55,7 +55,10 @@ def test_any_words_come_back(tmp_path: Path, words: dict[str, list[str | int]], 
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [("null", "null"), ('"tea"', '"tea"'), ("[[1]]", "[[1]]"), ("[1.5]", "[1.5]"), ("[true]", "[true]"), ("5", "5")],
+    [
+        *((value, value) for value in ("null", '"tea"', "[[1]]", "[1.5]", "[true]", "5")),
+        (r'["a", "\ud800"]', r'["a", "\ud800"]'),  # half of a surrogate pair: no UTF-8 holds it
+    ],
 )
 def test_an_entry_that_is_no_list_of_words_is_named_or_skipped(tmp_path: Path, value: str, shown: str) -> None:
     path = tmp_path / "goods.json"
@@ -81,6 +84,9 @@ def test_an_entry_that_is_no_list_of_words_is_named_or_skipped(tmp_path: Path, v
         (b'{"1": ["caf\xe9"]}', r", row 1: not UTF-8 \(byte 0xe9\)"),
         (b'{"1": ["a"], "1": ["b"]}', r", row 2, column 'id': a duplicate row of this item"),
         (b'{"": ["a"]}', r", row 1, column 'id': an empty id"),
+        (rb'{"1": ["a"], "\ud800": ["b"]}', r", row 2, column 'id': the id holds half of a surrogate pair"),
+        (b'{"1": [' + b"7" * 5_000 + b"]}", r": cannot be read: .*digits"),
+        (b'{"1": ' + b"[" * 100_000, r": cannot be read: .*recursion"),
     ],
 )
 def test_a_file_that_is_no_object_of_lists_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
