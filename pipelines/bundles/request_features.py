@@ -8,8 +8,8 @@ from typing import Any
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.feature_lookup import raw_values
-from pipelines.dataset.vocabulary import ROWS
 from pipelines.dataset.resolve_features import column_of
+from pipelines.dataset.vocabulary import ROWS
 from serving.bundle.manifest import FeatureSpec as RequestFeature
 from towers.data.events import Int32s
 from towers.data.feature_tables import FeatureTables
