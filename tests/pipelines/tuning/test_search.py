@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pipelines.dataset.dataset import Dataset
-from pipelines.tuning import finals, search, tune
+from pipelines.tuning import finals, search, study, tune
 from pipelines.tuning.training import Epoch, Run, Share
 from towers.config.recipe import Config, parse_config
 
@@ -67,6 +67,7 @@ class Done:
 def searched(formula: Formula, dataset: Path, out: Path, **options: Any) -> Done:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "train", formula)
+        patch.setattr(study, "_url", lambda file: "sqlite://")  # in memory, where a commit waits for no disk
         patch.setattr(search, "MOST_REPEATS", 5)
         patch.setattr(finals, "SURVIVORS", (1,))  # other seeds give a formula nothing new
         return Done(tune.run(dataset, out, train_minutes=100.0, **options), formula)
