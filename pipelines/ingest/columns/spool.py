@@ -43,7 +43,7 @@ class Spool:
             part: NDArray[Any] = np.frombuffer(self._file.read(count * dtype.itemsize), dtype)
             yield part
 
-    def joined(self, dtype: DTypeLike = None, scale: float | None = None) -> Any:
+    def joined(self, dtype: DTypeLike | None = None, scale: float | None = None) -> Any:
         """Returns all rows as one array, with a scale multiplied by it and rounded, and gives the file back.
 
         Args:

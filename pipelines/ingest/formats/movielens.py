@@ -47,8 +47,8 @@ def movielens_table(path: Path, *, skip: bool = False) -> Table:
     if name == "movies.csv":
         return csv_table(path, kinds={"title": "string", "genres": "list"}, separators={"genres": "|"}, skip=skip)
     if name == "u.item":
-        columns = (*MOVIE, "video_release_date", "url", *GENRES)
-        return _genres_of_flags(_small_file(path, columns, "|", {"genres": "list"}))
+        fields = (*MOVIE, "video_release_date", "url", *GENRES)
+        return _genres_of_flags(_small_file(path, fields, "|", {"genres": "list"}))
     if name == "movies.dat":
         return _small_file(path, ("item_id", "title", "genres"), "::", {"genres": "list"})
     if name == "u.user":
