@@ -13,8 +13,11 @@ Of schema version 1 each, at 3c2df05 with TensorFlow 2.20.0, ScaNN 1.4.2, NumPy 
 `--users 30 --items 1000 --events 600 --seed 1`, then its events with their times cut to weeks (`// 604800 * 604800`)
 and with a weight (`pl.int_range(pl.len()) % 4`).
 
-`answers.json` holds what the service answered on that day; exact search gave the same. TensorBoard's files, which
-nothing reads back, are left out of the run. A new layout adds files of its own and keeps these (`CONTRIBUTING.md`).
+`bundle-3`, of schema version 3 at bf2f7ba, is the same run by `towers export --vectors int8 --popular-by age_group`.
+
+`answers.json` and, of `bundle-3`, `answers-3.json` hold what the service answered on that day; exact search gave the
+same. TensorBoard's files, which nothing reads back, are left out of the run. A new layout adds files of its own and
+keeps these (`CONTRIBUTING.md`).
 """
 
 import json
@@ -40,7 +43,10 @@ from tests.support.paths import ROOT
 from towers.config.recipe import load_config
 
 GOLDEN = ROOT / "tests" / "golden"
-ANSWERS = json.loads((GOLDEN / "answers.json").read_text(encoding="utf-8"))
+ANSWERS = {
+    bundle: json.loads((GOLDEN / f"{answers}.json").read_text(encoding="utf-8"))
+    for bundle, answers in {"bundle": "answers", "bundle-3": "answers-3"}.items()
+}
 MOST_BYTES = 1_500_000
 EVENTS = {"train": 466, "valid": 57, "test": 78}  # of the data sets with impressions
 
@@ -117,9 +123,9 @@ def test_the_run_exports_the_vectors_of_the_bundle(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["scann", "exact"])
-def test_the_bundle_is_served_and_answers_as_it_did(kind: str, tmp_path: Path) -> None:
-    bundle = GOLDEN / "bundle"
+@pytest.mark.parametrize(("name", "kind"), [("bundle", "scann"), ("bundle", "exact"), ("bundle-3", "exact")])
+def test_the_bundle_is_served_and_answers_as_it_did(name: str, kind: str, tmp_path: Path) -> None:
+    bundle = GOLDEN / name
     if kind == "scann":
         pytest.importorskip("scann", exc_type=ImportError)
     else:
@@ -131,12 +137,21 @@ def test_the_bundle_is_served_and_answers_as_it_did(kind: str, tmp_path: Path) -
     assert opened.manifest.index is not None and opened.manifest.index.kind == kind
     assert opened.manifest.prior is not None and len(opened.segments) == 6
     with TestClient(create_app(Settings(bundle=bundle))) as client:
-        for known in ANSWERS:
+        for known in ANSWERS[name]:
             answer = client.post(known["path"], json=known["request"]).json()
             scores = [item.pop("score") for item in answer["items"]]
             wanted = {**known["answer"], "items": [dict(item) for item in known["answer"]["items"]]}
             assert scores == pytest.approx([item.pop("score") for item in wanted["items"]], abs=1e-5), known["request"]
             assert answer == wanted, known["request"]
+
+
+def test_the_bundle_of_int8_holds_the_vectors_of_the_other_to_half_a_scale() -> None:
+    codes, scales = (np.load(GOLDEN / "bundle-3" / f"item_{name}.npy") for name in ("vectors", "scales"))
+    assert codes.dtype == np.int8 and np.abs(codes).max() == 127
+    lost = np.abs(codes * scales[:, np.newaxis] - np.load(GOLDEN / "bundle" / "item_vectors.npy"))
+    assert np.all(lost <= scales[:, np.newaxis] / 2 + 2e-5)
+    decoded = np.asarray(Bundle.open(GOLDEN / "bundle-3").item_vectors)
+    assert np.array_equal(decoded, codes.astype(np.float32) * scales[:, np.newaxis])
 
 
 def test_golden_files_stay_small() -> None:
