@@ -1,0 +1,61 @@
+"""What the metric buffers are worth where workers share their metrics through files (Prometheus's multiprocess mode).
+
+In: a bundle of Gowalla's size with seen items and an index. Out: `benchmarks/serving/results/metric_buffers.json`; code
+    1 where the claim fails.
+
+Two services of one worker each, on one core, with `PROMETHEUS_MULTIPROC_DIR`: as it is, and with each value written by
+prometheus-client's own API at once (`direct_metrics`). Closed loop of known users, in rounds in which both are asked in
+turn; the ratio is the median of the rounds' ratios.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.harness import machine
+from benchmarks.serving.load import generator
+from benchmarks.serving.request_bodies import known_users
+from benchmarks.serving.servers import Server, free_port
+
+BODIES, CONNECTIONS = 2_000, 16
+LEAST = 1.05  # below this the buffers are not worth their lines
+SERVICES = {"buffered": "pipelines", "direct": "benchmarks.serving.direct_metrics"}
+
+
+def main(bundle: Path, rounds: int, seconds: float) -> int:
+    generator.pin(1)
+    bodies = known_users(bundle, BODIES)
+    rates: dict[str, list[float]] = {name: [] for name in SERVICES}
+    with ExitStack() as stack:
+        servers = {name: stack.enter_context(started(module, bundle, stack)) for name, module in SERVICES.items()}
+        for number in range(rounds + 1):
+            for name, server in servers.items():
+                rate = generator.closed(f"{server.url}/recall", bodies, CONNECTIONS, seconds).rate()
+                if number:  # the first warms
+                    rates[name].append(round(rate, 1))
+    ratio = statistics.median(a / b for a, b in zip(rates["buffered"], rates["direct"], strict=True))
+    reached = {f"with buffers at least {LEAST:g} times the requests a second": ratio >= LEAST}
+    found = {"ratio": round(ratio, 3), "per_s": rates, "connections": CONNECTIONS, "seconds": seconds}
+    print(machine.write(__file__, "metric_buffers", {**machine.told(reached), **found}))
+    for name, holds in reached.items():
+        print("holds" if holds else "MISSED", name)
+    return 0 if all(reached.values()) else 1
+
+
+def started(module: str, bundle: Path, stack: ExitStack) -> Server:
+    """A service whose metrics lie in files of their own."""
+    folder, port = stack.enter_context(tempfile.TemporaryDirectory()), free_port()
+    command = [sys.executable, "-m", module, "serve", "--bundle", str(bundle), "--port", str(port)]
+    return Server(command, port, environment={"PROMETHEUS_MULTIPROC_DIR": folder})
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bundle", type=Path, required=True)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each run")
+    given = parser.parse_args()
+    sys.exit(main(given.bundle, given.rounds, given.seconds))
