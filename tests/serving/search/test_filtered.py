@@ -113,6 +113,15 @@ def test_the_index_is_asked_for_what_the_filter_takes_and_a_reserve() -> None:
     assert_best(found, VECTORS, QUERIES[:3], 10, eligible, [rows.tolist() for rows in excluded])
 
 
+@pytest.mark.usefixtures("dear_scans")
+def test_excluded_items_that_the_index_returns_behind_a_filter_are_dropped() -> None:
+    index = Index(VECTORS)
+    eligible = np.arange(N) % 4 > 0
+    best = np.sort([row for row in ranked(0) if eligible[row]][:16])
+    found = search_filtered(index, index.exact, QUERIES[:1], 10, [best], eligible)
+    assert_best(found, VECTORS, QUERIES[:1], 10, eligible, [best.tolist()])
+
+
 def test_a_narrow_filter_never_reaches_the_index() -> None:
     index = Index(VECTORS)
     eligible = np.arange(N) % 10 == 0
