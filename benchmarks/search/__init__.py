@@ -6,4 +6,5 @@ MEASURES = {
     "engines": ("benchmarks.search.engines", "serving.search.scann"),
     "filters": ("benchmarks.search.filters",),
     "index": ("benchmarks.search.approximate", "pipelines.bundles.build_index"),
+    "vectors": ("benchmarks.search.vectors", "pipelines.bundles.export"),
 }

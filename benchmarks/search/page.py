@@ -101,6 +101,24 @@ def memory(result: dict[str, Any]) -> str:
     )
 
 
+def vectors(result: dict[str, Any]) -> str:
+    """Bytes, recall and the time of a query, a column for each kind of vectors."""
+    rows, sizes = result["rows"].values(), result["sizes"]
+    lines = [
+        f"| {sizes['items']:,} vectors x {sizes['dimension']}, k = {sizes['k']} | {' | '.join(result['rows'])} |",
+        "|---" * (1 + len(rows)) + "|",
+    ]
+    for title, cells in {
+        "MB": [f"{each['bytes'] / 1e6:.1f}" for each in rows],
+        "of float32's first, by exact search": [f"{each['exact_found']:.4f}" for each in rows],
+        f"the same, by ScaNN ({result['leaves_searched']} leaves)": [f"{each['scann_found']:.4f}" for each in rows],
+        "a query by ScaNN, µs": [f"{each['scann_us']:.0f}" for each in rows],
+        "a query by exact search, ms": [f"{each['exact_ms']:.1f}" for each in rows],
+    }.items():
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def filters(result: dict[str, Any]) -> str:
     """Recall and latency behind each filter, a row for each way in which it may know the query."""
     kinds = {
@@ -126,7 +144,7 @@ def _recall_and_ms(run: dict[str, float]) -> str:
 
 
 PAGES: dict[Any, dict[str, Callable[[dict[str, Any]], str]]] = {
-    INDEX: {"index": index, "engines": engines, "bulk_recall": bulk, "worker_memory": memory},
+    INDEX: {"index": index, "engines": engines, "vectors": vectors, "bulk_recall": bulk, "worker_memory": memory},
     FILTERS: {"filters": filters},
 }
 
