@@ -34,10 +34,10 @@ def main(bundle: Path, rounds: int, seconds: float) -> int:
         servers = {name: stack.enter_context(started(module, bundle, stack)) for name, module in SERVICES.items()}
         for number in range(rounds + 1):
             for name, server in servers.items():
-                before = processor_s(server.process.pid)
+                before = sum(map(processor_s, server.workers()))
                 answered = generator.closed(f"{server.url}/recall", bodies, CONNECTIONS, seconds).statuses[200]
                 if number:  # the first warms
-                    costs[name].append(round(1e6 * (processor_s(server.process.pid) - before) / answered, 2))
+                    costs[name].append(round(1e6 * (sum(map(processor_s, server.workers())) - before) / answered, 2))
     ratio = statistics.median(a / b for a, b in zip(costs["direct"], costs["buffered"], strict=True))
     reached = {f"with buffers at least {LEAST:g} times the requests a second": ratio >= LEAST}
     found = {"ratio": round(ratio, 3), "processor_us": costs, "connections": CONNECTIONS, "seconds": seconds}
