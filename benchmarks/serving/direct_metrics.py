@@ -19,6 +19,7 @@ def add(buffer: MetricBuffer[Any], *values: Any) -> None:
             buffer._write_many([value])
 
 
+MetricBuffer.add = add  # type: ignore[method-assign] # here, because workers import this module, too
+
 if __name__ == "__main__":
-    MetricBuffer.add = add  # type: ignore[method-assign]
     main()
