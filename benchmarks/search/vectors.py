@@ -44,7 +44,8 @@ def main(work: Path, rounds: int) -> int:
         bundle = Bundle.open(folder, verify=False)
         exact[kind] = ExactIndex(bundle.recall_vectors)
         scann[kind] = ScannIndex.build(bundle.recall_vectors)
-        rows[kind] = {"bytes": sum(file.stat().st_size for file in folder.glob("item_vectors*.npy"))}
+        files = (folder / name for name in ("item_vectors.npy", "item_scales.npy"))
+        rows[kind] = {"bytes": sum(file.stat().st_size for file in files if file.exists())}
     truth = found(exact["float32"], queries)
     leaves = next(
         each for each in LEAVES if recall_of(truth, found(with_leaves(scann["float32"], each), queries)) >= TARGET
