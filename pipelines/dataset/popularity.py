@@ -4,7 +4,7 @@ The report's baselines, a model's prior and its renewal all count here, so a bas
 see the same events.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.dataset.dataset import Dataset
-from towers.data.events import Events
+from towers.data.blocks import blocks
+from towers.data.events import Events, Int32s
 
 WINDOWS_DAYS = (7, 14, 30, 60, 90, None)
 DAY_S = 86_400
@@ -73,16 +74,32 @@ def item_counts(
     Raises:
         ValueError: the counting has a window, but the events have no times in a unit.
     """
-    kept = [np.ones(len(part), np.bool_) for part in parts]
-    end = last_time(parts) if until is None else until
     if counting.days is not None and (time_unit not in TICKS_PER_S or any(part.time is None for part in parts)):
         raise ValueError(f"a window of {counting.days} days needs times in a unit, got {time_unit!r}")
+    span = None
+    end = last_time(parts) if until is None else until
     if counting.days is not None and end is not None and time_unit is not None:
-        begin = end - counting.days * DAY_S * TICKS_PER_S[time_unit]
-        kept = [(part.time > begin) & (part.time <= end) for part in parts if part.time is not None]
-    item = np.concatenate([np.asarray(part.item)[keep] for part, keep in zip(parts, kept, strict=True)])
+        span = end - counting.days * DAY_S * TICKS_PER_S[time_unit], end
+    counts = np.zeros(items)
     if not counting.users_alike:
-        return np.bincount(item, minlength=items).astype(np.float64)
-    user = np.concatenate([np.asarray(part.user)[keep] for part, keep in zip(parts, kept, strict=True)])
-    share = 1.0 / np.maximum(np.bincount(user), 1)
-    return np.bincount(item, weights=share[user], minlength=items).astype(np.float64)
+        for item, _ in _blocks(parts, span):
+            counts += np.bincount(item, minlength=items)
+        return counts
+    of_user = np.zeros(max((len(part.offsets) - 1 for part in parts), default=0), np.int64)
+    for _, user in _blocks(parts, span):
+        of_user += np.bincount(user, minlength=len(of_user))
+    share = 1.0 / np.maximum(of_user, 1)
+    for item, user in _blocks(parts, span):
+        np.add.at(counts, item, share[user])  # in the events' order, so blocks change no bit of the sums
+    return counts
+
+
+def _blocks(parts: Sequence[Events], span: tuple[int, int] | None) -> Iterator[tuple[Int32s, Int32s]]:
+    """Yields items and users of the events later than the first time of `span` and no later than the second."""
+    for part in parts:
+        for block in blocks(part.item):
+            item, user = part.item[block], part.user[block]
+            if span is not None and part.time is not None:
+                keep = (part.time[block] > span[0]) & (part.time[block] <= span[1])
+                item, user = item[keep], user[keep]
+            yield item, user

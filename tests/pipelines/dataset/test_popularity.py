@@ -40,8 +40,11 @@ def test_counts_are_those_of_slow_loops(
     for user, item, _ in kept:
         wanted[item] += 1 / sum(row[0] == user for row in kept) if alike else 1
     parts = [events_of(first), events_of(second)]
-    counts = item_counts(parts, ITEMS, Counting(days, alike), time_unit="s", until=until)
-    np.testing.assert_allclose(counts, wanted, rtol=1e-12)
+    for rows in (3, 1 << 20):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("towers.data.blocks.BLOCK_ROWS", rows)
+            counts = item_counts(parts, ITEMS, Counting(days, alike), time_unit="s", until=until)
+        np.testing.assert_allclose(counts, wanted, rtol=1e-12)
 
 
 def test_times_are_read_in_their_unit() -> None:
