@@ -85,7 +85,7 @@ def item_counts(
         for item, _ in _blocks(parts, span):
             counts += np.bincount(item, minlength=items)
         return counts
-    of_user = np.zeros(max((len(part.offsets) - 1 for part in parts), default=0), np.int64)
+    of_user = np.zeros(max((int(part.user.max()) + 1 for part in parts if len(part)), default=0), np.int64)
     for _, user in _blocks(parts, span):
         of_user += np.bincount(user, minlength=len(of_user))
     share = 1.0 / np.maximum(of_user, 1)
