@@ -8,7 +8,7 @@ import pytest
 
 import pipelines.dataset.heldout
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.derive_features import derive_query
+from pipelines.dataset.derive_features import derive
 from pipelines.dataset.heldout import heldout, heldout_users, seen
 from pipelines.errors import DataError
 from pipelines.forget.dataset import forget_in_dataset
@@ -121,7 +121,7 @@ def test_the_name_of_a_folder_is_no_pattern(tmp_path: Path, name: str) -> None:
     prepare.run(DataConfig(), folder / "events.csv", folder / "dataset", on_bad_rows="skip")
     data = Dataset.open(folder / "dataset")
     assert (data.users.height, data.items.height) == (3, 30)
-    assert "device" in derive_query(data)
+    assert "device" in derive(data, "query")
     context = data.context("train")
     assert context is not None
     assert len(context.collect()) == len(data.events("train"))
