@@ -315,8 +315,8 @@ def counts() -> dict[str, float]:
     return {
         "users": users,
         "twice": 2 * users,
-        # Counts and histories read the training events, rows, cut-offs and pairs all of them.
-        "read": 2 * events["train"] + 3 * sum(events.values()),
+        # Histories read the training events, rows, cut-offs and pairs all of them.
+        "read": events["train"] + 3 * sum(events.values()),
         # Ids, attributes and vectors of items; ids, vectors and seen items of users.
         "rows": 3 * manifest.items + 3 * manifest.queries,
         "megabytes": size,
