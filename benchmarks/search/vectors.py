@@ -3,7 +3,7 @@
 300,000 trained vectors x 64, k = 100, one thread. One run is exported three times; the index of each searches as many
 leaves as float32 needs for a recall@100 of 0.95. The queries are users who were in none of the data. Times are medians
 of interleaved rounds. Claims: int8 takes at most 0.3 of float32's bytes and finds at least 0.99 of its items. The world
-stays in --work; `benchmarks.search.engines` makes the same. Writes benchmarks/search/results/vectors.json; exits with 1
+stays in --work; it is that of `benchmarks.search.engines`. Writes benchmarks/search/results/vectors.json; exits with 1
 where a claim fails.
 """
 
@@ -21,6 +21,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 from benchmarks.harness import million
 from benchmarks.harness.machine import told, write
+from benchmarks.search.engines import EVENTS, ITEMS, USERS
 from benchmarks.search.rates import rate, recall_of
 from serving.bundle.reader import Bundle
 from serving.search.exact import ExactIndex
@@ -28,7 +29,6 @@ from serving.search.index import Floats, Index, Rows
 from serving.search.scann import ScannIndex
 from serving.search.vector_codes import VectorType
 
-ITEMS, USERS, EVENTS = 300_000, 60_000, 1_500_000
 QUERIES, EXACT_QUERIES, K, TARGET = 2_000, 100, 100, 0.95
 LEAVES = range(8, 256)
 MOST_BYTES, LEAST_FOUND = 0.3, 0.99

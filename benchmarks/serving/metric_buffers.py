@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.harness import machine
 from benchmarks.serving.load import generator
 from benchmarks.serving.request_bodies import known_users
-from benchmarks.serving.servers import Server, free_port, processor_s
+from benchmarks.serving.servers import Server, processor_s, service
 
 BODIES, CONNECTIONS = 2_000, 16
 LEAST = 1.05  # below this the buffers are not worth their lines
@@ -49,9 +49,8 @@ def main(bundle: Path, rounds: int, seconds: float) -> int:
 
 def started(module: str, bundle: Path, stack: ExitStack) -> Server:
     """A service whose metrics lie in files of their own."""
-    folder, port = stack.enter_context(tempfile.TemporaryDirectory()), free_port()
-    command = [sys.executable, "-m", module, "serve", "--bundle", str(bundle), "--port", str(port)]
-    return Server(command, port, environment={"PROMETHEUS_MULTIPROC_DIR": folder})
+    folder = stack.enter_context(tempfile.TemporaryDirectory())
+    return service(bundle, environment={"PROMETHEUS_MULTIPROC_DIR": folder}, module=module)
 
 
 if __name__ == "__main__":

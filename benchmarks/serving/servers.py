@@ -168,12 +168,13 @@ def service(
     state: Path | None = None,
     environment: Mapping[str, str] | None = None,
     log: Path | None = None,
+    module: str = "pipelines",
 ) -> Server:
-    """`towers serve` over a bundle or a root of bundles, ready to answer."""
+    """`towers serve` over a bundle or a root of bundles, ready to answer; `module` is the program that serves."""
     port = free_port()
     words = ["serve", "--bundle", str(bundle), "--port", str(port), "--workers", str(workers)]
     words += [] if state is None else ["--state", str(state)]
-    command = [sys.executable, "-m", "pipelines", *words]
+    command = [sys.executable, "-m", module, *words]
     return Server(command, port, core=core, environment=environment, log=log)
 
 
