@@ -28,7 +28,7 @@ from pipelines.rankers.index_curve import recall_against
 from serving.search.conditions import Condition
 from serving.search.exact import ExactIndex
 from serving.search.filter_masks import mask
-from serving.search.filtered import GATHERED_SHARE, ROWS_PER_FETCHED, search_filtered, search_rows
+from serving.search.filtered import GATHERED_SHARE, ROWS_PER_FETCHED, search_filtered
 from serving.search.index import Floats
 from serving.search.scann import ScannIndex
 from serving.search.scann_parameters import ScannParameters
@@ -54,7 +54,7 @@ def main(work: Path, dry: bool) -> int:
         start = time.perf_counter()
         eligible = mask(condition, attributes)
         mask_ms = round(1e3 * (time.perf_counter() - start), 3)
-        wanted = search_rows(vectors, queries, np.flatnonzero(eligible), K, longest=exact.longest)[0]
+        wanted = exact.search_among(queries, np.flatnonzero(eligible), K)[0]
         found = search_filtered(index, exact, queries, K, None, eligible)[0]
         figures = {
             "selectivity": round(float(eligible.mean()), 5),
@@ -156,9 +156,7 @@ def costs(index: ScannIndex, exact: ExactIndex, queries: Floats) -> dict[str, An
     half = np.arange(ITEMS) % 2 == 0
     fetched = {k: latency(lambda query, k=k: index.search(query, k), queries)["p50_ms"] for k in (400, 6_400)}
     gathered = {
-        count: latency(
-            lambda query, rows=rows: search_rows(exact.item_vectors, query, rows, K, longest=exact.longest), queries
-        )["p50_ms"]
+        count: latency(lambda query, rows=rows: exact.search_among(query, rows, K), queries)["p50_ms"]
         for count, rows in some.items()
     }
     masked = latency(lambda query: exact.search(query, K, None, half), queries)["p50_ms"]

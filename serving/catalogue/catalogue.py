@@ -19,8 +19,8 @@ from serving.search.conditions import Condition, kinds
 from serving.search.diversity import holding
 from serving.search.exact import ExactIndex
 from serving.search.filter_masks import Masks, mask
-from serving.search.filtered import search_filtered, search_rows
-from serving.search.index import Floats, Index, Mask, Rows, best_first, is_in
+from serving.search.filtered import search_filtered
+from serving.search.index import Floats, Index, Mask, Rows, best_first
 
 
 @dataclass(frozen=True)
@@ -88,15 +88,17 @@ class Snapshot:
 
     def rows_of(self, item_ids: Sequence[str]) -> list[int]:
         """The rows of the known items, in order."""
+        if not item_ids:
+            return []
         if self.view.rows:
             return [row for row in map(self.row_of, item_ids) if row is not None]
         return self.catalogue.bundle.item_rows.known(item_ids)
 
     def current(self, rows: Rows) -> Rows:
         """Bundle rows, with changed items replaced by their live rows and deleted items removed."""
-        if not len(self.view.buried):
+        if self.view.kept is None:
             return rows
-        gone = is_in(rows, self.view.buried)
+        gone = ~self.view.kept[rows]
         moved = self._moved(rows[gone])
         return np.concatenate([rows[~gone], moved[moved >= 0]])
 
@@ -151,14 +153,12 @@ class Snapshot:
         Returns:
             Rows [B, k] and scores [B, k], best first; row -1 with score -inf where fewer are eligible.
         """
-        base, bundle = self.view.base, self.catalogue.bundle
-        own = self._own(wanted, hidden)
+        base, own = self.view.base, self._own(wanted, hidden)
         kept = _both(self._fits(wanted, hidden), self.view.kept)
         if wanted.allow is not None:
             some = self._known(wanted.allow)
             some = some if kept is None else some[kept[some]]
-            longest = self.catalogue.exact.longest
-            rows, scores = search_rows(bundle.recall_vectors, queries, some, k, excluded, longest=longest)
+            rows, scores = self.catalogue.exact.search_among(queries, some, k, excluded)
         else:
             inside = [rows[rows < base] for rows in excluded] if len(self.view.ids) else excluded
             rows, scores = search_filtered(self.catalogue.index, self.catalogue.exact, queries, k, inside, kept)
@@ -177,13 +177,10 @@ class Snapshot:
 
     def _search_own(self, own: Rows, queries: Floats, k: int, excluded: Sequence[Rows]) -> tuple[Rows, Floats]:
         """Searches the overlay positions `own` except the excluded ones; returns rows of the catalogue."""
-        view = self.view
-        if len(own) < len(view.living):
-            found, scores = search_rows(view.recall_vectors, queries, own, k, excluded, longest=view.index.longest)
-        else:
-            hidden = [own.searchsorted(rows[is_in(rows, own)]) for rows in excluded]
-            places, scores = view.index.search(queries, k, hidden)
-            found = np.where(places >= 0, own[places], -1)
+        view, living = self.view, self.view.living
+        left_out = [living.searchsorted(rows) for rows in excluded]
+        places, scores = view.index.search_among(queries, living.searchsorted(own), k, left_out)
+        found = np.where(places >= 0, living[places], -1)
         return np.where(found >= 0, found + view.base, -1), scores
 
     def popular(
@@ -200,10 +197,10 @@ class Snapshot:
         allowed = None if wanted.allow is None else self._known(wanted.allow)
         for rows, counts in by_popularity(self.catalogue.bundle, k + len(excluded), allowed, segment):
             kept = np.ones(len(rows), np.bool_) if fits is None else fits[rows]
-            gone = is_in(rows, view.buried)
-            rows = rows.copy()
-            rows[gone] = self._moved(rows[gone])
-            kept[gone] = is_in(rows[gone] - view.base, own)
+            if view.kept is not None:
+                gone, rows = ~view.kept[rows], rows.copy()
+                rows[gone] = self._moved(rows[gone])
+                kept[gone] = np.isin(rows[gone] - view.base, own)
             kept &= ~np.isin(rows, excluded)
             found.append(rows[kept][:left])
             found_counts.append(counts[kept][:left])

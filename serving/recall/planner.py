@@ -27,7 +27,7 @@ from serving.bundle.request_features import check_features, history_of, is_missi
 from serving.catalogue.catalogue import Snapshot
 from serving.catalogue.user_events import UserEvents
 from serving.errors import RequestError, refuse_unknown_column
-from serving.recall.query import NO_FEATURES, NO_ROWS, Plan, RecallQuery, Source
+from serving.recall.query import NO_ROWS, Plan, RecallQuery, Source
 from serving.search.conditions import check, kinds
 from serving.search.filtered import distinct
 from serving.search.index import Floats, Rows
@@ -89,19 +89,19 @@ class Planner:
         self._check(query)
         if self._names_a_user_only(query):
             user_row = self.bundle.query_rows.get(query.user_id or "")
-            excluded = self._excluded(query, NO_FEATURES, user_row, [], (), items)
+            excluded = self._excluded(query, user_row, [], items)
             if user_row is None:
                 return Plan(query, "popular", excluded)
             vector, seen = self.bundle.query_vectors[user_row], self.bundle.seen(user_row)
             return Plan(query, "user", excluded, vector, history=len(seen))
-        features = query.features or {}
-        check_features(self.bundle.manifest.query_features, features)
-        features = {name: value for name, value in features.items() if not is_missing(value)}
+        features = {name: value for name, value in (query.features or {}).items() if not is_missing(value)}
         user_id = self.user_id(query, features)
         user_row = self.bundle.query_rows.get(user_id or "")
         live = self.live(user_id, user_row)
-        history = items.rows_of(query.history or ())
-        excluded = self._excluded(query, features, user_row, history, live, items)
+        history, similar = items.rows_of(query.history or ()), items.rows_of(query.similar_to or ())
+        recent, played = items.rows_of(live), items.rows_of(features.get(self._history, ()))
+        item = items.rows_of([features[self._item]] if self._item in features else ())
+        excluded = self._excluded(query, user_row, [*history, *similar, *recent, *played, *item], items)
 
         def tower(source: Source) -> Plan:
             # All were found and no item has changed: the bundle has them all, without a second lookup.
@@ -116,12 +116,12 @@ class Planner:
         if query.vector is not None:
             return Plan(query, "vector", excluded, np.array(query.vector, np.float32))
         if query.similar_to is not None:
-            if similar := items.rows_of(query.similar_to):
+            if similar:
                 return Plan(query, "similar", excluded, _mean_vector(items, similar))
             return Plan(query, "popular", excluded)
-        if self._informative(features, items):
+        if played or self._informative(features):
             return tower("features")
-        recent = [] if query.history else items.rows_of(live)
+        recent = [] if query.history else recent
         if (history or recent) and self._history_feature is not None and (history or self.encodes):
             return tower("history")
         if history or (recent and user_row is None):
@@ -144,6 +144,8 @@ class Planner:
             check(query.wanted.filter, self.kinds)
         if query.diversity is not None:
             refuse_unknown_column(query.diversity.column, self.kinds, "diversity.column")
+        if query.features:
+            check_features(self.bundle.manifest.query_features, query.features)
         if query.vector is None:
             return
         dimension = self.bundle.manifest.dimension
@@ -158,17 +160,12 @@ class Planner:
         known = named in self.bundle.query_rows or named in self.users
         return named if named is not None and known else query.user_id
 
-    def _informative(self, features: Mapping[str, Any], items: Snapshot) -> bool:
-        for name, value in features.items():
-            if name == self._id:
-                if value in self.bundle.query_rows:
-                    return True
-            elif name == self._history:
-                if items.rows_of(value):
-                    return True
-            elif name != self._times:
-                return True
-        return False
+    def _informative(self, features: Mapping[str, Any]) -> bool:
+        """Whether features say something besides a history: a known user, or what is not an id."""
+        silent = {self._history, self._times}
+        if features.get(self._id) not in self.bundle.query_rows:
+            silent.add(self._id)
+        return not features.keys() <= silent
 
     def _tower_features(
         self,
@@ -210,27 +207,14 @@ class Planner:
         """The items that the tower knows; those added after training mean nothing to it."""
         return [item_id for item_id in item_ids or () if item_id in self.bundle.item_rows]
 
-    def _excluded(
-        self,
-        query: RecallQuery,
-        features: Mapping[str, Any],
-        user_row: int | None,
-        history: list[int],
-        live: Sequence[str],
-        items: Snapshot,
-    ) -> Rows:
-        seen = NO_ROWS
-        if query.exclude_seen and user_row is not None:
-            seen = items.current(self.bundle.seen(user_row).astype(np.int64))
-        ids = [*query.exclude]
-        if query.exclude_seen and (features or live or query.similar_to):
-            ids += [*(query.similar_to or ()), *live, *features.get(self._history, ())]
-            if self._item in features:
-                ids.append(features[self._item])
-        rows = (items.rows_of(ids) if ids else []) + (history if query.exclude_seen else [])
-        if rows:
-            seen = np.concatenate([np.array(rows, np.int64), seen])
-        return distinct(seen)
+    def _excluded(self, query: RecallQuery, user_row: int | None, named: list[int], items: Snapshot) -> Rows:
+        """The rows that the caller excludes and, with `exclude_seen`, those `named` and the user's stored ones."""
+        rows, seen = items.rows_of(query.exclude), NO_ROWS
+        if query.exclude_seen:
+            rows = rows + named
+            if user_row is not None:
+                seen = items.current(self.bundle.seen(user_row).astype(np.int64))
+        return distinct(np.concatenate([np.array(rows, np.int64), seen]) if rows else seen)
 
 
 def _mean_vector(items: Snapshot, rows: Sequence[int]) -> Floats:

@@ -85,7 +85,8 @@ class Recaller:
         Raises:
             RequestError: as `recall`, for the first invalid query.
         """
-        return self.answers(self.encoded(queries))
+        work = self.encoded(queries)
+        return self.answers(work)
 
     def begin(self, queries: Sequence[RecallQuery]) -> Work:
         """Plans queries; an invalid one gets its own error, the others their plans."""
@@ -132,10 +133,8 @@ class Recaller:
             counts = (rows >= 0).sum(axis=1).tolist()
             found |= zip(places, [(r[:n], s[:n]) for r, s, n in zip(rows, scores, counts, strict=True)], strict=True)
         for place, plan in enumerate(plans):
-            if plan.query.diversity is not None:
-                found[place] = _diverse(plan, vectors[place], items)
-            elif plan.source == "popular":
-                found[place] = items.popular(plan.query.k, plan.excluded, plan.query.wanted, plan.query.segment)
+            if place not in found:
+                found[place] = _alone(plan, vectors[place], items)
             if plan.source == "popular":
                 metrics.fell_back("popular")
         version = self.bundle.manifest.model_version
@@ -210,7 +209,8 @@ def _alike(plans: Sequence[Plan]) -> list[list[int]]:
     return [places for _, places in groups]
 
 
-def _diverse(plan: Plan, vector: Floats, items: Snapshot) -> tuple[Rows, Floats]:
+def _alone(plan: Plan, vector: Floats, items: Snapshot) -> tuple[Rows, Floats]:
+    """The answer to a plan that shares no search."""
     query = plan.query
 
     def search(k: int, hidden: Mask | None) -> tuple[Rows, Floats]:
@@ -219,7 +219,7 @@ def _diverse(plan: Plan, vector: Floats, items: Snapshot) -> tuple[Rows, Floats]
         rows, scores = items.search(vector[np.newaxis], k, [plan.excluded], query.wanted, hidden)
         return rows[0], scores[0]
 
-    return diverse(search, query, items)
+    return search(query.k, None) if query.diversity is None else diverse(search, query, items)
 
 
 def diverse(

@@ -13,7 +13,9 @@ from serving.search.index import (
     Floats,
     Rows,
     RowSet,
+    best_first,
     checked_queries,
+    is_in,
     queries_at_a_time,
     rescore,
     unit_queries,
@@ -76,6 +78,28 @@ class ExactIndex:
                 hidden = None if eligible is None else ~eligible[first : first + BLOCK_ITEMS]
                 self._search_block(queries[part], first, masked, hidden, rows[part], scores[part])
         return rows, scores
+
+    def search_among(
+        self, queries: Floats, rows: Rows, k: int, excluded: Sequence[Rows] | None = None
+    ) -> tuple[Rows, Floats]:
+        """`search` among given rows, in any order, repeats allowed; gathers their vectors, a block at a time."""
+        rows = np.unique(rows)
+        if len(rows) == len(self.item_vectors):
+            return self.search(queries, k, excluded)
+        found = np.full((len(queries), k), -1, np.int64)
+        scores = np.full((len(queries), k), -np.inf, np.float32)
+        for start in range(0, len(rows), BLOCK_ITEMS):
+            some = rows[start : start + BLOCK_ITEMS]
+            left_out = None if excluded is None else [some.searchsorted(each[is_in(each, some)]) for each in excluded]
+            block = ExactIndex(self.item_vectors[some], longest=self.longest)
+            places, its_scores = block.search(queries, k, left_out)
+            its_rows = np.where(places >= 0, some[places], -1)
+            if len(rows) <= BLOCK_ITEMS:
+                return its_rows, its_scores
+            found, scores = best_first(
+                np.concatenate([found, its_rows], axis=1), np.concatenate([scores, its_scores], axis=1), k
+            )
+        return found, scores
 
     def _search_block(
         self,

@@ -5,9 +5,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from serving.search.exact import BLOCK_ITEMS, ExactIndex
-from serving.search.index import Floats, Index, Mask, Rows, best_first, is_in
-from serving.search.vector_codes import Vectors
+from serving.search.exact import ExactIndex
+from serving.search.index import Floats, Index, Mask, Rows, is_in
 from serving.telemetry import metrics
 
 # With a filter, up to this many excluded items are fetched on top of k and dropped; beyond, a masked exact scan is
@@ -93,9 +92,7 @@ def search_filtered(
         if passing > GATHERED_SHARE * items * len(short) ** 0.5:
             rows[short], scores[short] = exact.search(queries[short], k, left_out, eligible)
         else:
-            among = np.flatnonzero(eligible)
-            found = search_rows(exact.item_vectors, queries[short], among, k, left_out, longest=exact.longest)
-            rows[short], scores[short] = found
+            rows[short], scores[short] = exact.search_among(queries[short], np.flatnonzero(eligible), k, left_out)
     return rows, scores
 
 
@@ -135,44 +132,6 @@ def _search(index: Index, queries: Floats, some: Sequence[int], fetched: int) ->
 def _kept(rows: Rows, eligible: Mask, excluded: Rows) -> Mask:
     keep = (rows >= 0) & eligible[rows]
     return keep & ~is_in(rows, excluded) if len(excluded) else keep
-
-
-def search_rows(
-    item_vectors: Vectors,
-    queries: Floats,
-    rows: Rows,
-    k: int,
-    excluded: Sequence[Rows] | None = None,
-    *,
-    longest: float | None = None,
-) -> tuple[Rows, Floats]:
-    """Exact search among given rows; memory is bounded by a block of their vectors, not by their number.
-
-    Args:
-        item_vectors: [N, D], may be memory-mapped.
-        queries: [B, D].
-        rows: the items to search, in any order, repeats allowed.
-        k: how many, at least 1.
-        excluded: one array of item rows per query, or None.
-        longest: see `ExactIndex`.
-
-    Returns:
-        As `search_filtered`.
-    """
-    rows = np.unique(rows)
-    found = np.full((len(queries), k), -1, np.int64)
-    scores = np.full((len(queries), k), -np.inf, np.float32)
-    for start in range(0, len(rows), BLOCK_ITEMS):
-        some = rows[start : start + BLOCK_ITEMS]
-        left_out = None if excluded is None else [some.searchsorted(each[is_in(each, some)]) for each in excluded]
-        places, its_scores = ExactIndex(item_vectors[some], longest=longest).search(queries, k, left_out)
-        its_rows = np.where(places >= 0, some[places], -1)
-        if len(rows) <= BLOCK_ITEMS:
-            return its_rows, its_scores
-        found, scores = best_first(
-            np.concatenate([found, its_rows], axis=1), np.concatenate([scores, its_scores], axis=1), k
-        )
-    return found, scores
 
 
 def distinct(rows: Rows) -> Rows:

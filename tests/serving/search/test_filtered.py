@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.search.exact import ExactIndex
-from serving.search.filtered import search_filtered, search_rows
+from serving.search.filtered import search_filtered
 from serving.search.scann import ScannIndex
 from serving.search.scann_parameters import ScannParameters
 from tests.support.worlds.serving import loop_search
@@ -75,7 +75,7 @@ def test_an_exhaustive_index_gives_what_brute_force_gives(
         patched.setattr("serving.search.filtered.ROWS_PER_FETCHED", draw(st.sampled_from([0.1, 1, 5])))
         patched.setattr("serving.search.filtered.SMALLEST_K", draw(st.sampled_from([1, 20])))
         patched.setattr("serving.search.filtered.GATHERED_SHARE", draw(st.sampled_from([0.0, 0.5, 1.0])))
-        patched.setattr("serving.search.filtered.BLOCK_ITEMS", draw(st.sampled_from([1, 7, 65_536])))
+        patched.setattr("serving.search.exact.BLOCK_ITEMS", draw(st.sampled_from([1, 7, 65_536])))
         patched.setattr("serving.search.filtered.BLOCK_FETCHED", draw(st.sampled_from([1, 20])))
         for searched in (index, index.exact):
             found = search_filtered(searched, index.exact, query_vectors, k, arrays, eligible)
@@ -171,24 +171,26 @@ def test_a_small_k_is_searched_like_a_larger_one() -> None:
     eligible = np.arange(12_000) % 10 > 0
     found = search_filtered(index, index.exact, QUERIES[:2, :4], 3, None, eligible)
     assert index.asked == [(2, 200)]
-    np.testing.assert_array_equal(found[0], search_rows(vectors, QUERIES[:2, :4], np.flatnonzero(eligible), 3)[0])
+    np.testing.assert_array_equal(
+        found[0], ExactIndex(vectors).search_among(QUERIES[:2, :4], np.flatnonzero(eligible), 3)[0]
+    )
 
 
 def test_nothing_eligible_is_nothing_found() -> None:
     index = Index(VECTORS)
     rows, scores = search_filtered(index, index.exact, QUERIES, 3, None, np.zeros(N, np.bool_))
     assert rows.tolist() == [[-1] * 3] * 6 and np.isneginf(scores).all()
-    assert search_rows(VECTORS, QUERIES, np.array([], np.int64), 3)[0].tolist() == [[-1] * 3] * 6
+    assert ExactIndex(VECTORS).search_among(QUERIES, np.array([], np.int64), 3)[0].tolist() == [[-1] * 3] * 6
 
 
 @pytest.mark.parametrize("block", [1, 40, 65_536])
 def test_given_rows_are_searched_exactly_in_any_order(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    monkeypatch.setattr("serving.search.filtered.BLOCK_ITEMS", block)
+    monkeypatch.setattr("serving.search.exact.BLOCK_ITEMS", block)
     rows = np.array([*range(320, 290, -1), 7, 7, 5, 599, 0])
     excluded = [np.array([305, 5]), *[np.array([], np.int64)] * 5]
     eligible = np.isin(np.arange(N), rows)
     for k in (4, 50):
-        found = search_rows(VECTORS, QUERIES, rows, k, excluded)
+        found = ExactIndex(VECTORS).search_among(QUERIES, rows, k, excluded)
         assert_best(found, VECTORS, QUERIES, k, eligible, [each.tolist() for each in excluded])
 
 
@@ -217,7 +219,7 @@ def test_production_settings_find_98_of_100_through_filters_that_know_the_query(
     plain = agreement(exact.search(queries, 100)[0], index.search(queries, 100)[0])
     assert 0.95 < plain < 0.995  # an approximate index, for which there is something to lose
     for eligible in (rng.random(20_000) < 0.5, cluster % 2 == 0, cluster % 10 > 0):
-        wanted = search_rows(vectors, queries, np.flatnonzero(eligible), 100)[0]
+        wanted = ExactIndex(vectors).search_among(queries, np.flatnonzero(eligible), 100)[0]
         assert agreement(wanted, search_filtered(index, exact, queries, 100, None, eligible)[0]) >= 0.98
 
 
