@@ -2,7 +2,8 @@
 
 Each query gets its answer or its own error. There is no timer, and the batch limit is the only setting. If nothing is
 running, a batch starts with the queries of the current turns of the event loop; queries that arrive while one runs join
-the next. So an idle service answers at once, and under load batches grow until they keep up.
+the next, with those that its answers bring. So an idle service answers at once, and under load batches grow until they
+keep up.
 
 Plans and searches run in the event loop itself, which is faster than any thread; the tower runs in one thread, one
 batch after another.
@@ -10,7 +11,7 @@ batch after another.
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -26,6 +27,8 @@ from serving.telemetry import metrics
 MOST_INLINE = 32
 # A turn that takes longer reads more requests than it answers, most of them to refuse them: answer what has come.
 GATHER_S = 0.002
+# Reading as many requests as a call of the tower takes on a slow core; half a call saves less than half of its time.
+TOWER_GATHER_S = 0.005
 
 
 class _Waiting(NamedTuple):
@@ -37,6 +40,59 @@ class _Waiting(NamedTuple):
     since: float
 
 
+class _Queue:
+    """Queries that wait for the next batch, one batch at a time.
+
+    Args:
+        most: the most queries of a batch.
+        gather_s: the longest that a batch waits for more queries, in seconds.
+        quiet_turns: a batch begins after this many turns of the event loop without a new query; a lone one at once.
+        begin: begins a batch, and calls `end` once it is answered.
+    """
+
+    def __init__(self, most: int, gather_s: float, quiet_turns: int, begin: Callable[[list[_Waiting]], None]) -> None:
+        self._most, self._gather_s, self._quiet_turns, self._begin = most, gather_s, quiet_turns, begin
+        self._waiting: deque[_Waiting] = deque()
+        self._busy = False
+        self._free_since = 0.0  # when a batch of several was answered; 0 after others
+        self._looked, self._quiet = 0, 0  # length at the last look, looks since it grew
+
+    def add(self, query: _Waiting) -> None:
+        """Queues a query."""
+        self._waiting.append(query)
+        if not self._busy:
+            self._busy = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def end(self, size: int = 0) -> None:
+        """The batch is answered; above a `size` of 1 its callers may ask again at once, and join the next batch."""
+        self._free_since, self._busy = perf_counter() if size > 1 else 0.0, bool(self._waiting)
+        if self._busy:
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def take_all(self) -> list[_Waiting]:
+        """Empties the queue."""
+        left = [*self._waiting]
+        self._waiting.clear()
+        return left
+
+    def _look(self) -> None:
+        length = len(self._waiting)
+        if not length:  # closed
+            return
+        self._quiet = 0 if length > self._looked else self._quiet + 1
+        self._looked = length
+        lone = length == 1 and not self._free_since
+        if not lone and length < self._most and self._quiet < self._quiet_turns:
+            waited = perf_counter() - max(self._waiting[0].since, self._free_since)
+            if waited < self._gather_s:
+                # The sockets may hold more: those are read before this is called again.
+                asyncio.get_running_loop().call_soon(self._look)
+                return
+        self._looked, self._quiet = 0, 0
+        self._begin(_taken(self._waiting, self._most))
+
+
 class Batcher:
     """Answers queries in micro-batches. Call every method from the event loop's thread.
 
@@ -45,12 +101,9 @@ class Batcher:
     """
 
     def __init__(self, most: int) -> None:
-        self.most = most
-        self._known: deque[_Waiting] = deque()
-        self._looked = 0  # length of that queue at the last look
-        self._encoded: deque[_Waiting] = deque()
+        self._known = _Queue(MOST_INLINE, GATHER_S, 1, self._answer_known)
+        self._encoded = _Queue(most, TOWER_GATHER_S, 2, lambda batch: self._keep(self._answer_encoded(batch)))
         self._running: set[asyncio.Task[None]] = set()
-        self._encoding = False
         # One thread: a second call of the tower would slow down the first, and leave fewer queries to each.
         self._thread = ThreadPoolExecutor(1, "tower")
 
@@ -64,18 +117,10 @@ class Batcher:
         Raises:
             RequestError: the query is invalid.
         """
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Recalled] = loop.create_future()
+        answer: asyncio.Future[Recalled] = asyncio.get_running_loop().create_future()
         waiting = _Waiting(recaller, query, answer, perf_counter())
-        if query.features or query.history or query.user_id in recaller.planner.users:
-            self._encoded.append(waiting)
-            if not self._encoding:
-                self._encoding = True
-                loop.call_soon(self._start)
-        else:
-            if not self._known:
-                loop.call_soon(self._answer_known)
-            self._known.append(waiting)
+        encoded = query.features or query.history or query.user_id in recaller.planner.users
+        (self._encoded if encoded else self._known).add(waiting)
         try:
             return await answer
         finally:
@@ -85,23 +130,11 @@ class Batcher:
     def close(self) -> None:
         """Waits for the running call of the tower; queued queries get an error."""
         self._thread.shutdown(cancel_futures=True)
-        for each in (*self._known, *self._encoded):
+        for each in (*self._known.take_all(), *self._encoded.take_all()):
             if not each.answer.done():
                 each.answer.set_exception(RequestError("the service is stopping", code="stopping"))
-        self._known.clear()
-        self._encoded.clear()
 
-    def _answer_known(self) -> None:
-        gathering = perf_counter() - self._known[0].since < GATHER_S
-        if gathering and max(1, self._looked) < len(self._known) < MOST_INLINE:
-            # Several arrived, and the sockets may hold more: those are read before this is called again.
-            self._looked = len(self._known)
-            asyncio.get_running_loop().call_soon(self._answer_known)
-            return
-        self._looked = 0
-        batch = _taken(self._known, MOST_INLINE)
-        if self._known:
-            asyncio.get_running_loop().call_soon(self._answer_known)
+    def _answer_known(self, batch: Sequence[_Waiting]) -> None:
         for recaller, some in _by_bundle(batch):
             try:
                 work = recaller.begin([each.query for each in some])
@@ -109,12 +142,7 @@ class Batcher:
                 _give(some, work, recaller.answers(work))
             except Exception:  # noqa: BLE001 - one query may fail the whole batch
                 self._keep(_alone(recaller, some))
-
-    def _start(self) -> None:
-        batch = _taken(self._encoded, self.most)
-        self._encoding = bool(batch)
-        if batch:
-            self._keep(self._answer_encoded(batch))
+        self._known.end()
 
     def _keep(self, running: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(running)
@@ -129,7 +157,7 @@ class Batcher:
                 except Exception:  # noqa: BLE001 - one query may fail the whole batch
                     self._keep(_alone(recaller, some))
         finally:
-            self._start()
+            self._encoded.end(len(batch))
 
     async def _answer_together(self, recaller: Recaller, some: Sequence[_Waiting]) -> None:
         work = recaller.begin([each.query for each in some])

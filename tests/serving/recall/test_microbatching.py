@@ -4,7 +4,7 @@ import asyncio
 import gc
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -52,6 +52,21 @@ def recaller(bundle: Bundle, tower: Tower | None = None) -> Recaller:
     return Recaller(bundle, ExactIndex(bundle.item_vectors), tower or Tower())
 
 
+MADE: list[Batcher] = []
+
+
+@pytest.fixture(autouse=True)
+def closes_what_it_made() -> Iterator[None]:
+    yield
+    while MADE:
+        MADE.pop().close()
+
+
+def batcher_of(most: int) -> Batcher:
+    MADE.append(Batcher(most))
+    return MADE[-1]
+
+
 USERS = [RecallQuery(user_id=f"u{user}", k=3 + user % 2) for user in range(5)]
 AGES = [RecallQuery(user_id="u5", features={"age": age}, k=4) for age in range(1, 6)]
 
@@ -69,11 +84,11 @@ def assert_alone(found: Recalled, asked: Recaller, query: RecallQuery) -> None:
 def test_those_of_one_moment_share_one_call_and_get_what_each_gets_alone(bundle: Bundle) -> None:
     tower = Tower()
     asked = recaller(bundle, tower)
-    found = asyncio.run(answers(Batcher(8), asked, AGES))
+    found = asyncio.run(answers(batcher_of(8), asked, AGES))
     assert tower.calls == [5]
     for query, answer in zip(AGES, found, strict=True):
         assert_alone(answer, asked, query)
-    for query, answer in zip(USERS, asyncio.run(answers(Batcher(8), asked, USERS)), strict=True):
+    for query, answer in zip(USERS, asyncio.run(answers(batcher_of(8), asked, USERS)), strict=True):
         assert_alone(answer, asked, query)
 
 
@@ -83,7 +98,7 @@ def test_newcomers_wait_for_the_running_batch_and_go_together_at_most_so_many(bu
     asked = recaller(bundle, tower)
 
     async def scenario() -> list[Any]:
-        batcher = Batcher(2)
+        batcher = batcher_of(2)
         first = asyncio.ensure_future(answers(batcher, asked, AGES[:1]))
         await asyncio.to_thread(tower.started.wait, WAIT_S)
         others = asyncio.ensure_future(answers(batcher, asked, [*AGES[1:], AGES[0]]))
@@ -103,7 +118,7 @@ def test_known_users_are_answered_while_the_tower_is_busy(bundle: Bundle) -> Non
     asked = recaller(bundle, tower)
 
     async def scenario() -> None:
-        batcher = Batcher(8)
+        batcher = batcher_of(8)
         waiting = asyncio.ensure_future(answers(batcher, asked, AGES[:1]))
         await asyncio.to_thread(tower.started.wait, WAIT_S)
         for query, answer in zip(USERS, await answers(batcher, asked, USERS), strict=True):
@@ -121,7 +136,7 @@ def test_a_wrong_query_gets_its_own_error_and_its_neighbours_their_answers(
 ) -> None:
     wrong = RecallQuery(k=0) if queries is USERS else RecallQuery(features={"age": "old"})
     asked = recaller(bundle)
-    found = asyncio.run(answers(Batcher(8), asked, [*queries[:2], wrong, *queries[2:]]))
+    found = asyncio.run(answers(batcher_of(8), asked, [*queries[:2], wrong, *queries[2:]]))
     assert isinstance(found[2], RequestError)
     assert found[2].field == ("k" if queries is USERS else "features.age")
     for query, answer in zip(queries, [*found[:2], *found[3:]], strict=True):
@@ -131,7 +146,7 @@ def test_a_wrong_query_gets_its_own_error_and_its_neighbours_their_answers(
 def test_what_makes_the_tower_fail_fails_alone(bundle: Bundle) -> None:
     tower = Tower()
     asked = recaller(bundle, tower)
-    found = asyncio.run(answers(Batcher(8), asked, [*AGES[:2], RecallQuery(features={"age": 13}), AGES[2]]))
+    found = asyncio.run(answers(batcher_of(8), asked, [*AGES[:2], RecallQuery(features={"age": 13}), AGES[2]]))
     assert isinstance(found[2], FloatingPointError)
     assert tower.calls == [4, 1, 1, 1, 1]
     for query, answer in zip(AGES[:3], [*found[:2], found[3]], strict=True):
@@ -151,7 +166,7 @@ def test_a_search_that_fails_for_all_is_made_again_for_each(
         return whole(self, work)
 
     monkeypatch.setattr(Recaller, "answers", fails)
-    found = asyncio.run(answers(Batcher(8), asked, queries[:3]))
+    found = asyncio.run(answers(batcher_of(8), asked, queries[:3]))
     assert isinstance(found[1], ZeroDivisionError)
     assert [found[0].ids, found[2].ids] == [wanted[0].ids, wanted[2].ids]
 
@@ -162,7 +177,7 @@ def test_a_caller_who_has_gone_is_left_out(bundle: Bundle) -> None:
     asked = recaller(bundle, tower)
 
     async def scenario() -> None:
-        batcher = Batcher(8)
+        batcher = batcher_of(8)
         first = asyncio.ensure_future(answers(batcher, asked, AGES[:1]))
         await asyncio.to_thread(tower.started.wait, WAIT_S)
         waiting = [asyncio.ensure_future(batcher.answer(asked, each)) for each in AGES[:3]]
@@ -184,7 +199,7 @@ def test_each_query_is_answered_by_its_own_bundle(bundle: Bundle) -> None:
     second.catalogue.index = second.catalogue.exact = ExactIndex(-np.array(bundle.item_vectors))
 
     async def scenario(queries: list[RecallQuery]) -> list[Any]:
-        batcher = Batcher(16)
+        batcher = batcher_of(16)
         waiting = [answers(batcher, each, [query]) for query in queries for each in (first, second)]
         return [answer for (answer,) in await asyncio.gather(*waiting)]
 
@@ -199,7 +214,7 @@ def test_each_query_is_answered_by_its_own_bundle(bundle: Bundle) -> None:
 @pytest.mark.parametrize("queries", [USERS, AGES, [RecallQuery(k=0)], [RecallQuery(features={"age": 13})]])
 def test_a_bundle_goes_with_its_last_answer(bundle: Bundle, queries: list[RecallQuery]) -> None:
     async def scenario() -> weakref.ref[Recaller]:
-        batcher, asked = Batcher(8), recaller(bundle)
+        batcher, asked = batcher_of(8), recaller(bundle)
         for query in queries:
             with suppress(RequestError, FloatingPointError):
                 await batcher.answer(asked, query)
@@ -230,7 +245,7 @@ def test_there_is_no_timer_and_a_long_line_lets_others_in(bundle: Bundle, monkey
         loop = asyncio.get_running_loop()
         for name in ("call_later", "call_at"):
             monkeypatch.setattr(loop, name, lambda *_: pytest.fail("a timer"))
-        batcher = Batcher(8)
+        batcher = batcher_of(8)
         waiting = [asyncio.ensure_future(batcher.answer(asked, each)) for each in USERS]
         for _ in range(12):
             turns.append("other")
@@ -258,7 +273,7 @@ def test_requests_of_later_turns_join_while_turns_are_quick(
     monkeypatch.setattr(Recaller, "begin", begin)
 
     async def scenario() -> None:
-        batcher = Batcher(8)
+        batcher = batcher_of(8)
         waiting = [asyncio.ensure_future(batcher.answer(asked, each)) for each in USERS[:2]]
         await asyncio.sleep(0)
         waiting += [asyncio.ensure_future(batcher.answer(asked, each)) for each in USERS[2:]]
@@ -270,7 +285,7 @@ def test_requests_of_later_turns_join_while_turns_are_quick(
 
 def test_who_still_stands_in_line_at_the_end_is_told(bundle: Bundle) -> None:
     async def scenario() -> list[Any]:
-        batcher, asked = Batcher(8), recaller(bundle)
+        batcher, asked = batcher_of(8), recaller(bundle)
         waiting = asyncio.ensure_future(answers(batcher, asked, [USERS[0], AGES[0]]))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -279,3 +294,25 @@ def test_who_still_stands_in_line_at_the_end_is_told(bundle: Bundle) -> None:
 
     found = asyncio.run(scenario())
     assert all(isinstance(each, RequestError) and each.code == "stopping" for each in found), found
+
+
+def test_callers_who_ask_again_at_once_go_together(bundle: Bundle) -> None:
+    """Else those of one batch wait for those of the other, in turns: twice the calls of the tower."""
+    tower = Tower()
+    asked = recaller(bundle, tower)
+
+    async def caller(batcher: Batcher, query: RecallQuery, turns: int) -> None:
+        for _ in range(20):
+            await batcher.answer(asked, query)
+            for _ in range(turns):  # the answer goes out, the next request comes in
+                await asyncio.sleep(0)
+
+    async def scenario() -> None:
+        batcher = batcher_of(16)
+        first = asyncio.ensure_future(caller(batcher, AGES[0], 1))
+        await asyncio.to_thread(tower.started.wait, WAIT_S)
+        await asyncio.gather(first, *[caller(batcher, query, turns) for turns, query in enumerate(AGES[1:])])
+
+    asyncio.run(scenario())
+    assert sum(tower.calls) == 100
+    assert sorted(tower.calls)[len(tower.calls) // 2] == 5
