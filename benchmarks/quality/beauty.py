@@ -1,7 +1,8 @@
-"""Beauty, the next item: self-attention over the history against the best published SASRec, by the command line.
+"""Beauty, the next item: self-attention over the history against published figures, by the command line.
 
-In: `beauty/beauty.txt` (one `user item` pair a line, in time order), a working directory. Out:
-benchmarks/quality/results/beauty.json; 1 where a claim fails.
+In: one of two sets, a working directory: `beauty/beauty.txt` (one `user item` pair a line, in time order: 54,542 items)
+    or `beauty-s3rec/sequences.txt` (one `user item item ...` line a user: 12,101 items).
+Out: benchmarks/quality/results/beauty.json or beauty_s3rec.json; 1 where a claim fails.
 
 Leave one out: a user's last item is the test, the one before it validation, which chose epoch and recipe; the model is
 trained on the rest alone, while the validation item is part of the history that the test asks with. Full ranking over
@@ -15,6 +16,7 @@ import json
 import os
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,49 +29,67 @@ from serving.bundle.reader import Bundle
 
 RECIPE = "towers/recipes/beauty.toml"
 K = 10
-# SASRec with full cross-entropy: Klenitskiy & Vasilev, Turning dross into gold loss, RecSys 2023.
-PUBLISHED = {"hit_rate@10": 0.0533, "ndcg@10": 0.0327}
+
+
+@dataclass(frozen=True)
+class Set:
+    """A data set: its file, the file's format, the result, and the best published figures."""
+
+    file: str
+    format: str
+    result: str
+    published: dict[str, float]
+
+
+SETS = {
+    # SASRec with full cross-entropy: Klenitskiy & Vasilev, Turning dross into gold loss, RecSys 2023.
+    "beauty": Set("beauty.txt", "pairs", "beauty", {"hit_rate@10": 0.0533, "ndcg@10": 0.0327}),
+    # The best of each in the repository of eSASRec: that model, and SASRec with a sampled softmax.
+    "beauty-s3rec": Set("sequences.txt", "sequences", "beauty_s3rec", {"hit_rate@10": 0.0928, "ndcg@10": 0.0531}),
+}
 MOST_DIFFERENCE = 1e-4  # of the report from the count by hand: scores that tie in float32
 USERS = 1_024  # ranked at once
 
 
-def main(data: Path, work: Path, seeds: int) -> int:
+def main(name: str, data: Path, work: Path, seeds: int) -> int:
     """Trains what is not in `work` yet, and writes the result."""
-    store = Store(work / "runs")
+    store, chosen = Store(work / "runs"), SETS[name]
     recipe = (ROOT / RECIPE).read_text(encoding="utf-8")
     runs = [
-        store.run({"recipe": recipe, "seed": seed}, lambda: trained(data, work, seed))  # noqa: B023
+        store.run({"set": name, "recipe": recipe, "seed": seed}, lambda: trained(chosen, data, work, seed))  # noqa: B023
         for seed in range(seeds)
     ]
     figures = {
-        name: {"mean": float(np.mean(values)), "spread": float(np.ptp(values)), "seeds": values}
-        for name in PUBLISHED
-        for values in [[run["test"][name] for run in runs]]
+        figure: {"mean": float(np.mean(values)), "spread": float(np.ptp(values)), "seeds": values}
+        for figure in chosen.published
+        for values in [[run["test"][figure] for run in runs]]
     }
-    differences = [abs(run["test"][name] - run["by_hand"][name]) for run in runs for name in PUBLISHED]
+    differences = [abs(run["test"][each] - run["by_hand"][each]) for run in runs for each in chosen.published]
     claims = {
-        **{f"{name} at least {least}": figures[name]["mean"] >= least for name, least in PUBLISHED.items()},
+        **{f"{each} at least {least}": figures[each]["mean"] >= least for each, least in chosen.published.items()},
         f"the report is within {MOST_DIFFERENCE} of a count from the file": max(differences) <= MOST_DIFFERENCE,
     }
-    result = {"claims": claims, "figures": figures, "published": PUBLISHED, "runs": runs, "recipe": recipe}
-    print(write(__file__, "beauty", result))
-    for name, figure in figures.items():
-        print(f"{name} {figure['mean']:.4f}, spread {figure['spread']:.4f} of {seeds}; published {PUBLISHED[name]}")
+    result = {"claims": claims, "figures": figures, "published": chosen.published, "runs": runs, "recipe": recipe}
+    print(write(__file__, chosen.result, result))
+    for each, figure in figures.items():
+        told = f"{each} {figure['mean']:.4f}, spread {figure['spread']:.4f} of {seeds}"
+        print(f"{told}; published {chosen.published[each]}")
     for claim, holds in claims.items():
         print(f"{'yes' if holds else 'NO '} {claim}")
     return 0 if all(claims.values()) else 1
 
 
-def trained(data: Path, work: Path, seed: int) -> dict[str, Any]:
+def trained(chosen: Set, data: Path, work: Path, seed: int) -> dict[str, Any]:
     """The figures of one seed; its data set and run are kept in `work`, so that a training of this recipe resumes."""
-    part = work / f"{hashlib.sha256((ROOT / RECIPE).read_bytes()).hexdigest()[:8]}_seed_{seed}"
+    recipe = hashlib.sha256((ROOT / RECIPE).read_bytes()).hexdigest()[:8]
+    part = work / f"{chosen.result}_{recipe}_seed_{seed}"
     part.mkdir(exist_ok=True)
     dataset, run, bundle, report = (str(part / name) for name in ("dataset", "run", "bundle", "report"))
     stages = Stages(part, data)
     config = ("--config", RECIPE)
     if not Path(dataset).exists():
-        events = str(data / "beauty.txt")
-        stages.run("prepare", "--events", events, "--format", "pairs", *config, "--out", dataset)
+        events = ("--events", str(data / chosen.file), "--format", chosen.format)
+        stages.run("prepare", *events, *config, "--out", dataset)
     if not Path(run).exists():
         stages.run("train", "--dataset", dataset, *config, "--set", f"train.seed={seed}", "--out", run)
     stages.run("export", "--run", run, "--out", bundle, "--overwrite")
@@ -78,8 +98,8 @@ def trained(data: Path, work: Path, seed: int) -> dict[str, Any]:
     summary = json.loads((Path(run) / "summary.json").read_text(encoding="utf-8"))
     stage = summary["stages"][0]
     return {
-        "test": {name: content["metrics"]["exact"][name]["value"] for name in PUBLISHED},
-        "by_hand": by_hand(data / "beauty.txt", Bundle.open(Path(bundle))),
+        "test": {name: content["metrics"]["exact"][name]["value"] for name in chosen.published},
+        "by_hand": by_hand(data / chosen.file, Bundle.open(Path(bundle))),
         "validation": {key: stage[key] for key in ("metric", "best_metric", "best_epoch", "epochs", "history")},
         "examples": stage["examples"],
         "seconds": stages.seconds,
@@ -90,11 +110,11 @@ def trained(data: Path, work: Path, seed: int) -> dict[str, Any]:
 
 
 def by_hand(file: Path, bundle: Bundle) -> dict[str, float]:
-    """The figures from the lines of the file and the vectors of the bundle, as a person would count them."""
+    """The figures from the lines of the file, pairs or sequences, and the vectors of the bundle, as a person counts."""
     taken: dict[str, list[str]] = {}
     for line in file.read_text(encoding="utf-8").splitlines():
-        user, item = line.split()
-        taken.setdefault(user, []).append(item)
+        user, *items = line.split()
+        taken.setdefault(user, []).extend(items)
     hits, gains = [], []
     users = list(taken)
     for begin in range(0, len(users), USERS):
@@ -113,15 +133,16 @@ def by_hand(file: Path, bundle: Bundle) -> dict[str, float]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality.beauty", description=__doc__)
-    parser.add_argument("--data", type=Path, default=os.environ.get("TOWERS_DATA"), help="folder that holds beauty/")
+    parser.add_argument("--set", choices=SETS, default="beauty", help="which of the two sets")
+    parser.add_argument("--data", type=Path, default=os.environ.get("TOWERS_DATA"), help="folder that holds the set's")
     parser.add_argument("--work", type=Path, help="keep data sets, runs and reports here, and go on with them")
     parser.add_argument("--seeds", type=int, default=1, help="how many trainings")
     given = parser.parse_args()
-    if given.data is None or not (Path(given.data) / "beauty" / "beauty.txt").is_file():
-        parser.error("no beauty/beauty.txt; name the folder that holds beauty/ by --data or TOWERS_DATA")
-    folder = (Path(given.data) / "beauty").resolve()
+    if given.data is None or not (Path(given.data) / given.set / SETS[given.set].file).is_file():
+        parser.error(f"no {given.set}/{SETS[given.set].file}; name the folder that holds it by --data or TOWERS_DATA")
+    folder = (Path(given.data) / given.set).resolve()
     if given.work is not None:
         given.work.mkdir(parents=True, exist_ok=True)
-        sys.exit(main(folder, given.work.resolve(), given.seeds))
+        sys.exit(main(given.set, folder, given.work.resolve(), given.seeds))
     with tempfile.TemporaryDirectory() as directory:
-        sys.exit(main(folder, Path(directory).resolve(), given.seeds))
+        sys.exit(main(given.set, folder, Path(directory).resolve(), given.seeds))

@@ -94,16 +94,16 @@ def quality(result: Result, what: str, name: str, split: str) -> Rows:
     return rows
 
 
-def beauty(result: Result) -> Rows:
+def beauty(result: Result, *, what: str, published_by: str, command: str) -> Rows:
     figures, published, seeds = result["figures"].values(), result["published"].values(), len(result["runs"])
     told = several([each["mean"] for each in figures], ".4f")
     if seeds > 1:
         told += f", mean of {seeds} seeds, {several([each['spread'] for each in figures], '.4f')} from least to most"
     return [
         (
-            "Beauty, next item, leave one out, self-attention: HitRate@10 / NDCG@10",
-            f"{told}; published SASRec {several([*published], '.4f')}",
-            repeated("quality.beauty", seeds),
+            f"{what}, next item, leave one out, self-attention: HitRate@10 / NDCG@10",
+            f"{told}; published {published_by} {several([*published], '.4f')}",
+            repeated(command, seeds),
         )
     ]
 
@@ -203,7 +203,13 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
         quality, what="Gowalla, ids and their order", name="gowalla-ordered", split="gowalla"
     ),
     "quality_ml_1m_split": partial(quality, what="MovieLens-1M, ids only", name="ml-1m-split", split="ml-1m-split"),
-    "beauty": beauty,
+    "beauty": partial(beauty, what="Beauty, 54,542 items", published_by="SASRec", command="quality.beauty"),
+    "beauty_s3rec": partial(
+        beauty,
+        what="Beauty, 5-core, 12,101 items",
+        published_by="eSASRec / SASRec with sampled softmax",
+        command="quality.beauty --set beauty-s3rec",
+    ),
     "ml_100k": ml_100k,
     "ml_100k_rolling": ml_100k_rolling,
     "timed": timed,
