@@ -16,7 +16,7 @@ README, PAGE = ROOT / "README.md", ROOT / "docs" / "project" / "measured.md"
 HIGHLIGHTS = (
     "Gowalla",
     "MovieLens-1M",
-    "Beauty",
+    "Beauty, 5-core",
     "MovieLens-100k, five cut-offs in time, the default recipe",
     "`towers tune`",
     "Filters",

@@ -17,6 +17,7 @@ from benchmarks.harness.resumable import Store
 from benchmarks.losses import known_world, nce_samples, nce_speed, parts, world_tables
 from benchmarks.losses import page as losses_page
 from benchmarks.losses.worlds import World, attained, divergence, log_likelihood, low_rank_world
+from tests.support.pages.drawings import assert_same_drawing
 
 OWN = ("losses_known", "losses_nce", "losses_nce_speed", "losses_q")
 TWO = World(np.log([[0.5, 0.25, 0.25], [0.8, 0.1, 0.1]]))
@@ -218,4 +219,4 @@ def test_every_plot_of_the_page_is_there_and_drawn_from_the_committed_results(tm
     assert [name for name in shown if not (PLOTS / f"{name}.svg").exists()] == []
     losses_page.draw(tmp_path)
     for name in losses_page.DRAWN:
-        assert (tmp_path / f"{name}.svg").read_bytes() == (PLOTS / f"{name}.svg").read_bytes(), name
+        assert_same_drawing(tmp_path / f"{name}.svg", PLOTS / f"{name}.svg")

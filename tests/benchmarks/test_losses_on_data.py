@@ -18,6 +18,7 @@ from benchmarks.losses.run import train_and_measure
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import heldout
 from pipelines.ingest import prepare
+from tests.support.pages.drawings import assert_same_drawing
 from towers.config.losses import LOSSES
 from towers.config.recipe import parse_config
 from towers.config.sections import DataConfig
@@ -202,6 +203,4 @@ def test_the_claim_of_nce_compares_the_first_start_with_the_worst_other() -> Non
 
 def test_the_committed_plot_is_drawn_from_the_committed_result(tmp_path: Path) -> None:
     data_tables.plot_logq(load("losses_logq"), tmp_path)
-    assert (tmp_path / "losses_logq.svg").read_bytes() == (PLOTS / "losses_logq.svg").read_bytes(), (
-        "run python -m benchmarks.losses.parts logq"
-    )
+    assert_same_drawing(tmp_path / "losses_logq.svg", PLOTS / "losses_logq.svg")

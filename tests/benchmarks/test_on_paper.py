@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.harness.plots import PLOTS
 from benchmarks.scale.on_paper import PAGE, Measured, draw, growth, measured, memory, search_ms, table, with_table
+from tests.support.pages.drawings import assert_same_drawing
 
 PLAIN = Measured(
     own_ms=1.0,
@@ -64,4 +65,4 @@ def test_the_page_and_the_plot_are_those_of_the_committed_results(tmp_path: Path
     text = PAGE.read_text(encoding="utf-8")
     assert with_table(text, measured()) == text, "run python -m benchmarks.scale.on_paper"
     draw(measured(), tmp_path)
-    assert (tmp_path / "scale.svg").read_bytes() == (PLOTS / "scale.svg").read_bytes(), "benchmarks.scale.on_paper"
+    assert_same_drawing(tmp_path / "scale.svg", PLOTS / "scale.svg")

@@ -16,6 +16,7 @@ from benchmarks.harness.plots import PLOTS
 from benchmarks.readme import table
 from benchmarks.readme.plot import draw
 from benchmarks.readme.table import HIGHLIGHTS, PAGE, highlights, measured, with_block
+from tests.support.pages.drawings import assert_same_drawing
 from tests.support.paths import ROOT
 
 
@@ -57,18 +58,22 @@ def test_the_figures_are_those_of_the_committed_results() -> None:
 
 
 def test_the_highlights_mark_the_old_figures_as_the_page_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "is_old", lambda name: name == "beauty")
+    monkeypatch.setattr(table, "is_old", lambda name: name == "beauty_s3rec")
     lines = [line for line in highlights().splitlines() if line.startswith("- ")]
     assert len(lines) == len(HIGHLIGHTS) + 1, "two of Gowalla"
     assert [line.startswith(f"- {OLD}Beauty") for line in lines] == ["Beauty" in line for line in lines]
     assert [line for line in measured().splitlines() if OLD in line] == [
-        line for line in measured().splitlines() if "benchmarks.quality.beauty" in line
+        line for line in measured().splitlines() if "Beauty, 5-core" in line
     ]
 
 
 def test_each_figure_has_the_date_commit_and_machine_of_its_result() -> None:
     rows = [line.strip("| ").split(" | ") for line in measured(marks=False).splitlines()[2:] if line.startswith("|")]
-    for start, name in (("One worker on one core", "serving"), ("Beauty", "beauty"), ("Filters", "filters")):
+    for start, name in (
+        ("One worker on one core", "serving"),
+        ("Beauty, 5-core", "beauty_s3rec"),
+        ("Filters", "filters"),
+    ):
         (row,) = (row for row in rows if row[0].startswith(start))
         raw = json.loads(results()[name].read_text(encoding="utf-8"))
         date, commit, machine, memory = row[-1].split(", ")
@@ -81,7 +86,7 @@ def test_each_figure_has_the_date_commit_and_machine_of_its_result() -> None:
 
 def test_the_plot_is_drawn_from_the_committed_results(tmp_path: Path) -> None:
     draw(tmp_path)
-    assert (tmp_path / "measured.svg").read_bytes() == (PLOTS / "measured.svg").read_bytes(), "readme.table"
+    assert_same_drawing(tmp_path / "measured.svg", PLOTS / "measured.svg")
 
 
 def test_every_text_of_the_plot_is_inside_and_over_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from pipelines.evaluation import report
 from pipelines.evaluation.page import about_recall, rendered, sentence
-from tests.support.markdown_tables import HOSTILE as HOSTILE_CELL
-from tests.support.markdown_tables import github_rows
+from tests.support.pages.tables import HOSTILE as HOSTILE_CELL
+from tests.support.pages.tables import github_rows
 from tests.support.worlds import columns
 
 HOSTILE = "<script>alert(1)</script>&\"'"

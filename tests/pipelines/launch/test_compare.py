@@ -22,8 +22,8 @@ from serving.bundle.reader import Bundle
 from serving.errors import BundleError
 from serving.files.staging import OutputExistsError
 from tests.support import browser
-from tests.support.markdown_tables import HOSTILE as HOSTILE_CELL
-from tests.support.markdown_tables import github_rows
+from tests.support.pages.tables import HOSTILE as HOSTILE_CELL
+from tests.support.pages.tables import github_rows
 from tests.support.worlds import columns
 from towers.evaluation.metrics import METRICS
 

@@ -26,8 +26,8 @@ from pipelines.launch import tracking
 from pipelines.launch.records.outputs import of_gate, of_report, of_run, read_gate
 from pipelines.launch.records.record import Record, mlflow_name
 from pipelines.training import train
-from tests.support.markdown_tables import HOSTILE, github_rows, tensorboard_rows
-from tests.support.page_programs import program
+from tests.support.pages.programs import program
+from tests.support.pages.tables import HOSTILE, github_rows, tensorboard_rows
 from tests.support.paths import ROOT
 from tests.support.processes.running_service import free_port
 

@@ -13,7 +13,7 @@ from pipelines.service import events
 from serving.catalogue.journal import Impression, UserEvent
 from serving.catalogue.sqlite_journal import SqliteJournal
 from serving.files.staging import OutputExistsError
-from tests.support.page_programs import program
+from tests.support.pages.programs import program
 from towers.config.sections import DataConfig
 
 TAKEN = [("e1", "u1", "i2", 300), ("e2", "u2", "i1", 100), ("e3", "u1", "i3", 50), ("e4", "u1", "i2", 400)]

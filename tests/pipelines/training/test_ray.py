@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.page_programs import LOCAL_RAY, needs, program, running
+from tests.support.pages.programs import LOCAL_RAY, needs, program, running
 from tests.support.worlds.interrupted import ENVIRONMENT, make_world, same, training
 
 PAGE = "docs/model/workers.md"

@@ -10,7 +10,7 @@ import pytest
 from pipelines import engines, index, recall
 from pipelines.errors import DataError
 from serving.errors import BundleError
-from tests.support.page_programs import LOCAL_RAY, ended, needs, program
+from tests.support.pages.programs import LOCAL_RAY, ended, needs, program
 from tests.support.worlds.serving import write_world
 
 PAGE = "docs/service/bulk.md"
