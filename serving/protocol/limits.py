@@ -136,5 +136,8 @@ class Limits:
         full = self.in_flight >= self._settings.max_concurrent
         if work is not LIGHT:
             return "concurrency" if full else "heavy" if self.heavy >= self._settings.max_heavy else None
-        room = self._line.has_room(self.in_flight - self.heavy, asyncio.get_running_loop().time())
+        loop = asyncio.get_running_loop()
+        if self._line.flooded:
+            self._line.time_turn(loop)
+        room = self._line.has_room(self.in_flight - self.heavy, loop.time())
         return "concurrency" if full else None if room else "wait"

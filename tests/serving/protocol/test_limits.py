@@ -1,10 +1,11 @@
 """The limits over real sockets, with both parsers: which requests are refused, how, and what follows."""
 
 import asyncio
+import time
 
 import pytest
 
-from serving.protocol.line import AFTER_S, BURST_S, GAP_S, OVERFLOW_S, Line
+from serving.protocol.line import AFTER_S, BURST_S, GAP_S, OVERFLOW_S, RATE_S, TURN_S, Line
 from tests.support.processes.limited_server import World, in_world
 
 pytestmark = pytest.mark.usefixtures("frequent_looks")
@@ -342,14 +343,15 @@ def test_a_burst_fills_all_places_and_a_line_that_stands_an_eighth() -> None:
     assert not Line(128).has_room(128, 1.0)
     line = Line(128)
     assert all(line.has_room(count, 1.0) for count in (0, 15, 16, 127))
-    said, at = asked(line, 16, 3.0, 0.01, 1.0)
+    said, at = asked(line, 16, 1.5, 0.01, 1.0)
     # All come through for as long as a burst may last, and none afterwards.
     first = round(BURST_S / 0.01)
     assert said[: first - 1] == [True] * (first - 1) and not any(said[first + 1 :])
-    assert line.has_room(15, at)
+    said, at = asked(line, 3, 2 * RATE_S, 0.01, at)
+    assert all(said) and line.has_room(15, at)  # the flood is over, the line is not
     said, at = asked(line, 40, 1.0, 2 * GAP_S, at)
     assert not any(said)  # gaps do not end it
-    said, at = asked(line, 15, 2 * AFTER_S, 0.01, at)
+    said, at = asked(line, 3, 2 * AFTER_S, 0.01, at)
     assert all(said)
     assert line.has_room(100, at)  # now it is a burst again
 
@@ -365,19 +367,43 @@ def test_a_line_that_stands_holds_what_is_answered_in_15_ms(rate: int, short: in
     assert standing == [True, True, False]
 
 
-def test_where_more_are_refused_than_answered_a_line_holds_what_is_answered_in_half_the_time() -> None:
-    line, step = Line(128), 0.01
-    for turn in range(200):
-        for _ in range(60):  # 6,000 a second: 90 in 15 ms
-            line.leave()
-        standing = [line.has_room(count, turn * step) for count in (44, 45, *[127] * 61)]
-    assert standing == [True, False] + [False] * 61
-    for turn in range(200, 200 + round(2 * AFTER_S / step)):
+def flood(line: Line, seconds: float, at: float) -> float:
+    """60 are answered and 61 refused in each of the centiseconds: 6,000 answers a second, 30 in 5 ms."""
+    for _ in range(round(seconds / 0.01)):
+        at += 0.01
         for _ in range(60):
             line.leave()
-        line.has_room(44, turn * step)
-    said, _ = asked(line, 89, 2 * BURST_S, 0.3, 10.0)
+        said = [line.has_room(count, at) for count in (29, 30, *[127] * 61)]
+    assert said == [True, False] + [False] * 61
+    return at
+
+
+def test_where_more_are_refused_than_answered_a_line_holds_what_is_answered_in_5_ms() -> None:
+    line = Line(128)
+    at = flood(line, 2.0, 0.0)
+    assert line.flooded
+    for _ in range(round(2 * AFTER_S / 0.01)):
+        at += 0.01
+        for _ in range(60):
+            line.leave()
+        assert line.has_room(29, at)
+    assert not line.flooded
+    said, _ = asked(line, 89, 2 * BURST_S, 0.3, at)
     assert all(said)  # nobody is refused any more
+
+
+def test_after_a_long_turn_of_a_flood_few_are_accepted() -> None:
+    async def test() -> None:
+        line, loop = Line(128), asyncio.get_running_loop()
+        at = flood(line, 2.0, 0.0)
+        for pause, most in ((2 * TURN_S, 4), (0.0, 30), (2 * TURN_S, 4)):
+            line.time_turn(loop)
+            time.sleep(pause)  # the loop stands still
+            line.time_turn(loop)  # of the same turn: measures nothing anew
+            await asyncio.sleep(0)
+            assert [line.has_room(count, at) for count in (most - 1, most)] == [True, False], pause
+
+    asyncio.run(test())
 
 
 def test_a_full_queue_is_a_line_at_once_where_it_stays_so() -> None:
