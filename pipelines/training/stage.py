@@ -21,6 +21,7 @@ from pipelines.dataset.vocabulary import feature_count, learn_features
 from pipelines.errors import DataError
 from pipelines.training.earlier_run import CHECKPOINTS, FINAL, RANKS, EarlierRun
 from pipelines.training.events import training_events
+from pipelines.training.impressions import impressions_of
 from pipelines.training.prior import has_prior, prior_config
 from pipelines.training.progress import fit
 from pipelines.training.similarity import Training, similarity_training
@@ -31,6 +32,7 @@ from towers.config.sections import PriorConfig
 from towers.data.events import Events
 from towers.data.examples import Examples
 from towers.data.feature_tables import FeatureTables
+from towers.data.impressions import Impressions
 from towers.data.item_ranks import ItemFeatures, ItemRanks
 from towers.data.sequence_examples import SequenceExamples, example_counts
 from towers.evaluation.validation import Validation
@@ -191,7 +193,8 @@ def build_training(
     )
     counts = example_counts(events, data.manifest.items) if alone else None
     catalogue = ItemRanks.of(events.item, data.manifest.items, counts)
-    examples = _examples(config, events, tables, catalogue, replicas, alone=alone)
+    impressions = impressions_of(data, splits, events, context, files / "impressions", config.loss.sampled)
+    examples = _examples(config, events, tables, catalogue, impressions, replicas, alone=alone)
     size = min(config.train.batch_size, len(examples))
     seen = config.train.epochs * examples.steps * size
     sampler = build_sampler(config.negatives, catalogue.counts, size, seen) if config.negatives is not None else None
@@ -203,7 +206,14 @@ def build_training(
 
 
 def _examples(
-    config: Config, events: Events, tables: FeatureTables, catalogue: ItemRanks, replicas: Replicas, *, alone: bool
+    config: Config,
+    events: Events,
+    tables: FeatureTables,
+    catalogue: ItemRanks,
+    impressions: Impressions | None,
+    replicas: Replicas,
+    *,
+    alone: bool,
 ) -> Examples:
     """Returns the batches; whole histories if a feature reads them in order."""
     kind: Callable[..., Examples] = partial(SequenceExamples, alone=alone) if tables.sequences else Examples
@@ -218,6 +228,7 @@ def _examples(
         balance=config.train.balance,
         positives=config.loss.positives,
         known=getattr(config.loss, "known_positives", 0),
+        impressions=impressions,
         worker=replicas.rank,
         workers=replicas.count,
     )

@@ -3,9 +3,8 @@
 Only this module combines the towers, the sampler, the item features and the loss, so each can be exchanged alone.
 """
 
-import zlib
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -18,25 +17,26 @@ from towers.data.batch import Batch
 from towers.data.item_ranks import ItemFeatures
 from towers.losses.blockwise_softmax import Candidates, softmax_losses
 from towers.losses.full_softmax import full_softmax
+from towers.losses.impressions import own_sum, with_impressions
 from towers.losses.registry import FUNCTIONS, arguments
-from towers.losses.scores import Scores, hardest, known, log_sum_exp, mean, product, sqrt_1_minus_cos, without_hits
+from towers.losses.scores import (
+    Scores,
+    hardest,
+    known,
+    mean,
+    product,
+    sqrt_1_minus_cos,
+    without_hits,
+    without_negatives,
+)
 from towers.losses.softmax import adaptive_margin
 from towers.losses.two_terms import log_z_of
 from towers.model.two_tower import TwoTower
 from towers.ops.replicas import ALONE, Replicas
-from towers.samplers.sampler import NegativeSampler, SampledCandidates
-
-# Masks and noise of the two sides, and of positives and negatives, come from separate streams: each has its own seed.
-POSITIVES, NEGATIVES = (np.array([zlib.crc32(name) >> 1, 0], np.int32) for name in (b"positives", b"negatives"))
+from towers.samplers.sampler import NegativeSampler
+from towers.tasks.candidates import POSITIVES, CandidateVectors, draw
 
 NO_ITEM = -1
-
-
-class CandidateVectors(NamedTuple):
-    """The candidates from the sampler and their vectors [M, D]."""
-
-    candidates: SampledCandidates
-    vectors: tf.Tensor
 
 
 class Retrieval(tfrs.Model):
@@ -83,16 +83,18 @@ class Retrieval(tfrs.Model):
         """The weighted mean loss of one batch, a scalar; with several workers this one's part of that mean."""
         seed = self.replicas.seed(inputs.seed)
         query, cost = self.towers.query_tower.sample(inputs.query, seed)
-        shape = tf.shape(inputs.item)
-        features = self.features_of(tf.reshape(inputs.item, [-1]))
+        # Impressions follow the positives.
+        items = tf.concat([inputs.item, tf.maximum(inputs.shown, 0)], axis=1)
+        shape = tf.shape(items)
+        features = self.features_of(tf.reshape(items, [-1]))
         if self.settings.whole_catalogue:
             # Without noise, like the rest of the catalogue: its own noise would set an item apart from its copy there.
-            positive, item_cost = self.towers.candidate_tower(features), tf.zeros([tf.size(inputs.item)])
+            own, item_cost = self.towers.candidate_tower(features), tf.zeros([tf.size(items)])
         else:
-            positive, item_cost = self.towers.candidate_tower.sample(features, seed + POSITIVES)
-        positive = tf.reshape(positive, tf.concat([shape, tf.shape(positive)[1:]], 0))
-        drawn = None if self.sampler is None else self._candidates(self.sampler, inputs, positive)
-        totals = [self._total(inputs, query, positive, drawn, width) for width in self.widths]
+            own, item_cost = self.towers.candidate_tower.sample(features, seed + POSITIVES)
+        own = tf.reshape(own, tf.concat([shape, tf.shape(own)[1:]], 0))
+        drawn = None if self.sampler is None else draw(self.sampler, inputs, own[:, 0], self._encoded, self.replicas)
+        totals = [self._total(inputs, query, own, drawn, width) for width in self.widths]
         total = totals[0] if len(totals) == 1 else tf.add_n(totals) / len(totals)
         if self.settings.bottleneck:
             item_cost = tf.reshape(item_cost, shape)[:, 0]
@@ -118,15 +120,15 @@ class Retrieval(tfrs.Model):
         return gather(item.numpy()), gather(sqrt_1_minus_cos(cosine).numpy())
 
     def _total(
-        self, inputs: Batch, query: tf.Tensor, positive: tf.Tensor, drawn: CandidateVectors | None, width: int
+        self, inputs: Batch, query: tf.Tensor, own: tf.Tensor, drawn: CandidateVectors | None, width: int
     ) -> tf.Tensor:
-        """The weighted sum of the losses of `query` [B, D] and its `positive` items [B, K, D], all cut to a width."""
+        """The weighted sum of the losses of `query` [B, D] and its `own` items [B, K + n, D], all cut to a width."""
         loss, cut = self.settings.sampled, self.towers.candidate_tower.cut
-        query, positive = cut(query, width), cut(positive, width)
+        query, own = cut(query, width), cut(own, width)
         if drawn is not None:
             drawn = drawn._replace(vectors=cut(drawn.vectors, width))
         if self.sampler is None or drawn is None or loss is None or not loss.sums_only or not query.shape[0]:
-            return tf.reduce_sum(self._example_losses(inputs, query, positive, drawn) * inputs.weight)
+            return tf.reduce_sum(self._example_losses(inputs, query, own, drawn) * inputs.weight)
         query *= self.towers.scale()
         sample, vectors = drawn
         excluded = liked = None
@@ -137,37 +139,38 @@ class Retrieval(tfrs.Model):
             # Hits are looked up together with them at almost no cost: no candidate's name is compared.
             items = inputs.known if excluded is None else tf.concat([inputs.known, excluded], 1)
             liked, excluded = known(items, sample.item, self.count), None
-        logits = tf.einsum("bd,bkd->bk", query, positive) - loss.strength * sample.log_q_positive
-        own = log_sum_exp(logits, inputs.present)
+        logits, shown = _split(tf.einsum("bd,bkd->bk", query, own), inputs)
+        logits -= loss.strength * sample.log_q_positive
+        total = own_sum(logits, inputs.present, shown, inputs.shown >= 0, loss.impression_weight)
         offset, apart = -loss.strength * sample.log_q, None
         if self.sampler.includes_batch and not loss.remove_accidental_hits:
             apart = self.replicas.begin(query.shape[0])
         candidates = Candidates(vectors, offset, sample.mask, sample.item, excluded, liked, apart)
-        negatives = softmax_losses(query, own, inputs.weight, candidates, half=self.half)
-        return negatives + tf.reduce_sum(inputs.weight * (own - mean(logits, inputs.present)))
+        negatives = softmax_losses(query, total, inputs.weight, candidates, half=self.half)
+        return negatives + tf.reduce_sum(inputs.weight * (total - mean(logits, inputs.present)))
 
     def _example_losses(
-        self, inputs: Batch, query: tf.Tensor, positive: tf.Tensor, drawn: CandidateVectors | None
+        self, inputs: Batch, query: tf.Tensor, own: tf.Tensor, drawn: CandidateVectors | None
     ) -> tf.Tensor:
-        """[B] losses of `query` [B, D] and its `positive` items [B, K, D]."""
+        """[B] losses of `query` [B, D] and its `own` items [B, K + n, D]."""
         scale = self.towers.scale()
-        positive_scores = tf.einsum("bd,bkd->bk", query, positive) * scale
+        own_scores = tf.einsum("bd,bkd->bk", query, own) * scale
         if self.settings.whole_catalogue:
             return full_softmax(
                 query,
                 lambda rank: self._whole(rank, query.shape[1]),
                 count=self.count,
                 scale=scale,
-                positive=tf.reduce_sum(self._label_shares(inputs) * positive_scores, axis=1, keepdims=True),
+                positive=tf.reduce_sum(self._label_shares(inputs) * own_scores, axis=1, keepdims=True),
                 half=self.half,
                 **self.options,
             )
         sampled = self.settings.sampled
         if self.sampler is not None and sampled is not None and drawn is not None:
-            scores = self._sampled(self.sampler, sampled, inputs, query, drawn, positive_scores)
+            scores = self._sampled(self.sampler, sampled, inputs, query, drawn, own_scores)
         else:
             # All of the batch, because its items may be one list.
-            scores = _without_negatives(self.replicas.gather(positive_scores), self.replicas.gather(inputs.present))
+            scores = without_negatives(self.replicas.gather(own_scores), self.replicas.gather(inputs.present))
         losses = FUNCTIONS[self.settings.name](scores, **self.options, **self._supplied(inputs, query))
         return self.replicas.own(losses) if self.settings.graded else losses
 
@@ -190,7 +193,7 @@ class Retrieval(tfrs.Model):
         inputs: Batch,
         query: tf.Tensor,
         candidates: CandidateVectors,
-        positive_scores: tf.Tensor,
+        own_scores: tf.Tensor,
     ) -> Scores:
         """Scores the negatives and builds their mask."""
         drawn, vectors = candidates
@@ -205,23 +208,18 @@ class Retrieval(tfrs.Model):
             mask = without_hits(mask, inputs.item, inputs.present, drawn.item)
         if loss.known_positives:
             mask &= ~known(inputs.known, drawn.item, self.count).hits()
-        scores = Scores(positive_scores, negative, inputs.present, mask, drawn.log_q_positive, drawn.log_q)
+        positive, shown = _split(own_scores, inputs)
+        scores = Scores(positive, negative, inputs.present, mask, drawn.log_q_positive, drawn.log_q)
         if loss.hardest_negatives is not None:
             count = min(loss.hardest_negatives, negative.shape[1])
             scores = hardest(scores, count, loss.strength)
+        if loss.impressions:
+            scores = with_impressions(scores, shown, inputs.shown >= 0, loss.impression_weight)
         return scores
 
-    def _candidates(self, sampler: NegativeSampler, inputs: Batch, positive: tf.Tensor) -> CandidateVectors:
-        items = self.replicas.gather(inputs.item)
-        drawn = sampler.draw(items, inputs.seed)
-        drawn = drawn._replace(log_q_positive=self.replicas.own(drawn.log_q_positive))
-        if sampler.batch_alone:
-            return CandidateVectors(drawn, self.replicas.gather(positive[:, 0]))
-        others = drawn.item[tf.shape(items)[0] :] if sampler.includes_batch else drawn.item
-        vectors, _ = self.towers.candidate_tower.sample(self.features_of(others), inputs.seed + NEGATIVES)
-        if not sampler.includes_batch:
-            return CandidateVectors(drawn, vectors)
-        return CandidateVectors(drawn, tf.concat([self.replicas.gather(positive[:, 0]), vectors], 0))
+    def _encoded(self, item: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        """Vectors [n, D] of items [n], with the masks and noise of a seed."""
+        return self.towers.candidate_tower.sample(self.features_of(item), seed)[0]
 
     def _supplied(self, inputs: Batch, query: tf.Tensor) -> dict[str, Any]:
         """What the loss's function takes beside scores and options; see `Loss.inputs`."""
@@ -240,7 +238,7 @@ class Retrieval(tfrs.Model):
         return {name: supply[name]() for name in self.settings.inputs}
 
 
-def _without_negatives(positive: tf.Tensor, present: tf.Tensor) -> Scores:
-    """Scores [B, K] for a loss that learns from labels; M is 0."""
-    none = tf.zeros([tf.shape(positive)[0], 0])
-    return Scores(positive, none, present, tf.cast(none, tf.bool), tf.zeros_like(positive), tf.zeros([0]))
+def _split(own: tf.Tensor, inputs: Batch) -> list[tf.Tensor]:
+    """The scores [B, K] of the positives and those [B, n] of the impressions."""
+    scores: list[tf.Tensor] = tf.split(own, [inputs.item.shape[1], inputs.shown.shape[1]], axis=1)
+    return scores
