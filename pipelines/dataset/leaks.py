@@ -197,13 +197,14 @@ class _Checks:
             before, latest = f"{before} or {split}" if before else split, newest
 
     def repeated_pairs(self) -> None:
-        """No held-out user-item pair is also in an earlier split."""
+        """No held-out user-item pair is also in an earlier split; an impression repeats only an impression."""
         items = max(self.manifest.items, 1)
         for low, high in user_blocks(list(self.parts.values())):
             pairs, names, rows = [], [], []
-            for number, events in enumerate(self.parts.values()):
+            for number, (part, events) in enumerate(self.parts.items()):
                 span = slice(int(events.offsets[low]), int(events.offsets[high]))
-                pairs.append(events.user[span].astype(np.int64) * items + events.item[span])
+                pair = events.user[span].astype(np.int64) * items + events.item[span]
+                pairs.append(pair * 2 + part.endswith(IMPRESSIONS))
                 names.append(np.full(len(pairs[-1]), number))
                 rows.append(np.arange(span.start, span.stop))
             pair, name, row = np.concatenate(pairs), np.concatenate(names), np.concatenate(rows)
@@ -211,7 +212,7 @@ class _Checks:
             again = np.flatnonzero(pair[order][1:] == pair[order][:-1])
             if len(again):
                 first, second = order[again[0]], order[again[0] + 1]
-                user, item = divmod(int(pair[first]), items)
+                user, item = divmod(int(pair[first]) // 2, items)
                 one, other = (f"{list(self.parts)[name[each]]}, row {row[each]}" for each in (first, second))
                 self._fail(
                     f"{other} (user {self._user(user)}, item {self.dataset.items['item_id'][item]!r}): "

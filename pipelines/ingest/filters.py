@@ -39,12 +39,17 @@ def drop_rare(events: EventTable, min_user: int, min_item: int) -> None:
 
 
 def _one_of_each_pair(events: EventTable, *, last: bool) -> NDArray[np.bool_]:
-    """[E] True for the earliest (or latest) event of each user-item pair, within each split if splits are given."""
+    """[E] True for the earliest (or latest) event of each user-item pair, within each split if splits are given.
+
+    An impression repeats an impression of its pair, but not the event in which the user took the item.
+    """
     keep = np.ones(len(events), bool)
     for places in user_ranges(events.user, len(events.user_ids)):
         pair = events.user[places].astype(np.int64) * len(events.item_ids) + events.item[places]
         if events.split is not None:
             pair = pair * len(SPLITS) + events.split[places]
+        if events.weight is not None:
+            pair = pair * 2 + (events.weight[places] <= 0)
         by_time = slice(None) if events.time is None else np.argsort(events.time[places], kind="stable")
         places, pair = places[by_time], pair[by_time]
         order = np.argsort(pair, kind="stable")

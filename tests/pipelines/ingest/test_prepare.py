@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.leaks import refuse_leaks
 from pipelines.errors import DataError
 from pipelines.ingest import prepare
 from serving.files.staging import OutputExistsError
@@ -91,6 +92,27 @@ def test_a_repeated_pair_keeps_the_event_asked_for(tmp_path: Path, duplicates: s
     data = prepared(tmp_path, duplicates=duplicates, valid_share=0, test_share=0)
     assert [time for user, item, time in triples(data, "train") if (user, item) == ("u1", "a")] == times
     assert data.manifest.dropped.get("duplicates", 0) == 2 - len(times)
+
+
+@pytest.mark.parametrize(
+    ("duplicates", "taken", "shown"), [("first", [2], [1]), ("last", [5], [4]), ("keep", [2, 5], [1, 4])]
+)
+def test_an_impression_and_what_was_taken_are_not_duplicates(
+    tmp_path: Path, duplicates: str, taken: list[int], shown: list[int]
+) -> None:
+    lines = ["u1,a,1,0", "u1,a,2,5", "u1,a,4,-1", "u1,a,5,4", "u1,b,3,4"]
+    text = "\n".join(["user,item,time,rating", *lines]) + "\n"
+    data = prepared(tmp_path, text, duplicates=duplicates, valid_share=0, test_share=0)
+    times = [[time for _, item, time in triples(data, name) if item == "a"] for name in ("train", "train-impressions")]
+    assert times == [taken, shown]
+
+
+def test_no_leak_is_found_where_an_item_shown_in_training_is_taken_in_the_test(tmp_path: Path) -> None:
+    lines = ["u1,a,1,0", "u1,b,2,5", "u2,a,3,4", "u2,b,4,4", "u1,a,9,5"]
+    text = "\n".join(["user,item,time,rating", *lines]) + "\n"
+    data = prepared(tmp_path, text, valid_share=0, test_share=0.2)
+    assert (triples(data, "train-impressions"), triples(data, "test")) == ([("u1", "a", 1)], [("u1", "a", 9)])
+    refuse_leaks(data)
 
 
 def test_event_types_and_minimum_weight_keep_only_what_they_name(tmp_path: Path) -> None:
