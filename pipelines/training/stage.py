@@ -6,7 +6,7 @@ Writes `checkpoints/final`, the vocabularies and `stage.json` to a directory. `t
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ import tensorflow as tf
 from pipelines.console import Advance, no_bar, progress
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.feature_lookup import build_tables
-from pipelines.dataset.vocabulary import feature_count, learn_features
+from pipelines.dataset.vocabulary import LearntFeatures, feature_count, learn_features
 from pipelines.errors import DataError
 from pipelines.training.earlier_run import CHECKPOINTS, FINAL, RANKS, EarlierRun
 from pipelines.training.events import training_events
@@ -78,6 +78,7 @@ def run_stage(
     work: Path,
     warm: EarlierRun | None = None,
     replicas: Replicas = ALONE,
+    teachers: Sequence[Path] = (),
 ) -> dict[str, Any]:
     """Trains one model to the end, resuming where an earlier process stopped.
 
@@ -89,6 +90,7 @@ def run_stage(
         work: gets the files that are not part of a stage's result.
         warm: the run to start from.
         replicas: the workers; all but the first write to directories of their own.
+        teachers: the directories of models of the same features, from which this one learns.
 
     Returns:
         The content of stage.json.
@@ -98,7 +100,7 @@ def run_stage(
     if not text:
         directory.mkdir(exist_ok=True)
         with progress(features_of(stage.name), total=feature_count(config), unit="features") as advance:
-            training, trainer = build_trainer(config, data, stage, directory, work, advance, warm, replicas)
+            training, trainer = build_trainer(config, data, stage, directory, work, advance, warm, replicas, teachers)
         summary, towers = fit(stage.name, trainer), training.task.towers
         if isinstance(training.validation, Validation) and training.users is not None:
             values = training.validation.values(towers)
@@ -149,11 +151,14 @@ def build_trainer(
     advance: Advance = no_bar,
     warm: EarlierRun | None = None,
     replicas: Replicas = ALONE,
+    teachers: Sequence[Path] = (),
 ) -> tuple[Training, Trainer]:
     """Builds all that a stage has before its first step, for `towers train` and `check` alike; see `run_stage`."""
     splits = stage.splits
     with replicas.scope():
-        training = build_training(config, data, splits, directory, work, advance, replicas, validated=stage.validated)
+        training = build_training(
+            config, data, splits, directory, work, advance, replicas, teachers, validated=stage.validated
+        )
         task, check = training.task, training.validation
         start = None if warm is None else warm.start(stage.name, task.towers, directory, config.train.warm_share)
         trainer = Trainer(task, training.batches, config.optimizer, config.train, directory, check, start, replicas)
@@ -168,6 +173,7 @@ def build_training(
     work: Path,
     advance: Advance = no_bar,
     replicas: Replicas = ALONE,
+    teachers: Sequence[Path] = (),
     *,
     validated: bool,
 ) -> Training:
@@ -197,9 +203,19 @@ def build_training(
     sampler = build_sampler(config.negatives, catalogue.counts, size, seen) if config.negatives is not None else None
     if sampler is not None and sampler.learns:
         data.items.select(pl.col("item_id").gather(catalogue.items)).write_parquet(directory / RANKS)
-    task = Retrieval(model, config, ItemFeatures(tables.items, catalogue), len(catalogue), sampler, replicas)
+    items = ItemFeatures(tables.items, catalogue)
+    taught_by = [_teacher(path, learnt, config, tables, events) for path in teachers]
+    task = Retrieval(model, config, items, len(catalogue), sampler, replicas, taught_by)
     check, counting, users = validation(config, data, tables, splits, replicas) if validated else (None, None, None)
     return Training(task, replicas.source(examples), check, len(examples), counting, users)
+
+
+def _teacher(path: Path, learnt: LearntFeatures, config: Config, tables: FeatureTables, events: Events) -> TwoTower:
+    """Returns a trained teacher; weights of hidden layers follow when they are created."""
+    teacher = TwoTower(learnt.query, learnt.candidate, config)
+    connect_graphs(teacher, tables, [events.past])
+    tf.train.Checkpoint(model=teacher).read(str(path / CHECKPOINTS / FINAL))
+    return teacher
 
 
 def _examples(

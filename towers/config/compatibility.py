@@ -17,7 +17,16 @@ def refuse_combination(config: "Config") -> None:
     Raises:
         ValueError: every reason, each with its key and a remedy.
     """
-    checks = (config.loss.conflicts, _model_and_loss, _loss_and_sampler, _options, _widths, _optimizer, task_rules)
+    checks = (
+        config.loss.conflicts,
+        _model_and_loss,
+        _loss_and_sampler,
+        _options,
+        _widths,
+        _optimizer,
+        _teachers,
+        task_rules,
+    )
     reasons = [reason for check in checks for reason in check(config)]
     if reasons:
         raise ValueError("; ".join(reasons))
@@ -122,4 +131,22 @@ def _optimizer(config: "Config") -> Iterator[str]:
         yield (
             "optimizer.weight_decay: a step takes learning_rate * weight_decay of a weight, which must stay below 1; "
             f"got {optimizer.learning_rate:g} * {optimizer.weight_decay:g}"
+        )
+
+
+def _teachers(config: "Config") -> Iterator[str]:
+    loss = config.loss
+    if not config.distillation.models:
+        if "share" in config.distillation.model_fields_set:
+            yield "distillation.share: there are no teachers; set distillation.models, or leave it out"
+        return
+    if config.task != "retrieval" or not loss.samples:
+        yield (
+            f"distillation.models: {loss.name} scores no sampled candidates, whose order teachers could tell; take "
+            "sampled_softmax or bsl, or set it to 0"
+        )
+    elif loss.own_scale:
+        yield (
+            f"distillation.models: {loss.name} works on the unscaled similarity, which makes no shares of candidates; "
+            "take sampled_softmax or bsl, or set it to 0"
         )

@@ -4,7 +4,7 @@ Only this module combines the towers, the sampler, the item features and the los
 """
 
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from towers.config.recipe import Config
 from towers.data.batch import Batch
 from towers.data.item_ranks import ItemFeatures
 from towers.losses.blockwise_softmax import Candidates, softmax_losses
+from towers.losses.distillation import Side, distillation
 from towers.losses.full_softmax import full_softmax
 from towers.losses.registry import FUNCTIONS, arguments
 from towers.losses.scores import Scores, hardest, known, log_sum_exp, mean, product, sqrt_1_minus_cos, without_hits
@@ -49,6 +50,7 @@ class Retrieval(tfrs.Model):
         count: N, the number of trained items.
         sampler: None for a loss without sampled negatives.
         replicas: the workers that share each batch.
+        teachers: trained towers with the same features, for `config.distillation`.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Retrieval(tfrs.Model):
         count: int,
         sampler: NegativeSampler | None = None,
         replicas: Replicas = ALONE,
+        teachers: Sequence[TwoTower] = (),
     ) -> None:
         super().__init__()
         self.towers, self.sampler, self.replicas = towers, sampler, replicas
@@ -66,6 +69,9 @@ class Retrieval(tfrs.Model):
         # A function is not tracked: item features are data and stay out of checkpoints.
         self.features_of: Callable[[tf.Tensor], Any] = items.__call__
         self.count = count
+        # In a function for the same reason: teachers are neither trained nor saved.
+        self.teachers: Callable[[], Sequence[TwoTower]] = lambda: teachers
+        self.teachers_share = config.distillation.share if teachers else 0.0
         self.widths = [*config.loss.matryoshka, config.model.dimension]
         self.half = config.train.precision == "bfloat16"
         self.options = arguments(config.loss)
@@ -77,7 +83,11 @@ class Retrieval(tfrs.Model):
         query = self.towers.query_tower(inputs.query)
         if self.log_z is not None:
             self.log_z(query)
-        self.towers.candidate_tower(self.features_of(inputs.item[:, 0]))
+        item = self.features_of(inputs.item[:, 0])
+        self.towers.candidate_tower(item)
+        for teacher in self.teachers():
+            teacher.query_tower(inputs.query)
+            teacher.candidate_tower(item)
 
     def compute_loss(self, inputs: Batch, training: bool = True) -> tf.Tensor:
         """The weighted mean loss of one batch, a scalar; with several workers this one's part of that mean."""
@@ -93,6 +103,11 @@ class Retrieval(tfrs.Model):
         positive = tf.reshape(positive, tf.concat([shape, tf.shape(positive)[1:]], 0))
         drawn = None if self.sampler is None else self._candidates(self.sampler, inputs, positive)
         totals = [self._total(inputs, query, positive, drawn, width) for width in self.widths]
+        if self.teachers_share and drawn is not None and self.settings.sampled is not None:
+            taught = self._taught(inputs, query, positive, drawn, self.settings.sampled)
+            totals = [
+                (1 - self.teachers_share) * a + self.teachers_share * b for a, b in zip(totals, taught, strict=True)
+            ]
         total = totals[0] if len(totals) == 1 else tf.add_n(totals) / len(totals)
         if self.settings.bottleneck:
             item_cost = tf.reshape(item_cost, shape)[:, 0]
@@ -128,6 +143,14 @@ class Retrieval(tfrs.Model):
         if self.sampler is None or drawn is None or loss is None or not loss.sums_only or not query.shape[0]:
             return tf.reduce_sum(self._example_losses(inputs, query, positive, drawn) * inputs.weight)
         query *= self.towers.scale()
+        logits = tf.einsum("bd,bkd->bk", query, positive) - loss.strength * drawn.candidates.log_q_positive
+        own = log_sum_exp(logits, inputs.present)
+        candidates = self._in_blocks(inputs, drawn, loss, query.shape[0])
+        negatives = softmax_losses(query, own, inputs.weight, candidates, half=self.half)
+        return negatives + tf.reduce_sum(inputs.weight * (own - mean(logits, inputs.present)))
+
+    def _in_blocks(self, inputs: Batch, drawn: CandidateVectors, loss: SampledLoss, batch: int) -> Candidates:
+        """The candidates, and what each of `batch` queries must not see of them."""
         sample, vectors = drawn
         excluded = liked = None
         if loss.remove_accidental_hits:
@@ -137,14 +160,32 @@ class Retrieval(tfrs.Model):
             # Hits are looked up together with them at almost no cost: no candidate's name is compared.
             items = inputs.known if excluded is None else tf.concat([inputs.known, excluded], 1)
             liked, excluded = known(items, sample.item, self.count), None
-        logits = tf.einsum("bd,bkd->bk", query, positive) - loss.strength * sample.log_q_positive
-        own = log_sum_exp(logits, inputs.present)
-        offset, apart = -loss.strength * sample.log_q, None
-        if self.sampler.includes_batch and not loss.remove_accidental_hits:
-            apart = self.replicas.begin(query.shape[0])
-        candidates = Candidates(vectors, offset, sample.mask, sample.item, excluded, liked, apart)
-        negatives = softmax_losses(query, own, inputs.weight, candidates, half=self.half)
-        return negatives + tf.reduce_sum(inputs.weight * (own - mean(logits, inputs.present)))
+        apart = None
+        if self.sampler is not None and self.sampler.includes_batch and not loss.remove_accidental_hits:
+            apart = self.replicas.begin(batch)
+        return Candidates(vectors, -loss.strength * sample.log_q, sample.mask, sample.item, excluded, liked, apart)
+
+    def _taught(
+        self, inputs: Batch, query: tf.Tensor, positive: tf.Tensor, drawn: CandidateVectors, loss: SampledLoss
+    ) -> Iterator[tf.Tensor]:
+        """The weighted sum of the distillation losses, for each width."""
+        sample, batch = drawn.candidates, inputs.item.shape[0]
+        offset = loss.strength * sample.log_q_positive[:, 0]
+        queries, positives, others = [], [], []
+        for teacher in self.teachers():
+            queries.append(teacher.query_tower(inputs.query) * teacher.scale() / len(self.teachers()))
+            positives.append(teacher.candidate_tower(self.features_of(inputs.item[:, 0])))
+            others.append(teacher.candidate_tower(self.features_of(sample.item)))
+        taught, own, vectors = (tf.stop_gradient(tf.concat(parts, 1)) for parts in (queries, positives, others))
+        goal = Side(tf.ensure_shape(taught, [batch, None]), tf.reduce_sum(taught * own, axis=1) - offset, vectors)
+        candidates = self._in_blocks(inputs, drawn, loss, batch)
+        # Histories come in any number of rows, so the query has forgotten how many it has.
+        query = tf.ensure_shape(query, [batch, None]) * self.towers.scale()
+        cut = self.towers.candidate_tower.cut
+        for width in self.widths:
+            asked, item, vectors = (cut(each, width) for each in (query, positive[:, 0], drawn.vectors))
+            student = Side(asked, tf.reduce_sum(asked * item, axis=1) - offset, vectors)
+            yield distillation(student, goal, inputs.weight, candidates, half=self.half)
 
     def _example_losses(
         self, inputs: Batch, query: tf.Tensor, positive: tf.Tensor, drawn: CandidateVectors | None

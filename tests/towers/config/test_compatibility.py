@@ -19,6 +19,19 @@ REFUSED += [
     ({"loss": {"name": name}, "sampler": {"name": "uniform"}}, f"sampler: {name} takes no sampler", instead)
     for name, instead in (("full_softmax", "sampled_softmax"), ("bce", "neg or nce"), ("graded_hinge", "neg or nce"))
 ]
+REFUSED += [
+    (
+        {"loss": {"name": name}, "distillation": {"models": 2}},
+        f"distillation.models: {name} {why}",
+        "sampled_softmax or bsl",
+    )
+    for name, why in (
+        ("full_softmax", "scores no sampled"),
+        ("bce", "scores no sampled"),
+        ("triplet", "works on the unscaled similarity"),
+        ("ccl", "works on the unscaled similarity"),
+    )
+]
 EXCLUDED = {"name": "sampled_softmax", "positive": "excluded"}
 REFUSED += [
     (
