@@ -124,6 +124,7 @@ class ArrayTask:
                 present=np.ones((size, 1), np.bool_),
                 label=np.ones((size, 1), np.float32),
                 known=np.zeros((size, 0), np.int64),
+                shown=np.zeros((size, 0), np.int64),
                 user=user,
                 weight=np.ones(size, np.float32) if weight is None else weight,
                 seed=np.array(seed, np.int32),

@@ -19,6 +19,7 @@ MEASURES = {
     "beauty_s3rec": ("benchmarks.quality.beauty", *_PATH, "towers/recipes/beauty.toml"),
     "demo": ("benchmarks.quality.demo", "pipelines.cli.demo", "towers/recipes/default.toml"),
     "dimensions": ("benchmarks.quality.dimensions", *_PATH, "towers/recipes/ml-100k.toml"),
+    "impressions": ("benchmarks.quality.impressions",),
     "knobs": ("benchmarks.quality.knobs", "towers/recipes/default.toml"),
     "ml_100k": ("benchmarks.quality.ml_100k", *_PATH, "pipelines.bundles.build_index", "towers/recipes/ml-100k.toml"),
     "ml_100k_rolling": ("benchmarks.quality.rolling", "towers/recipes/ml-100k.toml"),

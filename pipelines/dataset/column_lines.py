@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.derive_features import NO_VALUE, Choice, choices
 from pipelines.dataset.manifest import DatasetManifest
-from pipelines.dataset.resolve_features import column_of
+from pipelines.dataset.resolve_features import column_of, request_of
 from towers.config.features import Feature
 from towers.config.recipe import Config
 
@@ -42,6 +42,8 @@ def _rows(dataset: Dataset, config: Config | None) -> Iterator[tuple[str, str, s
                 yield file, column, "left out: task = 'similarity' trains the item tower alone"
             elif similarity and config is not None and column == config.similarity.column:
                 yield file, column, "the labels of similarity.column"
+            elif config is not None and side == "query" and column == request_of(config):
+                yield file, column, "the names of requests, of loss.impression_request"
             else:
                 yield file, column, _of_choice(choice, side, column, spelt)
 

@@ -14,6 +14,7 @@ from pipelines.dataset.leaks import events_read, refuse_leaks
 from pipelines.dataset.popularity import has_windows
 from pipelines.dataset.resolve_features import resolve_features
 from pipelines.service.verify import VERIFY
+from pipelines.training.impressions import refuse_no_impressions
 from pipelines.training.similarity_labels import DEFAULT_METRIC, read_labels
 from towers.config.feature_section import OfOrder
 from towers.config.look_ahead import look_ahead
@@ -232,6 +233,7 @@ CHECKS: tuple[Callable[[Config, Dataset], Config], ...] = (
     _resolve_timed,
     _refuse_unvalidated,
     _resolve_labels,
+    refuse_no_impressions,
     _refuse_draws,
     _resolve_features,
     _refuse_order,

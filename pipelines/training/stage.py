@@ -21,16 +21,17 @@ from pipelines.dataset.vocabulary import LearntFeatures, feature_count, learn_fe
 from pipelines.errors import DataError
 from pipelines.training.earlier_run import CHECKPOINTS, FINAL, RANKS, EarlierRun
 from pipelines.training.events import training_events
-from pipelines.training.prior import has_prior, prior_config
+from pipelines.training.impressions import impressions_of
+from pipelines.training.prior import kept_prior
 from pipelines.training.progress import fit
 from pipelines.training.similarity import Training, similarity_training
 from pipelines.training.validation import validation
 from serving.files.staging import flush_to_disk, remove, staged
 from towers.config.recipe import Config
-from towers.config.sections import PriorConfig
 from towers.data.events import Events
 from towers.data.examples import Examples
 from towers.data.feature_tables import FeatureTables
+from towers.data.impressions import Impressions
 from towers.data.item_ranks import ItemFeatures, ItemRanks
 from towers.data.sequence_examples import SequenceExamples, example_counts
 from towers.evaluation.validation import Validation
@@ -40,6 +41,7 @@ from towers.model.untrained_rows import zero_untrained_rows
 from towers.ops.replicas import ALONE, Replicas
 from towers.samplers.registry import build_sampler
 from towers.tasks.retrieval import Retrieval
+from towers.tasks.teachers import Teachers
 from towers.training.checkpoints import keep_state
 from towers.training.trainer import Trainer
 
@@ -113,7 +115,7 @@ def run_stage(
             "examples": training.examples,
             "batch_size": config.train.batch_size,
             "norm_exponent": round(float(towers.candidate_tower.norm_exponent.numpy()), 6),
-            "prior": _prior(config, data, training),
+            "prior": kept_prior(config, data, towers, training.counting),
             "optimizer_steps": int(trainer.optimizer.step.numpy()) + trainer.optimizer.earlier_steps,
             **dataclasses.asdict(summary),
         }
@@ -129,17 +131,6 @@ def run_stage(
         remove(directory / RANKS)
     remove(work / EVENT_FILES)
     return dict(json.loads(text))
-
-
-def _prior(config: Config, data: Dataset, training: Training) -> dict[str, Any] | None:
-    """Returns what an export needs of the prior: the counting and the weights."""
-    if training.counting is not None:
-        chosen = prior_config(training.task.towers, training.counting)
-    elif isinstance(config.model.prior, PriorConfig) and has_prior(config, data):
-        chosen = config.model.prior
-    else:
-        return None
-    return chosen.model_dump()
 
 
 def build_trainer(
@@ -197,14 +188,22 @@ def build_training(
     )
     counts = example_counts(events, data.manifest.items) if alone else None
     catalogue = ItemRanks.of(events.item, data.manifest.items, counts)
-    examples = _examples(config, events, tables, catalogue, replicas, alone=alone)
+    impressions = impressions_of(data, splits, events, context, files / "impressions", config.loss.sampled)
+    examples = _examples(config, events, tables, catalogue, impressions, replicas, alone=alone)
     size = min(config.train.batch_size, len(examples))
     seen = config.train.epochs * examples.steps * size
     sampler = build_sampler(config.negatives, catalogue.counts, size, seen) if config.negatives is not None else None
     if sampler is not None and sampler.learns:
         data.items.select(pl.col("item_id").gather(catalogue.items)).write_parquet(directory / RANKS)
     items = ItemFeatures(tables.items, catalogue)
-    taught_by = [_teacher(path, learnt, config, tables, events) for path in teachers]
+
+    def untrained() -> TwoTower:
+        new = TwoTower(learnt.query, learnt.candidate, config)
+        connect_graphs(new, tables, [events.past])
+        return new
+
+    finals = [path / CHECKPOINTS / FINAL for path in teachers]
+    taught_by = Teachers.read(finals, untrained, config.distillation.share) if finals else None
     task = Retrieval(model, config, items, len(catalogue), sampler, replicas, taught_by)
     check, counting, users = validation(config, data, tables, splits, replicas) if validated else (None, None, None)
     return Training(task, replicas.source(examples), check, len(examples), counting, users)
@@ -219,7 +218,14 @@ def _teacher(path: Path, learnt: LearntFeatures, config: Config, tables: Feature
 
 
 def _examples(
-    config: Config, events: Events, tables: FeatureTables, catalogue: ItemRanks, replicas: Replicas, *, alone: bool
+    config: Config,
+    events: Events,
+    tables: FeatureTables,
+    catalogue: ItemRanks,
+    impressions: Impressions | None,
+    replicas: Replicas,
+    *,
+    alone: bool,
 ) -> Examples:
     """Returns the batches; whole histories if a feature reads them in order."""
     kind: Callable[..., Examples] = partial(SequenceExamples, alone=alone) if tables.sequences else Examples
@@ -234,6 +240,7 @@ def _examples(
         balance=config.train.balance,
         positives=config.loss.positives,
         known=getattr(config.loss, "known_positives", 0),
+        impressions=impressions,
         worker=replicas.rank,
         workers=replicas.count,
     )

@@ -1,10 +1,11 @@
 """Refuses settings that are valid alone but make no sense together, with the reason and a remedy."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from towers.config.feature_section import Side
 from towers.config.features import Feature, SequenceFeature
+from towers.config.losses import LOSSES
 from towers.config.task_rules import task_rules
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ def refuse_combination(config: "Config") -> None:
         config.loss.conflicts,
         _model_and_loss,
         _loss_and_sampler,
+        _impressions,
         _options,
         _widths,
         _optimizer,
@@ -62,6 +64,22 @@ def _loss_and_sampler(config: "Config") -> Iterator[str]:
             else "it scores the whole catalogue; sampled_softmax is its sampled form"
         )
         yield f"sampler: {loss.name} takes no sampler, so leave the section out (--set sampler=): {instead}"
+
+
+def _impressions(config: "Config") -> Iterator[str]:
+    """Impressions as negatives of a loss that has no place for them, and settings of impressions that are not there."""
+    loss = config.loss.sampled
+    if loss is None:
+        return
+    if loss.impressions and not loss.one_sum:
+        names = [get_args(each.model_fields["name"].annotation)[0] for each in LOSSES if each.one_sum]
+        yield (
+            f"loss.impressions: {config.loss.name} does not sum over its negatives in one logarithm; leave it out, or "
+            f"take {', '.join(names[:-1])} or {names[-1]}"
+        )
+    for key in () if loss.impressions else ("impression_weight", "impression_request"):
+        if getattr(loss, key) != type(loss).model_fields[key].default:
+            yield f"loss.{key}: only loss.impressions reads it; set that, too, or leave it out"
 
 
 def _options(config: "Config") -> Iterator[str]:

@@ -26,6 +26,7 @@ class Loss(Section):
         own_scale: it uses the unscaled similarity, so a temperature is an error.
         samples: it takes negatives from a sampler.
         graded: it learns from labels (the events' weights).
+        one_sum: all its negatives stand in one log-sum-exp, which impressions can join.
         needs_cosine: why it needs `model.similarity = "cosine"`; empty if the dot product works too.
         whole_catalogue: it scores every item, from vectors; the others are functions of scores.
     """
@@ -35,6 +36,7 @@ class Loss(Section):
     own_scale: ClassVar[bool] = False
     samples: ClassVar[bool] = False
     graded: ClassVar[bool] = False
+    one_sum: ClassVar[bool] = False
     needs_cosine: ClassVar[str] = ""
     whole_catalogue: ClassVar[bool] = False
 
@@ -97,6 +99,13 @@ class SampledLoss(Loss):
     )
     hardest_negatives: Count | None = Field(
         None, description="keep only this many, those with the highest corrected logits; Q is then no longer exact"
+    )
+    impressions: int = Field(
+        0, ge=0, description="at most this many items that the user was shown and did not take are negatives, too"
+    )
+    impression_weight: Positive = Field(1.0, description="factor w of the term of each in the sum of the negatives")
+    impression_request: str | None = Field(
+        None, description="event column of a request's name: an example has the impressions of its own request alone"
     )
 
     @property

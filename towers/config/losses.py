@@ -71,6 +71,7 @@ class SampledSoftmax(SampledLoss):
 
     formula: ClassVar = "-s_y + log sum_{j in {y} + samples} exp s_j, each s less c log Q"
     paper: ClassVar = "Jean et al., ACL 2015; Yi et al., RecSys 2019; excluded: Khrylchenko et al., RecSys 2025"
+    one_sum: ClassVar = True
 
     name: Literal["sampled_softmax"]
     correction: Strength = 1.0
@@ -94,6 +95,8 @@ class SampledSoftmax(SampledLoss):
             yield "loss.hardest_negatives: positive = 'excluded' counts all its negatives; leave it out"
         if self.correction != 1:
             yield f"loss.correction: positive = 'excluded' is defined with 1; got {self.correction:g}"
+        if self.impressions:
+            yield "loss.impressions: positive = 'excluded' estimates log P, which they bias; leave one of them out"
         if not self.remove_accidental_hits:
             yield "loss.remove_accidental_hits: positive = 'excluded' is defined without hits; set it to true"
 
@@ -169,6 +172,7 @@ class Bsl(SampledLoss):
 
     formula: ClassVar = "-s_y + t2 log mean_j exp s_j, or -log mean_{i in u's positives of the batch} exp s_i + ..."
     paper: ClassVar = "Wu et al., BSL, 2023"
+    one_sum: ClassVar = True
 
     name: Literal["bsl"]
     positive_group: Literal["own", "batch"] = Field(

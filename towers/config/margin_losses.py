@@ -19,6 +19,7 @@ class AmSoftmax(SampledLoss):
 
     formula: ClassVar = "log(1 + sum_j exp(g [cos_j + m - cos_y]))"
     paper: ClassVar = "Wang et al., Signal Processing Letters 2018"
+    one_sum: ClassVar = True
     own_scale: ClassVar = True
     needs_cosine: ClassVar = "its margin is one of the cosine"
 
@@ -34,6 +35,7 @@ class DistanceSoftmax(SampledLoss):
 
     formula: ClassVar = "log(1 + sum_j exp(g [d_y + m - d_j])), d = sqrt(1 - cos)"
     paper: ClassVar = "sqrt(1 - cos) is a metric; after Wang et al., Signal Processing Letters 2018"
+    one_sum: ClassVar = True
     own_scale: ClassVar = True
     needs_cosine: ClassVar = "its distance is sqrt(1 - cos)"
 
@@ -115,6 +117,7 @@ class Pair(SampledLoss):
 
     formula: ClassVar = "log[1 + sum_{i<=K} sum_{j<=L} exp(g (s_n^j - s_p^i + m))]"
     paper: ClassVar = "Sun et al., CVPR 2020, eq. 1"
+    one_sum: ClassVar = True
     own_scale: ClassVar = True
 
     name: Literal["pair"]
@@ -128,6 +131,7 @@ class Circle(SampledLoss):
 
     formula: ClassVar = "log[1 + sum_j exp(g a_n^j (s_n^j - D_n)) sum_i exp(-g a_p^i (s_p^i - D_p))]"
     paper: ClassVar = "Sun et al., CVPR 2020"
+    one_sum: ClassVar = True
     own_scale: ClassVar = True
     needs_cosine: ClassVar = "its optima 1 + m and -m are cosines"
 

@@ -68,7 +68,13 @@ def _no_queries(config: "Config") -> Iterator[str]:
         yield "train.recency: task = 'similarity' learns from labels, which have no time; set it to 1"
     if config.train.balance:
         yield "train.balance: task = 'similarity' learns from labels, which have no user; set it to 0"
-    fixed = {"correction": 0, "positives_per_query": 1, "known_positives": 0, "remove_accidental_hits": True}
+    fixed = {
+        "correction": 0,
+        "positives_per_query": 1,
+        "known_positives": 0,
+        "remove_accidental_hits": True,
+        "impressions": 0,
+    }
     block = type(config.loss).model_fields.get("block")
     for key, value in (fixed if block is None else {**fixed, "block": block.default}).items():
         if getattr(config.loss, key, value) != value:

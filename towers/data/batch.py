@@ -18,6 +18,8 @@ class Batch(NamedTuple):
         present: bool [B, K]; False where an example has fewer than K.
         label: float32 [B, K] weights of their events; 1 in data without weights.
         known: int64 [B, L] other items of the same user, not among the positives; -1 where there is none.
+        shown: int64 [B, n] items that the user was shown and had not taken, none in `item` or `known`; -1 where there
+            is none.
         user: int64 [B] user numbers.
         weight: float32 [B] example weights.
         seed: int32 [2] of this step.
@@ -28,6 +30,7 @@ class Batch(NamedTuple):
     present: tf.Tensor
     label: tf.Tensor
     known: tf.Tensor
+    shown: tf.Tensor
     user: tf.Tensor
     weight: tf.Tensor
     seed: tf.Tensor

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from towers.data.batch import Batch, share
 from towers.data.events import Events, Floats, Int64s
 from towers.data.feature_tables import Array, FeatureTables, bagged
+from towers.data.impressions import NO_ITEM, Impressions
 from towers.data.item_ranks import ItemRanks
 from towers.data.shuffle import order_key, shuffled
 
 AHEAD = 2  # batches made while one trains
-NO_ITEM = -1
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Examples:
         balance: b; an example of a user with n events weighs n^-b: 0 weighs events alike, 1 users.
         positives: K, items of one example: its own and the user's next ones.
         known: L, the number of the user's other events, nearest to the example, whose items are listed with it.
+        impressions: what users were shown and did not take, to be listed with the examples.
         worker, workers: of which part of each batch are made, of how many equal ones.
     """
 
@@ -50,6 +51,7 @@ class Examples:
     balance: float = 0.0
     positives: int = 1
     known: int = 0
+    impressions: Impressions | None = None
     worker: int = 0
     workers: int = 1
 
@@ -77,13 +79,15 @@ class Examples:
         weight = self.events.weight
         places, present = self._positives(example)
         item = self._ranks(places, present, 0)
+        known = self._known(example, item, present)
         ones = np.ones(places.shape, np.float32)
         return Batch(
             query=self.query(example),
             item=item,
             present=present,
             label=ones if weight is None else np.where(present, weight[places], 0).astype(np.float32),
-            known=self._known(example, item, present),
+            known=known,
+            shown=self._not_taken(example, np.hstack([np.where(present, item, NO_ITEM), known]), epoch),
             user=self.events.user[example].astype(np.int64),
             weight=self._weight(example),
             seed=np.array([self.seed, epoch * self.steps + step], np.int32),
@@ -145,6 +149,14 @@ class Examples:
         for own, exists in zip(positive.T, present.T, strict=True):
             known[(known == own[:, None]) & exists[:, None]] = NO_ITEM
         return known
+
+    def _not_taken(self, example: Int64s, barred: Int64s, epoch: int) -> Int64s:
+        """Items [B, n] that the user was shown and had not taken, none of them `barred` [B, L]."""
+        if self.impressions is None:
+            return np.zeros((len(example), 0), np.int64)
+        time = np.zeros(len(example), np.int64) if self.events.time is None else self.events.time[example]
+        key = order_key(self.seed, epoch)
+        return self.impressions.of_examples(example, time, self.catalogue.ranks, barred, key)
 
     def _ranks(self, places: Int64s, present: Array, filler: int) -> Int64s:
         ranks: Int64s = np.where(present, self.catalogue.ranks[self.events.item[places]], filler)

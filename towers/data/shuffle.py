@@ -36,14 +36,14 @@ def shuffled(places: Int64s, count: int, key: int) -> Int64s:
         right, left = np.divmod(out[outside], sizes[0])
         for step in range(FEISTEL_ROUNDS):
             # Shifted to half the range, so that the sum stays below 2^64 and each round can be undone.
-            moved = left + (_mixed(right, key * FEISTEL_ROUNDS + step) >> np.uint64(1))
+            moved = left + (mixed(right, key * FEISTEL_ROUNDS + step) >> np.uint64(1))
             left, right = right, moved % sizes[step % 2]
         out[outside] = right * sizes[0] + left
         outside = outside[out[outside] >= count]
     return out.astype(np.int64)
 
 
-def _mixed(value: NDArray[np.uint64], key: int) -> NDArray[np.uint64]:
+def mixed(value: NDArray[np.uint64], key: int) -> NDArray[np.uint64]:
     """The finaliser of splitmix64 (Steele, Lea & Flood, OOPSLA 2014), keyed."""
     with np.errstate(over="ignore"):
         value = value + np.uint64((key + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)

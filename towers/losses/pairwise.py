@@ -7,7 +7,7 @@ from typing import Literal
 
 import tensorflow as tf
 
-from towers.losses.scores import LOWEST, Scores, corrected, euclidean, log_sum_exp, mean, sqrt_1_minus_cos
+from towers.losses.scores import LOWEST, Scores, corrected, euclidean, log_sum_exp, mean, sqrt_1_minus_cos, weighted
 
 # Avoids 0 / 0 for a list of one grade; far below any difference of two grades.
 EPSILON = 1e-12
@@ -125,7 +125,7 @@ def circle(
     pace_positive = tf.minimum(tf.nn.relu(best - scores.positive), max(best + 1.0, 0.0))
     pace_negative = tf.minimum(tf.nn.relu(scores.negative - worst), max(1.0 - worst, 0.0))
     positive = -scale * tf.stop_gradient(pace_positive) * (scores.positive - shift_positive)
-    negative = scale * tf.stop_gradient(pace_negative) * (scores.negative - shift_negative)
+    negative = weighted(scale * tf.stop_gradient(pace_negative) * (scores.negative - shift_negative), scores)
     return tf.nn.softplus(log_sum_exp(negative, scores.negative_mask) + log_sum_exp(positive, scores.positive_mask))
 
 

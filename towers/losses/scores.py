@@ -29,6 +29,7 @@ class Scores(NamedTuple):
         negative_mask: bool [B, M]; False where a candidate is masked for a query: it gets probability 0.
         log_q_positive: [B, K] log Q of the positives; Q is how often an item is expected among the candidates.
         log_q_negative: [M] or [B, M] log Q of the candidates.
+        log_weight: [M] log of the factor of each candidate's term in the sum over them; None: all are 1.
     """
 
     positive: tf.Tensor
@@ -37,6 +38,7 @@ class Scores(NamedTuple):
     negative_mask: tf.Tensor
     log_q_positive: tf.Tensor
     log_q_negative: tf.Tensor
+    log_weight: tf.Tensor | None = None
 
     def in_float32(self) -> "Scores":
         """The same in float32: exponentials of half-precision scores overflow at 11."""
@@ -46,6 +48,12 @@ class Scores(NamedTuple):
             log_q_positive=tf.cast(self.log_q_positive, tf.float32),
             log_q_negative=tf.cast(self.log_q_negative, tf.float32),
         )
+
+
+def without_negatives(positive: tf.Tensor, present: tf.Tensor) -> Scores:
+    """Scores [B, K] for a loss that learns from labels; M is 0."""
+    none = tf.zeros([tf.shape(positive)[0], 0])
+    return Scores(positive, none, present, tf.cast(none, tf.bool), tf.zeros_like(positive), tf.zeros([0]))
 
 
 def without_hits(mask: tf.Tensor, positives: tf.Tensor, present: tf.Tensor, candidates: tf.Tensor) -> tf.Tensor:
@@ -111,7 +119,7 @@ def log_sum_exp(values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
 
 
 def corrected(scores: Scores, correction: float, scale: float = 1.0) -> tuple[tf.Tensor, tf.Tensor]:
-    """Logits minus the correction, ``g s - c log Q``.
+    """Logits minus the correction, ``g s - c log Q``, of weighted candidates ``g s - c log Q + log w``.
 
     Args:
         scores: float32.
@@ -125,7 +133,12 @@ def corrected(scores: Scores, correction: float, scale: float = 1.0) -> tuple[tf
     if correction:
         positive -= correction * scores.log_q_positive
         negative -= correction * scores.log_q_negative
-    return positive, negative
+    return positive, weighted(negative, scores)
+
+
+def weighted(negative: tf.Tensor, scores: Scores) -> tf.Tensor:
+    """Adds log w to the exponents [B, M] of the candidates, so that w multiplies their terms."""
+    return negative if scores.log_weight is None else negative + scores.log_weight
 
 
 def product(

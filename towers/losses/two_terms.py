@@ -158,9 +158,9 @@ def bsl(
         negative_scale: t2.
         correction: strength c.
         label_smoothing: e.
-        same_query: bool [B, M], for "batch": the columns that are positives of the same user, whatever `negative_mask`
-            says. The columns from `own_column` on are the queries' own items, in order: that diagonal repeats the
-            query's first positive, and is not counted again. None: no such column.
+        same_query: bool [B, M'], for "batch": which of the first M' columns, all but impressions, are positives of the
+            same user, whatever `negative_mask` says. The columns from `own_column` on are the queries' own items, in
+            order: that diagonal repeats the query's first positive, and is not counted again. None: no such column.
         own_column: for "batch", the column of the first query's own item.
 
     Returns:
@@ -172,6 +172,7 @@ def bsl(
     positive, negative = corrected(scores, correction)
     present, mask = scores.positive_mask, scores.negative_mask
     if positive_group == "batch" and same_query is not None:
+        same_query = tf.concat([same_query, tf.zeros_like(mask[:, tf.shape(same_query)[1] :])], axis=1)
         mask &= ~same_query
         others = tf.linalg.set_diag(same_query, tf.zeros_like(same_query[:, 0]), k=own_column)
         positive, present = tf.concat([positive, negative], axis=1), tf.concat([present, others], axis=1)

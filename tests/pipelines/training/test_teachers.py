@@ -55,7 +55,7 @@ def test_teachers_are_read_back_whole(dataset: Path, tmp_path: Path) -> None:
     folders, contents = train_teachers(config, data, STAGE, tmp_path)
     assert [each["stage"] for each in contents] == ["teacher 1 for train", "teacher 2 for train"]
     training, _ = build_trainer(config, data, STAGE, tmp_path, tmp_path, teachers=folders)
-    for teacher, folder in zip(training.task.teachers(), folders, strict=True):
+    for teacher, folder in zip(training.task.teachers.towers(), folders, strict=True):
         reader = tf.train.load_checkpoint(str(folder / "checkpoints" / "final"))
         saved = sorted(
             (tuple(shape), float(np.sum(reader.get_tensor(name))))

@@ -74,6 +74,7 @@ norm_exponent = "validation"
 [loss]
 name = "sampled_softmax"
 known_positives = 4
+impressions = 3
 
 [sampler]
 name = "mixed"
@@ -85,14 +86,23 @@ parts = [{ name = "in_batch" }, { name = "uniform", negatives = 16 }]
 
 
 def make_world(folder: Path) -> Path:
-    """Writes `events.csv`, `dataset/`, two recipes. Users of a group take the items of a group, each in an order."""
+    """Writes `events.csv`, `dataset/`, two recipes. Users of a group take the items of a group, each in an order.
+
+    Before every third one, each is shown an item of another group.
+    """
     rng = np.random.default_rng(0)
     rows = [
-        (f"u{user}", f"i{GROUPS * item + user % GROUPS}", 1_000 * user + place)
+        (f"u{user}", f"i{GROUPS * item + user % GROUPS}", 1_000 * user + place, 1)
         for user in range(USERS)
         for place, item in enumerate(rng.permutation(SIZE))
     ]
-    pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row").write_csv(folder / "events.csv")
+    rows += [
+        (f"u{user}", f"i{GROUPS * place + (user + 1) % GROUPS}", 1_000 * user + place, 0)
+        for user in range(USERS)
+        for place in range(0, SIZE - 2, 3)
+    ]
+    events = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp", "weight"], orient="row")
+    events.write_csv(folder / "events.csv")
     (folder / "recipe.toml").write_text(RECIPE)
     (folder / "graph.toml").write_text(GRAPH)
     prepare.run(load_config(folder / "recipe.toml").data, folder / "events.csv", folder / "dataset")

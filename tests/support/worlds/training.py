@@ -11,6 +11,7 @@ from towers.config.recipe import Config, parse_config
 from towers.data.events import Events
 from towers.data.examples import Examples
 from towers.data.feature_tables import FeatureTables
+from towers.data.impressions import NEVER, Impressions
 from towers.data.item_ranks import ItemFeatures, ItemRanks
 from towers.data.sequence_examples import SequenceExamples
 from towers.evaluation.validation import Validation
@@ -18,6 +19,7 @@ from towers.features.encoder import FeatureSpec
 from towers.model.two_tower import TwoTower
 from towers.samplers.registry import build_sampler
 from towers.tasks.retrieval import Retrieval
+from towers.tasks.teachers import Teachers
 from towers.training.trainer import Trainer
 
 USERS, ITEMS, GROUPS = 60, 30, 3
@@ -47,6 +49,22 @@ def group_world() -> tuple[Events, FeatureTables, Validation]:
         "recall@1",
     )
     return events, tables, check
+
+
+def shown_of_other_groups(events: Events, number: int) -> Impressions | None:
+    """Each user was shown one item in two of the other groups, at no known time."""
+    if not number:
+        return None
+    shown = [[item for item in range(user % 2, ITEMS, 2) if (item - user) % GROUPS] for user in range(USERS)]
+    ends = np.cumsum([len(items) for items in shown])
+    return Impressions(
+        np.concatenate(shown).astype(np.int32),
+        np.full(ends[-1], NEVER),
+        (ends - [len(items) for items in shown])[events.user],
+        ends[events.user],
+        nearest=False,
+        number=number,
+    )
 
 
 def recipe(**sections: dict[str, Any]) -> Config:
@@ -88,13 +106,15 @@ def task_of(
         seed=config.train.seed,
         positives=config.loss.positives,
         known=getattr(config.loss, "known_positives", 0),
+        impressions=shown_of_other_groups(events, getattr(config.loss, "impressions", 0)),
     )
     seen = config.train.epochs * examples.steps * size
     sampler = build_sampler(config.negatives, catalogue.counts, size, seen) if config.negatives is not None else None
     if towers is None:
         towers = towers_of(config, len(tables.users["user_id"]), len(tables.items["item_id"]))
     items = ItemFeatures(tables.items, catalogue)
-    return Retrieval(towers, config, items, len(catalogue), sampler, teachers=teachers), examples
+    taught_by = Teachers(teachers, config.distillation.share) if teachers else None
+    return Retrieval(towers, config, items, len(catalogue), sampler, teachers=taught_by), examples
 
 
 def trainer(directory: Path, *, validate: bool = True, **sections: dict[str, Any]) -> Trainer:

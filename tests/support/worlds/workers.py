@@ -20,12 +20,20 @@ Sections = dict[str, Any]
 
 
 def make_dataset(folder: Path) -> Path:
-    """Users of a group take the items of a group, in their own order; weights are grades 1 to 3."""
+    """Users of a group take the items of a group, in their own order; weights are grades 1 to 3.
+
+    Before every second one, each is shown an item of another group.
+    """
     rng = np.random.default_rng(0)
     rows = [
         (f"u{user}", f"i{GROUPS * item + user % GROUPS}", 1_000 * user + place, 1 + (user + item) % 3)
         for user in range(USERS)
         for place, item in enumerate(rng.permutation(SIZE)[: 8 + user % 4])
+    ]
+    rows += [
+        (f"u{user}", f"i{GROUPS * place + (user + 1) % GROUPS}", 1_000 * user + place, 0)
+        for user in range(USERS)
+        for place in range(0, 7, 2)
     ]
     events = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp", "weight"], orient="row")
     events.write_csv(folder / "events.csv")

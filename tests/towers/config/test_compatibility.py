@@ -32,6 +32,18 @@ REFUSED += [
         ("ccl", "works on the unscaled similarity"),
     )
 ]
+REFUSED += [
+    ({"loss": {"name": name, "impressions": 2}}, f"loss.impressions: {name} does not sum over its negatives", "or bsl")
+    for name in ("nce", "neg", "triplet", "ccl")
+]
+REFUSED += [
+    ({"loss": {"name": name, "impressions": 2}}, "loss.impressions: no such key", "loss allows")
+    for name in ("full_softmax", "bce", "graded_hinge")
+]
+REFUSED += [
+    ({"loss": {key: value}}, f"loss.{key}: only loss.impressions reads it", "leave it out")
+    for key, value in {"impression_weight": 2.0, "impression_request": "page"}.items()
+]
 EXCLUDED = {"name": "sampled_softmax", "positive": "excluded"}
 REFUSED += [
     (
@@ -46,6 +58,7 @@ REFUSED += [
     ),
     ({"loss": EXCLUDED, "sampler": {"name": "uniform", "distinct": True}}, "sampler.distinct: positive =", "false"),
     ({"loss": EXCLUDED | {"hardest_negatives": 5}}, "loss.hardest_negatives: positive = 'excluded'", "leave it out"),
+    ({"loss": EXCLUDED | {"impressions": 5}}, "loss.impressions: positive = 'excluded'", "leave one of them out"),
     ({"loss": EXCLUDED | {"correction": 0.5}}, "loss.correction: positive = 'excluded'", "got 0.5"),
     (
         {"loss": {"name": "bsl", "positive_group": "batch"}, "sampler": {"name": "uniform"}},

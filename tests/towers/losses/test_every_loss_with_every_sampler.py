@@ -40,19 +40,17 @@ DRAWN: dict[str, dict[str, Any]] = {
 OPTIONS: dict[str, dict[str, Any]] = {"ccl": {"negative_weight": 5.0, "margin": 0.2}, "bce": {"max_label": 3.0}}
 SELDOM = {"checkpoint_steps": 10_000}
 DROPOUT = {"query_dropout": 0.1, "candidate_dropout": 0.1}
+EVERY_OPTION: dict[str, Any] = {
+    "name": "sampled_softmax",
+    "positives_per_query": 3,
+    "known_positives": 5,
+    "hardest_negatives": 9,
+    "label_smoothing": 0.05,
+    "bottleneck": 1e-4,
+}
 VARIANTS: dict[str, dict[str, Any]] = {
     "softmax, excluded": {"loss": {"name": "sampled_softmax", "positive": "excluded"}},
-    "softmax, all options": {
-        "loss": {
-            "name": "sampled_softmax",
-            "positives_per_query": 3,
-            "known_positives": 5,
-            "hardest_negatives": 9,
-            "label_smoothing": 0.05,
-            "bottleneck": 1e-4,
-        },
-        "sampler": DRAWN["mixed"],
-    },
+    "softmax, all options": {"loss": EVERY_OPTION, "sampler": DRAWN["mixed"]},
     "softmax, distinct": {"sampler": {"name": "log_uniform", "negatives": 16, "distinct": True}},
     "softmax, distinct in-batch": {"sampler": {"name": "in_batch", "distinct": True, "frequencies": "learned"}},
     "nce, learned log Z": {"loss": {"name": "nce", "log_z": "learned"}, "sampler": DRAWN["uniform"]},
@@ -64,6 +62,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "circle, several positives": {"loss": {"name": "circle", "positives_per_query": 3}},
     "trained temperature": {"model": {"temperature_trainable": True}},
     "layers": {"model": {"combine": "concat", "query_layers": [8], "candidate_layers": [8]}},
+    "softmax, all options and impressions": {"loss": EVERY_OPTION | {"impressions": 4}, "sampler": DRAWN["mixed"]},
+    "bsl, batch, impressions": {"loss": {"name": "bsl", "positive_group": "batch", "impressions": 4}},
     "cross layers and dropout": {"model": {"combine": "concat", "cross_layers": 2, "cross_projection": 4} | DROPOUT},
 }
 CELLS = (
@@ -76,6 +76,15 @@ CELLS = (
             marks=[] if row % len(DRAWN) == column else pytest.mark.long,
         )
         for row, loss in enumerate(SAMPLED)
+        for column, sampler in enumerate(DRAWN)
+    ]
+    + [
+        pytest.param(
+            {"loss": {"name": loss, "impressions": 4, "impression_weight": 2.5}, "sampler": DRAWN[sampler]},
+            id=f"{loss}-{sampler}-impressions",
+            marks=[] if row % len(DRAWN) == column else pytest.mark.long,
+        )
+        for row, loss in enumerate(names(tuple(each for each in LOSSES if each.one_sum)))
         for column, sampler in enumerate(DRAWN)
     ]
     + [pytest.param(sections, id=name) for name, sections in VARIANTS.items()]
@@ -114,7 +123,11 @@ def test_a_cell_learns_and_its_step_would_stay_on_a_gpu(sections: dict[str, Any]
 
 
 # Each loss by itself is compiled in test_extremes.py; here one cell of each sampler, and in the long run all.
-IN_THE_DEFAULT_RUN = {f"{SAMPLED[row]}-{sampler}" for row, sampler in enumerate(DRAWN)} | {"softmax, all options"}
+IN_THE_DEFAULT_RUN = {f"{SAMPLED[row]}-{sampler}" for row, sampler in enumerate(DRAWN)} | {
+    "softmax, all options",
+    "softmax, all options and impressions",
+    "sampled_softmax-in_batch-impressions",
+}
 COMPILED = [
     pytest.param(*cell.values, id=cell.id, marks=[] if cell.id in IN_THE_DEFAULT_RUN else pytest.mark.long)
     for cell in CELLS

@@ -109,6 +109,32 @@ def test_several_positives_share_the_label() -> None:
     assert float(task.compute_loss(batch)) == pytest.approx(np.mean(losses), rel=1e-5)
 
 
+@pytest.mark.parametrize("options", [{}, {"hardest_negatives": 6}, {"positives_per_query": 3}], ids=str)
+@pytest.mark.parametrize("weight", [1.0, 40.0])
+def test_impressions_are_candidates_of_their_own_query(weight: float, options: dict[str, Any]) -> None:
+    """Summed block by block or scored one by one: log [sum_k exp l_k + sum_j exp l_j + w sum_i exp s_i] - mean l_k."""
+    task, batch = built(
+        loss={"impressions": 3, "impression_weight": weight, **options}, sampler=DRAWN, model={"temperature": 0.3}
+    )
+    shown = batch.shown.numpy().copy()
+    assert shown.shape == (64, 3) and shown.min() >= 0
+    shown[::2, 1], shown[5] = -1, -1
+    batch = batch._replace(shown=tf.constant(shown))
+    drawn = task.sampler.draw(batch.item, batch.seed)
+    item, names = batch.item.numpy(), drawn.item.numpy()
+    positive = np.stack([cosines(task, batch, each).diagonal() for each in item.T], axis=1) / 0.3
+    positive = positive - drawn.log_q_positive.numpy()
+    negative = cosines(task, batch, names) / 0.3 - drawn.log_q.numpy()
+    own = np.stack([cosines(task, batch, np.maximum(each, 0)).diagonal() for each in shown.T], axis=1) / 0.3
+    losses = []
+    for b in range(64):
+        left = sorted(-np.inf if names[j] in item[b] else negative[b, j] for j in range(7))
+        terms = [*np.exp(positive[b]), *np.exp(left[-options.get("hardest_negatives", 7) :])]
+        terms += [weight * np.exp(own[b, i]) for i in range(3) if shown[b, i] >= 0]
+        losses.append(np.log(sum(terms)) - positive[b].mean())
+    assert float(task.compute_loss(batch)) == pytest.approx(np.mean(losses), rel=1e-5)
+
+
 def test_the_bottleneck_costs_the_divergence_and_serves_the_mean() -> None:
     beta = 0.01
     task, batch = built(loss={"bottleneck": beta}, model={"similarity": "dot"})

@@ -85,6 +85,7 @@ REFUSED = [
     (COLUMN | {"train": {"weighted": True}}, "train.weighted: .* set it to false"),
     (COLUMN | {"loss": {"name": "pair", "correction": 1.0}}, "loss.correction: .* samples nothing"),
     (COLUMN | {"loss": {"name": "pair", "known_positives": 3}}, "loss.known_positives: .* leave it out"),
+    (COLUMN | {"loss": {"name": "pair", "impressions": 3}}, "loss.impressions: .* samples nothing"),
     (COLUMN | {"loss": {"name": "full_softmax", "positives_per_query": 2}}, "loss.positives_per_query: .* leave it"),
     (
         COLUMN | ITEMS_ONLY | {"loss": {"name": "distance_softmax", "margin": "adaptive"}},
