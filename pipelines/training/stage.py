@@ -24,7 +24,7 @@ from pipelines.training.events import training_events
 from pipelines.training.impressions import impressions_of
 from pipelines.training.prior import kept_prior
 from pipelines.training.progress import fit
-from pipelines.training.similarity import Training, similarity_training
+from pipelines.training.similarity.training import Training, similarity_training
 from pipelines.training.validation import validation
 from serving.files.staging import flush_to_disk, remove, staged
 from towers.config.recipe import Config

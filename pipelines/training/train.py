@@ -25,7 +25,7 @@ from pipelines.rankers import choice, item_knn
 from pipelines.rankers.baselines import validation_verdict
 from pipelines.training.check import check_recipe
 from pipelines.training.earlier_run import CHOOSE, EarlierRun
-from pipelines.training.similarity_labels import pairs_digest
+from pipelines.training.similarity.labels import pairs_digest
 from pipelines.training.stage import VALIDATION, features_of, run_stage, stages
 from pipelines.training.teachers import TEACHERS, teachers_of, train_teachers
 from pipelines.training.workers import agree, key_of, refuse_unshared, text_of

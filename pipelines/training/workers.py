@@ -7,7 +7,7 @@ import tomli_w
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.training.earlier_run import EarlierRun
-from pipelines.training.similarity_labels import pairs_digest
+from pipelines.training.similarity.labels import pairs_digest
 from towers.config.recipe import Config
 from towers.config.sections import TrainConfig
 from towers.errors import ConfigError
