@@ -20,6 +20,11 @@ from towers.config.recipe import Config, parse_config
 from towers.config.sections import DataConfig
 
 STAGE = Stage("train", ("train",), validated=True)
+# Hidden layers get their weights only when they are first asked.
+WITH_LAYERS: dict[str, dict[str, Any]] = {
+    "features": {"query": {"user_id": {"kind": "id"}, "past": {"kind": "sequence", "max_length": 4}}},
+    "model": {"combine": "concat", "query_layers": (6,), "candidate_layers": (5,)},
+}
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +53,7 @@ def recipe(models: int = 2, **sections: dict[str, Any]) -> Config:
 
 def test_teachers_are_read_back_whole(dataset: Path, tmp_path: Path) -> None:
     data = Dataset.open(dataset)
-    # Hidden layers get their weights only when they are first asked.
-    query = {"user_id": {"kind": "id"}, "past": {"kind": "sequence", "max_length": 4}}
-    layers = {"combine": "concat", "query_layers": (6,), "candidate_layers": (5,)}
-    config = check_recipe(recipe(features={"query": query}, model=layers), data)
+    config = check_recipe(recipe(**WITH_LAYERS), data)
     folders, contents = train_teachers(config, data, STAGE, tmp_path)
     assert [each["stage"] for each in contents] == ["teacher 1 for train", "teacher 2 for train"]
     training, _ = build_trainer(config, data, STAGE, tmp_path, tmp_path, teachers=folders)
@@ -72,7 +74,8 @@ def test_teachers_are_read_back_whole(dataset: Path, tmp_path: Path) -> None:
 def test_a_run_with_teachers_resumes_to_the_same_weights(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train.run(recipe(), dataset, tmp_path / "whole")
+    config = recipe(**WITH_LAYERS)
+    train.run(config, dataset, tmp_path / "whole")
     trained: list[str] = []
     run_stage = teachers.run_stage
 
@@ -84,13 +87,14 @@ def test_a_run_with_teachers_resumes_to_the_same_weights(
 
     monkeypatch.setattr(teachers, "run_stage", stopping)
     with pytest.raises(KeyboardInterrupt):
-        train.run(recipe(), dataset, tmp_path / "stopped")
+        train.run(config, dataset, tmp_path / "stopped")
     assert (tmp_path / ".stopped.unfinished" / TEACHERS / "refit" / "1" / "stage.json").is_file()
-    summary = train.run(recipe(), dataset, tmp_path / "stopped")
+    summary = train.run(config, dataset, tmp_path / "stopped")
     assert [each["stage"] for each in summary["stages"]] == ["train", "refit"]
     whole, stopped = weights(tmp_path / "whole"), weights(tmp_path / "stopped")
     assert whole.keys() == stopped.keys()
-    for name in whole:
+    # The graph of objects holds the names of layers, which Keras counts on through a process.
+    for name in whole.keys() - {"_CHECKPOINTABLE_OBJECT_GRAPH"}:
         np.testing.assert_array_equal(whole[name], stopped[name], err_msg=name)
     assert not (tmp_path / "whole" / TEACHERS).exists()
 
