@@ -2,7 +2,8 @@
 
 In: one of two sets, a working directory: `beauty/beauty.txt` (one `user item` pair a line, in time order: 54,542 items)
     or `beauty-s3rec/sequences.txt` (one `user item item ...` line a user: 12,101 items).
-Out: benchmarks/quality/results/beauty.json or beauty_s3rec.json; 1 where a claim fails.
+Out: benchmarks/quality/results/beauty.json or beauty_s3rec.json, with `--teachers` a file of its own beside it; 1 where
+    a claim fails.
 
 Leave one out: a user's last item is the test, the one before it validation, which chose epoch and recipe; the model is
 trained on the rest alone, while the validation item is part of the history that the test asks with. Full ranking over
@@ -51,12 +52,16 @@ MOST_DIFFERENCE = 1e-4  # of the report from the count by hand: scores that tie 
 USERS = 1_024  # ranked at once
 
 
-def main(name: str, data: Path, work: Path, seeds: int) -> int:
+def main(name: str, data: Path, work: Path, seeds: int, teachers: int) -> int:
     """Trains what is not in `work` yet, and writes the result."""
     store, chosen = Store(work / "runs"), SETS[name]
     recipe = (ROOT / RECIPE).read_text(encoding="utf-8")
+    taught = {"teachers": teachers} if teachers else {}
     runs = [
-        store.run({"set": name, "recipe": recipe, "seed": seed}, lambda: trained(chosen, data, work, seed))  # noqa: B023
+        store.run(
+            {"set": name, "recipe": recipe, "seed": seed} | taught,
+            lambda: trained(chosen, data, work, seed, teachers),  # noqa: B023
+        )
         for seed in range(seeds)
     ]
     figures = {
@@ -70,7 +75,7 @@ def main(name: str, data: Path, work: Path, seeds: int) -> int:
         f"the report is within {MOST_DIFFERENCE} of a count from the file": max(differences) <= MOST_DIFFERENCE,
     }
     result = {"claims": claims, "figures": figures, "published": chosen.published, "runs": runs, "recipe": recipe}
-    print(write(__file__, chosen.result, result))
+    print(write(__file__, chosen.result + "_taught" * bool(teachers), result | taught))
     for each, figure in figures.items():
         told = f"{each} {figure['mean']:.4f}, spread {figure['spread']:.4f} of {seeds}"
         print(f"{told}; published {chosen.published[each]}")
@@ -79,10 +84,10 @@ def main(name: str, data: Path, work: Path, seeds: int) -> int:
     return 0 if all(claims.values()) else 1
 
 
-def trained(chosen: Set, data: Path, work: Path, seed: int) -> dict[str, Any]:
+def trained(chosen: Set, data: Path, work: Path, seed: int, teachers: int) -> dict[str, Any]:
     """The figures of one seed; its data set and run are kept in `work`, so that a training of this recipe resumes."""
     recipe = hashlib.sha256((ROOT / RECIPE).read_bytes()).hexdigest()[:8]
-    part = work / f"{chosen.result}_{recipe}_seed_{seed}"
+    part = work / (f"{chosen.result}_{recipe}_seed_{seed}" + f"_teachers_{teachers}" * bool(teachers))
     part.mkdir(exist_ok=True)
     dataset, run, bundle, report = (str(part / name) for name in ("dataset", "run", "bundle", "report"))
     stages = Stages(part, data)
@@ -91,7 +96,8 @@ def trained(chosen: Set, data: Path, work: Path, seed: int) -> dict[str, Any]:
         events = ("--events", str(data / chosen.file), "--format", chosen.format)
         stages.run("prepare", *events, *config, "--out", dataset)
     if not Path(run).exists():
-        stages.run("train", "--dataset", dataset, *config, "--set", f"train.seed={seed}", "--out", run)
+        taught = ("--set", f"distillation.models={teachers}") if teachers else ()
+        stages.run("train", "--dataset", dataset, *config, "--set", f"train.seed={seed}", *taught, "--out", run)
     stages.run("export", "--run", run, "--out", bundle, "--overwrite")
     stages.run("report", "--bundle", bundle, "--dataset", dataset, "--out", report, "--overwrite")
     content = json.loads((Path(report) / "report.json").read_text(encoding="utf-8"))
@@ -137,12 +143,13 @@ if __name__ == "__main__":
     parser.add_argument("--data", type=Path, default=os.environ.get("TOWERS_DATA"), help="folder that holds the set's")
     parser.add_argument("--work", type=Path, help="keep data sets, runs and reports here, and go on with them")
     parser.add_argument("--seeds", type=int, default=1, help="how many trainings")
+    parser.add_argument("--teachers", type=int, default=0, help="of `distillation.models`; 0 for none")
     given = parser.parse_args()
     if given.data is None or not (Path(given.data) / given.set / SETS[given.set].file).is_file():
         parser.error(f"no {given.set}/{SETS[given.set].file}; name the folder that holds it by --data or TOWERS_DATA")
     folder = (Path(given.data) / given.set).resolve()
     if given.work is not None:
         given.work.mkdir(parents=True, exist_ok=True)
-        sys.exit(main(given.set, folder, given.work.resolve(), given.seeds))
+        sys.exit(main(given.set, folder, given.work.resolve(), given.seeds, given.teachers))
     with tempfile.TemporaryDirectory() as directory:
-        sys.exit(main(given.set, folder, Path(directory).resolve(), given.seeds))
+        sys.exit(main(given.set, folder, Path(directory).resolve(), given.seeds, given.teachers))

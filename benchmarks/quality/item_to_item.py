@@ -19,7 +19,7 @@ from pipelines.bundles.export import load_run
 from pipelines.evaluation.similarity.neighbours import Asked, Neighbours, Ranked, neighbours
 from pipelines.rankers.bootstrap import bootstrap
 from pipelines.training import train
-from pipelines.training.similarity_labels import HELD_OUT, read_labels
+from pipelines.training.similarity.labels import HELD_OUT, read_labels
 from towers.config.recipe import load_config
 from towers.evaluation.validation import embed_all
 

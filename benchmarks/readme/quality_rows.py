@@ -210,6 +210,12 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
         published_by="eSASRec / SASRec with sampled softmax",
         command="quality.beauty --set beauty-s3rec",
     ),
+    "beauty_s3rec_taught": partial(
+        beauty,
+        what="Beauty, 5-core, the same recipe with four teachers",
+        published_by="eSASRec / SASRec with sampled softmax",
+        command="quality.beauty --set beauty-s3rec --teachers 4",
+    ),
     "ml_100k": ml_100k,
     "ml_100k_rolling": ml_100k_rolling,
     "timed": timed,

@@ -15,7 +15,7 @@ from pipelines.dataset.popularity import has_windows
 from pipelines.dataset.resolve_features import resolve_features
 from pipelines.service.verify import VERIFY
 from pipelines.training.impressions import refuse_no_impressions
-from pipelines.training.similarity_labels import DEFAULT_METRIC, read_labels
+from pipelines.training.similarity.labels import DEFAULT_METRIC, read_labels
 from towers.config.feature_section import OfOrder
 from towers.config.look_ahead import look_ahead
 from towers.config.recipe import Config

@@ -4,6 +4,7 @@ The chosen counting is the one whose most popular items score best on validation
 a query about which nothing is known."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut
@@ -69,3 +70,18 @@ def prior_config(model: TwoTower, counting: Counting) -> PriorConfig:
         past=round(past, DECIMALS),
         length=round(length, DECIMALS),
     )
+
+
+def kept_prior(config: Config, data: Dataset, model: TwoTower, counting: Counting | None) -> dict[str, Any] | None:
+    """Returns what an export needs of the prior, the counting and the weights; None without a prior.
+
+    Args:
+        config: the resolved recipe.
+        data: the data set.
+        model: the trained model.
+        counting: what validation chose; None if it chose none.
+    """
+    if counting is not None:
+        return prior_config(model, counting).model_dump()
+    given = config.model.prior
+    return given.model_dump() if isinstance(given, PriorConfig) and has_prior(config, data) else None

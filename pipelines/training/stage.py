@@ -6,7 +6,7 @@ Writes `checkpoints/final`, the vocabularies and `stage.json` to a directory. `t
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,18 +17,17 @@ import tensorflow as tf
 from pipelines.console import Advance, no_bar, progress
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.feature_lookup import build_tables
-from pipelines.dataset.vocabulary import feature_count, learn_features
+from pipelines.dataset.vocabulary import LearntFeatures, feature_count, learn_features
 from pipelines.errors import DataError
 from pipelines.training.earlier_run import CHECKPOINTS, FINAL, RANKS, EarlierRun
 from pipelines.training.events import training_events
 from pipelines.training.impressions import impressions_of
-from pipelines.training.prior import has_prior, prior_config
+from pipelines.training.prior import kept_prior
 from pipelines.training.progress import fit
-from pipelines.training.similarity import Training, similarity_training
+from pipelines.training.similarity.training import Training, similarity_training
 from pipelines.training.validation import validation
 from serving.files.staging import flush_to_disk, remove, staged
 from towers.config.recipe import Config
-from towers.config.sections import PriorConfig
 from towers.data.events import Events
 from towers.data.examples import Examples
 from towers.data.feature_tables import FeatureTables
@@ -42,6 +41,7 @@ from towers.model.untrained_rows import zero_untrained_rows
 from towers.ops.replicas import ALONE, Replicas
 from towers.samplers.registry import build_sampler
 from towers.tasks.retrieval import Retrieval
+from towers.tasks.teachers import Teachers
 from towers.training.checkpoints import keep_state
 from towers.training.trainer import Trainer
 
@@ -80,6 +80,7 @@ def run_stage(
     work: Path,
     warm: EarlierRun | None = None,
     replicas: Replicas = ALONE,
+    teachers: Sequence[Path] = (),
 ) -> dict[str, Any]:
     """Trains one model to the end, resuming where an earlier process stopped.
 
@@ -91,6 +92,7 @@ def run_stage(
         work: gets the files that are not part of a stage's result.
         warm: the run to start from.
         replicas: the workers; all but the first write to directories of their own.
+        teachers: the directories of models of the same features, from which this one learns.
 
     Returns:
         The content of stage.json.
@@ -100,7 +102,7 @@ def run_stage(
     if not text:
         directory.mkdir(exist_ok=True)
         with progress(features_of(stage.name), total=feature_count(config), unit="features") as advance:
-            training, trainer = build_trainer(config, data, stage, directory, work, advance, warm, replicas)
+            training, trainer = build_trainer(config, data, stage, directory, work, advance, warm, replicas, teachers)
         summary, towers = fit(stage.name, trainer), training.task.towers
         if isinstance(training.validation, Validation) and training.users is not None:
             values = training.validation.values(towers)
@@ -113,7 +115,7 @@ def run_stage(
             "examples": training.examples,
             "batch_size": config.train.batch_size,
             "norm_exponent": round(float(towers.candidate_tower.norm_exponent.numpy()), 6),
-            "prior": _prior(config, data, training),
+            "prior": kept_prior(config, data, towers, training.counting),
             "optimizer_steps": int(trainer.optimizer.step.numpy()) + trainer.optimizer.earlier_steps,
             **dataclasses.asdict(summary),
         }
@@ -131,17 +133,6 @@ def run_stage(
     return dict(json.loads(text))
 
 
-def _prior(config: Config, data: Dataset, training: Training) -> dict[str, Any] | None:
-    """Returns what an export needs of the prior: the counting and the weights."""
-    if training.counting is not None:
-        chosen = prior_config(training.task.towers, training.counting)
-    elif isinstance(config.model.prior, PriorConfig) and has_prior(config, data):
-        chosen = config.model.prior
-    else:
-        return None
-    return chosen.model_dump()
-
-
 def build_trainer(
     config: Config,
     data: Dataset,
@@ -151,11 +142,14 @@ def build_trainer(
     advance: Advance = no_bar,
     warm: EarlierRun | None = None,
     replicas: Replicas = ALONE,
+    teachers: Sequence[Path] = (),
 ) -> tuple[Training, Trainer]:
     """Builds all that a stage has before its first step, for `towers train` and `check` alike; see `run_stage`."""
     splits = stage.splits
     with replicas.scope():
-        training = build_training(config, data, splits, directory, work, advance, replicas, validated=stage.validated)
+        training = build_training(
+            config, data, splits, directory, work, advance, replicas, teachers, validated=stage.validated
+        )
         task, check = training.task, training.validation
         start = None if warm is None else warm.start(stage.name, task.towers, directory, config.train.warm_share)
         trainer = Trainer(task, training.batches, config.optimizer, config.train, directory, check, start, replicas)
@@ -170,6 +164,7 @@ def build_training(
     work: Path,
     advance: Advance = no_bar,
     replicas: Replicas = ALONE,
+    teachers: Sequence[Path] = (),
     *,
     validated: bool,
 ) -> Training:
@@ -200,9 +195,26 @@ def build_training(
     sampler = build_sampler(config.negatives, catalogue.counts, size, seen) if config.negatives is not None else None
     if sampler is not None and sampler.learns:
         data.items.select(pl.col("item_id").gather(catalogue.items)).write_parquet(directory / RANKS)
-    task = Retrieval(model, config, ItemFeatures(tables.items, catalogue), len(catalogue), sampler, replicas)
+    items = ItemFeatures(tables.items, catalogue)
+
+    def untrained() -> TwoTower:
+        new = TwoTower(learnt.query, learnt.candidate, config)
+        connect_graphs(new, tables, [events.past])
+        return new
+
+    finals = [path / CHECKPOINTS / FINAL for path in teachers]
+    taught_by = Teachers.read(finals, untrained, config.distillation.share) if finals else None
+    task = Retrieval(model, config, items, len(catalogue), sampler, replicas, taught_by)
     check, counting, users = validation(config, data, tables, splits, replicas) if validated else (None, None, None)
     return Training(task, replicas.source(examples), check, len(examples), counting, users)
+
+
+def _teacher(path: Path, learnt: LearntFeatures, config: Config, tables: FeatureTables, events: Events) -> TwoTower:
+    """Returns a trained teacher; weights of hidden layers follow when they are created."""
+    teacher = TwoTower(learnt.query, learnt.candidate, config)
+    connect_graphs(teacher, tables, [events.past])
+    tf.train.Checkpoint(model=teacher).read(str(path / CHECKPOINTS / FINAL))
+    return teacher
 
 
 def _examples(

@@ -25,8 +25,9 @@ from pipelines.rankers import choice, item_knn
 from pipelines.rankers.baselines import validation_verdict
 from pipelines.training.check import check_recipe
 from pipelines.training.earlier_run import CHOOSE, EarlierRun
-from pipelines.training.similarity_labels import pairs_digest
+from pipelines.training.similarity.labels import pairs_digest
 from pipelines.training.stage import VALIDATION, features_of, run_stage, stages
+from pipelines.training.teachers import TEACHERS, teachers_of, train_teachers
 from pipelines.training.workers import agree, key_of, refuse_unshared, text_of
 from serving.files.disk_full import telling_full_disk
 from serving.files.lock import exclusive
@@ -76,7 +77,8 @@ def run(
     """
     if not replicas.rank:
         refuse_existing(out, overwrite=overwrite, marker=SUMMARY)
-    refuse_unshared(config.train, replicas, warm=warm_from is not None)
+    taught = config.distillation.models > 0
+    refuse_unshared(config.train, replicas, warm=warm_from is not None, taught=taught)
     data = Dataset.open(dataset)
     refuse_changes(data)
     config = check_recipe(config, data)
@@ -116,6 +118,7 @@ def run(
         # Not earlier: until the summary exists, its `stage.json` is the only record that this stage is done.
         if not config.train.keep_state:
             remove(work / CHOOSE)
+        remove(work / TEACHERS)
         refuse_existing(out, overwrite=overwrite, marker=SUMMARY)
         publish(work, out.absolute())
     _say_summary(summary, out)
@@ -183,14 +186,16 @@ def _train_stages(
 ) -> list[dict[str, Any]]:
     """Trains on the training events; with `data.refit` again on training + validation, for the chosen epochs."""
     *choosing, last = stages(config, data)
-    names = [stage.name for stage in (*choosing, last)]
+    names = [each.name for stage in (*choosing, last) for each in (*teachers_of(config, stage), stage)]
     validated = config.task == "retrieval" and any(stage.validated for stage in (*choosing, last))
     comparison = (choice.PHASE, item_knn.PHASE) if compares and validated else ()
     phases("train", *chain.from_iterable((features_of(name), name) for name in names), *comparison)
     if not choosing:
-        return [run_stage(config, data, last, work, work, warm, replicas)]
+        taught_by, _ = train_teachers(config, data, last, work)
+        return [run_stage(config, data, last, work, work, warm, replicas, taught_by)]
     choose = work / CHOOSE
-    chosen = run_stage(config, data, choosing[0], choose, work, warm, replicas)
+    taught_by, teachers = train_teachers(config, data, choosing[0], work)
+    chosen = run_stage(config, data, choosing[0], choose, work, warm, replicas, taught_by)
     if (choose / "tensorboard").exists():
         (choose / "tensorboard").replace(work / "tensorboard_choose")
     best = config.model_copy(update={"train": config.train.model_copy(update={"epochs": chosen["best_epoch"]})})
@@ -200,7 +205,8 @@ def _train_stages(
     if config.model.prior == "validation":
         given = "off" if chosen["prior"] is None else PriorConfig(**chosen["prior"])
         best = best.model_copy(update={"model": best.model.model_copy(update={"prior": given})})
-    return [chosen, run_stage(best, data, last, work, work, warm, replicas)]
+    taught_by, _ = train_teachers(best, data, last, work, [each["best_epoch"] for each in teachers])
+    return [chosen, run_stage(best, data, last, work, work, warm, replicas, taught_by)]
 
 
 def _say_summary(summary: dict[str, Any], out: Path) -> None:

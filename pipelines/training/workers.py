@@ -7,20 +7,21 @@ import tomli_w
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.training.earlier_run import EarlierRun
-from pipelines.training.similarity_labels import pairs_digest
+from pipelines.training.similarity.labels import pairs_digest
 from towers.config.recipe import Config
 from towers.config.sections import TrainConfig
 from towers.errors import ConfigError
 from towers.ops.replicas import Replicas
 
 
-def refuse_unshared(config: TrainConfig, replicas: Replicas, *, warm: bool = False) -> None:
+def refuse_unshared(config: TrainConfig, replicas: Replicas, *, warm: bool = False, taught: bool = False) -> None:
     """Refuses what several workers or devices cannot train as one process on one device would.
 
     Args:
         config: settings of the training.
         replicas: the workers or devices.
         warm: whether it starts from an earlier run.
+        taught: whether it has teachers.
 
     Raises:
         ConfigError: names the setting.
@@ -37,6 +38,8 @@ def refuse_unshared(config: TrainConfig, replicas: Replicas, *, warm: bool = Fal
         return
     if warm:
         raise ConfigError("--warm-from: several workers cannot start from an earlier run; leave it out, or train alone")
+    if taught:
+        raise ConfigError("distillation.models: several workers train no teachers; set it to 0, or train alone")
     if config.keep_state:
         raise ConfigError("train.keep_state: several workers keep no state; set it to false, or train alone")
 

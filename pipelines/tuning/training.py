@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.training.prior import DECIMALS, prior_config
-from pipelines.training.similarity import Training
+from pipelines.training.similarity.training import Training
 from pipelines.training.stage import Stage, build_trainer
 from towers.config.recipe import Config
 from towers.errors import ConfigError, DivergedError

@@ -26,6 +26,7 @@ def refuse_combination(config: "Config") -> None:
         _options,
         _widths,
         _optimizer,
+        _teachers,
         task_rules,
     )
     reasons = [reason for check in checks for reason in check(config)]
@@ -148,4 +149,20 @@ def _optimizer(config: "Config") -> Iterator[str]:
         yield (
             "optimizer.weight_decay: a step takes learning_rate * weight_decay of a weight, which must stay below 1; "
             f"got {optimizer.learning_rate:g} * {optimizer.weight_decay:g}"
+        )
+
+
+def _teachers(config: "Config") -> Iterator[str]:
+    loss = config.loss
+    if not config.distillation.models:
+        return
+    if config.task != "retrieval" or not loss.samples:
+        yield (
+            f"distillation.models: {loss.name} scores no sampled candidates, whose order teachers could tell; take "
+            "sampled_softmax or bsl, or set it to 0"
+        )
+    elif loss.own_scale:
+        yield (
+            f"distillation.models: {loss.name} works on the unscaled similarity, which makes no shares of candidates; "
+            "take sampled_softmax or bsl, or set it to 0"
         )

@@ -20,6 +20,7 @@ from towers.config.section import Section
 from towers.config.sections import (
     DEFAULT_TEMPERATURE,
     DataConfig,
+    DistillationConfig,
     ModelConfig,
     OptimizerConfig,
     SimilarityConfig,
@@ -41,6 +42,7 @@ class Config(Section):
     loss: LossConfig = SampledSoftmax(name="sampled_softmax")
     sampler: SamplerConfig | None = Field(None, description="in_batch, where the loss takes negatives from a sampler")
     similarity: SimilarityConfig = SimilarityConfig()
+    distillation: DistillationConfig = DistillationConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     train: TrainConfig = TrainConfig()
 

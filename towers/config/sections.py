@@ -135,6 +135,13 @@ class SimilarityConfig(Section):
     holdout_share: Share = Field(0.2, description="share of the labelled items that only validation and report see")
 
 
+class DistillationConfig(Section):
+    """Teachers: models of the same recipe and other seeds, trained first, whose mean scores the model learns from."""
+
+    models: int = Field(0, ge=0, le=64, description="number of teachers; 0 is off. Each takes as long as a training")
+    share: float = Field(0.5, gt=0, le=1, description="weight of the teachers; the events have the rest")
+
+
 class OptimizerConfig(Section):
     """The optimizer: row-sparse on embedding tables, dense on the rest."""
 

@@ -3,7 +3,7 @@
 Only this module combines the towers, the sampler, the item features and the loss, so each can be exchanged alone.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,18 +15,14 @@ from towers.config.loss_section import SampledLoss
 from towers.config.recipe import Config
 from towers.data.batch import Batch
 from towers.data.item_ranks import ItemFeatures
-from towers.losses.blockwise_softmax import Candidates, softmax_losses
+from towers.losses.blockwise_softmax import softmax_losses
+from towers.losses.distillation import Side, distillation
 from towers.losses.full_softmax import full_softmax
-from towers.losses.impressions import own_sum, with_impressions
+from towers.losses.impressions import own_sum
 from towers.losses.registry import FUNCTIONS, arguments
 from towers.losses.scores import (
-    Scores,
-    hardest,
-    known,
     mean,
-    product,
     sqrt_1_minus_cos,
-    without_hits,
     without_negatives,
 )
 from towers.losses.softmax import adaptive_margin
@@ -34,9 +30,8 @@ from towers.losses.two_terms import log_z_of
 from towers.model.two_tower import TwoTower
 from towers.ops.replicas import ALONE, Replicas
 from towers.samplers.sampler import NegativeSampler
-from towers.tasks.candidates import POSITIVES, CandidateVectors, draw
-
-NO_ITEM = -1
+from towers.tasks.candidates import POSITIVES, CandidateVectors, draw, in_blocks, in_scores, split
+from towers.tasks.teachers import Teachers
 
 
 class Retrieval(tfrs.Model):
@@ -49,6 +44,7 @@ class Retrieval(tfrs.Model):
         count: N, the number of trained items.
         sampler: None for a loss without sampled negatives.
         replicas: the workers that share each batch.
+        teachers: what it learns from beside the events.
     """
 
     def __init__(
@@ -59,6 +55,7 @@ class Retrieval(tfrs.Model):
         count: int,
         sampler: NegativeSampler | None = None,
         replicas: Replicas = ALONE,
+        teachers: Teachers | None = None,
     ) -> None:
         super().__init__()
         self.towers, self.sampler, self.replicas = towers, sampler, replicas
@@ -66,6 +63,7 @@ class Retrieval(tfrs.Model):
         # A function is not tracked: item features are data and stay out of checkpoints.
         self.features_of: Callable[[tf.Tensor], Any] = items.__call__
         self.count = count
+        self.teachers = teachers
         self.widths = [*config.loss.matryoshka, config.model.dimension]
         self.half = config.train.precision == "bfloat16"
         self.options = arguments(config.loss)
@@ -77,7 +75,10 @@ class Retrieval(tfrs.Model):
         query = self.towers.query_tower(inputs.query)
         if self.log_z is not None:
             self.log_z(query)
-        self.towers.candidate_tower(self.features_of(inputs.item[:, 0]))
+        item = self.features_of(inputs.item[:, 0])
+        self.towers.candidate_tower(item)
+        if self.teachers is not None:
+            self.teachers.create_weights(inputs.query, item)
 
     def compute_loss(self, inputs: Batch, training: bool = True) -> tf.Tensor:
         """The weighted mean loss of one batch, a scalar; with several workers this one's part of that mean."""
@@ -95,6 +96,8 @@ class Retrieval(tfrs.Model):
         own = tf.reshape(own, tf.concat([shape, tf.shape(own)[1:]], 0))
         drawn = None if self.sampler is None else draw(self.sampler, inputs, own[:, 0], self._encoded, self.replicas)
         totals = [self._total(inputs, query, own, drawn, width) for width in self.widths]
+        if self.teachers is not None and drawn is not None and self.settings.sampled is not None:
+            totals = self._taught(self.teachers, inputs, query, own[:, 0], drawn, self.settings.sampled, totals)
         total = totals[0] if len(totals) == 1 else tf.add_n(totals) / len(totals)
         if self.settings.bottleneck:
             item_cost = tf.reshape(item_cost, shape)[:, 0]
@@ -130,24 +133,42 @@ class Retrieval(tfrs.Model):
         if self.sampler is None or drawn is None or loss is None or not loss.sums_only or not query.shape[0]:
             return tf.reduce_sum(self._example_losses(inputs, query, own, drawn) * inputs.weight)
         query *= self.towers.scale()
-        sample, vectors = drawn
-        excluded = liked = None
-        if loss.remove_accidental_hits:
-            # The example's own item is among them, as the first positive.
-            excluded = tf.where(inputs.present, inputs.item, NO_ITEM)
-        if loss.known_positives:
-            # Hits are looked up together with them at almost no cost: no candidate's name is compared.
-            items = inputs.known if excluded is None else tf.concat([inputs.known, excluded], 1)
-            liked, excluded = known(items, sample.item, self.count), None
-        logits, shown = _split(tf.einsum("bd,bkd->bk", query, own), inputs)
-        logits -= loss.strength * sample.log_q_positive
+        logits, shown = split(tf.einsum("bd,bkd->bk", query, own), inputs)
+        logits -= loss.strength * drawn.candidates.log_q_positive
         total = own_sum(logits, inputs.present, shown, inputs.shown >= 0, loss.impression_weight)
-        offset, apart = -loss.strength * sample.log_q, None
-        if self.sampler.includes_batch and not loss.remove_accidental_hits:
-            apart = self.replicas.begin(query.shape[0])
-        candidates = Candidates(vectors, offset, sample.mask, sample.item, excluded, liked, apart)
+        candidates = in_blocks(drawn, inputs, loss, self.count, self._own_column(query.shape[0]))
         negatives = softmax_losses(query, total, inputs.weight, candidates, half=self.half)
         return negatives + tf.reduce_sum(inputs.weight * (total - mean(logits, inputs.present)))
+
+    def _own_column(self, batch: int) -> int | None:
+        """The first of the candidates that are the items of `batch` queries; None: none are."""
+        includes_batch = self.sampler is not None and self.sampler.includes_batch
+        return self.replicas.begin(batch) if includes_batch else None
+
+    def _taught(
+        self,
+        teachers: Teachers,
+        inputs: Batch,
+        query: tf.Tensor,
+        item: tf.Tensor,
+        drawn: CandidateVectors,
+        loss: SampledLoss,
+        totals: Sequence[tf.Tensor],
+    ) -> list[tf.Tensor]:
+        """`totals`, the weighted sum of the losses of each width, with their share of what the teachers say."""
+        offset, batch = loss.strength * drawn.candidates.log_q_positive[:, 0], inputs.item.shape[0]
+        features = self.features_of(inputs.item[:, 0]), self.features_of(drawn.candidates.item)
+        goal = teachers.side(inputs.query, *features, offset, batch)
+        candidates = in_blocks(drawn, inputs, loss, self.count, self._own_column(batch))
+        # Histories come in any number of rows, so the query has forgotten how many it has.
+        query = tf.ensure_shape(query, [batch, None]) * self.towers.scale()
+        cut, taught = self.towers.candidate_tower.cut, []
+        for width, total in zip(self.widths, totals, strict=True):
+            asked, one, vectors = (cut(each, width) for each in (query, item, drawn.vectors))
+            student = Side(asked, tf.reduce_sum(asked * one, axis=1) - offset, vectors)
+            entropy = distillation(student, goal, inputs.weight, candidates, half=self.half)
+            taught.append((1 - teachers.share) * total + teachers.share * entropy)
+        return taught
 
     def _example_losses(
         self, inputs: Batch, query: tf.Tensor, own: tf.Tensor, drawn: CandidateVectors | None
@@ -167,7 +188,9 @@ class Retrieval(tfrs.Model):
             )
         sampled = self.settings.sampled
         if self.sampler is not None and sampled is not None and drawn is not None:
-            scores = self._sampled(self.sampler, sampled, inputs, query, drawn, own_scores)
+            own_column = self._own_column(inputs.item.shape[0])
+            query *= scale
+            scores = in_scores(drawn, inputs, sampled, self.count, own_column, query, own_scores, half=self.half)
         else:
             # All of the batch, because its items may be one list.
             scores = without_negatives(self.replicas.gather(own_scores), self.replicas.gather(inputs.present))
@@ -185,37 +208,6 @@ class Retrieval(tfrs.Model):
         if getattr(self.settings, "label_shares", "equal") == "weight":
             label *= inputs.label
         return label / tf.reduce_sum(label, axis=1, keepdims=True)
-
-    def _sampled(
-        self,
-        sampler: NegativeSampler,
-        loss: SampledLoss,
-        inputs: Batch,
-        query: tf.Tensor,
-        candidates: CandidateVectors,
-        own_scores: tf.Tensor,
-    ) -> Scores:
-        """Scores the negatives and builds their mask."""
-        drawn, vectors = candidates
-        batch = tf.shape(inputs.item)[0]
-        negative = product(query * self.towers.scale(), vectors, half=self.half, transpose_b=True)
-        mask = tf.broadcast_to(drawn.mask[tf.newaxis, :], tf.shape(negative))
-        if sampler.includes_batch:
-            # The diagonal holds each query's own item.
-            own = self.replicas.begin(inputs.item.shape[0])
-            mask = tf.linalg.set_diag(mask, tf.zeros([batch], tf.bool), k=own)
-        if loss.remove_accidental_hits:
-            mask = without_hits(mask, inputs.item, inputs.present, drawn.item)
-        if loss.known_positives:
-            mask &= ~known(inputs.known, drawn.item, self.count).hits()
-        positive, shown = _split(own_scores, inputs)
-        scores = Scores(positive, negative, inputs.present, mask, drawn.log_q_positive, drawn.log_q)
-        if loss.hardest_negatives is not None:
-            count = min(loss.hardest_negatives, negative.shape[1])
-            scores = hardest(scores, count, loss.strength)
-        if loss.impressions:
-            scores = with_impressions(scores, shown, inputs.shown >= 0, loss.impression_weight)
-        return scores
 
     def _encoded(self, item: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         """Vectors [n, D] of items [n], with the masks and noise of a seed."""
@@ -236,9 +228,3 @@ class Retrieval(tfrs.Model):
             "own_column": lambda: self.replicas.begin(inputs.user.shape[0]),
         }
         return {name: supply[name]() for name in self.settings.inputs}
-
-
-def _split(own: tf.Tensor, inputs: Batch) -> list[tf.Tensor]:
-    """The scores [B, K] of the positives and those [B, n] of the impressions."""
-    scores: list[tf.Tensor] = tf.split(own, [inputs.item.shape[1], inputs.shown.shape[1]], axis=1)
-    return scores

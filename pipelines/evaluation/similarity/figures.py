@@ -18,7 +18,7 @@ from pipelines.evaluation.slices import Slice, find_column, slices_of_values
 from pipelines.rankers.baselines import report_verdict
 from pipelines.rankers.bootstrap import RESAMPLES, bootstrap
 from pipelines.rankers.ranker import BEST, EXACT, KNN, POPULARITY
-from pipelines.training.similarity_labels import Labels
+from pipelines.training.similarity.labels import Labels
 from towers.data.item_relations import ByClass
 
 TITLES = {EXACT: "model", KNN: "item-kNN", POPULARITY: "popularity", CHANCE: "chance", BEST: "best attainable"}

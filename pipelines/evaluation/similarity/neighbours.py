@@ -16,7 +16,7 @@ from pipelines.console import Advance, no_bar
 from pipelines.rankers.item_knn import ItemKnn, too_large
 from pipelines.rankers.popular import Popular
 from pipelines.rankers.ranker import BEST, EXACT, KNN, POPULARITY
-from pipelines.training.similarity_labels import HELD_OUT, TRAINING, Labels, questions
+from pipelines.training.similarity.labels import HELD_OUT, TRAINING, Labels, questions
 from serving.search.exact import BLOCK_QUERIES, ExactIndex
 from serving.search.index import Floats
 from towers.data.events import Int32s, Int64s

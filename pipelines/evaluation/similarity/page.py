@@ -18,7 +18,7 @@ from pipelines.evaluation.report_table import interval, of_vectors
 from pipelines.evaluation.similarity.figures import HELD, NEARER, TITLES, TRAINED, classes_of
 from pipelines.evaluation.similarity.neighbours import Neighbours
 from pipelines.rankers.ranker import BEST, EXACT, Served
-from pipelines.training.similarity_labels import Labels
+from pipelines.training.similarity.labels import Labels
 from towers.data.item_relations import ByPair
 from towers.tasks.similarity import found
 

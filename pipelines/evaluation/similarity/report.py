@@ -39,7 +39,7 @@ from pipelines.rankers.bootstrap import RESAMPLES
 from pipelines.rankers.evaluate import PHASE as EVALUATE
 from pipelines.rankers.index_curve import curve
 from pipelines.rankers.ranker import EXACT, KNN, KNOWN, Served
-from pipelines.training.similarity_labels import HELD_OUT, TRAINING, VALIDATION, Labels, pairs_digest, read_labels
+from pipelines.training.similarity.labels import HELD_OUT, TRAINING, VALIDATION, Labels, pairs_digest, read_labels
 from serving.bundle.manifest import Manifest
 from serving.bundle.reader import Bundle
 from serving.recall.loading import open_index

@@ -226,6 +226,12 @@ def test_a_warm_start_of_several_workers_is_refused() -> None:
         refuse_unshared(TrainConfig(), several(2), warm=True)
 
 
+def test_teachers_of_several_workers_are_refused() -> None:
+    refuse_unshared(TrainConfig(), several(2, workers=1), taught=True)
+    with pytest.raises(ConfigError, match=r"distillation\.models: several workers train no teachers; set it to 0"):
+        refuse_unshared(TrainConfig(), several(2), taught=True)
+
+
 def several(count: int, workers: int | None = None) -> Replicas:
     replicas = Replicas()
     replicas.count, replicas.workers = count, count if workers is None else workers

@@ -17,7 +17,7 @@ from pipelines.errors import DataError
 from pipelines.evaluation import report
 from pipelines.ingest import prepare
 from pipelines.training import check, train
-from pipelines.training.similarity_labels import HELD_OUT, TRAINING, VALIDATION, pairs_digest, read_labels, read_pairs
+from pipelines.training.similarity.labels import HELD_OUT, TRAINING, VALIDATION, pairs_digest, read_labels, read_pairs
 from serving.bundle.reader import Bundle
 from serving.recall.loading import open_recaller
 from serving.recall.query import RecallQuery

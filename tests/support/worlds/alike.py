@@ -8,7 +8,7 @@ import polars as pl
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.ingest import prepare
-from pipelines.training.similarity_labels import pairs_digest
+from pipelines.training.similarity.labels import pairs_digest
 from tests.support.worlds.columns import write_bundle_of
 from towers.config.sections import DataConfig
 

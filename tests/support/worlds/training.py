@@ -1,5 +1,6 @@
 """A world with a known answer, small enough to train any loss on in a second, and the trainer of a recipe on it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from towers.features.encoder import FeatureSpec
 from towers.model.two_tower import TwoTower
 from towers.samplers.registry import build_sampler
 from towers.tasks.retrieval import Retrieval
+from towers.tasks.teachers import Teachers
 from towers.training.trainer import Trainer
 
 USERS, ITEMS, GROUPS = 60, 30, 3
@@ -85,7 +87,11 @@ def towers_of(config: Config, users: int = USERS, items: int = ITEMS) -> TwoTowe
 
 
 def task_of(
-    config: Config, events: Events, tables: FeatureTables, towers: TwoTower | None = None
+    config: Config,
+    events: Events,
+    tables: FeatureTables,
+    towers: TwoTower | None = None,
+    teachers: Sequence[TwoTower] = (),
 ) -> tuple[Retrieval, Examples]:
     """The retrieval task of a recipe, and its batches; without `towers` over nothing but ids."""
     catalogue = ItemRanks.of(events.item, len(tables.items["item_id"]))
@@ -107,7 +113,8 @@ def task_of(
     if towers is None:
         towers = towers_of(config, len(tables.users["user_id"]), len(tables.items["item_id"]))
     items = ItemFeatures(tables.items, catalogue)
-    return Retrieval(towers, config, items, len(catalogue), sampler), examples
+    taught_by = Teachers(teachers, config.distillation.share) if teachers else None
+    return Retrieval(towers, config, items, len(catalogue), sampler, teachers=taught_by), examples
 
 
 def trainer(directory: Path, *, validate: bool = True, **sections: dict[str, Any]) -> Trainer:

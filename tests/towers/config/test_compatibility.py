@@ -20,6 +20,19 @@ REFUSED += [
     for name, instead in (("full_softmax", "sampled_softmax"), ("bce", "neg or nce"), ("graded_hinge", "neg or nce"))
 ]
 REFUSED += [
+    (
+        {"loss": {"name": name}, "distillation": {"models": 2}},
+        f"distillation.models: {name} {why}",
+        "sampled_softmax or bsl",
+    )
+    for name, why in (
+        ("full_softmax", "scores no sampled"),
+        ("bce", "scores no sampled"),
+        ("triplet", "works on the unscaled similarity"),
+        ("ccl", "works on the unscaled similarity"),
+    )
+]
+REFUSED += [
     ({"loss": {"name": name, "impressions": 2}}, f"loss.impressions: {name} does not sum over its negatives", "or bsl")
     for name in ("nce", "neg", "triplet", "ccl")
 ]

@@ -10,7 +10,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.feature_lookup import build_tables
 from pipelines.dataset.popularity import Counting
 from pipelines.dataset.vocabulary import learn_features
-from pipelines.training.similarity_labels import VALIDATION, Labels, questions, read_labels
+from pipelines.training.similarity.labels import VALIDATION, Labels, questions, read_labels
 from towers.config.recipe import Config
 from towers.data.events import Events, Int32s
 from towers.data.feature_tables import FeatureTables
@@ -50,7 +50,7 @@ def similarity_training(
     """Builds the training of a resolved recipe; writes what the features learnt to `directory`.
 
     Raises:
-        ConfigError, DataError: as `pipelines.training.similarity_labels.read_labels`.
+        ConfigError, DataError: as `pipelines.training.similarity.labels.read_labels`.
     """
     labels = read_labels(config, data)
     items, relation = labels.training()

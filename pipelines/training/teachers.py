@@ -1,0 +1,51 @@
+"""The teachers of a distillation: trained before the model, by the same recipe from other seeds.
+
+They lie in the unfinished run until it is done. Like any stage each resumes where an interruption stopped it.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.training.stage import Stage, run_stage
+from towers.config.recipe import Config
+from towers.config.sections import DistillationConfig
+
+TEACHERS = "teachers"
+SEEDS = 1_000_003  # from one teacher's seed to the next: people count seeds up, and a model is no teacher of its own
+MOST_SEED = 2**31
+
+
+def teachers_of(config: Config, stage: Stage) -> list[Stage]:
+    """The stages that train the teachers of a stage."""
+    count = config.distillation.models
+    return [stage._replace(name=f"teacher {number} for {stage.name}") for number in range(1, count + 1)]
+
+
+def train_teachers(
+    config: Config, data: Dataset, stage: Stage, work: Path, chosen: Sequence[int] = ()
+) -> tuple[list[Path], list[dict[str, Any]]]:
+    """Trains the teachers of a stage.
+
+    Args:
+        config: the resolved recipe of the model.
+        data: the data set.
+        stage: its splits train.
+        work: the unfinished run.
+        chosen: epochs of each teacher where validation does not choose them.
+
+    Returns:
+        Their directories, and the content of each one's stage.json.
+    """
+    folders, contents = [], []
+    for number, each in enumerate(teachers_of(config, stage), 1):
+        train = {"seed": (config.train.seed + number * SEEDS) % MOST_SEED, "keep_state": False}
+        if chosen:
+            train["epochs"] = chosen[number - 1]
+        parts = {"distillation": DistillationConfig(), "train": config.train.model_copy(update=train)}
+        folder = work / TEACHERS / stage.name / str(number)
+        folder.mkdir(parents=True, exist_ok=True)
+        folders.append(folder)
+        contents.append(run_stage(config.model_copy(update=parts), data, each, folder, folder))
+    return folders, contents

@@ -1,0 +1,132 @@
+"""A run with teachers: they are trained first, read back whole, resumed after an interruption, and gone at the end."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import tensorflow as tf
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.ingest import prepare
+from pipelines.training import teachers, train
+from pipelines.training.check import check_recipe
+from pipelines.training.stage import Stage, build_trainer
+from pipelines.training.teachers import TEACHERS, train_teachers
+from tests.support.worlds.interrupted import weights
+from towers.config.recipe import Config, parse_config
+from towers.config.sections import DataConfig
+
+STAGE = Stage("train", ("train",), validated=True)
+# Hidden layers get their weights only when they are first asked.
+WITH_LAYERS: dict[str, dict[str, Any]] = {
+    "features": {"query": {"user_id": {"kind": "id"}, "past": {"kind": "sequence", "max_length": 4}}},
+    "model": {"combine": "concat", "query_layers": (6,), "candidate_layers": (5,)},
+}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("teachers")
+    rng = np.random.default_rng(0)
+    user, hour = np.repeat(np.arange(40), 12), np.tile(np.arange(12), 40)
+    item = 3 * rng.integers(0, 8, len(user)) + user % 3
+    columns = {"user_id": user, "item_id": item, "timestamp": 3_600 * hour}
+    pl.DataFrame(columns).write_csv(folder / "events.csv")
+    prepare.run(DataConfig(split="leave_last_out"), folder / "events.csv", folder / "dataset")
+    return folder / "dataset"
+
+
+def recipe(models: int = 2, **sections: dict[str, Any]) -> Config:
+    own: dict[str, dict[str, Any]] = {
+        "data": {"split": "leave_last_out", "refit": True},
+        "features": {"query": {"user_id": {"kind": "id"}}, "candidate": {"item_id": {"kind": "id"}}},
+        "model": {"dimension": 4},
+        "distillation": {"models": models},
+        "optimizer": {"learning_rate": 0.02},
+        "train": {"epochs": 2, "batch_size": 64, "metric": "recall@5"},
+    }
+    return parse_config(own | {name: own.get(name, {}) | keys for name, keys in sections.items()})
+
+
+def test_teachers_are_read_back_whole(dataset: Path, tmp_path: Path) -> None:
+    data = Dataset.open(dataset)
+    config = check_recipe(recipe(**WITH_LAYERS), data)
+    folders, contents = train_teachers(config, data, STAGE, tmp_path)
+    assert [each["stage"] for each in contents] == ["teacher 1 for train", "teacher 2 for train"]
+    training, _ = build_trainer(config, data, STAGE, tmp_path, tmp_path, teachers=folders)
+    for teacher, folder in zip(training.task.teachers.towers(), folders, strict=True):
+        reader = tf.train.load_checkpoint(str(folder / "checkpoints" / "final"))
+        saved = sorted(
+            (tuple(shape), float(np.sum(reader.get_tensor(name))))
+            for name, shape in reader.get_variable_to_shape_map().items()
+            if name.startswith("model/")
+        )
+        here = sorted((tuple(v.shape), float(tf.reduce_sum(v))) for v in teacher.variables)
+        assert [shape for shape, _ in saved] == [shape for shape, _ in here]
+        assert [total for _, total in saved] == pytest.approx([total for _, total in here], abs=1e-5)
+    one, two = (weights(folder) for folder in folders)
+    assert any(not np.array_equal(one[name], two[name]) for name in one)
+
+
+def test_a_run_with_teachers_resumes_to_the_same_weights(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = recipe(**WITH_LAYERS)
+    train.run(config, dataset, tmp_path / "whole")
+    trained: list[str] = []
+    run_stage = teachers.run_stage
+
+    def stopping(config: Config, data: Dataset, stage: Stage, *rest: Any) -> dict[str, Any]:
+        trained.append(stage.name)
+        if stage.name == "teacher 2 for refit" and trained.count(stage.name) == 1:
+            raise KeyboardInterrupt
+        return run_stage(config, data, stage, *rest)
+
+    monkeypatch.setattr(teachers, "run_stage", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        train.run(config, dataset, tmp_path / "stopped")
+    assert (tmp_path / ".stopped.unfinished" / TEACHERS / "refit" / "1" / "stage.json").is_file()
+    summary = train.run(config, dataset, tmp_path / "stopped")
+    assert [each["stage"] for each in summary["stages"]] == ["train", "refit"]
+    whole, stopped = weights(tmp_path / "whole"), weights(tmp_path / "stopped")
+    assert whole.keys() == stopped.keys()
+    # The graph of objects holds the names of layers, which Keras counts on through a process.
+    for name in whole.keys() - {"_CHECKPOINTABLE_OBJECT_GRAPH"}:
+        np.testing.assert_array_equal(whole[name], stopped[name], err_msg=name)
+    assert not (tmp_path / "whole" / TEACHERS).exists()
+
+
+def test_the_teachers_of_the_refit_train_for_the_epochs_that_theirs_chose(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, tuple[int, int]] = {}
+    run_stage = teachers.run_stage
+
+    def noting(config: Config, data: Dataset, stage: Stage, *rest: Any) -> dict[str, Any]:
+        assert config.distillation.models == 0
+        asked[stage.name] = config.train.epochs, config.train.seed
+        content = run_stage(config, data, stage, *rest)
+        return content | ({"best_epoch": int(stage.name.split()[1])} if stage.validated else {})
+
+    monkeypatch.setattr(teachers, "run_stage", noting)
+    train.run(recipe(train={"seed": 7}), dataset, tmp_path / "run")
+    assert {name: epochs for name, (epochs, _) in asked.items()} == {
+        "teacher 1 for train": 2,
+        "teacher 2 for train": 2,
+        "teacher 1 for refit": 1,
+        "teacher 2 for refit": 2,
+    }
+    seeds = {name: seed for name, (_, seed) in asked.items()}
+    assert len({*seeds.values(), 7}) == 3 and seeds["teacher 1 for train"] == seeds["teacher 1 for refit"]
+
+
+def test_teachers_change_the_model_and_no_teachers_change_nothing(dataset: Path, tmp_path: Path) -> None:
+    for name, config in {"taught": recipe(), "alone": recipe(0), "as ever": recipe(0, distillation={})}.items():
+        train.run(config, dataset, tmp_path / name)
+    taught, alone, ever = (weights(tmp_path / name) for name in ("taught", "alone", "as ever"))
+    assert any(not np.array_equal(taught[name], alone[name]) for name in alone)
+    assert all(np.array_equal(ever[name], alone[name]) for name in alone)
+    assert json.loads((tmp_path / "alone" / "summary.json").read_text())["stages"][0]["stage"] == "train"
