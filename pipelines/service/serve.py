@@ -22,6 +22,7 @@ from pipelines.console import say
 from pipelines.errors import DataError
 from pipelines.service.server import Server
 from pipelines.service.state import telling
+from pipelines.service.whole_responses import PROTOCOLS
 from pipelines.service.workers import METRICS, Workers, shared_metrics
 from serving.bundle.reader import Bundle
 from serving.bundle.versions import bundle_root
@@ -77,7 +78,7 @@ def run(**given: Any) -> None:
         "log_level": settings.log_level,
         "log_config": log_config(settings),
         "access_log": False,
-        "http": settings.http,
+        "http": PROTOCOLS[settings.http],
         "ws": "none",  # So a websocket upgrade is a plain request and gets the usual error shape.
         "server_header": False,
         "proxy_headers": False,  # The callers' addresses are not used.

@@ -321,7 +321,11 @@ class Callers:
     def _ask(self) -> None:
         with httpx.Client(base_url=self._url, timeout=30) as client:
             while not self._over.is_set():
-                answer = client.post("/recall", content=BODY, headers={"content-type": "application/json"})
+                try:
+                    answer = client.post("/recall", content=BODY, headers={"content-type": "application/json"})
+                except httpx.HTTPError as error:
+                    self.wrong.append(repr(error))
+                    continue
                 self._asked += 1
                 if answer.status_code != 200 or [item["id"] for item in answer.json()["items"]] != ITEMS:
                     self.wrong.append(answer.text)

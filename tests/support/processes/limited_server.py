@@ -13,6 +13,7 @@ from typing import Any
 
 import uvicorn
 
+from pipelines.service.whole_responses import PROTOCOLS
 from serving.http.request_log import RequestLog
 from serving.http.route_table import WORK
 from serving.protocol.limits import Limits
@@ -125,7 +126,13 @@ async def serving(**limits: Any) -> AsyncIterator[World]:
         await inside({**scope, "app": SimpleNamespace(routes=[])}, receive, send)
 
     config = uvicorn.Config(
-        routed, port=0, http=settings.http, ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1
+        routed,
+        port=0,
+        http=PROTOCOLS[settings.http],
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        timeout_graceful_shutdown=1,
     )
     server = Prompt(config)
     running = asyncio.create_task(server.serve())

@@ -1,0 +1,116 @@
+"""What uvicorn's protocols write to a connection, by both parsers: the head of a response goes with its body."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from pipelines.service.whole_responses import PROTOCOLS
+
+App = Callable[[Any, Any, Any], Awaitable[None]]
+GET, HEAD = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n", b"HEAD / HTTP/1.1\r\nhost: a\r\n\r\n"
+
+pytestmark = pytest.mark.parametrize("http", PROTOCOLS)
+
+
+class Recorder(asyncio.Transport):
+    """A connection that records what it is told to do."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
+        self.calls: list[bytes | str] = []
+
+    def write(self, data: Any) -> None:
+        if data:  # h11 ends a response with nothing
+            self.calls.append(bytes(data))
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+    def is_closing(self) -> bool:
+        return "close" in self.calls
+
+    def pause_reading(self) -> None:
+        self.calls.append("pause")
+
+    def resume_reading(self) -> None:
+        self.calls.append("resume")
+
+
+def written(http: str, app: App, *requests: bytes) -> list[bytes | str]:
+    """What is done to the connection of a caller who sends these bytes, each when nothing more happens."""
+
+    async def ask() -> list[bytes | str]:
+        config = uvicorn.Config(app, http=PROTOCOLS[http], ws="none", lifespan="off", log_config=None)
+        config.load()
+        protocol, connection = PROTOCOLS[http](config, ServerState(), {}), Recorder()  # type: ignore[call-arg]
+        protocol.connection_made(connection)
+        for each in requests:
+            protocol.data_received(each)
+            for _ in range(20):
+                await asyncio.sleep(0)
+        calls = list(connection.calls)
+        protocol.connection_lost(None)
+        return calls
+
+    return asyncio.run(ask())
+
+
+def responding(*pieces: bytes, ready: bool = True, headers: tuple[tuple[bytes, bytes], ...] = ()) -> App:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        length = (b"content-length", b"%d" % sum(map(len, pieces)))
+        await send({"type": "http.response.start", "status": 200, "headers": [length, *headers]})
+        for number, piece in enumerate(pieces, 1):
+            if not ready:
+                await asyncio.Event().wait()
+            await send({"type": "http.response.body", "body": piece, "more_body": number < len(pieces)})
+
+    return app
+
+
+def heads(calls: list[bytes | str]) -> list[bool]:
+    return [isinstance(each, bytes) and each.startswith(b"HTTP/1.1 200 ") for each in calls]
+
+
+def test_head_and_body_are_one_write_of_each_request(http: str) -> None:
+    calls = written(http, responding(b"body"), GET, GET)
+    assert heads(calls) == [True, True]
+    assert all(isinstance(each, bytes) and each.endswith(b"\r\n\r\nbody") for each in calls)
+
+
+def test_the_pieces_after_the_first_are_writes_of_their_own(http: str) -> None:
+    calls = written(http, responding(b"one", b"two", b"HTTP/1.1 "), GET)
+    assert heads(calls) == [True, False, False]
+    assert isinstance(calls[0], bytes) and calls[0].endswith(b"\r\n\r\none") and calls[1:] == [b"two", b"HTTP/1.1 "]
+
+
+def test_a_head_without_a_body_goes_in_the_next_turn(http: str) -> None:
+    (head,) = written(http, responding(b"body"), HEAD)
+    assert isinstance(head, bytes) and head.endswith(b"\r\n\r\n") and b"content-length: 4" in head
+    waiting = written(http, responding(b"body", ready=False), GET)
+    assert heads(waiting) == [True] and isinstance(waiting[0], bytes) and waiting[0].endswith(b"\r\n\r\n")
+
+
+def test_what_is_held_back_is_written_before_the_connection_closes(http: str) -> None:
+    closing = ((b"connection", b"close"),)
+    whole, close = written(http, responding(b"body", headers=closing), GET)
+    assert isinstance(whole, bytes) and whole.endswith(b"\r\n\r\nbody") and close == "close"
+    head, close = written(http, responding(b"", headers=closing), HEAD)
+    assert isinstance(head, bytes) and head.startswith(b"HTTP/1.1 200 ") and close == "close"
+    *answer, close = written(http, responding(b"body"), b"GET nonsense\r\n\r\n")
+    assert b"".join(each for each in answer if isinstance(each, bytes)).startswith(b"HTTP/1.1 400 ")
+    assert close == "close"
+
+
+def test_continue_comes_before_the_response(http: str) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        message = await receive()
+        await responding(message["body"])(scope, receive, send)
+
+    post = b"POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 4\r\n\r\n"
+    calls = [each for each in written(http, app, post, b"body") if isinstance(each, bytes)]
+    assert calls[0].startswith(b"HTTP/1.1 100 ")
+    assert heads(calls) == [False, True] and calls[1].endswith(b"\r\n\r\nbody")
