@@ -27,7 +27,7 @@ def resolve_features(config: Config, dataset: Dataset) -> Config:
     candidate = config.features.candidate
     similarity = config.task == "similarity"
     sides = Features(
-        query=_derived_query(config, dataset) if query is None and not similarity else query,
+        query=derived_query(config, dataset) if query is None and not similarity else query,
         candidate=_derived_candidate(config, dataset) if candidate is None else candidate,
     )
     if config.features.changes:
@@ -80,7 +80,7 @@ def request_of(config: Config) -> str | None:
     return None if config.loss.sampled is None else config.loss.sampled.impression_request
 
 
-def _derived_query(config: Config, dataset: Dataset) -> dict[str, Feature]:
+def derived_query(config: Config, dataset: Dataset) -> dict[str, Feature]:
     """Derives the query features; the name of a request is none."""
     derived = derive(dataset, "query").items()
     return {name: each for name, each in derived if column_of(name, each) != request_of(config)}

@@ -53,7 +53,7 @@ def run(state: Path | DatabaseUrl, out: Path, *, overwrite: bool = False) -> Non
         with progress(READ, total=events + shown, unit="rows") as advance:
             taken = pl.concat(map(_events, in_blocks(journal.events_since, advance)), how="vertical")
             impressions = pl.concat(map(_impressions, in_blocks(journal.impressions_since, advance)), how="vertical")
-    # `towers prepare` keeps one event per user and item, by default the first: it must be the one that was taken.
+    # What a user took, whenever that was, is no negative of theirs.
     missed = impressions.join(taken, on=["user_id", "item_id"], how="anti", maintain_order="left")
     missed = missed.select(
         "user_id", "item_id", "timestamp", event_type=pl.lit("impression"), weight=pl.lit(0.0, pl.Float32)

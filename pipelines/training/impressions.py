@@ -19,7 +19,7 @@ from pipelines.dataset.heldout import user_blocks
 from towers.config.loss_section import SampledLoss
 from towers.config.recipe import Config
 from towers.data.events import Events, Int64s
-from towers.data.impressions import NEVER, Impressions
+from towers.data.impressions import AT_ONCE, NEVER, Impressions
 from towers.errors import ConfigError
 
 TYPES = {"item": np.int32, "taken": np.int64, "begin": np.int64, "end": np.int64}
@@ -145,6 +145,11 @@ def _of_block(own: Sequence[Events], requests: Sequence[pl.DataFrame], items: in
     taken = np.full(len(wanted), NEVER)
     if len(pairs):
         taken = np.where(pairs[place] == wanted, time[earliest[place]], NEVER)
+    if requests:
+        # What was taken of a page was not left there, whatever was taken of it first.
+        _, name = np.unique(pair, return_inverse=True)
+        name = name * (len(group) + 2) + group + 1
+        taken[np.isin(name[order[shown]], name[:positive])] = AT_ONCE
     return _Found(item[order[shown]], taken, begin, end)
 
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 from pipelines.console import Advance, no_bar, progress
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.feature_lookup import build_tables
-from pipelines.dataset.vocabulary import LearntFeatures, feature_count, learn_features
+from pipelines.dataset.vocabulary import feature_count, learn_features
 from pipelines.errors import DataError
 from pipelines.training.earlier_run import CHECKPOINTS, FINAL, RANKS, EarlierRun
 from pipelines.training.events import training_events
@@ -207,14 +207,6 @@ def build_training(
     task = Retrieval(model, config, items, len(catalogue), sampler, replicas, taught_by)
     check, counting, users = validation(config, data, tables, splits, replicas) if validated else (None, None, None)
     return Training(task, replicas.source(examples), check, len(examples), counting, users)
-
-
-def _teacher(path: Path, learnt: LearntFeatures, config: Config, tables: FeatureTables, events: Events) -> TwoTower:
-    """Returns a trained teacher; weights of hidden layers follow when they are created."""
-    teacher = TwoTower(learnt.query, learnt.candidate, config)
-    connect_graphs(teacher, tables, [events.past])
-    tf.train.Checkpoint(model=teacher).read(str(path / CHECKPOINTS / FINAL))
-    return teacher
 
 
 def _examples(

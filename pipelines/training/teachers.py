@@ -3,6 +3,7 @@
 They lie in the unfinished run until it is done. Like any stage each resumes where an interruption stopped it.
 """
 
+import gc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -48,4 +49,6 @@ def train_teachers(
         folder.mkdir(parents=True, exist_ok=True)
         folders.append(folder)
         contents.append(run_stage(config.model_copy(update=parts), data, each, folder, folder))
+        # A trainer and its graphs reference each other: without this, memory would hold each one's tables and moments.
+        gc.collect()
     return folders, contents

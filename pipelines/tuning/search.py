@@ -81,7 +81,7 @@ class Search:
         begun: float,
     ) -> None:
         self.data, self.fixed, self.asked, self.work = data, fixed, asked, work
-        self.traits = Traits.of(data)
+        self.traits = Traits.of(data, fixed.config)
         self.families = {each.name: each for each in families}
         (work / "trials").mkdir(exist_ok=True)
         self.study = open_study(work / "study.db", "search")

@@ -200,7 +200,7 @@ class FixedSettings:
         config: the recipe; None fixes nothing.
 
     Raises:
-        ConfigError: tune cannot search its task or its epochs.
+        ConfigError: tune cannot search its task or its epochs, or trains no teachers.
     """
 
     def __init__(self, config: Config | None) -> None:
@@ -209,6 +209,8 @@ class FixedSettings:
             raise ConfigError(f"task: tune searches recipes of task = 'retrieval'; got {self.config.task!r}")
         if not self.config.train.choose_epoch:
             raise ConfigError("train.choose_epoch: tune finds the epochs by validation; leave it out")
+        if self.config.distillation.models:
+            raise ConfigError("distillation.models: tune trains no teachers; add them to the recipe that it finds")
         if self.config.optimizer.schedule != "constant" and "epochs" not in self.config.train.model_fields_set:
             raise ConfigError("optimizer.schedule: it falls over all epochs; fix train.epochs, too, or leave it out")
         self.raw: Raw = {} if config is None else config.model_dump(mode="json", exclude_unset=True, exclude_none=True)

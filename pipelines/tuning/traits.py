@@ -8,6 +8,8 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.derive_features import derive
 from pipelines.dataset.manifest import DatasetManifest
 from pipelines.dataset.popularity import has_windows
+from pipelines.dataset.resolve_features import derived_query
+from towers.config.recipe import Config
 
 Raw = dict[str, Any]
 
@@ -36,8 +38,8 @@ class Traits:
     candidate: Raw
 
     @classmethod
-    def of(cls, data: Dataset) -> "Traits":
-        """Reads the manifest and the attribute columns."""
+    def of(cls, data: Dataset, config: Config) -> "Traits":
+        """Reads the manifest and the attribute columns, less what the fixed recipe keeps from its features."""
         manifest = data.manifest
         sides = [
             {
@@ -45,7 +47,7 @@ class Traits:
                 for name, feature in derived.items()
                 if feature.kind not in OWN_KINDS
             }
-            for derived in (derive(data, "query"), derive(data, "candidate"))
+            for derived in (derived_query(config, data), derive(data, "candidate"))
         ]
         return cls(
             timed=manifest.timed,

@@ -186,7 +186,7 @@ def _space(data: Dataset, fixed: FixedSettings, dimensions: Sequence[int]) -> li
     if dimensions and "dimension" in fixed.raw.get("model", {}):
         raise ConfigError("--dimension: the recipe of --config fixes model.dimension; leave one of them out")
     check_recipe(fixed.config, data)
-    traits = Traits.of(data)
+    traits = Traits.of(data, fixed.config)
     return fixed.families(families(traits, tuple(dimensions) or (DIMENSION,)), traits)
 
 

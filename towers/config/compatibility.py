@@ -153,8 +153,10 @@ def _optimizer(config: "Config") -> Iterator[str]:
 
 
 def _teachers(config: "Config") -> Iterator[str]:
-    loss = config.loss
-    if not config.distillation.models:
+    loss, distillation = config.loss, config.distillation
+    if not distillation.models:
+        if distillation.share != type(distillation).model_fields["share"].default:
+            yield "distillation.share: only distillation.models reads it; set that, too, or leave it out"
         return
     if config.task != "retrieval" or not loss.samples:
         yield (

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from towers.data.events import Int32s, Int64s
 from towers.data.shuffle import mixed
 
-NEVER = np.iinfo(np.int64).max
+NEVER, AT_ONCE = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 NO_ITEM = -1
 LOOKED_AT = 4  # impressions that are looked at for each one that is wanted
 
@@ -22,7 +22,8 @@ class Impressions:
 
     Attributes:
         item: [I] item numbers.
-        taken: [I] when the user of the impression first took its item, in ticks, 0 in untimed data; `NEVER`.
+        taken: [I] when the user of the impression first took its item, in ticks, 0 in untimed data; `NEVER`; `AT_ONCE`
+            if they took it of the same request.
         begin, end: [E] the impressions that training event e may have are ``item[begin[e]:end[e]]``.
         nearest: whether an example has the last ones of them; else they follow a random one, and wrap round.
         number: n, how many an example has at most.

@@ -23,7 +23,7 @@ from pipelines.rankers.choice import choose, climb, most_values
 from pipelines.rankers.fits import EaseSettings, Fits, KnnSettings, counting_values
 from pipelines.training.prior import choose_counting
 from pipelines.tuning.traits import Traits
-from towers.config.recipe import parse_config
+from towers.config.recipe import Config, parse_config
 from towers.config.sections import DataConfig
 
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
@@ -128,8 +128,8 @@ def test_without_moments_that_the_split_respects_there_are_no_windows(
     prepare.run(DataConfig(**split), tmp_path / "events.csv", tmp_path / "dataset")
     other = Dataset.open(tmp_path / "dataset")
     assert other.manifest.timed == ordered
-    assert has_windows(data) and Traits.of(data).clock
-    assert not has_windows(other) and not Traits.of(other).clock
+    assert has_windows(data) and Traits.of(data, Config()).clock
+    assert not has_windows(other) and not Traits.of(other, Config()).clock
     assert set(counting_values(other, heldout(other, "valid"), "ndcg", 5, Fits(other, ("train",)).of)) == {
         Counting(),
         Counting(users_alike=True),

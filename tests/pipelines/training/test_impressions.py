@@ -15,9 +15,10 @@ from pipelines.training import batch, check, train
 from pipelines.training.check import check_recipe
 from pipelines.training.events import training_events
 from pipelines.training.impressions import impressions_of
+from pipelines.tuning.traits import Traits
 from towers.config.recipe import Config, parse_config
 from towers.config.sections import DataConfig
-from towers.data.impressions import NEVER, Impressions
+from towers.data.impressions import AT_ONCE, NEVER, Impressions
 from towers.errors import ConfigError
 
 Row = dict[str, Any]
@@ -70,8 +71,11 @@ def places_of(data: Dataset, part: str) -> list[int]:
     return list(context.collect()["place"])
 
 
-def taken_at(row: Row, positives: list[Row], *, timed: bool) -> int:
-    times = [each["time"] for each in positives if (each["user"], each["item"]) == (row["user"], row["item"])]
+def taken_at(row: Row, positives: list[Row], *, timed: bool, requests: bool) -> int:
+    same = [each for each in positives if (each["user"], each["item"]) == (row["user"], row["item"])]
+    if requests and row["request"] is not None and row["request"] in [each["request"] for each in same]:
+        return AT_ONCE
+    times = [each["time"] for each in same]
     return NEVER if not times else min(times) if timed else 0
 
 
@@ -101,7 +105,8 @@ def test_the_impressions_of_an_event_are_those_of_its_context(
         elif timed:
             mine = [each for each in mine if each["time"] <= row["time"]]
             mine.sort(key=lambda each: (each["time"], -each["place"]))
-        wanted = [(items[each["item"]], taken_at(each, positives, timed=timed)) for each in mine]
+        requests = request_name is not None
+        wanted = [(items[each["item"]], taken_at(each, positives, timed=timed, requests=requests)) for each in mine]
         got = list(zip(impressions.item[begin:end].tolist(), impressions.taken[begin:end].tolist(), strict=True))
         assert (got if impressions.nearest else sorted(got)) == (wanted if impressions.nearest else sorted(wanted))
 
@@ -121,11 +126,23 @@ def test_a_batch_holds_them_and_none_of_a_later_split(tmp_path: Path) -> None:
     assert there > 100
 
 
+def test_what_was_taken_of_the_same_request_is_no_negative_even_before_that(tmp_path: Path) -> None:
+    rows = [("u0", item, 100, 0, "page") for item in ("a", "b", "c")]
+    rows += [("u0", "a", 101, 1, "page"), ("u0", "b", 102, 1, "page"), ("u1", "c", 103, 1, "other")]
+    data = plain(tmp_path, rows, [*COLUMNS, "page"])
+    made = batch.run(recipe(impression_request="page"), data, epoch=0, step=0)
+    shown = {(int(u), int(i)): {*s} - {-1} for u, [i], s in zip(made.user, made.item, made.shown.tolist(), strict=True)}
+    # Each item was taken once, so their ranks are a, b, c.
+    assert shown == {(0, 0): {2}, (0, 1): {2}, (1, 2): set()}
+
+
 def test_the_name_of_a_request_is_no_derived_feature(tmp_path: Path) -> None:
     data = world(tmp_path, "global_time")
     without, given = (check_recipe(recipe(**loss), data) for loss in ({}, {"impression_request": "request"}))
     assert without.features.query is not None and given.features.query is not None
     assert set(without.features.query) - set(given.features.query) == {"request"}
+    # Nor one that `towers tune` tries.
+    assert "request" in Traits.of(data, without).query and "request" not in Traits.of(data, given).query
     [told] = [line for line in column_lines(data, given) if "request" in line]
     assert told.endswith("request  the names of requests, of loss.impression_request")
 

@@ -1,6 +1,7 @@
 """A run with teachers: they are trained first, read back whole, resumed after an interruption, and gone at the end."""
 
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,15 @@ import tensorflow as tf
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.ingest import prepare
-from pipelines.training import teachers, train
+from pipelines.training import stage, teachers, train
 from pipelines.training.check import check_recipe
+from pipelines.training.similarity.training import Training
 from pipelines.training.stage import Stage, build_trainer
 from pipelines.training.teachers import TEACHERS, train_teachers
 from tests.support.worlds.interrupted import weights
 from towers.config.recipe import Config, parse_config
 from towers.config.sections import DataConfig
+from towers.training.trainer import Trainer
 
 STAGE = Stage("train", ("train",), validated=True)
 # Hidden layers get their weights only when they are first asked.
@@ -121,6 +124,23 @@ def test_the_teachers_of_the_refit_train_for_the_epochs_that_theirs_chose(
     }
     seeds = {name: seed for name, (_, seed) in asked.items()}
     assert len({*seeds.values(), 7}) == 3 and seeds["teacher 1 for train"] == seeds["teacher 1 for refit"]
+
+
+def test_memory_holds_no_teacher_while_the_next_one_trains(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainers: list[weakref.ref[Trainer]] = []
+    build_trainer = stage.build_trainer
+
+    def noting(*given: Any) -> tuple[Training, Trainer]:
+        assert not any(each() for each in trainers)
+        training, trainer = build_trainer(*given)
+        trainers.append(weakref.ref(trainer))
+        return training, trainer
+
+    monkeypatch.setattr(stage, "build_trainer", noting)
+    train.run(recipe(3, data={"refit": False}), dataset, tmp_path / "run")
+    assert len(trainers) == 4
 
 
 def test_teachers_change_the_model_and_no_teachers_change_nothing(dataset: Path, tmp_path: Path) -> None:

@@ -328,4 +328,6 @@ def test_the_user_learns_which_events_validate(
 def test_what_cannot_be_fixed_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"train\.choose_epoch"):
         FixedSettings(parse_config({"train": {"choose_epoch": False}}))
+    with pytest.raises(ConfigError, match=r"distillation\.models: tune trains no teachers; add them to the recipe"):
+        FixedSettings(parse_config({"distillation": {"models": 2}}))
     assert FixedSettings(None).raw == {}

@@ -32,6 +32,7 @@ REFUSED += [
         ("ccl", "works on the unscaled similarity"),
     )
 ]
+REFUSED += [({"distillation": {"share": 0.7}}, "distillation.share: only distillation.models reads it", "leave it out")]
 REFUSED += [
     ({"loss": {"name": name, "impressions": 2}}, f"loss.impressions: {name} does not sum over its negatives", "or bsl")
     for name in ("nce", "neg", "triplet", "ccl")
