@@ -1,8 +1,7 @@
 """Writes the head of a response and the beginning of its body at once.
 
 uvicorn writes them one after the other, and its event loop makes two system calls of that. A process killed between the
-two leaves a head without a body, which a proxy can no longer ask another replica for. And a second call costs as much
-as the first.
+two leaves a head without a body, which a proxy can no longer ask another replica for.
 """
 
 import asyncio
