@@ -77,7 +77,7 @@ def test_teachers_are_read_back_whole(dataset: Path, tmp_path: Path) -> None:
 def test_a_run_with_teachers_resumes_to_the_same_weights(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = recipe(**WITH_LAYERS)
+    config = recipe(model=WITH_LAYERS["model"])
     train.run(config, dataset, tmp_path / "whole")
     trained: list[str] = []
     run_stage = teachers.run_stage
