@@ -10,6 +10,7 @@ from towers.config.features import Feature
 from towers.config.recipe import Config
 
 FILES = ("events", "users", "items")
+TYPES_SHOWN = 5
 UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 
 
@@ -54,11 +55,23 @@ def _of_role(role: str, manifest: DatasetManifest) -> str:
             unit = UNITS.get(manifest.time_unit or "")
             return f"time, in {unit}" if unit else f"time, not kept: split {manifest.split.kind!r} has no order"
         case "type":
-            return "type of the event: only data.event_types reads it"
+            if not manifest.event_types:
+                return "type of the event: only data.event_types reads it"
+            rest = len(manifest.event_types) - TYPES_SHOWN
+            more = f" and {rest} more" if rest > 0 else ""
+            return f"type of the event: {', '.join(manifest.event_types[:TYPES_SHOWN])}{more}{_of_pairs(manifest)}"
         case "weight":
             return "weight of the event"
         case _:
             return f"{role} ids"
+
+
+def _of_pairs(manifest: DatasetManifest) -> str:
+    """What became of a click and a purchase of the same item."""
+    rule = manifest.config.duplicates
+    if rule == "keep" or len(manifest.event_types) == 1:
+        return ""
+    return f"; data.duplicates = {rule!r} kept one event of each user and item, whatever its type"
 
 
 def _of_choice(choice: Choice, side: str, column: str, features: dict[str, Feature] | None) -> str:

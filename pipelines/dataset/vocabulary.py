@@ -105,7 +105,7 @@ def load_features(directory: Path) -> LearntFeatures:
         if spec["vocabulary"]:
             spec["vocabulary"] = str(directory / spec["vocabulary"])
     # How features fit together was checked when the run was made.
-    return _FEATURES.validate_python(sides)
+    return _FEATURES.validate_json(json.dumps(sides))
 
 
 def _below_its_digest(path: Path) -> Path:

@@ -48,7 +48,9 @@ def _read(tables: FeatureTables, events: Events) -> dict[str, dict[str, Iterable
     of_items = {**tables.histories, **tables.neighbours, **tables.sequences}
     query: dict[str, Iterable[Array]] = {name: [rows[users]] for name, rows in tables.users.items()}
     query |= {name: _in_blocks(rows) for name, rows in tables.context.items()}
-    query |= {name: [each.rows[items]] for name, each in of_items.items()}
+    query |= {
+        name: [each.rows[events.past_of(each.types).item if each.types else items]] for name, each in of_items.items()
+    }
     query |= {name: _clock(kind, events, tables) for name, kind in tables.clocks.items()}
     candidate: dict[str, Iterable[Array]] = {name: [rows[items]] for name, rows in tables.items.items()}
     candidate |= {name: [rows[users]] for name, rows in tables.audiences.items()}

@@ -87,6 +87,15 @@ VARIANTS: dict[str, Sections] = {
             "candidate": ITEM,
         }
     },
+    "histories of types": {
+        "features": {
+            "query": {
+                "clicks": {"kind": "history", "max_length": 5, "events": ["click"]},
+                "bought": {"kind": "sequence", "max_length": 4, "blocks": 1, "dropout": 0.0, "events": ["buy"]},
+            },
+            "candidate": ITEM,
+        }
+    },
     "similar by centres": {
         "task": "similarity",
         "similarity": {"column": "brand"},
@@ -134,6 +143,7 @@ ON_DEVICES = (
     "graph",
     "earlier neighbours, by adam",
     "sequence",
+    "histories of types",
     "full_softmax",
     "similar by centres",
     "similar by items",
