@@ -87,6 +87,15 @@ def build_tables(
             column = "item_id" if feature.kind == "id" else column_of(name, feature)
             found["items"][name] = looked_up(encoder, dataset.items[column])
         advance(0.5)
+    shared = {encoder.spec.table: encoder.spec.name for encoder in model.candidate_tower.encoders}
+    for encoder in model.query_tower.encoders:
+        read = [] if encoder.columns is None else encoder.columns.encoders
+        for spec, reader in zip(encoder.spec.columns, read, strict=True):
+            if spec.table in shared:
+                found["item_columns"][spec.table] = found["items"][shared[spec.table]]
+            else:
+                own = dataset.items[column_of(spec.name, spec.config)]
+                found["item_columns"][spec.table] = looked_up(FeatureEncoder(spec, reader.table), own)
     ticks = TICKS_PER_S.get(manifest.time_unit or "s", 1)
     return FeatureTables(**found, ticks_per_second=ticks, time_zone=manifest.config.time_zone)
 

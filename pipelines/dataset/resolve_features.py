@@ -44,6 +44,8 @@ def resolve_features(config: Config, dataset: Dataset) -> Config:
             raise ConfigError(f"features.{side}: one feature of kind 'id' at most, got {', '.join(ids)}")
         for name, feature in features.items():
             _check(f"features.{side}.{name}", name, feature, side, dataset)
+            for column in getattr(feature, "item_features", ()):
+                _check_item_column(f"features.{side}.{name}.item_features", column, sides.candidate or {}, dataset)
     if similarity:
         _check_unlabelled(config, sides.candidate or {})
     return config.model_copy(update={"features": sides})
@@ -167,6 +169,38 @@ def _check(key: str, name: str, feature: Feature, side: Side, dataset: Dataset) 
             f"{key}.kind: {feature.kind!r} reads {' or '.join(feature.reads)} columns, and {column!r} is a "
             f"{columns[column]} column; kinds that fit: {fits}{remedy}"
         )
+
+
+def item_feature(dataset: Dataset, column: str, candidate: Mapping[str, Feature]) -> tuple[str, Feature]:
+    """Returns the feature by which a history reads a column of its items, and its name.
+
+    Args:
+        dataset: the data set.
+        column: an item column.
+        candidate: the features of the candidate tower; one of that column is shared, else one is derived.
+
+    Raises:
+        KeyError: the column has no feature.
+    """
+    for name, feature in [*candidate.items(), *derive(dataset, "candidate").items()]:
+        if feature.reads and column_of(name, feature) == column:
+            return name, feature
+    raise KeyError(column)
+
+
+def _check_item_column(key: str, column: str, candidate: Mapping[str, Feature], dataset: Dataset) -> None:
+    columns = dataset.manifest.item_columns
+    if column not in columns:
+        near = difflib.get_close_matches(column, columns, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"{key}: the items have no column {column!r}; they have {', '.join(columns) or 'none'}{hint}")
+    try:
+        item_feature(dataset, column, candidate)
+    except KeyError:
+        reason = choices(dataset, "candidate")[column].reason
+        raise ConfigError(
+            f"{key}: {column!r} becomes no feature by itself ({reason}); add one of that column to features.candidate"
+        ) from None
 
 
 def _check_types(key: str, wanted: Sequence[str], known: Sequence[str]) -> None:

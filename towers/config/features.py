@@ -27,11 +27,17 @@ class _OfTaken(FeatureSection):
 
     max_length: Count = Field(50, description="maximum items, the most recent")
     events: tuple[Name, ...] = Field((), description="only events of these types; empty takes all")
+    item_features: tuple[Name, ...] = Field((), description="item columns whose vectors each item's vector includes")
     share_item_table: bool = Field(True, description="read the candidate tower's own item id embeddings")
 
     def ids_of(self, side: Side) -> Side | None:
         """The candidates', if it shares their table."""
         return "candidate" if self.share_item_table else None
+
+    def conflicts(self, side: Side) -> Iterator[str]:
+        """Yields columns that would count twice."""
+        for name in sorted({name for name in self.item_features if self.item_features.count(name) > 1}):
+            yield f"item_features: names {name!r} twice; once is enough"
 
 
 class IdFeature(FeatureSection):
@@ -203,7 +209,8 @@ class SequenceFeature(_OfTaken):
     )
 
     def conflicts(self, side: Side) -> Iterator[str]:
-        """Yields a share of time gaps without them."""
+        """Yields a share of time gaps without them, too."""
+        yield from super().conflicts(side)
         if not self.time_gaps and self.gap_mask_share != type(self).model_fields["gap_mask_share"].default:
             yield "gap_mask_share: only time_gaps = true reads it; leave it out"
 

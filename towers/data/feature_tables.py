@@ -63,6 +63,8 @@ class FeatureTables:
             item numbers.
         sequences: by feature; not among the features of examples, because `towers.data.sequence_examples` makes those
             for a whole batch.
+        item_columns: by embedding table, the looked-up column of each item: [N] or [N, L]; of the columns that
+            histories read.
         ticks_per_second: unit of the events' times.
         time_zone: IANA name of the time zone of the clocks.
     """
@@ -77,6 +79,7 @@ class FeatureTables:
     audiences: Mapping[str, Int32s] = field(default_factory=dict)
     companions: Mapping[str, Int32s] = field(default_factory=dict)
     sequences: Mapping[str, SequenceTable] = field(default_factory=dict)
+    item_columns: Mapping[str, Array] = field(default_factory=dict)
     ticks_per_second: int = 1
     time_zone: str = "UTC"
 

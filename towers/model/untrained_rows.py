@@ -15,6 +15,7 @@ from towers.data.clocks import clock_rows
 from towers.data.events import Events
 from towers.data.feature_tables import Array, FeatureTables
 from towers.data.item_ranks import counted
+from towers.features.encoder import FeatureEncoder
 from towers.model.two_tower import TwoTower
 
 
@@ -26,17 +27,27 @@ def zero_untrained_rows(model: TwoTower, tables: FeatureTables, events: Events) 
     read: dict[str, NDArray[np.bool_]] = {}
     variables: dict[str, tf.Variable] = {}
     sources = _read(tables, events)
+
+    def mark(encoder: FeatureEncoder, parts: Iterable[Array]) -> None:
+        spec = encoder.spec
+        if spec.config.kind == "numeric":
+            return
+        variables[spec.table] = encoder.table
+        marks = read.setdefault(spec.table, np.zeros(spec.rows, np.bool_))
+        for rows in parts:
+            if spec.linear:
+                marks |= (rows != 0).any(axis=0)
+            else:
+                marks[rows.ravel()] = True
+
     for side, tower in (("query", model.query_tower), ("candidate", model.candidate_tower)):
         for encoder in tower.encoders:
-            spec = encoder.spec
-            if spec.config.kind != "numeric":
-                variables[spec.table] = encoder.table
-                marks = read.setdefault(spec.table, np.zeros(spec.rows, np.bool_))
-                for rows in sources[side][spec.name]:
-                    if spec.linear:
-                        marks |= (rows != 0).any(axis=0)
-                    else:
-                        marks[rows.ravel()] = True
+            mark(encoder, sources[side][encoder.spec.name])
+            if encoder.columns is not None:
+                table = {**tables.histories, **tables.sequences}[encoder.spec.name]
+                items = np.unique(events.past_of(table.types).item)
+                for column in encoder.columns.encoders:
+                    mark(column, [tables.item_columns[column.spec.table][items]])
     for name, table in variables.items():
         table.assign(tf.where(read[name][:, np.newaxis], table, 0.0))
 

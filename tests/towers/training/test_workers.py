@@ -90,10 +90,17 @@ VARIANTS: dict[str, Sections] = {
     "histories of types": {
         "features": {
             "query": {
-                "clicks": {"kind": "history", "max_length": 5, "events": ["click"]},
-                "bought": {"kind": "sequence", "max_length": 4, "blocks": 1, "dropout": 0.0, "events": ["buy"]},
+                "clicks": {"kind": "history", "max_length": 5, "events": ["click"], "item_features": ["brand"]},
+                "bought": {
+                    "kind": "sequence",
+                    "max_length": 4,
+                    "blocks": 1,
+                    "dropout": 0.0,
+                    "events": ["buy"],
+                    "item_features": ["brand", "price"],
+                },
             },
-            "candidate": ITEM,
+            "candidate": ITEM | BRANDS,
         }
     },
     "similar by centres": {
