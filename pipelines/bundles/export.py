@@ -21,7 +21,7 @@ from pipelines.dataset.arrays import select_lists
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.feature_lookup import build_tables
-from pipelines.dataset.heldout import seen, seen_times
+from pipelines.dataset.heldout import seen, seen_times, seen_types
 from pipelines.dataset.vocabulary import load_features
 from pipelines.errors import DataError
 from pipelines.rankers.index_curve import AGAINST_FLOAT32, COMPARE, NORM_EXPONENT, of_codes, recall_of_codes
@@ -31,7 +31,7 @@ from serving.files.staging import refuse_existing
 from serving.search.vector_codes import VectorType
 from towers.config.recipe import Config, load_config
 from towers.config.sections import PriorConfig
-from towers.data.events import Floats, Int32s, Int64s
+from towers.data.events import Floats, Int16s, Int32s, Int64s
 from towers.data.feature_tables import FeatureTables
 from towers.evaluation.validation import embed_all, informed
 from towers.model.graphs import connect_graphs
@@ -91,10 +91,13 @@ def run(
         raise DataError(f"{run}: no item has a trained feature; nothing to recall")
     row_of = np.where(items, np.cumsum(items) - 1, -1)
     offsets, seen_items = seen(dataset, KNOWN_SPLITS)
-    users, query_vectors = _query_vectors(model, tables, offsets, seen_items, seen_times(dataset, KNOWN_SPLITS))
+    reads_types = any(getattr(encoder.spec.config, "events", ()) for encoder in model.query_tower.encoders)
+    types = seen_types(dataset, KNOWN_SPLITS) if reads_types else None
+    users, query_vectors = _query_vectors(model, tables, offsets, seen_items, seen_times(dataset, KNOWN_SPLITS), types)
     popularity = np.bincount(seen_items, minlength=dataset.manifest.items)
     segments = None if popular_by is None else popular_segments(dataset, popular_by, offsets, row_of[seen_items])
-    offsets, seen_items = select_lists(users, offsets, row_of[seen_items].astype(np.int32))
+    offsets, kept = select_lists(users, offsets, np.where(row_of[seen_items] < 0, -1, np.arange(len(seen_items))))
+    seen_items = row_of[seen_items[kept]].astype(np.int32)
     exponent = float(model.candidate_tower.norm_exponent)
     with progress("encode items", total=len(items), unit="items") as advance:
         item_vectors = embed_all(model.candidate_tower.serve, tables.items, advance)[items]
@@ -137,6 +140,8 @@ def run(
         query_vectors=query_vectors,
         seen_offsets=offsets,
         seen_items=seen_items,
+        event_types=dataset.manifest.event_types if reads_types else (),
+        seen_types=None if types is None else types[kept],
         write_towers=lambda directory: _save_towers(trained, directory),
         libraries={name: version(name) for name in LIBRARIES},
         lineage=lineage,
@@ -199,7 +204,12 @@ def _cut(trained: Trained, dimension: int, run: Path) -> None:
 
 
 def _query_vectors(
-    model: TwoTower, tables: FeatureTables, offsets: Int64s, items: Int32s, times: Int64s | None
+    model: TwoTower,
+    tables: FeatureTables,
+    offsets: Int64s,
+    items: Int32s,
+    times: Int64s | None,
+    types: Int16s | None,
 ) -> tuple[Int32s, Floats]:
     """Returns numbers and vectors of the users about whom anything is known, even if only their seen items."""
     users, vectors = [], []
@@ -208,7 +218,7 @@ def _query_vectors(
         for begin in range(0, count, USERS):
             block = np.arange(begin, min(begin + USERS, count), dtype=np.int32)
             lists = offsets[begin : begin + len(block) + 1]
-            features = tables.of_users(block, lists, items, times)
+            features = tables.of_users(block, lists, items, times, types)
             # task = "similarity" learns nothing about users.
             known, embedded = np.zeros(len(block), np.bool_), np.zeros((len(block), width), np.float32)
             if model.query_tower.encoders:

@@ -18,7 +18,7 @@ from pipelines.console import amount, phase, phases, progress, say
 from pipelines.errors import DataError
 from pipelines.service.state import open_journal
 from pipelines.service.verify import VERIFY, verify
-from serving.bundle.arrays import CANDIDATE_TOWER, QUERY_TOWER, SEEN_ITEMS, SEEN_OFFSETS, open_array
+from serving.bundle.arrays import CANDIDATE_TOWER, QUERY_TOWER, SEEN_ITEMS, SEEN_OFFSETS, SEEN_TYPES, open_array
 from serving.bundle.encoder import Encoder
 from serving.bundle.manifest import MANIFEST, LiveInfo, Manifest
 from serving.bundle.prior import count_of, log_share
@@ -90,7 +90,7 @@ def _write(
     vectors = np.concatenate([np.asarray(bundle.item_vectors), view.vectors])[source[kept]]
     attributes = pl.concat([bundle.item_attributes, view.attributes])[source[kept]]
     popularity = np.concatenate([bundle.popularity, np.zeros(len(new), np.int64)])[kept]
-    seen_offsets, seen_items = _seen(bundle, kept, row_of)
+    seen_offsets, seen_items, seen_types = _seen(bundle, kept, row_of)
     manifest = bundle.manifest
     if not kept.any():
         raise DataError(f"{bundle.path}: every item of it was deleted; a bundle holds at least one")
@@ -108,6 +108,8 @@ def _write(
         query_vectors=bundle.query_vectors,
         seen_offsets=seen_offsets,
         seen_items=seen_items,
+        event_types=manifest.event_types,
+        seen_types=seen_types,
         write_towers=lambda directory: _copy_towers(bundle, directory),
         libraries=manifest.libraries,
         lineage=manifest.lineage | {"folded": {"from": bundle.path.name, "items": len(view.living)}},
@@ -123,12 +125,14 @@ def _write(
     )
 
 
-def _seen(bundle: Bundle, kept: NDArray[np.bool_], row_of: Rows) -> tuple[Rows, Rows]:
-    """Returns what each user has seen and is kept, by its new rows: offsets [Q + 1] and items."""
+def _seen(bundle: Bundle, kept: NDArray[np.bool_], row_of: Rows) -> tuple[Rows, Rows, NDArray[np.int16] | None]:
+    """Returns what each user has seen and is kept, by its new rows: offsets [Q + 1], items, any types."""
     offsets = open_array(bundle.path, SEEN_OFFSETS, np.int64, (bundle.manifest.queries + 1,))
     items = open_array(bundle.path, SEEN_ITEMS, np.int32, (None,))
-    there = kept[items]
-    return np.concatenate([[0], np.cumsum(there)])[offsets], row_of[items[there]]
+    there, types = kept[items], None
+    if bundle.manifest.event_types:
+        types = open_array(bundle.path, SEEN_TYPES, np.int16, (len(items),))[there]
+    return np.concatenate([[0], np.cumsum(there)])[offsets], row_of[items[there]], types
 
 
 def _prior_with_events(bundle: Bundle, ids: pl.Series, taken: Mapping[str, int]) -> dict[str, Any]:

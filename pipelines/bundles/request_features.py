@@ -19,9 +19,15 @@ from towers.model.two_tower import TwoTower
 
 def request_feature(spec: FeatureSpec, time_zone: str = "UTC") -> RequestFeature:
     """Describes a feature as requests and the bundle's manifest do; `time_zone` is that of the data set."""
+    events = getattr(spec.config, "events", ())
     zone = time_zone if spec.config.kind in CLOCK_VALUES and time_zone != "UTC" else None
     return RequestFeature(
-        name=spec.name, kind=spec.config.kind, dtype=spec.dtype.name, length=spec.length, time_zone=zone
+        name=spec.name,
+        kind=spec.config.kind,
+        dtype=spec.dtype.name,
+        length=spec.length,
+        events=events,
+        time_zone=zone,
     )
 
 

@@ -6,12 +6,12 @@ docs/project/design.md lists the files.
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from towers.data.events import Events, Int32s, Int64s
+from towers.data.events import Events, Int64s
 
 SPLITS = ("train", "valid", "test")
 IMPRESSIONS = "-impressions"  # after the name of a split: its events of weight 0, if the data set has any
@@ -22,10 +22,13 @@ DTYPES: Mapping[str, type[np.generic]] = {
     "time": np.int64,
     "history_end": np.int64,
     "weight": np.float32,
+    "type": np.int16,
     "place": np.int32,
 }
 CONTEXT = "context.parquet"
 PIECE_BYTES = 1 << 16
+
+Number = TypeVar("Number", bound=np.integer[Any])
 
 
 def offsets_of(user: NDArray[np.integer[Any]], users: int) -> Int64s:
@@ -45,12 +48,14 @@ def select_events(events: Events, keep: NDArray[np.bool_]) -> Events:
     """The events where `keep` [E] holds, as copies; histories lie among the same events, and `place` stays."""
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(keep)])
     ends = None if events.history_end is None else before[events.history_end[keep]]
-    values = {name: getattr(events, name) for name in ("user", "item", "time", "weight", "place")}
+    values = {name: getattr(events, name) for name in ("user", "item", "time", "weight", "type", "place")}
     kept = {name: value[keep] for name, value in values.items() if value is not None}
     return Events(**kept, offsets=before[events.offsets], history_end=ends)
 
 
-def select_lists(rows: NDArray[np.integer[Any]], offsets: Int64s, items: Int32s) -> tuple[Int64s, Int32s]:
+def select_lists(
+    rows: NDArray[np.integer[Any]], offsets: Int64s, items: NDArray[Number]
+) -> tuple[Int64s, NDArray[Number]]:
     """Returns some lists of items, in the order of `rows`, without items of -1.
 
     List r of all is `items[offsets[r]:offsets[r + 1]]`, with `offsets` [R + 1]; the same holds for those returned.

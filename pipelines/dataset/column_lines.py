@@ -1,6 +1,6 @@
 """Describes what became of each column and why, one line each, for `prepare` and `check` to print."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.derive_features import NO_VALUE, Choice, choices
@@ -10,6 +10,7 @@ from towers.config.features import Feature
 from towers.config.recipe import Config
 
 FILES = ("events", "users", "items")
+TYPES_SHOWN = 5
 UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 
 
@@ -45,7 +46,8 @@ def _rows(dataset: Dataset, config: Config | None) -> Iterator[tuple[str, str, s
             elif config is not None and side == "query" and column == request_of(config):
                 yield file, column, "the names of requests, of loss.impression_request"
             else:
-                yield file, column, _of_choice(choice, side, column, spelt)
+                lists = _with_column(column, config) if side == "candidate" else []
+                yield file, column, _of_choice(choice, side, column, spelt, lists)
 
 
 def _of_role(role: str, manifest: DatasetManifest) -> str:
@@ -54,19 +56,41 @@ def _of_role(role: str, manifest: DatasetManifest) -> str:
             unit = UNITS.get(manifest.time_unit or "")
             return f"time, in {unit}" if unit else f"time, not kept: split {manifest.split.kind!r} has no order"
         case "type":
-            return "type of the event: only data.event_types reads it"
+            if not manifest.event_types:
+                return "type of the event: only data.event_types reads it"
+            rest = len(manifest.event_types) - TYPES_SHOWN
+            more = f" and {rest} more" if rest > 0 else ""
+            return f"type of the event: {', '.join(manifest.event_types[:TYPES_SHOWN])}{more}{_of_pairs(manifest)}"
         case "weight":
             return "weight of the event"
         case _:
             return f"{role} ids"
 
 
-def _of_choice(choice: Choice, side: str, column: str, features: dict[str, Feature] | None) -> str:
+def _of_pairs(manifest: DatasetManifest) -> str:
+    """What became of a click and a purchase of the same item."""
+    rule = manifest.config.duplicates
+    if rule == "keep" or len(manifest.event_types) == 1:
+        return ""
+    return f"; data.duplicates = {rule!r} kept one event of each user and item, whatever its type"
+
+
+def _with_column(column: str, config: Config | None) -> list[str]:
+    """The query features whose items come with a column."""
+    query = {} if config is None else config.features.query or {}
+    return [name for name, each in query.items() if column in getattr(each, "item_features", ())]
+
+
+def _of_choice(
+    choice: Choice, side: str, column: str, features: dict[str, Feature] | None, lists: Sequence[str]
+) -> str:
     derived = f"{choice.kind}: {choice.reason}"
     if features is not None:
         kinds = {name: each.kind for name, each in features.items() if each.reads and column_of(name, each) == column}
         if kinds and kinds != {choice.name: choice.kind}:
             return "; ".join(f"{kind}: feature {name!r} of the recipe" for name, kind in kinds.items())
+        if not kinds and lists:
+            return f"{derived}; only of the items of {', '.join(map(repr, lists))}"
         if not kinds and choice.kind is not None:
             return f"left out: the recipe does not name it (else {derived})"
     if choice.kind is None and choice.reason != NO_VALUE:

@@ -15,6 +15,9 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.popularity import TICKS_PER_S
 from pipelines.dataset.resolve_features import column_of
 from pipelines.dataset.vocabulary import ROWS, as_strings, column_blocks
+from pipelines.errors import DataError
+from towers.config.recipe import Config
+from towers.data.events import Events
 from towers.data.feature_tables import FeatureTables, HistoryTable, SequenceTable
 from towers.features.encoder import FeatureEncoder
 from towers.model.two_tower import TwoTower
@@ -44,12 +47,15 @@ def build_tables(
         column = column_of(name, feature)
         if feature.kind in ("history", "neighbours", "sequence"):
             rows = ids_as_rows(encoder, dataset.items["item_id"])
+        if feature.kind in ("history", "sequence"):
+            types = tuple(sorted({manifest.event_types.index(name) for name in feature.events}))
         if feature.kind == "history":
-            found["histories"][name] = HistoryTable(rows, feature.max_length, others=feature.window == "others")
+            of_others = feature.window == "others"
+            found["histories"][name] = HistoryTable(rows, feature.max_length, types=types, others=of_others)
         elif feature.kind == "neighbours":
             found["neighbours"][name] = HistoryTable(rows, feature.max_length, others=feature.window != "earlier")
         elif feature.kind == "sequence":
-            found["sequences"][name] = SequenceTable(rows, feature.max_length, feature.time_gaps)
+            found["sequences"][name] = SequenceTable(rows, feature.max_length, feature.time_gaps, types=types)
         elif feature.kind in ("hour", "weekday"):
             found["clocks"][name] = feature.kind
         elif feature.kind == "id":
@@ -81,8 +87,28 @@ def build_tables(
             column = "item_id" if feature.kind == "id" else column_of(name, feature)
             found["items"][name] = looked_up(encoder, dataset.items[column])
         advance(0.5)
+    shared = {encoder.spec.table: encoder.spec.name for encoder in model.candidate_tower.encoders}
+    for encoder in model.query_tower.encoders:
+        read = [] if encoder.columns is None else encoder.columns.encoders
+        for spec, reader in zip(encoder.spec.columns, read, strict=True):
+            if spec.table in shared:
+                found["item_columns"][spec.table] = found["items"][shared[spec.table]]
+            else:
+                own = dataset.items[column_of(spec.name, spec.config)]
+                found["item_columns"][spec.table] = looked_up(FeatureEncoder(spec, reader.table), own)
     ticks = TICKS_PER_S.get(manifest.time_unit or "s", 1)
     return FeatureTables(**found, ticks_per_second=ticks, time_zone=manifest.config.time_zone)
+
+
+def refuse_empty_histories(config: Config, events: Events, tables: FeatureTables) -> None:
+    """Refuses a history of types that only impressions have, or only later splits: it would always be empty."""
+    for name, table in {**tables.histories, **tables.sequences}.items():
+        if table.types and not len(events.past_of(table.types).item):
+            wanted = getattr((config.features.query or {})[name], "events", ())
+            raise DataError(
+                f"features.query.{name}.events: no training event with a weight above 0 is of the type "
+                f"{' or '.join(map(repr, wanted))}; it would always be empty"
+            )
 
 
 def ids_as_rows(encoder: FeatureEncoder, ids: pl.Series) -> NDArray[np.int32]:

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from pipelines.dataset.arrays import select_events, select_lists, sum_of_offsets
 from pipelines.dataset.dataset import Dataset
 from serving.search.index import is_in
-from towers.data.events import Events, Int32s, Int64s
+from towers.data.events import Events, Int16s, Int32s, Int64s
 
 EARLIER = {"valid": ("train",), "test": ("train", "valid")}
 BLOCK_EVENTS = 1_000_000
 Window = tuple[int | None, int | None]  # the first tick that counts, and the first that no longer does
-# Users, target counts, targets, seen counts, seen items, seen times, number of pairs that are not targets.
-Block = tuple[Int32s, Int64s, Int32s, Int64s, Int32s, Int64s, int]
+# Users, target counts, targets, seen counts, seen items, times and types, number of pairs that are not targets.
+Block = tuple[Int32s, Int64s, Int32s, Int64s, Int32s, Int64s, Int16s, int]
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class HeldOut:
         seen_offsets: [Q + 1]; likewise for `seen_items`.
         seen_items: items of the user's earlier events, newest last, with repeats.
         seen_times: [len(seen_items)] their times, in ticks; None if the data set is not timed.
+        seen_types: [len(seen_items)] the numbers of their types; None if the data set has none.
         dropped_targets: number of distinct held-out pairs that are not targets because the user had already taken the
             item.
         repeats: what a user took before may be recommended and is a target when they take it again.
@@ -49,6 +50,7 @@ class HeldOut:
     seen_items: Int32s
     dropped_targets: int
     seen_times: Int64s | None = None
+    seen_types: Int16s | None = None
     repeats: bool = False
 
     @property
@@ -70,6 +72,7 @@ class HeldOut:
             seen_offsets=seen_offsets,
             seen_items=seen_items,
             seen_times=None,
+            seen_types=None,
         )
 
 
@@ -95,7 +98,7 @@ def heldout(
         ValueError: a window, but the data set is not timed.
     """
     blocks = _blocks(dataset, split, users, repeats=repeats, window=window)
-    asked, target_counts, targets, seen_counts, seen_items, seen_times, dropped = zip(*blocks, strict=True)
+    asked, target_counts, targets, seen_counts, seen_items, seen_times, seen_types, dropped = zip(*blocks, strict=True)
     return HeldOut(
         users=np.concatenate(asked),
         target_offsets=_offsets(np.concatenate(target_counts)),
@@ -104,6 +107,7 @@ def heldout(
         seen_items=np.concatenate(seen_items),
         dropped_targets=sum(dropped),
         seen_times=np.concatenate(seen_times) if dataset.manifest.timed else None,
+        seen_types=np.concatenate(seen_types) if dataset.manifest.event_types else None,
         repeats=repeats,
     )
 
@@ -124,7 +128,9 @@ def _blocks(dataset: Dataset, split: str, chosen: Int32s | None, *, repeats: boo
         _, place = np.unique(pair, return_index=True)
         place.sort()
         user, pair = held.user[place], pair[place]
-        seen_user, seen_item, seen_time = _known([part.between(low, high) for part in parts], _first_times(held), low)
+        seen_user, seen_item, seen_time, seen_type = _known(
+            [part.between(low, high) for part in parts], _first_times(held), low
+        )
         known = np.sort(seen_user.astype(np.int64) * items + seen_item)
         fresh = np.ones(len(pair), bool) if repeats else ~is_in(pair, known)
         among = np.ones(high - low, bool) if chosen is None else np.isin(np.arange(low, high), chosen)
@@ -142,6 +148,7 @@ def _blocks(dataset: Dataset, split: str, chosen: Int32s | None, *, repeats: boo
             seen_counts.astype(np.int64),
             seen_item[theirs],
             seen_time[theirs],
+            seen_type[theirs],
             int(np.count_nonzero(~fresh)),
         )
 
@@ -165,9 +172,20 @@ def seen(dataset: Dataset, splits: Sequence[str]) -> tuple[Int64s, Int32s]:
 
 def seen_times(dataset: Dataset, splits: Sequence[str]) -> Int64s | None:
     """Returns the times of these items, in the order of `seen`; None if the data set is not timed."""
+    times: Int64s | None = _seen_array(dataset, splits, "time")
+    return times
+
+
+def seen_types(dataset: Dataset, splits: Sequence[str]) -> Int16s | None:
+    """Returns the numbers of the types of these events, likewise; None if the data set has no types."""
+    types: Int16s | None = _seen_array(dataset, splits, "type")
+    return types
+
+
+def _seen_array(dataset: Dataset, splits: Sequence[str], name: str) -> Any:
     parts = [dataset.events(split) for split in splits]
-    times = [part.time for part in parts if part.time is not None]
-    return np.concatenate(times)[_by_user(parts)] if len(times) == len(parts) else None
+    values = [array for part in parts if (array := getattr(part, name)) is not None]
+    return np.concatenate(values)[_by_user(parts)] if len(values) == len(parts) else None
 
 
 def user_blocks(parts: Sequence[Events]) -> Iterator[tuple[int, int]]:
@@ -197,15 +215,17 @@ def _first_times(held: Events) -> NDArray[np.int64] | None:
     return times
 
 
-def _known(parts: Sequence[Events], until: NDArray[np.int64] | None, low: int) -> tuple[Int32s, Int32s, Int64s]:
-    """Returns users, items and times of the events up to `until`; times are 0 if the data are not timed."""
+def _known(parts: Sequence[Events], until: NDArray[np.int64] | None, low: int) -> tuple[Int32s, Int32s, Int64s, Int16s]:
+    """Returns users, items, times and types of the events up to `until`; 0 for the last two where there are none."""
     order = _by_user(parts)
     user = np.concatenate([part.user for part in parts])[order]
     item = np.concatenate([part.item for part in parts])[order]
     times = [np.zeros(len(part), np.int64) if part.time is None else part.time for part in parts]
     time = np.concatenate(times)[order]
+    types = [np.zeros(len(part), np.int16) if part.type is None else part.type for part in parts]
+    of_type = np.concatenate(types)[order]
     early = np.ones(len(user), bool) if until is None else time <= until[user - low]
-    return user[early], item[early], time[early]
+    return user[early], item[early], time[early], of_type[early]
 
 
 def _offsets(counts: NDArray[np.int64]) -> Int64s:

@@ -74,7 +74,11 @@ class _Checks:
         events, manifest, split = self.parts[name], self.manifest, name.removesuffix(IMPRESSIONS)
         size = manifest.events[split] - sum(len(part) for part in self.parts_of(split) if part is not events)
         there = {"user": True, "item": True, "weight": manifest.weighted, "time": manifest.timed}
-        there |= {"history_end": manifest.timed and name == "train", "place": name != split}
+        there |= {
+            "type": bool(manifest.event_types),
+            "history_end": manifest.timed and name == "train",
+            "place": name != split,
+        }
         for array, needed in there.items():
             values = getattr(events, array)
             if (values is not None) != needed:
@@ -121,6 +125,9 @@ class _Checks:
                 self.counted += np.bincount(item, minlength=self.manifest.items)
             self._rows(name, block.start, (user < 0) | (user >= self.manifest.users), "user.npy: no such user number")
             place = np.arange(block.start, block.start + len(user))
+            if events.type is not None:
+                wrong = (events.type[block] < -1) | (events.type[block] >= len(self.manifest.event_types))
+                self._rows(name, block.start, wrong, "type.npy: no such number of a type")
             outside = (place < events.offsets[user]) | (place >= events.offsets[user.astype(np.int64) + 1])
             self._rows(name, block.start, outside, "user.npy: the event lies outside its user's offsets")
             if events.time is not None:

@@ -12,7 +12,7 @@ from towers.config.sections import DataConfig
 
 Kind = Literal["string", "number", "list", "vector"]
 SplitKind = Literal["global_time", "leave_last_out", "random", "given"]
-SCHEMA_VERSION = 2
+SCHEMA_VERSION: Literal[3] = 3
 MANIFEST = "dataset.json"
 
 
@@ -50,6 +50,7 @@ class DatasetManifest(_Model):
         item_columns: kinds of the items' attributes.
         event_columns: kinds of the events' own columns.
         roles: event columns by role: user, item, time, type, weight.
+        event_types: the types of the events, each at the place that is its number; none if the events have no types.
         weighted: events have weights.
         config: the recipe section the data set was prepared with.
         source: the data's origin.
@@ -58,7 +59,7 @@ class DatasetManifest(_Model):
         files: the files by path inside the directory.
     """
 
-    schema_version: Literal[1, 2] = 2
+    schema_version: Literal[1, 2, 3] = SCHEMA_VERSION
     fingerprint: str
     users: int
     items: int
@@ -70,6 +71,7 @@ class DatasetManifest(_Model):
     item_columns: dict[str, Kind]
     event_columns: dict[str, Kind]
     roles: dict[str, str] = {}
+    event_types: tuple[str, ...] = ()
     weighted: bool
     config: DataConfig
     source: SourceInfo

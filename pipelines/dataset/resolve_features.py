@@ -4,7 +4,7 @@ A feature that the data cannot feed is a `ConfigError` that names the key, its v
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.derive_features import choices, derive, input_name
@@ -15,6 +15,7 @@ from towers.config.recipe import Config, parse_config
 from towers.errors import ConfigError
 
 ID_MASK_SHARE = 0.5
+TYPES_SHOWN = 20
 
 
 def resolve_features(config: Config, dataset: Dataset) -> Config:
@@ -43,6 +44,8 @@ def resolve_features(config: Config, dataset: Dataset) -> Config:
             raise ConfigError(f"features.{side}: one feature of kind 'id' at most, got {', '.join(ids)}")
         for name, feature in features.items():
             _check(f"features.{side}.{name}", name, feature, side, dataset)
+            for column in getattr(feature, "item_features", ()):
+                _check_item_column(f"features.{side}.{name}.item_features", column, sides.candidate or {}, dataset)
     if similarity:
         _check_unlabelled(config, sides.candidate or {})
     return config.model_copy(update={"features": sides})
@@ -149,6 +152,8 @@ def _check(key: str, name: str, feature: Feature, side: Side, dataset: Dataset) 
             raise ConfigError(f"{key}.kind: {feature.kind!r} needs event times, and this data set has none")
         if side == "query" and feature.kind == "neighbours":
             _check_window(f"{key}.window", feature.window, timed=dataset.manifest.timed)
+        if feature.kind in ("history", "sequence"):
+            _check_types(f"{key}.events", feature.events, dataset.manifest.event_types)
         return
     manifest = dataset.manifest
     columns = manifest.item_columns if side == "candidate" else {**manifest.event_columns, **manifest.user_columns}
@@ -164,6 +169,52 @@ def _check(key: str, name: str, feature: Feature, side: Side, dataset: Dataset) 
             f"{key}.kind: {feature.kind!r} reads {' or '.join(feature.reads)} columns, and {column!r} is a "
             f"{columns[column]} column; kinds that fit: {fits}{remedy}"
         )
+
+
+def item_feature(dataset: Dataset, column: str, candidate: Mapping[str, Feature]) -> tuple[str, Feature]:
+    """Returns the feature by which a history reads a column of its items, and its name.
+
+    Args:
+        dataset: the data set.
+        column: an item column.
+        candidate: the features of the candidate tower; one of that column is shared, else one is derived.
+
+    Raises:
+        KeyError: the column has no feature.
+    """
+    for name, feature in [*candidate.items(), *derive(dataset, "candidate").items()]:
+        if feature.reads and column_of(name, feature) == column:
+            return name, feature
+    raise KeyError(column)
+
+
+def _check_item_column(key: str, column: str, candidate: Mapping[str, Feature], dataset: Dataset) -> None:
+    columns = dataset.manifest.item_columns
+    if column not in columns:
+        near = difflib.get_close_matches(column, columns, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"{key}: the items have no column {column!r}; they have {', '.join(columns) or 'none'}{hint}")
+    try:
+        item_feature(dataset, column, candidate)
+    except KeyError:
+        reason = choices(dataset, "candidate")[column].reason
+        raise ConfigError(
+            f"{key}: {column!r} becomes no feature by itself ({reason}); add one of that column to features.candidate"
+        ) from None
+
+
+def _check_types(key: str, wanted: Sequence[str], known: Sequence[str]) -> None:
+    for name in wanted:
+        if not known:
+            raise ConfigError(
+                f"{key}: {name!r} is a type of events, and this data set has none; prepare it from events with a "
+                "column of types (data.columns.type)"
+            )
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            there = ", ".join(known[:TYPES_SHOWN])
+            raise ConfigError(f"{key}: the data set has no events of the type {name!r}; it has {there}{hint}")
 
 
 def _check_window(key: str, window: str | None, *, timed: bool) -> None:

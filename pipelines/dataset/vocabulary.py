@@ -3,8 +3,9 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -13,7 +14,7 @@ from pydantic import TypeAdapter
 
 from pipelines.console import Advance, no_bar
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.resolve_features import column_of
+from pipelines.dataset.resolve_features import column_of, item_feature
 from towers.config.feature_section import Side
 from towers.config.features import Feature
 from towers.config.recipe import Config
@@ -64,7 +65,8 @@ def learn_features(
             advance(0.5)
 
     candidate = [*specs("candidate", config.features.candidate)]
-    learnt = _sharing([*specs("query", config.features.query)], candidate)
+    query = [learner.with_columns(spec, candidate) for spec in specs("query", config.features.query)]
+    learnt = _sharing(query, candidate)
     save_features(learnt, directory)
     return learnt
 
@@ -92,7 +94,7 @@ def _sharing(query: list[FeatureSpec], candidate: list[FeatureSpec]) -> LearntFe
 def save_features(learnt: LearntFeatures, directory: Path) -> None:
     """Writes `features.json`; vocabulary files are named relative to it."""
     sides = _FEATURES.dump_python(learnt)
-    for spec in (*sides["query"], *sides["candidate"]):
+    for spec in _raw_specs(sides):
         if spec["vocabulary"]:
             spec["vocabulary"] = str(Path(spec["vocabulary"]).relative_to(directory))
     (directory / "features.json").write_text(json.dumps(sides, indent=2) + "\n", encoding="utf-8")
@@ -101,11 +103,17 @@ def save_features(learnt: LearntFeatures, directory: Path) -> None:
 def load_features(directory: Path) -> LearntFeatures:
     """Reads what `save_features` wrote."""
     sides = json.loads((directory / "features.json").read_text(encoding="utf-8"))
-    for spec in (*sides["query"], *sides["candidate"]):
+    for spec in _raw_specs(sides):
         if spec["vocabulary"]:
             spec["vocabulary"] = str(directory / spec["vocabulary"])
     # How features fit together was checked when the run was made.
-    return _FEATURES.validate_python(sides)
+    return _FEATURES.validate_json(json.dumps(sides))
+
+
+def _raw_specs(sides: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every feature of both sides and each column of a list of items, which earlier releases did not know."""
+    for spec in (*sides["query"], *sides["candidate"]):
+        yield from (spec, *spec.get("columns", ()))
 
 
 def _below_its_digest(path: Path) -> Path:
@@ -147,6 +155,16 @@ class _Learner:
         path = self.directory / "vocabulary" / f"{side}.{name}.txt"
         pl.DataFrame({"value": ids}).write_csv(path, include_header=False, quote_style="never")
         return dataclasses.replace(spec, vocabulary=str(_below_its_digest(path)), size=len(ids))
+
+    def with_columns(self, spec: FeatureSpec, candidate: Sequence[FeatureSpec]) -> FeatureSpec:
+        """Adds to a history the columns of its items: the candidate's features of them, or features of its own."""
+        columns = []
+        for column in getattr(spec.config, "item_features", ()):
+            name, feature = item_feature(self.dataset, column, {each.name: each.config for each in candidate})
+            shared = next((each for each in candidate if each.config is feature), None)
+            own = self.learn("candidate", name, feature) if shared is None else shared
+            columns.append(shared or dataclasses.replace(own, table=f"{spec.table}.{name}"))
+        return dataclasses.replace(spec, columns=tuple(columns))
 
     def _blocks(self, side: str, name: str, feature: Feature) -> Iterable[pl.Series]:
         """Returns the values of a column, in blocks if it is an event column."""

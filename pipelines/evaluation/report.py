@@ -50,6 +50,7 @@ from serving.files.staging import refuse_existing
 from serving.recall.loading import open_index
 from towers.config.feature_sides import Features
 from towers.config.look_ahead import look_ahead
+from towers.config.recipe import with_tuples
 
 SCHEMA_VERSION = 4
 NEW = "new_items"
@@ -196,7 +197,9 @@ def _provenance(bundle: Bundle, data: Dataset) -> dict[str, Any]:
 def _looks_ahead(bundle: Bundle, data: Dataset) -> list[str] | None:
     """Names the features through which training examples saw later events; None if the bundle has no recipe."""
     features = bundle.manifest.lineage.get("config", {}).get("features")
-    return None if features is None else look_ahead(Features.model_validate(features), timed=data.manifest.timed)
+    if features is None:
+        return None
+    return look_ahead(Features.model_validate(with_tuples(features)), timed=data.manifest.timed)
 
 
 def _checks(evaluation: Evaluation, served: Served, data: Dataset, held: HeldOut) -> list[Check]:

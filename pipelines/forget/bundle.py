@@ -95,6 +95,9 @@ def _remove_row(bundle: Bundle, row: int, directory: Path) -> None:
     begin, end = offsets[row], offsets[row + 1]
     np.save(directory / files.SEEN_OFFSETS, np.concatenate([offsets[: row + 1], offsets[row + 2 :] - (end - begin)]))
     np.save(directory / files.SEEN_ITEMS, np.concatenate([items[:begin], items[end:]]))
+    if bundle.manifest.event_types:
+        types = files.open_array(bundle.path, files.SEEN_TYPES, np.int16, (len(items),))
+        np.save(directory / files.SEEN_TYPES, np.concatenate([types[:begin], types[end:]]))
     if bundle.profiles is not None:
         profiles = bundle.profiles
         write_profiles(directory, (profiles[each] for each in kept.tolist()))

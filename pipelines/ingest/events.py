@@ -25,9 +25,10 @@ from pipelines.ingest.formats.rejects import ROW, Rejects
 from pipelines.ingest.formats.source import ORDERED, Source
 from pipelines.ingest.formats.table import Table
 from towers.config.sections import DataConfig
-from towers.data.events import Int32s
+from towers.data.events import Int16s, Int32s
 
 PHASE = "read events"
+MOST_TYPES = 1_000  # of events: a column with more values holds something else, and is not kept
 
 
 def read_events(
@@ -82,6 +83,9 @@ class _Reader:
         self.context = ContextColumns(source.events[0][1], rejects)
         self.dropped: dict[str, int] = {}
         self.types: set[str] = set()
+        self.type_codes = Codes()
+        typed = [event_roles(table.path, table.columns, config.columns).type for _, table in source.events]
+        self.typed = any(column is not None for column in typed)
         self.ids: list[IdColumn] = []
         self.lines = OneLine(rejects) if source.format == "sequences" else None
         self.roles: Roles | None = None
@@ -133,6 +137,8 @@ class _Reader:
             self.parts["time"].append(frame[roles.time].to_numpy())
         if roles.weight is not None:
             self.parts["weight"].append(frame[roles.weight].to_numpy())
+        if self.typed:
+            self.parts["type"].append(self._type_codes(frame, roles.type))
         if split is not None:
             self.parts["split"].append(np.full(len(item), SPLITS.index(split), np.uint8))
         if roles.context:
@@ -152,6 +158,7 @@ class _Reader:
         unit = self.times.unit
         assert self.roles is not None
         user, item, row = (self._joined(name) for name in ("user", "item", "row"))
+        types, numbers_of_types = self._types()
         if time is None and (self.source.format in ORDERED or self.config.ordered):
             time, unit = np.arange(len(user), dtype=np.int64), "order"
         events = EventTable(
@@ -162,11 +169,13 @@ class _Reader:
             time=time,
             time_unit=unit,
             weight=self._joined("weight"),
+            type=numbers_of_types,
             split=self._joined("split"),
             context=self.context.joined(),
             context_kinds={},
             user_ids=self.users.strings(),
             item_ids=self.items.strings()[: self.items.known or None],
+            types=types,
             roles=self.roles,
             paths=[table.path for _, table in self.source.events],
             dropped=self.dropped,
@@ -176,6 +185,19 @@ class _Reader:
 
     def _joined(self, name: str) -> Any:
         return self.parts.pop(name).joined() if name in self.parts else None
+
+    def _type_codes(self, frame: pl.DataFrame, column: str | None) -> Int32s:
+        """The code of each event's type, "" for an event without one."""
+        names = pl.repeat("", frame.height, eager=True) if column is None else frame[column].cast(pl.String)
+        return self.type_codes.encode(names.fill_null(""))
+
+    def _types(self) -> tuple[tuple[str, ...], Int16s | None]:
+        """The types by number, and the number of each event's; none if there are none, or too many."""
+        codes, names = self._joined("type"), self.type_codes.strings().to_list()
+        kept = sorted({*names} - {""})
+        if not kept or len(kept) > MOST_TYPES:
+            return (), None
+        return tuple(kept), np.array([kept.index(name) if name else -1 for name in names], np.int16)[codes]
 
     def _wanted_types(self, frame: pl.DataFrame, roles: Roles) -> pl.DataFrame:
         if not self.config.event_types or roles.type is None:

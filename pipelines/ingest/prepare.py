@@ -116,6 +116,7 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
         item_columns=item_columns,
         event_columns=table.context_kinds,
         roles=table.roles.columns,
+        event_types=table.types,
         weighted=table.weight is not None,
         config=config,
         source=SourceInfo(format=source.format, files=_names(source)),

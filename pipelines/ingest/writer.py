@@ -110,6 +110,7 @@ class _SplitFiles:
         self._order: list[NDArray[np.uint32]] = []
         directory.mkdir()
         there = {"user": True, "item": True, "time": timed, "weight": events.weight is not None}
+        there["type"] = events.type is not None
         there["history_end"] = timed and directory.name == "train"
         there["place"] = directory.name.endswith(IMPRESSIONS)
         self._files = {

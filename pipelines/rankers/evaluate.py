@@ -177,5 +177,6 @@ def _blocks(held: HeldOut) -> Iterator[tuple[slice, HeldOut]]:
                 seen_offsets=seen - seen[0],
                 seen_items=held.seen_items[seen[0] : seen[-1]],
                 seen_times=None,
+                seen_types=None,
             ),
         )

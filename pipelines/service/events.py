@@ -72,7 +72,7 @@ def run(state: Path | DatabaseUrl, out: Path, *, overwrite: bool = False) -> Non
 
 
 def _events(block: Sequence[tuple[int, UserEvent]]) -> pl.DataFrame:
-    rows = [(each.user_id, each.item_id, each.time, "event", 1.0) for _, each in block]
+    rows = [(each.user_id, each.item_id, each.time, each.type, 1.0) for _, each in block]
     return pl.DataFrame(rows, EVENT_COLUMNS, orient="row")
 
 

@@ -4,6 +4,7 @@ changes of a service from a directory to a database, or back.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +13,7 @@ from pipelines.errors import DataError
 from serving.catalogue.journal import Journal, JournalError, Numbers
 from serving.catalogue.journal_file import FILE, back_up, renumber
 from serving.catalogue.journal_place import journal_at
-from serving.catalogue.journal_rows import event_block, impression_block, item_block
+from serving.catalogue.journal_rows import event_blocks, impression_block, item_block
 from serving.catalogue.sqlite_journal import SqliteJournal
 from serving.files.database_url import DatabaseUrl
 from serving.files.staging import staged
@@ -117,7 +118,7 @@ def _blocks(
         items = source.items_since(0)
         yield item_block(items)
         advance(len(items))
-        yield from map(event_block, in_blocks(source.events_since, advance))
+        yield from chain.from_iterable(map(event_blocks, in_blocks(source.events_since, advance)))
         yield from map(impression_block, in_blocks(source.impressions_since, advance))
         if source.numbers() != numbers:
             raise DataError(f"--state {state}: it changed meanwhile, nothing was moved; stop the services that use it")

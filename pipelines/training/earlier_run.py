@@ -144,8 +144,10 @@ class EarlierRun:
         rows: dict[str, Int64s] = {}
         for side, tower in (("query", model.query_tower), ("candidate", model.candidate_tower)):
             for spec in (encoder.spec for encoder in tower.encoders):
-                if spec.table not in rows:
-                    rows[spec.table] = earlier_rows(spec, before[side, spec.name])
+                earlier = before[side, spec.name]
+                for own, its in zip((spec, *spec.columns), (earlier, *earlier.columns), strict=True):
+                    if own.table not in rows:
+                        rows[own.table] = earlier_rows(own, its)
         known = ", ".join(
             f"{np.count_nonzero(each != NONE):,} of {len(each):,} of {name}" for name, each in rows.items()
         )
@@ -176,8 +178,13 @@ def earlier_rows(spec: FeatureSpec, before: FeatureSpec) -> Int64s:
     Rows without an id (missing, a bucket, an hour, a number of a vector) are those in the same place.
 
     Raises:
-        ConfigError: vectors have another length.
+        ConfigError: vectors have another length, or another kind was derived for the column.
     """
+    if spec.config.kind != before.config.kind:
+        raise ConfigError(
+            f"--warm-from: {spec.table}: its column is of kind {spec.config.kind!r} here and was "
+            f"{before.config.kind!r} there; add a feature of it to features.candidate, which fixes the kind"
+        )
     buckets = spec.rows - 1 - spec.size if spec.config.kind in ("categorical", "multi", "text") else 0
     if not spec.vocabulary and not before.vocabulary and not buckets:
         if spec.rows != before.rows:

@@ -58,7 +58,7 @@ def _write(parts: Sequence[Events], tables: Sequence[pl.LazyFrame], directory: P
     """Writes the arrays that the parts have, joined; returns the files of the events' own columns."""
     positives = [part for part in parts if part.place is None]
     offsets, starts = sum_of_offsets(parts), sum_of_offsets(positives)
-    names = [name for name in ("user", "item", "time", "weight") if getattr(parts[0], name) is not None]
+    names = [name for name in ("user", "item", "time", "weight", "type") if getattr(parts[0], name) is not None]
     files: list[Path] = []
     out: dict[str, ArrayWriter] = {}
     with ExitStack() as opened, ArrayWriter(directory / "offsets.npy", offsets.shape, np.int64) as file:

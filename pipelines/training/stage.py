@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from pipelines.console import Advance, no_bar, progress
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.feature_lookup import build_tables
+from pipelines.dataset.feature_lookup import build_tables, refuse_empty_histories
 from pipelines.dataset.vocabulary import feature_count, learn_features
 from pipelines.errors import DataError
 from pipelines.training.earlier_run import CHECKPOINTS, FINAL, RANKS, EarlierRun
@@ -33,7 +33,7 @@ from towers.data.examples import Examples
 from towers.data.feature_tables import FeatureTables
 from towers.data.impressions import Impressions
 from towers.data.item_ranks import ItemFeatures, ItemRanks
-from towers.data.sequence_examples import SequenceExamples, example_counts
+from towers.data.sequence_examples import SequenceExamples, example_counts, history_types
 from towers.evaluation.validation import Validation
 from towers.model.graphs import connect_graphs
 from towers.model.two_tower import TwoTower
@@ -181,12 +181,13 @@ def build_training(
     learnt = learn_features(config, data, events, context, directory, advance)
     model = TwoTower(learnt.query, learnt.candidate, config)
     tables = build_tables(model, data, context, of_features, advance)
+    refuse_empty_histories(config, events, tables)
     zero_untrained_rows(model, tables, events)
     connect_graphs(model, tables, [events.past])
     alone = bool(tables.sequences) and all(
         each.kind in ("history", "sequence") for each in (config.features.query or {}).values()
     )
-    counts = example_counts(events, data.manifest.items) if alone else None
+    counts = example_counts(events, data.manifest.items, history_types(tables)) if alone else None
     catalogue = ItemRanks.of(events.item, data.manifest.items, counts)
     impressions = impressions_of(data, splits, events, context, files / "impressions", config.loss.sampled)
     examples = _examples(config, events, tables, catalogue, impressions, replicas, alone=alone)

@@ -31,7 +31,7 @@ def validation(
     most = min(config.train.validation_users, len(users))
     rows = np.sort(np.random.default_rng(config.train.seed).choice(len(users), most, replace=False))
     held = heldout(data, "valid", users[rows])
-    query = tables.of_users(held.users, held.seen_offsets, held.seen_items, held.seen_times)
+    query = tables.of_users(held.users, held.seen_offsets, held.seen_items, held.seen_times, held.seen_types)
     counting = choose_counting(config, data, held, splits) if has_prior(config, data) else None
     check = Validation(
         query,

@@ -25,14 +25,14 @@ ITEM_PRIOR, RECALL_VECTORS, POPULAR_COUNTS = "item_prior.npy", "recall_vectors.n
 POPULAR_SEGMENTS = "popular_segments.parquet"
 PROFILE_BYTES, PROFILE_OFFSETS = "query_profile_bytes.npy", "query_profile_offsets.npy"
 PROFILE_ROWS = "query_profile_rows.npy"
-SEEN_OFFSETS, SEEN_ITEMS = "seen_offsets.npy", "seen_items.npy"
+SEEN_OFFSETS, SEEN_ITEMS, SEEN_TYPES = "seen_offsets.npy", "seen_items.npy", "seen_types.npy"
 FIXED = (
     ITEM_IDS, ITEM_VECTORS, ITEM_ATTRIBUTES, POPULARITY, QUERY_IDS, QUERY_VECTORS, SEEN_OFFSETS, SEEN_ITEMS,
     f"{QUERY_TOWER}/saved_model.pb", f"{CANDIDATE_TOWER}/saved_model.pb",
 )  # fmt: skip
 OPTIONAL = {
     ITEM_SCALES, ITEM_PRIOR, RECALL_VECTORS, POPULAR_COUNTS, POPULAR_SEGMENTS, PROFILE_BYTES, PROFILE_OFFSETS,
-    PROFILE_ROWS,
+    PROFILE_ROWS, SEEN_TYPES,
 }  # fmt: skip
 ID_PARTS = ("bytes", "offsets", "slots")  # of the tables of each column of ids, in every bundle since they exist
 ID_TABLES = {f"{column}_{part}.npy" for column in ("item_id", "query_id") for part in ID_PARTS}
@@ -81,6 +81,7 @@ def verify_files(bundle: Path, manifest: Manifest, *, content: bool, rest: Rest 
     if manifest.prior is not None:
         required += [ITEM_PRIOR, *([RECALL_VECTORS] if manifest.vectors == "float32" else [])]
     required += [POPULAR_SEGMENTS] if manifest.segmented_by is not None else []
+    required += [SEEN_TYPES] if manifest.event_types else []
     for name in required:
         if name not in manifest.files:
             raise BundleError(f"{bundle / MANIFEST}: files: must name {name}, which every such bundle has")

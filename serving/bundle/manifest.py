@@ -17,9 +17,9 @@ from serving.errors import BundleError
 from serving.search.scann_parameters import TUNED_K
 from serving.search.vector_codes import VectorType
 
-# 2 adds `prior` and `live.events`, 3 `vectors`: a reader that ignores them gets other scores.
-SCHEMA_VERSION: Literal[3] = 3
-READABLE = (1, 2, SCHEMA_VERSION)
+# 2 adds `prior` and `live.events`, 3 `vectors`, 4 `events` of a feature: a reader that ignores them gets other scores.
+SCHEMA_VERSION: Literal[4] = 4
+READABLE = (1, 2, 3, SCHEMA_VERSION)
 MANIFEST = "manifest.json"
 DIGEST = "digest"
 # Files of directories that users pass instead of a bundle, each found in no other kind (docs/project/design.md).
@@ -62,6 +62,7 @@ class FeatureSpec(_Record):
         dtype: the tensor's type. A missing value is "" (string), NaN (float32) or -1 (int64).
         length: None for a scalar per example, a tensor [B]; otherwise a list per example, a tensor [B, L] with
             L <= length, padded at the end with missing values; with kind "vector" L = length, or all missing.
+        events: of a "history", the types of the events whose items it takes; none: all.
         time_zone: of an "hour" or a "weekday", the IANA name of the zone in which it reads a time; None is UTC.
     """
 
@@ -69,6 +70,7 @@ class FeatureSpec(_Record):
     kind: str
     dtype: Literal["string", "float32", "int64"]
     length: int | None = Field(None, ge=1)
+    events: tuple[str, ...] = ()
     time_zone: Annotated[str, AfterValidator(_known_zone)] | None = None
 
 
@@ -141,9 +143,12 @@ class PriorInfo(_Record):
 
 
 class Manifest(_Record):
-    """All that a reader must know before it opens another file. `files` covers everything but the manifest."""
+    """All that a reader must know before it opens another file. `files` covers everything but the manifest.
 
-    schema_version: Literal[3] = SCHEMA_VERSION
+    `event_types` holds the types of the seen events, each at the place that is its number in their file.
+    """
+
+    schema_version: Literal[4] = SCHEMA_VERSION
     model_version: str = Field(min_length=1)
     created_at: datetime
     dimension: int = Field(ge=1)
@@ -157,6 +162,7 @@ class Manifest(_Record):
     live: LiveInfo | None = None
     prior: PriorInfo | None = None
     segmented_by: str | None = None
+    event_types: tuple[str, ...] = ()
     files: dict[RelativePath, FileInfo] = {}
     libraries: dict[str, str] = {}
     lineage: dict[str, Any] = {}
@@ -165,6 +171,11 @@ class Manifest(_Record):
     def query_feature(self, kind: str) -> FeatureSpec | None:
         """The query tower's first feature of that kind, or None."""
         return next((feature for feature in self.query_features if feature.kind == kind), None)
+
+    @property
+    def histories(self) -> list[FeatureSpec]:
+        """The query tower's lists of items that the query took."""
+        return [feature for feature in self.query_features if feature.kind == "history"]
 
 
 def read_manifest(bundle: Path) -> Manifest:

@@ -73,6 +73,9 @@ class Bundle:
         self.profiles = Profiles.open(path, queries) if files.PROFILE_ROWS in manifest.files else None
         self._seen_offsets = files.open_array(path, files.SEEN_OFFSETS, np.int64, (queries + 1,))
         self._seen_items = files.open_array(path, files.SEEN_ITEMS, np.int32, (None,))
+        self._seen_types: NDArray[np.int16] | None = None
+        if manifest.event_types:
+            self._seen_types = files.open_array(path, files.SEEN_TYPES, np.int16, (len(self._seen_items),))
         self.segments = {} if manifest.segmented_by is None else files.open_segments(path, items)
         self._check_seen()
         self._check_attributes()
@@ -201,6 +204,12 @@ class Bundle:
         """Item rows that a known user has seen, in time order, newest last."""
         return self._seen_items[self._seen_offsets[query_row] : self._seen_offsets[query_row + 1]]
 
+    def seen_types(self, query_row: int) -> NDArray[np.int16] | None:
+        """The numbers of the types of these events in `manifest.event_types`, -1 for none; None if none are stored."""
+        if self._seen_types is None:
+            return None
+        return self._seen_types[self._seen_offsets[query_row] : self._seen_offsets[query_row + 1]]
+
     def seen_sets(self, query_rows: Rows) -> list[Rows]:
         """The distinct item rows that each of these users has seen, ascending: many times faster than one by one."""
         begins, items = self._seen_offsets[query_rows], self.manifest.items
@@ -222,6 +231,9 @@ class Bundle:
             raise BundleError(f"{self.path / files.SEEN_OFFSETS}: must rise from 0 to the {len(items)} seen items")
         if len(items) and (items.min() < 0 or items.max() >= self.manifest.items):
             raise BundleError(f"{self.path / files.SEEN_ITEMS}: item rows must lie in 0..{self.manifest.items - 1}")
+        types, last = self._seen_types, len(self.manifest.event_types) - 1
+        if types is not None and len(types) and (types.min() < -1 or types.max() > last):
+            raise BundleError(f"{self.path / files.SEEN_TYPES}: numbers of types must lie in -1..{last}")
 
     def _check_attributes(self) -> None:
         path = self.path / files.ITEM_ATTRIBUTES

@@ -50,6 +50,8 @@ def write_bundle(
     lineage: Mapping[str, Any],
     training: Mapping[str, Any],
     vectors: VectorType = "float32",
+    event_types: Sequence[str] = (),
+    seen_types: ArrayLike | None = None,
     live: LiveInfo | None = None,
     prior: PriorInfo | None = None,
     item_prior: NDArray[np.float32] | None = None,
@@ -81,6 +83,8 @@ def write_bundle(
         lineage: where the model came from (data set digest, recipe, run, commit).
         training: a summary of the training.
         vectors: the type that the item vectors are stored as.
+        event_types: the types of the seen events, each at the place that is its number.
+        seen_types: the numbers of their types, -1 for none; None if there are no types.
         live: which live changes it includes.
         prior: the weights of `item_prior`.
         item_prior: float32 [N, 2], log shares of the items now and in training.
@@ -117,6 +121,8 @@ def write_bundle(
                 write_prior(directory, item_vectors, vectors, prior, item_prior, advance)
             np.save(directory / files.SEEN_OFFSETS, np.asarray(seen_offsets, np.int64), allow_pickle=False)
             np.save(directory / files.SEEN_ITEMS, np.asarray(seen_items, np.int32), allow_pickle=False)
+            if seen_types is not None:
+                np.save(directory / files.SEEN_TYPES, np.asarray(seen_types, np.int16), allow_pickle=False)
             advance(queries)
             if popular_segments is not None:
                 popular_segments.write_parquet(directory / files.POPULAR_SEGMENTS)
@@ -142,6 +148,7 @@ def write_bundle(
                 live=live,
                 prior=prior,
                 segmented_by=segmented_by,
+                event_types=tuple(event_types),
             )
 
         return _read_back(directory, files.files_under(directory), manifest, progress)

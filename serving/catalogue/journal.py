@@ -10,9 +10,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, NamedTuple
 
-from serving.catalogue.journal_rows import Row, event_row, id_text, impression_row, item_row
+from serving.catalogue.journal_rows import (
+    UNTYPED,
+    Row,
+    event_row,
+    id_bytes,
+    id_text,
+    impression_row,
+    item_row,
+    type_rows,
+)
 
 ALL = 2**63 - 1
+EVENTS = """SELECT events.seq, event_id, user_id, item_id, time, coalesce(type, ?) FROM {0}events AS events
+LEFT JOIN {0}event_types AS types ON types.seq = events.seq WHERE events.seq > ? ORDER BY events.seq LIMIT ?"""
 
 
 class JournalError(Exception):
@@ -30,12 +41,13 @@ class ItemChange(NamedTuple):
 
 
 class UserEvent(NamedTuple):
-    """One user's interaction with one item; `time` in whole seconds since 1970, UTC."""
+    """One user's interaction with one item; `time` in whole seconds since 1970, UTC; `type` as in the training data."""
 
     event_id: str
     user_id: str
     item_id: str
     time: int
+    type: str = UNTYPED
 
 
 class Impression(NamedTuple):
@@ -99,7 +111,9 @@ class Journal(ABC):
         Raises:
             JournalError: nothing was added.
         """
-        return self._add("events", list(map(event_row, events)))
+        # Of an id that comes twice the first event counts.
+        first = {each.event_id: each for each in reversed(events)}
+        return self._add("events", list(map(event_row, events)), list(type_rows(first.values())))
 
     def add_impressions(self, impressions: Sequence[Impression]) -> int:
         """Adds impressions as `add_events` adds events."""
@@ -115,10 +129,10 @@ class Journal(ABC):
 
     def events_since(self, seq: int, most: int = ALL) -> list[tuple[int, UserEvent]]:
         """Every event with a number above `seq`, or the first `most`, in order of adding."""
-        with self._since("events", seq, most) as rows:
+        with self._reads(EVENTS.format(self._schema), id_bytes(UNTYPED), seq, most) as rows:
             return [
-                (number, UserEvent(id_text(event), id_text(user), id_text(item), time))
-                for number, event, user, item, time in rows
+                (number, UserEvent(id_text(event), id_text(user), id_text(item), time, id_text(kind)))
+                for number, event, user, item, time, kind in rows
             ]
 
     def impressions_since(self, seq: int, most: int = ALL) -> list[tuple[int, Impression]]:
@@ -186,11 +200,14 @@ class Journal(ABC):
         """Writes the latest rows of items in one transaction; returns the number of the last one."""
 
     @abstractmethod
-    def _add(self, table: str, rows: Sequence[Row]) -> int:
-        """Adds the rows whose first column is new to a table in one transaction; returns how many."""
+    def _add(self, table: str, rows: Sequence[Row], types: Sequence[Row] = ()) -> int:
+        """Adds the rows whose first column is new to a table in one transaction; returns how many.
+
+        `types` holds the types of some of the new events: id and type.
+        """
 
     @abstractmethod
-    def _reads(self, statement: str, *values: int) -> AbstractContextManager[list[Any]]:
+    def _reads(self, statement: str, *values: int | bytes) -> AbstractContextManager[list[Any]]:
         """Reads rows, with a value for each ``?``; inside it an unreadable row is a `JournalError`."""
 
     def _since(self, table: str, seq: int, most: int = ALL) -> AbstractContextManager[list[Any]]:

@@ -32,6 +32,8 @@ SCHEMA = (
 LATER = (
     "CREATE TABLE IF NOT EXISTS impressions (seq INTEGER PRIMARY KEY AUTOINCREMENT, impression_id BLOB NOT NULL UNIQUE,"
     " request_id BLOB NOT NULL, user_id BLOB NOT NULL, item_ids TEXT NOT NULL, time INTEGER NOT NULL)",
+    # The types of events, by their numbers: of those that came with one.
+    "CREATE TABLE IF NOT EXISTS event_types (seq INTEGER PRIMARY KEY, type BLOB NOT NULL)",
     # Always empty: its last number counts the times that a user was forgotten.
     "CREATE TABLE IF NOT EXISTS forgotten (seq INTEGER PRIMARY KEY AUTOINCREMENT)",
 )

@@ -4,10 +4,13 @@ Ids are bytes: text can hold neither a NUL nor a lone surrogate. Lists and mappi
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+UNTYPED = "event"  # the type of an event that is sent without one
+
 Row = tuple[int | bytes | str, ...]
+Event = tuple[str, str, str, int, str]
 
 
 def id_bytes(text: str) -> bytes:
@@ -33,10 +36,15 @@ def item_row(item_id: str, deleted: bool, features: Mapping[str, Any], attribute
     return id_bytes(item_id), int(deleted), json.dumps(features), json.dumps(attributes)
 
 
-def event_row(event: tuple[str, str, str, int]) -> Row:
-    """The row of a `UserEvent`."""
-    event_id, user_id, item_id, time = event
+def event_row(event: Event) -> Row:
+    """The row of a `UserEvent`, without its type."""
+    event_id, user_id, item_id, time, _ = event
     return id_bytes(event_id), id_bytes(user_id), id_bytes(item_id), time
+
+
+def type_rows(events: Iterable[Event]) -> Iterator[Row]:
+    """The id and type of each `UserEvent` of a type of its own; these lie in a table of their own."""
+    return ((id_bytes(event_id), id_bytes(kind)) for event_id, _, _, _, kind in events if kind != UNTYPED)
 
 
 def impression_row(impression: tuple[str, str, str, tuple[str, ...], int]) -> Row:
@@ -52,9 +60,10 @@ def item_block(items: Sequence[tuple[int, str, bool, dict[str, Any], dict[str, A
     ]
 
 
-def event_block(events: Sequence[tuple[int, tuple[str, str, str, int]]]) -> tuple[str, list[Row]]:
-    """The table of events, and the rows of `UserEvent`s with their numbers."""
-    return "events", [(number, *event_row(event)) for number, event in events]
+def event_blocks(events: Sequence[tuple[int, Event]]) -> Iterator[tuple[str, list[Row]]]:
+    """The tables of events and of their types, each with the rows of `UserEvent`s with their numbers."""
+    yield "events", [(number, *event_row(event)) for number, event in events]
+    yield "event_types", [(number, id_bytes(event[-1])) for number, event in events if event[-1] != UNTYPED]
 
 
 def impression_block(

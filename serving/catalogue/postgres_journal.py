@@ -28,6 +28,10 @@ ON CONFLICT (event_id) DO NOTHING""",
 SELECT * FROM unnest(%s::bigint[], %s::bytea[], %s::bytea[], %s::bytea[], %s::text[], %s::bigint[])
 ON CONFLICT (impression_id) DO NOTHING""",
 }
+ADD_TYPES = """INSERT INTO towers.event_types
+SELECT seq, type FROM towers.events JOIN unnest(%s::bytea[], %s::bytea[]) AS new(event_id, type) USING (event_id)
+WHERE seq > %s"""
+FORGET_TYPES = "DELETE FROM towers.event_types WHERE seq IN (SELECT seq FROM towers.events WHERE user_id = %s)"
 
 
 class Link:
@@ -105,6 +109,8 @@ class PostgresJournal(Journal):
             with connection.transaction():
                 connection.execute("SELECT FROM towers.journal FOR UPDATE")
                 found = {}
+                if not dry_run:
+                    connection.execute(FORGET_TYPES, key)
                 for table in tables:
                     deleted = f"FROM towers.{table} WHERE user_id = %s"
                     statement = f"SELECT {deleted}" if dry_run else f"DELETE {deleted}"
@@ -112,7 +118,7 @@ class PostgresJournal(Journal):
                 if any(found.values()) and not dry_run:
                     connection.execute("UPDATE towers.journal SET forgotten = forgotten + 1")
             if not dry_run:
-                for table in tables:
+                for table in (*tables, "event_types"):
                     connection.execute(f"VACUUM towers.{table}")
         return found
 
@@ -150,7 +156,7 @@ class PostgresJournal(Journal):
                 connection.execute("UPDATE towers.journal SET items = %s", (last + len(rows),))
             return last + len(rows)
 
-    def _add(self, table: str, rows: Sequence[Row]) -> int:
+    def _add(self, table: str, rows: Sequence[Row], types: Sequence[Row] = ()) -> int:
         with self._writer.held() as connection, connection.transaction():
             last = _last(connection, table)
             if not rows:
@@ -159,10 +165,12 @@ class PostgresJournal(Journal):
             added = connection.execute(ADD[table], _columns(numbered)).rowcount
             if added:
                 connection.execute(f"UPDATE towers.journal SET {table} = %s", (last + len(rows),))
+            if types:
+                connection.execute(ADD_TYPES, (*_columns(types), last))
             return added
 
     @contextmanager
-    def _reads(self, statement: str, *values: int) -> Iterator[list[Any]]:
+    def _reads(self, statement: str, *values: int | bytes) -> Iterator[list[Any]]:
         with telling_errors(self._url):
             with self._reader.held() as connection:
                 rows: list[Any] = connection.execute(statement.replace("?", "%s"), values).fetchall()

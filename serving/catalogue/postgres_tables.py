@@ -29,6 +29,8 @@ CREATE TABLE towers.events (seq bigint PRIMARY KEY, event_id bytea NOT NULL UNIQ
 CREATE TABLE towers.impressions (seq bigint PRIMARY KEY, impression_id bytea NOT NULL UNIQUE,
     request_id bytea NOT NULL, user_id bytea NOT NULL, item_ids text NOT NULL, time bigint NOT NULL);
 """
+# Added later, also to a journal that lacks it: an earlier release ignores it.
+LATER = "CREATE TABLE towers.event_types (seq bigint PRIMARY KEY, type bytea NOT NULL)"
 # Several services may start at once. The number is any that no other program of the database uses: "twr1".
 CREATION = "SELECT pg_advisory_xact_lock(x'74777231'::bigint)"
 # A database that has gone must be told within seconds, not after the minutes of the system's defaults.
@@ -90,6 +92,8 @@ def create(connection: psycopg.Connection, url: DatabaseUrl, *, must_exist: bool
             connection.execute(
                 "INSERT INTO towers.journal VALUES (%s, %s, 0, 0, 0, 0)", (secrets.token_hex(16), SCHEMA_VERSION)
             )
+        if connection.execute("SELECT to_regclass('towers.event_types')").fetchall() == [(None,)]:
+            connection.execute(LATER)
         ((identity, version),) = connection.execute("SELECT identity, schema_version FROM towers.journal").fetchall()
     if version != SCHEMA_VERSION:
         raise JournalError(f"{url}: a journal of version {version}; this program reads {SCHEMA_VERSION}")

@@ -14,13 +14,15 @@ from serving.catalogue.journal import Journal, JournalError, Numbers
 from serving.catalogue.journal_file import FILE, LOCK, connect, create, locked, telling_errors
 from serving.catalogue.journal_rows import Row, id_bytes
 
-LAST_ITEM = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'items'"
+LAST = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = ?"
 ADD = {
     "events": "INSERT INTO events (event_id, user_id, item_id, time) VALUES (?, ?, ?, ?)"
     " ON CONFLICT (event_id) DO NOTHING",
     "impressions": "INSERT INTO impressions (impression_id, request_id, user_id, item_ids, time)"
     " VALUES (?, ?, ?, ?, ?) ON CONFLICT (impression_id) DO NOTHING",
 }
+ADD_TYPE = "INSERT INTO event_types SELECT seq, ?2 FROM events WHERE event_id = ?1 AND seq > ?3"
+FORGET_TYPES = "DELETE FROM event_types WHERE seq IN (SELECT seq FROM events WHERE user_id = ?)"
 
 
 class SqliteJournal(Journal):
@@ -64,6 +66,7 @@ class SqliteJournal(Journal):
                 for table in ("events", "impressions")
             }
             if any(found.values()) and not dry_run:
+                connection.execute(FORGET_TYPES, key)
                 for table in found:
                     connection.execute(f"DELETE FROM {table} WHERE user_id = ?", key)
                 connection.execute("INSERT INTO forgotten DEFAULT VALUES")
@@ -107,15 +110,18 @@ class SqliteJournal(Journal):
             connection.executemany(
                 "INSERT OR REPLACE INTO items (item_id, deleted, features, attributes) VALUES (?, ?, ?, ?)", rows
             )
-            ((last,),) = connection.execute(LAST_ITEM).fetchall()
+            ((last,),) = connection.execute(LAST, ("items",)).fetchall()
         return int(last)
 
-    def _add(self, table: str, rows: Sequence[Row]) -> int:
+    def _add(self, table: str, rows: Sequence[Row], types: Sequence[Row] = ()) -> int:
         with self._transaction() as connection:
-            return connection.executemany(ADD[table], rows).rowcount
+            ((last,),) = connection.execute(LAST, (table,)).fetchall()
+            added = connection.executemany(ADD[table], rows).rowcount
+            connection.executemany(ADD_TYPE, [(*each, last) for each in types])
+            return added
 
     @contextmanager
-    def _reads(self, statement: str, *values: int) -> Iterator[list[Any]]:
+    def _reads(self, statement: str, *values: int | bytes) -> Iterator[list[Any]]:
         with telling_errors(self.path):
             with self._reading:
                 rows = self._reader.execute(statement, values).fetchall()

@@ -18,7 +18,7 @@ from serving.catalogue.catalogue import Catalogue
 from serving.catalogue.item_columns import checked_attributes, fitting_attributes
 from serving.catalogue.journal import Impression, ItemChange, Journal, JournalError, UserEvent
 from serving.catalogue.overlay import Change
-from serving.catalogue.user_events import MOST, UserEvents
+from serving.catalogue.user_events import MOST, Taken, UserEvents
 from serving.errors import RequestError
 from serving.search.index import Floats
 
@@ -186,12 +186,13 @@ class CatalogueUpdates:
         news = self.journal.events_since(0 if anew else self._events)
         if not news and not anew:
             return
-        self.users.apply(((seq, each.user_id, each.item_id, each.time) for seq, each in news), anew=anew)
+        taken = [(each.user_id, Taken(each.time, seq, each.item_id, each.type)) for seq, each in news]
+        self.users.apply(taken, anew=anew)
         self._forgotten = forgotten
         self._events = news[-1][0] if news else self._events
-        taken = {each.item_id for _, each in news}
+        items = {each.item_id for _, each in news}
         for catalogue in self._applied:
-            catalogue.live.recount(catalogue.live.view.ids if anew else taken)
+            catalogue.live.recount(catalogue.live.view.ids if anew else items)
 
     def _catch_up(self, catalogue: Catalogue, seq: int) -> int:
         """Applies the changes after `seq`; returns the number of the last one."""

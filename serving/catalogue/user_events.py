@@ -1,14 +1,24 @@
 """Users' events since the bundle was made: their newest seen items, which also end their history.
 
-Takes events in any order, returns item ids per user in time order. The journal ensures that each event id counts once.
-Of one user only the newest are held: every recall of that user reads them all, in the event loop.
+Takes events in any order, returns what each user took in time order. The journal ensures that each event id counts
+once. Of one user only the newest are held: every recall of that user reads them all, in the event loop.
 """
 
 import threading
 from collections import Counter
 from collections.abc import Iterable
+from typing import NamedTuple
 
 MOST = 1_000
+
+
+class Taken(NamedTuple):
+    """What a user took: an event's time in seconds since 1970, its number in the journal, its item and its type."""
+
+    time: int
+    seq: int
+    item_id: str
+    type: str
 
 
 class UserEvents:
@@ -25,16 +35,16 @@ class UserEvents:
     def __init__(self, most: int = MOST) -> None:
         self.most, self.count = most, 0
         self.item_counts: Counter[str] = Counter()
-        self._taken: dict[str, tuple[tuple[int, int, str], ...]] = {}
+        self._taken: dict[str, tuple[Taken, ...]] = {}
         self._lock = threading.Lock()
 
-    def apply(self, events: Iterable[tuple[int, str, str, int]], *, anew: bool = False) -> None:
-        """Adds new events: (sequence number, user id, item id, time) each; `anew` replaces all earlier ones."""
-        new: dict[str, list[tuple[int, int, str]]] = {}
+    def apply(self, events: Iterable[tuple[str, Taken]], *, anew: bool = False) -> None:
+        """Adds new events: the user id and what was taken, each; `anew` replaces all earlier ones."""
+        new: dict[str, list[Taken]] = {}
         counts: Counter[str] = Counter()
-        for seq, user_id, item_id, time in events:
-            new.setdefault(user_id, []).append((time, seq, item_id))
-            counts[item_id] += 1
+        for user_id, taken in events:
+            new.setdefault(user_id, []).append(taken)
+            counts[taken.item_id] += 1
         with self._lock:
             old = {} if anew else self._taken
             # Events of the same second stay in the order in which they were acknowledged.
@@ -52,6 +62,6 @@ class UserEvents:
         """Whether a user has events."""
         return user_id in self._taken
 
-    def items(self, user_id: str | None) -> list[str]:
-        """The item ids of a user, newest last; empty for an unknown user."""
-        return [item_id for _, _, item_id in self._taken.get(user_id or "", ())]
+    def taken(self, user_id: str | None) -> tuple[Taken, ...]:
+        """What a user took, newest last; empty for an unknown user."""
+        return self._taken.get(user_id or "", ())

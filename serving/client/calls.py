@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Required, TypedDict, TypeVar
+from typing import Any, Generic, NotRequired, Required, TypedDict, TypeVar
 from urllib.parse import quote
 
 T = TypeVar("T")
@@ -59,12 +59,16 @@ class Item(TypedDict, total=False):
 
 
 class Event(TypedDict):
-    """One user's interaction with one item; `time` in whole seconds since 1970, UTC; each event `id` counts once."""
+    """One user's interaction with one item; `time` in whole seconds since 1970, UTC; each event `id` counts once.
+
+    `type` is one of the training data's, such as "click"; an event without it is of the type "event".
+    """
 
     id: str
     user_id: str
     item_id: str
     time: int
+    type: NotRequired[str]
 
 
 class Impression(TypedDict):

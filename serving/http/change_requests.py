@@ -5,6 +5,7 @@ from typing import Any
 from pydantic import Field
 
 from serving.catalogue import journal
+from serving.catalogue.journal_rows import UNTYPED
 from serving.http.requests import Id, StrictBody, Whole, at_most
 from serving.settings import Settings
 
@@ -37,6 +38,7 @@ class Event(StrictBody):
     user_id: Id
     item_id: Id
     time: Whole = Field(ge=0, le=SECONDS, description="seconds since 1970, UTC")
+    type: Id = Field(UNTYPED, description="as in the training data, such as 'click'; histories of types read it")
 
 
 class EventsRequest(StrictBody):
@@ -68,7 +70,7 @@ def user_events(body: EventsRequest, settings: Settings) -> list[journal.UserEve
         RequestError: there are too many.
     """
     at_most(body.events, settings.max_events, "events")
-    return [journal.UserEvent(each.id, each.user_id, each.item_id, each.time) for each in body.events]
+    return [journal.UserEvent(each.id, each.user_id, each.item_id, each.time, each.type) for each in body.events]
 
 
 def impressions(body: ImpressionsRequest, settings: Settings) -> list[journal.Impression]:

@@ -61,6 +61,8 @@ def feature_schema(spec: FeatureSpec) -> dict[str, Any]:
             value["minItems"] = spec.length
             missing.append({"type": "array", "maxItems": 0})
     values, meaning = [value, *missing], spec.kind
+    if spec.events:
+        meaning = f"{spec.kind} of events of the type {' or '.join(map(repr, spec.events))}"
     if spec.kind in GREATEST:
         values.insert(1, {"type": "string", "format": "date-time"})
         meaning = f"{spec.kind} in the time zone {spec.time_zone or 'UTC'}, or a time, which is read there"

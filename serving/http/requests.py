@@ -90,7 +90,11 @@ class EmbedQuery(StrictBody):
 
     user_id: str | None = Field(None, description="a user; one known to the bundle is answered from the stored vector")
     features: dict[str, Any] | None = Field(None, description="raw features of the query tower by name")
-    history: list[str] | None = Field(None, description="item ids, newest last; unknown ones are ignored")
+    history: list[str] | None = Field(
+        None,
+        description="item ids, newest last, for the features of kind history that take events of all types; unknown "
+        "ones are ignored",
+    )
 
 
 class RecallRequest(_Wanted, EmbedQuery):

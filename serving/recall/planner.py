@@ -5,16 +5,17 @@ Turns a `RecallQuery` into a `Plan`, given the catalogue and users' live events.
 1. the caller's own vector -> that vector, source "vector"; features sent with it are only validated;
 2. items to be similar to -> the mean of those items' normalised vectors, source "similar";
 3. informative features -> the query tower, source "features";
-4. a history with known items -> the query tower if it has a history feature, source "history"; otherwise the mean of
-   those items' normalised vectors, source "similar". The history is the caller's; without one, that of a user with
-   events since the bundle was made;
+4. a history with known items -> the query tower if it takes a history of all types of events, source "history";
+   otherwise the mean of those items' normalised vectors, source "similar". The history is the caller's; without one,
+   that of a user with events since the bundle was made, of types that the tower reads;
 5. a known user -> the stored vector, source "user";
 6. otherwise the most popular items with their popular counts as scores, source "popular"; also if the vector of the
    rules above is zero, which means that training learnt nothing about the input.
 
 Features are informative unless they hold only missing values, an unknown user id, or a history without a known item.
-With features or a history, the tower also gets the user id and, for a known user, the stored profile and, without a
-history in the request, the stored one plus later events. What is in `features` takes precedence over all of these.
+With features or a history, the tower also gets the user id and, for a known user, the stored profile and, for each
+history that is not in the request, the stored one plus later events (`serving.recall.histories`). What is in
+`features` takes precedence over all of these.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,10 +24,11 @@ from typing import Any
 import numpy as np
 
 from serving.bundle.reader import Bundle
-from serving.bundle.request_features import check_features, history_of, is_missing
+from serving.bundle.request_features import check_features, is_missing
 from serving.catalogue.catalogue import Snapshot
-from serving.catalogue.user_events import UserEvents
+from serving.catalogue.user_events import Taken, UserEvents
 from serving.errors import RequestError, refuse_unknown_column
+from serving.recall.histories import Histories
 from serving.recall.query import NO_ROWS, Plan, RecallQuery, Source
 from serving.search.conditions import check, kinds
 from serving.search.filtered import distinct
@@ -48,13 +50,10 @@ class Planner:
     def __init__(self, bundle: Bundle, users: UserEvents, *, encodes: bool) -> None:
         self.bundle, self.users, self.encodes = bundle, users, encodes
         self.kinds = kinds(bundle.attribute_schema)
-        self._history_feature = bundle.manifest.query_feature("history")
+        self.histories = Histories(bundle)
         # Feature names by kind; "" if the tower has no such feature.
-        kinds_read = ("id", "item", "history", "history_times")
-        features = [bundle.manifest.query_feature(kind) for kind in kinds_read]
-        self._id, self._item, self._history, self._times = ["" if each is None else each.name for each in features]
-        data = bundle.manifest.lineage.get("config", {}).get("data", {})
-        self._stays = {"first": 1, "last": -1}.get(data.get("duplicates"))  # a repeated item counts as in training
+        features = [bundle.manifest.query_feature(kind) for kind in ("id", "item")]
+        self._id, self._item = ["" if each is None else each.name for each in features]
 
     def stored(self, queries: Sequence[RecallQuery], items: Snapshot) -> dict[int, Plan]:
         """Plans, by position, of queries that only name a known user: the same as `plan`, but faster in bulk."""
@@ -73,21 +72,26 @@ class Planner:
             for place, excluded, vector, length in zip(known, seen, vectors, lengths, strict=True)
         }
 
-    def plan(self, query: RecallQuery, items: Snapshot) -> Plan:
+    def plan(self, query: RecallQuery, items: Snapshot, *, encoded: bool = False) -> Plan:
         """Plans one query.
+
+        Args:
+            query: the query.
+            items: the catalogue.
+            encoded: whether the tower encodes the stored history of a known user, too, instead of rule 5.
 
         Raises:
             RequestError: names the invalid field.
         """
         try:
-            return self._plan(query, items)
+            return self._plan(query, items, encoded=encoded)
         except RequestError as error:
             error.inside(query.path)
             raise
 
-    def _plan(self, query: RecallQuery, items: Snapshot) -> Plan:
+    def _plan(self, query: RecallQuery, items: Snapshot, *, encoded: bool) -> Plan:
         self._check(query)
-        if self._names_a_user_only(query):
+        if not encoded and self._names_a_user_only(query):
             user_row = self.bundle.query_rows.get(query.user_id or "")
             excluded = self._excluded(query, user_row, [], items)
             if user_row is None:
@@ -99,19 +103,20 @@ class Planner:
         user_row = self.bundle.query_rows.get(user_id or "")
         live = self.live(user_id, user_row)
         history, similar = items.rows_of(query.history or ()), items.rows_of(query.similar_to or ())
-        recent, played = items.rows_of(live), items.rows_of(features.get(self._history, ()))
+        recent = items.rows_of([each.item_id for each in live])
+        played = items.rows_of(self.histories.sent(features))
         item = items.rows_of([features[self._item]] if self._item in features else ())
         excluded = self._excluded(query, user_row, [*history, *similar, *recent, *played, *item], items)
 
         def tower(source: Source) -> Plan:
             # All were found and no item has changed: the bundle has them all, without a second lookup.
             known = len(history) == len(query.history or ()) and not items.view.rows
-            sent = self._trained(features.get(self._history)) or (
-                list(query.history or ()) if known else self._trained(query.history)
-            )
-            complete = self._tower_features(query, features, sent, user_row, live)
+            sent = list(query.history or ()) if known else self.histories.trained(query.history)
+            named = self.histories.known(features, sent)
+            complete = self._tower_features(query, features, named, user_row, live)
             stored = 0 if user_row is None else len(self.bundle.seen(user_row))
-            return Plan(query, source, excluded, features=complete, history=len(sent) or stored + len(live))
+            length = self.histories.length(named, sent) or stored + len(live)
+            return Plan(query, source, excluded, features=complete, history=length)
 
         if query.vector is not None:
             return Plan(query, "vector", excluded, np.array(query.vector, np.float32))
@@ -122,7 +127,12 @@ class Planner:
         if played or self._informative(features):
             return tower("features")
         recent = [] if query.history else recent
-        if (history or recent) and self._history_feature is not None and (history or self.encodes):
+        if history and self.histories.of_all_types:
+            return tower("history")
+        reads = bool(recent) and (self.histories.of_all_types or bool(items.rows_of(self.histories.read(live))))
+        if encoded and user_row is not None:
+            reads = reads or len(items.current(self.bundle.seen(user_row).astype(np.int64))) > 0
+        if self.encodes and self.histories.specs and reads:
             return tower("history")
         if history or (recent and user_row is None):
             return Plan(query, "similar", excluded, _mean_vector(items, history or recent))
@@ -160,52 +170,31 @@ class Planner:
         known = named in self.bundle.query_rows or named in self.users
         return named if named is not None and known else query.user_id
 
+    def live(self, user_id: str | None, user_row: int | None) -> Sequence[Taken]:
+        """What a user took since the bundle was made, newest last, without what is in the user's stored history."""
+        return self.histories.later(self.users.taken(user_id), user_row)
+
     def _informative(self, features: Mapping[str, Any]) -> bool:
         """Whether features say something besides a history: a known user, or what is not an id."""
-        silent = {self._history, self._times}
-        if features.get(self._id) not in self.bundle.query_rows:
-            silent.add(self._id)
-        return not features.keys() <= silent
+        told = features.keys() - self.histories.names
+        if told == {self._id}:
+            return features[self._id] in self.bundle.query_rows
+        return bool(told)
 
     def _tower_features(
         self,
         query: RecallQuery,
         features: Mapping[str, Any],
-        history: list[str],
+        named: Mapping[str, Sequence[str]],
         user_row: int | None,
-        live: Sequence[str],
+        live: Sequence[Taken],
     ) -> dict[str, Any]:
-        """The features as sent, plus profile, user id and history if the tower takes them."""
+        """The features as sent, plus profile, user id and histories if the tower takes them."""
         complete = self.bundle.profile(user_row) | dict(features)
         if self._id and query.user_id is not None:
             complete.setdefault(self._id, query.user_id)
-        if self._history_feature is not None:
-            # Unknown items would only push known ones out of the last `length`.
-            complete[self._history] = history or self._stored(user_row, live)[-(self._history_feature.length or 0) :]
-        if self._times in complete:
-            timed, times = features.get(history_of(self._times)) or (), complete.pop(self._times)
-            known = [time for item, time in zip(timed, times, strict=False) if item in self.bundle.item_rows]
-            complete |= {self._times: known} if known else {}
+        self.histories.fill(complete, named, user_row, live)
         return complete
-
-    def live(self, user_id: str | None, user_row: int | None) -> list[str]:
-        """A user's items since the bundle was made, newest last, without those in the user's stored history."""
-        live, stays = self.users.items(user_id), self._stays
-        live = live if stays is None else list(dict.fromkeys(live[::stays]))[::stays]
-        if not live or user_row is None:
-            return live
-        held = set(self.bundle.seen(user_row).tolist())
-        return [item_id for item_id in live if self.bundle.item_rows.get(item_id) not in held]
-
-    def _stored(self, user_row: int | None, live: Sequence[str]) -> list[str]:
-        """A user's known history, newest last: the stored items, then later ones."""
-        names = self.bundle.item_names
-        before = [] if user_row is None else names.at(self.bundle.seen(user_row))
-        return before + self._trained(live)
-
-    def _trained(self, item_ids: Sequence[str] | None) -> list[str]:
-        """The items that the tower knows; those added after training mean nothing to it."""
-        return [item_id for item_id in item_ids or () if item_id in self.bundle.item_rows]
 
     def _excluded(self, query: RecallQuery, user_row: int | None, named: list[int], items: Snapshot) -> Rows:
         """The rows that the caller excludes and, with `exclude_seen`, those `named` and the user's stored ones."""

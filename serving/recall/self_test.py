@@ -110,10 +110,8 @@ def _encode(recaller: Recaller) -> None:
         return
     manifest = recaller.bundle.manifest
     requests: list[Mapping[str, Any]] = [{}]
-    history, item = manifest.query_feature("history"), manifest.query_feature("item")
-    first = recaller.bundle.item_names[0]
-    if history is not None:
-        requests.append({history.name: [first]})
+    item, first = manifest.query_feature("item"), recaller.bundle.item_names[0]
+    requests += [{history.name: [first]} for history in manifest.histories]
     if item is not None:
         requests.append({item.name: first})
     vectors = recaller.encoder.encode(requests)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from serving.bundle.request_features import HISTORY_KINDS
+from serving.bundle.request_features import history_of
 from serving.recall.query import Plan
 from serving.search.index import Floats, rescore
 from serving.window.inquiry import Inquiry, Ranked, answers
@@ -82,7 +82,8 @@ def explain(inquiry: Inquiry) -> Explanation:
     shown, plan, dimension = answers(inquiry)[:MOST_ITEMS], _tower_plan(inquiry), bundle.manifest.dimension
     vectors = items.vectors([item.row for item in shown], recalled=True)
     behind = _behind(inquiry, plan)
-    rows = {item_id: row for item_id in reversed(behind) if (row := _row(inquiry, item_id)) is not None}
+    newest_first = [item_id for each in behind.values() for item_id in reversed(each)]
+    rows = {item_id: row for item_id in newest_first if (row := _row(inquiry, item_id)) is not None}
     history = list(rows)[:MOST_HISTORY]
     similarities = _products(vectors[:, :dimension], items.vectors([rows[item_id] for item_id in history]))
     reason = _why_not(inquiry, plan, history)
@@ -99,7 +100,7 @@ def explain(inquiry: Inquiry) -> Explanation:
         _reason(item, prior, line, dict(zip(history, near, strict=True)))
         for item, prior, line, near in zip(shown, priors, scores, similarities.tolist(), strict=True)
     ]
-    return Explanation(history, max(inquiry.plan.history, len(behind)), reason, reasons)
+    return Explanation(history, max(inquiry.plan.history, *map(len, behind.values())), reason, reasons)
 
 
 def _reason(
@@ -122,24 +123,24 @@ def _reason(
 def _tower_plan(inquiry: Inquiry) -> Plan | None:
     """The plan by which the tower reads the whole history; None if it does not."""
     recaller, plan = inquiry.recaller, inquiry.plan
-    if recaller.encoder is None or recaller.bundle.manifest.query_feature("history") is None:
+    if recaller.encoder is None or not recaller.planner.histories.specs:
         return None
     if plan.source == "user":
-        plan = recaller.planner.plan(inquiry.query._replace(features=None, history=_of_user(inquiry)), inquiry.items)
+        plan = recaller.planner.plan(inquiry.query._replace(features=None, history=None), inquiry.items, encoded=True)
     return plan if plan.source in ("features", "history") else None
 
 
-def _behind(inquiry: Inquiry, plan: Plan | None) -> list[str]:
-    """The item ids behind an answer, newest last; of a tower's input as many as it reads."""
+def _behind(inquiry: Inquiry, plan: Plan | None) -> dict[str, list[str]]:
+    """The item ids behind an answer, newest last, by history of the tower as many as it reads; else one list: ""."""
     source, query = inquiry.plan.source, inquiry.query
-    spec = inquiry.recaller.bundle.manifest.query_feature("history")
-    if plan is not None and spec is not None:
-        return list(plan.features.get(spec.name) or ())[-(spec.length or 0) :]
+    if plan is not None:
+        specs = inquiry.recaller.planner.histories.specs
+        return {spec.name: list(plan.features.get(spec.name) or ())[-(spec.length or 0) :] for spec in specs}
     if source in ("vector", "popular"):
-        return []
+        return {"": []}
     if source == "similar":
-        return list(query.similar_to or query.history or _of_user(inquiry))
-    return _of_user(inquiry)
+        return {"": list(query.similar_to or query.history or _of_user(inquiry))}
+    return {"": _of_user(inquiry)}
 
 
 def _of_user(inquiry: Inquiry) -> list[str]:
@@ -162,13 +163,13 @@ def _why_not(inquiry: Inquiry, plan: Plan | None, history: Sequence[str]) -> str
         return "the answer comes from the request's own vector, not from a history"
     if source != "similar" and recaller.encoder is None:
         return "no query tower is loaded: the answer comes from a stored vector"
-    if source != "similar" and recaller.bundle.manifest.query_feature("history") is None:
+    if source != "similar" and not recaller.planner.histories.specs:
         return "the query tower of this model takes no history"
     return None if history and (plan or source == "similar") else "no item of a history is known"
 
 
 def _variants(
-    inquiry: Inquiry, plan: Plan | None, behind: Sequence[str], history: Sequence[str]
+    inquiry: Inquiry, plan: Plan | None, behind: Mapping[str, Sequence[str]], history: Sequence[str]
 ) -> tuple[Floats, list[bool]]:
     """The query, and the query without each of H items of its history.
 
@@ -177,13 +178,16 @@ def _variants(
         known, for otherwise popular items would be the answer.
     """
     recaller, bundle = inquiry.recaller, inquiry.recaller.bundle
-    rests = [[place for place, item_id in enumerate(behind) if item_id != left_out] for left_out in history]
+    rests = [
+        {name: [place for place, item_id in enumerate(each) if item_id != left_out] for name, each in behind.items()}
+        for left_out in history
+    ]
     if plan is None:
         vectors = np.zeros((1 + len(history), bundle.manifest.dimension), np.float32)
         vectors[0] = inquiry.vector[: bundle.manifest.dimension]
         for number, rest in enumerate(rests, 1):
-            if rest:
-                ids = [behind[place] for place in rest]
+            if rest[""]:
+                ids = [behind[""][place] for place in rest[""]]
                 similar = inquiry.query.similar_to is not None
                 query = inquiry.query._replace(similar_to=ids) if similar else inquiry.query._replace(history=ids)
                 mean = recaller.planner.plan(query, inquiry.items).vector
@@ -191,15 +195,17 @@ def _variants(
         lengths = np.full(len(vectors), inquiry.plan.history)
     else:
         assert recaller.encoder is not None
-        specs = [bundle.manifest.query_feature(kind) for kind in HISTORY_KINDS]
-        names = [spec.name for spec in specs if spec is not None and plan.features.get(spec.name)]
-        lists = {name: list(plan.features[name])[-len(behind) :] for name in names}
+        owner = {name: name for name in behind} | {name: history_of(name) for name in recaller.planner.histories.times}
+        lists = {
+            name: list(plan.features[name])[-len(behind[of]) :] for name, of in owner.items() if plan.features.get(name)
+        }
         inputs = [
-            {**plan.features} | {name: [values[place] for place in rest] for name, values in lists.items()}
+            {**plan.features} | {name: [values[place] for place in rest[owner[name]]] for name, values in lists.items()}
             for rest in rests
         ]
         vectors = recaller.encoder.encode([plan.features, *inputs])
-        lengths = np.array([plan.history, *(plan.history - len(behind) + len(rest) for rest in rests)])
+        gone = [max(len(each) - len(rest[name]) for name, each in behind.items()) for rest in rests]
+        lengths = np.array([plan.history, *(plan.history - each for each in gone)])
     return bundle.recall_queries(vectors, lengths), np.any(vectors != 0, axis=1).tolist()
 
 

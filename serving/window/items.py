@@ -70,7 +70,7 @@ def known_history(recaller: Recaller, user_id: str | None) -> list[str]:
     """What the service knows that a user took, newest last: the stored items, then later ones."""
     bundle, row = recaller.bundle, recaller.bundle.query_rows.get(user_id or "")
     stored = [] if row is None else bundle.item_names.at(bundle.seen(row))
-    return stored + recaller.planner.live(user_id, row)
+    return stored + [taken.item_id for taken in recaller.planner.live(user_id, row)]
 
 
 def found_users(recaller: Recaller, prefix: str) -> list[str]:

@@ -132,7 +132,7 @@ def test_the_bundle_is_served_and_answers_as_it_did(name: str, kind: str, tmp_pa
         bundle = shutil.copytree(bundle, tmp_path / "bundle")
         build_index.run(bundle, kind="exact")
         # What this release writes anew is of its own schema version, which an earlier one refuses by its number.
-        assert json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))["schema_version"] == 3
+        assert json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))["schema_version"] == 4
     opened = Bundle.open(bundle)
     assert opened.manifest.index is not None and opened.manifest.index.kind == kind
     assert opened.manifest.prior is not None and len(opened.segments) == 6

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, get_args
 
 from towers.config.feature_section import Side
-from towers.config.features import Feature, SequenceFeature
+from towers.config.features import Feature, HistoryFeature, SequenceFeature
 from towers.config.losses import LOSSES
 from towers.config.task_rules import task_rules
 
@@ -119,9 +119,22 @@ def _widths(config: "Config") -> Iterator[str]:
             if width != feature.dimension:
                 yield f"{key}: shares the table of {other} = {width}; got {feature.dimension}; name one of them only"
     for name, feature in (config.features.query or {}).items():
-        if isinstance(feature, SequenceFeature):
+        if isinstance(feature, HistoryFeature | SequenceFeature):
             _, width = tables.get(_table(config, "query", name, feature), ("", config.model.dimension))
-            yield from _sequence(config, name, feature, width)
+            yield from _item_features(config, name, feature, width)
+            if isinstance(feature, SequenceFeature):
+                yield from _sequence(config, name, feature, width)
+
+
+def _item_features(config: "Config", name: str, feature: HistoryFeature | SequenceFeature, width: int) -> Iterator[str]:
+    for other, each in (config.features.candidate or {}).items():
+        its = each.dimension or config.model.dimension
+        if each.reads and (each.column or other) in feature.item_features and its != width:
+            yield (
+                f"features.query.{name}.item_features: {each.column or other!r} shares the table of "
+                f"features.candidate.{other}, of width {its}, and is added to the items' vectors, of width {width}; "
+                "give both one dimension"
+            )
 
 
 def _sequence(config: "Config", name: str, feature: SequenceFeature, width: int) -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 from pydantic import Field
 
 from towers.config.feature_section import FeatureSection, OfOrder, Side
-from towers.config.section import Count, NonNegative, Positive, Share
+from towers.config.section import Count, Name, NonNegative, Positive, Share
 
 WINDOW, COMPANIONS = 5, 10  # for items taken next to each other: largest distance in places, and companions per item
 
@@ -17,6 +17,27 @@ class _Pooled(FeatureSection):
     pooling: Literal["mean", "sqrt", "attention"] = Field(
         "mean", description="divide the sum by the count, by its square root, or weigh the values by attention"
     )
+
+
+class _OfTaken(FeatureSection):
+    """What the query took earlier, newest last."""
+
+    describes: ClassVar = ("query",)
+    of_events: ClassVar = True
+
+    max_length: Count = Field(50, description="maximum items, the most recent")
+    events: tuple[Name, ...] = Field((), description="only events of these types; empty takes all")
+    item_features: tuple[Name, ...] = Field((), description="item columns whose vectors each item's vector includes")
+    share_item_table: bool = Field(True, description="read the candidate tower's own item id embeddings")
+
+    def ids_of(self, side: Side) -> Side | None:
+        """The candidates', if it shares their table."""
+        return "candidate" if self.share_item_table else None
+
+    def conflicts(self, side: Side) -> Iterator[str]:
+        """Yields columns that would count twice."""
+        for name in sorted({name for name in self.item_features if self.item_features.count(name) > 1}):
+            yield f"item_features: names {name!r} twice; once is enough"
 
 
 class IdFeature(FeatureSection):
@@ -87,22 +108,13 @@ class TextFeature(_Pooled):
     oov_buckets: Count = 1_000
 
 
-class HistoryFeature(_Pooled):
+class HistoryFeature(_OfTaken, _Pooled):
     """The query's earlier items, newest last, their embeddings pooled."""
 
-    describes: ClassVar = ("query",)
-    of_events: ClassVar = True
-
     kind: Literal["history"]
-    max_length: Count = 50
-    share_item_table: bool = Field(True, description="pool the candidate tower's own item id embeddings")
     window: Literal["earlier", "others"] = Field(
         "earlier", description="which of a user's training events an example sees: the earlier ones, or all others"
     )
-
-    def ids_of(self, side: Side) -> Side | None:
-        """The candidates', if it shares their table."""
-        return "candidate" if self.share_item_table else None
 
 
 class NeighboursFeature(FeatureSection):
@@ -184,14 +196,10 @@ class CooccurrenceFeature(FeatureSection):
         return side
 
 
-class SequenceFeature(FeatureSection):
+class SequenceFeature(_OfTaken):
     """The query's earlier items in order, newest last, by self-attention."""
 
-    describes: ClassVar = ("query",)
-    of_events: ClassVar = True
-
     kind: Literal["sequence"]
-    max_length: Count = Field(50, description="maximum items, the most recent")
     blocks: Count = Field(2, description="attention and feed-forward layers, one after another")
     heads: Count = Field(1, description="of each attention layer; divides the width of the vector")
     dropout: Share = Field(0.1, description="share of the numbers between layers that training sets to zero")
@@ -199,14 +207,10 @@ class SequenceFeature(FeatureSection):
     gap_mask_share: Share = Field(
         0.2, description="share of the histories that train without their time gaps, as in a request without times"
     )
-    share_item_table: bool = Field(True, description="read the candidate tower's own item id embeddings")
-
-    def ids_of(self, side: Side) -> Side | None:
-        """The candidates', if it shares their table."""
-        return "candidate" if self.share_item_table else None
 
     def conflicts(self, side: Side) -> Iterator[str]:
-        """Yields a share of time gaps without them."""
+        """Yields a share of time gaps without them, too."""
+        yield from super().conflicts(side)
         if not self.time_gaps and self.gap_mask_share != type(self).model_fields["gap_mask_share"].default:
             yield "gap_mask_share: only time_gaps = true reads it; leave it out"
 

@@ -113,7 +113,7 @@ def parse_config(raw: Mapping[str, Any], origin: str = "recipe") -> Config:
     """
     place: tuple[str, ...] = ()
     try:
-        config = Config.model_validate(_with_tuples(raw))
+        config = Config.model_validate(with_tuples(raw))
         place = ("features",)
         for side, changes in (config.features.changes or {}).items():
             # A change with a kind is a whole feature, so its mistakes can be reported before there is a data set.
@@ -124,8 +124,8 @@ def parse_config(raw: Mapping[str, Any], origin: str = "recipe") -> Config:
     return config
 
 
-def _with_tuples(raw: Any) -> Any:
+def with_tuples(raw: Any) -> Any:
     """The same settings with each TOML array as a tuple, which frozen models need."""
     if isinstance(raw, Mapping):
-        return {key: _with_tuples(value) for key, value in raw.items()}
-    return tuple(_with_tuples(value) for value in raw) if isinstance(raw, list) else raw
+        return {key: with_tuples(value) for key, value in raw.items()}
+    return tuple(with_tuples(value) for value in raw) if isinstance(raw, list) else raw

@@ -1,12 +1,15 @@
 """The events of one split as flat arrays, sorted by user and then by time."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
+Int16s = NDArray[np.int16]
 Floats = NDArray[np.float32]
 
 
@@ -22,6 +25,7 @@ class Events:
         history_end: [E]; None in untimed data; the history of event e is ``past.offsets[user[e]]:history_end[e]`` of
             `past`, all strictly earlier.
         weight: [E]; None if no weight was mapped.
+        type: [E] number of each event's type, -1 for none; None if the data has no types.
         place: [E] how many positive events of its user come before each; None if all are positive.
         positives: the positive events, where others (impressions, of weight 0) lie among them; None otherwise.
     """
@@ -32,8 +36,10 @@ class Events:
     time: Int64s | None = None
     history_end: Int64s | None = None
     weight: Floats | None = None
+    type: Int16s | None = None
     place: Int32s | None = None
     positives: "Events | None" = None
+    _pasts: dict[tuple[int, ...], "Past"] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.item)
@@ -48,6 +54,7 @@ class Events:
             self.offsets[low : high + 1] - first,
             None if self.time is None else self.time[part],
             weight=None if self.weight is None else self.weight[part],
+            type=None if self.type is None else self.type[part],
             place=None if self.place is None else self.place[part],
         )
 
@@ -55,3 +62,45 @@ class Events:
     def past(self) -> "Events":
         """The events that histories consist of."""
         return self if self.positives is None else self.positives
+
+    def past_of(self, types: Sequence[int]) -> "Past":
+        """Those of them that are of these types; of all types if there are none. Found once."""
+        key = tuple(types)
+        if key not in self._pasts:
+            self._pasts[key] = Past.of(self.past, key)
+        return self._pasts[key]
+
+
+@dataclass(frozen=True)
+class Past:
+    """The events that the histories of one feature consist of.
+
+    Attributes:
+        item: [P] item numbers.
+        time: [P]; None in untimed data.
+        types: the types of the events; none: all types.
+        before: [E + 1] how many of them come before each place in `Events.past`; None if they are all of those.
+    """
+
+    item: Int32s
+    time: Int64s | None
+    types: tuple[int, ...] = ()
+    before: Int64s | None = None
+
+    @classmethod
+    def of(cls, events: Events, types: tuple[int, ...]) -> "Past":
+        """The events of some types, in their order."""
+        if not types:
+            return cls(events.item, events.time)
+        kept = of_types(np.full(len(events), -1) if events.type is None else events.type, types)
+        before = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])
+        return cls(events.item[kept], None if events.time is None else events.time[kept], types, before)
+
+    def places(self, places: Int64s) -> Int64s:
+        """The places here of places in `Events.past`; an event of another type has that of the next one here."""
+        return places if self.before is None else self.before[places]
+
+
+def of_types(numbers: NDArray[np.integer[Any]], types: Sequence[int]) -> NDArray[np.bool_]:
+    """Which of some numbers of types are among `types`; all of them if that names none."""
+    return np.isin(numbers, types) if types else np.ones(numbers.shape, np.bool_)

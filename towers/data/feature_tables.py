@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from towers.data.bags import MISSING, distinct_bag
 from towers.data.clocks import clock_rows
-from towers.data.events import Events, Int32s, Int64s
+from towers.data.events import Events, Int16s, Int32s, Int64s, of_types
 from towers.data.history import earlier, others
 from towers.data.packing import UNKNOWN_GAP, gap_buckets, packed
 
@@ -27,12 +27,14 @@ class HistoryTable:
     Attributes:
         rows: [N] row of each item in the history table.
         length: maximum number of items in one history.
+        types: the numbers of the types of its events; none: all types.
         others: whether the history of a training example holds all its user's other events, not only earlier ones.
             Neighbours then are a node of the graph, which holds the example's own event, too.
     """
 
     rows: Int32s
     length: int
+    types: tuple[int, ...] = field(default=(), kw_only=True)
     others: bool = field(default=False, kw_only=True)
 
 
@@ -61,6 +63,8 @@ class FeatureTables:
             item numbers.
         sequences: by feature; not among the features of examples, because `towers.data.sequence_examples` makes those
             for a whole batch.
+        item_columns: by embedding table, the looked-up column of each item: [N] or [N, L]; of the columns that
+            histories read.
         ticks_per_second: unit of the events' times.
         time_zone: IANA name of the time zone of the clocks.
     """
@@ -75,6 +79,7 @@ class FeatureTables:
     audiences: Mapping[str, Int32s] = field(default_factory=dict)
     companions: Mapping[str, Int32s] = field(default_factory=dict)
     sequences: Mapping[str, SequenceTable] = field(default_factory=dict)
+    item_columns: Mapping[str, Array] = field(default_factory=dict)
     ticks_per_second: int = 1
     time_zone: str = "UTC"
 
@@ -96,12 +101,20 @@ class FeatureTables:
             features[name] = user if graph.others else example_histories(events, example, graph, positives)
         return features
 
-    def of_users(self, user: Int32s, offsets: Int64s, items: Int32s, times: Int64s | None = None) -> dict[str, Array]:
+    def of_users(
+        self,
+        user: Int32s,
+        offsets: Int64s,
+        items: Int32s,
+        times: Int64s | None = None,
+        types: Int16s | None = None,
+    ) -> dict[str, Array]:
         """Query features of `user` [Q] outside any event: context and clock are missing.
 
         Args:
             offsets: [Q + 1]; the history of query q is ``items[offsets[q]:offsets[q + 1]]``, newest last.
             times: of those items, in ticks; without them all time gaps are unknown.
+            types: the numbers of the types of their events; without them none has one.
         """
         features = {name: table[user] for name, table in self.users.items()}
         for name, value in self.missing.items():
@@ -109,21 +122,26 @@ class FeatureTables:
         for name, kind in self.clocks.items():
             features[name] = clock_rows(kind, None, len(user))
         for name, history in self.histories.items():
-            features[name] = windows(offsets[:-1], offsets[1:], items, history)
+            bounds, own = offsets, items
+            if history.types:
+                _, own, bounds = _chosen(history, offsets, items, types, known=False)
+            features[name] = windows(bounds[:-1], bounds[1:], own, history)
         for name, graph in self.neighbours.items():
-            _, known, of_known = _known(graph, offsets, items)
-            features[name] = windows(of_known[:-1], of_known[1:], known, graph)
+            _, own, bounds = _chosen(graph, offsets, items, types)
+            features[name] = windows(bounds[:-1], bounds[1:], own, graph)
         for name, sequence in self.sequences.items():
-            features[name] = self._ordered(sequence, offsets, items, times)
+            features[name] = self._ordered(sequence, offsets, items, times, types)
         return features
 
     def gaps(self, ticks: Int64s) -> Int32s:
         """The buckets of times between items; `UNKNOWN_GAP` for times below 0."""
         return gap_buckets(ticks // self.ticks_per_second)
 
-    def _ordered(self, table: SequenceTable, offsets: Int64s, items: Int32s, times: Int64s | None) -> Int32s:
+    def _ordered(
+        self, table: SequenceTable, offsets: Int64s, items: Int32s, times: Int64s | None, types: Int16s | None
+    ) -> Int32s:
         """Row and time gap of the last known items: [Q, L, 2]."""
-        places, known, offsets = _known(table, offsets, items)
+        places, known, offsets = _chosen(table, offsets, items, types)
         start, end = offsets[:-1], offsets[1:]
         rows = windows(start, end, known, table)
         gaps = np.full(rows.shape, UNKNOWN_GAP, np.int32)
@@ -136,12 +154,21 @@ class FeatureTables:
         return np.stack([rows, gaps], axis=2)
 
 
-def _known(table: HistoryTable, offsets: Int64s, items: Int32s) -> tuple[Int64s, Int32s, Int64s]:
-    """Places, items and offsets of the items that have a row; any other counts as never taken, as in the graph."""
-    begin = int(offsets[0])
-    known = table.rows[items[begin : int(offsets[-1])]] != MISSING
-    places = begin + np.flatnonzero(known)
-    return places, items[places], np.concatenate([np.zeros(1, np.int64), np.cumsum(known)])[offsets - begin]
+def _chosen(
+    table: HistoryTable, offsets: Int64s, items: Int32s, types: Int16s | None, *, known: bool = True
+) -> tuple[Int64s, Int32s, Int64s]:
+    """Places, items and offsets of the items whose events are of the table's types.
+
+    With `known`, only of those that have a row: any other counts as never taken, as in the graph.
+    """
+    begin, end = int(offsets[0]), int(offsets[-1])
+    kept = np.ones(end - begin, np.bool_)
+    if known:
+        kept = table.rows[items[begin:end]] != MISSING
+    if table.types:
+        kept &= False if types is None else of_types(types[begin:end], table.types)
+    places = begin + np.flatnonzero(kept)
+    return places, items[places], np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])[offsets - begin]
 
 
 def bagged(features: Mapping[str, Array]) -> dict[str, Any]:
@@ -173,11 +200,12 @@ def windows(start: Int64s, end: Int64s, items: Int32s, history: HistoryTable) ->
 
 def example_histories(events: Events, example: Int64s, history: HistoryTable, positives: int = 1) -> Int32s:
     """Table rows [B, L] of the histories of training events; of `positives` targets, all but the first follow it."""
-    user = events.user[example]
+    user, past = events.user[example], events.past_of(history.types)
     if events.history_end is not None and not history.others:
-        return windows(*earlier(events, user, example), events.past.item, history)
+        start, end = earlier(events, user, example)
+        return windows(past.places(start), past.places(end), past.item, history)
     first, listed = events.offsets[user][:, None], (events.offsets[user + 1] - events.offsets[user])[:, None]
     step = np.arange(positives)
     targets = first + (example[:, None] - first + step) % listed
-    items, other = others(events, user, targets, step < listed, history.length)
+    items, other = others(events, past, user, targets, step < listed, history.length)
     return np.where(other, history.rows.take(items), np.int32(MISSING))

@@ -8,7 +8,7 @@ they are strictly earlier, so simultaneous events do not see each other. In data
 import numpy as np
 from numpy.typing import NDArray
 
-from towers.data.events import Events, Int32s, Int64s
+from towers.data.events import Events, Int32s, Int64s, Past, of_types
 
 
 def history_ends(offsets: Int64s, time: Int64s) -> Int64s:
@@ -41,24 +41,28 @@ def earlier(events: Events, user: Int32s, event: Int64s) -> tuple[Int64s, Int64s
 
 
 def others(
-    events: Events, user: Int32s, targets: Int64s, present: NDArray[np.bool_], length: int
+    events: Events, past: Past, user: Int32s, targets: Int64s, present: NDArray[np.bool_], length: int
 ) -> tuple[Int32s, NDArray[np.bool_]]:
-    """Items [B, length] of all the users' positive events but the targets and others of their items; which exist.
+    """Items [B, length] of all the users' events in `past` but the targets and others of their items; which exist.
 
     Unordered: the window of a long list begins after the targets and wraps round, so no item is left out for good.
 
     Args:
         events: the training events.
+        past: those that the histories consist of.
         user: [B].
         targets: [B, K] events that follow one another, positive or not.
         present: [B, K] which targets exist.
         length: of a window.
     """
-    past, place, positive = events.past, targets[:, 0], present
-    start, count = past.offsets[user], (past.offsets[user + 1] - past.offsets[user])[:, None]
+    offsets, place, own = events.past.offsets, targets[:, 0], present
     if events.place is not None and events.weight is not None:
-        place, positive = start + events.place[place], present & (events.weight[targets] > 0)
-    step = positive.sum(axis=1)[:, None] + np.arange(length)
+        place, own = offsets[user] + events.place[place], present & (events.weight[targets] > 0)
+    if events.type is not None:
+        own = own & of_types(events.type[targets], past.types)
+    start, place = past.places(offsets[user]), past.places(place)
+    count = (past.places(offsets[user + 1]) - start)[:, None]
+    step = own.sum(axis=1)[:, None] + np.arange(length)
     other = step < count
     # With another event, this wraps round at most once; a division would cost more than all the rest.
     places = place[:, None] + step

@@ -8,6 +8,7 @@ of them. Later windows begin half a length apart, so that each event is in one w
 A batch is a contiguous part of the windows in a seeded order.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -16,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towers.data.blocks import blocks
-from towers.data.events import Events, Int64s
+from towers.data.events import Events, Int64s, Past
 from towers.data.examples import Examples
-from towers.data.feature_tables import SequenceTable
+from towers.data.feature_tables import FeatureTables, SequenceTable
 from towers.data.history import earlier
 from towers.data.packing import NO_PLACE, UNKNOWN_GAP, Sequences, packed_windows
 from towers.data.shuffle import order_key, shuffled
@@ -67,8 +68,8 @@ class SequenceExamples(Examples):
         for block in blocks(self.events.item):
             event = np.arange(block.start, block.stop)
             if self.alone:
-                event = event[_with_history(self.events, event)]
-            start, _ = self._shown(event, self._length)
+                event = event[_with_history(self.events, event, history_types(self.tables))]
+            start, _ = self._shown(event, self._length, self.events.past_of(()))
             changed = np.flatnonzero(np.diff(start, prepend=-1))
             firsts.append(event[changed])
             counts.append(np.diff(changed, append=len(event)))
@@ -83,21 +84,21 @@ class SequenceExamples(Examples):
             self._orders[epoch] = order, np.cumsum(count[order])
         return self._orders[epoch]
 
-    def _shown(self, event: Int64s, length: int) -> tuple[Int64s, Int64s]:
-        """Start and end of the part of each event's history that its window shows."""
-        begin, end = earlier(self.events, self.events.user[event], event)
+    def _shown(self, event: Int64s, length: int, past: Past) -> tuple[Int64s, Int64s]:
+        """Start and end, in `past`, of the part of each event's history that its window shows."""
+        begin, end = map(past.places, earlier(self.events, self.events.user[event], event))
         step = (length + 1) // 2
         beyond = np.maximum(end - begin - length, 0)
         return begin + step * -(-beyond // step), end
 
     def _sequences(self, example: Int64s, table: SequenceTable) -> Sequences:
         """The windows of examples [B], each as long as the longest history that ends in it."""
-        begin, end = self._shown(example, table.length)
+        past = self.events.past_of(table.types)
+        begin, end = self._shown(example, table.length, past)
         start, first, window = np.unique(begin, return_index=True, return_inverse=True)
         lengths = np.maximum.reduceat(end, first) - start
         step = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         places = np.repeat(start, lengths) + step
-        past = self.events.past
         rows = table.rows[past.item[places]]
         gaps = np.full(len(rows), UNKNOWN_GAP, np.int32)
         if table.time_gaps and past.time is not None:
@@ -107,17 +108,27 @@ class SequenceExamples(Examples):
         return windows._replace(place=np.where(end > begin, begins[window] + end - begin - 1, NO_PLACE))
 
 
-def example_counts(events: Events, size: int) -> Int64s:
-    """How often each of `size` items is the item of an example if queries have no features but histories: [size]."""
+def history_types(tables: FeatureTables) -> set[tuple[int, ...]]:
+    """The types of events of each history that a query reads."""
+    return {table.types for table in (*tables.histories.values(), *tables.sequences.values())}
+
+
+def example_counts(events: Events, size: int, types: Collection[tuple[int, ...]] = ((),)) -> Int64s:
+    """How often each of `size` items is the item of an example if queries have no features but histories: [size].
+
+    `types` holds the types of events of each history; none: all.
+    """
     counts = np.zeros(size, np.int64)
     for block in blocks(events.item):
-        example = _with_history(events, np.arange(block.start, block.stop))
+        example = _with_history(events, np.arange(block.start, block.stop), types)
         counts += np.bincount(events.item[block][example], minlength=size)
     return counts
 
 
-def _with_history(events: Events, event: Int64s) -> NDArray[np.bool_]:
-    """Which of some events have an earlier one of their user."""
+def _with_history(events: Events, event: Int64s, types: Collection[tuple[int, ...]]) -> NDArray[np.bool_]:
+    """Which of some events have an earlier one of their user, of one of the given types."""
     begin, end = earlier(events, events.user[event], event)
-    some: NDArray[np.bool_] = end > begin
+    some: NDArray[np.bool_] = np.zeros(len(event), np.bool_)
+    for past in map(events.past_of, types):
+        some |= past.places(end) > past.places(begin)
     return some

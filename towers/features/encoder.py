@@ -6,7 +6,7 @@ SavedModel on every request. `embed` turns those into vectors `[B, D]`. As the c
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -14,6 +14,9 @@ from towers.config.features import Feature
 from towers.data.bags import MISSING
 from towers.ops.row_gradients import gathered
 from towers.ops.stateless_random import first_weights, own_seed
+
+if TYPE_CHECKING:
+    from towers.features.item_columns import ItemColumns
 
 WORD_BREAKS = r"[^\pL\pN]+"
 CLOCK_VALUES = {"hour": 24, "weekday": 7}
@@ -30,6 +33,7 @@ class FeatureSpec:
         size: lines of that file; of a vector, its numbers.
         mean, deviation: of a numeric column, after its log if it takes one; of a vector, a list with each number's.
         table: name of the embedding table; features that name the same table share its rows.
+        columns: of a list of items, the columns whose vectors each item's vector includes.
     """
 
     name: str
@@ -39,6 +43,7 @@ class FeatureSpec:
     mean: float | list[float] = 0.0
     deviation: float | list[float] = 1.0
     table: str = ""
+    columns: tuple["FeatureSpec", ...] = ()
 
     @property
     def dtype(self) -> tf.DType:
@@ -107,6 +112,7 @@ class FeatureEncoder(tf.Module):
         super().__init__(name=f"feature_{spec.name}")
         self.spec = spec
         self.table = table
+        self.columns: ItemColumns | None = None  # set by the towers, which have all tables
         self._vocabulary: Any = None
         if spec.vocabulary:
             self._vocabulary = tf.lookup.StaticHashTable(
@@ -171,6 +177,11 @@ class FeatureEncoder(tf.Module):
         if seed is not None and self.spec.config.mask_share > 0:
             rows = self.mask(rows, seed)
         return tf.matmul(rows, self.table) if self.spec.linear else gathered(self.table, rows)
+
+    def vectors(self, rows: tf.Tensor) -> tf.Tensor:
+        """Vectors of table rows, in the shape of `rows` plus one axis: of items with their columns' vectors."""
+        own = gathered(self.table, rows)
+        return own if self.columns is None else own + self.columns.embed(rows)
 
     def informs(self, rows: tf.Tensor) -> tf.Tensor:
         """Whether looked-up rows carry something that training learnt: bool [B].

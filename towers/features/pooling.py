@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from towers.data.bags import MISSING, Bag
 from towers.features.encoder import FeatureEncoder, FeatureSpec
-from towers.ops.row_gradients import gathered
 
 CAP = 20.0  # bound on attention scores: exp(20) and its inverse add up safely in float32
 
@@ -52,13 +51,13 @@ class PoolingEncoder(FeatureEncoder):
 
     def _sums(self, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """``sum_i w_i e_i`` [B, D] and ``sum_i w_i`` [B] over the values present in rows [B, L]."""
-        vectors = gathered(self.table, rows)
+        vectors = self.vectors(rows)
         weight = self._weight(vectors) * tf.cast(rows != MISSING, tf.float32)
         return tf.reduce_sum(vectors * weight[:, :, tf.newaxis], axis=1), tf.reduce_sum(weight, axis=1)
 
     def _bag_sums(self, bag: Bag) -> tuple[tf.Tensor, tf.Tensor]:
         """The same for a `Bag`. A weight depends on the value alone, so it is computed once per distinct row."""
-        vectors = gathered(self.table, bag.rows)
+        vectors = self.vectors(bag.rows)
         weight = self._weight(vectors)
         total = tf.sparse.segment_sum(vectors * weight[:, tf.newaxis], bag.place, bag.example, num_segments=bag.size)
         return total, tf.math.unsorted_segment_sum(tf.gather(weight, bag.place), bag.example, bag.size)

@@ -19,7 +19,6 @@ from towers.config.features import SequenceFeature
 from towers.data.bags import MISSING
 from towers.data.packing import GAP_BOUNDS, NO_PLACE, UNKNOWN_GAP, Sequences
 from towers.features.encoder import FeatureEncoder, FeatureSpec
-from towers.ops.row_gradients import gathered
 from towers.ops.stateless_random import dropped, first_weights, own_seed
 
 EPSILON = 1e-6  # of layer norms
@@ -101,7 +100,7 @@ class SelfAttention(FeatureEncoder):
         """[R, L, D] vector of each place, from itself and the places before it."""
         item = windows.items[:, :, 0]
         present = tf.cast(item != MISSING, tf.float32)[:, :, tf.newaxis]
-        hidden = gathered(self.table, item) * self.stretch + tf.gather(self.positions, windows.position)
+        hidden = self.vectors(item) * self.stretch + tf.gather(self.positions, windows.position)
         if self.gaps is not None:
             hidden += tf.gather(self.gaps, self._seen_gaps(windows, seed))
         hidden = dropped(hidden * present, self.settings.dropout, seed, f"{self.spec.name}.input")

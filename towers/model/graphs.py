@@ -1,4 +1,4 @@
-"""Connects the encoders of neighbours and of co-occurrence to the graphs of the training events."""
+"""Connects encoders to what lies outside their batches: graphs of the training events, columns of the items."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -16,7 +16,7 @@ from towers.model.two_tower import TwoTower
 
 
 def connect_graphs(model: TwoTower, tables: FeatureTables, parts: Sequence[Events]) -> None:
-    """Connects every encoder that pools a graph, before the first step and again before export.
+    """Connects every encoder that pools a graph or reads items' columns, before the first step and before export.
 
     Args:
         model: the towers.
@@ -26,6 +26,10 @@ def connect_graphs(model: TwoTower, tables: FeatureTables, parts: Sequence[Event
     Raises:
         ConfigError: the graph is too large to be pooled whole in each step.
     """
+    for reader in model.query_tower.encoders:
+        if reader.columns is not None:
+            rows = {**tables.histories, **tables.sequences}[reader.spec.name].rows
+            reader.columns.connect([tables.item_columns[each.spec.table] for each in reader.columns.encoders], rows)
     queries = [each for each in model.query_tower.encoders if isinstance(each, GraphEncoder)]
     candidates = [
         each for each in model.candidate_tower.encoders if isinstance(each, GraphEncoder | CooccurrenceEncoder)

@@ -5,6 +5,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import tensorflow_recommenders as tfrs
 
 from towers.config.recipe import Config
 from towers.features.encoder import FeatureEncoder, FeatureSpec, new_table
+from towers.features.item_columns import ItemColumns
 from towers.features.neighbours import CooccurrenceEncoder, GraphEncoder
 from towers.features.pooling import PoolingEncoder
 from towers.features.self_attention import SelfAttention
@@ -166,11 +168,12 @@ class TwoTower(tf.Module):
         specs = [*candidate_specs, *query_specs]
         widths = {spec.table: spec.config.dimension for spec in specs if spec.config.dimension is not None}
         for spec in specs:
-            if spec.table not in tables:
-                width = widths.get(spec.table, config.model.dimension)
-                tables[spec.table] = new_table(spec, width, seed, config.model.table_dtype)
+            width = widths.get(spec.table, config.model.dimension)
+            for each in (spec, *spec.columns):
+                if each.table not in tables:
+                    tables[each.table] = new_table(each, width, seed, config.model.table_dtype)
         self.query_tower, self.candidate_tower = (
-            Tower([build_encoder(spec, tables[spec.table], config) for spec in specs], config, side)
+            Tower([_with_columns(spec, tables, config) for spec in specs], config, side)
             for side, specs in (("query", query_specs), ("candidate", candidate_specs))
         )
         # Saved with the weights, because validation may choose it.
@@ -205,6 +208,16 @@ def build_encoder(spec: FeatureSpec, table: tf.Variable, config: Config) -> Feat
     if spec.config.kind in ("history", "multi", "text"):
         return PoolingEncoder(spec, table)
     return FeatureEncoder(spec, table)
+
+
+def _with_columns(spec: FeatureSpec, tables: Mapping[str, tf.Variable], config: Config) -> FeatureEncoder:
+    """The encoder of one feature and, of a list of items, of their columns."""
+    encoder = build_encoder(spec, tables[spec.table], config)
+    if spec.columns:
+        # Without vocabularies: training looks the columns up, and a tower only reads what it found.
+        columns = (build_encoder(replace(each, vocabulary=""), tables[each.table], config) for each in spec.columns)
+        encoder.columns = ItemColumns([*columns], spec.rows)
+    return encoder
 
 
 class RawTower(tf.Module):

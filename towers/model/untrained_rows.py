@@ -15,6 +15,7 @@ from towers.data.clocks import clock_rows
 from towers.data.events import Events
 from towers.data.feature_tables import Array, FeatureTables
 from towers.data.item_ranks import counted
+from towers.features.encoder import FeatureEncoder
 from towers.model.two_tower import TwoTower
 
 
@@ -26,17 +27,27 @@ def zero_untrained_rows(model: TwoTower, tables: FeatureTables, events: Events) 
     read: dict[str, NDArray[np.bool_]] = {}
     variables: dict[str, tf.Variable] = {}
     sources = _read(tables, events)
+
+    def mark(encoder: FeatureEncoder, parts: Iterable[Array]) -> None:
+        spec = encoder.spec
+        if spec.config.kind == "numeric":
+            return
+        variables[spec.table] = encoder.table
+        marks = read.setdefault(spec.table, np.zeros(spec.rows, np.bool_))
+        for rows in parts:
+            if spec.linear:
+                marks |= (rows != 0).any(axis=0)
+            else:
+                marks[rows.ravel()] = True
+
     for side, tower in (("query", model.query_tower), ("candidate", model.candidate_tower)):
         for encoder in tower.encoders:
-            spec = encoder.spec
-            if spec.config.kind != "numeric":
-                variables[spec.table] = encoder.table
-                marks = read.setdefault(spec.table, np.zeros(spec.rows, np.bool_))
-                for rows in sources[side][spec.name]:
-                    if spec.linear:
-                        marks |= (rows != 0).any(axis=0)
-                    else:
-                        marks[rows.ravel()] = True
+            mark(encoder, sources[side][encoder.spec.name])
+            if encoder.columns is not None:
+                table = {**tables.histories, **tables.sequences}[encoder.spec.name]
+                items = np.unique(events.past_of(table.types).item)
+                for column in encoder.columns.encoders:
+                    mark(column, [tables.item_columns[column.spec.table][items]])
     for name, table in variables.items():
         table.assign(tf.where(read[name][:, np.newaxis], table, 0.0))
 
@@ -48,7 +59,9 @@ def _read(tables: FeatureTables, events: Events) -> dict[str, dict[str, Iterable
     of_items = {**tables.histories, **tables.neighbours, **tables.sequences}
     query: dict[str, Iterable[Array]] = {name: [rows[users]] for name, rows in tables.users.items()}
     query |= {name: _in_blocks(rows) for name, rows in tables.context.items()}
-    query |= {name: [each.rows[items]] for name, each in of_items.items()}
+    query |= {
+        name: [each.rows[events.past_of(each.types).item if each.types else items]] for name, each in of_items.items()
+    }
     query |= {name: _clock(kind, events, tables) for name, kind in tables.clocks.items()}
     candidate: dict[str, Iterable[Array]] = {name: [rows[items]] for name, rows in tables.items.items()}
     candidate |= {name: [rows[users]] for name, rows in tables.audiences.items()}

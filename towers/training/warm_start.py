@@ -143,7 +143,9 @@ def _keys(root: tf.train.Checkpoint) -> dict[Any, str]:
 
 def _tables(task: Task) -> dict[Any, str]:
     towers = (task.towers.query_tower, task.towers.candidate_tower)
-    return {encoder.table.ref(): encoder.spec.table for tower in towers for encoder in tower.encoders}
+    encoders = [encoder for tower in towers for encoder in tower.encoders]
+    columns = [column for encoder in encoders if encoder.columns is not None for column in encoder.columns.encoders]
+    return {each.table.ref(): each.spec.table for each in (*encoders, *columns)}
 
 
 def _refuse_other_shape(variable: tf.Variable, value: NDArray[Any], *, any_rows: bool) -> None:

@@ -14,7 +14,7 @@ from pipelines.dataset.manifest import Kind
 from pipelines.ingest.formats.column_names import Roles
 from pipelines.ingest.formats.rejects import Rejects
 from towers.data.blocks import blocks
-from towers.data.events import Floats, Int32s, Int64s
+from towers.data.events import Floats, Int16s, Int32s, Int64s
 
 RANGE_EVENTS = 1 << 22
 
@@ -31,11 +31,13 @@ class EventTable:
         time: [E], or None.
         time_unit: unit of `time`; "order" for the place in the file, None without times.
         weight: [E], or None.
+        type: [E] numbers of `types`, -1 for an event without a type; None if no event has one.
         split: [E] 0 train, 1 valid, 2 test as given by the files, or None.
         context: the events' own columns, or None.
         context_kinds: kinds of those columns.
         user_ids: the id of each user code.
         item_ids: the id of each item code.
+        types: the types of the events, in alphabetical order.
         roles: their columns by role, those of the first file.
         paths: the files.
         dropped: how many events each rule of the recipe dropped.
@@ -48,11 +50,13 @@ class EventTable:
     time: Int64s | None
     time_unit: str | None
     weight: Floats | None
+    type: Int16s | None
     split: NDArray[np.uint8] | None
     context: pl.DataFrame | None
     context_kinds: dict[str, Kind]
     user_ids: pl.Series
     item_ids: pl.Series
+    types: tuple[str, ...]
     roles: Roles
     paths: list[Path]
     dropped: dict[str, int] = field(default_factory=dict)
@@ -67,7 +71,7 @@ class EventTable:
             return
         if rule is not None:
             self.dropped[rule] = self.dropped.get(rule, 0) + gone
-        for name in ("user", "item", "row", "file", "time", "weight", "split"):
+        for name in ("user", "item", "row", "file", "time", "weight", "type", "split"):
             if (values := getattr(self, name)) is not None:
                 setattr(self, name, _compressed(values, mask))
         if self.context is not None:

@@ -16,7 +16,7 @@ from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
 from serving.search.vector_codes import VectorType
-from tests.support.worlds.serving import ITEMS, USERS, save_towers, write_world
+from tests.support.worlds.serving import ITEMS, USERS, save_towers, seen_rows, write_world
 
 
 def opened(path: Path, live: CatalogueUpdates) -> Recaller:
@@ -38,6 +38,8 @@ def test_a_folded_bundle_answers_as_the_old_one_with_its_changes(kind: VectorTyp
         segmented_by="country",
         popular_segments=segments,
         profiles=[{"country": f"g{user % 3}", "age": 0.1} for user in range(USERS)],
+        event_types=("buy", "click"),
+        seen_types=[type_of(row) for user in range(USERS) for row in seen_rows(user)],
     )
     live = CatalogueUpdates(SqliteJournal.open(tmp_path / "state"), Encoder.of_items)
     old = opened(tmp_path / "old", live)
@@ -65,7 +67,14 @@ def test_a_folded_bundle_answers_as_the_old_one_with_its_changes(kind: VectorTyp
     assert year.to_list() == [7]
     for user in range(12):
         names = [folded.bundle.item_names[row] for row in folded.bundle.seen(user).tolist()]
-        assert names == [f"i{row}" for row in old.bundle.seen(user).tolist() if row not in (1, 9)]
+        left = [row for row in old.bundle.seen(user).tolist() if row not in (1, 9)]
+        assert names == [f"i{row}" for row in left]
+        types = folded.bundle.seen_types(user)
+        assert types is not None and types.tolist() == [type_of(row) for row in left]
+
+
+def type_of(row: int) -> int:
+    return row % 3 - 1
 
 
 def test_without_a_journal_there_is_nothing_to_fold(tmp_path: Path) -> None:

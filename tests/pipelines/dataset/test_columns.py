@@ -188,6 +188,16 @@ def test_a_time_without_an_order_and_a_type_are_told(tmp_path: Path) -> None:
     prepared(tmp_path, "csv", DataConfig(split="random"), events=events)
     told = column_lines(Dataset.open(tmp_path / "out-csv"))
     assert "  events  timestamp    time, not kept: split 'random' has no order" in told
+    assert "  events  action       type of the event: buy" in told
+    kinds = pl.Series("action", [f"type {row % 7}" for row in range(events.height)])
+    prepared(tmp_path, "jsonl", DataConfig(split="random"), events=events.with_columns(kinds))
+    told = column_lines(Dataset.open(tmp_path / "out-jsonl"))
+    names = ", ".join(f"type {number}" for number in range(5))
+    kept = "data.duplicates = 'first' kept one event of each user and item, whatever its type"
+    assert f"  events  action       type of the event: {names} and 2 more; {kept}" in told
+    many = pl.Series("action", [f"key {row}" for row in range(events.height)])
+    prepared(tmp_path, "parquet", DataConfig(split="random"), events=events.with_columns(many))
+    told = column_lines(Dataset.open(tmp_path / "out-parquet"))
     assert "  events  action       type of the event: only data.event_types reads it" in told
 
 

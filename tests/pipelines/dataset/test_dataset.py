@@ -87,7 +87,7 @@ def edit(path: Path, **values: object) -> None:
     ("spoil", "message"),
     [
         (lambda p: (p / "dataset.json").unlink(), "not a data set"),
-        (lambda p: edit(p, schema_version=3), "schema version 3, this program reads 1 to 2"),
+        (lambda p: edit(p, schema_version=4), "schema version 4, this program reads 1 to 3"),
         (lambda p: edit(p, extra=1), "extra: "),
         (lambda p: (p / "dataset.json").write_text('{"schema_version": 1, '), "the whole file: Invalid JSON"),
         (lambda p: (p / "train" / "item.npy").unlink(), "train/item.npy is missing"),

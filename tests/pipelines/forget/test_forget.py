@@ -68,6 +68,15 @@ def test_a_user_leaves_no_trace_in_a_bundle_and_its_towers(tmp_path: Path) -> No
     assert np.array_equal(np.delete(now, rows, axis=0), np.delete(then, rows, axis=0))
 
 
+def test_the_types_of_the_other_users_events_stay_with_them(tmp_path: Path) -> None:
+    types = [[row % 3 - 1 for row in seen_rows(user)] for user in range(USERS)]
+    write_world(tmp_path / "bundle", event_types=("buy", "click"), seen_types=[each for line in types for each in line])
+    forget_in_bundle(tmp_path / "bundle", "u5", dry_run=False)
+    after = Bundle.open(tmp_path / "bundle")
+    left = [after.seen_types(row) for row in range(USERS - 1)]
+    assert [each.tolist() for each in left if each is not None] == types[:5] + types[6:]
+
+
 def embeddings(tower: Path) -> np.ndarray:
     """The table of the user ids, whose feature is the first: row 0 for missing ones, then a row per line."""
     checkpoint = tf.train.load_checkpoint(str(tower / "variables" / "variables"))
@@ -93,11 +102,11 @@ def test_a_worker_drops_a_users_events_and_keeps_those_of_others(tmp_path: Path)
     assert counts == {tmp_path / "state": {"events": 2, "impressions": 1}}
     assert live.refresh() and not live.refresh()
     assert recaller.recall(RecallQuery(user_id="new", k=1)).source == "popular"
-    assert live.users.items("other") == ["i1"] and live.users.items("new") == []
+    assert [each.item_id for each in live.users.taken("other")] == ["i1"] and not live.users.taken("new")
     assert (live.users.count, dict(live.users.item_counts)) == (1, {"i1": 1})
     assert holding(tmp_path / "state", "new") == []
     live.add_events([UserEvent("d", "new", "i3", 7)])
-    assert live.users.items("new") == ["i3"], "the same person may come again"
+    assert [each.item_id for each in live.users.taken("new")] == ["i3"], "the same person may come again"
 
 
 def test_every_bundle_of_a_root_is_searched_so_that_a_rollback_stays_without(

@@ -16,7 +16,7 @@ from serving.files.staging import OutputExistsError
 from tests.support.pages.programs import program
 from towers.config.sections import DataConfig
 
-TAKEN = [("e1", "u1", "i2", 300), ("e2", "u2", "i1", 100), ("e3", "u1", "i3", 50), ("e4", "u1", "i2", 400)]
+TAKEN = [("e1", "u1", "i2", 300), ("e2", "u2", "i1", 100), ("e3", "u1", "i3", 50), ("e4", "u1", "i2", 400, "buy")]
 SHOWN = [
     ("s1", "r1", "u1", ("i1", "i2", "i3"), 200),  # i3 taken before, i2 after
     ("s2", "r1", "u2", ("i3", "i1"), 250),
@@ -48,8 +48,8 @@ def test_every_event_and_every_item_shown_is_exported(
         for name, request, user, items, time in SHOWN
         for place, item in enumerate(items, start=1)
     ]
-    took = {(user, item) for _, user, item, _ in TAKEN}
-    expected = [(user, item, time, "event", 1.0) for _, user, item, time in TAKEN]
+    took = {(user, item) for _, user, item, *_ in TAKEN}
+    expected = [(user, item, time, *(kind or ["event"]), 1.0) for _, user, item, time, *kind in TAKEN]
     expected += [
         (user, item, time, "impression", 0.0) for _, _, user, items, time in SHOWN for item in items
         if (user, item) not in took
@@ -68,7 +68,7 @@ def test_the_program_of_the_page_counts_what_was_taken_by_position(
     counts: dict[int, list[int]] = {}
     for _, _, user, items, time in SHOWN:
         for place, item in enumerate(items, start=1):
-            took = any((who, what) == (user, item) and when >= time for _, who, what, when in TAKEN)
+            took = any((who, what) == (user, item) and when >= time for _, who, what, when, *_ in TAKEN)
             counts.setdefault(place, [0, 0])
             counts[place][0] += 1
             counts[place][1] += took

@@ -40,7 +40,9 @@ def fill(journal: Journal) -> None:
     journal.put_items([("i1", {"x": 1}, {"y": [2]}), ("a\0\ud800", {}, {"t": "\0é"})])
     journal.put_items([("i1", {"x": 2}, {})])
     journal.delete_items(["i3"])
-    journal.add_events([UserEvent(f"e{n}", f"u{n % 2}", "i\ud800", n - 5) for n in range(10)])
+    journal.add_events(
+        [UserEvent(f"e{n}", f"u{n % 2}", "i\ud800", n - 5, ["event", "buy\0"][n % 3 % 2]) for n in range(10)]
+    )
     journal.add_impressions([Impression(f"s{n}", "r", "u", ("i", "j\0"), n) for n in range(10)])
     journal.forget("u0")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from serving.bundle.reader import Bundle
 from serving.catalogue.catalogue import Wanted
 from serving.catalogue.overlay import Change
-from serving.catalogue.user_events import UserEvents
+from serving.catalogue.user_events import Taken, UserEvents
 from serving.errors import RequestError
 from serving.recall.query import Diversity, RecallQuery
 from serving.recall.recaller import Recaller
@@ -203,7 +203,8 @@ def test_similar_items_leave_themselves_out(bundle: Bundle) -> None:
 def test_live_events_are_seen_and_are_history(bundle: Bundle) -> None:
     users = UserEvents()
     recaller = Recaller(bundle, ExactIndex(bundle.item_vectors), ArithmeticEncoder(), users)
-    users.apply([(2, "stranger", "i7", 20), (1, "stranger", "i3", 10), (3, "u5", "i9", 5)])
+    taken = [("stranger", 20, 2, "i7"), ("stranger", 10, 1, "i3"), ("u5", 5, 3, "i9")]
+    users.apply([(user, Taken(time, seq, item, "event")) for user, time, seq, item in taken])
     stranger = recaller.recall(RecallQuery(user_id="stranger", k=2))
     assert (stranger.source, stranger.ids) == ("history", ["i11", "i15"]), "i3 and i7, of group 3, are seen"
     known = recaller.recall(RecallQuery(user_id="u5", k=1))

@@ -27,7 +27,7 @@ VALUES = st.dictionaries(
     max_size=3,
 )
 TIMES = st.integers(-(2**63), 2**63 - 1)
-EVENTS = st.builds(UserEvent, IDS, IDS, IDS, TIMES)
+EVENTS = st.builds(UserEvent, IDS, IDS, IDS, TIMES, st.sampled_from(["event", "click"]) | IDS)
 IMPRESSIONS = st.builds(Impression, IDS, IDS, IDS, st.lists(IDS, max_size=3).map(tuple), TIMES)
 
 

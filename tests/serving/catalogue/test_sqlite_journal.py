@@ -50,6 +50,23 @@ def test_a_journal_of_the_first_release_is_opened_and_keeps_its_events(tmp_path:
     journal.close()
 
 
+def test_an_earlier_release_reads_and_adds_to_a_journal_with_types(journal: SqliteJournal) -> None:
+    journal.add_events([UserEvent("e", "u", "i", 7, "buy"), UserEvent("f", "u", "i", 8)])
+    with sqlite3.connect(journal.path) as earlier:
+        read = "SELECT * FROM events WHERE seq > ? ORDER BY seq LIMIT ?"
+        assert earlier.execute(read, (0, 9)).fetchall() == [(1, b"e", b"u", b"i", 7), (2, b"f", b"u", b"i", 8)]
+        earlier.execute("INSERT INTO events (event_id, user_id, item_id, time) VALUES (x'67', x'75', x'69', 9)")
+        earlier.execute("DELETE FROM events WHERE seq = 1")  # it forgets a user without knowing of types
+    earlier.close()
+    journal.add_events([UserEvent("f", "u", "i", 8, "buy"), UserEvent("h", "u", "i", 9, "buy")])
+    types = [(event.event_id, event.type) for _, event in journal.events_since(0)]
+    assert types == [("f", "event"), ("g", "event"), ("h", "buy")], "the first event of an id counts, with its type"
+    journal.forget("u")
+    with sqlite3.connect(journal.path) as file:
+        assert file.execute("SELECT * FROM event_types WHERE seq > 1").fetchall() == []
+    file.close()
+
+
 WRITER = """
 import sys
 from pathlib import Path

@@ -150,7 +150,7 @@ def test_events_count_once_and_are_seen_by_every_worker(tmp_path: Path) -> None:
     assert live.add_events(events) == 2 and live.add_events(events) == 0
     assert other.refresh()
     for recaller in (here, there):
-        assert recaller.planner.users.items("u5") == ["i13", "i9"]
+        assert [each.item_id for each in recaller.planner.users.taken("u5")] == ["i13", "i9"]
         assert recaller.recall(RecallQuery(user_id="u5", k=1)).ids == ["i17"]
 
 

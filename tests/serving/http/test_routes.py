@@ -192,6 +192,14 @@ ERRORS: dict[str, tuple[str, str, Any, int, str | None, str]] = {
     "event without id": (
         "POST", "/events", {"events": [{"user_id": "u", "item_id": "i", "time": 1}]}, 422, "events.0.id", "is missing",
     ),
+    "event of an empty type": (
+        "POST", "/events", {"events": [{"id": "e", "user_id": "u", "item_id": "i", "time": 1, "type": ""}]}, 422,
+        "events.0.type", "must not be empty",
+    ),
+    "event of a wrong type": (
+        "POST", "/events", {"events": [{"id": "e", "user_id": "u", "item_id": "i", "time": 1, "type": 3}]}, 422,
+        "events.0.type", "must be a string",
+    ),
     "milliseconds": (
         "POST", "/events", {"events": [{"id": "e", "user_id": "u", "item_id": "i", "time": 2e12}]}, 422,
         "events.0.time", "must be at most",

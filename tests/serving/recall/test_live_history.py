@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.bundle.reader import Bundle
-from serving.catalogue.user_events import UserEvents
+from serving.catalogue.user_events import Taken, UserEvents
 from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
@@ -35,7 +35,9 @@ def of_training(items: list[str], how: str) -> list[str]:
 @given(items=taken, how=st.sampled_from(sorted(LINEAGES)))
 def test_a_repeated_live_item_counts_as_in_training(recallers: dict[str, Recaller], items: list[str], how: str) -> None:
     recaller = recallers[how]
-    recaller.planner.users.apply([(seq, "new", item, 100 + seq) for seq, item in enumerate(items)], anew=True)
+    recaller.planner.users.apply(
+        [("new", Taken(100 + seq, seq, item, "event")) for seq, item in enumerate(items)], anew=True
+    )
     plan = recaller.planner.plan(RecallQuery(user_id="new", k=1), recaller.catalogue.snapshot())
     assert plan.features is not None and plan.features["history"] == of_training(items, how)
     assert plan.history == len(of_training(items, how))
@@ -45,6 +47,8 @@ def test_a_known_user_adds_each_live_item_once(recallers: dict[str, Recaller]) -
     recaller, stored = recallers["first"], seen_rows(5)
     fresh = next(f"i{row}" for row in range(20) if row not in stored)
     events = [fresh, f"i{stored[0]}", fresh]
-    recaller.planner.users.apply([(seq, "u5", item, 100 + seq) for seq, item in enumerate(events)], anew=True)
+    recaller.planner.users.apply(
+        [("u5", Taken(100 + seq, seq, item, "event")) for seq, item in enumerate(events)], anew=True
+    )
     plan = recaller.planner.plan(RecallQuery(user_id="u5", k=1), recaller.catalogue.snapshot())
     assert plan.history == len(stored) + 1

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from serving.bundle.reader import Bundle
-from serving.catalogue.user_events import UserEvents
+from serving.catalogue.user_events import Taken, UserEvents
 from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
@@ -29,7 +29,7 @@ def opened(path: Path, **changes: Any) -> Recaller:
 @pytest.mark.parametrize("user", [0, 3, 5])
 def test_after_an_event_the_tower_gets_the_profile_beside_id_and_history(tmp_path: Path, user: int) -> None:
     recaller = opened(tmp_path / "bundle", profiles=PROFILES)
-    recaller.planner.users.apply([(1, f"u{user}", "i30", 100)])
+    recaller.planner.users.apply([(f"u{user}", Taken(100, 1, "i30", "event"))])
     stored = [] if user == 0 else [f"i{user % 4}", f"i{user % 4 + 4}"]
     expected = query_vector({"user": f"u{user}", "history": [*stored, "i30"], **PROFILES[user]})
     (embedded,) = recaller.embed([RecallQuery(user_id=f"u{user}")])

@@ -13,6 +13,7 @@ from serving.bundle.encoder import Encoder
 from serving.bundle.manifest import FeatureSpec, PriorInfo
 from serving.bundle.reader import Bundle
 from serving.catalogue.overlay import Change
+from serving.catalogue.user_events import Taken
 from serving.recall.loading import open_recaller
 from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
@@ -140,7 +141,7 @@ def test_a_known_user_is_encoded_again_with_the_stored_history(bundles: dict[boo
 def test_an_event_that_repeats_the_stored_history_adds_nothing_to_it(bundles: dict[bool, Bundle]) -> None:
     recaller, stored = recaller_of(bundles[True]), [f"i{row}" for row in seen_rows(5)]
     before = explain(ask(recaller, RecallQuery(user_id="u5", k=10)))
-    recaller.planner.users.apply([(1, "u5", stored[0], 5)])
+    recaller.planner.users.apply([("u5", Taken(5, 1, stored[0], "event"))])
     inquiry = ask(recaller, RecallQuery(user_id="u5", k=10))
     assert inquiry.plan.source == "user" and explain(inquiry) == before
 

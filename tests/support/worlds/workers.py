@@ -20,22 +20,28 @@ Sections = dict[str, Any]
 
 
 def make_dataset(folder: Path) -> Path:
-    """Users of a group take the items of a group, in their own order; weights are grades 1 to 3.
+    """Users of a group take the items of a group, in their own order; weights are grades 1 to 3, types alternate.
 
     Before every second one, each is shown an item of another group.
     """
     rng = np.random.default_rng(0)
     rows = [
-        (f"u{user}", f"i{GROUPS * item + user % GROUPS}", 1_000 * user + place, 1 + (user + item) % 3)
+        (
+            f"u{user}",
+            f"i{GROUPS * item + user % GROUPS}",
+            1_000 * user + place,
+            1 + (user + item) % 3,
+            ("buy", "click")[place % 2],
+        )
         for user in range(USERS)
         for place, item in enumerate(rng.permutation(SIZE)[: 8 + user % 4])
     ]
     rows += [
-        (f"u{user}", f"i{GROUPS * place + (user + 1) % GROUPS}", 1_000 * user + place, 0)
+        (f"u{user}", f"i{GROUPS * place + (user + 1) % GROUPS}", 1_000 * user + place, 0, "shown")
         for user in range(USERS)
         for place in range(0, 7, 2)
     ]
-    events = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp", "weight"], orient="row")
+    events = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp", "weight", "type"], orient="row")
     events.write_csv(folder / "events.csv")
     items = [(f"i{item}", f"brand {item % 5}", 0.5 * item) for item in range(GROUPS * SIZE)]
     pl.DataFrame(items, schema=["item_id", "brand", "price"], orient="row").write_csv(folder / "items.csv")

@@ -3,10 +3,10 @@
 import numpy as np
 import tensorflow as tf
 
-from towers.config.features import CategoricalFeature, IdFeature, NumericFeature
+from towers.config.features import CategoricalFeature, HistoryFeature, IdFeature, NumericFeature
 from towers.config.recipe import parse_config
 from towers.data.events import Events
-from towers.data.feature_tables import FeatureTables
+from towers.data.feature_tables import FeatureTables, HistoryTable
 from towers.features.encoder import FeatureSpec
 from towers.model.two_tower import TwoTower
 from towers.model.untrained_rows import zero_untrained_rows
@@ -33,3 +33,20 @@ def test_each_context_feature_keeps_the_rows_that_its_own_values_read() -> None:
     zero_untrained_rows(towers, FeatureTables({}, {"item_id": np.ones(1, np.int32)}, context), events)
     read = [np.flatnonzero(table.numpy().any(axis=1)).tolist() for table in tables]
     assert read == [[0, 1], [2, 5]]
+
+
+def test_a_history_of_a_type_reads_the_items_of_its_events_alone() -> None:
+    spec = FeatureSpec("past", HistoryFeature(kind="history", share_item_table=False), size=4, table="past")
+    items = [FeatureSpec("item_id", IdFeature(kind="id"), size=4, table="item")]
+    towers = TwoTower([spec], items, parse_config({"model": {"dimension": 3}}))
+    rows = np.arange(1, 5, dtype=np.int32)
+    events = Events(
+        np.zeros(4, np.int32),
+        np.array([0, 1, 2, 1], np.int32),
+        np.array([0, 4]),
+        type=np.array([1, 0, -1, 1], np.int16),
+    )
+    tables = FeatureTables({}, {"item_id": rows}, histories={"past": HistoryTable(rows, 5, types=(1,))})
+    zero_untrained_rows(towers, tables, events)
+    tables_read = [tower.encoders[0].table for tower in (towers.query_tower, towers.candidate_tower)]
+    assert [np.flatnonzero(table.numpy().any(axis=1)).tolist() for table in tables_read] == [[1, 2], [1, 2, 3]]

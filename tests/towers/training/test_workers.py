@@ -87,6 +87,22 @@ VARIANTS: dict[str, Sections] = {
             "candidate": ITEM,
         }
     },
+    "histories of types": {
+        "features": {
+            "query": {
+                "clicks": {"kind": "history", "max_length": 5, "events": ["click"], "item_features": ["brand"]},
+                "bought": {
+                    "kind": "sequence",
+                    "max_length": 4,
+                    "blocks": 1,
+                    "dropout": 0.0,
+                    "events": ["buy"],
+                    "item_features": ["brand", "price"],
+                },
+            },
+            "candidate": ITEM | BRANDS,
+        }
+    },
     "similar by centres": {
         "task": "similarity",
         "similarity": {"column": "brand"},
@@ -134,6 +150,7 @@ ON_DEVICES = (
     "graph",
     "earlier neighbours, by adam",
     "sequence",
+    "histories of types",
     "full_softmax",
     "similar by centres",
     "similar by items",
