@@ -32,7 +32,10 @@ REAL_DATA = Path(os.environ.get("TOWERS_DATA", Path(__file__).parents[2] / "shar
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests first, then those with many tests: in the end no process waits for a long file."""
+    """Files with slow tests first, then those with many tests: in the end no process waits for a long file.
+
+    A long test bears the mark `slow`, too, if it takes minutes.
+    """
     if "PYTEST_XDIST_WORKER" in os.environ:
         slow = {item.path for item in items if item.get_closest_marker("slow")}
         tests = Counter(item.path for item in items)

@@ -16,6 +16,7 @@ from tests.support.processes.running_service import free_port
 PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_every_command_of_the_tutorial_works(tmp_path: Path) -> None:
     blocks = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)

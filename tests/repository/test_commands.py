@@ -158,6 +158,7 @@ def store() -> Iterator[ObjectStore]:
         yield store
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_every_command_of_the_pages_works(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, store: ObjectStore

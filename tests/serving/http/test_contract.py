@@ -69,6 +69,7 @@ def test_every_generated_request_is_answered_as_documented(contract: "BaseSchema
     assert ask(contract, CASES).total() > CASES
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_two_thousand_requests_are_answered_as_documented(contract: "BaseSchema") -> None:
     seen = ask(contract, ALL_CASES // 7)

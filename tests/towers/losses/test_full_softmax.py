@@ -231,6 +231,7 @@ def test_the_step_runs_on_a_gpu_and_holds_neither_all_scores_nor_all_vectors() -
     assert large == {((count, width), "(Fill)"), ((count, width), "(ScatterNdNonAliasingAdd)")}
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_memory_of_a_step_at_a_million_items() -> None:
     """Beside the tables, their gradients and the moments: at most 512 MB. A process of its own has its own peak."""
