@@ -99,6 +99,8 @@ def beauty(result: Result, *, what: str, published_by: str, command: str) -> Row
     told = several([each["mean"] for each in figures], ".4f")
     if seeds > 1:
         told += f", mean of {seeds} seeds, {several([each['spread'] for each in figures], '.4f')} from least to most"
+    else:
+        told += ", one seed"
     return [
         (
             f"{what}, next item, leave one out, self-attention: HitRate@10 / NDCG@10",
@@ -212,7 +214,7 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     ),
     "beauty_s3rec_taught": partial(
         beauty,
-        what="Beauty, 5-core, the same recipe with four teachers",
+        what="Four teachers, the Beauty of 12,101 items",
         published_by="eSASRec / SASRec with sampled softmax",
         command="quality.beauty --set beauty-s3rec --teachers 4",
     ),
