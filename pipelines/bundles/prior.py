@@ -59,7 +59,7 @@ class BundlePrior:
             counts: [N] events of each item in the window.
             past: [N] log shares in training.
             new: [N] which items are new.
-            until: time of the latest event, in seconds since 1970.
+            until: time of the latest event, in seconds since 1970; None without times in a unit.
             events: number of events counted.
             unit: the unit of the weights.
         """
@@ -93,15 +93,15 @@ class BundlePrior:
             unit: the standard deviation of the scores, which is the unit of the weights.
         """
         counting = Counting(given.days, given.users_alike)
-        parts = [data.events(split) for split in known]
+        parts, unit_of_time = [data.events(split) for split in known], data.manifest.time_unit
         end, counts = last_time(parts), counts_of(data, known, counting)
         alone = counts if not given.users_alike else counts_of(data, known, Counting(given.days))
         return cls.make(
             given,
             counts=counts,
             past=log_share(counts_of(data, trained, Counting())),
-            new=new_items(parts, data.manifest.items, data.manifest.time_unit),
-            until=None if end is None else end // TICKS_PER_S[data.manifest.time_unit or "s"],
+            new=new_items(parts, data.manifest.items, unit_of_time),
+            until=end // TICKS_PER_S[unit_of_time] if end is not None and unit_of_time in TICKS_PER_S else None,
             events=int(alone.sum()),
             unit=unit,
         )

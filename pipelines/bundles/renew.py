@@ -11,7 +11,7 @@ import numpy as np
 from pipelines.bundles import build_index
 from pipelines.bundles.prior import BundlePrior
 from pipelines.console import amount, phases, progress, say
-from pipelines.dataset.popularity import TICKS_PER_S, Counting, item_counts
+from pipelines.dataset.popularity import TICKS_PER_S, Counting, item_counts, last_time
 from pipelines.errors import DataError
 from pipelines.ingest.columns.ids import IdForm, IdForms
 from pipelines.ingest.events import PHASE as EVENTS
@@ -44,7 +44,7 @@ def run(bundle: Path, events: Path | str, out: Path, *, format: str = "auto", ov
 
     Raises:
         BundleError: BUNDLE is damaged.
-        DataError: it has no prior, or EVENTS cannot be read, have no times, or hold none of its items.
+        DataError: it has no prior, EVENTS cannot be read or hold none of its items, or a window of days lacks times.
         OutputExistsError: `out` exists.
     """
     refuse_existing(out, overwrite=overwrite, marker=MANIFEST)
@@ -82,20 +82,19 @@ def _made(
         table = read_events(source, config, None, rejects, IdForms(IdForm))
     # Repeated pairs are treated as in training; minimum counts do not apply here.
     narrow(table, config.model_copy(update={"min_user_events": 1, "min_item_events": 1}))
-    if table.time is None or table.time_unit not in TICKS_PER_S:
-        raise DataError(f"{path}: the events have no times; a prior counts those of its window")
+    time, unit = (table.time, table.time_unit) if table.time_unit in TICKS_PER_S else (None, None)
+    if given.days is not None and time is None:
+        raise DataError(f"{path}: the events have no times; this prior counts those of the last {given.days} days")
     row = np.array([*map(bundle.item_rows.find, table.item_ids.to_list())], np.int64)[table.item]
     known = row >= 0 if table.weight is None else (row >= 0) & (table.weight > 0)
     if not known.any():
         raise DataError(f"{path}: none of its {len(table):,} events is of an item of {bundle.path}")
-    until = int(table.time[known].max())
+    times = None if time is None else time[known]
     # In file order, which does not matter for counting.
-    part = Events(
-        table.user[known], row[known].astype(np.int32), np.array([0, np.count_nonzero(known)]), table.time[known]
-    )
-    items, unit = bundle.manifest.items, table.time_unit
+    part = Events(table.user[known], row[known].astype(np.int32), np.array([0, np.count_nonzero(known)]), times)
+    items, until = bundle.manifest.items, last_time([part])
     counts = item_counts([part], items, Counting(given.days, given.users_alike), time_unit=unit, until=until)
     events = int(item_counts([part], items, Counting(given.days), time_unit=unit, until=until).sum())
-    new, until_s = np.zeros(items, np.bool_), until // TICKS_PER_S[unit]
+    new, until_s = np.zeros(items, np.bool_), None if until is None or unit is None else until // TICKS_PER_S[unit]
     made = BundlePrior.make(given, counts=counts, past=past, new=new, until=until_s, events=events)
     return made, events, int(np.count_nonzero(row < 0))

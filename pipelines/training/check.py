@@ -123,11 +123,11 @@ def _refuse_prepared_otherwise(config: Config, data: Dataset) -> Config:
 
 
 def _resolve_timed(config: Config, data: Dataset) -> Config:
-    """Resolves the settings that apply only if events have times: `refit = "timed"`, `prior = "validation"`."""
+    """Resolves what applies only if events have times, `refit = "timed"`, or an order, `prior = "validation"`."""
     if config.data.refit == "timed":
         refit = has_windows(data) and config.train.choose_epoch and len(heldout_users(data, "valid")) > 0
         config = config.model_copy(update={"data": config.data.model_copy(update={"refit": refit})})
-    if config.model.prior == "validation" and not has_windows(data):
+    if config.model.prior == "validation" and not data.manifest.timed:
         config = config.model_copy(update={"model": config.model.model_copy(update={"prior": "off"})})
     return config
 
@@ -138,10 +138,17 @@ def _refuse_unvalidated(config: Config, data: Dataset) -> Config:
         raise ConfigError("data.refit: the data set has no validation targets to choose the epochs on; set it to false")
     if config.model.norm_exponent == "validation" and not data.manifest.events["valid"]:
         raise ConfigError("model.norm_exponent: the data set has no validation events to choose it on; give a number")
-    if isinstance(config.model.prior, PriorConfig) and not has_windows(data):
+    prior = config.model.prior
+    if isinstance(prior, PriorConfig) and not data.manifest.timed:
         raise ConfigError(
-            "model.prior: counts events by their times, and this data set has none that its split respects; set it to "
-            "'off', or prepare it with a time column and data.split = 'global_time' or 'leave_last_out'"
+            "model.prior: counts the events before those held out, and this data set has no order that its split "
+            "respects; set it to 'off', or prepare it with a time column and data.split = 'global_time' or "
+            "'leave_last_out'"
+        )
+    if isinstance(prior, PriorConfig) and prior.days is not None and not has_windows(data):
+        raise ConfigError(
+            f"model.prior.days: a window of {prior.days} days needs times in a unit, and this data set has only the "
+            "order of its events; leave days out to count all of them"
         )
     return config
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut
-from pipelines.dataset.popularity import Counting, Doubles, has_windows, item_counts
+from pipelines.dataset.popularity import Counting, Doubles, item_counts
 from pipelines.rankers.fits import counting_values
 from pipelines.rankers.popular import Popular, by_popularity
 from towers.config.recipe import Config
@@ -20,8 +20,8 @@ DECIMALS = 6  # of a prior weight and of a norm exponent
 
 
 def has_prior(config: Config, data: Dataset) -> bool:
-    """Whether a training has a prior: the recipe asks for one, and the split respects the events' times."""
-    return config.model.prior != "off" and has_windows(data)
+    """Whether a training has a prior: the recipe asks for one, and the split respects the order of the events."""
+    return config.model.prior != "off" and data.manifest.timed
 
 
 def choose_counting(config: Config, data: Dataset, held: HeldOut, splits: Sequence[str]) -> Counting:

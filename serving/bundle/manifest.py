@@ -125,7 +125,7 @@ class PriorInfo(_Record):
         now: weight of the log share in the window.
         past: weight of the log share in training, subtracted.
         length: what each unit of ``log(1 + length of the history)`` adds to `now`.
-        until: time of the latest event counted, in seconds since 1970.
+        until: time of the latest event counted, in seconds since 1970; None for data without times in a unit.
         mean_count: mean count of an item in the window.
         event_weight: what an event of the window counts on average.
         new_item: log shares, now and past, of an item without events: the median of new items.

@@ -89,7 +89,8 @@ class ModelConfig(Section):
     prior: Literal["off", "validation"] | PriorConfig = Field(
         "off",
         description="how much recent popularity adds to the scores: 'validation' fits window, counting and weights on "
-        "held-out events, where the data have times; a table of days, users_alike, now, past, length gives them",
+        "held-out events, where the data have times or an order; a table of days, users_alike, now, past, length gives "
+        "them",
     )
     table_dtype: Literal["float32", "bfloat16", "float16"] = Field(
         "float32", description="how embedding tables are stored; computing is float32"

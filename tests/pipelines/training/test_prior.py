@@ -19,6 +19,7 @@ from pipelines.ingest import prepare
 from pipelines.rankers.ranker import Served
 from pipelines.training import train
 from pipelines.training.check import check_recipe
+from pipelines.training.prior import has_prior
 from serving.bundle.encoder import Encoder
 from serving.bundle.reader import Bundle
 from serving.errors import BundleError
@@ -28,7 +29,7 @@ from serving.recall.recaller import Recaller
 from serving.search.scann import ScannIndex
 from serving.search.vector_codes import VectorType
 from towers.config.recipe import Config, parse_config
-from towers.config.sections import DataConfig
+from towers.config.sections import DataConfig, PriorConfig
 from towers.errors import ConfigError
 
 USERS, ITEMS, DAYS, NEW_USERS = 300, 120, 100, 40
@@ -244,6 +245,77 @@ def test_data_without_times_have_no_prior(world: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "bundle" / "item_prior.npy").exists()
 
 
+def write_lists(folder: Path) -> None:
+    """Lists in the order of time without a clock: popular items are taken first and last, from one of three groups."""
+    folder.mkdir()
+    rng = np.random.default_rng(4)
+    lists = []
+    for user in range(USERS):
+        liking = np.where(np.arange(ITEMS) % 3 == user % 3, 6.0, 1.0) / (1 + np.arange(ITEMS))
+        lists.append(rng.choice(ITEMS, 24, replace=False, p=liking / liking.sum()))
+    for name, part in (("train", slice(18)), ("test", slice(18, None))):
+        (folder / f"{name}.txt").write_text(
+            "".join(f"{u} {' '.join(map(str, each[part]))}\n" for u, each in enumerate(lists))
+        )
+
+
+@pytest.fixture(scope="module")
+def ordered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`lists`, `dataset`, `run` and `bundle` of lists in order."""
+    folder = tmp_path_factory.mktemp("ordered")
+    write_lists(folder / "lists")
+    data = DataConfig(ordered=True, validation="last", valid_share=0.3)
+    prepare.run(data, folder / "lists", folder / "dataset")
+    train.run(recipe(norm_exponent=1.0), folder / "dataset", folder / "run")
+    export.run(folder / "run", folder / "bundle")
+    return folder
+
+
+def test_lists_in_order_without_a_clock_have_a_prior_of_all_known_events(ordered: Path) -> None:
+    data, chosen = Dataset.open(ordered / "dataset"), stage(ordered / "run")["prior"]
+    assert data.manifest.time_unit == "order" and isinstance(chosen, dict)
+    assert chosen["days"] is None and chosen["now"] > 0, "the cosine knows no popularity"
+    bundle = Bundle.open(ordered / "bundle")
+    row = [bundle.item_rows[item_id] for item_id in data.items["item_id"]]
+    assert bundle.manifest.prior is not None and bundle.manifest.prior.until is None and bundle.item_prior is not None
+    now, past = by_hand(ordered)
+    np.testing.assert_allclose(bundle.item_prior[row], np.stack([now, past], axis=1), rtol=1e-5, atol=1e-6)
+
+
+def test_a_validation_that_is_no_end_of_the_lists_has_no_prior(ordered: Path, tmp_path: Path) -> None:
+    data = DataConfig(ordered=True, validation="random", valid_share=0.3)
+    prepare.run(data, ordered / "lists", tmp_path / "dataset")
+    for given in ("validation", {"now": 0.25}):
+        assert not has_prior(recipe(prior=given), Dataset.open(tmp_path / "dataset"))
+    assert check_recipe(recipe(), Dataset.open(tmp_path / "dataset")).model.prior == "off"
+
+
+def test_without_a_clock_a_window_of_days_is_refused(ordered: Path) -> None:
+    data = Dataset.open(ordered / "dataset")
+    assert check_recipe(recipe(prior={"now": 0.25}), data).model.prior == PriorConfig(now=0.25)
+    with pytest.raises(ConfigError, match=r"model\.prior\.days: a window of 30 days needs times in a unit"):
+        check_recipe(recipe(prior={"days": 30, "now": 0.25}), data)
+
+
+def test_a_prior_without_a_window_is_renewed_from_events_without_times(ordered: Path, tmp_path: Path) -> None:
+    lists = (ordered / "lists" / "train.txt").read_text().splitlines()
+    pairs = [f"{user},{item}" for user, *items in map(str.split, lists) for item in items]
+    (tmp_path / "events.csv").write_text("\n".join(["user_id,item_id", *pairs, *(f"n{n},7" for n in range(40))]) + "\n")
+    renewed = renew.run(ordered / "bundle", tmp_path / "events.csv", tmp_path / "renewed")
+    old, new = Bundle.open(ordered / "bundle"), Bundle.open(tmp_path / "renewed")
+    assert renewed.prior is not None and renewed.prior.until is None and new.item_prior is not None
+    counts = np.zeros(new.manifest.items)
+    owners: dict[str, int] = {}
+    taken = [pair.split(",") for pair in pairs] + [[f"n{n}", "7"] for n in range(40)]
+    for user, _ in taken:
+        owners[user] = owners.get(user, 0) + 1
+    for user, item in taken:
+        counts[new.item_rows[item]] += 1 / owners[user] if renewed.prior.users_alike else 1
+    np.testing.assert_allclose(new.item_prior[:, 0], np.log(counts / counts.mean() + 0.1), rtol=1e-5, atol=1e-6)
+    assert old.item_prior is not None
+    np.testing.assert_array_equal(new.item_prior[:, 1], old.item_prior[:, 1])
+
+
 def test_weights_of_one_s_own_are_taken_as_they_are(world: Path, tmp_path: Path) -> None:
     given = {"days": 30, "now": 0.25, "past": 0.125}
     train.run(recipe(epochs=1, prior=given), world / "dataset", tmp_path / "run")
@@ -257,11 +329,13 @@ def test_weights_of_one_s_own_are_taken_as_they_are(world: Path, tmp_path: Path)
     assert (prior.now, prior.past) == pytest.approx((0.25 * unit, 0.125 * unit), rel=1e-4)
 
 
-def test_weights_of_one_s_own_need_times(world: Path, tmp_path: Path) -> None:
+def test_weights_of_one_s_own_need_an_order(world: Path, tmp_path: Path) -> None:
     frame = pl.read_parquet(world / "events.parquet").drop("timestamp")
     frame.write_parquet(tmp_path / "events.parquet")
     prepare.run(DataConfig(), tmp_path / "events.parquet", tmp_path / "dataset")
-    with pytest.raises(ConfigError, match=r"model\.prior: counts events by their times, and this data set"):
+    with pytest.raises(
+        ConfigError, match=r"model\.prior: counts the events before those held out, and this data set has no order"
+    ):
         train.run(recipe(prior={"now": 0.25}), tmp_path / "dataset", tmp_path / "run")
 
 
