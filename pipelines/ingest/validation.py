@@ -34,11 +34,12 @@ Doubles = NDArray[np.float64]
 
 
 def like_the_test(events: EventTable, config: DataConfig) -> DataConfig:
-    """Returns the recipe with `data.validation = "auto"` of a given split resolved.
+    """Returns the recipe with the validation of a given split resolved: which events, and what share of them.
 
-    If the test comes after the users' other events, by their times or as far as the lists show an order, the last of
-    those validate, unless the files name others: as large a share as the test is of all, from `LEAST` to `MOST`, if the
-    recipe names none.
+    With `data.validation = "auto"` the last events of each user validate if the test comes after the others, by their
+    times or as far as the lists show an order; else a random part; but a validation file is kept. Where the recipe
+    names no share, it is the test's of all events, from `LEAST` to `MOST`: a small validation selects settings for few
+    held-out items a user, and more popularity than a large test rewards.
 
     Args:
         events: after all filters; get the order of the files as times if the lists turn out to be in order.
@@ -53,10 +54,13 @@ def like_the_test(events: EventTable, config: DataConfig) -> DataConfig:
         last, reason = last and not (filed and respects_time(events, events.split)), "by the times"
     else:
         last, reason = _in_order(events, config)
+    named = "valid_share" in config.model_fields_set
+    share = config.valid_share if named else round(min(MOST, max(LEAST, float(test.mean()))), 2)
     if config.validation != "auto" or not last:
-        return config
-    like = round(min(MOST, max(LEAST, float(test.mean()))), 2)
-    share = config.valid_share if "valid_share" in config.model_fields_set else like
+        if named or (filed and config.validation == "auto"):
+            return config
+        say(f"validation: {share:.0%} of the events, as many as the test is of all")
+        return config.model_copy(update={"valid_share": share})
     keys = {"validation": "last", "valid_share": share, **({} if timed else {"ordered": True})}
     if filed:
         advice = ", ".join(f"data.{key} = {json.dumps(value)}" for key, value in keys.items())

@@ -123,12 +123,10 @@ def _refuse_prepared_otherwise(config: Config, data: Dataset) -> Config:
 
 
 def _resolve_timed(config: Config, data: Dataset) -> Config:
-    """Resolves what applies only if events have times, `refit = "timed"`, or an order, `prior = "validation"`."""
+    """Resolves `data.refit = "timed"`, which applies only if events have times."""
     if config.data.refit == "timed":
         refit = has_windows(data) and config.train.choose_epoch and len(heldout_users(data, "valid")) > 0
         config = config.model_copy(update={"data": config.data.model_copy(update={"refit": refit})})
-    if config.model.prior == "validation" and not data.manifest.timed:
-        config = config.model_copy(update={"model": config.model.model_copy(update={"prior": "off"})})
     return config
 
 
@@ -139,16 +137,10 @@ def _refuse_unvalidated(config: Config, data: Dataset) -> Config:
     if config.model.norm_exponent == "validation" and not data.manifest.events["valid"]:
         raise ConfigError("model.norm_exponent: the data set has no validation events to choose it on; give a number")
     prior = config.model.prior
-    if isinstance(prior, PriorConfig) and not data.manifest.timed:
-        raise ConfigError(
-            "model.prior: counts the events before those held out, and this data set has no order that its split "
-            "respects; set it to 'off', or prepare it with a time column and data.split = 'global_time' or "
-            "'leave_last_out'"
-        )
     if isinstance(prior, PriorConfig) and prior.days is not None and not has_windows(data):
         raise ConfigError(
-            f"model.prior.days: a window of {prior.days} days needs times in a unit, and this data set has only the "
-            "order of its events; leave days out to count all of them"
+            f"model.prior.days: a window of {prior.days} days needs times in a unit that the split respects, and this "
+            "data set has none; leave days out to count all events"
         )
     return config
 

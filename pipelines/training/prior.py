@@ -19,11 +19,6 @@ from towers.model.two_tower import TwoTower
 DECIMALS = 6  # of a prior weight and of a norm exponent
 
 
-def has_prior(config: Config, data: Dataset) -> bool:
-    """Whether a training has a prior: the recipe asks for one, and the split respects the order of the events."""
-    return config.model.prior != "off" and data.manifest.timed
-
-
 def choose_counting(config: Config, data: Dataset, held: HeldOut, splits: Sequence[str]) -> Counting:
     """Returns the recipe's counting, or for 'validation' the one whose most popular items do best on held-out users.
 
@@ -84,4 +79,4 @@ def kept_prior(config: Config, data: Dataset, model: TwoTower, counting: Countin
     if counting is not None:
         return prior_config(model, counting).model_dump()
     given = config.model.prior
-    return given.model_dump() if isinstance(given, PriorConfig) and has_prior(config, data) else None
+    return given.model_dump() if isinstance(given, PriorConfig) else None

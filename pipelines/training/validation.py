@@ -5,7 +5,7 @@ import numpy as np
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import heldout, heldout_users
 from pipelines.dataset.popularity import Counting
-from pipelines.training.prior import choose_counting, has_prior, shares_of
+from pipelines.training.prior import choose_counting, shares_of
 from towers.config.recipe import Config
 from towers.data.events import Int32s
 from towers.data.feature_tables import FeatureTables
@@ -32,7 +32,7 @@ def validation(
     rows = np.sort(np.random.default_rng(config.train.seed).choice(len(users), most, replace=False))
     held = heldout(data, "valid", users[rows])
     query = tables.of_users(held.users, held.seen_offsets, held.seen_items, held.seen_times, held.seen_types)
-    counting = choose_counting(config, data, held, splits) if has_prior(config, data) else None
+    counting = choose_counting(config, data, held, splits) if config.model.prior != "off" else None
     check = Validation(
         query,
         tables.items,

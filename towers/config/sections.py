@@ -43,7 +43,7 @@ class DataConfig(Section):
         description="of a given split, outside the test: the last valid_share of each user's events, or a random one; "
         "'auto': the validation file, else 'last' if the test comes after a user's other events",
     )
-    valid_share: Share = 0.1
+    valid_share: Share = Field(0.1, description="of a given split where left out: as large as the test's, 0.05 to 0.5")
     test_share: Share = 0.1
     seed: int = Field(0, ge=0)
     refit: bool | Literal["timed"] = Field(
@@ -89,8 +89,7 @@ class ModelConfig(Section):
     prior: Literal["off", "validation"] | PriorConfig = Field(
         "off",
         description="how much recent popularity adds to the scores: 'validation' fits window, counting and weights on "
-        "held-out events, where the data have times or an order; a table of days, users_alike, now, past, length gives "
-        "them",
+        "held-out events, without times of all events; a table of days, users_alike, now, past, length gives them",
     )
     table_dtype: Literal["float32", "bfloat16", "float16"] = Field(
         "float32", description="how embedding tables are stored; computing is float32"

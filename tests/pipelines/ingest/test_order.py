@@ -84,8 +84,10 @@ def test_the_end_of_each_list_validates_where_the_test_comes_after_it(
     said = capsys.readouterr().err
     assert manifest.timed == (share is not None)
     if share is None:
-        assert manifest.config == DataConfig.model_validate(settings)
+        # A random part, as large as the test's 6 of 30, too.
+        assert manifest.config == DataConfig.model_validate(settings | {"valid_share": 0.2})
         assert "validation: the last" not in said
+        assert "validation: 20% of the events, as many as the test is of all" in said
         return
     chosen = manifest.config
     assert (chosen.ordered, chosen.validation, chosen.valid_share) == (True, "last", share)
@@ -97,6 +99,14 @@ def test_the_end_of_each_list_validates_where_the_test_comes_after_it(
     count = round(share * (LENGTH - HELD))
     # An item that a user took twice counts once, where it came first: such a list ends earlier.
     assert {(user, item) for user, *items in lists if len(set(items)) == len(items) for item in items[-count:]} <= held
+
+
+@pytest.mark.parametrize("validation", ["random", "last"])
+def test_a_share_that_the_recipe_names_stays(validation: str, tmp_path: Path) -> None:
+    write_lists(tmp_path / "lists", "random", users=40)
+    keys = {"ordered": True, "validation": validation, "valid_share": 0.3}
+    manifest = prepare.run(DataConfig.model_validate(keys), tmp_path / "lists", tmp_path / "dataset")
+    assert manifest.config == DataConfig.model_validate(keys)
 
 
 def test_a_validation_file_stays_though_the_test_comes_after_the_lists(
@@ -172,4 +182,5 @@ def test_the_public_splits_are_told_apart(
         (tmp_path / "plain" / file).symlink_to(real_data(name) / file)
     manifest = prepare.run(DataConfig(), tmp_path / "plain", tmp_path / "found")
     chosen = manifest.config.validation, manifest.config.valid_share, manifest.timed
-    assert chosen == (("auto", 0.1, False) if warned else ("last", 0.23, True))  # 217,242 of 936,323 are the test
+    # The test is 99,455 of 895,699 and 217,242 of 936,323 events.
+    assert chosen == (("auto", 0.11, False) if warned else ("last", 0.23, True))

@@ -19,7 +19,6 @@ from pipelines.ingest import prepare
 from pipelines.rankers.ranker import Served
 from pipelines.training import train
 from pipelines.training.check import check_recipe
-from pipelines.training.prior import has_prior
 from serving.bundle.encoder import Encoder
 from serving.bundle.reader import Bundle
 from serving.errors import BundleError
@@ -229,7 +228,7 @@ def test_a_second_training_on_both_splits_keeps_the_prior_that_validation_chose(
     np.testing.assert_allclose(bundle.item_prior[row, 1], past, rtol=1e-5, atol=1e-6)
 
 
-def test_data_without_times_have_no_prior(world: Path, tmp_path: Path) -> None:
+def test_data_without_times_have_a_prior_of_all_events_and_no_timed_refit(world: Path, tmp_path: Path) -> None:
     frame = pl.read_parquet(world / "events.parquet").drop("timestamp")
     frame.write_parquet(tmp_path / "events.parquet")
     prepare.run(DataConfig(), tmp_path / "events.parquet", tmp_path / "dataset")
@@ -239,10 +238,12 @@ def test_data_without_times_have_no_prior(world: Path, tmp_path: Path) -> None:
     )
     assert check_recipe(timed, Dataset.open(tmp_path / "dataset")).data.refit is False
     train.run(twice, tmp_path / "dataset", tmp_path / "run")
-    assert stage(tmp_path / "run")["prior"] is None
+    chosen = stage(tmp_path / "run")["prior"]
+    assert isinstance(chosen, dict) and chosen["days"] is None
     assert len(json.loads((tmp_path / "run" / "summary.json").read_text())["stages"]) == 2
     export.run(tmp_path / "run", tmp_path / "bundle")
-    assert not (tmp_path / "bundle" / "item_prior.npy").exists()
+    prior = Bundle.open(tmp_path / "bundle").manifest.prior
+    assert prior is not None and (prior.days, prior.until) == (None, None)
 
 
 def write_lists(folder: Path) -> None:
@@ -282,19 +283,21 @@ def test_lists_in_order_without_a_clock_have_a_prior_of_all_known_events(ordered
     np.testing.assert_allclose(bundle.item_prior[row], np.stack([now, past], axis=1), rtol=1e-5, atol=1e-6)
 
 
-def test_a_validation_that_is_no_end_of_the_lists_has_no_prior(ordered: Path, tmp_path: Path) -> None:
-    data = DataConfig(ordered=True, validation="random", valid_share=0.3)
-    prepare.run(data, ordered / "lists", tmp_path / "dataset")
-    for given in ("validation", {"now": 0.25}):
-        assert not has_prior(recipe(prior=given), Dataset.open(tmp_path / "dataset"))
-    assert check_recipe(recipe(), Dataset.open(tmp_path / "dataset")).model.prior == "off"
-
-
 def test_without_a_clock_a_window_of_days_is_refused(ordered: Path) -> None:
     data = Dataset.open(ordered / "dataset")
     assert check_recipe(recipe(prior={"now": 0.25}), data).model.prior == PriorConfig(now=0.25)
     with pytest.raises(ConfigError, match=r"model\.prior\.days: a window of 30 days needs times in a unit"):
         check_recipe(recipe(prior={"days": 30, "now": 0.25}), data)
+
+
+def test_a_random_split_of_timed_events_has_no_windows(world: Path, tmp_path: Path) -> None:
+    prepare.run(DataConfig(split="random"), world / "events.parquet", tmp_path / "dataset")
+    data = Dataset.open(tmp_path / "dataset")
+    train.run(recipe(epochs=1), tmp_path / "dataset", tmp_path / "run")
+    chosen = stage(tmp_path / "run")["prior"]
+    assert isinstance(chosen, dict) and chosen["days"] is None
+    with pytest.raises(ConfigError, match=r"model\.prior\.days: a window of 7 days needs times in a unit that"):
+        check_recipe(recipe(prior={"days": 7, "now": 0.25}), data)
 
 
 def test_a_prior_without_a_window_is_renewed_from_events_without_times(ordered: Path, tmp_path: Path) -> None:
@@ -327,16 +330,6 @@ def test_weights_of_one_s_own_are_taken_as_they_are(world: Path, tmp_path: Path)
     known = np.asarray(bundle.query_vectors)[np.any(bundle.query_vectors != 0, axis=1)]
     unit = float((known.astype(np.float64) @ np.asarray(bundle.item_vectors).T).std())
     assert (prior.now, prior.past) == pytest.approx((0.25 * unit, 0.125 * unit), rel=1e-4)
-
-
-def test_weights_of_one_s_own_need_an_order(world: Path, tmp_path: Path) -> None:
-    frame = pl.read_parquet(world / "events.parquet").drop("timestamp")
-    frame.write_parquet(tmp_path / "events.parquet")
-    prepare.run(DataConfig(), tmp_path / "events.parquet", tmp_path / "dataset")
-    with pytest.raises(
-        ConfigError, match=r"model\.prior: counts the events before those held out, and this data set has no order"
-    ):
-        train.run(recipe(prior={"now": 0.25}), tmp_path / "dataset", tmp_path / "run")
 
 
 def test_an_index_of_the_joined_vectors_finds_what_exact_search_finds(world: Path) -> None:
