@@ -157,7 +157,7 @@ class Ranking:
 
         now, value = climb(lambda now: float(np.nanmean(values(now))), prior.now, 0.0, MOST_WEIGHT)
         gain = values(now) - values(prior.now)
-        error = float(np.nanstd(gain)) / max(1, np.count_nonzero(~np.isnan(gain))) ** 0.5
+        error = float(np.nanstd(gain) / np.sqrt(np.count_nonzero(~np.isnan(gain))))
         if float(np.nanmean(gain)) > ERRORS * error:
             return replace(prior, now=now), value
         return prior, float(np.nanmean(values(prior.now)))
