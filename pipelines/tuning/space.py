@@ -86,7 +86,7 @@ def sections(family: str, point: Point, traits: Traits) -> Raw:
         "optimizer": {"name": "adam", **given("learning_rate", "weight_decay", "average")},
         "train": given("batch_size", "balance", "recency"),
     }
-    raw["model"] |= {"query_dropout": point["dropout"]} | ({"prior": "validation"} if traits.clock else {})
+    raw["model"] |= {"query_dropout": point["dropout"], "prior": "validation"}
     if point["loss"] != "full_softmax":
         raw["loss"] |= given("correction") | (given("known_positives") if point["known_positives"] else {})
         drawn = {"name": "uniform", "negatives": point["negatives"]}
