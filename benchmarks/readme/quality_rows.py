@@ -49,7 +49,9 @@ def quality(result: Result, what: str, name: str, split: str) -> Rows:
     ordered = name != split
     metrics, service, seeds = first["metrics"], first["service"], len(result["runs"]["validation"])
     command = repeated(f"quality.public_splits {name}", seeds)
-    prior = bool(first["stages"][-1].get("prior"))
+    weighted, chosen = "", "epoch and norm exponent"
+    if first["stages"][-1].get("prior"):
+        weighted, chosen = " and a weight on popularity", "epoch, norm exponent and prior"
 
     def both(figures: Result) -> str:
         return " / ".join(
@@ -59,7 +61,7 @@ def quality(result: Result, what: str, name: str, split: str) -> Rows:
 
     rows = [
         (
-            f"{what}, d = 64{' and a weight on popularity' if prior else ''}: recall@20 / NDCG@20, all chosen on validation",
+            f"{what}, d = 64{weighted}: recall@20 / NDCG@20, all chosen on validation",
             both(result["figures"]["validation"])
             + ("" if seeds > 1 else ", one seed")
             + "; best published of servable models"
@@ -73,7 +75,7 @@ def quality(result: Result, what: str, name: str, split: str) -> Rows:
     if "test" in result["figures"]:
         rows.append(
             (
-                f"… {'epoch, norm exponent and prior' if prior else 'epoch and norm exponent'} chosen on the test, as the published figures choose"
+                f"… {chosen} chosen on the test, as the published figures choose"
                 + (", which read no order" if ordered else ""),
                 both(result["figures"]["test"]),
                 command,
