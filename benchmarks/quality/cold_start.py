@@ -5,8 +5,9 @@ In: the folder of MovieLens-100k, a working directory. Out: benchmarks/quality/r
 
 Data: three synthetic worlds, and MovieLens-100k at five cut-offs in time (`benchmarks.quality.cold_start_data`). Each
     is split by time, and `towers train` refits with the validation events: new means without an event before the test.
-Models: `ids` has no vector. `vectors` reads the vectors of items and users beside the ids, which it masks in training;
-    it is served twice, with the norms of its item vectors (x = 0), and with all of them of length 1 (x = 1).
+Models: `ids` has no vector. `vectors` reads the vectors of items and users beside the ids, which it masks in training,
+    and keeps the norms of its item vectors (x = 0). With all of them of length 1 (x = 1) nothing tells a new item from
+    another; on MovieLens-100k that model reads no other feature of an item, and masks most of the ids.
 Recall@50 is among all items; of the new items, it is that of the targets that are new.
 Baselines: popularity; the same by users, who count alike; item-kNN; `content`, the items nearest to the mean of the
     user's items by their pretrained vectors; of new items chance, a random order of the candidates.
@@ -59,6 +60,7 @@ CONTENT, CHANCE = "content", "chance"
 BASELINES = (POPULARITY, USERS_ALIKE, KNN, CONTENT)
 SLICES = {"all": "recall", "new users": "recall", "new items": NEW}
 Recipe = dict[str, Any]
+Recipes = tuple[Recipe, Recipe]  # for x = 0, and for x = 1
 Run = dict[str, Any]
 
 MODEL: Recipe = {
@@ -96,6 +98,14 @@ OF_FILMS: Recipe = MODEL | {
         },
     },
 }
+OF_NEW_FILMS: Recipe = OF_FILMS | {
+    "model": MODEL["model"] | {"temperature": 0.1},
+    "loss": {"name": "bsl", "correction": 0.7},
+    "features": {
+        "query": {"user_id": {"kind": "id"}, "gender": {"kind": "categorical"}},
+        "candidate": {"item_id": {"kind": "id", "mask_share": 0.8}, EMBEDDING: {"kind": "vector"}},
+    },
+}
 
 
 def main(data: Path, work: Path) -> int:
@@ -105,9 +115,9 @@ def main(data: Path, work: Path) -> int:
     for name, places in SETS.items():
         runs: dict[str, list[Run]] = {model: [] for model in NORMS}
         users: list[str] = []
-        for place, dataset, recipe in places(data, work):
+        for place, dataset, recipes in places(data, work):
             for model in NORMS:
-                each = recipe_of(model, recipe)
+                each = recipe_of(model, recipes)
                 settings = {"dataset": dataset.manifest.fingerprint, "recipe": each}
                 runs[model].append(store.run(settings, partial(questions, each, dataset, work, (K,), baselines)))
             users += [f"{place}{user}" for user in runs[IDS][-1]["user"]]
@@ -119,7 +129,7 @@ def main(data: Path, work: Path) -> int:
         "claims": claims,
         "figures": figures,
         "epochs": epochs,
-        "recipes": {"world": OF_WORLD, "ml-100k": OF_FILMS},
+        "recipes": {"world": OF_WORLD, "ml-100k": OF_FILMS, f"ml-100k, {LEVEL}": OF_NEW_FILMS},
         "world": sizes,
         "rank": RANK,
         "interval": INTERVAL,
@@ -132,25 +142,26 @@ def main(data: Path, work: Path) -> int:
     return 0 if all(claims.values()) else 1
 
 
-def worlds(_: Path, work: Path) -> Iterator[tuple[str, Dataset, Recipe]]:
-    """Yields each world: what tells its users from those of the others, its data set, the recipe."""
+def worlds(_: Path, work: Path) -> Iterator[tuple[str, Dataset, Recipes]]:
+    """Yields each world: what tells its users from those of the others, its data set, the recipes for x = 0 and 1."""
     for seed in SEEDS:
-        yield f"seed {seed}, ", world(seed, work), OF_WORLD
+        yield f"seed {seed}, ", world(seed, work), (OF_WORLD, OF_WORLD)
 
 
-def cut_offs(data: Path, work: Path) -> Iterator[tuple[str, Dataset, Recipe]]:
+def cut_offs(data: Path, work: Path) -> Iterator[tuple[str, Dataset, Recipes]]:
     """Yields MovieLens-100k at each cut-off, likewise; its users are the same at all of them."""
     folder = films(data, work)
     for cut in CUTS:
-        yield "", prepared(folder, cut, work), OF_FILMS | {"data": OF_FILMS["data"] | split_at(cut)}
+        split = {"data": OF_FILMS["data"] | split_at(cut)}
+        yield "", prepared(folder, cut, work), (OF_FILMS | split, OF_NEW_FILMS | split)
 
 
 SETS = {"world": worlds, "ml-100k": cut_offs}
 
 
-def recipe_of(model: str, recipe: Recipe) -> Recipe:
+def recipe_of(model: str, recipes: Recipes) -> Recipe:
     """The recipe of a model; `ids` has what the events tell, nothing masked, and no vector."""
-    out = copy.deepcopy(recipe)
+    out = copy.deepcopy(recipes[model == LEVEL])
     out["model"]["norm_exponent"] = NORMS[model]
     for features in out["features"].values() if model == IDS else ():
         features.pop(EMBEDDING)

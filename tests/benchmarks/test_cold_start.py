@@ -113,15 +113,17 @@ def test_a_world_has_new_users_new_items_and_vectors_of_both(tmp_path: Path, mon
     assert cosine[same & ~np.eye(1_000, dtype=bool)].mean() > cosine[~same].mean() + 0.2
 
 
-@pytest.mark.parametrize("recipe", [study.OF_WORLD, study.OF_FILMS])
-def test_the_models_differ_in_vectors_and_in_the_norm(recipe: dict[str, Any]) -> None:
-    ids, vectors, level = (study.recipe_of(name, recipe) for name in (study.IDS, study.VECTORS, study.LEVEL))
+@pytest.mark.parametrize("recipes", [(study.OF_WORLD, study.OF_WORLD), (study.OF_FILMS, study.OF_NEW_FILMS)])
+def test_the_models_differ_in_vectors_and_in_the_norm(recipes: study.Recipes) -> None:
+    ids, vectors, level = (study.recipe_of(name, recipes) for name in (study.IDS, study.VECTORS, study.LEVEL))
     for each in (ids, vectors, level):
         parse_config(each)
     assert "embedding" not in str(ids)
     assert "mask_share" not in str(ids)
-    assert vectors["model"] | {"norm_exponent": 1.0} == level["model"]
-    assert {**vectors, "model": None} == {**level, "model": None}
+    assert "'kind': 'vector'" in str(vectors["features"]["candidate"]) and "'kind': 'vector'" in str(level["features"])
+    assert [each["model"]["norm_exponent"] for each in (ids, vectors, level)] == [0.0, 0.0, 1.0]
+    if recipes[0] is recipes[1]:
+        assert {**vectors, "model": None} == {**level, "model": None}
 
 
 def run_with(user: list[str], warm: list[bool], new: list[int], value: float) -> dict[str, Any]:
