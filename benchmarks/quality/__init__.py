@@ -18,6 +18,7 @@ MEASURES = {
     "beauty": ("benchmarks.quality.beauty", *_PATH, "towers/recipes/beauty.toml"),
     "beauty_s3rec": ("benchmarks.quality.beauty", *_PATH, "towers/recipes/beauty.toml"),
     "beauty_s3rec_taught": ("benchmarks.quality.beauty", *_PATH, "towers/recipes/beauty.toml"),
+    "cold_start": ("benchmarks.quality.cold_start",),
     "demo": ("benchmarks.quality.demo", "pipelines.cli.demo", "towers/recipes/default.toml"),
     "dimensions": ("benchmarks.quality.dimensions", *_PATH, "towers/recipes/ml-100k.toml"),
     "impressions": ("benchmarks.quality.impressions",),

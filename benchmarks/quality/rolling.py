@@ -24,24 +24,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from numpy.typing import NDArray
 
 from benchmarks.harness.cut_offs import CUTS, prepared, split_at
 from benchmarks.harness.machine import ROOT, write
+from benchmarks.harness.newcomers import METRICS, NEW, questions
 from benchmarks.harness.pool import INTERVAL, estimates
 from benchmarks.harness.resumable import Store
-from pipelines.bundles import export
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.heldout import HeldOut, heldout, seen
+from pipelines.dataset.heldout import seen
 from pipelines.rankers.baselines import baselines_of
-from pipelines.rankers.evaluate import Ranker, column, evaluate
+from pipelines.rankers.evaluate import Ranker
 from pipelines.rankers.popular import Popular
-from pipelines.rankers.ranker import EXACT, KNN, KNOWN, POPULARITY, Served
-from pipelines.training import train
-from serving.bundle.reader import Bundle
-from serving.search.exact import ExactIndex
-from towers.config.recipe import parse_config
+from pipelines.rankers.ranker import EXACT, KNN, KNOWN, POPULARITY
 
 RECIPE = ROOT / "towers" / "recipes" / "ml-100k.toml"
 KS = (10, 50)
@@ -71,8 +66,6 @@ VARIANTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 STEPS = (("ids", "history"), ("history", "user features"), ("ids", "user features"), ("user features", ITEMS))
 BALANCED = "balanced popularity"
 BASELINES = (POPULARITY, BALANCED, KNN)
-NEW = "new_recall"
-METRICS = ("recall", NEW)
 # What is studied are features: nothing but them tells what is in fashion.
 ALONE = {"prior": "off", "norm_exponent": 0.0}
 Columns = dict[str, NDArray[np.float64]]
@@ -89,7 +82,7 @@ def main(data: Path, work: Path) -> int:
             config = variant(recipe, name)
             config["data"] |= split_at(cut)
             settings = {"dataset": dataset.manifest.fingerprint, "recipe": config}
-            runs[name].append(store.run(settings, partial(questions, config, dataset, work)))
+            runs[name].append(store.run(settings, partial(questions, config, dataset, work, KS, baselines)))
     figures = figures_of(*pooled(runs))
     claims = claims_of(figures)
     result = {
@@ -125,42 +118,10 @@ def variant(recipe: dict[str, Any], name: str) -> dict[str, Any]:
     return out
 
 
-def questions(recipe: dict[str, Any], data: Dataset, work: Path) -> dict[str, Any]:
-    """Trains, exports and asks: one entry per test user in each list.
-
-    Returns:
-        Lists: ``user`` ids, ``warm``: known by earlier events, ``new``: targets without any, ``chance`` to recall
-        those, and ``RANKER METRIC@K`` of the exported vectors and the baselines. Numbers: ``epochs``, ``candidates``.
-    """
-    with tempfile.TemporaryDirectory(dir=work) as folder:
-        run, bundle = Path(folder) / "run", Path(folder) / "bundle"
-        summary = train.run(parse_config(recipe), data.path, run)
-        export.run(run, bundle)
-        opened = Bundle.open(bundle)
-        served = Served.match(opened, ExactIndex(opened.recall_vectors), data)
-        held = heldout(data, "test")
-        known = seen(data, KNOWN)
-        new = np.bincount(known[1], minlength=data.manifest.items) == 0
-        baselines = baselines_of(data, KNOWN, max(KS)).rankers
-        rankers = {EXACT: served.exact(max(KS))} | {name: baselines[name] for name in (POPULARITY, KNN)}
-        rankers[BALANCED] = balanced(known, len(new), max(KS))
-        measured = evaluate(rankers, held, served.unit_vectors, KS, {NEW: new[held.target_items]})
-    tf.keras.backend.clear_session()
-    fresh_before = np.concatenate([[0], np.cumsum(new[held.target_items])])
-    return {
-        "user": data.users["user_id"].gather(held.users).to_list(),
-        "warm": (np.diff(held.seen_offsets) > 0).tolist(),
-        "new": np.diff(fresh_before[held.target_offsets]).tolist(),
-        "chance": chance(held, new, served.item_rows, max(KS)).tolist(),
-        **{
-            f"{ranker} {metric}@{k}": np.nan_to_num(measured.of(column(ranker, metric, k))).tolist()
-            for ranker in rankers
-            for metric in METRICS
-            for k in KS
-        },
-        "epochs": summary["stages"][-1]["epochs"],
-        "candidates": int((served.item_rows >= 0).sum()),
-    }
+def baselines(data: Dataset, k: int) -> dict[str, Ranker]:
+    """Both popularities and item-kNN."""
+    made, known = baselines_of(data, KNOWN, k).rankers, seen(data, KNOWN)
+    return {name: made[name] for name in (POPULARITY, KNN)} | {BALANCED: balanced(known, data.manifest.items, k)}
 
 
 def balanced(known: tuple[NDArray[np.int64], NDArray[np.int32]], items: int, k: int) -> Ranker:
@@ -169,23 +130,6 @@ def balanced(known: tuple[NDArray[np.int64], NDArray[np.int32]], items: int, k: 
     share = np.repeat(1.0 / np.maximum(counts, 1), counts)
     order = np.argsort(-np.bincount(known[1], weights=share, minlength=items), kind="stable").astype(np.int32)
     return lambda held: Popular(order).lists(held.seen_offsets, held.seen_items, k)
-
-
-def chance(held: HeldOut, new: NDArray[np.bool_], item_rows: NDArray[np.int64], k: int) -> NDArray[np.float64]:
-    """What a random order of the same candidates recalls of each user's new targets at k, in expectation: [Q].
-
-    The candidates are the items with a vector that the user has not seen, M of them; each of them is among the first k
-    with probability ``min(1, k / M)``, and a new target without a vector is never. 0 where a user has no new target.
-    """
-    out = np.zeros(len(held.users))
-    for place in range(len(held.users)):
-        targets = held.target_items[held.target_offsets[place] : held.target_offsets[place + 1]]
-        targets = targets[new[targets]]
-        known = np.unique(held.seen_items[held.seen_offsets[place] : held.seen_offsets[place + 1]])
-        candidates = int((item_rows >= 0).sum() - (item_rows[known] >= 0).sum())
-        if len(targets):
-            out[place] = (item_rows[targets] >= 0).mean() * min(1.0, k / candidates)
-    return out
 
 
 def pooled(runs: dict[str, list[dict[str, Any]]]) -> tuple[list[str], Columns]:

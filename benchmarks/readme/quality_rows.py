@@ -17,6 +17,7 @@ TIMED_SETS = {
     "ml-100k": "MovieLens-100k, five cut-offs in time",
     "world": "Two synthetic worlds with fashion",
 }
+COLD_START_SETS = {"world": "Three synthetic worlds", "ml-100k": "MovieLens-100k, five cut-offs"}
 TUNE_SETS = {"gowalla": "gowalla in order"}
 
 
@@ -157,6 +158,23 @@ def ml_100k_rolling(result: Result) -> Rows:
     return [*rows, ("… five cut-offs in time, items without an event: recall@50", figure, "quality.rolling")]
 
 
+def cold_start(result: Result) -> Rows:
+    """Of each data set the items, then the users, that had no event."""
+    rows = []
+    for name, title in COLD_START_SETS.items():
+        items, users = (result["figures"][name][part] for part in ("new items", "new users"))
+        model, even = users["vectors, x = 0"], items["vectors, x = 1"]
+        content, chance, popular = items["content"], items["chance"], users["popularity_users"]
+        figure = f"{estimate(even)} / {several([content['value'], chance['value']], '.4f')}"
+        what = f"{title}, pretrained vectors, items without an event: recall@50 / content / chance"
+        rows.append((what, figure, "quality.cold_start --work DIR"))
+        ahead = estimate(users["vectors, x = 0 minus popularity_users"])
+        figure = f"{several([model['value'], popular['value']], '.4f')}; ahead by {ahead}"
+        what = "… users without an event: recall@50 / popularity by users"
+        rows.append((what, figure, "quality.cold_start --work DIR"))
+    return rows
+
+
 def timed(result: Result) -> Rows:
     """A row for each data set and model: the model beside the baseline that validation found strongest."""
     models = {"default": "the default recipe", "tune": f"`towers tune` in {result['budget_minutes']:g} min"}
@@ -223,6 +241,7 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     ),
     "ml_100k": ml_100k,
     "ml_100k_rolling": ml_100k_rolling,
+    "cold_start": cold_start,
     "timed": timed,
     "tune": tune,
     "similarity": similarity,

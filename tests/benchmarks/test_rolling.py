@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.harness.cut_offs import prepared
+from benchmarks.harness.newcomers import chance
 from benchmarks.quality import rolling as study
 from pipelines.dataset.heldout import HeldOut
 from towers.config.recipe import parse_config
@@ -32,8 +33,8 @@ def test_chance_is_the_mean_over_every_order_of_the_candidates() -> None:
         return float(np.mean([len(wanted & set(order[:k])) / len(wanted) for order in orders]))
 
     expected = [recalled({1, 2, 5}, {1, 2, 3, 4}), 0.0, recalled({3}, {0, 1, 2, 3, 4})]
-    np.testing.assert_allclose(study.chance(held, new, rows, k), expected, rtol=1e-12)
-    assert study.chance(held, new, rows, 50)[2] == 1
+    np.testing.assert_allclose(chance(held, new, rows, k), expected, rtol=1e-12)
+    assert chance(held, new, rows, 50)[2] == 1
 
 
 def test_a_mean_is_over_questions_and_a_difference_is_paired() -> None:
