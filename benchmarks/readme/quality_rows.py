@@ -166,11 +166,11 @@ def cold_start(result: Result) -> Rows:
         model, even = users["vectors, x = 0"], items["vectors, x = 1"]
         content, chance, popular = items["content"], items["chance"], users["popularity_users"]
         figure = f"{estimate(even)} / {several([content['value'], chance['value']], '.4f')}"
-        what = f"{title}, pretrained vectors, items without an event: recall@50 / content / chance"
+        what = f"{title}, pretrained vectors, x = 1, items without an event: recall@50 / content / chance"
         rows.append((what, figure, "quality.cold_start --work DIR"))
         ahead = estimate(users["vectors, x = 0 minus popularity_users"])
         figure = f"{several([model['value'], popular['value']], '.4f')}; ahead by {ahead}"
-        what = "… users without an event: recall@50 / popularity by users"
+        what = "… another model, x = 0, users without an event: recall@50 / popularity by users"
         rows.append((what, figure, "quality.cold_start --work DIR"))
     return rows
 
