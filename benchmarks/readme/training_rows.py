@@ -119,7 +119,9 @@ def prepare(result: Result) -> Rows:
     figures = ", ".join(
         f"{name} {f['seconds']:.0f} s and {f['peak_bytes'] / 1e9:.1f} GB" for name, f in formats.items()
     )
-    return [("`towers prepare` of 20 million events: time and peak memory", figures, "scale.prepare_20m")]
+    millions = f"{result['sizes']['events'] / 1e6:g}"
+    what = f"`towers prepare` of {millions} million events: time and peak memory"
+    return [(what, figures, f"scale.prepare_{millions}m")]
 
 
 def input_pipeline(result: Result) -> Rows:
@@ -181,6 +183,7 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     "train_step": train_step,
     "full_softmax": full_softmax,
     "prepare": prepare,
+    "prepare_100m": prepare,
     "input": input_pipeline,
     "warm_start": warm_start,
 } | {name: compiled for name in results() if name.startswith("jax_")}

@@ -86,6 +86,7 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
         config = like_the_test(table, config)
         advance(1)
         split = split_events(table, config, rejects)
+        table.release("row", "file")  # they name bad rows, and the last of these is found
         advance(1)
         train = split.label == TRAIN
         item_rows, number = number_entities(table.item, train, table.item_ids, items, "item_id")

@@ -65,7 +65,7 @@ def number_entities(
 def write_splits(directory: Path, events: EventTable, split: Split, users: int) -> dict[str, int]:
     """Writes `train/`, `valid/` and `test/`, events of weight 0 to splits of their own if there are any.
 
-    `events.user` and `events.item` hold final numbers.
+    `events.user` and `events.item` hold final numbers; afterwards the columns that were written are empty.
 
     Returns:
         The number of events of each split.
@@ -88,6 +88,8 @@ def write_splits(directory: Path, events: EventTable, split: Split, users: int) 
                 mine = places[split.label[places] == number % len(SPLITS)]
                 file.append(events, mine, group[mine] == number)
             advance(len(places))
+    # The context is gathered as a whole, and beside it would lie all that is on the disk by now.
+    events.release("user", "item", "time", "weight", "type")
     for file in files:
         file.write_context(events)
     return {name: sum(file.size for file in files[n :: len(SPLITS)]) for n, name in enumerate(SPLITS)}

@@ -77,6 +77,12 @@ class EventTable:
         if self.context is not None:
             self.context = self.context.filter(pl.Series(mask))
 
+    def release(self, *names: str) -> None:
+        """Gives back the memory of columns that nothing reads from here on; they are then empty."""
+        for name in names:
+            if (values := getattr(self, name)) is not None:
+                setattr(self, name, values[:0].copy())
+
     def reject(self, bad: NDArray[np.bool_], column: str, reason: str, values: pl.Series, rejects: Rejects) -> None:
         """Rejects the events where `bad` holds; `values` [E] are the values as read."""
         if not bad.any():
