@@ -27,7 +27,10 @@ LEFT JOIN {0}event_types AS types ON types.seq = events.seq WHERE events.seq > ?
 
 
 class JournalError(Exception):
-    """The journal cannot be opened, read or written; a failed write left nothing. Names the place and the reason."""
+    """The journal cannot be opened, read or written; names the place and the reason.
+
+    A failed write left nothing, unless a database took it and its answer was lost.
+    """
 
 
 class ItemChange(NamedTuple):

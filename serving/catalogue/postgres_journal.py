@@ -1,18 +1,15 @@
-"""The journal of several machines: one PostgreSQL database, in which every commit waits for the disk.
+"""The journal of several machines: one PostgreSQL database, in which every commit waits for the disk."""
 
-The next call reopens a connection that broke.
-"""
-
-import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 
 from serving.catalogue.journal import Journal, JournalError, Numbers
 from serving.catalogue.journal_rows import Row, id_bytes
-from serving.catalogue.postgres_tables import connect, create, telling_errors
+from serving.catalogue.postgres_link import Link
+from serving.catalogue.postgres_tables import telling_errors
 from serving.files.database_url import DatabaseUrl
 
 NUMBERS = ", ".join(Numbers._fields)
@@ -34,53 +31,6 @@ WHERE seq > %s"""
 FORGET_TYPES = "DELETE FROM towers.event_types WHERE seq IN (SELECT seq FROM towers.events WHERE user_id = %s)"
 
 
-class Link:
-    """A connection and the lock of the threads that share it; `identity` is that of the journal it leads to."""
-
-    def __init__(self, url: DatabaseUrl, *, must_exist: bool) -> None:
-        self.identity = ""
-        self._url, self._lock, self._must_exist = url, threading.Lock(), must_exist
-        self._connection: psycopg.Connection | None = None
-        self._ended = False
-
-    @contextmanager
-    def held(self) -> Iterator[psycopg.Connection]:
-        """Holds the connection; opens it if there is none or the last one broke.
-
-        Raises:
-            JournalError: it cannot be opened, or a statement failed.
-        """
-        with telling_errors(self._url), self._lock:
-            if self._ended:
-                raise JournalError(f"{self._url}: closed")
-            yield self._whole()
-
-    def _whole(self) -> psycopg.Connection:
-        """One that works: it may have died since its last use, and here nothing is lost by opening another."""
-        if self._connection is not None:
-            with suppress(psycopg.OperationalError):
-                self._connection.execute("")
-                return self._connection
-            self._connection.close()
-        connection = connect(self._url)
-        try:
-            identity = create(connection, self._url, must_exist=self._must_exist)
-            if self.identity not in ("", identity):
-                raise JournalError(f"{self._url}: holds another journal than before; restart the service")
-        except BaseException:
-            connection.close()
-            raise
-        self._connection, self.identity, self._must_exist = connection, identity, True
-        return connection
-
-    def close(self) -> None:
-        """Closes it for good."""
-        with self._lock:
-            self._ended = True
-            if self._connection is not None:
-                self._connection.close()
-
-
 class PostgresJournal(Journal):
     """An open database; the methods are those of `Journal`."""
 
@@ -95,8 +45,12 @@ class PostgresJournal(Journal):
         # Two connections: readers must not wait for a commit, which waits for the disk.
         self._url = url
         self._writer, self._reader = Link(url, must_exist=must_exist), Link(url, must_exist=True)
-        with self._writer.held(), self._reader.held():
-            self.identity = self._reader.identity
+        try:
+            with self._writer.held(), self._reader.held():
+                self.identity = self._reader.identity
+        except BaseException:
+            self.close()
+            raise
 
     def forget(self, user_id: str, *, dry_run: bool = False) -> dict[str, int]:
         """Deletes a user and rewrites the tables' pages: `Journal.forget`.
@@ -105,7 +59,7 @@ class PostgresJournal(Journal):
         """
         key = (id_bytes(user_id),)
         tables = ("events", "impressions")
-        with self._writer.held() as connection:
+        with self._writer.held(patient=True) as connection:
             with connection.transaction():
                 connection.execute("SELECT FROM towers.journal FOR UPDATE")
                 found = {}
@@ -129,7 +83,7 @@ class PostgresJournal(Journal):
 
     def load(self, identity: str, numbers: Numbers, blocks: Iterable[tuple[str, Sequence[tuple[Any, ...]]]]) -> None:
         """One transaction: `Journal.load`."""
-        with self._writer.held() as connection, connection.transaction():
+        with self._writer.held(patient=True) as connection, connection.transaction():
             if any(connection.execute(f"SELECT {NUMBERS} FROM towers.journal FOR UPDATE").fetchall()[0]):
                 raise JournalError(f"{self._url}: has held changes; only a new journal takes over another")
             for table, rows in blocks:
@@ -172,7 +126,7 @@ class PostgresJournal(Journal):
     @contextmanager
     def _reads(self, statement: str, *values: int | bytes) -> Iterator[list[Any]]:
         with telling_errors(self._url):
-            with self._reader.held() as connection:
+            with self._reader.held(patient=True) as connection:
                 rows: list[Any] = connection.execute(statement.replace("?", "%s"), values).fetchall()
             yield rows
 

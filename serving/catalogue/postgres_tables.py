@@ -33,7 +33,8 @@ CREATE TABLE towers.impressions (seq bigint PRIMARY KEY, impression_id bytea NOT
 LATER = "CREATE TABLE towers.event_types (seq bigint PRIMARY KEY, type bytea NOT NULL)"
 # Several services may start at once. The number is any that no other program of the database uses: "twr1".
 CREATION = "SELECT pg_advisory_xact_lock(x'74777231'::bigint)"
-# A database that has gone must be told within seconds, not after the minutes of the system's defaults.
+# A database that has gone must be told within seconds, not after the minutes of the system's defaults. Of one that
+# stands still nothing here tells: see `serving.catalogue.postgres_link`.
 LIMITS: dict[str, Any] = {
     "connect_timeout": "3",
     "keepalives_idle": "3",
@@ -49,24 +50,23 @@ DURABLE = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_se
 PATIENCE = "SET lock_timeout = '10s'"
 
 
-def connect(url: DatabaseUrl) -> psycopg.Connection:
-    """Opens a connection that commits each statement; any thread may use it."""
+def connect(url: DatabaseUrl, **place: Any) -> psycopg.Connection:
+    """Opens a connection that commits each statement; any thread may use it. `place` replaces options of the URL."""
     try:
         given = conninfo_to_dict(url.secret)
     except psycopg.Error:
         # libpq's message could quote a part of the password.
         raise JournalError(f"{url}: not a URL that libpq can read") from None
     limits = {name: value for name, value in LIMITS.items() if name not in given}
-    connection = psycopg.connect(url.secret, autocommit=True, **limits)
-    try:
-        # Any stricter one, which a database can have as its default, would refuse a write that waited for another.
-        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-        connection.execute(DURABLE)
-        connection.execute(PATIENCE)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+    return psycopg.connect(url.secret, autocommit=True, **limits, **place)
+
+
+def prepare(connection: psycopg.Connection) -> None:
+    """Sets what every statement of a connection relies on."""
+    # Any stricter one, which a database can have as its default, would refuse a write that waited for another.
+    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+    connection.execute(DURABLE)
+    connection.execute(PATIENCE)
 
 
 def create(connection: psycopg.Connection, url: DatabaseUrl, *, must_exist: bool) -> str:

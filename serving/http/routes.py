@@ -191,8 +191,8 @@ async def _writing(service: Service, write: Callable[[], T]) -> T:
     try:
         return await anyio.to_thread.run_sync(write, limiter=service.writers)
     except JournalError as error:
-        # Callers must not see the path; they learn that nothing was stored.
-        raise RequestError("the change could not be kept; nothing was changed", code="not_written") from error
+        # Callers must not see the path. Of a database whose answer was lost nobody knows what it did.
+        raise RequestError("the change could not be kept; send it again", code="not_written") from error
 
 
 def _pick(service: Service, query: RecallQuery) -> Recaller:

@@ -1,10 +1,12 @@
 """Two services and one PostgreSQL: they agree, and go on with what they know while the database is away."""
 
 import json
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import httpx
 import polars as pl
 import pytest
 
+from serving.bundle.versions import Versions
 from tests.support.paths import ROOT
 from tests.support.processes.postgres_cluster import IN_URL, PASSWORD, PostgresCluster
 from tests.support.processes.running_service import RunningService, eventually
@@ -103,7 +106,65 @@ def test_replicas_agree_outlive_the_database_and_catch_up(tmp_path: Path, cluste
     assert cluster.execute("SELECT count(*) FROM towers.events", url.rpartition("/")[2]) == "0"
 
 
-@pytest.mark.parametrize("killed", ["database", "replica", "both"])
+def test_replicas_outlive_a_database_that_stands_still(tmp_path: Path, cluster: PostgresCluster) -> None:
+    """Its kernel still acknowledges: nothing but the time tells that it is away."""
+    root = tmp_path / "bundles"
+    for name in ("one", "two"):
+        write_world(root / name, model_version=name, write_towers=save_towers)
+    versions = Versions(root)
+    versions.activate("one")
+    url, logs = cluster.new_database(), [tmp_path / "one.log", tmp_path / "two.log"]
+    with (
+        RunningService(root, url, workers=2, log=logs[0]) as one,
+        RunningService(root, url, log=logs[1]) as two,
+    ):
+        assert put(one, "new", 1, 1.5).status_code == 200
+        assert event(two, "e1", "new").status_code == 200
+
+        def agree(service: RunningService, item: str) -> bool:
+            # The best one, but not for the user who has taken it.
+            return service.ids(**best(1)) == [item] and item not in service.ids(
+                features={"user": "u1"}, user_id="u1", k=3
+            )
+
+        for service in (one, two):
+            eventually(lambda service=service: agree(service, "new"), "both have the changes of both")
+
+        cluster.freeze()
+        for service in (one, two):
+            assert service.ids(**best(1)) == ["new"], "recall goes on with what is known"
+            assert service.client.get("/readyz").status_code == 200
+        versions.activate("two")
+        with ThreadPoolExecutor(12) as callers:
+            # Of each service as many as it writes at a time, and more.
+            puts = [callers.submit(put, service, "lost", 1, 9) for service in (one, two) for _ in range(3)]
+            events = [callers.submit(event, service, "e2", "new") for service in (one, two) for _ in range(3)]
+            for refused in [each.result() for each in puts + events]:
+                assert (refused.status_code, refused.json()["error"]["code"]) == (503, "not_written")
+
+        def served_by_two(service: RunningService) -> bool:
+            answer = httpx.post(f"{service.url}/recall", json=best(1), timeout=30, verify=False)
+            return bool(answer.json()["model_version"] == "two")
+
+        for service in (one, two):
+            eventually(lambda service=service: served_by_two(service), "the new bundle serves", within_s=60)
+            assert service.client.get("/readyz").status_code == 200
+        one.process.send_signal(signal.SIGTERM)
+        assert one.process.wait(60) == 0
+
+        cluster.thaw()
+        eventually(lambda: agree(two, "new"), "it has caught up, also in the new bundle", within_s=60)
+        assert put(two, "later", 1, 5).status_code == 200
+        assert [event(two, "e3", "later").json()["added"] for _ in range(2)] == [1, 0]
+        with RunningService(root, url) as three:
+            for service in (two, three):
+                eventually(lambda service=service: agree(service, "later"), "nothing acknowledged is lost")
+    said = "".join(log.read_text() for log in logs)
+    assert said.count("live changes are read again") == 1
+    assert PASSWORD not in said and IN_URL not in said
+
+
+@pytest.mark.parametrize("killed", ["database", "replica", "both", "nothing: the database stands still"])
 def test_what_any_replica_acknowledged_outlives_kills(tmp_path: Path, cluster: PostgresCluster, killed: str) -> None:
     write_world(tmp_path / "bundle", write_towers=save_towers)
     url = cluster.new_database()
@@ -138,13 +199,14 @@ def test_what_any_replica_acknowledged_outlives_kills(tmp_path: Path, cluster: P
         for thread in threads:
             thread.start()
         eventually(lambda: {name[0] for name in acknowledged} == {"a", "b"}, "both write", within_s=60)
+        away, back = (cluster.kill, cluster.start) if killed in ("database", "both") else (cluster.freeze, cluster.thaw)
         if killed != "replica":
-            cluster.kill()
-            eventually(lambda: 503 in refused, "writes are refused")
-        if killed != "database":
+            away()
+            eventually(lambda: 503 in refused, "writes are refused", within_s=60)
+        if killed in ("replica", "both"):
             one.kill()
         if killed != "replica":
-            cluster.start()
+            back()
         before = len(acknowledged)
         eventually(lambda: len(acknowledged) > before + 5, "who is left writes again", within_s=60)
         stop.set()

@@ -31,7 +31,7 @@ def test_every_commit_waits_for_the_disk_also_where_the_database_says_otherwise(
     for default, expected in (("off", "on"), ("on", "on"), ("remote_apply", "remote_apply")):
         place.cluster.execute(f"ALTER DATABASE {database(place)} SET synchronous_commit = {default}")
         with closing(place.open()) as journal:
-            connection: Any = journal._writer._connection  # type: ignore[attr-defined]
+            connection: Any = journal._writer._wire.connection  # type: ignore[attr-defined]
             assert connection.execute("SHOW synchronous_commit").fetchall() == [(expected,)]
 
 

@@ -59,8 +59,8 @@ def test_an_error_about_a_url_shows_no_part_of_it(
 
 
 def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("serving.catalogue.postgres_journal", "serving.catalogue.postgres_tables"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    for name in ("journal", "link", "tables"):
+        monkeypatch.delitem(sys.modules, f"serving.catalogue.postgres_{name}", raising=False)
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(JournalError, match=r"postgresql://me@h/d: .* pip install 'towers-recall\[postgres\]'") as told:
         journal_at(DatabaseUrl(f"postgresql://me:{SECRET}@h/d"))

@@ -1,4 +1,4 @@
-"""A PostgreSQL of its own for tests: in a temporary folder, on a free port, killed and started as a test wants."""
+"""A PostgreSQL of its own for tests: in a temporary folder, on a free port, killed, frozen, started."""
 
 import os
 import pwd
@@ -7,6 +7,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -73,13 +74,16 @@ class PostgresCluster:
 
     def kill(self) -> None:
         """`kill -9` of the server and all its processes: its memory is lost as in a crash."""
-        children = Path(f"/proc/{self._server.pid}/task/{self._server.pid}/children").read_text().split()
-        for process in [self._server.pid, *map(int, children)]:
-            try:
-                os.kill(process, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        self._signal(signal.SIGKILL)
         self._server.wait()
+
+    def freeze(self) -> None:
+        """Stops the server and all its processes where they are: the kernel still accepts and acknowledges for them."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Lets them go on."""
+        self._signal(signal.SIGCONT)
 
     def remove(self) -> None:
         """Ends the server and removes its folder."""
@@ -110,6 +114,13 @@ class PostgresCluster:
             text=True,
         )
         return asked.stdout.strip()
+
+    def _signal(self, number: int) -> None:
+        children = Path(f"/proc/{self._server.pid}/task/{self._server.pid}/children").read_text().split()
+        # The server first: it must not start another process meanwhile.
+        for process in [self._server.pid, *map(int, children)]:
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
 
     def _as_user(self) -> dict[str, str]:
         return {"cwd": str(self._folder)} if self._user is None else {"cwd": str(self._folder), "user": self._user}
