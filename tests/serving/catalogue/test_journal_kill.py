@@ -168,6 +168,8 @@ def kill_and_read(
         said_by = {writer.me: writer.said() for writer in writers}
         check(place)
         with closing(place.open()) as journal:
+            # Waits for a commit that a killed writer still sent to the database: it may not have ended.
+            journal.put_items([])
             for me, said in said_by.items():
                 state = states.get((place.state, me), ({}, {}))
                 for (_, kind, change), (*_, done) in zip(said[::2], said[1::2], strict=False):
