@@ -4,6 +4,7 @@ import fcntl
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -170,6 +171,8 @@ def test_two_processes_never_work_on_one_output(
 
     def recall_users(self: Recaller, query_rows, chosen, **options):  # type: ignore[no-untyped-def]
         if query_rows[0] == 6:  # in the midst: two parts are done, the third is begun
+            while len([*tmp_path.rglob("*.arrow")]) < 2:  # the second is written meanwhile
+                time.sleep(0.01)
             before = sorted(tmp_path.rglob("*"))
             second = [sys.executable, "-c", SECOND, str(bundle), str(k), str(out)]
             said.append(subprocess.run(second, capture_output=True, text=True, timeout=60, check=True).stdout)
