@@ -226,7 +226,7 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
         what="Gowalla, ids as sets",
         name="gowalla",
         split="gowalla",
-        on_validation="epoch, norm exponent and prior (rate and weights with the ordered recipe, on the ends of lists)",
+        on_validation="epoch, norm exponent and prior (by a rule of counting made after the test was seen)",
     ),
     "quality_gowalla_ordered": partial(
         quality, what="Gowalla, ids and their order", name="gowalla-ordered", split="gowalla"
