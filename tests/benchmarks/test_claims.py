@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.harness.machine import load, verdict
 from benchmarks.serving import overload_phases, throughput
-from benchmarks.training import full_evaluation, samplers, warm_start
+from benchmarks.training import full_evaluation, optimizers, samplers, warm_start
 
 Result = dict[str, Any]
 Checks = dict[str, dict[str, bool]]
@@ -37,6 +37,7 @@ JUDGED: dict[str, Callable[[Result], Checks]] = {
     "bulk_recall": bulk_recall,
     "evaluation": lambda result: full_evaluation.judged(result["worlds"]),
     "index": approximate,
+    "optimizers": lambda result: optimizers.judged(result["growth"], result["against_peer"][str(optimizers.BATCH)]),
     "samplers": lambda result: samplers.judged(result["learned_unigram_ms"], result["log_uniform_ms"]),
     "serving": lambda result: throughput.judged(*(result[key] for key in ("ratios", "idle_ms", "half_load", "swap"))),
     "warm_start": lambda result: {"claims": warm_start.claims_of(result["figures"]), "goals": {}},
