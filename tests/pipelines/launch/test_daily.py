@@ -150,9 +150,15 @@ def test_three_days(
         recipe = RECIPE.replace("refit = true", "refit = false")
         (tmp_path / "recipe.toml").write_text(recipe.replace("checkpoint_steps = 3", "checkpoint_steps = 99"))
     write_day(tmp_path, 1, alike=True)
+    if kills:
+        stop, resumed = stopped(["daily", str(config)], [("step", "", 4)], by="term")
+        assert (stop["ended"], step_of(stop["told"])) == ("130", "train")
+        assert "interrupted; what is done is kept" in stop["told"]
+        assert "continuing the unfinished run" in resumed["told"]
     first = daily.run(config)
     assert (first["outcome"], first["warm_from"], root.read().active) == (ACTIVATED, None, first["day"])
-    assert [*first["seconds"]] == ["prepare", "train", "export", "index", "report", "gate", "publish", "activate"]
+    steps = ["prepare", "train", "export", "index", "report", "gate", "publish", "activate"]
+    assert [*first["seconds"]] == (steps[1:] if kills else steps)
     valid_blessing(tmp_path / "bundles" / first["day"])
     # Nothing is new, so nothing is done, and nobody is told.
     after = [line for line in capsys.readouterr().err.splitlines() if line.startswith("next: ")][-1]
