@@ -48,12 +48,15 @@ def record() -> dict[str, Any]:
     }
 
 
-def told(claims: dict[str, bool]) -> dict[str, dict[str, bool]]:
-    """What a result says of its claims: `claims` those that hold, `goals` those that were not reached."""
-    return {
-        "claims": {name: True for name, holds in claims.items() if holds},
-        "goals": {name: False for name, holds in claims.items() if not holds},
-    }
+def verdict(result: dict[str, Any]) -> int:
+    """Prints what holds of a result, and returns the exit code: 1 where a claim fails.
+
+    A goal may be missed. Which of its checks are goals a benchmark says in its code, whatever the figures are.
+    """
+    for kind, yes, no in (("claims", "holds", "FAILS"), ("goals", "reached", "MISSED")):
+        for name, holds in result.get(kind, {}).items():
+            print(f"{yes if holds else no:7} {name}")
+    return 0 if all(result["claims"].values()) else 1
 
 
 def results() -> dict[str, Path]:

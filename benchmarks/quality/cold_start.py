@@ -19,11 +19,8 @@ Claims: with x = 1 at least twice chance of new items, and the whole interval ab
     them are titles, genres and years.
 """
 
-import argparse
 import copy
-import os
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -33,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness.content import column_of, nearest
-from benchmarks.harness.cut_offs import CUTS, prepared, split_at
+from benchmarks.harness.cut_offs import CUTS, folders, prepared, split_at
 from benchmarks.harness.machine import write
 from benchmarks.harness.newcomers import NEW, questions
 from benchmarks.harness.pool import INTERVAL, estimates
@@ -236,19 +233,6 @@ def markdown(found: Mapping[str, Any]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality.cold_start", description=__doc__)
-    parser.add_argument("--data", type=Path, default=os.environ.get("TOWERS_DATA"), help="folder that holds ml-100k/")
-    parser.add_argument("--work", type=Path, help="keep finished runs here, and go on from those that are there")
-    given = parser.parse_args()
-    if given.data is None or not (Path(given.data) / "ml-100k").is_dir():
-        parser.error("name the folder that holds ml-100k/ by --data or TOWERS_DATA")
-    return given
-
-
 if __name__ == "__main__":
-    words = _arguments()
-    with tempfile.TemporaryDirectory() as thrown_away:
-        folder = words.work or Path(thrown_away)
-        folder.mkdir(parents=True, exist_ok=True)
-        sys.exit(main(Path(words.data) / "ml-100k", folder))
+    with folders("benchmarks.quality.cold_start", __doc__) as (data, work):
+        sys.exit(main(data, work))

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.harness.machine import told, write
+from benchmarks.harness.machine import verdict, write
 from benchmarks.harness.stages import Stages, arguments
 
 RECIPE = Path("towers") / "recipes" / "ml-100k.toml"
@@ -35,11 +35,10 @@ def main(data: Path, work: Path) -> int:
         alone.append(report(stages, f"alone-{seed}", seed)["metrics"]["exact"][f"recall@{K}"]["value"])
     recall = {each["dimension"]: mean(run[place]["recall"] for run in points) for place, each in enumerate(points[0])}
     claims = {f"{WHOLE // 2} of {WHOLE} numbers keep {LEAST:g} of recall@{K}": recall[32] >= LEAST * recall[WHOLE]}
-    result = {"recall": recall, "alone": mean(alone), "k": K, "seeds": SEEDS, "points": points, "each_alone": alone}
-    print(write(__file__, "dimensions", {**told(claims), **result, "commands": stages.commands}))
-    for claim, holds in claims.items():
-        print("holds" if holds else "FAILS", claim)
-    return 0 if all(claims.values()) else 1
+    figures = {"recall": recall, "alone": mean(alone), "k": K, "seeds": SEEDS, "points": points, "each_alone": alone}
+    result = {"claims": claims, **figures, "commands": stages.commands}
+    print(write(__file__, "dimensions", result))
+    return verdict(result)
 
 
 def report(stages: Stages, name: str, seed: int, *more: str) -> dict[str, Any]:

@@ -13,11 +13,8 @@ The validation of one cut-off is the test of the one before it. So all settings 
 first cut-off: trained on the first 10, 20, 30 and 40 % of all events, validated on the tenth after each.
 """
 
-import argparse
 import copy
-import os
 import sys
-import tempfile
 import tomllib
 from functools import partial
 from pathlib import Path
@@ -26,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.harness.cut_offs import CUTS, prepared, split_at
+from benchmarks.harness.cut_offs import CUTS, folders, prepared, split_at
 from benchmarks.harness.machine import ROOT, write
 from benchmarks.harness.newcomers import METRICS, NEW, questions
 from benchmarks.harness.pool import INTERVAL, estimates
@@ -191,17 +188,6 @@ def claims_of(figures: dict[str, dict[str, Any]]) -> dict[str, bool]:
     }
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality.rolling", description=__doc__)
-    parser.add_argument("--data", type=Path, default=os.environ.get("TOWERS_DATA"), help="folder that holds ml-100k/")
-    parser.add_argument("--work", type=Path, help="keep finished runs here, and go on from those that are there")
-    given = parser.parse_args()
-    if given.data is None or not (Path(given.data) / "ml-100k").is_dir():
-        parser.error("name the folder that holds ml-100k/ by --data or TOWERS_DATA")
-    return given
-
-
 if __name__ == "__main__":
-    words = _arguments()
-    with tempfile.TemporaryDirectory() as thrown_away:
-        sys.exit(main(Path(words.data) / "ml-100k", words.work or Path(thrown_away)))
+    with folders("benchmarks.quality.rolling", __doc__) as (data, work):
+        sys.exit(main(data, work))

@@ -46,8 +46,8 @@ def serving(result: Result) -> Rows:
 
 
 def calm(result: Result) -> Rows:
-    """p99 of what is accepted under overload, each figure the median of the turns."""
-    rows, turns = [], result["overload"]
+    """p99 of what is accepted under overload, medians of the turns; by turn what comes after, and slow clients."""
+    rows, turns, command = [], result["overload"], "serving.overload --bundle BUNDLE"
     normal = median(turn["normal"]["latency_ms"]["200"]["p99"] for turn in turns)
     for name, what in (("twice_saturation", "twice the saturation"), ("connections_512", "512 hammering connections")):
         runs = [turn[name] for turn in turns]
@@ -56,8 +56,13 @@ def calm(result: Result) -> Rows:
         times = f"{p99:.1f} ms ({normal:.1f} ms at half of saturation)"
         rates = f"{answers:,.0f} answers/s, {refusals:,.0f} refusals/s"
         what = f"Overload, {what}: p99 of what is accepted"
-        rows.append((what, f"{times}; {rates}", "serving.overload --bundle BUNDLE"))
-    return rows
+        waits = [(run["back_after_s"], run["after"]["seconds"]) for run in runs]
+        back = " / ".join(f"{'> ' * (after >= watched)}{after:g}" for after, watched in waits)
+        rows.append((what, f"{times}; {rates}; as before after {back} s", command))
+    loris = result["slow_loris"]
+    slow = f"{loris['slow'][0]['connections']} clients that send by bytes"
+    beside = f"Beside {slow}: p99 of the others as a multiple of that without, by turn"
+    return [*rows, (beside, several(loris["p99_times"], ".2f"), command)]
 
 
 def soak(result: Result) -> Rows:

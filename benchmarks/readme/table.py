@@ -41,9 +41,18 @@ def measured(*, marks: bool = True) -> str:
 
 
 def highlights(*, marks: bool = True) -> str:
-    """Ten rows and the plot; without `marks` no figure is said to be old."""
-    rows = [f"- {old}{what}: {figure}" for old, _, what, figure, _ in _rows(marks) if what.startswith(HIGHLIGHTS)]
+    """Ten rows, with how many goals were missed, and the plot; without `marks` no figure is said to be old."""
+    rows = [
+        f"- {old}{what}: {figure}{_number(missed(result))}"
+        for old, result, what, figure, _ in _rows(marks)
+        if what.startswith(HIGHLIGHTS)
+    ]
     return "\n".join([*rows, "", "![Recall and speed beside others](docs/plots/measured.svg)"])
+
+
+def missed(result: dict[str, Any]) -> list[str]:
+    """The goals of a result that were not reached."""
+    return [name for name, reached in result.get("goals", {}).items() if not reached]
 
 
 def with_block(text: str, name: str, block: str) -> str:
@@ -53,14 +62,20 @@ def with_block(text: str, name: str, block: str) -> str:
 
 
 def _rows(marks: bool) -> list[tuple[str, dict[str, Any], str, str, str]]:
-    """The mark, the result, and what `rows_of` says of it: what, figure, command."""
+    """The mark, the result, and what `rows_of` says of it: what, figure, command; last the goals that were missed."""
     rows, paths = [], results()
     for name, rows_of in (quality_rows.ROWS | serving_rows.ROWS | training_rows.ROWS).items():
         if name in paths:
             old = OLD if marks and is_old(name) else ""
             result = load(name)
             rows += [(old, result, *row) for row in rows_of(result)]
+            if goals := missed(result):
+                rows.append((old, result, "… goals missed", "; ".join(goals), rows[-1][-1]))
     return rows
+
+
+def _number(goals: list[str]) -> str:
+    return f"; {len(goals)} goal{'s' * (len(goals) > 1)} missed" if goals else ""
 
 
 def write() -> None:

@@ -31,16 +31,22 @@ def samplers(result: Result) -> Rows:
 
 def optimizers(result: Result) -> Rows:
     growth, sizes = result["growth"], result["sizes"]
+
+    def grown(batch: str) -> str:
+        ratio = growth[f"ratio{batch}"][-1]
+        return f"{several(growth[f'median_ms{batch}'], '.1f')} ms, the last {ratio:.2f} times the first"
+
     rows = [
         (
             f"A train step, batch {sizes['large_batch']:,}, Adam, among {several(growth['items'], ',')} items",
-            f"{several(growth['median_ms'], '.1f')} ms; "
-            f"{result['switches']['step_to_bare_products']:.1f} times its bare matrix products",
+            f"{grown('')}; {result['switches']['step_to_bare_products']:.1f} times its bare matrix products",
             "training.optimizers",
-        )
+        ),
+        (f"… batch {sizes['batch']:,}", grown(f", batch {sizes['batch']:,}"), "training.optimizers"),
     ]
     effect = ", ".join(f"{name} {ratio:.2f}" for name, ratio in result["switches"]["ratio_to_step"].items())
-    rows.append(("… its time with switches of `[train]`, as a share of that without", effect, "training.optimizers"))
+    switched = f"… with switches of `[train]`, batch {sizes['large_batch']:,}: time as a share of that without"
+    rows.append((switched, effect, "training.optimizers"))
     for batch, runs in result["against_peer"].items():
         told = ", ".join(f"{run['optimizer']} at {run['items']:,} items {run['ratio']:.2f}" for run in runs)
         what = f"… how many times as fast as TFRS's retrieval task with Keras's optimizer, batch {int(batch):,}"
@@ -183,7 +189,6 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     "train_step": train_step,
     "full_softmax": full_softmax,
     "prepare": prepare,
-    "prepare_100m": prepare,
     "input": input_pipeline,
     "warm_start": warm_start,
 } | {name: compiled for name in results() if name.startswith("jax_")}

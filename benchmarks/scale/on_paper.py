@@ -2,7 +2,8 @@
 
 Nothing was run at that size. Each figure is a measured one times a stated factor. Where two sizes were measured, the
 growth between them bounds the unknown from below, and growth in proportion from above. `python -m
-benchmarks.scale.on_paper` writes the table and the plot of docs/project/scale.md.
+benchmarks.scale.on_paper` writes the tables and the plot of docs/project/scale.md, and the table of
+docs/model/workers.md.
 """
 
 import math
@@ -12,11 +13,12 @@ from typing import NamedTuple
 from benchmarks.harness.machine import ROOT, load
 from benchmarks.harness.pages import with_block
 from benchmarks.harness.plots import PLOTS, figure, line
+from benchmarks.scale import eight_gpus, one_host
 
 USERS, ITEMS, REQUESTS, EVENTS = 10**9, 10**8, 100_000, 10**9
 CORES, MEMORY = 16, 128e9  # of a machine to count in
-DIMENSION, FLOAT, ADAM = 64, 4, 3  # a weight and its two moments
-PAGE = ROOT / "docs" / "project" / "scale.md"
+FLOAT = 4
+PAGE, WORKERS = ROOT / "docs" / "project" / "scale.md", ROOT / "docs" / "model" / "workers.md"
 BEGIN, END = "<!-- table: on_paper -->\n", "<!-- /table on_paper -->"
 
 
@@ -37,6 +39,7 @@ class Measured(NamedTuple):
         step_ms: a training step, at the largest size.
         batch: its examples.
         events_per_s: `towers prepare`, Parquet.
+        row_bytes: of a training's peak, by rows of a table, with Adam.
         cores: of the machine.
     """
 
@@ -53,6 +56,7 @@ class Measured(NamedTuple):
     step_ms: float
     batch: int
     events_per_s: float
+    row_bytes: float
     cores: int
 
 
@@ -85,6 +89,7 @@ def measured() -> Measured:
         step_ms=steps["growth"]["median_ms"][-1],
         batch=steps["sizes"]["large_batch"],
         events_per_s=load("prepare")["formats"]["parquet"]["events_per_s"],
+        row_bytes=load("table_rows")["bytes_a_row"]["adam, float32"]["peak"],
         cores=index["processors"],
     )
 
@@ -176,13 +181,13 @@ def table(figures: Measured) -> str:
         ),
         (
             "a table of user ids in training",
-            f"{USERS:,} rows x {DIMENSION} x {FLOAT} B x {ADAM} (weight, two moments of Adam)",
-            f"{USERS * DIMENSION * FLOAT * ADAM / 1e9:,.0f} GB",
+            f"{USERS:,} rows x {figures.row_bytes:.0f} B at its peak, with Adam",
+            f"{USERS * figures.row_bytes / 1e9:,.0f} GB",
         ),
         (
             f"rows of ids that {MEMORY / 1e9:.0f} GB train",
-            f"{MEMORY / 1e9:.0f} GB / ({DIMENSION} x {FLOAT} B x {ADAM})",
-            f"{MEMORY / (DIMENSION * FLOAT * ADAM) / 1e6:.0f} million",
+            f"{MEMORY / 1e9:.0f} GB / {figures.row_bytes:.0f} B",
+            f"{MEMORY / figures.row_bytes / 1e6:.0f} million",
         ),
         (
             "a build of the index",
@@ -232,10 +237,22 @@ def with_table(text: str, figures: Measured) -> str:
     return with_block(text, BEGIN, f"{table(figures)}\n", END)
 
 
+def with_other_tables(scale: str, workers: str) -> tuple[str, str]:
+    """The texts of both pages with the tables that further results give."""
+    rows = f"{one_host.table(load('table_rows'), MEMORY)}\n"
+    exchange = f"{eight_gpus.table(load('workers'))}\n"
+    return (
+        with_block(scale, "<!-- table: one_host -->\n", rows, "<!-- /table one_host -->"),
+        with_block(workers, "<!-- table: eight_gpus -->\n", exchange, "<!-- /table eight_gpus -->"),
+    )
+
+
 def write() -> None:
-    """Writes the table and the plot."""
+    """Writes the tables and the plot."""
     figures = measured()
-    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), figures), encoding="utf-8")
+    scale = with_table(PAGE.read_text(encoding="utf-8"), figures)
+    for path, text in zip((PAGE, WORKERS), with_other_tables(scale, WORKERS.read_text(encoding="utf-8")), strict=True):
+        path.write_text(text, encoding="utf-8")
     draw(figures)
 
 

@@ -3,7 +3,8 @@
 The vectors are those of a model trained on `towers synth` (benchmarks/harness/million.py); the queries are users who
 were in none of its data. Claims: with the parameters that `towers index --target-recall 0.95` finds by itself, and
 which never saw these queries, at least 0.95 of the exact first 100 are found; in batches at no fewer queries per second
-than the fastest setting of either library that finds 0.95 of them, in batches or one by one. Goal: the same one by one.
+than the fastest setting of either library that finds 0.95 of them, in batches or one by one; one by one at no fewer
+than Faiss. Goal: one by one at no fewer than hnswlib.
 Besides: time to build and bytes per item. The settings of the libraries are swept on the very queries that compare,
 and the fastest three of each take turns with ours. World, indexes and sweeps stay in --work, and an interrupted run
 resumes. `--docs` writes the tables of docs/service/index.md. Writes benchmarks/search/results/index.json; exits with 1
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,8 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import numpy as np
 
 from benchmarks.harness import million
-from benchmarks.harness.machine import ROOT, told, write
+from benchmarks.harness.machine import ROOT, verdict, write
 from benchmarks.harness.resumable import Store
-from benchmarks.search import faiss_index, hnswlib_index
 from benchmarks.search.page import write_pages
 from benchmarks.search.rates import BATCH, Search, rates, recall_of, timed
 from serving.bundle.reader import Bundle
@@ -36,7 +37,8 @@ from serving.search.exact import ExactIndex
 from serving.search.index import Floats, Rows
 from serving.search.scann import ScannIndex
 
-LIBRARIES: dict[str, Any] = {"faiss": faiss_index, "hnswlib": hnswlib_index}
+LIBRARIES = ("faiss", "hnswlib")
+FASTER_SINGLE = ("hnswlib",)  # answers more one by one; to catch up is a goal
 TARGET, K, QUERIES = 0.95, 100, 2_000
 FINALISTS, LEAST_SETTINGS, FORMS = 3, 8, ("single", "batch")
 
@@ -50,7 +52,8 @@ def main(work: Path, rounds: int, dry: bool) -> int:
     bundle = Bundle.open(path, verify=False)
     vectors = np.ascontiguousarray(bundle.item_vectors)
     builds = {"ours": store.run({"build": "ours"}, lambda: our_build(bundle))}
-    for library, peer in LIBRARIES.items():
+    peers = {library: peer_of(library) for library in LIBRARIES}
+    for library, peer in peers.items():
         for name in peer.BUILDS:
             file = work / "indexes" / f"{library} {name}"
             file.parent.mkdir(exist_ok=True)
@@ -60,7 +63,7 @@ def main(work: Path, rounds: int, dry: bool) -> int:
     processors = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(processors)})
     swept = []
-    for library, peer in LIBRARIES.items():
+    for library, peer in peers.items():
         for name in peer.BUILDS:
             file = work / "indexes" / f"{library} {name}"
             found = store.run(
@@ -80,13 +83,14 @@ def main(work: Path, rounds: int, dry: bool) -> int:
         "swept": swept,
         "recipe": million.RECIPE,
     }
-    reached = result["claims"] | result["goals"]
-    for claim, holds in reached.items():
-        print("holds" if holds else "FAILS", claim)
-    result |= told(reached)
     if not dry:
         print(write(__file__, "index", result))
-    return 0 if all(reached.values()) else 1
+    return verdict(result)
+
+
+def peer_of(library: str) -> Any:
+    """What builds and asks an index of a library; only now, since the library may not be installed."""
+    return import_module(f"benchmarks.search.{library}_index")
 
 
 def exact(bundle: Bundle, queries: Floats) -> Rows:
@@ -137,7 +141,7 @@ def compared(
         ({"library": "ours", "name": "ScaNN"}, lambda q: ours.search(q, K)[0])
     ]
     for chosen in finalists(swept):
-        peer = LIBRARIES[chosen["library"]]
+        peer = peer_of(chosen["library"])
         # Each its own index: search settings belong to the index, not to the call.
         index = peer.opened(files / f"{chosen['library']} {chosen['name']}", queries.shape[1])
         search = peer.searcher(index, chosen["settings"], K)
@@ -170,7 +174,7 @@ def finalists(swept: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def judged(finals: Sequence[dict[str, Any]], swept: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The claims, the goals that may fail, and how many times as many queries per second as the best of each."""
+    """The claims, the goals that may be missed, and how many times as many queries per second as the best of each."""
     ours, others = finals[0], finals[1:]
     claims = {f"ours finds {TARGET} of the exact first {K} of users it never saw": ours["recall"] >= TARGET}
     goals: dict[str, bool] = {}
@@ -187,7 +191,8 @@ def judged(finals: Sequence[dict[str, Any]], swept: Sequence[dict[str, Any]]) ->
         claims[f"in batches no fewer queries per second than {library} in either form"] = ours["batch"] >= max(
             best.values()
         )
-        goals[f"one by one no fewer queries per second than {library}"] = ours["single"] >= best["single"]
+        single = goals if library in FASTER_SINGLE else claims
+        single[f"one by one no fewer queries per second than {library}"] = ours["single"] >= best["single"]
     return {"claims": claims, "goals": goals, "times_queries_per_s": ratios}
 
 

@@ -6,6 +6,10 @@ In: a bundle of about Gowalla's size with seen items and an index. Out: `benchma
 The service runs with all its defaults, one worker on one core, the load generator on another. Known users, their seen
 items excluded, k = 100. Normal is open loop at half of the saturation that each turn finds first. The generator does
 not obey Retry-After: a refused connection sends the next request at once.
+
+Goals, which may be missed: at twice the saturation the p99 of what is accepted is at most 3 times the normal one; after
+512 hammering connections all is as before within 5 s; beside slow clients the p99 of the others is at most 1.5 times
+that without them. All else is claimed.
 """
 
 import argparse
@@ -21,7 +25,7 @@ import numpy as np
 
 from benchmarks.harness import machine
 from benchmarks.serving.load import generator
-from benchmarks.serving.overload_phases import TURNS, Asked, overload
+from benchmarks.serving.overload_phases import TURNS, Asked, judged, overload
 from benchmarks.serving.request_bodies import answers_alone, known_users
 from benchmarks.serving.servers import Server, processor_s, service
 from benchmarks.serving.slow_loris import dripping
@@ -45,27 +49,23 @@ def main() -> None:
     generator.pin(1)
     bodies = known_users(given.bundle, BODIES)
     figures: dict[str, Any] = {}
-    claims: dict[str, bool] = {}
     with tempfile.TemporaryDirectory() as folder:
         with service(given.bundle, log=Path(folder) / "log") as server:
             asked = _asked(server, bodies)
             asked.closed(8, 2)  # warm
-            figures["overload"], its_claims = overload(server, asked, given.seconds)
-            claims |= its_claims
+            figures["overload"] = overload(server, asked, given.seconds)
             per_s = float(np.median([turn["saturation"]["per_s"] for turn in figures["overload"]]))
-            figures["slow_loris"], its_claims = slow_loris(asked, per_s)
-            claims |= its_claims
+            figures["slow_loris"], of_loris = slow_loris(asked, per_s)
         with service(given.bundle, core=None, workers=2, log=Path(folder) / "log") as server:
-            figures["worker_killed"], its_claims = worker_killed(server, _asked(server, bodies), per_s)
-            claims |= its_claims
-    path = machine.write(__file__, "calm", {"bundle": _described(given.bundle), **machine.told(claims), **figures})
-    print(f"{path}: {sum(claims.values())} of {len(claims)} claims hold")
-    for claim in (name for name, holds in claims.items() if not holds):
-        print(f"does not hold: {claim}", file=sys.stderr)
-    sys.exit(0 if all(claims.values()) else 1)
+            figures["worker_killed"], of_kill = worker_killed(server, _asked(server, bodies), per_s)
+    of_load = judged(figures["overload"])
+    claims, goals = of_load["claims"] | of_loris["claims"] | of_kill, of_load["goals"] | of_loris["goals"]
+    result = {"bundle": _described(given.bundle), "claims": claims, "goals": goals, **figures}
+    print(machine.write(__file__, "calm", result))
+    sys.exit(machine.verdict(result))
 
 
-def slow_loris(asked: Asked, per_s: float) -> tuple[dict[str, Any], dict[str, bool]]:
+def slow_loris(asked: Asked, per_s: float) -> tuple[dict[str, Any], dict[str, dict[str, bool]]]:
     """Half of saturation, without and with hundreds of connections that send a body by bytes, three times in turn."""
     seconds, drips = 12.0, []
     alone, beside = [], []
@@ -83,15 +83,16 @@ def slow_loris(asked: Asked, per_s: float) -> tuple[dict[str, Any], dict[str, bo
         "beside": [each.summary() for each in beside],
         "slow": drips,
     }
-    return figures, {
+    claims = {
         "slow loris: every request of the others gets its 200, with the right items": all(
             set(each.statuses) == {200} and not each.errors and not each.wrong for each in beside
         ),
-        f"slow loris: p99 of the others at most {SLOW_TIMES:g} times": bool(np.median(times) <= SLOW_TIMES),
         "slow loris: every slow connection is answered 408 and closed": all(
             each["closed"] == each["connections"] and each["statuses"] == {"408": each["connections"]} for each in drips
         ),
     }
+    goals = {f"slow loris: p99 of the others at most {SLOW_TIMES:g} times": bool(np.median(times) <= SLOW_TIMES)}
+    return figures, {"claims": claims, "goals": goals}
 
 
 def worker_killed(server: Server, asked: Asked, per_s: float) -> tuple[dict[str, Any], dict[str, bool]]:

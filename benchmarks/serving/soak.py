@@ -55,11 +55,8 @@ def main() -> None:
     result["claims"]["no error in the service's log"] = not errors
     manifest = read_manifest(given.bundle)
     result["bundle"] = {"items": manifest.items, "users": manifest.queries, "dimension": manifest.dimension}
-    path = machine.write(__file__, "soak", result | machine.told(result["claims"]))
-    print(f"{path}: {sum(result['claims'].values())} of {len(result['claims'])} claims hold")
-    for claim in (name for name, holds in result["claims"].items() if not holds):
-        print(f"does not hold: {claim}", file=sys.stderr)
-    sys.exit(0 if all(result["claims"].values()) else 1)
+    print(machine.write(__file__, "soak", result))
+    sys.exit(machine.verdict(result))
 
 
 def soak(server: Server, root: Path, bundle: Path, seconds: float) -> dict[str, Any]:

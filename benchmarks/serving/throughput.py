@@ -11,6 +11,7 @@ settings, too. A ratio is the median of the rounds' ratios, so that a machine th
 - known users with their seen items excluded; histories, which go through the query tower; batches of known users;
 - alone: one caller at a time, with and without the towers' work, which shows what micro-batching adds when idle;
 - open loop at half of its own saturation: the 99th percentile beside that of the empty route at half of its own;
+  at most twice that is a goal, all else is claimed;
 - in that load the active bundle is exchanged: failures and the slowest answer.
 """
 
@@ -74,14 +75,9 @@ def main(bundle: Path, rounds: int, seconds: float, dry: bool) -> int:
         "history to tutorial": _ratio(rates["history"], rates[best["history"]]),
         "batch to empty": _ratio(rates["batch"], rates["empty"]),
     }
-    reached = {f"{name}: at least {least:g} times": ratios[name] >= least for name, least in LEAST.items()}
-    reached[f"histories wait at most {MOST_IDLE_MS:g} ms for others when idle"] = idle["wait_ms"] <= MOST_IDLE_MS
-    reached[f"half load: p99 at most {MOST_P99_RATIO:g} times the empty route's"] = half["ratio"] <= MOST_P99_RATIO
-    reached["bundle swap under half load: every request gets its 200"] = swap["others"] == 0
-    reached[f"bundle swap under half load: no answer above {MOST_SWAP_MS:g} ms"] = swap["max_ms"] <= MOST_SWAP_MS
     manifest = read_manifest(bundle)
     result = {
-        **machine.told(reached),
+        **judged(ratios, idle, half, swap),
         "sizes": {"items": manifest.items, "users": manifest.queries, "k": K, "history": HISTORY, "batch": BATCH},
         "ratios": {name: round(ratio, 3) for name, ratio in ratios.items()},
         "per_s": rates,
@@ -96,9 +92,21 @@ def main(bundle: Path, rounds: int, seconds: float, dry: bool) -> int:
         "seconds": seconds,
     }
     print(json.dumps(result, indent=2) if dry else machine.write(__file__, "serving", result))
-    for name, holds in reached.items():
-        print("holds" if holds else "MISSED", name)
-    return 0 if all(reached.values()) else 1
+    return machine.verdict(result)
+
+
+def judged(
+    ratios: dict[str, float], idle: dict[str, Any], half: dict[str, Any], swap: dict[str, Any]
+) -> dict[str, dict[str, bool]]:
+    """The claims, and the goal that may be missed."""
+    claims = {f"{name}: at least {least:g} times": ratios[name] >= least for name, least in LEAST.items()}
+    claims |= {
+        f"histories wait at most {MOST_IDLE_MS:g} ms for others when idle": idle["wait_ms"] <= MOST_IDLE_MS,
+        "bundle swap under half load: every request gets its 200": swap["others"] == 0,
+        f"bundle swap under half load: no answer above {MOST_SWAP_MS:g} ms": swap["max_ms"] <= MOST_SWAP_MS,
+    }
+    goal = f"half load: p99 at most {MOST_P99_RATIO:g} times the empty route's"
+    return {"claims": claims, "goals": {goal: half["ratio"] <= MOST_P99_RATIO}}
 
 
 def history_bodies(bundle: Path) -> list[bytes]:

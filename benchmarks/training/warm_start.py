@@ -29,7 +29,7 @@ import polars as pl
 import tensorflow as tf
 
 from benchmarks.harness.cut_offs import CUTS, prepared, split_at
-from benchmarks.harness.machine import ROOT, told, write
+from benchmarks.harness.machine import ROOT, verdict, write
 from benchmarks.harness.plots import figure, line
 from benchmarks.harness.resumable import Store
 from pipelines.dataset.dataset import Dataset
@@ -111,9 +111,8 @@ def main(data: Path | None, work: Path, sets: Sequence[str], shares: Sequence[fl
             print(f"{name:8} {start:10} best {found['best']:.4f}, cold's best after {found['epochs']} epochs")
     if set(sets) != set(SETS) or DEFAULT not in shares:
         return 0
-    claims = claims_of(figures)
     result = {
-        **told(claims),
+        "claims": claims_of(figures),
         "figures": figures,
         "metrics": metrics,
         "world": WORLD | {"days": DAYS},
@@ -121,9 +120,7 @@ def main(data: Path | None, work: Path, sets: Sequence[str], shares: Sequence[fl
     }
     print(write(__file__, "warm_start", result))
     draw(figures, metrics)
-    for claim, holds in claims.items():
-        print(f"{'yes' if holds else 'NO '} {claim}")
-    return 0 if all(claims.values()) else 1
+    return verdict(result)
 
 
 def curves_of(

@@ -65,6 +65,17 @@ def publish(bundle: Path, url: str, name: str | None = None, override: str | Non
     return name
 
 
+def holds(url: str, bundle: Path) -> bool:
+    """Whether a store has this bundle under the name of its directory; the manifest is the last object of one.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    with suppress(MissingError):
+        return Store(url).read(f"{bundle.name}/{MANIFEST}") == (bundle / MANIFEST).read_bytes()
+    return False
+
+
 @dataclass(frozen=True)
 class StoredRoot:
     """A local root that stands for one in a store, where only `active.json` can change.

@@ -88,7 +88,9 @@ def _made(
     row = np.array([*map(bundle.item_rows.find, table.item_ids.to_list())], np.int64)[table.item]
     known = row >= 0 if table.weight is None else (row >= 0) & (table.weight > 0)
     if not known.any():
-        raise DataError(f"{path}: none of its {len(table):,} events is of an item of {bundle.path}")
+        forms = f": {table.item_ids[0]!r} here, {bundle.item_ids[0]!r} there; write the ids as in training"
+        shown = " and has a weight" if (row >= 0).any() else forms
+        raise DataError(f"{path}: none of its {len(table):,} events is of an item of {bundle.path}{shown}")
     times = None if time is None else time[known]
     # In file order, which does not matter for counting.
     part = Events(table.user[known], row[known].astype(np.int32), np.array([0, np.count_nonzero(known)]), times)

@@ -138,7 +138,8 @@ def _search(data: Dataset) -> Choice:
             advance(1)
             return float(per_user(ranker_of(fits.of(settings), K), held, METRIC, K).mean())
 
-        popular = counting_values(data, held, METRIC, K, fits.of, advance=advance)
+        values = counting_values(data, held, METRIC, K, fits.of, advance=advance)
+        popular = {counting: float(figures.mean()) for counting, figures in values.items()}
         best = max(popular, key=popular.__getitem__)
         validation = {POPULARITY: popular[Counting()], USERS_ALIKE: popular[Counting(users_alike=True)]}
         recent, item_knn, ease_settings = None, None, None

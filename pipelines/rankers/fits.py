@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from pipelines.console import Advance, no_bar, progress, say
 from pipelines.dataset.dataset import Dataset
@@ -89,8 +90,8 @@ def counting_values(
     popular: Callable[[Counting], Fitted],
     *,
     advance: Advance = no_bar,
-) -> dict[Counting, float]:
-    """Returns the mean of a metric over held-out users for every counting that the data set allows.
+) -> dict[Counting, NDArray[np.float64]]:
+    """Returns a metric of each held-out user, [Q], for every counting that the data set allows.
 
     The prior of a model and the baselines choose by it, each with its own users and metric.
 
@@ -104,7 +105,7 @@ def counting_values(
     """
     values = {}
     for counting in countings(windows=has_windows(data)):
-        values[counting] = float(per_user(ranker_of(popular(counting), k), held, metric, k).mean())
+        values[counting] = per_user(ranker_of(popular(counting), k), held, metric, k)
         advance(1)
     return values
 

@@ -1,9 +1,12 @@
 """Computes the popularity prior of a recipe: which counting it uses, its log shares, and what a run stores.
 
 The chosen counting is the one whose most popular items score best on validation by themselves; the same list answers
-a query about which nothing is known."""
+a query about which nothing is known. Where counting events is not proven better than counting users alike in the same
+window, users count alike: a metric is a mean over users, and of all lists the one by the mean over users of each
+item's share expects the best. A random validation cannot always tell the two apart, and a later test can."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pipelines.dataset.dataset import Dataset
@@ -13,6 +16,7 @@ from pipelines.rankers.fits import counting_values
 from pipelines.rankers.popular import Popular, by_popularity
 from towers.config.recipe import Config
 from towers.config.sections import PriorConfig
+from towers.evaluation.validation import beyond_chance
 from towers.model.prior import Shares, log_share, prior_of
 from towers.model.two_tower import TwoTower
 
@@ -20,7 +24,7 @@ DECIMALS = 6  # of a prior weight and of a norm exponent
 
 
 def choose_counting(config: Config, data: Dataset, held: HeldOut, splits: Sequence[str]) -> Counting:
-    """Returns the recipe's counting, or for 'validation' the one whose most popular items do best on held-out users.
+    """Returns the recipe's counting, or for 'validation' the one that does best on held-out users; see above.
 
     Args:
         config: a recipe with a prior.
@@ -37,7 +41,9 @@ def choose_counting(config: Config, data: Dataset, held: HeldOut, splits: Sequen
         return Popular(by_popularity(counts_of(data, splits, counting)))
 
     values = counting_values(data, held, name, int(depth), popular)
-    return max(values, key=values.__getitem__)
+    best = max(values, key=lambda counting: float(values[counting].mean()))
+    alike = replace(best, users_alike=True)
+    return best if beyond_chance(values[best] - values[alike]) else alike
 
 
 def counts_of(data: Dataset, splits: Sequence[str], counting: Counting) -> Doubles:

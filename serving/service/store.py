@@ -4,7 +4,7 @@ fsspec is imported only when a store is opened. Every fault is a `StoreError` th
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -141,6 +141,16 @@ class Store:
         with self._telling("written", name):
             self._make_folder(name)
             self._system.put_file(str(file), self._path(name))
+
+    def remove(self, bundle: str) -> None:
+        """Removes all objects of a bundle, if there are any; its manifest first, so that half of one is no bundle.
+
+        Raises:
+            StoreError: they cannot be removed.
+        """
+        for names in ((bundle, MANIFEST), (bundle,)):
+            with suppress(MissingError), self._telling("removed", *names):
+                self._system.rm(self._path(*names), recursive=True)
 
     def _make_folder(self, name: str) -> None:
         # Object stores have no folders; asked for one, S3 would create a missing bucket.

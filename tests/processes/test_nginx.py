@@ -11,6 +11,7 @@ import socket
 import subprocess
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -28,12 +29,15 @@ from tests.support.worlds.serving import save_towers, write_whole_world, write_w
 pytestmark = pytest.mark.long
 
 CONF = ROOT / "deploy" / "nginx.conf"
+OPERATIONS = ROOT / "docs" / "service" / "operations.md"
 JSON = b"Content-Type: application/json\r\n"
 BODY = b'{"user_id": "u5", "k": 3}'
 ITEMS = ["i9", "i13", "i17"]  # of group 1, without i1 and i5, which u5 has seen
 WAIT_S = 60
 CONNECTIONS = 512
 LARGE = json.dumps({"queries": [{"k": 60}] * 256}).encode()
+EVENT = {"user_id": "u7", "item_id": "i3", "time": 1_700_000_000}
+SHOWN = {"request_id": "r", "user_id": "u7", "item_ids": ["i3"], "time": 1_700_000_000}
 
 
 class Proxy:
@@ -48,7 +52,6 @@ class Proxy:
             reason = "nginx is not on PATH; Debian's package is called nginx"
             (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
         self.port = free_port()
-        servers = "".join(f"server 127.0.0.1:{port} max_fails=3 fail_timeout=1s;\n" for port in replicas)
         paths = "".join(f"{name}_temp_path {folder / name};\n" for name in ("client_body", "proxy"))
         paths += "".join(f"{name}_temp_path {folder / name};\n" for name in ("fastcgi", "uwsgi", "scgi"))
         text = CONF.read_text(encoding="utf-8")
@@ -56,7 +59,7 @@ class Proxy:
             (r"user www-data;", f"user {getpass.getuser()}; daemon off;"),
             (r"pid [^;]+;", f"pid {folder / 'pid'};"),
             (r"http \{", f"http {{\n{paths}"),
-            (r"server 127\.0\.0\.1:8000[^;]*;", servers),
+            (r"server 127\.0\.0\.1:8000([^;]*;)", "".join(rf"server 127.0.0.1:{port}\1" for port in replicas)),
             (r"listen 8080 ", f"listen 127.0.0.1:{self.port} sndbuf=8k "),
             (r"(client_header|client_body|send)_timeout 10s;", rf"\1_timeout {patience_s}s;"),
         ):
@@ -115,7 +118,8 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def service(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     if shutil.which("nginx") is None:
         Proxy(Path(), [])  # which says so
-    with RunningService(bundle, log=tmp_path_factory.mktemp("service") / "log") as running:
+    folder = tmp_path_factory.mktemp("service")
+    with RunningService(bundle, folder / "state", log=folder / "log") as running:
         yield running
 
 
@@ -296,10 +300,15 @@ def test_operators_paths_are_closed_to_others(proxy: Proxy) -> None:
 
 
 class Callers:
-    """Four callers who ask the proxy again and again; `wrong` holds what is not the known answer."""
+    """Four callers who ask the proxy again and again; `wrong` holds what is not the known answer.
 
-    def __init__(self, proxy: Proxy) -> None:
+    If they are `writing`, each also posts an event and an impression after each recall; `written` holds the ids.
+    """
+
+    def __init__(self, proxy: Proxy, *, writing: bool = False) -> None:
         self.wrong: list[str] = []
+        self.written: list[str] = []
+        self._writing = writing
         self._url, self._asked, self._over = f"http://127.0.0.1:{proxy.port}", 0, threading.Event()
         self._threads = [threading.Thread(target=self._ask) for _ in range(4)]
 
@@ -329,6 +338,20 @@ class Callers:
                 self._asked += 1
                 if answer.status_code != 200 or [item["id"] for item in answer.json()["items"]] != ITEMS:
                     self.wrong.append(answer.text)
+                if self._writing:
+                    self._write(client)
+
+    def _write(self, client: httpx.Client) -> None:
+        name = uuid.uuid4().hex
+        self.written.append(name)
+        for path, body in (("events", EVENT), ("impressions", SHOWN)):
+            try:
+                answer = client.post(f"/{path}", json={path: [body | {"id": name}]})
+            except httpx.HTTPError as error:
+                self.wrong.append(repr(error))
+                continue
+            if answer.status_code != 200:
+                self.wrong.append(answer.text)
 
 
 @pytest.mark.parametrize("how", ["killed", "restarted"])
@@ -361,6 +384,10 @@ def until_asked(replica: RunningService) -> None:
 
 
 def test_a_rolling_restart_as_the_operations_page_says_loses_no_recall(bundle: Path, tmp_path: Path) -> None:
+    (told,) = re.findall(r"`fail_timeout=(\d+)s`\): wait (\d+) s", OPERATIONS.read_text(encoding="utf-8"))
+    (shipped,) = re.findall(r"^ *server [^;]* fail_timeout=(\d+)s;", CONF.read_text(encoding="utf-8"), re.MULTILINE)
+    assert told[0] == shipped
+    wait_s = int(told[1])
     replicas = [RunningService(bundle, log=tmp_path / f"{number}", linger_s=1) for number in range(2)]
     proxy = Proxy(tmp_path, [each.port for each in replicas])
     try:
@@ -372,7 +399,7 @@ def test_a_rolling_restart_as_the_operations_page_says_loses_no_recall(bundle: P
                 replicas[number].kill()
                 port = replicas[number].port
                 replicas[number] = RunningService(bundle, log=tmp_path / f"{number}", port=port, linger_s=1)
-                time.sleep(2)  # seconds that docs/service/operations.md names
+                time.sleep(wait_s)
     finally:
         proxy.stop()
         for each in replicas:
@@ -380,14 +407,70 @@ def test_a_rolling_restart_as_the_operations_page_says_loses_no_recall(bundle: P
     assert callers.wrong == []
 
 
-def test_three_replicas_of_one_database_lose_no_recall(bundle: Path, tmp_path: Path) -> None:
+REPEATABLE: dict[str, dict[str, Any]] = {
+    "recall": {"user_id": "u5"},
+    "recall/batch": {"queries": [{"user_id": "u5"}]},
+    "similar": {"items": ["i1"]},
+    "embed": {"queries": [{"user_id": "u5"}]},
+    "events": {"events": [EVENT | {"id": "tried twice"}]},
+    "impressions": {"impressions": [SHOWN | {"id": "tried twice"}]},
+}
+
+
+class Dying:
+    """A replica that dies of every request: it takes it and closes the connection. `paths` holds what was asked."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._thread = threading.Thread(target=self._die)
+
+    def __enter__(self) -> "Dying":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # ends the wait for a caller
+        self._thread.join()
+        self._listener.close()
+
+    def _die(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                with connection:
+                    self.paths.append(connection.recv(65_536).split()[1].decode())
+
+
+@pytest.mark.parametrize("path", REPEATABLE)
+def test_what_may_be_done_twice_is_asked_of_another_replica(service: RunningService, tmp_path: Path, path: str) -> None:
+    with Dying() as dying:
+        proxy = Proxy(tmp_path, [dying.port, service.port])
+        answers: list[httpx.Response] = []
+
+        def tried() -> bool:
+            answers.append(proxy.client.post(f"/{path}", json=REPEATABLE[path]))
+            return f"/{path}" in dying.paths
+
+        until(tried, "the first replica is asked")
+        proxy.stop()
+    assert {answer.status_code for answer in answers} == {200}, answers[-1].text
+
+
+def written(cluster: PostgresCluster, url: str, kind: str) -> list[str]:
+    query = f"SELECT convert_from({kind}_id, 'UTF8') FROM towers.{kind}s"
+    return sorted(cluster.execute(query, url.rpartition("/")[2]).splitlines())
+
+
+def test_three_replicas_of_one_database_lose_nothing(bundle: Path, tmp_path: Path) -> None:
     write_world(tmp_path / "newer", write_towers=save_towers, model_version="newer")
     cluster = PostgresCluster()
     url = cluster.new_database()
     replicas = [RunningService(bundle, url, log=tmp_path / f"{number}", linger_s=1) for number in range(3)]
     proxy = Proxy(tmp_path, [each.port for each in replicas])
     try:
-        with Callers(proxy) as callers:
+        with Callers(proxy, writing=True) as callers:
             callers.until_answered()
             replicas[0].kill()
             callers.until_answered()
@@ -398,10 +481,12 @@ def test_three_replicas_of_one_database_lose_no_recall(bundle: Path, tmp_path: P
                 tmp_path / "newer", url, log=tmp_path / "rolled", port=replicas[1].port, linger_s=1
             )
             until_asked(replicas[1])
+        events, shown = (written(cluster, url, kind) for kind in ("event", "impression"))
+        with Callers(proxy) as readers:
             cluster.kill()
-            callers.until_answered()
+            readers.until_answered()
             cluster.start()
-            callers.until_answered()
+            readers.until_answered()
             answers = [each.client.post("/recall", json={"k": 1}).json()["model_version"] for each in replicas[1:]]
     finally:
         proxy.stop()
@@ -409,4 +494,5 @@ def test_three_replicas_of_one_database_lose_no_recall(bundle: Path, tmp_path: P
             each.kill()
         cluster.remove()
     assert answers == ["newer", "world-1"]
-    assert callers.wrong == []
+    assert callers.wrong == readers.wrong == []
+    assert events == shown == sorted(callers.written)

@@ -2,9 +2,11 @@
 
 import json
 import signal
+import statistics
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +19,7 @@ import pytest
 from serving.bundle.versions import Versions
 from tests.support.paths import ROOT
 from tests.support.processes.postgres_cluster import IN_URL, PASSWORD, PostgresCluster
-from tests.support.processes.running_service import RunningService, eventually
+from tests.support.processes.running_service import VISIBLE_S, RunningService, eventually
 from tests.support.worlds.serving import save_towers, write_world
 
 pytestmark = pytest.mark.long
@@ -222,3 +224,21 @@ def test_what_any_replica_acknowledged_outlives_kills(tmp_path: Path, cluster: P
                     return set(found) == set(wanted["allow"]) and not service.ids(**wanted, user_id="u0")
 
                 eventually(has_all, "every item and every event")
+
+
+def test_what_one_replica_writes_another_answers_within_a_second(tmp_path: Path, cluster: PostgresCluster) -> None:
+    """The second that docs/service/serving.md promises; the median, because a busy machine may delay some."""
+    write_world(tmp_path / "bundle", write_towers=save_towers)
+    url, waits = cluster.new_database(), []
+    with (
+        RunningService(tmp_path / "bundle", url, log=tmp_path / "one.log") as one,
+        RunningService(tmp_path / "bundle", url, log=tmp_path / "two.log") as two,
+    ):
+        for number in range(10):
+            assert put(one, f"new{number}", 2, 10 + number).status_code == 200
+            begin = time.monotonic()
+            while two.ids(**best(2)) != [f"new{number}"]:
+                assert time.monotonic() - begin < VISIBLE_S
+                time.sleep(0.01)
+            waits.append(time.monotonic() - begin)
+    assert statistics.median(waits) < 1, waits

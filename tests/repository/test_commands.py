@@ -35,6 +35,8 @@ LEFT_OUT = {
     "towers forget": "removes a user for whom other pages ask; tests/pipelines/forget gives it",
     "towers train --devices": "needs a process that has not used TensorFlow; "
     "tests/pipelines/training/test_local_workers.py starts one",
+    "rsync": "copies to another machine",
+    "cd towers": "on that machine",
     "TF_CONFIG=": "waits for the other machine; tests/pipelines/training/test_local_workers.py starts two processes",
     "towers tune": "searches for an hour; tests/pipelines/tuning gives it seconds",
 }

@@ -84,6 +84,16 @@ def test_each_figure_has_the_date_commit_and_machine_of_its_result() -> None:
         assert memory == f"{round(raw['machine']['memory_gib'])} GiB"
 
 
+def test_each_missed_goal_of_a_committed_result_is_in_the_table() -> None:
+    raw = [json.loads(path.read_text(encoding="utf-8")) for path in results().values()]
+    missed = {name for result in raw for name, reached in result.get("goals", {}).items() if not reached}
+    rows = [line.split(" | ") for line in measured(marks=False).splitlines() if line.startswith("| … goals missed | ")]
+    assert missed == {goal for _, goals, *_ in rows for goal in goals.split("; ")}
+    (overload,) = (line for line in highlights(marks=False).splitlines() if line.startswith("- Overload"))
+    of_overload = next(result["goals"] for result in raw if result["benchmark"] == "calm")
+    assert overload.endswith(f"; {list(of_overload.values()).count(False)} goals missed")
+
+
 def test_the_plot_is_drawn_from_the_committed_results(tmp_path: Path) -> None:
     draw(tmp_path)
     assert_same_drawing(tmp_path / "measured.svg", PLOTS / "measured.svg")

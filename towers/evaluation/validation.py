@@ -24,7 +24,7 @@ ROWS = 8_192  # rows encoded at once
 # free: an item's length grows as it is trained on, so it reflects popularity. The cosine (x = 1) discards that, the dot
 # product (x = 0) uses it at full strength. The best ranking lies in between, depends on the data, and is free to serve.
 STEP, LEAST, MOST = 0.1, -1.0, 1.0
-ERRORS = 2  # standard errors beyond which a gain of the prior's weight is no chance
+ERRORS = 2  # standard errors beyond which a gain is no chance
 
 
 @dataclass(frozen=True)
@@ -156,9 +156,7 @@ class Ranking:
             return self.values(exponent, replace(prior, now=now))
 
         now, value = climb(lambda now: float(np.nanmean(values(now))), prior.now, 0.0, MOST_WEIGHT)
-        gain = values(now) - values(prior.now)
-        error = float(np.nanstd(gain) / np.sqrt(np.count_nonzero(~np.isnan(gain))))
-        if float(np.nanmean(gain)) > ERRORS * error:
+        if beyond_chance(values(now) - values(prior.now)):
             return replace(prior, now=now), value
         return prior, float(np.nanmean(values(prior.now)))
 
@@ -230,6 +228,12 @@ def climb(metric: Callable[[float], float], start: float, least: float, most: fl
         if best != start:
             break
     return best, value
+
+
+def beyond_chance(gains: NDArray[np.float64]) -> bool:
+    """Whether the mean of users' gains [Q], NaN where there is none, is more than two standard errors above 0."""
+    error = float(np.nanstd(gains) / np.sqrt(np.count_nonzero(~np.isnan(gains))))
+    return float(np.nanmean(gains)) > ERRORS * error
 
 
 def scaled(vectors: Floats, exponent: float) -> Floats:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow as tf
 
 from towers.config.features import Feature
@@ -227,10 +228,8 @@ def new_table(spec: FeatureSpec, dimension: int, seed: int, dtype: str = "float3
     """
     if spec.config.kind == "numeric":
         return tf.Variable(tf.zeros([spec.rows, dimension]), name=f"table_{spec.table}")
-    limit = (3.0 / dimension) ** 0.5 / 10
-    start = first_weights(spec.table, [spec.rows, dimension], limit, seed)
-    missing = tf.zeros([1, dimension])
-    if spec.linear:
-        return tf.Variable(tf.concat([start[:-1], missing], 0), name=f"table_{spec.table}")
-    start = tf.concat([missing, start[1:]], 0)
-    return tf.Variable(tf.cast(start, dtype), name=f"table_{spec.table}")
+    # [rows, 1] rather than a slice and a concatenation, each of which would copy the table.
+    limits = np.full([spec.rows, 1], (3.0 / dimension) ** 0.5 / 10, np.float32)
+    limits[-1 if spec.linear else MISSING] = 0.0
+    start = first_weights(spec.table, [spec.rows, dimension], limits, seed)
+    return tf.Variable(start if spec.linear else tf.cast(start, dtype), name=f"table_{spec.table}")

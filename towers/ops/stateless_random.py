@@ -6,7 +6,9 @@ A seed, int64 [2], gives the same int64 bits and float64 uniforms compiled or no
 import math
 import zlib
 
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 PHILOX = 1
 MANTISSA = 53
@@ -73,9 +75,19 @@ def own_seed(seed: tf.Tensor, name: str) -> tf.Tensor:
     return seed + tf.constant([_number(name), 0])
 
 
-def first_weights(name: str, shape: list[int], limit: float, seed: int) -> tf.Tensor:
-    """Initial weights of the variable with this name, uniform in [-limit, limit)."""
-    return tf.random.stateless_uniform(shape, [seed, _number(name)], -limit, limit)
+def first_weights(name: str, shape: list[int], limit: float | NDArray[np.float32], seed: int) -> tf.Tensor:
+    """Initial weights of the variable with this name, uniform in [-limit, limit); limits must broadcast to `shape`."""
+    return _uniform(tf.constant(shape), tf.constant([seed, _number(name)], tf.int64), tf.constant(limit, tf.float32))
+
+
+# Shapes are arguments, so that no trace computes the numbers as constants.
+@tf.function(
+    input_signature=[tf.TensorSpec([None], tf.int32), tf.TensorSpec([2], tf.int64), tf.TensorSpec(None, tf.float32)],
+    autograph=False,
+)
+def _uniform(shape: tf.Tensor, seed: tf.Tensor, limit: tf.Tensor) -> tf.Tensor:
+    """A graph works in place; op by op the numbers of a table were in memory three times."""
+    return tf.random.stateless_uniform(shape, seed, -limit, limit)
 
 
 def _number(name: str) -> int:

@@ -78,7 +78,14 @@ class Averages(tf.Module):
         if not step:
             return
         last = tf.constant(step, tf.int64)
+        weight = tf.constant(-math.expm1(step * math.log(self.decay)), tf.float32)
         for variable, total, steps in zip(self._variables(), self.sums, self.steps, strict=True):
-            value = tf.cast(variable, tf.float32)
-            average = self._caught_up(tf.convert_to_tensor(total), value, last - steps)
-            variable.assign(tf.cast(average / -math.expm1(step * math.log(self.decay)), variable.dtype))
+            self._put(variable, total, steps, last, weight)
+
+    # A graph works in place; op by op a table was in memory several times more.
+    @tf.function(autograph=False)
+    def _put(
+        self, variable: tf.Variable, total: tf.Variable, steps: tf.Variable, last: tf.Tensor, weight: tf.Tensor
+    ) -> None:
+        average = self._caught_up(tf.convert_to_tensor(total), tf.cast(variable, tf.float32), last - steps)
+        variable.assign(tf.cast(average / weight, variable.dtype))

@@ -9,6 +9,7 @@ read together they are what one run writes.
 import hashlib
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -88,6 +89,8 @@ def part_files(
 ) -> list[Path]:
     """Makes the parts that are missing and returns the files of all, in order.
 
+    A part is written while the next one is made, so memory holds two.
+
     Args:
         parts: their directory.
         rows: how many rows there are.
@@ -95,18 +98,28 @@ def part_files(
         make: returns the result of some rows, and reports the progress.
         advance: called with the rows of each part that is there.
     """
-    done = []
-    # At least one part, so that a job without rows still has the right columns.
-    for number, first in enumerate(range(0, max(1, rows), size)):
-        last = min(first + size, rows)
-        part = parts / f"{number:06d}.arrow"
-        if part.exists():
-            advance(last - first)
-        else:
-            with staged(part) as staging:
-                make(slice(first, last)).write_ipc(staging)
-        done.append(part)
+    done, write = [], None
+    with ThreadPoolExecutor(1, "parts") as writer:
+        # At least one part, so that a job without rows still has the right columns.
+        for number, first in enumerate(range(0, max(1, rows), size)):
+            last = min(first + size, rows)
+            part = parts / f"{number:06d}.arrow"
+            if part.exists():
+                advance(last - first)
+            else:
+                frame = make(slice(first, last))
+                if write is not None:
+                    write.result()
+                write = writer.submit(_write_part, frame, part)
+            done.append(part)
+        if write is not None:
+            write.result()
     return done
+
+
+def _write_part(frame: pl.DataFrame, part: Path) -> None:
+    with staged(part) as staging:
+        frame.write_ipc(staging)
 
 
 def write_parquet(table: pl.LazyFrame, out: Path) -> None:

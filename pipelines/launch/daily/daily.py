@@ -14,9 +14,9 @@ from pipelines.console import amount, next_step, phases, say
 from pipelines.errors import GateError
 from pipelines.launch.daily.day import ACTIVATED, FAILED, REFUSED, SUMMARY, Day, all_days
 from pipelines.launch.daily.settings import Loop
-from serving.bundle.versions import Versions
 from serving.files.lock import exclusive
 from serving.files.staging import staged
+from serving.service.store import StoreError
 
 NOTIFY_S = 60.0  # that the command may take
 
@@ -36,13 +36,17 @@ def run(config: Path) -> dict[str, Any]:
         BusyError: another process works in the directory of days.
     """
     loop = Loop.read(config)
+    loop.follow()
+    loop.refuse_late_mistakes(config)
+    place = loop.settings.shown_store or loop.settings.root
     with exclusive(loop.settings.work, f"{loop.settings.work}: another `towers daily` is at work here; wait for it"):
         loop.settings.root.mkdir(parents=True, exist_ok=True)
         day = Day.open(loop)
         # Also after a rollback, which holds until there are new events.
-        if day.summary.get("outcome") == ACTIVATED and day.bundle.is_dir():
+        ended = (day.summary.get("outcome"), day.summary.get("store"))
+        if ended == (ACTIVATED, loop.settings.shown_store) and day.bundle.is_dir():
             say(f"nothing to do: {day.name} is made of these events and this recipe; {loop.active} answers")
-            next_step("bundles list --root", loop.settings.root)
+            next_step("bundles list --root", place)
             return day.summary
         steps = day.steps()
         phases("daily", *(step.name for step in steps))
@@ -61,7 +65,7 @@ def run(config: Path) -> dict[str, Any]:
             _end(day, outcome, seconds, at=step.name, reason=str(error))
             raise
         summary = _end(day, ACTIVATED, seconds)
-        next_step("bundles list --root", loop.settings.root)
+        next_step("bundles list --root", place)
         return summary
 
 
@@ -73,6 +77,7 @@ def _end(day: Day, outcome: str, seconds: dict[str, float], **more: Any) -> dict
         "started": day.started,
         "warm_from": day.warm_from,
         "bundle": str(day.bundle) if day.bundle.is_dir() else None,
+        "store": day.loop.settings.shown_store,
         "seconds": {**day.summary.get("seconds", {}), **seconds},
         # The failure may lie in the files that say which days are old.
         "removed": [] if outcome == FAILED else _retain(day.loop, day),
@@ -93,13 +98,18 @@ def _end(day: Day, outcome: str, seconds: dict[str, float], **more: Any) -> dict
 
 def _retain(loop: Loop, today: Day) -> list[str]:
     """Removes all but the newest days; returns their names. What answers, or answered before, stays."""
-    kept = {today.name}
-    if loop.active is not None:
-        now = Versions(loop.settings.root).read()
-        kept |= {now.active, *now.previous[:1], *([now.canary.bundle] if now.canary else [])}
-    old = [day for day in all_days(loop)[: -loop.settings.keep] if day.name not in kept]
-    for day in old:
-        day.remove()
-    if old:
-        say(f"removed {amount(len(old), 'days')}: {', '.join(day.name for day in old)}")
-    return [day.name for day in old]
+    kept, removed = {today.name}, []
+    try:
+        # An operator may have chosen another one in the store since this day began.
+        loop.follow()
+        if (now := loop.choice) is not None:
+            kept |= {now.active, *now.previous[:1], *([now.canary.bundle] if now.canary else [])}
+        for day in all_days(loop)[: -loop.settings.keep]:
+            if day.name not in kept:
+                day.remove()
+                removed.append(day.name)
+    except StoreError as error:
+        say(f"warning: old days stay: {error}")
+    if removed:
+        say(f"removed {amount(len(removed), 'days')}: {', '.join(removed)}")
+    return removed

@@ -8,10 +8,11 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipelines.bundles import activate, build_index, export
+from pipelines.bundles import activate, build_index, export, publish
 from pipelines.bundles.blessing import blessing_path, valid_blessing
 from pipelines.console import say
 from pipelines.dataset.manifest import MANIFEST as DATASET
@@ -24,7 +25,9 @@ from pipelines.launch.daily.settings import Loop
 from pipelines.training import train
 from serving.bundle.digest import bundle_digest
 from serving.bundle.manifest import MANIFEST, read_manifest
+from serving.bundle.versions import Versions
 from serving.files.staging import remove, staged
+from serving.service.store import Store
 from towers.errors import ConfigError
 
 PLAN, SUMMARY = "plan.json", "summary.json"
@@ -98,6 +101,10 @@ class Day:
     def steps(self) -> tuple[Step, ...]:
         """The steps in their order."""
         folder, published = self.folder, self.bundle.is_dir
+        upload = []
+        if (url := self.loop.settings.store) is not None:
+            done = partial(publish.holds, url, self.bundle)
+            upload = [Step("upload", done, partial(publish.publish, self.bundle, url))]
         return (
             Step("prepare", (folder / "dataset" / DATASET).is_file, self._prepare),
             Step("train", (folder / "run" / train.SUMMARY).is_file, self._train),
@@ -106,11 +113,18 @@ class Day:
             Step("report", (folder / "report" / REPORT).is_file, self._report),
             Step("gate", lambda: published() or self._blessed(), self._gate),
             Step("publish", published, self._publish),
-            Step("activate", lambda: self.loop.active == self.name, self._activate),
+            *upload,
+            Step("activate", self._activated, self._activate),
         )
 
     def remove(self) -> None:
-        """Removes its folder and its bundle, published or not."""
+        """Removes its folder and its bundle, published or not, also from the store.
+
+        Raises:
+            StoreError: it cannot be removed there; nothing has changed here.
+        """
+        if self.loop.settings.store is not None:
+            Store(self.loop.settings.store).remove(self.name)
         for bundle in (self.candidate, self.bundle):
             remove(bundle)
             for each in self.loop.settings.root.glob(f"{bundle.name}.blessing.*"):
@@ -169,8 +183,14 @@ class Day:
         self.candidate.rename(self.bundle)
         say(f"published: {self.bundle}, {blessing_path(self.bundle).name}")
 
+    def _activated(self) -> bool:
+        file = Versions(self.loop.settings.root).file
+        return self.loop.active == self.name and (
+            self.loop.settings.store is None or self.loop.stored_active() == file.read_bytes()
+        )
+
     def _activate(self) -> object:
-        return activate.activate(self.loop.settings.root, self.name)
+        return activate.activate(self.loop.settings.store or self.loop.settings.root, self.name)
 
 
 def all_days(loop: Loop) -> list[Day]:

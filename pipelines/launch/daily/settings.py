@@ -2,18 +2,24 @@
 
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
+from pipelines.console import say
 from pipelines.dataset.manifest import digest_of
 from pipelines.errors import DataError
 from pipelines.ingest.formats.source import Format
 from pipelines.launch.rules import read_rules, read_toml
+from serving.bundle.active import ACTIVE, Active, parsed_active
 from serving.bundle.versions import Versions
+from serving.client.address import without_password
+from serving.files.staging import staged
 from serving.search.vector_codes import VectorType
+from serving.service.store import MissingError, Store
 from towers.config.recipe import Config, load_config
 from towers.config.section import Count, Section
 from towers.errors import ConfigError
@@ -32,9 +38,34 @@ class Settings(Section):
     vectors: VectorType = Field("float32", description="how item vectors are stored, as of `towers export`")
     rules: Path = Field(description="the rules of the gate")
     root: Path = Field(Path("bundles"), description="the directory of bundles that a service follows")
+    store: str | None = Field(None, description="URL of a root in a store, which gets each bundle and answers from it")
     work: Path = Field(Path("days"), description="gets a folder for each day: data set, run, report, summary")
     keep: Count = Field(7, description="days that are kept, with their bundles")
     notify: tuple[str, ...] = Field((), description="a command with its arguments; reads the summary as JSON")
+
+    @field_validator("events", "items", "users", "recipe", "rules", "root", "work", mode="before")
+    @classmethod
+    def _on_this_machine(cls, value: object, info: ValidationInfo) -> object:
+        # As a path, s3://bucket would be a folder `s3:` here.
+        if isinstance(value, str) and "://" in value:
+            own = info.field_name in ("root", "work")
+            told = "a store of bundles has the key 'store'" if own else "copy it here first"
+            raise ValueError(f"must be on this machine; got {without_password(value)!r}; {told}")
+        return value
+
+    @field_validator("store")
+    @classmethod
+    def _elsewhere(cls, value: str | None) -> str | None:
+        if value is not None and "://" not in value:
+            raise ValueError(
+                f"must be a URL, such as s3://bucket/recall; got {value!r}; a directory has the key 'root'"
+            )
+        return value
+
+    @property
+    def shown_store(self) -> str | None:
+        """The URL of the store without its password."""
+        return None if self.store is None else without_password(self.store)
 
 
 @dataclass(frozen=True)
@@ -56,8 +87,7 @@ class Loop:
         """Reads a file of settings and its recipe.
 
         Raises:
-            DataError: the file is missing or not TOML, a key or value is wrong, an input is neither file nor folder, or
-                no day could pass the rules.
+            DataError: the file is missing or not TOML, a key or value is wrong, or an input is neither file nor folder.
             ConfigError: the recipe is wrong.
         """
         settings, _ = read_toml(file, Settings, "a file of daily settings")
@@ -76,11 +106,42 @@ class Loop:
                 raise DataError(f"{file}: {key}: {path}: no such file or folder")
             if key in ("root", "work") and path.exists() and not path.is_dir():
                 raise DataError(f"{file}: {key}: {path}: not a folder")
-        loop._refuse_late_mistakes(file)
         return loop
 
-    def _refuse_late_mistakes(self, file: Path) -> None:
-        """Refuses now what a step would refuse after hours of training."""
+    def follow(self) -> None:
+        """Copies `active.json` of the store to the root, where the steps, and a gate of the root, look for it.
+
+        Raises:
+            BundleError: the store cannot be read, or its `active.json` is damaged.
+        """
+        content = self.stored_active()
+        if content is None:
+            return
+        parsed_active(content, f"{self.settings.shown_store}/{ACTIVE}")
+        with staged(self.settings.root / ACTIVE, overwrite=True) as half:
+            half.write_bytes(content)
+        if self.active is None and self.choice is not None:
+            say(
+                f"warning: {self.choice.active} answers in {self.settings.shown_store} and is not in "
+                f"{self.settings.root}: the bundle of today is judged without it"
+            )
+
+    def stored_active(self) -> bytes | None:
+        """The content of `active.json` in the store; None without a store, and before the first bundle."""
+        if self.settings.store is not None:
+            with suppress(MissingError):
+                return Store(self.settings.store).active()
+        return None
+
+    def refuse_late_mistakes(self, file: Path) -> None:
+        """Refuses now what a step would refuse after hours of training.
+
+        Args:
+            file: of the settings, for the error.
+
+        Raises:
+            DataError: no day could pass the rules, or be trained.
+        """
         if self.settings.warm and self.recipe.task != "retrieval":
             raise DataError(
                 f"{file}: warm: a recipe of task = {self.recipe.task!r} has no warm start; set warm = false"
@@ -99,10 +160,16 @@ class Loop:
             )
 
     @property
-    def active(self) -> str | None:
-        """The name of the bundle that answers; None before the first one."""
+    def choice(self) -> Active | None:
+        """What `active.json` of the root says; None before the first bundle."""
         versions = Versions(self.settings.root)
-        return versions.read().active if versions.file.exists() else None
+        return versions.read() if versions.file.exists() else None
+
+    @property
+    def active(self) -> str | None:
+        """The name of the bundle that answers; None before the first one, and if the root does not have it."""
+        now = self.choice
+        return None if now is None or not (self.settings.root / now.active).is_dir() else now.active
 
     def key(self) -> str:
         """SHA-256 of what a model is made of: the content of the inputs, the recipe, and how both are read."""

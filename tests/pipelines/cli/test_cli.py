@@ -1,6 +1,7 @@
 """The command line: its words, its exit codes, its one line on a mistake, and what it leaves unimported."""
 
 import importlib
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -496,6 +497,33 @@ def test_ctrl_c_says_what_is_kept_and_exits_130(
     put_double(monkeypatch, VERBS["export"], raises=KeyboardInterrupt())
     assert towers(monkeypatch, "export", "--run", "r", "--out", "b") == 130
     assert capsys.readouterr().err == "interrupted; no unfinished output is left\n"
+
+
+@pytest.mark.parametrize("words", ["train --dataset d --out o --config", "tune --dataset d --out o.toml", "daily"])
+def test_sigterm_ends_a_long_command_as_ctrl_c_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], recipe: Path, words: str
+) -> None:
+    saved: list[str] = []
+
+    def run(*_: object, **__: object) -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+            pytest.fail("it went on")
+        finally:
+            signal.raise_signal(signal.SIGTERM)  # it is told twice, and saves to the end
+            saved.append("all")
+
+    verb, *rest = words.split()
+    put_double(monkeypatch, VERBS[verb])
+    monkeypatch.setattr(sys.modules[VERBS[verb]], "run", run)
+    before = signal.signal(signal.SIGTERM, lambda *_: None)  # without a handler it would end the tests
+    try:
+        assert towers(monkeypatch, verb, *rest, *([] if verb == "tune" else [str(recipe)])) == 130
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert saved == ["all"]
+    assert capsys.readouterr().err == f"interrupted; {app.KEPT[verb]}\n"
 
 
 def test_the_unforeseen_is_one_line_and_a_traceback_only_on_request(

@@ -18,10 +18,15 @@ from pipelines.launch.daily import daily
 from pipelines.launch.daily.day import ACTIVATED, PLAN, SUMMARY, Day, all_days
 from pipelines.launch.daily.settings import Loop
 from serving.bundle.active import Active
+from serving.bundle.digest import bundle_digest
+from serving.bundle.manifest import read_manifest
+from serving.bundle.reader import Bundle
 from serving.bundle.versions import Versions
+from serving.errors import BundleError
 from serving.files.lock import BusyError, exclusive
 from serving.recall.loading import open_recaller
 from serving.recall.query import RecallQuery
+from serving.service.store import Store, StoreError
 from tests.support.worlds.interrupted import Point, stopped
 from towers.config.recipe import load_config
 from towers.errors import ConfigError
@@ -91,6 +96,19 @@ def told(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
+def prior_until(folder: Path, day: str) -> int:
+    prior = read_manifest(folder / "bundles" / day).prior
+    assert prior is not None and prior.until is not None
+    return prior.until
+
+
+def newest_known(folder: Path, day: str, *files: int) -> int:
+    """The last of the events that came before the first one of the test."""
+    times = pl.concat(pl.read_csv(folder / "events" / f"{file}.csv") for file in files)["timestamp"]
+    test = np.load(folder / "days" / day / "dataset" / "test" / "time.npy").min()
+    return int(times.filter(times < test).max())
+
+
 def command(config: Path, monkeypatch: pytest.MonkeyPatch) -> object:
     """The exit code of the command line."""
     monkeypatch.setattr(sys, "argv", ["towers", "daily", str(config)])
@@ -132,9 +150,15 @@ def test_three_days(
         recipe = RECIPE.replace("refit = true", "refit = false")
         (tmp_path / "recipe.toml").write_text(recipe.replace("checkpoint_steps = 3", "checkpoint_steps = 99"))
     write_day(tmp_path, 1, alike=True)
+    if kills:
+        stop, resumed = stopped(["daily", str(config)], [("step", "", 4)], by="term")
+        assert (stop["ended"], step_of(stop["told"])) == ("130", "train")
+        assert "interrupted; what is done is kept" in stop["told"]
+        assert "continuing the unfinished run" in resumed["told"]
     first = daily.run(config)
     assert (first["outcome"], first["warm_from"], root.read().active) == (ACTIVATED, None, first["day"])
-    assert [*first["seconds"]] == ["prepare", "train", "export", "index", "report", "gate", "publish", "activate"]
+    steps = ["prepare", "train", "export", "index", "report", "gate", "publish", "activate"]
+    assert [*first["seconds"]] == (steps[1:] if kills else steps)
     valid_blessing(tmp_path / "bundles" / first["day"])
     # Nothing is new, so nothing is done, and nobody is told.
     after = [line for line in capsys.readouterr().err.splitlines() if line.startswith("next: ")][-1]
@@ -155,6 +179,10 @@ def test_three_days(
     assert root.read() == Active(active=second["day"], previous=(first["day"],))
     run = json.loads((tmp_path / "days" / second["day"] / "run" / SUMMARY).read_text())
     assert "warm_from" in run
+    # The prior of now: what `until` says is the newest event outside the test, and that of the second day is later.
+    until = [prior_until(tmp_path, each["day"]) for each in (first, second)]
+    assert until == [newest_known(tmp_path, *days) for days in ((first["day"], 1), (second["day"], 1, 2))]
+    assert until[0] < until[1]
     valid_blessing(tmp_path / "bundles" / second["day"])
     assert len(open_recaller(tmp_path / "bundles" / second["day"]).recall(RecallQuery(user_id="u3", k=5)).ids) == 5
     assert {info.name for info in root.list()} == {first["day"], second["day"]}
@@ -179,6 +207,35 @@ def test_three_days(
     root.rollback()
     assert daily.run(config) == fourth
     assert root.read().active == second["day"]
+
+
+# Some objects are in the store; all are, and none answers.
+UPLOAD_KILLS: list[Point] = [("shutil.copyfile", ".npy", 2), ("tempfile.mkdtemp", "/towers-", 1)]
+
+
+@pytest.mark.slow
+def test_a_day_is_uploaded_and_answers_from_the_store(tmp_path: Path) -> None:
+    pytest.importorskip("fsspec", reason="needs the extra 'cloud'")
+    config, url = write_settings(tmp_path), f"file://{tmp_path}/store"
+    (tmp_path / "recipe.toml").write_text(RECIPE.replace("refit = true", "refit = false"))
+    write_day(tmp_path, 1, alike=True)
+    first = daily.run(config)
+    assert first["store"] is None
+    # From now on there is a store. The day is the same, so that only the way to the store is left of it.
+    config.write_text(f'{SETTINGS}store = "{url}"\n')
+    *ends, last = stopped(["daily", str(config)], UPLOAD_KILLS)
+    assert [(each["ended"], step_of(each["told"])) for each in ends] == [("SIGKILL", "upload"), ("SIGKILL", "activate")]
+    assert re.findall(rf"^daily: (\w+), {first['day']}$", last["told"], re.MULTILINE) == ["activate"]
+    summary = told(tmp_path)[-1]
+    assert (summary["day"], summary["outcome"], summary["store"]) == (first["day"], ACTIVATED, url)
+    name = first["day"]
+    Bundle.open(tmp_path / "store" / name)
+    assert bundle_digest(tmp_path / "store" / name) == bundle_digest(tmp_path / "bundles" / name)
+    assert Versions(tmp_path / "store").read() == Versions(tmp_path / "bundles").read() == Active(active=name)
+    # Nothing is new, also after an operator has chosen another bundle there.
+    Versions(tmp_path / "store").file.write_text(Active(active="by-hand").model_dump_json())
+    assert daily.run(config) == summary
+    assert Versions(tmp_path / "store").read().active == "by-hand"
 
 
 def plan(folder: Path, name: str, started: str, outcome: str | None = ACTIVATED) -> None:
@@ -259,6 +316,61 @@ def test_the_newest_days_are_kept_and_what_may_answer(loop: Loop, tmp_path: Path
     assert {path.name for path in (tmp_path / "days").iterdir()} == {names[1], *names[3:]}
 
 
+def stored(loop: Loop, tmp_path: Path, *names: str) -> Loop:
+    """The same loop with a store that has these bundles, all of them empty."""
+    pytest.importorskip("fsspec", reason="needs the extra 'cloud'")
+    for name in names:
+        (tmp_path / "store" / name).mkdir(parents=True)
+        (tmp_path / "store" / name / "manifest.json").touch()
+    return Loop.read(write_settings(tmp_path, f'{SETTINGS}store = "file://{tmp_path}/store"\n'))
+
+
+def choose(root: Path, name: str, *previous: str) -> None:
+    root.mkdir(exist_ok=True)
+    (root / "active.json").write_text(Active(active=name, previous=previous).model_dump_json())
+
+
+def test_the_store_says_what_answers(loop: Loop, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan(tmp_path, "2026-11-01-a", "2026-11-01T03:30")
+    plan(tmp_path, "2026-11-03-c", "2026-11-03T03:30")
+    choose(loop.settings.root, "2026-11-03-c")
+    loop = stored(loop, tmp_path)
+    # Of an empty store the root is the past.
+    loop.follow()
+    assert loop.active == "2026-11-03-c"
+    choose(tmp_path / "store", "2026-11-01-a")
+    loop.follow()
+    assert (loop.active, Day.open(loop).warm_from) == ("2026-11-01-a", "2026-11-01-a")
+    assert capsys.readouterr().err == ""
+    choose(tmp_path / "store", "elsewhere")
+    loop.follow()
+    assert loop.active is None
+    assert re.search(r"elsewhere answers in file://.*/store and is not in .*/bundles: ", capsys.readouterr().err)
+    (tmp_path / "store" / "active.json").write_text("{")
+    with pytest.raises(BundleError, match=r"^file://.*/store/active.json: "):
+        loop.follow()
+
+
+def test_old_days_leave_the_store_but_not_what_was_chosen_there_meanwhile(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [f"2026-11-0{day}-{'fedcba'[day]}" for day in range(1, 6)]
+    for day, name in enumerate(names, start=1):
+        plan(tmp_path, name, f"2026-11-0{day}T03:30")
+    loop = stored(loop, tmp_path, "by-hand", *names[:4])
+    choose(loop.settings.root, names[4], names[3])
+    choose(tmp_path / "store", names[0])
+    today = all_days(loop)[-1]
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "remove", lambda *_: (_ for _ in ()).throw(StoreError("s3://bucket: no right to")))
+        assert daily._retain(loop, today) == []
+    assert "warning: old days stay: s3://bucket: no right to\n" in capsys.readouterr().err
+    assert daily._retain(loop, today) == names[1:3]
+    left = {path.name for path in (tmp_path / "store").iterdir()} - {"active.json"}
+    assert left == {"by-hand", names[0], names[3]}
+    assert {path.name for path in (tmp_path / "days").iterdir()} == {names[0], *names[3:]}
+
+
 def test_a_blessing_beside_another_bundle_than_the_active_one_does_not_hold(
     loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,6 +414,10 @@ WRONG = {
     'format = "cvs"': "format: must be one of auto, csv, .*; got 'cvs'; did you mean 'csv'",
     'work = "gate.toml"': "work: .*gate.toml: not a folder",
     'root = "gate.toml"': "root: .*gate.toml: not a folder",
+    'root = "s3://bucket/recall"': "root: must be on this machine; got 's3://bucket/recall'; .* the key 'store'$",
+    'work = "s3://me:secret@bucket/days"': r"work: must be on this machine; got 's3://\*\*\*@bucket/days'; ",
+    'items = "https://example.com/items.csv"': "items: must be on this machine; got .*; copy it here first$",
+    'store = "bundles"': "store: must be a URL, such as s3://bucket/recall; got 'bundles'; .* the key 'root'$",
 }
 
 

@@ -105,11 +105,25 @@ def test_the_prior_counts_as_does_best_on_its_own_users_and_metric(data: Dataset
     ways = [(days, alike) for days in (7, 14, 30, 60, 90, None) for alike in (False, True)]
     values = {way: recall_by_hand(data, *way, k, held.users.tolist()) for way in ways}
     found = counting_values(data, held, "recall", k, Fits(data, ("train",)).of)
-    assert {(way.days, way.users_alike): value for way, value in found.items()} == pytest.approx(values, abs=1e-9)
+    means = {(way.days, way.users_alike): each.mean() for way, each in found.items()}
+    assert means == pytest.approx(values, abs=1e-9)
     config = parse_config({"model": {"prior": "validation"}, "train": {"metric": f"recall@{k}"}})
     chosen = choose_counting(config, data, held, ("train",))
-    assert values[chosen.days, chosen.users_alike] == pytest.approx(max(values.values()), abs=1e-9)
+    assert max(values[chosen.days, alike] for alike in (False, True)) == max(values.values())
     assert min(values.values()) < 0.9 * max(values.values())
+
+
+@pytest.mark.parametrize(("errors", "alike"), [(1.9, True), (2.1, False), (-1.0, True), (-9.0, True)])
+@pytest.mark.parametrize("days", [7, None])
+def test_the_prior_counts_events_only_where_that_is_proven_better(
+    data: Dataset, monkeypatch: pytest.MonkeyPatch, days: int | None, errors: float, alike: bool
+) -> None:
+    noise = np.tile([1.0, -1.0], 200)  # a standard error of 1 / 20
+    base = np.random.default_rng(0).random(400)
+    values = {Counting(days): base + noise + errors / 20, Counting(days, True): base, Counting(30): base - 9}
+    monkeypatch.setattr("pipelines.training.prior.counting_values", lambda *_: values)
+    config = parse_config({"model": {"prior": "validation"}, "train": {"metric": "recall@10"}})
+    assert choose_counting(config, data, heldout(data, "valid"), ("train",)) == Counting(days, alike)
 
 
 def test_the_prior_counts_as_the_recipe_says(data: Dataset) -> None:

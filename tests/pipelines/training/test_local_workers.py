@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -139,10 +140,14 @@ def worker_of(parent: int, rank: int) -> int:
     raise AssertionError(f"no worker {rank}")
 
 
+def addresses(*hosts: str) -> list[str]:
+    return [f"{host}:{port}" for host, port in zip(hosts, free_ports(len(hosts)), strict=True)]
+
+
 @contextmanager
-def pair(*commands: list[str]) -> Iterator[list["subprocess.Popen[str]"]]:
+def pair(workers: list[str], *commands: list[str]) -> Iterator[list["subprocess.Popen[str]"]]:
     """Two workers as on two machines: each its own command, under a `TF_CONFIG`."""
-    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
+    cluster = {"worker": workers}
     processes = []
     for rank, words in enumerate(commands):
         config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
@@ -180,7 +185,7 @@ def test_a_worker_of_another_recipe_is_refused(world: Path, tmp_path: Path) -> N
 def test_a_worker_that_loses_another_ends_and_says_so(world: Path, tmp_path: Path) -> None:
     words = [*training(world, tmp_path / "run"), "--set", "train.epochs=100000", "--set", "train.patience=100000"]
     latest = tmp_path / ".run.unfinished" / "choose" / "checkpoints" / "latest"
-    with pair(words, words) as (first, other):
+    with pair(addresses("127.0.0.1", "127.0.0.1"), words, words) as (first, other):
         while not checkpoints(latest):
             assert first.poll() is None, first.communicate()[1][-3000:]
             time.sleep(0.02)
@@ -191,6 +196,36 @@ def test_a_worker_that_loses_another_ends_and_says_so(world: Path, tmp_path: Pat
         _, told = first.communicate(timeout=60)
         assert first.returncode == 1
         assert "error: worker 0 of 2: another worker ended; the last checkpoint is kept" in told
+
+
+@pytest.mark.long
+def test_two_machines_with_folders_of_their_own_resume_to_the_same_weights(
+    world: Path, whole: Path, tmp_path: Path
+) -> None:
+    """As in docs/model/workers.md: each has an address, a data set, a recipe and an `--out`; here one disk has both."""
+    workers, commands = addresses("127.0.0.1", "127.0.0.2"), []
+    for machine in ("one", "two"):
+        shutil.copytree(world / "dataset", tmp_path / machine / "dataset")
+        shutil.copyfile(world / "unmasked.toml", tmp_path / machine / "recipe.toml")
+        commands.append(training(tmp_path / machine, tmp_path / machine / "run"))
+    latest = tmp_path / "one" / ".run.unfinished" / "choose" / "checkpoints" / "latest"
+    for rank in (1, 0):
+        before = checkpoints(latest)
+        with pair(workers, *commands) as machines:
+            while not checkpoints(latest) - before:
+                assert machines[0].poll() is None, machines[0].communicate()[1][-3000:]
+                time.sleep(0.02)
+            machines[rank].kill()
+            other = machines[1 - rank]
+            _, told = other.communicate(timeout=120)
+            assert (other.returncode, machines[rank].wait()) == (1, -signal.SIGKILL)
+            assert f"error: worker {1 - rank} of 2: another worker ended; the last checkpoint is kept" in told
+    with pair(workers, *commands) as machines:
+        for machine in machines:
+            _, told = machine.communicate(timeout=300)
+            assert machine.returncode == 0, told[-3000:]
+    same(tmp_path / "one" / "run", whole)
+    assert not [*(tmp_path / "two").glob("*run*")]
 
 
 @pytest.mark.parametrize(

@@ -401,9 +401,13 @@ def test_what_cannot_renew_a_prior_is_said(world: Path, without_prior: Path, tmp
     frame.drop("timestamp").write_parquet(tmp_path / "untimed.parquet")
     with pytest.raises(DataError, match=r"untimed\.parquet: the events have no times"):
         renew.run(world / "bundle", tmp_path / "untimed.parquet", tmp_path / "out")
-    frame.with_columns(item_id="x" + pl.col("item_id")).write_parquet(tmp_path / "foreign.parquet")
-    with pytest.raises(DataError, match=r"foreign\.parquet: none of its \d,\d+ events is of an item of"):
+    of_none = r"parquet: none of its \d,\d+ events is of an item of \S+bundle"
+    frame.with_columns(item_id=pl.col("item_id") + ".0").write_parquet(tmp_path / "foreign.parquet")
+    with pytest.raises(DataError, match=of_none + r": 'i\d+\.0' here, 'i\d+' there; write the ids as in training$"):
         renew.run(world / "bundle", tmp_path / "foreign.parquet", tmp_path / "out")
+    frame.with_columns(weight=pl.lit(0.0)).write_parquet(tmp_path / "shown.parquet")
+    with pytest.raises(DataError, match=of_none + " and has a weight$"):
+        renew.run(world / "bundle", tmp_path / "shown.parquet", tmp_path / "out")
     with pytest.raises(DataError, match=r"bundle: has no prior; model\.prior = 'validation' trains one"):
         renew.run(without_prior, world / "events.parquet", tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -13,6 +13,8 @@ from serving.catalogue.journal_place import journal_at
 from serving.files.database_url import DatabaseUrl, state_place
 from serving.settings import Settings
 from tests.support.paths import ROOT
+from tests.support.processes.running_service import RunningService
+from tests.support.worlds.serving import save_towers, write_world
 
 SECRET = "geheim"
 
@@ -74,3 +76,22 @@ def test_a_directory_needs_no_client_of_a_database(tmp_path: Path) -> None:
         "assert not [name for name in sys.modules if 'psycopg' in name]"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True)
+
+
+@pytest.mark.slow
+def test_the_service_needs_that_client_only_for_a_url_and_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_world(tmp_path / "bundle", write_towers=save_towers)
+    (tmp_path / "psycopg.py").write_text("raise ImportError('not installed')", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    with RunningService(tmp_path / "bundle", tmp_path / "state", workers=2) as service:
+        event = {"id": "e", "user_id": "u1", "item_id": "i1", "time": 1}
+        assert service.client.post("/events", json={"events": [event]}).json() == {"added": 1}
+    words = ["serve", "--bundle", str(tmp_path / "bundle"), "--state", f"postgresql://me:{SECRET}@h/d", "--port", "0"]
+    done = subprocess.run([sys.executable, "-m", "pipelines", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        "error: --state postgresql://me@h/d: PostgreSQL needs the extra 'postgres': "
+        "pip install 'towers-recall[postgres]' (not installed)"
+    )

@@ -241,6 +241,20 @@ def test_impressions_are_kept_once_and_change_no_answer(client: TestClient) -> N
     assert kept == Impression("s", "r-1", "u5", tuple(impressions[0]["item_ids"]), 1)
 
 
+def test_of_a_user_the_newest_events_are_held_as_many_as_the_setting_says(tmp_path: Path) -> None:
+    write_world(tmp_path / "bundle", write_towers=save_towers)
+    settings = Settings(bundle=tmp_path / "bundle", state=tmp_path / "state", max_user_events=2)
+    events = [{"id": f"e{time}", "user_id": "u5", "item_id": f"i{time}", "time": time} for time in (2, 3, 1)]
+    app = create_app(settings)
+    with TestClient(app) as client:
+        assert client.post("/events", json={"events": events}).json() == {"added": 3}
+        assert [each.item_id for each in app.state.service.live.users.taken("u5")] == ["i2", "i3"]
+    restarted = create_app(settings)
+    with TestClient(restarted) as client:
+        assert client.get("/readyz").status_code == 200
+        assert [each.item_id for each in restarted.state.service.live.users.taken("u5")] == ["i2", "i3"]
+
+
 def test_every_metric_of_the_alerts_is_in_a_scrape(client: TestClient) -> None:
     rules = (ROOT / "deploy" / "prometheus" / "alerts.yml").read_text(encoding="utf-8")
     named = set(re.findall(r"\btowers_\w+", rules))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Iterator
@@ -122,6 +123,23 @@ def test_another_one_is_copied_beside_it_and_the_way_back_reads_nothing(
     shop.activate("a")
     mirror.follow(again=False, answering=["b"])
     assert (read, active(mirror), mirror.refused) == ([], "a", {})
+
+
+def test_a_folder_behind_a_file_url_is_followed_as_any_store(tmp_path: Path, worlds: Path) -> None:
+    pytest.importorskip("fsspec", reason="needs the extra 'cloud'")
+    root, url = tmp_path / "shop", f"file://{tmp_path / 'shop'}"
+    shutil.copytree(worlds, root)
+    Versions(root).activate("a")
+    mirror = Mirror(url, tmp_path / "copies")
+    mirror.follow_first(again=True)
+    assert (active(mirror), held(mirror), mirror.refused) == ("a", ["a"], {})
+    Versions(root).activate("b")
+    mirror.follow(again=False, answering=["a"])
+    assert (active(mirror), held(mirror), mirror.refused) == ("b", ["a", "b"], {})
+    assert Bundle.open(mirror.root / "b").manifest.model_version == "b"
+    (root / "active.json").unlink()
+    mirror.follow(again=False, answering=["b"])
+    assert active(mirror) == "b" and mirror.refused["active.json"].reason.startswith(f"{url}: none of its bundles")
 
 
 def test_only_those_that_answer_and_the_one_before_stay(mirror: Mirror, shop: Shop) -> None:

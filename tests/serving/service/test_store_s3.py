@@ -14,6 +14,7 @@ from pipelines.service import serve
 from serving.errors import BundleError
 from serving.http.app import create_app
 from serving.service.mirror import STATE
+from serving.service.store import Store
 from serving.settings import Settings
 from tests.support.exposition import Exposed
 from tests.support.object_store import BUCKET, ObjectStore, local_s3
@@ -130,3 +131,13 @@ def test_workers_share_the_copies_and_swap_together(store: ObjectStore, bundles:
     with RunningService(URL, workers=2, cache=tmp_path / "copies", poll_s=0.2) as service:
         activate.rollback(URL)
         eventually(lambda: answers("v2"), "the service looks by itself", within_s=30)
+
+
+def test_a_removed_bundle_leaves_no_object_and_takes_no_other(store: ObjectStore, bundles: Path) -> None:
+    for name in ("v1", "v2"):
+        publish.publish(bundles / name, URL)
+    for _ in range(2):
+        Store(URL).remove("v1")
+        assert Store(URL).objects("v1") == {}
+    assert Store(URL).manifests().keys() == {"v2"}
+    assert store.system.exists(VECTORS)

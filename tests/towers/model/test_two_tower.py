@@ -1,5 +1,6 @@
 """Features by hand, masks, and a model that learns a world whose answer is known."""
 
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,13 @@ def test_a_missing_value_starts_as_nothing() -> None:
     np.testing.assert_array_equal(table[0], np.zeros(64))
     assert (np.abs(table[1:]) > 0).mean() > 0.99
     np.testing.assert_array_equal(table, new_table(spec, 64, seed=3).numpy())
+
+
+def test_a_table_starts_with_the_numbers_of_the_seed_and_its_name() -> None:
+    spec = FeatureSpec("t", HashedFeature(kind="hashed", buckets=99), table="t")
+    limit = (3 / 64) ** 0.5 / 10
+    drawn = tf.random.stateless_uniform([100, 64], [3, zlib.crc32(b"t") >> 1], -limit, limit).numpy()
+    np.testing.assert_array_equal(new_table(spec, 64, seed=3).numpy()[1:], drawn[1:])
 
 
 def model(tmp_path: Path, **settings) -> TwoTower:

@@ -4,17 +4,22 @@ import fcntl
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
+from pipelines.bundles import build_index
 from pipelines.bundles.bulk import recall as command
 from pipelines.errors import DataError
+from serving.bundle.reader import Bundle
 from serving.files.staging import OutputExistsError
 from serving.recall.recaller import Recaller
+from serving.search.exact import ExactIndex
 from tests.support.worlds.serving import GROUPS, ITEMS, USERS, seen_rows, write_world
 
 SCHEMA = {"user_id": pl.String, "rank": pl.UInt32, "item_id": pl.String, "score": pl.Float32, "source": pl.String}
@@ -170,6 +175,8 @@ def test_two_processes_never_work_on_one_output(
 
     def recall_users(self: Recaller, query_rows, chosen, **options):  # type: ignore[no-untyped-def]
         if query_rows[0] == 6:  # in the midst: two parts are done, the third is begun
+            while len([*tmp_path.rglob("*.arrow")]) < 2:  # the second is written meanwhile
+                time.sleep(0.01)
             before = sorted(tmp_path.rglob("*"))
             second = [sys.executable, "-c", SECOND, str(bundle), str(k), str(out)]
             said.append(subprocess.run(second, capture_output=True, text=True, timeout=60, check=True).stdout)
@@ -259,6 +266,52 @@ def test_shards_are_one_run_in_order(bundle: Path, tmp_path: Path, monkeypatch: 
     pl.concat(map(pl.read_parquet, files)).write_parquet(tmp_path / "whole.parquet")
     check(tmp_path / "whole.parquet", ALL, 4)
     assert command.first_user(folder) == (ALL[0] if pl.read_parquet(files[0]).height else "")
+
+
+@pytest.fixture(scope="module")
+def approximate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle with a ScaNN index that finds most of the best.
+
+    Users have seen up to 600 items: how many candidates ScaNN is asked for depends on who is in a search together.
+    """
+    bundle, rng = tmp_path_factory.mktemp("approximate") / "bundle", np.random.default_rng(3)
+    users, items = 200, 3_000
+    seen = [np.sort(rng.choice(items, size, replace=False)) for size in rng.integers(0, 600, users)]
+    write_world(
+        bundle,
+        items=items,
+        users=users,
+        item_vectors=rng.normal(size=(items, 16)).astype(np.float32),
+        query_vectors=rng.normal(size=(users, 16)).astype(np.float32),
+        seen_offsets=np.cumsum([0, *map(len, seen)]),
+        seen_items=np.concatenate(seen),
+    )
+    build_index.run(bundle, kind="scann", target_recall=0.8, target_k=20)
+    return bundle
+
+
+@pytest.fixture(scope="module")
+def in_one_run(approximate: Path) -> pl.DataFrame:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "SEARCH_USERS", 7)
+        command.run(approximate, 20, approximate.with_name("whole.parquet"))
+    whole = pl.read_parquet(approximate.with_name("whole.parquet"))
+    bundle = Bundle.open(approximate)
+    exact = Recaller(bundle, ExactIndex(bundle.recall_vectors)).recall_users(np.arange(len(bundle.query_ids)), 20)[0]
+    assert whole["item_id"].to_list() != bundle.item_ids.gather(exact.ravel()).to_list(), "it is approximate"
+    return whole
+
+
+@pytest.mark.parametrize("of", [1, 2, 5, 40])
+def test_shards_of_an_approximate_index_are_one_run_in_order(
+    approximate: Path, in_one_run: pl.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: int
+) -> None:
+    monkeypatch.setattr(command, "SEARCH_USERS", 7)
+    for number in range(of, 0, -1):
+        command.run(approximate, 20, tmp_path, shard=f"{number}/{of}")
+    frame = pl.concat(map(pl.read_parquet, sorted(tmp_path.glob("*.parquet"))))
+    assert frame.drop("score").equals(in_one_run.drop("score"))
+    assert frame["score"].to_numpy() == pytest.approx(in_one_run["score"].to_numpy(), abs=1e-6)
 
 
 @pytest.mark.parametrize("of", [1, 3])

@@ -1,0 +1,81 @@
+"""A check is a claim or a goal by what its benchmark declares, never by its outcome, in the committed results, too."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from benchmarks.harness.machine import load, verdict
+from benchmarks.serving import overload_phases, throughput
+from benchmarks.training import full_evaluation, optimizers, samplers, warm_start
+
+Result = dict[str, Any]
+Checks = dict[str, dict[str, bool]]
+
+
+@pytest.fixture(autouse=True)
+def threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Benchmarks of search set this for themselves when they are imported; it must not reach what other tests start."""
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+
+
+def approximate(result: Result) -> Checks:
+    from benchmarks.search.approximate import judged
+
+    found = judged(result["finals"], result["swept"])
+    return {kind: found[kind] for kind in ("claims", "goals")}
+
+
+def bulk_recall(result: Result) -> Checks:
+    from benchmarks.search.bulk_recall import judged
+
+    return judged(result["bundles"])
+
+
+JUDGED: dict[str, Callable[[Result], Checks]] = {
+    "bulk_recall": bulk_recall,
+    "evaluation": lambda result: full_evaluation.judged(result["worlds"]),
+    "index": approximate,
+    "optimizers": lambda result: optimizers.judged(result["growth"], result["against_peer"][str(optimizers.BATCH)]),
+    "samplers": lambda result: samplers.judged(result["learned_unigram_ms"], result["log_uniform_ms"]),
+    "serving": lambda result: throughput.judged(*(result[key] for key in ("ratios", "idle_ms", "half_load", "swap"))),
+    "warm_start": lambda result: {"claims": warm_start.claims_of(result["figures"]), "goals": {}},
+}
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_a_committed_result_has_the_claims_and_goals_that_its_figures_give(name: str) -> None:
+    result = load(name)
+    assert JUDGED[name](result) == {kind: result[kind] for kind in ("claims", "goals")}
+
+
+def test_the_committed_overload_has_the_claims_and_goals_that_its_figures_give() -> None:
+    result = load("calm")
+    for kind, checks in overload_phases.judged(result["overload"]).items():
+        others = {name for name in result[kind] if name.startswith(("slow loris", "worker killed"))}
+        assert checks == {name: holds for name, holds in result[kind].items() if name not in others}
+
+
+def test_an_index_slower_than_faiss_is_a_claim_that_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    slow = copy.deepcopy(load("index"))
+    for form in ("single", "batch"):
+        slow["finals"][0][form] = 1.0
+    checks = approximate(slow)
+    for claim in (
+        "one by one no fewer queries per second than faiss",
+        "in batches no fewer queries per second than faiss in either form",
+    ):
+        assert checks["claims"][claim] is False
+    assert checks["goals"] == {"one by one no fewer queries per second than hnswlib": False}
+    assert verdict(checks) == 1
+    assert "FAILS   one by one no fewer queries per second than faiss\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("claims", "goals", "code"),
+    [({"a": True}, {"b": False}, 0), ({"a": True, "c": False}, {"b": True}, 1), ({"a": True}, None, 0)],
+)
+def test_only_a_claim_that_fails_ends_with_1(claims: dict[str, bool], goals: dict[str, bool] | None, code: int) -> None:
+    result: Result = {"claims": claims} if goals is None else {"claims": claims, "goals": goals}
+    assert verdict(result) == code
