@@ -1,11 +1,7 @@
 """MovieLens-100k at five cut-offs in time: a data set of the events up to each, for benchmarks of how data changes."""
 
-import argparse
-import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +38,3 @@ def prepared(data: Path, cut: float, work: Path) -> Dataset:
                 shutil.copyfile(data / f"ml-100k.{side}", Path(folder) / f"ml-100k.{side}")
             prepare.run(parse_config({"data": split_at(cut)}).data, Path(folder), out, format="recbole")
     return Dataset.open(out)
-
-
-@contextmanager
-def folders(program: str, description: str | None) -> Iterator[tuple[Path, Path]]:
-    """Reads the command line of a benchmark on the cut-offs; yields the folder of `ml-100k` and that of its work."""
-    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=description)
-    parser.add_argument("--data", type=Path, default=os.environ.get("TOWERS_DATA"), help="folder that holds ml-100k/")
-    parser.add_argument("--work", type=Path, help="keep finished runs here, and go on from those that are there")
-    given = parser.parse_args()
-    if given.data is None or not (Path(given.data) / "ml-100k").is_dir():
-        parser.error("name the folder that holds ml-100k/ by --data or TOWERS_DATA")
-    with tempfile.TemporaryDirectory() as thrown_away:
-        work = given.work or Path(thrown_away)
-        work.mkdir(parents=True, exist_ok=True)
-        yield Path(given.data) / "ml-100k", work

@@ -1,4 +1,4 @@
-"""Runs a command and measures its time and memory.
+"""Runs a command and measures its time and memory; or a function, in a process of its own.
 
 `MeasuredProcess` looks at the memory five times a second (Linux only): all that is resident, and the anonymous part,
 which no file backs; pages of memory-mapped files count as resident, but the kernel drops them if memory is short.
@@ -9,12 +9,16 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.harness.machine import ROOT
 
 EVERY_S = 0.2
+Found = TypeVar("Found")
 
 
 class MeasuredProcess:
@@ -76,3 +80,9 @@ def timed(*words: str) -> dict[str, Any]:
     # Kilobytes on Linux, bytes on macOS.
     peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return {"seconds": round(time.perf_counter() - start, 1), "peak_bytes": peak}
+
+
+def alone(measure: Callable[..., Found], *arguments: Any) -> Found:
+    """Calls a function in a process of its own: TensorFlow keeps what it once allocated, in pieces of any size."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(measure, *arguments).result()

@@ -72,20 +72,28 @@ class Stages:
 
 
 @contextlib.contextmanager
-def arguments(name: str, description: str) -> Iterator[tuple[Path, Path]]:
-    """Reads the command line of a benchmark; yields the data's folder and an empty working directory."""
-    parser = argparse.ArgumentParser(
-        prog=f"python -m benchmarks.quality.{name.replace('-', '_')}", description=description
-    )
+def arguments(
+    program: str, name: str, description: str | None, *, resumes: bool = False
+) -> Iterator[tuple[Path, Path]]:
+    """Reads the command line of a benchmark; yields the data's folder and a working directory.
+
+    Args:
+        program: its module.
+        name: of the data's folder.
+        description: of the benchmark.
+        resumes: it goes on from what is in the working directory, which must be empty otherwise.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=description)
     parser.add_argument("--data", type=Path, help=f"folder that holds {name}/; default: the environment's TOWERS_DATA")
-    parser.add_argument("--work", type=Path, help="keep data set, run, bundle and report here; default: thrown away")
+    kept = "keep finished runs here, and go on from those that are there" if resumes else "keep what is made here"
+    parser.add_argument("--work", type=Path, help=f"{kept}; default: thrown away")
     given = parser.parse_args()
     root = given.data or Path(os.environ.get("TOWERS_DATA", ""))
     folder = root / name
     if (given.data is None and "TOWERS_DATA" not in os.environ) or not folder.is_dir():
         parser.error(f"no folder {folder}; name the one that holds {name}/ by --data or TOWERS_DATA")
     if given.work is not None:
-        if given.work.exists() and any(given.work.iterdir()):
+        if not resumes and given.work.exists() and any(given.work.iterdir()):
             parser.error(f"--work {given.work}: must be empty, so that every stage runs")
         given.work.mkdir(parents=True, exist_ok=True)
         yield folder.resolve(), given.work.resolve()

@@ -30,11 +30,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness.content import column_of, nearest
-from benchmarks.harness.cut_offs import CUTS, folders, prepared, split_at
+from benchmarks.harness.cut_offs import CUTS, prepared, split_at
 from benchmarks.harness.machine import write
 from benchmarks.harness.newcomers import NEW, questions
 from benchmarks.harness.pool import INTERVAL, estimates
 from benchmarks.harness.resumable import Store
+from benchmarks.harness.stages import arguments
 from benchmarks.quality.cold_start_data import (
     EMBEDDING,
     ITEM_NOISE,
@@ -234,5 +235,5 @@ def markdown(found: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    with folders("benchmarks.quality.cold_start", __doc__) as (data, work):
+    with arguments("benchmarks.quality.cold_start", "ml-100k", __doc__, resumes=True) as (data, work):
         sys.exit(main(data, work))

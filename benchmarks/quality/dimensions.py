@@ -54,5 +54,5 @@ def report(stages: Stages, name: str, seed: int, *more: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    with arguments("ml-100k", __doc__ or "") as (folder, work_directory):
+    with arguments("benchmarks.quality.dimensions", "ml-100k", __doc__) as (folder, work_directory):
         sys.exit(main(folder, work_directory))

@@ -181,5 +181,5 @@ def markdown(rows: list[Row]) -> str:
 
 
 if __name__ == "__main__":
-    with arguments("ml-100k", __doc__ or "") as (folder, work_directory):
+    with arguments("benchmarks.quality.impressions", "ml-100k", __doc__) as (folder, work_directory):
         sys.exit(main(folder, work_directory))

@@ -138,5 +138,5 @@ def paired(one: Neighbours, other: Neighbours) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    with arguments("ml-100k", __doc__ or "") as (folder, work_directory):
+    with arguments("benchmarks.quality.item_to_item", "ml-100k", __doc__) as (folder, work_directory):
         sys.exit(main(folder, work_directory))

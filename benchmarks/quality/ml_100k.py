@@ -56,5 +56,5 @@ def main(data: Path, work: Path) -> int:
 
 
 if __name__ == "__main__":
-    with arguments("ml-100k", __doc__ or "") as (folder, work_directory):
+    with arguments("benchmarks.quality.ml_100k", "ml-100k", __doc__) as (folder, work_directory):
         sys.exit(main(folder, work_directory))

@@ -23,11 +23,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.harness.cut_offs import CUTS, folders, prepared, split_at
+from benchmarks.harness.cut_offs import CUTS, prepared, split_at
 from benchmarks.harness.machine import ROOT, write
 from benchmarks.harness.newcomers import METRICS, NEW, questions
 from benchmarks.harness.pool import INTERVAL, estimates
 from benchmarks.harness.resumable import Store
+from benchmarks.harness.stages import arguments
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import seen
 from pipelines.rankers.baselines import baselines_of
@@ -189,5 +190,5 @@ def claims_of(figures: dict[str, dict[str, Any]]) -> dict[str, bool]:
 
 
 if __name__ == "__main__":
-    with folders("benchmarks.quality.rolling", __doc__) as (data, work):
+    with arguments("benchmarks.quality.rolling", "ml-100k", __doc__, resumes=True) as (data, work):
         sys.exit(main(data, work))

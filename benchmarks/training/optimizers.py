@@ -18,8 +18,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -27,6 +25,7 @@ import tensorflow as tf
 
 from benchmarks.harness.array_task import ArrayTask
 from benchmarks.harness.machine import verdict, write
+from benchmarks.harness.process_memory import alone
 from benchmarks.training import tfrs_retrieval
 
 USERS, DIMENSION = 10_000, 64
@@ -50,9 +49,9 @@ Run = tuple[Callable[[], Any], int]  # trains that many batches
 
 def main(*, dry: bool) -> int:
     sizes = [SMALL, MIDDLE] if dry else [SMALL, MIDDLE, LARGE]
-    growth = {"items": sizes} | _alone(_growth, sizes, "", LARGE_BATCH) | _alone(_growth, sizes, SHORT, BATCH)
+    growth = {"items": sizes} | alone(_growth, sizes, "", LARGE_BATCH) | alone(_growth, sizes, SHORT, BATCH)
     peers = {
-        batch: [_alone(_against_peer, optimizer, items, batch) for optimizer, items in {**FASTER, **WANTED}]
+        batch: [alone(_against_peer, optimizer, items, batch) for optimizer, items in {**FASTER, **WANTED}]
         for batch in (BATCH, LARGE_BATCH)
     }
     result: dict[str, Any] = {
@@ -60,7 +59,7 @@ def main(*, dry: bool) -> int:
         "sizes": {"users": USERS, "batch": BATCH, "large_batch": LARGE_BATCH, "dimension": DIMENSION},
         "growth": growth,
         "against_peer": {str(batch): runs for batch, runs in peers.items()},
-        "switches": _alone(_switches),
+        "switches": alone(_switches),
         "rounds": ROUNDS,
     }
     print(json.dumps(result, indent=2) if dry else write(__file__, "optimizers", result))
@@ -76,12 +75,6 @@ def judged(growth: dict[str, Any], runs: list[dict[str, Any]]) -> dict[str, dict
         for batch in ("", SHORT)
     }
     return {"claims": flat | _reached(runs, FASTER), "goals": _reached(runs, WANTED)}
-
-
-def _alone(measure: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
-    """Calls a function in a process of its own: TensorFlow keeps what it once allocated, in pieces of any size."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return pool.submit(measure, *arguments).result()
 
 
 def _reached(runs: list[dict[str, Any]], least: dict[tuple[str, int], float]) -> dict[str, bool]:

@@ -14,14 +14,11 @@ import argparse
 import gc
 import json
 import sys
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.machine import write
-from benchmarks.harness.process_memory import memory
+from benchmarks.harness.machine import verdict, write
+from benchmarks.harness.process_memory import alone, memory
 
 ROWS, ITEMS, DIMENSION, BATCH, STEPS = (200_000, 1_200_000), 1_000, 64, 1_024, 3
 MOMENTS = {"sgd": 0, "adagrad": 1, "adam": 2}
@@ -35,7 +32,7 @@ KINDS = [(*each, dtype) for dtype in BYTES for each in OPTIMIZERS]
 def main(*, dry: bool) -> int:
     cells = {}
     for name, average, dtype in KINDS:
-        small, large = (_alone(rows, name, average, dtype) for rows in ROWS)
+        small, large = (alone(_measured, rows, name, average, dtype) for rows in ROWS)
         each = {what: round((large[what] - small[what]) / (ROWS[1] - ROWS[0]), 1) for what in large}
         cells[label(name, average, dtype)] = each
         print(label(name, average, dtype), each, file=sys.stderr)
@@ -49,9 +46,7 @@ def main(*, dry: bool) -> int:
     sizes = {"rows": ROWS, "items": ITEMS, "dimension": DIMENSION, "batch": BATCH, "steps": STEPS}
     result = {"claims": claims, "sizes": sizes, "bytes_a_row": cells}
     print(json.dumps(result, indent=2) if dry else write(__file__, "table_rows", result))
-    for claim, holds in claims.items():
-        print(f"{'yes' if holds else 'NO '} {claim}")
-    return 0 if all(claims.values()) else 1
+    return verdict(result)
 
 
 def label(name: str, average: bool, dtype: str) -> str:
@@ -64,12 +59,6 @@ def held(name: str, dimension: int, *, average: bool = False, dtype: str = "floa
     in `towers.ops.row_gradients`), and an int64 for the last step in the average.
     """
     return dimension * (BYTES[dtype] + 4 * (MOMENTS[name] + average)) + 8 * (1 + average)
-
-
-def _alone(*cell: Any) -> dict[str, int]:
-    """Measures in a process of its own: TensorFlow keeps what it once allocated."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return pool.submit(_measured, *cell).result()
 
 
 def _measured(rows: int, name: str, average: bool, dtype: str) -> dict[str, int]:
