@@ -27,7 +27,7 @@ settings.register_profile("towers", deadline=None)
 settings.load_profile("towers")
 
 # Threads of libraries, which wait for work until the process ends.
-KEPT = ("asyncio", "AnyIO", "fsspec")
+KEPT = ("asyncio", "AnyIO", "fsspec", "gcsfs")
 REAL_DATA = Path(os.environ.get("TOWERS_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 

@@ -1,4 +1,4 @@
-"""Input behind URLs, by fsspec: in memory, and in a local object store that speaks S3."""
+"""Input behind URLs, by fsspec: in memory, and in local object stores that speak S3 and Google Cloud Storage."""
 
 import gzip
 import io
@@ -12,7 +12,7 @@ import pytest
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.ingest import prepare
-from tests.support.object_store import BUCKET, local_s3
+from tests.support.object_store import BUCKET, ObjectStore, local_gs, local_s3
 from towers.config.sections import DataConfig
 
 ALL_TRAIN = DataConfig(valid_share=0, test_share=0)
@@ -33,18 +33,27 @@ def in_memory() -> Iterator[Put]:
     memory.rm("/shop", recursive=True)
 
 
+def into(store: ObjectStore) -> Put:
+    def put(name: str, content: bytes) -> str:
+        store.system.pipe_file(f"{BUCKET}/{name}", content)
+        return f"{store.bucket}/{name}"
+
+    return put
+
+
 @pytest.fixture
 def in_s3() -> Iterator[Put]:
     with local_s3() as store:
-
-        def put(name: str, content: bytes) -> str:
-            store.system.pipe_file(f"{BUCKET}/{name}", content)
-            return f"s3://{BUCKET}/{name}"
-
-        yield put
+        yield into(store)
 
 
-@pytest.fixture(params=["in_memory", "in_s3"])
+@pytest.fixture
+def in_gs(tmp_path: Path) -> Iterator[Put]:
+    with local_gs(tmp_path / "gs") as store:
+        yield into(store)
+
+
+@pytest.fixture(params=["in_memory", "in_s3", "in_gs"])
 def put(request: pytest.FixtureRequest) -> Put:
     """Writes a file to a store; gives its URL."""
     chosen: Put = request.getfixturevalue(request.param)
@@ -118,7 +127,7 @@ def test_a_bucket_that_does_not_exist_is_an_error(tmp_path: Path, in_s3: Put) ->
         opened(tmp_path, "s3://none/log.csv")
 
 
-@pytest.mark.parametrize(("url", "missing"), [("s3://b/k.csv", "fsspec.core"), ("gs://b/k.csv", "gcsfs")])
+@pytest.mark.parametrize(("url", "missing"), [("s3://b/k.csv", "fsspec.core"), ("abfs://b/k.csv", "adlfs")])
 def test_a_missing_package_is_an_error_that_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, missing: str
 ) -> None:

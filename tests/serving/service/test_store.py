@@ -1,4 +1,4 @@
-"""A service that follows a store which speaks S3: published, activated, rolled back, damaged, and away."""
+"""A service that follows a store, S3 or Google Cloud Storage: published, activated, rolled back, damaged, and away."""
 
 import os
 import signal
@@ -17,20 +17,24 @@ from serving.service.mirror import STATE
 from serving.service.store import Store
 from serving.settings import Settings
 from tests.support.exposition import Exposed
-from tests.support.object_store import BUCKET, ObjectStore, local_s3
+from tests.support.object_store import BUCKET, ObjectStore, local_gs, local_s3
 from tests.support.processes.running_service import RunningService, eventually
 from tests.support.worlds.serving import copied_towers, write_whole_world, write_world
 
 pytestmark = pytest.mark.long
 
-URL = f"s3://{BUCKET}/recall"
 VECTORS = f"{BUCKET}/recall/v2/item_vectors.npy"
 
 
-@pytest.fixture
-def store() -> Iterator[ObjectStore]:
-    with local_s3() as store:
+@pytest.fixture(params=["s3", "gs"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
+    with local_s3() if request.param == "s3" else local_gs(tmp_path / "gs") as store:
         yield store
+
+
+@pytest.fixture
+def url(store: ObjectStore) -> str:
+    return f"{store.bucket}/recall"
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +53,12 @@ def version(client: TestClient) -> str:
 
 
 def test_a_service_follows_the_store_and_no_fault_of_the_store_ends_it(
-    store: ObjectStore, bundles: Path, tmp_path: Path
+    store: ObjectStore, url: str, bundles: Path, tmp_path: Path
 ) -> None:
     for name in ("v1", "v2", "v3"):
-        publish.publish(bundles / name, URL)
-    activate.activate(URL, "v1")
-    settings = Settings(bundle=URL, cache=tmp_path / "copies", poll_s=0, index_sample_s=0)
+        publish.publish(bundles / name, url)
+    activate.activate(url, "v1")
+    settings = Settings(bundle=url, cache=tmp_path / "copies", poll_s=0, index_sample_s=0)
     with TestClient(create_app(settings)) as client:
 
         def reloaded() -> tuple[int, dict[str, object]]:
@@ -71,26 +75,26 @@ def test_a_service_follows_the_store_and_no_fault_of_the_store_ends_it(
             return names, wanted
 
         assert (version(client), refused()) == ("v1", ([], [0.0]))
-        activate.activate(URL, "v2")
+        activate.activate(url, "v2")
         assert version(client) == "v1"
         assert reloaded() == (200, {"active": "v2", "canary": None, "refused": {}})
         assert version(client) == "v2"
-        activate.rollback(URL)
+        activate.rollback(url)
         assert reloaded()[1]["active"] == version(client) == "v1"
 
         # While v2 is in no role its copy goes.
-        activate.activate(URL, "v3")
+        activate.activate(url, "v3")
         reloaded()
         assert sorted(path.name for path in settings.folder.iterdir() if path.is_dir()) == ["v1", "v3"]
         whole = store.system.cat_file(VECTORS)
         store.system.pipe_file(VECTORS, whole[:-1] + bytes([whole[-1] ^ 1]))
-        activate.activate(URL, "v2")
+        activate.activate(url, "v2")
         altered = {"v2": "v2/item_vectors.npy: altered: its SHA-256 is not the manifest's"}
         assert reloaded() == (409, {"active": "v3", "canary": None, "refused": altered})
         assert (version(client), refused()) == ("v3", (["v2"], [1.0]))
         store.system.rm(VECTORS)
         assert reloaded() == (409, {"active": "v3", "canary": None, "refused": {"v2": "v2/item_vectors.npy: missing"}})
-        publish.publish(bundles / "v2", URL)
+        publish.publish(bundles / "v2", url)
         assert reloaded() == (200, {"active": "v2", "canary": None, "refused": {}})
         assert (version(client), refused()) == ("v2", ([], [0.0]))
 
@@ -106,15 +110,17 @@ def test_a_service_follows_the_store_and_no_fault_of_the_store_ends_it(
     os.utime(settings.folder / STATE, (0, 0))  # a start some time later
     with TestClient(create_app(settings)) as client:
         assert version(client) == "v2" and client.get("/readyz").json()["refused"] == ["active.json"]
-    with pytest.raises(BundleError, match=rf"^{URL}/active.json: cannot be read: "):
-        serve.run(bundle=URL, cache=tmp_path / "empty", port=0)
+    with pytest.raises(BundleError, match=rf"^{url}/active.json: cannot be read: "):
+        serve.run(bundle=url, cache=tmp_path / "empty", port=0)
 
 
-def test_workers_share_the_copies_and_swap_together(store: ObjectStore, bundles: Path, tmp_path: Path) -> None:
+def test_workers_share_the_copies_and_swap_together(
+    store: ObjectStore, url: str, bundles: Path, tmp_path: Path
+) -> None:
     for name in ("v1", "v2", "v3"):
-        publish.publish(bundles / name, URL)
-    activate.activate(URL, "v1")
-    with RunningService(URL, workers=2, cache=tmp_path / "copies", poll_s=0) as service:
+        publish.publish(bundles / name, url)
+    activate.activate(url, "v1")
+    with RunningService(url, workers=2, cache=tmp_path / "copies", poll_s=0) as service:
 
         def answers(name: str) -> bool:
             body = {"user_id": "u1", "k": 3}
@@ -122,22 +128,22 @@ def test_workers_share_the_copies_and_swap_together(store: ObjectStore, bundles:
             return bool(answer["model_version"] == name)
 
         eventually(lambda: answers("v1"), "both workers answer")
-        activate.activate(URL, "v2")
+        activate.activate(url, "v2")
         service.client.post("/admin/reload").raise_for_status()  # to one of them
         eventually(lambda: answers("v2"), "both workers have swapped")
-        activate.activate(URL, "v3")
+        activate.activate(url, "v3")
         service.process.send_signal(signal.SIGHUP)
         eventually(lambda: answers("v3"), "SIGHUP reaches the store", within_s=30)
-    with RunningService(URL, workers=2, cache=tmp_path / "copies", poll_s=0.2) as service:
-        activate.rollback(URL)
+    with RunningService(url, workers=2, cache=tmp_path / "copies", poll_s=0.2) as service:
+        activate.rollback(url)
         eventually(lambda: answers("v2"), "the service looks by itself", within_s=30)
 
 
-def test_a_removed_bundle_leaves_no_object_and_takes_no_other(store: ObjectStore, bundles: Path) -> None:
+def test_a_removed_bundle_leaves_no_object_and_takes_no_other(store: ObjectStore, url: str, bundles: Path) -> None:
     for name in ("v1", "v2"):
-        publish.publish(bundles / name, URL)
+        publish.publish(bundles / name, url)
     for _ in range(2):
-        Store(URL).remove("v1")
-        assert Store(URL).objects("v1") == {}
-    assert Store(URL).manifests().keys() == {"v2"}
+        Store(url).remove("v1")
+        assert Store(url).objects("v1") == {}
+    assert Store(url).manifests().keys() == {"v2"}
     assert store.system.exists(VECTORS)
