@@ -20,6 +20,8 @@ from pipelines.console import say
 
 LOOK_S = 0.2
 GRACE_S = 5.0  # for the others to end by themselves, so that the first error is the one that is shown
+STOP_S = 60.0  # for a checkpoint after SIGTERM or Ctrl-C; a second Ctrl-C does not wait
+STOPPED = 130  # the exit code after either
 LOCAL = "127.0.0.1"
 TAIL = 2_000  # characters of what a failed worker said last
 
@@ -47,6 +49,12 @@ def run(count: int, words: Sequence[str]) -> int:
                     )
                 )
             failed = _first_failure(workers)
+        except KeyboardInterrupt:
+            # They stop after the same step, and the first one saves it.
+            for worker in workers:
+                worker.terminate()
+            _wait(workers, STOP_S)
+            raise
         finally:
             for worker in workers:
                 worker.kill()
@@ -78,10 +86,20 @@ def _first_failure(workers: Sequence["subprocess.Popen[bytes]"]) -> int | None:
         failed = sorted((rank for rank, code in enumerate(codes) if code), key=lambda rank: (codes[rank] or 0) > 0)
         if first is None and failed:
             first = failed[0]
-            until = time.monotonic() + (GRACE_S if (codes[first] or 0) > 0 else 0)
+            code = codes[first] or 0
+            until = time.monotonic() + (STOP_S if code == STOPPED else GRACE_S if code > 0 else 0)
+        if None not in codes:
+            break
         time.sleep(LOOK_S)
     # A mistake that all of them found is reported by the first one; 1 may mean that it lost the one that failed.
     return 0 if first is None or (codes[0] == codes[first] and (codes[0] or 0) > 1) else first
+
+
+def _wait(workers: Sequence["subprocess.Popen[bytes]"], seconds: float) -> None:
+    """Waits until all have ended, at most so long."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and any(worker.poll() is None for worker in workers):
+        time.sleep(LOOK_S)
 
 
 def free_ports(count: int) -> list[int]:

@@ -23,6 +23,7 @@ from towers.training.checkpoints import Checkpoints
 from towers.training.compile_step import compiled
 from towers.training.optimizers import build_optimizer
 from towers.training.protocols import Batches, LossWatch, Progress, SavedProgress, Summary, Task, Validation, not_finite
+from towers.training.stop_request import ASK_STEPS, stop_of_any
 from towers.training.warm_start import WarmStart
 
 OnStep = Callable[[int, float], None]
@@ -109,11 +110,10 @@ class Trainer:
             DivergedError: the loss or a weight became NaN or infinite, or the loss exploded.
         """
         try:
-            while not self.progress.finished:
-                on_epoch(self._epoch(on_step))
+            with stop_of_any(self._replicas) as stop:
+                while not self.progress.finished:
+                    on_epoch(self._epoch(on_step, stop))
         except KeyboardInterrupt:
-            if self._replicas.workers > 1:
-                raise  # a step that the others did not share may have stopped half-way
             # It may have come between a step and its count: the optimizer knows how many steps there were.
             self.progress.step = int(self.optimizer.step.numpy()) - self.progress.epoch * self.examples.steps
             self._look()
@@ -135,7 +135,7 @@ class Trainer:
             history=progress.history,
         )
 
-    def _epoch(self, on_step: OnStep) -> dict[str, float]:
+    def _epoch(self, on_step: OnStep, stop: Callable[[], None]) -> dict[str, float]:
         progress, steps = self.progress, self.examples.steps
         begin = time.monotonic()
         for step, batch in self.examples.epoch(progress.epoch, progress.step):
@@ -149,6 +149,8 @@ class Trainer:
             if save:
                 self._save()
             on_step(self.done, progress.loss_sum / progress.step if looked else math.nan)
+            if self.done % ASK_STEPS == 0:
+                stop()
         self._refuse_not_finite()
         record = {
             "epoch": float(progress.epoch + 1),

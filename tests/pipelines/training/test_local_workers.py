@@ -23,10 +23,18 @@ from towers.config.recipe import load_config
 from towers.config.sections import TrainConfig
 from towers.errors import ConfigError
 from towers.ops.replicas import ALONE, Replicas
+from towers.training.stop_request import ASK_STEPS
 
 # Masks are drawn by each worker for itself, so one process trains with others.
 UNMASKED = ("mask_share = 0.3", "mask_share = 0.0")
 CLOSE = 1e-3  # with Adam, after two stages
+# The command, which sends itself SIGTERM on its way.
+TERMINATED = """
+from pipelines.cli import app
+from tests.support.processes.interrupted_run import arm, terminate
+arm({what!r}, "", {count}, terminate)
+app.main()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -145,15 +153,15 @@ def addresses(*hosts: str) -> list[str]:
 
 
 @contextmanager
-def pair(workers: list[str], *commands: list[str]) -> Iterator[list["subprocess.Popen[str]"]]:
-    """Two workers as on two machines: each its own command, under a `TF_CONFIG`."""
+def pair(workers: list[str], *programs: list[str]) -> Iterator[list["subprocess.Popen[str]"]]:
+    """Two workers as on two machines: each its own program of Python, under a `TF_CONFIG`."""
     cluster = {"worker": workers}
     processes = []
-    for rank, words in enumerate(commands):
+    for rank, words in enumerate(programs):
         config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
         processes.append(
             subprocess.Popen(
-                [sys.executable, "-m", "pipelines", *words],
+                [sys.executable, *words],
                 env=ENVIRONMENT | {"TF_CONFIG": config},
                 stderr=subprocess.PIPE,
                 text=True,
@@ -182,20 +190,51 @@ def test_a_worker_of_another_recipe_is_refused(world: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.long
-def test_a_worker_that_loses_another_ends_and_says_so(world: Path, tmp_path: Path) -> None:
-    words = [*training(world, tmp_path / "run"), "--set", "train.epochs=100000", "--set", "train.patience=100000"]
+def test_sigterm_to_one_machine_saves_a_step_of_all_and_they_resume_to_the_same_weights(
+    world: Path, whole: Path, tmp_path: Path
+) -> None:
+    """As a cloud sends it before it takes a machine away."""
+    words = [*training(world, tmp_path / "run", "unmasked.toml"), "--set", "train.checkpoint_steps=100000"]
     latest = tmp_path / ".run.unfinished" / "choose" / "checkpoints" / "latest"
-    with pair(addresses("127.0.0.1", "127.0.0.1"), words, words) as (first, other):
-        while not checkpoints(latest):
-            assert first.poll() is None, first.communicate()[1][-3000:]
-            time.sleep(0.02)
-        # As a cloud does before it takes a machine away.
-        other.terminate()
-        _, told = other.communicate(timeout=60)
-        assert other.returncode == 130
-        _, told = first.communicate(timeout=60)
-        assert first.returncode == 1
-        assert "error: worker 0 of 2: another worker ended; the last checkpoint is kept" in told
+    # The last one comes too late for a question of the first stage but that at its end.
+    for rank, what, count, step in ((1, "step", 3, 10), (1, "validation", 1, 20), (0, "step", 2, 27)):
+        programs = [["-m", "pipelines", *words], ["-m", "pipelines", *words]]
+        programs[rank] = ["-c", TERMINATED.format(what=what, count=count), *words]
+        with pair(addresses("127.0.0.1", "127.0.0.1"), *programs) as machines:
+            for machine in machines:
+                _, told = machine.communicate(timeout=120)
+                assert machine.returncode == 130, told[-3000:]
+                assert "interrupted; the last checkpoint is kept" in told
+        assert newest_step(latest) == step
+    assert "continuing the unfinished run" in ended(words, 2)
+    same(tmp_path / "run", whole)
+
+
+@pytest.mark.long
+def test_sigterm_to_the_parent_or_a_worker_saves_a_step_and_ends_all(world: Path, tmp_path: Path) -> None:
+    words = training(world, tmp_path / "run", "unmasked.toml")
+    for key in ("epochs", "patience", "checkpoint_steps"):
+        words += ["--set", f"train.{key}=100000"]
+    latest = tmp_path / ".run.unfinished" / "choose" / "checkpoints" / "latest"
+    last = 0
+    for to_parent in (True, False):
+        before = checkpoints(latest)
+        with subprocess.Popen(command(words, 2), env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as parent:
+            while not checkpoints(latest) - before:
+                assert parent.poll() is None, parent.communicate()[1][-3000:]
+                time.sleep(0.02)
+            children = [worker_of(parent.pid, rank) for rank in (0, 1)]
+            os.kill(parent.pid if to_parent else children[1], signal.SIGTERM)
+            _, told = parent.communicate(timeout=120)
+        assert parent.returncode == 130, told[-3000:]
+        assert newest_step(latest) > last and newest_step(latest) % ASK_STEPS == 0
+        last = newest_step(latest)
+        assert not [each for each in children if Path(f"/proc/{each}").exists()]
+
+
+def newest_step(latest: Path) -> int:
+    """The steps that are done at the newest checkpoint: an epoch has 9, so its end is one of ten questions' seldom."""
+    return max(int(name.split("-")[2]) for name in checkpoints(latest))
 
 
 @pytest.mark.long
@@ -207,7 +246,7 @@ def test_two_machines_with_folders_of_their_own_resume_to_the_same_weights(
     for machine in ("one", "two"):
         shutil.copytree(world / "dataset", tmp_path / machine / "dataset")
         shutil.copyfile(world / "unmasked.toml", tmp_path / machine / "recipe.toml")
-        commands.append(training(tmp_path / machine, tmp_path / machine / "run"))
+        commands.append(["-m", "pipelines", *training(tmp_path / machine, tmp_path / machine / "run")])
     latest = tmp_path / "one" / ".run.unfinished" / "choose" / "checkpoints" / "latest"
     for rank in (1, 0):
         before = checkpoints(latest)
