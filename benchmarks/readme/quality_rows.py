@@ -50,9 +50,10 @@ def quality(result: Result, what: str, name: str, split: str, on_validation: str
     ordered = name != split
     metrics, service, seeds = first["metrics"], first["service"], len(result["runs"]["validation"])
     command = repeated(f"quality.public_splits {name}", seeds)
-    weighted, chosen = "", "epoch and norm exponent"
+    weighted, chosen, disclosed = "", "epoch and norm exponent", ""
     if first["stages"][-1].get("prior"):
         weighted, chosen = " and a weight on popularity", "epoch, norm exponent and prior"
+        disclosed = "; the rule by which the prior counts was made after the test had been seen"
 
     def both(figures: Result) -> str:
         return " / ".join(
@@ -69,7 +70,8 @@ def quality(result: Result, what: str, name: str, split: str, on_validation: str
             f"{', which read no order,' if ordered else ''} {several([*published['servable'].values()], '.4f')}"
             + (f", of any {several([*published['any'].values()], '.4f')}" if "any" in published else "")
             + "; item-kNN "
-            f"{metrics['item_knn']['recall@20']['value']:.4f} / {metrics['item_knn']['ndcg@20']['value']:.4f}",
+            f"{metrics['item_knn']['recall@20']['value']:.4f} / {metrics['item_knn']['ndcg@20']['value']:.4f}"
+            + disclosed,
             command,
         )
     ]
