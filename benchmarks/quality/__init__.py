@@ -23,6 +23,7 @@ MEASURES = {
     "dimensions": ("benchmarks.quality.dimensions", *_PATH, "towers/recipes/ml-100k.toml"),
     "impressions": ("benchmarks.quality.impressions",),
     "knobs": ("benchmarks.quality.knobs", "towers/recipes/default.toml"),
+    "lost_order": ("benchmarks.quality.lost_order", *_PATH, "towers/recipes/gowalla-ordered.toml"),
     "ml_100k": ("benchmarks.quality.ml_100k", *_PATH, "pipelines.bundles.build_index", "towers/recipes/ml-100k.toml"),
     "ml_100k_rolling": ("benchmarks.quality.rolling", "towers/recipes/ml-100k.toml"),
     "quality_gowalla": (*_SPLITS, "towers/recipes/gowalla.toml"),
