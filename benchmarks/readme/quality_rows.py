@@ -44,7 +44,7 @@ def demo(result: Result) -> Rows:
     ]
 
 
-def quality(result: Result, what: str, name: str, split: str, on_validation: str = "all") -> Rows:
+def quality(result: Result, what: str, name: str, split: str, on_validation: str = "all", rest: str = "") -> Rows:
     """Both ways of choosing the epoch, beside what is published for the split, as sets; and the service."""
     published, first = PUBLISHED[split], result["runs"]["validation"][0]
     ordered = name != split
@@ -71,7 +71,8 @@ def quality(result: Result, what: str, name: str, split: str, on_validation: str
             + (f", of any {several([*published['any'].values()], '.4f')}" if "any" in published else "")
             + "; item-kNN "
             f"{metrics['item_knn']['recall@20']['value']:.4f} / {metrics['item_knn']['ndcg@20']['value']:.4f}"
-            + disclosed,
+            + disclosed
+            + rest,
             command,
         )
     ]
@@ -89,7 +90,8 @@ def quality(result: Result, what: str, name: str, split: str, on_validation: str
     }
     if reached and not ordered:  # the thresholds are figures of models that read no order
         told = ", ".join(f"{least} in {max(minutes):.1f} min" for least, minutes in reached.items())
-        rows.append(("… time of `towers train` until recall@20 on the test is first reached", told, command))
+        what = "… time of `towers train` until recall@20 on the test, which chooses as above, is first reached"
+        rows.append((what, told, command))
     rows.append(
         (
             f"… recall@20 of {service['users']:,} users from `POST /recall`, and of exact search",
@@ -229,6 +231,7 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
         name="gowalla",
         split="gowalla",
         on_validation="epoch, norm exponent and prior",
+        rest="; rate, temperature, correction, average and balance are those of the recipe in order",
     ),
     "quality_gowalla_ordered": partial(
         quality, what="Gowalla, ids and their order", name="gowalla-ordered", split="gowalla"

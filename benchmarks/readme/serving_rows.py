@@ -58,7 +58,10 @@ def calm(result: Result) -> Rows:
         what = f"Overload, {what}: p99 of what is accepted"
         waits = [(run["back_after_s"], run["after"]["seconds"]) for run in runs]
         back = " / ".join(f"{'> ' * (after >= watched)}{after:g}" for after, watched in waits)
-        rows.append((what, f"{times}; {rates}; as before after {back} s", command))
+        refused = several([run["after"]["statuses"].get("429", 0) for run in runs], ",")
+        sent = several([run["after"]["sent"] for run in runs], ",")
+        told = f"as before after {back} s; until then {refused} refused, of {sent} normal requests in all"
+        rows.append((what, f"{times}; {rates}; {told}", command))
     loris = result["slow_loris"]
     slow = f"{loris['slow'][0]['connections']} clients that send by bytes"
     beside = f"Beside {slow}: p99 of the others as a multiple of that without, by turn"
