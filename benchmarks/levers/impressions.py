@@ -1,6 +1,6 @@
 """What impressions beside the sampled negatives change: a world of pages with a known answer, and MovieLens-100k.
 
-In: the folder of the data. Out: benchmarks/quality/results/impressions.json, its Markdown tables on stdout; code 1
+In: the folder of the data. Out: benchmarks/levers/results/impressions.json, its Markdown tables on stdout; code 1
     where the claim fails.
 
 The world: an old system shows pages of ten items by its own idea of what is popular, and each user takes one of a page,
@@ -181,5 +181,5 @@ def markdown(rows: list[Row]) -> str:
 
 
 if __name__ == "__main__":
-    with arguments("benchmarks.quality.impressions", "ml-100k", __doc__) as (folder, work_directory):
+    with arguments("benchmarks.levers.impressions", "ml-100k", __doc__) as (folder, work_directory):
         sys.exit(main(folder, work_directory))

@@ -1,6 +1,6 @@
 """What each width of `loss.matryoshka` recalls on MovieLens-100k, beside one training of the whole width alone.
 
-In: the folder of the data. Out: benchmarks/quality/results/dimensions.json, its Markdown table on stdout; code 1 where
+In: the folder of the data. Out: benchmarks/levers/results/dimensions.json, its Markdown table on stdout; code 1 where
     the claim fails.
 
 The recipe ml-100k without its prior, because its weights are those of the whole vectors; figures are those of the test
@@ -54,5 +54,5 @@ def report(stages: Stages, name: str, seed: int, *more: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    with arguments("benchmarks.quality.dimensions", "ml-100k", __doc__) as (folder, work_directory):
+    with arguments("benchmarks.levers.dimensions", "ml-100k", __doc__) as (folder, work_directory):
         sys.exit(main(folder, work_directory))

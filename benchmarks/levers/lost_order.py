@@ -1,11 +1,13 @@
 """What it costs that a validation file has lost its order: Gowalla's lists, whole and with a ninth at made-up places.
 
-In: `gowalla/` (`user item item …` lines), a working directory. Out: results/lost_order.json; nothing is claimed.
+In: `gowalla/` (`user item item …` lines), a working directory. Out: results/lost_order.json; 1 where a claim
+    fails.
 
 Of each list of `train.txt`, which is in order, a random ninth, the share of the split's own validation file, becomes
 such a file, which `towers prepare` spreads evenly over the list; the split's own has no part. Both data sets train
 `gowalla-ordered.toml` on all of their lists, from one seed, for as many epochs and with the norm exponent and the prior
-that its validation chose. The difference is that of the same users; its error does not show how seeds differ.
+that its validation chose. The difference is that of the same users; its error does not show how seeds differ. Claim:
+it is above two of its standard errors.
 """
 
 import random
@@ -14,7 +16,7 @@ from pathlib import Path
 
 import polars as pl
 
-from benchmarks.harness.machine import write
+from benchmarks.harness.machine import verdict, write
 from benchmarks.harness.stages import Stages, arguments
 
 RECIPE, SHARE, SEED = "towers/recipes/gowalla-ordered.toml", 1 / 9, 0
@@ -55,22 +57,27 @@ def main(data: Path, work: Path) -> int:
         users.append(pl.read_parquet(f"{report}/per_user.parquet").select("user_id", *columns).rename(columns))
     both = users[0].join(users[1], on="user_id", validate="1:1")
     figures = {name: {metric: both[f"{name} {metric}"].mean() for metric in METRICS} for name in NAMES}
-    lost = {metric: both["whole " + metric].cast(float) - both["spread " + metric] for metric in METRICS}
+    differences = {metric: both["whole " + metric].cast(float) - both["spread " + metric] for metric in METRICS}
+    lost = {name: {"mean": each.mean(), "error": each.std() / len(each) ** 0.5} for name, each in differences.items()}
     result = {
+        "claims": claims(lost),
         "figures": figures,
-        "lost": {
-            metric: {"mean": each.mean(), "error": each.std() / len(each) ** 0.5} for metric, each in lost.items()
-        },
+        "lost": lost,
         "users": len(both),
         "share": SHARE,
         "seconds": seconds,
         "commands": commands,
     }
     print(write(__file__, "lost_order", result))
-    for metric, each in result["lost"].items():
+    for metric, each in lost.items():
         told = " / ".join(f"{name} {figures[name][metric]:.4f}" for name in NAMES)
         print(f"{metric}: {told}, lost {each['mean']:.4f} +- {2 * each['error']:.4f}")
-    return 0
+    return verdict(result)
+
+
+def claims(lost: dict[str, dict[str, float]]) -> dict[str, bool]:
+    """Whether the order is worth something, by metric."""
+    return {f"{metric}: a lost order costs": each["mean"] > 2 * each["error"] for metric, each in lost.items()}
 
 
 def parted(line: str, rng: random.Random) -> tuple[str, str]:
@@ -82,5 +89,5 @@ def parted(line: str, rng: random.Random) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    with arguments("benchmarks.quality.lost_order", "gowalla", __doc__) as (folder, directory):
+    with arguments("benchmarks.levers.lost_order", "gowalla", __doc__) as (folder, directory):
         sys.exit(main(folder, directory))
