@@ -12,6 +12,7 @@ from pipelines.console import amount
 from pipelines.dataset.arrays import CONTEXT
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.list_text import separator_of
+from pipelines.dataset.partition_keys import keys_of_time
 from towers.config.features import Feature
 from towers.config.recipe import parse_config
 
@@ -19,6 +20,7 @@ DISTINCT_SHARE = 0.5  # a string column with more distinct values than this shar
 # Whole numbers are category codes if they are small, few and each frequent; years and amounts are not.
 LARGEST_CODE, MOST_CODES, ROWS_A_CODE = 999, 50, 20
 NO_VALUE = "it has no value"
+TIME_KEY = "the time of a partition, and training does not know later ones"
 LOOKED_AT = 100_000  # rows inspected to see whether strings look like lists
 # Known users' stored vectors and requests without context lack it, so half the examples train without it.
 CONTEXT_MASK_SHARE = 0.5
@@ -80,6 +82,8 @@ def choices(dataset: Dataset, side: str) -> dict[str, Choice]:
         if own:
             files = sorted(dataset.path.glob(f"train*/{CONTEXT}"))
             add(pl.scan_parquet(files, glob=False), own, mask_share=CONTEXT_MASK_SHARE)
+        for column in keys_of_time(manifest.source.files) & own.keys():
+            found[column] = (None, TIME_KEY, found[column][2])
     made: dict[str, Choice] = {}
     # Left-out columns take the names that remain free.
     for column, (kind, reason, settings) in sorted(found.items(), key=lambda each: each[1][0] is None):

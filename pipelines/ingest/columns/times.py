@@ -18,6 +18,11 @@ from towers.data.events import Int64s
 UNITS = ("s", "ms", "us", "ns")
 # Below 1e11 a number is read as seconds (until the year 5138), below 1e14 as milliseconds, and so on.
 LIMITS = (1e11, 1e14, 1e17, 9e18)
+TICKS = (1.0, 1e3, 1e6, 1e9)
+LOGGED = (631_152_000, 4_102_444_800)  # in seconds, 1990 to 2100: the times that logs of events hold
+# A clock with its own start has at least this share of its small numbers outside `LOGGED` of coarser units. If its
+# events are evenly spread, it has 0.15 or more, however long it runs.
+OWN_START = 0.1
 # Dates written as numbers, of the years 1900 to 2199, by their digits. As counts since 1970, 8 digits would be seconds
 # of that year, 12 milliseconds of 1976 to 1979, 14 milliseconds after 2500.
 CALENDAR = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
@@ -102,20 +107,37 @@ class TimeColumn:
             first = frame.head(1).select(value.cast(pl.Float64)).item()
             self._calendar = None if self.stated else _calendar(first)
             self.unit = self.stated or UNITS[int(np.searchsorted(LIMITS[:3], abs(first), side="right"))]
-            self._small = abs(first) < _least(self.unit)
+            self._small = bool(self.stated) and self._has_own_start(frame, size)
         if self._calendar is not None:
             return self._from_calendar(frame, path, column, self._calendar)
-        told = f"data.time_unit says {self.unit!r}" if self.stated else f"the column began with {self.unit!r}"
-        # A clock that counts from its own start may stay below all times since 1973, but not beside such times.
-        other = (size < _least(self.unit)) != self._small
-        wrong = (size >= LIMITS[UNITS.index(self.unit)]) | other
-        reason = f"mixed time units: {told}, this magnitude is another"
-        if self.stated is None:
-            reason += " (or set data.time_unit)"
-        frame = self.rejects.split_off(frame, wrong, path, column, reason)
+        frame = self._in_unit(frame, path, column, size)
         if frame.schema[column].is_integer() or frame.select((value == value.floor()).all()).item():
             return frame.with_columns(value.cast(pl.Int64))
         return frame.with_columns(value.cast(pl.Float64))
+
+    def _has_own_start(self, frame: pl.DataFrame, size: pl.Expr) -> bool:
+        """Whether most numbers are smaller than times since 1973, and not just because they are of a coarser unit."""
+        assert self.unit is not None
+        small = size < _least(self.unit)
+        coarser = pl.any_horizontal(pl.lit(False), *(_logged(size, unit) for unit in UNITS[: UNITS.index(self.unit)]))
+        below, own = frame.select(small.sum(), (small & ~coarser).sum().alias("own")).row(0)
+        return bool(2 * below > frame.height and own >= OWN_START * below)
+
+    def _in_unit(self, frame: pl.DataFrame, path: Path, column: str, size: pl.Expr) -> pl.DataFrame:
+        """Rejects the numbers of another unit, and names it if they are times of our days in it."""
+        assert self.unit is not None
+        # A clock that counts from its own start may stay below all times since 1973, but not beside such times.
+        wrong = (size >= LIMITS[UNITS.index(self.unit)]) | ((size < _least(self.unit)) != self._small)
+        if not frame.select(wrong.any()).item():
+            return frame
+        told = f"data.time_unit says {self.unit!r}" if self.stated else f"the column began with {self.unit!r}"
+        remedy = "" if self.stated else " (or set data.time_unit)"
+        for unit in UNITS:
+            if unit != self.unit:
+                reason = f"another time unit: {told}, this looks like {unit!r}{remedy}"
+                frame = self.rejects.split_off(frame, wrong & _logged(size, unit), path, column, reason)
+        reason = f"another time unit: {told}, this magnitude is another{remedy}"
+        return self.rejects.split_off(frame, wrong, path, column, reason)
 
     def _from_calendar(self, frame: pl.DataFrame, path: Path, column: str, form: str) -> pl.DataFrame:
         text = pl.col(column).cast(pl.Int64, strict=False).cast(pl.String)
@@ -148,6 +170,12 @@ def _least(unit: str) -> float:
     """The size from which `LIMITS` reads a number as one of this unit."""
     place = UNITS.index(unit)
     return LIMITS[place - 1] if place else 0.0
+
+
+def _logged(size: pl.Expr, unit: str) -> pl.Expr:
+    """Whether a number, read in this unit, is a time as logs of events hold them."""
+    first, last = (second * TICKS[UNITS.index(unit)] for second in LOGGED)
+    return (size >= first) & (size < last)
 
 
 def _calendar(first: float) -> str | None:

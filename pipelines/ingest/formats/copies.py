@@ -18,6 +18,7 @@ from serving.client.address import without_password
 from serving.files.disk_full import no_room
 
 BLOCK_BYTES = 1 << 20
+GZIP = b"\x1f\x8b"  # how every gzip file begins, and no text in UTF-8 nor Parquet
 
 
 class Copy(PosixPath):
@@ -111,9 +112,11 @@ class Copies:
         """Returns the path by which to read a file: a gzip file, one that ends with `.gz`, is unpacked block by block.
 
         Raises:
-            DataError: it is not a whole gzip file, or the disk is full.
+            DataError: it is not a whole gzip file, it is one without that ending, or the disk is full.
         """
         if path.suffix.lower() != ".gz":
+            if _is_gzip(path):
+                raise DataError(f"{path}: a gzip file; rename it to {path.name}.gz")
             return path
         file = Path(mkdtemp(dir=self._folder)) / bare_name(path)
         try:
@@ -123,9 +126,16 @@ class Copies:
             raise DataError(f"{path}: not a whole gzip file (cut short, altered or not packed): {error}") from None
         except OSError as error:
             raise self._no_copy(str(path), error) or error from None
+        if _is_gzip(file):
+            raise DataError(f"{path}: packed twice; unpack it once")
         return copied(str(path), file)
 
     def _no_copy(self, name: str, error: Exception) -> DataError | None:
         # Without the system's words for a full disk, which would be taken for one that has no room for the data set.
         wanted = f"{name}: no room for its copy in {self._folder.parent}; the variable TMPDIR names another folder"
         return DataError(wanted) if no_room(error) else None
+
+
+def _is_gzip(path: Path) -> bool:
+    with path.open("rb") as handle:
+        return handle.read(len(GZIP)) == GZIP

@@ -4,14 +4,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
-from urllib.parse import unquote
 
 import polars as pl
 
 from pipelines.ingest.formats.rejects import Rejects
 from pipelines.ingest.formats.table import Table
 
-MISSING = "__HIVE_DEFAULT_PARTITION__"
 WHOLE_NUMBER = re.compile(r"0|-?[1-9]\d{0,17}")
 TRUTH = "truth"
 
@@ -20,12 +18,6 @@ def in_reach(file: PurePath, *folders: str) -> bool:
     """Whether a file, named from the folder given by the user, lies in it, in partitions or in one of `folders`."""
     hidden = any(part.startswith(".") for part in file.parts)
     return not hidden and all("=" in part or part in folders for part in file.parts[:-1])
-
-
-def keys_of(file: PurePath) -> dict[str, str | None]:
-    """The partition keys and values of a file, named from the folder given by the user."""
-    pairs = (part.partition("=")[::2] for part in file.parts[:-1])
-    return {unquote(key): None if value == MISSING else unquote(value) for key, value in pairs}
 
 
 def with_keys(tables: Sequence[Table], keys: Sequence[Mapping[str, str | None]]) -> list[Table]:

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 from pipelines.dataset.arrays import SPLITS
 from pipelines.dataset.manifest import Kind
+from pipelines.dataset.partition_keys import keys_of
 from pipelines.errors import DataError
 from pipelines.ingest.formats.benchmark_lists import (
     lightgcn_table,
@@ -22,7 +23,7 @@ from pipelines.ingest.formats.delimited import csv_table
 from pipelines.ingest.formats.json_lists import json_lists_table
 from pipelines.ingest.formats.jsonl import jsonl_table
 from pipelines.ingest.formats.movielens import EVENT_FILES, ITEM_FILES, USER_FILES, movielens_table
-from pipelines.ingest.formats.partitions import TRUTH, in_reach, keys_of, with_keys
+from pipelines.ingest.formats.partitions import TRUTH, in_reach, with_keys
 from pipelines.ingest.formats.recbole import recbole_table
 from pipelines.ingest.formats.table import Table, parquet_table
 from towers.config.sections import DataConfig

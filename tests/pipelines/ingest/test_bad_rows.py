@@ -30,12 +30,12 @@ CASES: dict[str, tuple[str, bytes, int, str, str, str | None]] = {
     "no time": ("e.csv", (HEADER + GOOD + "u3,a,,3\n").encode(), 4, "time", "no time", None),
     "NaN time": ("e.csv", (HEADER + GOOD + "u3,a,nan,3\n").encode(), 4, "time", "no number", "nan"),
     "time of another type": ("e.csv", (HEADER + GOOD + "u3,a,noon,3\n").encode(), 4, "time", "not a number", "noon"),
-    "mixed time units": (
+    "another time unit": (
         "e.csv",
         (HEADER + GOOD + "u3,a,1700000002000,3\n").encode(),
         4,
         "time",
-        "mixed time units",
+        "another time unit",
         "1700000002000",
     ),
     "weight of another type": (
@@ -141,7 +141,7 @@ def typed(frame: pl.DataFrame, tmp_path: Path) -> Path:
         ({"rating": float("nan")}, "rating", "NaN or infinite"),
         ({"km": float("nan")}, "km", "NaN or infinite"),
         ({"km": float("inf")}, "km", "NaN or infinite"),
-        ({"time": 1e300}, "time", "mixed time units"),
+        ({"time": 1e300}, "time", "another time unit"),
         ({"rating": 1e300}, "rating", "beyond ±3.4e38"),
     ],
 )

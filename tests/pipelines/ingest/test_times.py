@@ -45,7 +45,8 @@ def test_two_magnitudes_are_refused_also_with_a_stated_unit(
         assert times_of(tmp_path, cells, **config) == cells
         return
     said = f"data.time_unit says '{unit}'" if stated else f"the column began with '{unit}'"
-    with pytest.raises(DataError, match=rf"row 3, column 'time': mixed time units: {said}, .*got '{cells[-1]}'"):
+    looks = f"{said}, this looks like '{({1: 's', 10**3: 'ms', 10**6: 'us', 10**9: 'ns'})[other]}'"
+    with pytest.raises(DataError, match=rf"row 3, column 'time': another time unit: {looks}.*, got '{cells[-1]}'"):
         times_of(tmp_path, cells, **config)
 
 
@@ -54,15 +55,33 @@ def test_two_magnitudes_are_refused_also_with_a_stated_unit(
 def test_the_least_number_of_a_unit_is_of_that_unit(tmp_path: Path, unit: str, least: int, stated: bool) -> None:
     config = {"time_unit": unit} if stated else {}
     assert times_of(tmp_path, [10 * least, least], **config) == [10 * least, least]
-    with pytest.raises(DataError, match="row 3, column 'time': mixed time units"):
+    with pytest.raises(DataError, match=r"row 3, column 'time': another time unit: .*, this magnitude is another"):
         times_of(tmp_path, [10 * least, least, least - least // 1_000], **config)
 
 
 def test_a_clock_with_its_own_start_needs_a_stated_unit_and_stays_small(tmp_path: Path) -> None:
     assert times_of(tmp_path, [0, 5, 90_000], time_unit="ms") == [0, 5, 90_000]
     assert Dataset.open(tmp_path / "out").manifest.time_unit == "ms"
-    with pytest.raises(DataError, match=r"row 3, column 'time': mixed time units: data.time_unit says 'ms'"):
+    with pytest.raises(DataError, match=r"row 3, column 'time': another time unit: data.time_unit says 'ms'"):
         times_of(tmp_path, [0, 5, SECOND * 1000], time_unit="ms")
+
+
+@pytest.mark.parametrize(("unit", "ticks"), [("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
+@pytest.mark.parametrize("right", [0, 4, 100])
+def test_seconds_are_the_odd_rows_where_a_finer_unit_is_stated(
+    tmp_path: Path, unit: str, ticks: int, right: int
+) -> None:
+    cells = [SECOND + n for n in range(30)] + [SECOND * ticks + n for n in range(right)]
+    wanted = rf"row 1, column 'time': .*says '{unit}', this looks like 's', got '{SECOND}' \(and 29 more"
+    with pytest.raises(DataError, match=wanted):
+        times_of(tmp_path, cells, time_unit=unit)
+
+
+@pytest.mark.parametrize("days", [1, 7, 30, 47, 100, 400])
+@pytest.mark.parametrize(("unit", "ticks"), [("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
+def test_a_clock_with_its_own_start_may_run_for_any_time(tmp_path: Path, days: int, unit: str, ticks: int) -> None:
+    cells = [days * 86_400 * ticks * (n * 37 % 100) // 100 for n in range(100)]
+    assert times_of(tmp_path, cells, time_unit=unit) == cells
 
 
 @settings(max_examples=30)

@@ -121,6 +121,18 @@ def test_a_text_that_is_not_packed_is_refused_whatever_its_name(tmp_path: Path) 
         opened(tmp_path, path, format="csv")
 
 
+@pytest.mark.parametrize("name", ["e.csv", "e.tsv", "e.jsonl", "e.parquet", "e.inter", "e.txt", "u.data"])
+@pytest.mark.parametrize("on_bad_rows", ["error", "skip"])
+def test_a_gzip_file_without_the_ending_is_named_as_one(tmp_path: Path, name: str, on_bad_rows: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(EVENTS))
+    with pytest.raises(DataError, match=rf"^{path}: a gzip file; rename it to {name}.gz$"):
+        opened(tmp_path, path, on_bad_rows=on_bad_rows)
+    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    with pytest.raises(DataError, match=rf"^{path}.gz: packed twice; unpack it once$"):
+        opened(tmp_path, tmp_path / f"{name}.gz", on_bad_rows=on_bad_rows)
+
+
 def test_a_file_beside_its_packed_self_is_refused(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()

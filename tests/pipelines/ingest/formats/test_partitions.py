@@ -1,5 +1,6 @@
 """Folders of partitions, `date=2026-11-01/part.parquet`: each key is a column of the files below it."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,10 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipelines.dataset.column_lines import column_lines
 from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.derive_features import choices
+from pipelines.dataset.resolve_features import resolve_features
 from pipelines.errors import DataError
 from pipelines.ingest import prepare
 from pipelines.ingest.formats import source as source_module
+from towers.config.recipe import load_config
 from towers.config.sections import DataConfig
 
 ALL_TRAIN = DataConfig(valid_share=0, test_share=0, duplicates="keep")
@@ -81,6 +86,44 @@ def test_a_key_may_be_the_time(tmp_path: Path) -> None:
     # 2026-11-01 is day 20,758 since 1970.
     assert train.time is not None and train.time.tolist() == [20_758 * 86_400 * 10**6, 20_759 * 86_400 * 10**6]
     assert data.items["item_id"].gather(train.item).to_list() == ["i1", "i2"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "feature"),
+    [
+        (["date=2026-11-01", "date=2026-11-02"], None),
+        (["dt=20261101", "dt=__HIVE_DEFAULT_PARTITION__"], None),
+        (["at=2026-11-01-07", "at=2026-11-01-08"], None),
+        (["at=2026-11-01T07%3A30%3A00Z", "at=2026110108"], None),
+        (["period=2026-11", "period=202612"], None),
+        (["week=2026-W45", "week=2026-W46"], None),
+        (["year=2026", "year=2027"], None),
+        (["event_hour=7", "event_hour=12"], None),
+        (["Month=07", "Month=08"], None),
+        (["country=FR", "country=IT"], "categorical"),
+        (["day=monday", "day=2026-11-01"], "categorical"),
+        (["model=2026-13", "model=2026-14"], "categorical"),
+        (["model=2026-11-X", "model=2026-12-X"], "categorical"),
+        (["shop=7", "shop=12"], "categorical"),
+        (["shop=202611", "shop=202650"], "numeric"),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_a_key_that_is_a_time_becomes_no_feature(
+    tmp_path: Path, suffix: str, keys: list[str], feature: str | None
+) -> None:
+    users = [f"u{n}" for n in range(30)]
+    columns = {"user": users, "item": ["a", "b"] * 15, "timestamp": [1_800_000_000 + n for n in range(30)]}
+    data = opened(tmp_path, write(tmp_path / "events", {f"{key}/x.{suffix}": columns for key in keys}))
+    (column,) = data.manifest.event_columns
+    assert column == keys[0].partition("=")[0] and choices(data, "query")[column].kind == feature
+    includes = f"features.query.{column}.kind=hashed"
+    told = f"left out: the time of a partition, .*; --set {includes} includes it$"
+    assert bool(re.search(told, column_lines(data)[-1])) == (feature is None)
+    # A recipe that names the column may use it.
+    for overrides, wanted in (([], {feature} - {None}), ([includes], {"hashed"})):
+        query = resolve_features(load_config("default", overrides), data).features.query or {}
+        assert {each.kind for name, each in query.items() if name == column} == wanted
 
 
 @pytest.mark.parametrize("include", [True, False])
