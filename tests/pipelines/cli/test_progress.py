@@ -166,7 +166,7 @@ COMMANDS: dict[str, tuple[str, list[str], str, str]] = {
     ),
     "forget": (
         "forget --user u000001 --bundle bundles --dry-run",
-        ["look and remove"],
+        ["verify", "look and remove"],
         "",
         "forget --user u000001 --bundle bundles",
     ),
