@@ -13,8 +13,10 @@ from pipelines.errors import DataError
 from pipelines.forget.bundle import forget_in_bundle
 from pipelines.forget.dataset import forget_in_dataset
 from pipelines.service.state import open_journal
-from serving.bundle.manifest import MANIFEST, not_a_bundle, read_manifest
+from pipelines.service.verify import VERIFY, megabytes, verified
+from serving.bundle.manifest import MANIFEST, not_a_bundle
 from serving.bundle.versions import Versions
+from serving.errors import BundleError
 from serving.files.database_url import DatabaseUrl
 from serving.files.staging import put_back, remove_left_overs
 
@@ -46,7 +48,7 @@ def run(
 
     Raises:
         DataError: no place is named, or one is not what it should be; nothing was removed.
-        BundleError: likewise for a bundle.
+        BundleError: likewise for a bundle, of which every file is read before.
     """
     if state is None and not (bundles or datasets or runs):
         raise DataError("name at least one place: --state, --bundle, --dataset or --run")
@@ -69,7 +71,9 @@ def run(
             listed = ", ".join(f"{what} {count:,}" for what, count in counts.items())
             print(f"{path}: {'would remove' if dry_run else 'removed'} {listed}{then}")  # noqa: T201
 
-    phases("forget", PLACES)
+    phases("forget", *([VERIFY] if every else []), PLACES)
+    if every:
+        _refuse_damaged(every)
     count = (state is not None) + len(every) + len(opened) + len(trained)
     with progress(PLACES, total=count, unit="places") as advance:
         if state is not None:
@@ -99,7 +103,7 @@ def _bundles(path: Path) -> list[Path]:
     """The bundle at a path, or all bundles of a root, also those that are not active.
 
     Raises:
-        BundleError: there is none, or one of them cannot be read and therefore not be searched.
+        BundleError: there is none.
     """
     if (path / MANIFEST).exists():
         found = [path]
@@ -108,9 +112,22 @@ def _bundles(path: Path) -> list[Path]:
         found = [path / name for name in names]
     if not found:
         raise not_a_bundle(path)
-    for each in found:
-        read_manifest(each)
     return found
+
+
+def _refuse_damaged(bundles: Sequence[Path]) -> None:
+    """Reads every file of the bundles.
+
+    Raises:
+        BundleError: one of them cannot be read and therefore not be searched.
+    """
+    try:
+        with progress(VERIFY, total=sum(map(megabytes, bundles)), unit="MB") as advance:
+            for each in bundles:
+                verified(each, advance)
+    except BundleError as error:
+        todo = "restore or remove this bundle, then give the command again"
+        raise BundleError(f"{error}; nothing was removed: {todo}") from None
 
 
 def _summary(run: Path) -> str:

@@ -14,6 +14,7 @@ import polars as pl
 from pipelines.bundles.bulk.parts import Shard, digest_of, job_of, part_files, parts_beside, write_parquet
 from pipelines.console import Advance, amount, phases, progress, say
 from pipelines.errors import DataError
+from pipelines.ingest.columns.ids import refuse_strangers
 from pipelines.ingest.id_files import read_users
 from pipelines.service.verify import VERIFY, verify
 from serving.bundle.reader import Bundle
@@ -46,7 +47,8 @@ def run(
         k: items per user.
         out: the Parquet file to write; with `shard` the folder of the files of all shards.
         users: a file with a column `user_id` (csv, tsv, parquet, jsonl, or txt with one id per line; also packed as
-            .gz, or a URL); None takes every user of the bundle. Unknown users get the popular items.
+            .gz, or a URL); None takes every user of the bundle. Unknown users get the popular items; a file with almost
+            no known user is refused, because its ids may have another form than the bundle's.
         shard: "I/N" writes part I of N; a finished one is left as it is.
         overwrite: replace an existing `out`, or the file of the shard.
 
@@ -91,7 +93,7 @@ def write_all(
 ) -> int:
     """Does the work of `run` with a bundle that is already open."""
     bundle = recaller.bundle
-    user_ids = bundle.query_ids if users is None else read_users(users)
+    user_ids = bundle.query_ids if users is None else _listed(users, bundle)
     block = block_of(k)
     job = job_of("recall", bundle.path, users=digest_of(user_ids), k=k, blocks=f"{block}x{PART_ROWS}")
     chosen = (shard or Shard(1, 1)).rows(len(user_ids), block)
@@ -121,6 +123,24 @@ def write_all(
             write_parquet(names_of(numbers, names, bundle.item_ids, advance), staging)
     say(f"{out}: {amount(len(rows), 'users')}, the best {amount(k, 'items')} of each")
     return len(rows)
+
+
+def _listed(users: Path | str, bundle: Bundle) -> pl.Series:
+    """Reads the users of all shards, and says how many of them the bundle does not know.
+
+    Raises:
+        DataError: it knows almost none of them.
+    """
+    listed, known = read_users(users), bundle.query_ids
+    if len(listed) and len(known):
+        refuse_strangers("user", listed, users, known, bundle.path, "the bundle")
+    strange = listed.filter(~listed.is_in(known.implode()))
+    if len(strange):
+        say(
+            f"{users}: {len(strange):,} of its {amount(len(listed), 'users')}, {strange[0]!r} for one, are not in "
+            f"{bundle.path}: they get the popular items"
+        )
+    return listed
 
 
 def first_user(out: Path) -> str:

@@ -25,7 +25,7 @@ BAR = re.compile(r"([^:]+): (?:([\d,]+) \w+ in [\d.]+ s, .*|[\d.]+ s)")
 STEP = re.compile(r"([^:]+): [\d,]+ of ([\d,]+) (\w+), [\d.,]+ \3/s")
 # Searches end as soon as nothing better is found, and users take an item once: their totals are the most that they do.
 AT_MOST = {"choice of baselines", "tune", "trials", "finals", "make events"}
-WITHOUT_TOTALS = {"synth", "tune", "forget", "state backup", "track"}  # those alone, one step, or no count
+WITHOUT_TOTALS = {"synth", "tune", "state backup", "track"}  # those alone, one step, or no count
 RECIPE = """
 [features.query]
 user_id = {kind = "id"}
@@ -166,7 +166,7 @@ COMMANDS: dict[str, tuple[str, list[str], str, str]] = {
     ),
     "forget": (
         "forget --user u000001 --bundle bundles --dry-run",
-        ["look and remove"],
+        ["verify", "look and remove"],
         "",
         "forget --user u000001 --bundle bundles",
     ),

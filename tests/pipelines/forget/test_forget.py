@@ -175,9 +175,19 @@ def test_a_place_that_is_not_what_it_should_be_stops_before_anything_is_removed(
     write_world(tmp_path / "bundles" / "good")
     (tmp_path / "bundles" / "bad").mkdir()
     (tmp_path / "bundles" / "bad" / "manifest.json").write_text("{")
+    write_world(tmp_path / "altered")
+    vectors = tmp_path / "altered" / "item_vectors.npy"
+    content = bytearray(vectors.read_bytes())
+    content[-1] ^= 1
+    vectors.write_bytes(content)
+    journal = SqliteJournal.open(tmp_path / "state")
+    journal.add_events([UserEvent("a", "u5", "i1", 5)])
+    journal.close()
+    altered = {"state": tmp_path / "state", "bundles": [tmp_path / "bundle", tmp_path / "altered"]}
     for places, error, said in (
         ({}, DataError, "name at least one place"),
         ({"bundles": [tmp_path / "bundle", tmp_path / "bundles"]}, BundleError, "bad.*truncated or altered"),
+        (altered, BundleError, r"altered.item_vectors\.npy.*nothing was removed: restore or remove this bundle"),
         ({"bundles": [tmp_path / "bundle", tmp_path / "none"]}, BundleError, "no such directory"),
         ({"bundles": [tmp_path / "bundle"], "datasets": [tmp_path]}, DataError, "not a data set"),
         ({"bundles": [tmp_path / "bundle"], "runs": [tmp_path]}, DataError, "not a finished run"),
@@ -186,3 +196,4 @@ def test_a_place_that_is_not_what_it_should_be_stops_before_anything_is_removed(
         with pytest.raises(error, match=said):
             forget.run("u5", **places)  # type: ignore[arg-type]
         assert "u5" in Bundle.open(tmp_path / "bundle").query_rows
+    assert forget.run("u5", state=tmp_path / "state") == {tmp_path / "state": {"events": 1}}, "it was still there"
