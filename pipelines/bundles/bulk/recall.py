@@ -14,7 +14,6 @@ import polars as pl
 from pipelines.bundles.bulk.parts import Shard, digest_of, job_of, part_files, parts_beside, write_parquet
 from pipelines.console import Advance, amount, phases, progress, say
 from pipelines.errors import DataError
-from pipelines.ingest.columns.ids import refuse_strangers
 from pipelines.ingest.id_files import read_users
 from pipelines.service.verify import VERIFY, verify
 from serving.bundle.reader import Bundle
@@ -47,8 +46,7 @@ def run(
         k: items per user.
         out: the Parquet file to write; with `shard` the folder of the files of all shards.
         users: a file with a column `user_id` (csv, tsv, parquet, jsonl, or txt with one id per line; also packed as
-            .gz, or a URL); None takes every user of the bundle. Unknown users get the popular items; a file with almost
-            no known user is refused, because its ids may have another form than the bundle's.
+            .gz, or a URL); None takes every user of the bundle. Unknown users get the popular items, and are counted.
         shard: "I/N" writes part I of N; a finished one is left as it is.
         overwrite: replace an existing `out`, or the file of the shard.
 
@@ -126,20 +124,13 @@ def write_all(
 
 
 def _listed(users: Path | str, bundle: Bundle) -> pl.Series:
-    """Reads the users of all shards, and says how many of them the bundle does not know.
-
-    Raises:
-        DataError: it knows almost none of them.
-    """
+    """Reads the users of all shards, and says how many of them the bundle does not know: all may be new."""
     listed, known = read_users(users), bundle.query_ids
-    if len(listed) and len(known):
-        refuse_strangers("user", listed, users, known, bundle.path, "the bundle")
     strange = listed.filter(~listed.is_in(known.implode()))
     if len(strange):
-        say(
-            f"{users}: {len(strange):,} of its {amount(len(listed), 'users')}, {strange[0]!r} for one, are not in "
-            f"{bundle.path}: they get the popular items"
-        )
+        ids = f"{strange[0]!r} for one" + (f" (the bundle has {known[0]!r})" if len(known) else "")
+        counts = f"{len(strange):,} of its {amount(len(listed), 'users')}"
+        say(f"warning: {users}: {counts}, {ids}, are not in {bundle.path}: they get the popular items")
     return listed
 
 

@@ -43,18 +43,15 @@ class IdForm:
 IdForms = defaultdict[str, IdForm]  # of the ``user`` ids and the ``item`` ids
 
 
-def refuse_strangers(
-    what: str, listed: pl.Series, path: Path | str, used: pl.Series, there: Path, owner: str = "the events"
-) -> None:
-    """Refuses a users or items file that is not of these events, or of this bundle.
+def refuse_strangers(what: str, listed: pl.Series, path: Path, used: pl.Series, events: Path) -> None:
+    """Refuses a users or items file that is not of these events.
 
     Args:
         what: ``user`` or ``item``.
         listed: [N] distinct ids of the file at `path`.
         path: the file.
-        used: [M] distinct ids of the events or the bundle.
-        there: a file of events, or the bundle, for the message.
-        owner: what has the ids of `used`.
+        used: [M] distinct ids of the events.
+        events: a file of events, for the message.
 
     Raises:
         DataError: at most `ALMOST_NONE` of the ids that could be in both are; quotes an id of each.
@@ -65,8 +62,8 @@ def refuse_strangers(
         return
     strange = used.filter(~used.is_in(listed.implode()))
     raise DataError(
-        f"{path}: {count:,} of its {len(listed):,} {what} ids are among the {len(used):,} of {owner}: "
-        f"{listed.filter(~matches)[0]!r} here, {strange[0]!r} in {there.name}; write the ids alike in both, or leave "
+        f"{path}: {count:,} of its {len(listed):,} {what} ids are among the {len(used):,} of the events: "
+        f"{listed.filter(~matches)[0]!r} here, {strange[0]!r} in {events.name}; write the ids alike in both, or leave "
         "the file out"
     )
 

@@ -80,26 +80,18 @@ def test_listed_users_in_their_order_with_unknown_ones(
     (tmp_path / "users.txt").write_text("u7\nnobody\r\n\nu0\nu7\n007\n")
     assert command.run(bundle, 4, tmp_path / "out.parquet", users=tmp_path / "users.txt") == 4
     check(tmp_path / "out.parquet", users, 4)
-    assert "users.txt: 2 of its 4 users, 'nobody' for one, are not in" in capsys.readouterr().err
+    assert "users.txt: 2 of its 4 users, 'nobody' for one (the bundle has 'u0'), are not in" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("shard", [None, "2/2"])
-def test_users_of_another_form_are_refused(bundle: Path, tmp_path: Path, shard: str | None) -> None:
-    (tmp_path / "users.txt").write_text("U0\nU1\n")
-    told = r"users\.txt: 0 of its 2 user ids are among the 12 of the bundle: 'U0' here, 'u0' in bundle"
-    with pytest.raises(DataError, match=told):
-        command.run(bundle, 4, tmp_path / "out", users=tmp_path / "users.txt", shard=shard)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_shard_may_have_unknown_users_alone(
+def test_a_shard_of_users_of_another_form_is_warned_of_the_whole_file(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command, "SEARCH_USERS", 1)
-    (tmp_path / "users.txt").write_text("u3\nnobody\n")
+    (tmp_path / "users.txt").write_text("U0\nU1\n")
     command.run(bundle, 4, tmp_path / "out", users=tmp_path / "users.txt", shard="2/2")
-    check(tmp_path / "out" / "part-00002-of-00002.parquet", ["nobody"], 4)
-    assert "1 of its 2 users" in capsys.readouterr().err
+    check(tmp_path / "out" / "part-00002-of-00002.parquet", ["U1"], 4)
+    told = capsys.readouterr().err
+    assert "warning: " in told and "users.txt: 2 of its 2 users, 'U0' for one (the bundle has 'u0'), are not in" in told
 
 
 def test_a_bundle_without_users_answers_any(tmp_path: Path) -> None:
