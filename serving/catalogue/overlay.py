@@ -5,6 +5,7 @@ overlay's. A changed item gets a new overlay row, and its old row dies.
 """
 
 import threading
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,6 +19,8 @@ from serving.bundle.reader import Bundle
 from serving.search.exact import ExactIndex
 from serving.search.index import Floats, Mask, Rows
 from serving.search.vector_codes import rounded
+
+LONGEST_PAUSE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -167,6 +170,35 @@ class Overlay:
             elif count := self._item_counts.get(item_id, 0):
                 shares[place, 0] = max(shares[place, 0], float(log_share(count * prior.event_weight, prior.mean_count)))
         return recall_vectors(vectors, shares, prior)
+
+
+class Progress:
+    """How far an overlay has taken in the journal, and when it is tried again after a failure.
+
+    A failure may pass within a moment, so the next refresh tries again. A bundle that goes on failing must not make the
+    others wait for its work five times a second: the pauses between its attempts grow.
+
+    Attributes:
+        seq: the number of the last change applied.
+        behind: whether the last attempt failed.
+    """
+
+    def __init__(self, seq: int) -> None:
+        self.reach(seq)
+
+    def reach(self, seq: int) -> None:
+        """Notes a success."""
+        self.seq, self.behind = seq, False
+        self._pause_s = self._again_at = 0.0
+
+    def fail(self) -> None:
+        """Notes a failure."""
+        self.behind, self._again_at = True, time.monotonic() + self._pause_s
+        self._pause_s = min(2 * self._pause_s + 1, LONGEST_PAUSE_S)
+
+    def waits(self) -> bool:
+        """Whether it is too early for another attempt."""
+        return time.monotonic() < self._again_at
 
 
 def _without_dead(view: OverlayView) -> OverlayView:

@@ -17,7 +17,7 @@ from serving.bundle.request_features import TowerEncoder, check_features
 from serving.catalogue.catalogue import Catalogue
 from serving.catalogue.item_columns import checked_attributes, fitting_attributes
 from serving.catalogue.journal import Impression, ItemChange, Journal, JournalError, UserEvent
-from serving.catalogue.overlay import Change
+from serving.catalogue.overlay import Change, Progress
 from serving.catalogue.user_events import MOST, Taken, UserEvents
 from serving.errors import RequestError
 from serving.search.index import Floats
@@ -44,7 +44,7 @@ class CatalogueUpdates:
         self._lock = threading.Lock()
         self._version, self._events, self._forgotten = -1, 0, 0
         # Weak: these must not keep a retired bundle alive.
-        self._applied: weakref.WeakKeyDictionary[Catalogue, int] = weakref.WeakKeyDictionary()
+        self._applied: weakref.WeakKeyDictionary[Catalogue, Progress] = weakref.WeakKeyDictionary()
         self._encoders: weakref.WeakKeyDictionary[Bundle, TowerEncoder] = weakref.WeakKeyDictionary()
 
     def attach(self, catalogue: Catalogue) -> None:
@@ -65,30 +65,35 @@ class CatalogueUpdates:
             with self._lock:
                 # If reading fails above or below, the next refresh must not consider itself up to date.
                 self._version = -1
-                self._applied[catalogue] = applied
+                self._applied[catalogue] = Progress(applied)
         with self._lock:
-            self._applied[catalogue] = self._catch_up(catalogue, self._applied[catalogue])
+            progress = self._applied[catalogue]
+            progress.reach(self._catch_up(catalogue, progress.seq))
             # Another thread may have read events since the first catch-up.
             catalogue.live.recount(catalogue.live.view.ids)
             self._read_events()
 
     def refresh(self) -> bool:
-        """Applies what changed since the last call; returns whether anything did. Thread-safe."""
+        """Applies what changed since the last call; returns whether there was anything to do. Thread-safe."""
         if self.journal is None or self.journal.version() == self._version:
             return False
         with self._lock:
             version = self.journal.version()
-            for catalogue in list(self._applied):
+            for catalogue, progress in list(self._applied.items()):
+                if progress.waits():
+                    continue
                 try:
-                    self._applied[catalogue] = self._catch_up(catalogue, self._applied[catalogue])
+                    progress.reach(self._catch_up(catalogue, progress.seq))
                 except JournalError:
                     raise
                 except Exception:
                     # One bundle must not block the others.
                     log.exception("%s: live items cannot be applied", catalogue.bundle.path)
+                    progress.fail()
             self._read_events()
             # Read before the changes, so that the next call finds what is added meanwhile.
-            self._version = version
+            # A bundle that failed is behind, even if nothing is added.
+            self._version = -1 if any(each.behind for each in self._applied.values()) else version
         return True
 
     def put(

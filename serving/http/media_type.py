@@ -31,7 +31,8 @@ def refuse_other_media_types(headers: Iterable[tuple[bytes, bytes]]) -> None:
         raise RequestError(f"send Content-Type: {JSON}", code="unsupported_media_type")
     for each in parameters:
         name, _, value = each.partition(b"=")
-        if name.strip() == b"charset" and value.strip(b' "') not in UTF_8:
+        value = value.strip(b' "')
+        if name.strip() == b"charset" and value not in UTF_8:
             raise _refused("send the body in UTF-8", value)
 
 

@@ -1,6 +1,7 @@
 """Builds the OpenAPI document: examples for every route and error, and the features of the served bundle."""
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 from fastapi import FastAPI
@@ -132,8 +133,9 @@ def _examples(bundle: Bundle | None) -> dict[str, Any]:
     if bundle is not None:
         item_ids = bundle.item_names[:3]
         examples["history"] = {"value": {"history": item_ids, "k": 10}}
-        # No id of the bundle, which is personal data.
-        examples["user"] = {"value": {"user_id": "user-1", "k": 10, "exclude": item_ids[:1]}}
+        # No id of the bundle, which is personal data. Powers of ten: of millions of such ids few are looked up.
+        nobody = next(name for power in count() if (name := f"user-{10**power}") not in bundle.query_rows)
+        examples["user"] = {"value": {"user_id": nobody, "k": 10, "exclude": item_ids[:1]}}
     return examples
 
 

@@ -23,6 +23,8 @@ GIVEN: dict[str, tuple[Literal["global_time", "random", "leave_last_out"], dict[
     "sequence and history": ("global_time", SEQUENCE | POOLED, {}),
     "sequence and id": ("leave_last_out", SEQUENCE | ID, {}),
     "sequence alone, refit": ("leave_last_out", SEQUENCE, {"data": {"refit": True}}),
+    "sequence of purchases": ("leave_last_out", {"past": SEQUENCE["past"] | {"events": ["buy"]}}, {}),
+    "impressions": ("leave_last_out", ID, {"loss": {"name": "sampled_softmax", "impressions": 2}}),
     "refit, weighted": ("global_time", ID, {"data": {"refit": True}, "train": {"weighted": True, "recency": 3.0}}),
 }
 
@@ -30,14 +32,16 @@ GIVEN: dict[str, tuple[Literal["global_time", "random", "leave_last_out"], dict[
 @pytest.mark.parametrize("name", GIVEN)
 def test_the_frequencies_of_a_batch_are_its_q(name: str, tmp_path: Path) -> None:
     split, query, settings = GIVEN[name]
-    data = split_world(tmp_path, split)
+    data = split_world(tmp_path, split, typed=any("events" in each for each in query.values()))
     sections = {"features": {"query": query, "candidate": {"item_id": {"kind": "id"}}}, "model": {"dimension": 4}}
     train = {"batch_size": 10_000} | settings.get("train", {})
-    config = check_recipe(parse_config(sections | {"data": settings.get("data", {}), "train": train}), data)
+    config = check_recipe(parse_config(sections | settings | {"train": train}), data)
     splits = ("train", "valid") if config.data.refit else ("train",)
     training = build_training(config, data, splits, tmp_path, tmp_path, validated=False)
     # All examples in one batch: how often an item is in it is its frequency, without an error of sampling.
-    item = training.batches.batch(0, 0).item[:, 0]
+    batch = training.batches.batch(0, 0)
+    assert (batch.label > 0).all(), "an impression is no example"
+    item = batch.item[:, 0]
     assert len(item) == training.examples
     count = np.bincount(item)
     expected = training.task.sampler.expected_count(tf.range(len(count), dtype=tf.int64), float(len(item)))

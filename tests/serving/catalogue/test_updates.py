@@ -196,6 +196,48 @@ def test_a_bundle_that_fails_holds_up_no_other(tmp_path: Path, monkeypatch: pyte
     assert live.add_events([UserEvent("e", "u1", "i9", 1)]) == 1
 
 
+def test_a_bundle_that_failed_once_is_caught_up_by_the_next_refresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recaller = opened(tmp_path / "bundle")
+    live = worker(tmp_path, recaller)
+
+    def fails(changes: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(recaller.catalogue.live, "apply", fails)
+        live.delete(["i1"])
+    assert best(recaller, 1) == ["i1"]
+    assert live.refresh() and best(recaller, 1) == ["i5"]
+    assert not live.refresh(), "nothing is left to do"
+
+
+def test_a_bundle_that_goes_on_failing_is_tried_ever_more_rarely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, whole = opened(tmp_path / "bundle"), opened(tmp_path / "bundle")
+    live = worker(tmp_path, broken)
+    live.attach(whole.catalogue)
+    now, tried = 1_000.0, []
+    monkeypatch.setattr("time.monotonic", lambda: now)
+
+    def fails(changes: object) -> None:
+        tried.append(now)
+        raise ValueError("defect")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(broken.catalogue.live, "apply", fails)
+        live.delete(["i1"])
+        assert best(whole, 1) == ["i5"]
+        for second in range(200):
+            now = 1_000.0 + second
+            live.put(whole.catalogue, [("new", {"group": "g1", "place": second}, {})])
+    assert np.diff(tried).tolist() == [0, 1, 3, 7, 15, 31, 60, 60]
+    now += 60
+    assert live.refresh() and best(broken, 1) == best(whole, 1) == ["new"]
+
+
 def test_changes_go_on_while_a_bundle_that_opens_takes_in_the_journal(tmp_path: Path) -> None:
     first, second = opened(tmp_path / "bundle"), opened(tmp_path / "bundle")
     encoding, go_on = threading.Event(), threading.Event()

@@ -1,7 +1,13 @@
-"""The HTTP interface changes only on purpose: the document is the committed one."""
+"""The HTTP interface changes only on purpose: the document is the committed one. A bundle's names nobody."""
 
 import json
+from pathlib import Path
 
+from serving.bundle.reader import Bundle
+from serving.http import openapi
+from serving.http.app import create_app
+from serving.settings import Settings
+from tests.support.worlds.serving import USERS, write_world
 from tools.openapi import COMMITTED, document
 
 
@@ -14,3 +20,11 @@ def test_the_document_is_the_committed_one() -> None:
     changed |= {name for name in schemas[0] | schemas[1] if schemas[0].get(name) != schemas[1].get(name)}
     assert not changed, "callers would notice; if that is meant: python tools/openapi.py, and say so in CHANGELOG.md"
     assert now == committed
+
+
+def test_the_user_of_the_example_is_none_of_the_bundle(tmp_path: Path) -> None:
+    write_world(tmp_path / "bundle", query_ids=[f"user-{number}" for number in range(USERS)])
+    settings = Settings(bundle=tmp_path / "bundle")
+    shown = openapi.document(create_app(settings), Bundle.open(tmp_path / "bundle"), settings)
+    examples = shown["paths"]["/recall"]["post"]["requestBody"]["content"]["application/json"]["examples"]
+    assert examples["user"]["value"]["user_id"] == "user-100"
