@@ -31,12 +31,14 @@ LIBRARIES = (
 
 
 def record() -> dict[str, Any]:
-    """The machine, the versions, the commit (`dirty` where files differ from it) and the time."""
+    """The machine, the versions, the commit (`dirty` where files other than results and plots differ) and the time."""
     commit = _git("rev-parse", "HEAD")
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit,
-        "dirty": bool(_git("status", "--porcelain", "--", ".", ":!benchmarks/*/results/*")) if commit else None,
+        "dirty": bool(_git("status", "--porcelain", "--", ".", ":!benchmarks/*/results/*", ":!docs/plots/*"))
+        if commit
+        else None,
         "machine": {
             "cpu": _cpu(),
             "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),

@@ -69,7 +69,9 @@ def measured(path: Path, rounds: int) -> dict[str, Any]:
     index = recaller.index
     assert isinstance(index, ScannIndex), f"{path}: its index is exact; make one: towers index --kind scann"
     searcher, parameters = index._searcher, index.parameters
-    queries, _ = unit_queries(np.asarray(recaller.bundle.query_vectors))
+    bundle = recaller.bundle
+    histories = bundle.seen_counts(np.arange(len(bundle.query_vectors)))
+    queries, _ = unit_queries(bundle.recall_queries(np.asarray(bundle.query_vectors), histories))
     with tempfile.TemporaryDirectory() as directory:
         calls: dict[str, Callable[[], Any]] = {
             "towers recall": lambda: write_all(recaller, K, Path(directory) / "out.parquet", overwrite=True),
@@ -85,7 +87,7 @@ def measured(path: Path, rounds: int) -> dict[str, Any]:
     rate = {name: len(queries) / float(np.median(each)) for name, each in seconds.items()}
     return {
         "users": len(queries),
-        "items": recaller.bundle.manifest.items,
+        "items": bundle.manifest.items,
         "k": K,
         "users_per_s": round(rate["towers recall"], 1),
         "bare_users_per_s": round(rate["search_batched"], 1),
