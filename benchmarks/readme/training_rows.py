@@ -189,6 +189,7 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     "train_step": train_step,
     "full_softmax": full_softmax,
     "prepare": prepare,
+    "prepare_100m": prepare,
     "input": input_pipeline,
     "warm_start": warm_start,
 } | {name: compiled for name in results() if name.startswith("jax_")}

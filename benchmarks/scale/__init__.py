@@ -3,6 +3,7 @@
 # What each result measures, see benchmarks/harness/measured_code.py. The service has no window here.
 MEASURES = {
     "prepare": ("benchmarks.scale.prepare_20m", "pipelines.ingest.prepare"),
+    "prepare_100m": ("benchmarks.scale.prepare_100m", "pipelines.ingest.prepare"),
     "renew": ("benchmarks.scale.renew",),
     "scale": (
         "benchmarks.scale.ten_million",
