@@ -17,6 +17,7 @@ from pipelines.errors import DataError
 from pipelines.ingest.id_files import read_users
 from pipelines.service.verify import VERIFY, verify
 from serving.bundle.reader import Bundle
+from serving.client.address import without_password
 from serving.files.staging import refuse_existing, staged
 from serving.recall.loading import missing_index, open_index
 from serving.recall.recaller import Recaller
@@ -128,9 +129,10 @@ def _listed(users: Path | str, bundle: Bundle) -> pl.Series:
     listed, known = read_users(users), bundle.query_ids
     strange = listed.filter(~listed.is_in(known.implode()))
     if len(strange):
-        ids = f"{strange[0]!r} for one" + (f" (the bundle has {known[0]!r})" if len(known) else "")
+        place = without_password(str(users)) if "://" in str(users) else users
         counts = f"{len(strange):,} of its {amount(len(listed), 'users')}"
-        say(f"warning: {users}: {counts}, {ids}, are not in {bundle.path}: they get the popular items")
+        ids = f"{strange[0]!r} for one" + (f" (the bundle has {known[0]!r})" if len(known) else "")
+        say(f"warning: {place}: {counts}, {ids}, are not in {bundle.path}: they get the popular items")
     return listed
 
 

@@ -94,6 +94,19 @@ def test_a_shard_of_users_of_another_form_is_warned_of_the_whole_file(
     assert "warning: " in told and "users.txt: 2 of its 2 users, 'U0' for one (the bundle has 'u0'), are not in" in told
 
 
+def test_the_warning_of_a_url_shows_no_password(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    memory = pytest.importorskip("fsspec", reason="needs the extra 'cloud'").filesystem("memory")
+    memory.pipe_file("/anna:s3cret@shop/users.txt", b"nobody\n")
+    try:
+        command.run(bundle, 4, tmp_path / "out.parquet", users="memory://anna:s3cret@shop/users.txt")
+    finally:
+        memory.rm("/anna:s3cret@shop", recursive=True)
+    told = capsys.readouterr().err
+    assert "s3cret" not in told and "memory://***@shop/users.txt: 1 of its 1 user, 'nobody' for one" in told
+
+
 def test_a_bundle_without_users_answers_any(tmp_path: Path) -> None:
     write_world(tmp_path / "bundle", users=0)
     (tmp_path / "users.txt").write_text("nobody\n")
