@@ -13,7 +13,7 @@ from pipelines.errors import DataError
 from pipelines.forget.bundle import forget_in_bundle
 from pipelines.forget.dataset import forget_in_dataset
 from pipelines.service.state import open_journal
-from pipelines.service.verify import VERIFY, megabytes, verified
+from pipelines.service.verify import VERIFY, verify
 from serving.bundle.manifest import MANIFEST, not_a_bundle
 from serving.bundle.versions import Versions
 from serving.errors import BundleError
@@ -122,9 +122,7 @@ def _refuse_damaged(bundles: Sequence[Path]) -> None:
         BundleError: one of them cannot be read and therefore not be searched.
     """
     try:
-        with progress(VERIFY, total=sum(map(megabytes, bundles)), unit="MB") as advance:
-            for each in bundles:
-                verified(each, advance)
+        verify(*bundles)
     except BundleError as error:
         todo = "restore or remove this bundle, then give the command again"
         raise BundleError(f"{error}; nothing was removed: {todo}") from None

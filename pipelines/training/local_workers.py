@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from pipelines.console import say
 
@@ -53,7 +53,10 @@ def run(count: int, words: Sequence[str]) -> int:
             # They stop after the same step, and the first one saves it.
             for worker in workers:
                 worker.terminate()
-            _wait(workers, STOP_S)
+            until = time.monotonic() + STOP_S
+            for worker in workers:
+                with suppress(subprocess.TimeoutExpired):
+                    worker.wait(max(0.0, until - time.monotonic()))
             raise
         finally:
             for worker in workers:
@@ -93,13 +96,6 @@ def _first_failure(workers: Sequence["subprocess.Popen[bytes]"]) -> int | None:
         time.sleep(LOOK_S)
     # A mistake that all of them found is reported by the first one; 1 may mean that it lost the one that failed.
     return 0 if first is None or (codes[0] == codes[first] and (codes[0] or 0) > 1) else first
-
-
-def _wait(workers: Sequence["subprocess.Popen[bytes]"], seconds: float) -> None:
-    """Waits until all have ended, at most so long."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until and any(worker.poll() is None for worker in workers):
-        time.sleep(LOOK_S)
 
 
 def free_ports(count: int) -> list[int]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from pipelines.dataset.popularity import TICKS_PER_S
 from pipelines.errors import DataError
 from pipelines.ingest.columns.spool import Spool
 from pipelines.ingest.formats.rejects import Rejects
@@ -18,7 +19,6 @@ from towers.data.events import Int64s
 UNITS = ("s", "ms", "us", "ns")
 # Below 1e11 a number is read as seconds (until the year 5138), below 1e14 as milliseconds, and so on.
 LIMITS = (1e11, 1e14, 1e17, 9e18)
-TICKS = (1.0, 1e3, 1e6, 1e9)
 LOGGED = (631_152_000, 4_102_444_800)  # in seconds, 1990 to 2100: the times that logs of events hold
 # A clock with its own start has at least this share of its small numbers outside `LOGGED` of coarser units. If its
 # events are evenly spread, it has 0.15 or more, however long it runs.
@@ -174,7 +174,7 @@ def _least(unit: str) -> float:
 
 def _logged(size: pl.Expr, unit: str) -> pl.Expr:
     """Whether a number, read in this unit, is a time as logs of events hold them."""
-    first, last = (second * TICKS[UNITS.index(unit)] for second in LOGGED)
+    first, last = (second * TICKS_PER_S[unit] for second in LOGGED)
     return (size >= first) & (size < last)
 
 
