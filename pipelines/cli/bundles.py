@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.options import State, example
+from pipelines.cli.options import State, bundle_place, example
 from pipelines.console import next_step
 
 Root = Annotated[
@@ -137,8 +137,7 @@ def gate(
 
 def _place(root: str, override: str | None = None) -> Path | str:
     """The path of a local root, or the URL of one in a store."""
-    if "://" not in root:
-        return Path(root)
-    if override is not None:
+    place = bundle_place(root)
+    if isinstance(place, str) and override is not None:
         raise typer.BadParameter("a root in a store has no gate; give it to 'publish'", param_hint="--override")
-    return root
+    return place

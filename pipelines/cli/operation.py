@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from pipelines.cli.options import Overwrite, State, example, place
+from pipelines.cli.options import Overwrite, State, bundle_place, example, place
 from pipelines.console import next_step
 
 File = Annotated[Path, typer.Option(help="The file of keys, which 'towers serve --keys' reads.")]
@@ -110,7 +110,13 @@ def forget(
     user: Annotated[str, typer.Option(help="The user's id.")],
     state: State = None,
     bundles: Annotated[
-        list[Path], typer.Option("--bundle", help="A bundle or a directory of bundles; repeatable.", show_default=False)
+        list[str],
+        typer.Option(
+            "--bundle",
+            metavar="PATH|URL",
+            help="A bundle, or a directory of bundles, also in a store: s3://bucket/recall; repeatable.",
+            show_default=False,
+        ),
     ] = [],  # noqa: B006 - Typer copies it
     datasets: Annotated[list[Path], typer.Option("--dataset", help="A data set; repeatable.", show_default=False)] = [],  # noqa: B006
     runs: Annotated[
@@ -121,7 +127,8 @@ def forget(
     """Remove a user's id, events and vectors, and say what must be trained again; services may run meanwhile."""
     from pipelines.forget import forget as command
 
-    found = command.run(user, state=state, bundles=bundles, datasets=datasets, runs=runs, dry_run=dry_run)
+    places_of_bundles = [bundle_place(each) for each in bundles]
+    found = command.run(user, state=state, bundles=places_of_bundles, datasets=datasets, runs=runs, dry_run=dry_run)
     saw = [run for run in runs if run in found]
     if saw and datasets and not dry_run:
         next_step("train --dataset", datasets[0], "--config", saw[0] / "config.toml", "--overwrite --out", saw[0])

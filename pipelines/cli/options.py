@@ -21,6 +21,11 @@ def place(text: str) -> object:
         raise typer.BadParameter(str(error)) from None
 
 
+def bundle_place(text: str) -> Path | str:
+    """The path of a bundle or a directory of bundles, or the URL of such a directory in a store."""
+    return text if "://" in text else Path(text)
+
+
 Recipe = Annotated[
     Path, typer.Option("--config", help="The recipe: a TOML file, or the name of one that comes with towers: default.")
 ]

@@ -13,7 +13,6 @@ import polars as pl
 from pipelines.dataset.arrays import CONTEXT, DTYPES, SPLITS, ArrayWriter, map_array, select_events
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import MANIFEST, SCHEMA_VERSION, digest_files
-from pipelines.errors import DataError
 from pipelines.rankers.cache import Cache
 from serving.files.lock import exclusive
 from serving.files.staging import remove, staged
@@ -26,7 +25,7 @@ def forget_in_dataset(path: Path, user: str, *, dry_run: bool) -> dict[str, int]
     """Removes a user from a data set.
 
     Args:
-        path: the data set.
+        path: the data set; it holds other users.
         user: the user's id.
         dry_run: only count.
 
@@ -35,7 +34,6 @@ def forget_in_dataset(path: Path, user: str, *, dry_run: bool) -> dict[str, int]
 
     Raises:
         BusyError: another process is removing a user from it.
-        DataError: it holds no other user.
     """
     with exclusive(path, f"{path}: another 'towers forget' is changing it; give the command again later"):
         data = Dataset.open(path)
@@ -48,8 +46,6 @@ def forget_in_dataset(path: Path, user: str, *, dry_run: bool) -> dict[str, int]
         found = {"users": int(place is not None), "events": events, "bad rows": rejected}
         if dry_run or not any(found.values()):
             return found
-        if data.users.height == int(place is not None):
-            raise DataError(f"{path}: holds no other user; remove the data set")
         with staged(path, overwrite=True, marker=MANIFEST) as directory:
             directory.mkdir()
             _write(data, place, directory)

@@ -4,7 +4,8 @@ Prints one line per place on stdout, with counts and without ids. The same comma
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from pipelines.console import phases, progress, say
@@ -12,6 +13,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.forget.bundle import forget_in_bundle
 from pipelines.forget.dataset import forget_in_dataset
+from pipelines.forget.store import DOWNLOAD, stored_bundles
 from pipelines.service.state import open_journal
 from pipelines.service.verify import VERIFY, verify
 from serving.bundle.manifest import MANIFEST, not_a_bundle
@@ -19,81 +21,99 @@ from serving.bundle.versions import Versions
 from serving.errors import BundleError
 from serving.files.database_url import DatabaseUrl
 from serving.files.staging import put_back, remove_left_overs
+from serving.service.store import MissingError, StoreError
 
 AGAIN = "its model was trained with the user: train again"
 PLACES = "look and remove"
+Place = Path | DatabaseUrl | str  # a str is the URL of a bundle in a store
 
 
 def run(
     user: str,
     *,
     state: Path | DatabaseUrl | None = None,
-    bundles: Sequence[Path] = (),
+    bundles: Sequence[Path | str] = (),
     datasets: Sequence[Path] = (),
     runs: Sequence[Path] = (),
     dry_run: bool = False,
-) -> dict[Path | DatabaseUrl, dict[str, int]]:
+) -> dict[Place, dict[str, int]]:
     """Forgets a user.
 
     Args:
         user: the user's id.
         state: a service's state directory or database; the service may run.
-        bundles: bundles, and directories of bundles, of which all are searched; services may serve them.
+        bundles: bundles, and directories or URLs of stores of bundles, of which all are searched; services may serve
+            them. Those of a store are copied here for it.
         datasets: data sets.
         runs: runs that may have seen the user; nothing is removed from them.
-        dry_run: only count. What a killed attempt had moved aside is put back all the same.
+        dry_run: only count. What a killed attempt had moved aside is put back all the same, and what it had begun to
+            replace in a store is replaced.
 
     Returns:
         What was found in each place that held the user.
 
     Raises:
         DataError: no place is named, or one is not what it should be; nothing was removed.
-        BundleError: likewise for a bundle, of which every file is read before.
+        BundleError: likewise for a bundle, of which every file is read before. Or another command has changed a
+            bundle of a store meanwhile.
+        StoreError: a store does not answer.
     """
     if state is None and not (bundles or datasets or runs):
         raise DataError("name at least one place: --state, --bundle, --dataset or --run")
-    places: list[tuple[Path, str | None]] = [
-        (path.parent, path.name) for path in map(Path.absolute, (*bundles, *datasets))
+    urls = [each for each in bundles if isinstance(each, str)]
+    local = [each for each in bundles if isinstance(each, Path)]
+    folders: list[tuple[Path, str | None]] = [
+        (path.parent, path.name) for path in map(Path.absolute, (*local, *datasets))
     ]
-    places += [(root, None) for root in bundles]
-    for folder, name in places:
+    folders += [(root, None) for root in local]
+    for folder, name in folders:
         put_back(folder, name)
-    every = [path for each in bundles for path in _bundles(each)]
-    opened = [Dataset.open(path) for path in datasets]
+    every = [path for each in local for path in _bundles(each)]
+    opened = [_with_others(Dataset.open(path), user) for path in datasets]
     trained = {run: _summary(run) for run in runs}
     holding = {data.manifest.fingerprint for data in opened if user in data.users["user_id"]}
 
-    found: dict[Path | DatabaseUrl, dict[str, int]] = {}
+    found: dict[Place, dict[str, int]] = {}
 
-    def tell(path: Path | DatabaseUrl, counts: dict[str, int], then: str = "") -> None:
+    def tell(place: Place, counts: dict[str, int], then: str = "") -> None:
         if counts := {what: count for what, count in counts.items() if count}:
-            found[path] = counts
+            found[place] = counts
             listed = ", ".join(f"{what} {count:,}" for what, count in counts.items())
-            print(f"{path}: {'would remove' if dry_run else 'removed'} {listed}{then}")  # noqa: T201
+            print(f"{place}: {'would remove' if dry_run else 'removed'} {listed}{then}")  # noqa: T201
 
-    phases("forget", *([VERIFY] if every else []), PLACES)
-    if every:
-        _refuse_damaged(every)
-    count = (state is not None) + len(every) + len(opened) + len(trained)
-    with progress(PLACES, total=count, unit="places") as advance:
-        if state is not None:
-            with open_journal(state) as journal:
-                tell(state, journal.forget(user, dry_run=dry_run))
-            advance()
-        for folder, name in places if not dry_run else ():
-            remove_left_overs(folder, name)  # a killed attempt leaves a whole copy with the user
-        for path in every:
-            tell(path, forget_in_bundle(path, user, dry_run=dry_run), f"; {AGAIN}")
-            advance()
-        for data in opened:
-            was = f"; runs on data set {data.manifest.fingerprint[:12]} saw the user: train again"
-            tell(data.path, forget_in_dataset(data.path, user, dry_run=dry_run), was)
-            advance()
-        for run, dataset in trained.items():
-            if dataset in holding or _in_vocabulary(run, user):
-                found[run] = {}
-                print(f"{run}: saw the user; train again and remove it")  # noqa: T201
-            advance()
+    phases("forget", *(DOWNLOAD for _ in urls), *([VERIFY] if every else []), PLACES)
+    with ExitStack() as copies:
+        with _nothing_removed():
+            stores = [copies.enter_context(stored_bundles(url)) for url in urls]
+            if every:
+                verify(*every)
+        stored = [(store, name, path) for store in stores for name, path in store.bundles.items()]
+        count = (state is not None) + len(every) + len(stored) + len(opened) + len(trained)
+        with progress(PLACES, total=count, unit="places") as advance:
+            if state is not None:
+                with open_journal(state) as journal:
+                    tell(state, journal.forget(user, dry_run=dry_run))
+                advance()
+            for folder, name in folders if not dry_run else ():
+                remove_left_overs(folder, name)  # a killed attempt leaves a whole copy with the user
+            for path in every:
+                tell(path, forget_in_bundle(path, user, dry_run=dry_run), f"; {AGAIN}")
+                advance()
+            for store, name, path in stored:
+                counts = forget_in_bundle(path, user, dry_run=dry_run)
+                if any(counts.values()) and not dry_run:
+                    store.replace(name)
+                tell(store.place(name), counts, f"; {AGAIN}")
+                advance()
+            for data in opened:
+                was = f"; runs on data set {data.manifest.fingerprint[:12]} saw the user: train again"
+                tell(data.path, forget_in_dataset(data.path, user, dry_run=dry_run), was)
+                advance()
+            for run, dataset in trained.items():
+                if dataset in holding or _in_vocabulary(run, user):
+                    found[run] = {}
+                    print(f"{run}: saw the user; train again and remove it")  # noqa: T201
+                advance()
     if not found:
         say("this user is in none of these places; nothing was changed")
     return found
@@ -115,17 +135,22 @@ def _bundles(path: Path) -> list[Path]:
     return found
 
 
-def _refuse_damaged(bundles: Sequence[Path]) -> None:
-    """Reads every file of the bundles.
-
-    Raises:
-        BundleError: one of them cannot be read and therefore not be searched.
-    """
+@contextmanager
+def _nothing_removed() -> Iterator[None]:
+    """Adds to the error of a bundle that cannot be searched what was done, and what to do."""
     try:
-        verify(*bundles)
+        yield
     except BundleError as error:
+        if isinstance(error, StoreError) and not isinstance(error, MissingError):
+            raise  # it does not answer; that says nothing of a bundle
         todo = "restore or remove this bundle, then give the command again"
         raise BundleError(f"{error}; nothing was removed: {todo}") from None
+
+
+def _with_others(data: Dataset, user: str) -> Dataset:
+    if data.users["user_id"].to_list() == [user]:
+        raise DataError(f"{data.path}: holds no other user; remove the data set")
+    return data
 
 
 def _summary(run: Path) -> str:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -43,6 +44,17 @@ class Look:
         self.certain = True
         self._store, self._root, self._trusted, self._rest = store, root, trusted, rest
         self._remotes: dict[str, Remote | None] = {}
+
+    def outdated(self, names: Collection[str]) -> list[str]:
+        """Those of some bundles of which there is a copy, but the store holds another bundle of that name."""
+        found = []
+        for name in names:
+            copy = self._root / name / MANIFEST
+            # The copy of a bundle that cannot be read in the store may stay.
+            with suppress(StoreError):
+                if copy.is_file() and self._store.read(f"{name}/{MANIFEST}") != copy.read_bytes():
+                    found.append(name)
+        return found
 
     def stamp(self, content: bytes, names: Sequence[str]) -> str | None:
         """Digest of `active.json` and of the store's listing of some bundles; None after a fault that may pass."""

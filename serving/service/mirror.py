@@ -110,8 +110,9 @@ class Mirror:
             return before.model_copy(update={"away": self._refusal(error)})
         look = Look(store, self.root, answering or () if self._verify else None, rest)
         roles = [wanted.active, *([] if wanted.canary is None else [wanted.canary.bundle])]
+        outdated = [] if answering is None else look.outdated({*wanted.previous} - {*roles, *answering})
         stamp = look.stamp(content, roles)
-        if stamp is not None and stamp == before.stamp and not again:
+        if stamp is not None and stamp == before.stamp and not (again or outdated):
             return before.model_copy(update={"away": None})
         held = self._held()
         copied = [name for name in roles if look.copied(name)]
@@ -119,6 +120,7 @@ class Mirror:
         if now is None and (name := next(filter(look.copied, wanted.previous), None)):
             now = wanted.model_copy(update={"active": name, "canary": None})
         if now is not None:
+            now = now.model_copy(update={"previous": tuple(name for name in now.previous if name not in outdated)})
             self._use(now, held, answering, roles, again=again)
         return State(url=before.url, stamp=stamp if look.certain else None, refused=look.refused)
 

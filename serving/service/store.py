@@ -142,6 +142,17 @@ class Store:
             self._make_folder(name)
             self._system.put_file(str(file), self._path(name))
 
+    def copy(self, name: str, to: str) -> None:
+        """Copies an object within the store, which does not send it here where it has such a call.
+
+        Raises:
+            MissingError: it is not there.
+            StoreError: it cannot be copied.
+        """
+        with self._telling("copied", name):
+            self._make_folder(to)
+            self._system.cp_file(self._path(name), self._path(to))
+
     def remove(self, bundle: str) -> None:
         """Removes all objects of a bundle, if there are any; its manifest first, so that half of one is no bundle.
 

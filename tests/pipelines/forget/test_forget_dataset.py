@@ -12,9 +12,12 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.leaks import refuse_leaks
 from pipelines.dataset.manifest import digest_files
 from pipelines.errors import DataError
+from pipelines.forget import forget
 from pipelines.forget.dataset import forget_in_dataset
 from pipelines.ingest import prepare
 from pipelines.rankers.cache import Cache
+from serving.catalogue.journal import UserEvent
+from serving.catalogue.sqlite_journal import SqliteJournal
 from tests.support.paths import ROOT
 from towers.config.sections import DataConfig
 
@@ -105,8 +108,12 @@ def test_rejected_rows_truth_and_caches_go_too(tmp_path: Path) -> None:
     assert Dataset.open(path).manifest.rejected == after.height
     assert Cache.beside(path).read("fitted", "key") is None
     forget_in_dataset(path, "u0", dry_run=False)
+    journal = SqliteJournal.open(tmp_path / "state")
+    journal.add_events([UserEvent("a", "u2", "i1", 5)])
+    journal.close()
     with pytest.raises(DataError, match="holds no other user"):
-        forget_in_dataset(path, "u2", dry_run=False)
+        forget.run("u2", state=tmp_path / "state", datasets=[path])
+    assert forget.run("u2", state=tmp_path / "state") == {tmp_path / "state": {"events": 1}}, "it was still there"
     assert Dataset.open(path).users["user_id"].to_list() == ["u2"]
 
 

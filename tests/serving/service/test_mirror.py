@@ -257,6 +257,29 @@ def test_a_bundle_that_is_replaced_under_its_name_is_copied_again(mirror: Mirror
     assert f"a/{VECTORS}" not in read  # Both worlds have the same ones.
 
 
+def test_the_copy_of_the_bundle_before_goes_when_the_store_holds_another_one_of_its_name(
+    mirror: Mirror, shop: Shop, read: list[str]
+) -> None:
+    shop.put("b")
+    shop.activate("b", "a")
+    mirror.follow(again=False, answering=["b"])
+    shop.put("a", world="c")
+    read.clear()
+    mirror.follow(again=False, answering=["a", "b"])
+    assert held(mirror) == ["a", "b"], "it may still answer"
+    shop.remove("a/manifest.json")
+    mirror.follow(again=True, answering=["b"])
+    assert held(mirror) == ["a", "b"], "nothing is known of it"
+    mirror.follow(again=False, answering=["a", "b"])
+    shop.put("a", world="c")
+    mirror.follow(again=False, answering=["b"])
+    assert (held(mirror), Versions(mirror.root).read().previous, read) == (["b"], (), [])
+    assert mirror.refused == {}
+    shop.activate("a", "b")
+    mirror.follow(again=False, answering=["b"])
+    assert Bundle.open(mirror.root / "a").manifest.model_version == "c"
+
+
 def test_a_canary_is_copied_and_a_bad_one_is_left_out(mirror: Mirror, shop: Shop) -> None:
     shop.put("b")
     shop.activate("a", canary="b")
