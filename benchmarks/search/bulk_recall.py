@@ -5,8 +5,8 @@ names, Parquet on the disk), and ScaNN's own `search_batched` over the same quer
 as many quantised candidates of as many leaves, nothing left out, nothing rescored, nothing written. ScaNN's call uses
 one thread, the command what the machine has; so both are also measured on one core, and against
 `search_batched_parallel`.
-Claim: for a million items or more, with all processors, at least 0.8 of the rate of `search_batched`. For fewer items,
-where the search is a smaller part of the work, and on one processor it is a goal. Medians of the rounds. Writes
+Claim: for a million items or more, with all processors, at least 0.9 of the rate of `search_batched`. Goals: for fewer
+items, where the search is a smaller part of the work, 0.85, and on one processor 0.65. Medians of the rounds. Writes
     benchmarks/search/results/bulk_recall.json; exits with 1 where the claim fails.
 """
 
@@ -31,8 +31,10 @@ from serving.recall.loading import open_recaller
 from serving.search.index import unit_queries
 from serving.search.scann import ScannIndex
 
-K, LEAST = 100, 0.8
+K = 100
 LARGE = 1_000_000  # items
+# The least share of the rate of `search_batched`.
+CLAIM, SMALL, PINNED = 0.9, 0.85, 0.65
 ONE = ", one processor"
 
 
@@ -58,8 +60,10 @@ def judged(figures: dict[str, Any]) -> dict[str, dict[str, bool]]:
     """The claims, and the goals that may be missed."""
     found: dict[str, dict[str, bool]] = {"claims": {}, "goals": {}}
     for name, each in figures.items():
-        kind = "claims" if each["items"] >= LARGE and not name.endswith(ONE) else "goals"
-        found[kind][f"{name}: at least {LEAST} of the rate of search_batched"] = each["ratio"] >= LEAST
+        kind, least = ("goals", SMALL) if each["items"] < LARGE else ("claims", CLAIM)
+        if name.endswith(ONE):
+            kind, least = "goals", PINNED
+        found[kind][f"{name}: at least {least} of the rate of search_batched"] = each["ratio"] >= least
     return found
 
 
