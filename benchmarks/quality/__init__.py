@@ -24,5 +24,4 @@ MEASURES = {
     "quality_ml_1m_split": (*_SPLITS, "towers/recipes/ml-1m.toml"),
     "similarity": ("benchmarks.quality.item_to_item", *PATH, "towers/recipes/ml-100k-similarity.toml"),
     "timed": ("benchmarks.quality.timed", "towers/recipes/default.toml"),
-    "tune": ("benchmarks.quality.tune", *PATH, "pipelines.tuning.tune", "towers/recipes"),
 }

@@ -18,7 +18,6 @@ TIMED_SETS = {
     "world": "Two synthetic worlds with fashion",
 }
 COLD_START_SETS = {"world": "Three synthetic worlds", "ml-100k": "MovieLens-100k, five cut-offs"}
-TUNE_SETS = {"gowalla": "gowalla in order"}
 
 
 def demo(result: Result) -> Rows:
@@ -195,17 +194,17 @@ def timed(result: Result) -> Rows:
     return rows
 
 
-def tune(result: Result) -> Rows:
-    told = [
-        f"{TUNE_SETS.get(name, name)} {found['share']:.3f} in {found['budget_minutes']:g} min ({found['metric']} "
-        f"{found['found']['test']:.4f}, hand-made {found['made']['test']:.4f})"
-        for name, found in result["sets"].items()
+def tune(result: Result, what: str) -> Rows:
+    metric, found, made = result["metric"], result["found"]["test"], result["made"]["test"]
+    figure = f"{result['share']:.3f}: {metric} {found:.4f}, hand-made {made:.4f}"
+    told = f"`towers tune` in {result['budget_minutes']:g} min, {what}"
+    return [
+        (
+            f"{told}: its recipe on the test, as a share of the hand-made one",
+            figure,
+            f"tuning.tune {result['data']} --work DIR",
+        )
     ]
-    what = (
-        "`towers tune`, its starts made from the hand-made recipes and its `[data]` theirs: what its recipe reaches on "
-        "the test, as a share of the hand-made recipe"
-    )
-    return [(what, ", ".join(told), "quality.tune --work DIR")]
 
 
 def similarity(result: Result) -> Rows:
@@ -254,6 +253,9 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     "ml_100k_rolling": ml_100k_rolling,
     "cold_start": cold_start,
     "timed": timed,
-    "tune": tune,
+    "tune_gowalla": partial(tune, what="Gowalla in order, of which a start was made"),
+    "tune_ml_1m_split": partial(tune, what="MovieLens-1M, of which a start was made"),
+    "tune_beauty": partial(tune, what="Beauty, of which a start was made"),
+    "tune_ml_100k": partial(tune, what="MovieLens-100k"),
     "similarity": similarity,
 }

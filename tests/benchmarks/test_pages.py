@@ -25,9 +25,9 @@ def test_each_source_is_that_of_its_result(page: Path) -> None:
 
 def test_a_source_names_an_old_result(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "is_old", lambda name: name == "knobs")
-    assert [source(name).startswith(OLD) for name in ("knobs", "tune")] == [True, False]
-    marked = "| 1 |\n\n<!-- source: tune -->\nold\n<!-- /source -->\n\nnext"
-    assert with_sources(marked) == marked.replace("old", source("tune"))
+    assert [source(name).startswith(OLD) for name in ("knobs", "timed")] == [True, False]
+    marked = "| 1 |\n\n<!-- source: timed -->\nold\n<!-- /source -->\n\nnext"
+    assert with_sources(marked) == marked.replace("old", source("timed"))
 
 
 def test_a_table_says_when_and_where_it_was_measured() -> None:
