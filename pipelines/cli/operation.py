@@ -10,8 +10,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from pipelines.cli.exit_codes import sigterm_as_ctrl_c
 from pipelines.cli.options import Overwrite, State, bundle_place, example, place
 from pipelines.console import next_step
+from serving.client.address import without_password
 
 File = Annotated[Path, typer.Option(help="The file of keys, which 'towers serve --keys' reads.")]
 
@@ -127,8 +129,9 @@ def forget(
     """Remove a user's id, events and vectors, and say what must be trained again; services may run meanwhile."""
     from pipelines.forget import forget as command
 
-    places_of_bundles = [bundle_place(each) for each in bundles]
-    found = command.run(user, state=state, bundles=places_of_bundles, datasets=datasets, runs=runs, dry_run=dry_run)
+    at = [bundle_place(each) for each in bundles]
+    with sigterm_as_ctrl_c():
+        found = command.run(user, state=state, bundles=at, datasets=datasets, runs=runs, dry_run=dry_run)
     saw = [run for run in runs if run in found]
     if saw and datasets and not dry_run:
         next_step("train --dataset", datasets[0], "--config", saw[0] / "config.toml", "--overwrite --out", saw[0])
@@ -136,7 +139,7 @@ def forget(
         states = [str(state)] if state else []
         places: dict[str, Sequence[str | Path]] = {
             "--state": states,
-            "--bundle": bundles,
+            "--bundle": [shlex.quote(without_password(each)) if isinstance(each, str) else each for each in at],
             "--dataset": datasets,
             "--run": runs,
         }

@@ -84,7 +84,7 @@ def run(
     phases("forget", *(DOWNLOAD for _ in urls), *([VERIFY] if every else []), PLACES)
     with ExitStack() as copies:
         with _nothing_removed():
-            stores = [copies.enter_context(stored_bundles(url)) for url in urls]
+            stores = copies.enter_context(stored_bundles(urls)) if urls else []
             if every:
                 verify(*every)
         stored = [(store, name, path) for store in stores for name, path in store.bundles.items()]
@@ -148,7 +148,7 @@ def _nothing_removed() -> Iterator[None]:
 
 
 def _with_others(data: Dataset, user: str) -> Dataset:
-    if data.users["user_id"].to_list() == [user]:
+    if data.users.height == 1 and data.users["user_id"][0] == user:
         raise DataError(f"{data.path}: holds no other user; remove the data set")
     return data
 

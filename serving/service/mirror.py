@@ -110,7 +110,7 @@ class Mirror:
             return before.model_copy(update={"away": self._refusal(error)})
         look = Look(store, self.root, answering or () if self._verify else None, rest)
         roles = [wanted.active, *([] if wanted.canary is None else [wanted.canary.bundle])]
-        outdated = [] if answering is None else look.outdated({*wanted.previous} - {*roles, *answering})
+        outdated = [] if answering is None else look.outdated({*self._copies()} - {*roles, *answering})
         stamp = look.stamp(content, roles)
         if stamp is not None and stamp == before.stamp and not (again or outdated):
             return before.model_copy(update={"away": None})
@@ -136,11 +136,12 @@ class Mirror:
             with staged(self.root / ACTIVE, overwrite=True) as staging:
                 staging.write_text(now.model_dump_json(), encoding="utf-8")
         if answering is not None:
-            kept = {self.root / name for name in needed} | {staging_of(self.root, name) for name in roles}
-            for path in self.root.iterdir():
-                ours = not path.name.startswith(".") or path.name.endswith(PARTIAL)
-                if path.is_dir() and ours and path not in kept:
-                    remove(path)
+            unfinished = [path.name for path in self.root.glob(f".*{PARTIAL}")]
+            for name in {*self._copies(), *unfinished} - needed - {staging_of(self.root, each).name for each in roles}:
+                remove(self.root / name)
+
+    def _copies(self) -> list[str]:
+        return [path.name for path in self.root.iterdir() if path.is_dir() and not path.name.startswith(".")]
 
     def _held(self) -> Active | None:
         with suppress(BundleError):

@@ -12,6 +12,7 @@ from serving.bundle.active import ACTIVE, is_name
 from serving.bundle.manifest import MANIFEST, Manifest
 from serving.client.address import without_password
 from serving.errors import BundleError
+from serving.files.staging import remove, staged
 
 BLOCK_BYTES = 8 << 20
 
@@ -95,9 +96,18 @@ class Store:
         with self._telling("read"):
             inside = (PurePosixPath(each).relative_to(self._inside) for each in self._system.find(self._inside))
             parts = [path.parts for path in inside if len(path.parts) == 2 and path.name == MANIFEST]
-            names = [name for name, _ in parts if is_name(name)]
-            found = self._system.cat([self._path(name, MANIFEST) for name in names]) if names else {}
-        return {PurePosixPath(path).parent.name: content for path, content in found.items()}
+            # One by one: `cat` would take a name with a bracket for a pattern.
+            return {name: self._system.cat_file(self._path(name, MANIFEST)) for name, _ in parts if is_name(name)}
+
+    def folders(self) -> set[str]:
+        """The names of all folders of the root, also of what is no bundle.
+
+        Raises:
+            StoreError: they cannot be listed.
+        """
+        with self._telling("read"):
+            inside = (PurePosixPath(each).relative_to(self._inside) for each in self._system.find(self._inside))
+            return {path.parts[0] for path in inside if len(path.parts) > 1}
 
     def objects(self, bundle: str) -> dict[str, dict[str, Any]]:
         """The store's listing of a bundle's objects, by their paths in the bundle; `size` in bytes.
@@ -128,9 +138,8 @@ class Store:
         Raises:
             StoreError: it cannot be written.
         """
-        with self._telling("written", name):
-            self._make_folder(name)
-            self._system.pipe_file(self._path(name), content)
+        with self._telling("written", name), self._whole(name) as path:
+            self._system.pipe_file(path, content)
 
     def put(self, file: Path, name: str) -> None:
         """Writes a local file as an object.
@@ -138,9 +147,8 @@ class Store:
         Raises:
             StoreError: it cannot be written.
         """
-        with self._telling("written", name):
-            self._make_folder(name)
-            self._system.put_file(str(file), self._path(name))
+        with self._telling("written", name), self._whole(name) as path:
+            self._system.put_file(str(file), path)
 
     def copy(self, name: str, to: str) -> None:
         """Copies an object within the store, which does not send it here where it has such a call.
@@ -149,9 +157,8 @@ class Store:
             MissingError: it is not there.
             StoreError: it cannot be copied.
         """
-        with self._telling("copied", name):
-            self._make_folder(to)
-            self._system.cp_file(self._path(name), self._path(to))
+        with self._telling("copied", name), self._whole(to) as path:
+            self._system.cp_file(self._path(name), path)
 
     def remove(self, bundle: str) -> None:
         """Removes all objects of a bundle, if there are any; its manifest first, so that half of one is no bundle.
@@ -159,14 +166,26 @@ class Store:
         Raises:
             StoreError: they cannot be removed.
         """
-        for names in ((bundle, MANIFEST), (bundle,)):
-            with suppress(MissingError), self._telling("removed", *names):
-                self._system.rm(self._path(*names), recursive=True)
+        for name in (f"{bundle}/{MANIFEST}", bundle):
+            with suppress(MissingError), self._telling("removed", name):
+                # `rm` would take a name with a bracket for a pattern.
+                for path in self._system.find(self._path(name)):
+                    self._system.rm_file(path)
+        if self._is_local:
+            remove(Path(self._path(bundle)))  # folders, which stores of objects do not have
 
-    def _make_folder(self, name: str) -> None:
-        # Object stores have no folders; asked for one, S3 would create a missing bucket.
-        if "file" in self._system.protocol:
-            self._system.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
+    @property
+    def _is_local(self) -> bool:
+        return "file" in self._system.protocol
+
+    @contextmanager
+    def _whole(self, name: str) -> Iterator[str]:
+        """Where to write an object. A store of objects has it whole or not at all; a file is renamed at the end."""
+        if not self._is_local:
+            yield self._path(name)
+            return
+        with staged(Path(self._path(name)), overwrite=True) as staging:
+            yield str(staging)
 
     def _path(self, *names: str) -> str:
         return "/".join([self._inside.rstrip("/"), *names])
