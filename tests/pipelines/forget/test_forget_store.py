@@ -77,8 +77,16 @@ def copied(name: str, folder: Path, url: str = URL) -> Bundle:
     return Bundle.open(folder / name)
 
 
-def holding(system: Any, user: str) -> list[str]:
-    return [path for path in system.find("/forget") if user.encode() in system.cat_file(path)]
+def killed_in_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forget that ends when what lies beside the first bundle is whole."""
+
+    def killed(*_: Any) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "copy", killed)
+        with pytest.raises(KilledError):
+            forget.run("u5", bundles=[URL])
 
 
 def test_every_bundle_of_a_store_is_searched_and_its_services_copy_it_again(
@@ -142,13 +150,7 @@ def test_a_forget_killed_at_any_step_is_finished_by_the_next(
 def test_what_was_begun_for_another_bundle_of_that_name_is_not_ended(
     system: Any, worlds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(*_: Any) -> None:
-        raise KilledError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, "copy", killed)
-        with pytest.raises(KilledError):
-            forget.run("u5", bundles=[URL])
+    killed_in_the_exchange(monkeypatch)
     write_world(tmp_path / "v1", model_version="of another day", users=3)
     for path in (each for each in (tmp_path / "v1").rglob("*") if each.is_file()):
         system.pipe_file(f"/forget/recall/v1/{path.relative_to(tmp_path / 'v1')}", path.read_bytes())
@@ -205,13 +207,7 @@ def test_another_plan_is_not_overwritten(system: Any, tmp_path: Path, monkeypatc
 def test_a_plan_whose_objects_are_gone_is_not_ended(
     system: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(*_: Any) -> None:
-        raise KilledError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, "copy", killed)
-        with pytest.raises(KilledError):
-            forget.run("u5", bundles=[URL])
+    killed_in_the_exchange(monkeypatch)
     gone = next(path for path in system.find("/forget/recall/.v1.forget") if path.endswith("/manifest.json"))
     system.rm_file(gone)
     assert set(forget.run("u5", bundles=[URL], dry_run=True)) == {f"{URL}/v1", f"{URL}/v2"}
