@@ -256,6 +256,7 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     "tune_gowalla": partial(tune, what="Gowalla in order, of which a start was made"),
     "tune_ml_1m_split": partial(tune, what="MovieLens-1M, of which a start was made"),
     "tune_beauty": partial(tune, what="Beauty, of which a start was made"),
+    "tune_beauty_s3rec": partial(tune, what="the Beauty of 12,101 items, of which none was made"),
     "tune_ml_100k": partial(tune, what="MovieLens-100k"),
     "similarity": similarity,
 }

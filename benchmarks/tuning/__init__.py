@@ -6,6 +6,7 @@ from benchmarks.harness import PATH
 _TUNE = ("benchmarks.tuning.tune", *PATH, "pipelines.tuning.tune", "towers/recipes")
 MEASURES = {
     "tune_beauty": _TUNE,
+    "tune_beauty_s3rec": _TUNE,
     "tune_gowalla": _TUNE,
     "tune_ml_100k": _TUNE,
     "tune_ml_1m_split": _TUNE,

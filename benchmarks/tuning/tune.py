@@ -5,7 +5,8 @@ was made from `beauty-s3rec`, but that of `sequence` was from the larger Beauty.
 
 An hour for a set, 20 minutes for the small MovieLens-100k. Claims: the found recipe's figure on the test events is at
 least 0.97 of the hand-made one's (the mean of its seeds), the search kept its budget within 3 %, and the found recipe
-trained in at most 15 minutes. Resumes where it stopped (--work). Writes benchmarks/tuning/results/tune_SET.json; exits
+trained in at most 15 minutes. On a set of which no start was made the share is a goal, of 0.98. Resumes where it
+stopped (--work). Writes benchmarks/tuning/results/tune_SET.json; exits
 with 1 where a claim fails.
 """
 
@@ -19,22 +20,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.machine import ROOT, load, write
+from benchmarks.harness.machine import ROOT, load, verdict, write
 from towers.config.recipe import load_config
 
-LEAST_SHARE, MOST_TRAIN_S, MOST_OVERRUN = 0.97, 900, 1.03
+LEAST_SHARE, GOAL_SHARE, MOST_TRAIN_S, MOST_OVERRUN = 0.97, 0.98, 900, 1.03
 
 
 @dataclass(frozen=True)
 class Set:
     """A data set: its files below the data's folder, their format, the hand-made recipe, the result of its benchmark
-    and where in that the figures are, the budget of the search."""
+    and where in that the figures are, whether a start was made of it, the budget of the search."""
 
     events: str
     format: str
     recipe: str
     result: str
     figures: tuple[str, ...]
+    of_start: bool = True
     minutes: float = 60.0
 
 
@@ -42,7 +44,7 @@ SETS = {
     "gowalla": Set("gowalla", "lightgcn", "gowalla-ordered.toml", "quality_gowalla_ordered", ("figures", "validation")),
     "ml-1m-split": Set("ml-1m-split", "lightgcn", "ml-1m.toml", "quality_ml_1m_split", ("figures", "validation")),
     "beauty": Set("beauty/beauty.txt", "pairs", "beauty.toml", "beauty", ("figures",)),
-    "beauty-s3rec": Set("beauty-s3rec/sequences.txt", "sequences", "beauty.toml", "beauty_s3rec", ("figures",)),
+    "beauty-s3rec": Set("beauty-s3rec/sequences.txt", "sequences", "beauty.toml", "beauty_s3rec", ("figures",), False),
     "ml-100k": Set("ml-100k", "recbole", "ml-100k.toml", "ml_100k", ("metrics", "exact"), minutes=20.0),
 }
 
@@ -50,17 +52,25 @@ SETS = {
 def main(data: Path, work: Path, name: str, budget_minutes: float | None, seed: int) -> int:
     minutes = SETS[name].minutes if budget_minutes is None else budget_minutes
     result = one(data, name, work / f"{name}-{minutes:g}-{seed}", minutes, seed)
-    claims = {
-        f"at least {LEAST_SHARE} of the hand-made recipe": result["share"] >= LEAST_SHARE,
-        f"trains in {MOST_TRAIN_S // 60} minutes": result["found"]["train_s"] <= MOST_TRAIN_S,
-        "budget kept": result["tune_s"] <= 60 * minutes * MOST_OVERRUN,
-    }
+    checks = judged(name, minutes, result)
     print(f"{name}: {result['metric']} found {result['found']['test']:.4f}, hand-made {result['made']['test']:.4f}")
-    content = {"claims": claims, "data": name, "seed": seed, "budget_minutes": minutes, **result}
+    content = {**checks, "data": name, "seed": seed, "budget_minutes": minutes, **result}
     print(write(__file__, f"tune_{name.replace('-', '_')}", content))
-    for claim, holds in claims.items():
-        print(f"{'yes' if holds else 'NO '} {claim}")
-    return 0 if all(claims.values()) else 1
+    return verdict(content)
+
+
+def judged(name: str, minutes: float, result: dict[str, Any]) -> dict[str, dict[str, bool]]:
+    """The claims, and the goals that may be missed."""
+    kind, least = ("claims", LEAST_SHARE) if SETS[name].of_start else ("goals", GOAL_SHARE)
+    found: dict[str, dict[str, bool]] = {
+        "claims": {
+            f"trains in {MOST_TRAIN_S // 60} minutes": result["found"]["train_s"] <= MOST_TRAIN_S,
+            "budget kept": result["tune_s"] <= 60 * minutes * MOST_OVERRUN,
+        },
+        "goals": {},
+    }
+    found[kind][f"at least {least} of the hand-made recipe"] = result["share"] >= least
+    return found
 
 
 def one(data: Path, name: str, folder: Path, minutes: float, seed: int) -> dict[str, Any]:

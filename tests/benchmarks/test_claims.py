@@ -9,6 +9,7 @@ import pytest
 from benchmarks.harness.machine import load, verdict
 from benchmarks.serving import overload_phases, throughput
 from benchmarks.training import full_evaluation, optimizers, samplers, warm_start
+from benchmarks.tuning import tune
 
 Result = dict[str, Any]
 Checks = dict[str, dict[str, bool]]
@@ -33,6 +34,10 @@ def bulk_recall(result: Result) -> Checks:
     return judged(result["bundles"])
 
 
+def tuned(result: Result) -> Checks:
+    return tune.judged(result["data"], result["budget_minutes"], result)
+
+
 JUDGED: dict[str, Callable[[Result], Checks]] = {
     "bulk_recall": bulk_recall,
     "evaluation": lambda result: full_evaluation.judged(result["worlds"]),
@@ -40,6 +45,7 @@ JUDGED: dict[str, Callable[[Result], Checks]] = {
     "optimizers": lambda result: optimizers.judged(result["growth"], result["against_peer"][str(optimizers.BATCH)]),
     "samplers": lambda result: samplers.judged(result["learned_unigram_ms"], result["log_uniform_ms"]),
     "serving": lambda result: throughput.judged(*(result[key] for key in ("ratios", "idle_ms", "half_load", "swap"))),
+    **{f"tune_{name}": tuned for name in ("beauty", "beauty_s3rec", "gowalla", "ml_100k", "ml_1m_split")},
     "warm_start": lambda result: {"claims": warm_start.claims_of(result["figures"]), "goals": {}},
 }
 
