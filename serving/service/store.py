@@ -93,11 +93,10 @@ class Store:
         Raises:
             StoreError: they cannot be read.
         """
+        names = [name for name, *rest in self._parts() if rest == [MANIFEST] and is_name(name)]
         with self._telling("read"):
-            inside = (PurePosixPath(each).relative_to(self._inside) for each in self._system.find(self._inside))
-            parts = [path.parts for path in inside if len(path.parts) == 2 and path.name == MANIFEST]
             # One by one: `cat` would take a name with a bracket for a pattern.
-            return {name: self._system.cat_file(self._path(name, MANIFEST)) for name, _ in parts if is_name(name)}
+            return {name: self._system.cat_file(self._path(name, MANIFEST)) for name in names}
 
     def folders(self) -> set[str]:
         """The names of all folders of the root, also of what is no bundle.
@@ -105,9 +104,7 @@ class Store:
         Raises:
             StoreError: they cannot be listed.
         """
-        with self._telling("read"):
-            inside = (PurePosixPath(each).relative_to(self._inside) for each in self._system.find(self._inside))
-            return {path.parts[0] for path in inside if len(path.parts) > 1}
+        return {parts[0] for parts in self._parts() if len(parts) > 1}
 
     def objects(self, bundle: str) -> dict[str, dict[str, Any]]:
         """The store's listing of a bundle's objects, by their paths in the bundle; `size` in bytes.
@@ -173,6 +170,10 @@ class Store:
                     self._system.rm_file(path)
         if self._is_local:
             remove(Path(self._path(bundle)))  # folders, which stores of objects do not have
+
+    def _parts(self) -> list[tuple[str, ...]]:
+        with self._telling("read"):
+            return [PurePosixPath(each).relative_to(self._inside).parts for each in self._system.find(self._inside)]
 
     @property
     def _is_local(self) -> bool:

@@ -18,7 +18,7 @@ from serving.bundle.active import Active, Canary
 from serving.bundle.reader import Bundle
 from serving.errors import BundleError
 from serving.service.store import MissingError, Store
-from tests.support.worlds.serving import copied_towers, write_whole_world, write_world
+from tests.support.worlds.serving import write_versions
 
 URL = "memory://shop/recall"
 VECTORS = "item_vectors.npy"
@@ -26,11 +26,7 @@ VECTORS = "item_vectors.npy"
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("bundles")
-    whole = write_whole_world(folder)
-    for name in ("v1", "v2"):
-        write_world(folder / name, model_version=name, write_towers=copied_towers(whole))
-    return folder
+    return write_versions(tmp_path_factory.mktemp("bundles"), "v1", "v2")
 
 
 @pytest.fixture

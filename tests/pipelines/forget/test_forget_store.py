@@ -29,7 +29,7 @@ from serving.files import staging
 from serving.service.mirror import Mirror
 from serving.service.store import Store, StoreError
 from tests.support.object_store import local_gs, local_s3
-from tests.support.worlds.serving import USERS, copied_towers, seen_rows, write_whole_world, write_world
+from tests.support.worlds.serving import USERS, seen_rows, write_versions, write_world
 
 URL = "memory://forget/recall"
 OTHERS = [f"u{user}" for user in range(USERS) if user != 5]
@@ -42,11 +42,7 @@ class KilledError(Exception):
 
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("worlds")
-    whole = write_whole_world(folder)
-    for name in ("v1", "v2"):
-        write_world(folder / name, model_version=name, write_towers=copied_towers(whole))
-    return folder
+    return write_versions(tmp_path_factory.mktemp("worlds"), "v1", "v2")
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from serving.settings import Settings
 from tests.support.exposition import Exposed
 from tests.support.object_store import BUCKET, ObjectStore, local_gs, local_s3
 from tests.support.processes.running_service import RunningService, eventually
-from tests.support.worlds.serving import copied_towers, write_whole_world, write_world
+from tests.support.worlds.serving import write_versions
 
 pytestmark = pytest.mark.long
 
@@ -39,11 +39,7 @@ def url(store: ObjectStore) -> str:
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("bundles")
-    whole = write_whole_world(folder)
-    for name in ("v1", "v2", "v3"):
-        write_world(folder / name, model_version=name, write_towers=copied_towers(whole))
-    return folder
+    return write_versions(tmp_path_factory.mktemp("bundles"), "v1", "v2", "v3")
 
 
 def version(client: TestClient) -> str:

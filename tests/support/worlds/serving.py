@@ -91,6 +91,14 @@ def copied_towers(source: Path) -> Callable[[Path], None]:
     )
 
 
+def write_versions(folder: Path, *names: str) -> Path:
+    """Writes whole bundles of the world side by side, each with its name as `model_version`; returns the folder."""
+    whole = write_whole_world(folder)
+    for name in names:
+        write_world(folder / name, model_version=name, write_towers=copied_towers(whole))
+    return folder
+
+
 def save_towers(directory: Path, features: Sequence[FeatureSpec] = FEATURES) -> None:
     """Saves the towers' formulas as two real SavedModels, in plain TensorFlow."""
     made = _towers(tuple((spec.name, spec.dtype, spec.length is not None) for spec in features))
