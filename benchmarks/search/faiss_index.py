@@ -1,4 +1,4 @@
-"""Faiss's inverted files, product quantisation with exact refinement, and its HNSW graph, as its own wiki tunes them.
+"""Faiss's inverted files, flat and by product quantisation with exact refinement, as its own wiki tunes them.
 
 Source: Douze et al., The Faiss library, arXiv:2401.08281; https://github.com/facebookresearch/faiss/wiki (the index
 factory, fast accumulation of PQ codes). `faiss-cpu` from PyPI. In: item vectors [N, D]. Out: an index in a file, and
@@ -14,16 +14,16 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-NPROBE, K_FACTOR, EF = (4, 8, 12, 16, 24, 32, 48, 64), (1.25, 1.5, 2.0, 3.0), (100, 150, 200, 300, 400)
+NPROBE, K_FACTOR = (4, 8, 12, 16, 24, 32, 48, 64), (1.25, 1.5, 2.0, 3.0)
 BUILDS = {
     "IVF1024,Flat": {"nprobe": NPROBE},
     "IVF1024,SQ8": {"nprobe": NPROBE},
-    "IVF1024,PQ32x8,RFlat": {"nprobe": NPROBE, "k_factor_rf": K_FACTOR},
     "IVF1024,PQ32x4fs,RFlat": {"nprobe": NPROBE, "k_factor_rf": K_FACTOR},
     "IVF2048,PQ32x4fs,RFlat": {"nprobe": (*NPROBE, 96), "k_factor_rf": K_FACTOR},
     "IVF4096,PQ32x4fs,RFlat": {"nprobe": (*NPROBE, 96, 128), "k_factor_rf": K_FACTOR},
+    "IVF8192,PQ32x4fs,RFlat": {"nprobe": (*NPROBE, 96, 128), "k_factor_rf": K_FACTOR},
     "IVF1024,PQ64x4fs,RFlat": {"nprobe": NPROBE, "k_factor_rf": K_FACTOR},
-    "HNSW32,Flat": {"efSearch": EF},
+    "IVF4096,PQ64x4fs,RFlat": {"nprobe": NPROBE, "k_factor_rf": K_FACTOR},
 }
 
 

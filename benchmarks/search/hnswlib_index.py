@@ -1,4 +1,4 @@
-"""hnswlib: hierarchical navigable small world graphs, with M and ef_construction as its authors recommend.
+"""hnswlib: hierarchical navigable small world graphs, with M and ef_construction as its authors recommend, and less.
 
 Source: Malkov and Yashunin, TPAMI 2020, arXiv:1603.09320; https://github.com/nmslib/hnswlib (ALGO_PARAMS.md: M of 12 to
 48, 16 for most uses; ef at least k). In: item vectors [N, D]. Out: an index in a file, and searches in it.
@@ -12,13 +12,13 @@ import hnswlib
 import numpy as np
 from numpy.typing import NDArray
 
-EF = (100, 120, 150, 180, 220, 270, 330, 400, 500, 650, 800)
+EF = (100, 120, 150, 180, 220, 270, 330, 400)
 BUILDS = {
+    "M=6, ef_construction=200": {"M": 6, "ef_construction": 200},  # fewer links than its authors recommend
     "M=8, ef_construction=200": {"M": 8, "ef_construction": 200},
     "M=12, ef_construction=200": {"M": 12, "ef_construction": 200},
     "M=16, ef_construction=200": {"M": 16, "ef_construction": 200},
     "M=24, ef_construction=200": {"M": 24, "ef_construction": 200},
-    "M=32, ef_construction=300": {"M": 32, "ef_construction": 300},
 }
 
 
