@@ -4,8 +4,9 @@ Prints one line per place on stdout, with counts and without ids. The same comma
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from pipelines.console import phases, progress, say
@@ -87,8 +88,13 @@ def run(
             stores = copies.enter_context(stored_bundles(urls)) if urls else []
             if every:
                 verify(*every)
-        stored = [(store, name, path) for store in stores for name, path in store.bundles.items()]
-        count = (state is not None) + len(every) + len(stored) + len(opened) + len(trained)
+        searched: list[tuple[Place, Path, Callable[[], None] | None]] = [(path, path, None) for path in every]
+        searched += [
+            (store.place(name), path, partial(store.replace, name))
+            for store in stores
+            for name, path in store.bundles.items()
+        ]
+        count = (state is not None) + len(searched) + len(opened) + len(trained)
         with progress(PLACES, total=count, unit="places") as advance:
             if state is not None:
                 with open_journal(state) as journal:
@@ -96,14 +102,11 @@ def run(
                 advance()
             for folder, name in folders if not dry_run else ():
                 remove_left_overs(folder, name)  # a killed attempt leaves a whole copy with the user
-            for path in every:
-                tell(path, forget_in_bundle(path, user, dry_run=dry_run), f"; {AGAIN}")
-                advance()
-            for store, name, path in stored:
+            for place, path, publish in searched:
                 counts = forget_in_bundle(path, user, dry_run=dry_run)
-                if any(counts.values()) and not dry_run:
-                    store.replace(name)
-                tell(store.place(name), counts, f"; {AGAIN}")
+                if publish is not None and any(counts.values()) and not dry_run:
+                    publish()
+                tell(place, counts, f"; {AGAIN}")
                 advance()
             for data in opened:
                 was = f"; runs on data set {data.manifest.fingerprint[:12]} saw the user: train again"

@@ -1,4 +1,4 @@
-"""The finals: trains each family's best trial for longer, the best with a falling rate, the best few with other seeds.
+"""The finals: trains each family's best trial for longer, the best few with a falling rate and with other seeds.
 
 A trial's share is too short to show how far a recipe gets, and the best of many trials on one sample of users is partly
 luck; other seeds show how much. Each training is a trial of a second study in the search's file.
@@ -25,8 +25,10 @@ from serving.files.staging import remove
 LONGER = ((2.5, None), (5.0, 1))  # (shares, how many of the most promising that had not converged; None for all)
 SURVIVORS = (4, 3, 2, 2)  # finalists of each round of seeds
 LUCK = 1.5  # a converged trial may cost this many times as much with another seed
-MOST_TRAININGS = 7 + sum(SURVIVORS)  # the best and each family's for longer, one still longer, one with a falling rate
-LEAST_FALLING = 4  # fewest epochs for which a falling rate makes sense
+# With a rate that falls to zero: how many of the best, for how many times their best epochs, and the fewest epochs for
+# which that makes sense. Late epochs of a small rate go on improving where those of a constant one no longer do.
+FALLING, STRETCH, LEAST_FALLING = 3, 1.5, 4
+MOST_TRAININGS = 6 + FALLING + sum(SURVIVORS)  # the best and each family's for longer, one still longer
 
 
 @dataclass(frozen=True)
@@ -124,9 +126,12 @@ class Finals:
             short = [each for each in entered if each.runs[0].end == "share"]
             for each in sorted(short, key=lambda each: -each.runs[0].promise)[:count]:
                 self._longer(each, shares)
-        best = self.best()
-        if best is not None and not best.falling and best.best_epoch >= LEAST_FALLING:
-            self._again(replace(best, falling=best.best_epoch), seed=0)
+        constant = sorted((each for each in self._all() if not each.falling), key=lambda each: -each.value)
+        for each in constant[:FALLING]:
+            epochs = min(int(STRETCH * each.best_epoch), self._epochs_that_fit(each))
+            known = any(other.falling and other.tried.number == each.tried.number for other in self._all())
+            if epochs >= LEAST_FALLING and not known:
+                self._again(replace(each, falling=epochs), seed=0)
         for seed, survivors in enumerate(SURVIVORS, start=1):
             # Among those with equally many seeds so far, the best get one more.
             level = [each for each in self._all() if len(each.runs) >= seed]
@@ -158,11 +163,14 @@ class Finals:
                 found.append(Finalist(tried, falling, tuple(runs[seed] for seed in sorted(runs))))
         return found
 
+    def _epochs_that_fit(self, finalist: Finalist) -> int:
+        """No more than the recipe may train."""
+        return self.epochs_that_fit(finalist, validated=self.growth == 1.0)
+
     def _longer(self, finalist: Finalist, shares: float) -> None:
         """Resumes a trial where it was stopped."""
         run, tried = finalist.runs[0], finalist.tried
-        # No longer than the recipe may train.
-        fits = self.epochs_that_fit(finalist, validated=self.growth == 1.0) * run.cost / len(run.epochs)
+        fits = self._epochs_that_fit(finalist) * run.cost / len(run.epochs)
         most = min(shares * max(self.search.share, tried.run.cost), fits)
         if most > run.cost:
             plan = {"seed": 0, "most": most, "directory": tried.directory, "longer": True}
@@ -171,6 +179,8 @@ class Finals:
     def _again(self, finalist: Finalist, seed: int) -> None:
         """Trains a finalist from scratch, with another seed or a falling rate."""
         cost = max(run.cost for run in finalist.runs)
+        if finalist.falling:
+            cost *= finalist.falling / max(len(run.epochs) for run in finalist.runs)
         # A falling rate ends by itself; a converged trial may take a little longer with another seed.
         most = math.inf if finalist.falling else cost * (LUCK if finalist.runs[0].end == "converged" else 1.0)
         directory = f"{finalist.tried.directory}-{finalist.falling}-{seed}"
