@@ -49,6 +49,11 @@ JUDGED: dict[str, Callable[[Result], Checks]] = {
     "warm_start": lambda result: {"claims": warm_start.claims_of(result["figures"]), "goals": {}},
 }
 
+CLAIMS_OF_SPEED = (
+    "one by one no fewer queries per second than faiss",
+    "in batches no fewer queries per second than faiss in either form",
+)
+
 
 @pytest.mark.parametrize("name", JUDGED)
 def test_a_committed_result_has_the_claims_and_goals_that_its_figures_give(name: str) -> None:
@@ -68,12 +73,9 @@ def test_an_index_slower_than_faiss_is_a_claim_that_fails(capsys: pytest.Capture
     for form in ("single", "batch"):
         slow["finals"][0][form] = 1.0
     checks = approximate(slow)
-    for claim in (
-        "one by one no fewer queries per second than faiss",
-        "in batches no fewer queries per second than faiss in either form",
-    ):
+    for claim in CLAIMS_OF_SPEED:
         assert checks["claims"][claim] is False
-    assert checks["goals"] == {"one by one no fewer queries per second than hnswlib": False}
+    assert checks["goals"] == {claim.replace("faiss", "hnswlib"): False for claim in CLAIMS_OF_SPEED}
     assert verdict(checks) == 1
     assert "FAILS   one by one no fewer queries per second than faiss\n" in capsys.readouterr().out
 
