@@ -63,7 +63,9 @@ def test_a_committed_result_has_the_claims_and_goals_that_its_figures_give(name:
 
 def test_the_committed_overload_has_the_claims_and_goals_that_its_figures_give() -> None:
     result = load("calm")
-    for kind, checks in overload_phases.judged(result["overload"]).items():
+    found = overload_phases.judged(result["overload"])
+    assert found.keys() == {"claims", "goals"}
+    for kind, checks in found.items():
         others = {name for name in result[kind] if name.startswith(("slow loris", "worker killed"))}
         assert checks == {name: holds for name, holds in result[kind].items() if name not in others}
 

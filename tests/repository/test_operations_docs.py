@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from serving.http.app import create_app
+from serving.protocol.limits import FULL
 from serving.settings import Settings
 from serving.telemetry import metrics
 from tests.support.paths import ROOT
@@ -58,12 +59,18 @@ def test_no_other_metric_is_named() -> None:
         assert name in known or re.sub(r"_(bucket|sum|count)$", "", name) in known, name
 
 
-def test_every_refusal_is_explained() -> None:
+def reasons() -> set[str]:
+    """Why requests are refused: the words in the code, and the keys of the table that names the others."""
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "serving").rglob("*.py")]
-    reasons = {reason for source in sources for reason in re.findall(r'metrics\.refused\("(\w+)"\)', source)}
-    assert {"key", "timeout"} <= reasons
+    named = [each for source in sources for each in re.findall(r"metrics\.refused\((.+?)\)", source)]
+    words = {each.strip('"') for each in named if each.startswith('"')}
+    assert words and {each for each in named if not each.startswith('"')} == {"full"}  # a key of FULL
+    return words | set(FULL)
+
+
+def test_every_refusal_is_explained() -> None:
     told = next(row for row in PAGE.splitlines() if row.startswith("| `towers_requests_refused_total`"))
-    assert reasons <= set(re.findall(r"`(\w+)`", told))
+    assert reasons() <= set(re.findall(r"`(\w+)`", told))
 
 
 @pytest.mark.parametrize("expression", expressions())
@@ -98,9 +105,9 @@ def test_values_of_labels_in_expressions_exist() -> None:
     routes = {route.path for route in create_app(Settings(bundle=ROOT)).routes}
     for expression in expressions():
         assert set(re.findall(r'route="([^"]*)"', expression)) <= routes
-        for values in re.findall(r'reason=~?"([^"]*)"', expression):
-            for reason in values.split("|"):
-                assert f"`{reason}`" in PAGE
+        for name, values in re.findall(r'(\w+)\{[^}]*reason=~?"([^"]*)"', expression):
+            known = reasons() if name == "towers_requests_refused_total" else set(re.findall(r"`(\w+)`", PAGE))
+            assert set(values.split("|")) <= known
         assert set(re.findall(r'role="([^"]*)"', expression)) <= {"active", "canary"}
 
 

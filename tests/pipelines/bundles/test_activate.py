@@ -1,17 +1,19 @@
 """`towers bundles`: its words, what each says and changes, and that nothing becomes active that does not answer."""
 
+import inspect
 import shutil
 import sys
+from functools import wraps
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-import pipelines.bundles
-import pipelines.launch
 from pipelines import console
+from pipelines.bundles import activate, fold, publish, requirement
 from pipelines.cli import app, bundles
+from pipelines.launch import gate
 from serving.bundle.active import Active, Canary
 from serving.bundle.versions import Versions
 from tests.support.worlds.serving import write_whole_world, write_world
@@ -27,27 +29,39 @@ def towers(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return ended.value.code
 
 
+# The functions behind the words, and their parameters in the order of the cases below.
+PARAMETERS = {
+    "show": "root",
+    "activate": "root name override",
+    "rollback": "root override",
+    "canary": "root name share override",
+    "clear_canary": "root",
+    "run": "bundle state out overwrite",
+    "publish": "bundle url name override",
+    "unrequire": "root reason",
+    "require": "rules root",
+}
+
+
 def put_double(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Replaces the modules behind the words; gives the list that fills with their calls."""
+    """Replaces the functions behind the words; gives the list that fills with their calls: name and arguments."""
     calls: list[Any] = []
 
-    def call(*words: Any) -> Active | str:
-        calls.append(words)
-        return "v2" if words[0] == "publish" else Active(active="v2")
+    def put(module: ModuleType, name: str) -> None:
+        function = getattr(module, name)
 
-    modules = {
-        (pipelines.bundles, "activate"): ("show", "activate", "rollback", "canary", "clear_canary"),
-        (pipelines.bundles, "fold"): ("run",),
-        (pipelines.bundles, "publish"): ("publish",),
-        (pipelines.bundles, "requirement"): ("unrequire",),
-        (pipelines.launch, "gate"): ("require",),
-    }
-    for (package, module), functions in modules.items():
-        double = ModuleType(f"{package.__name__}.{module}")
-        for name in functions:
-            setattr(double, name, lambda *args, name=name, **options: call(name, *args, *options.values()))
-        monkeypatch.setitem(sys.modules, double.__name__, double)
-        monkeypatch.setattr(package, module, double, raising=False)
+        @wraps(function)  # so that a double of a double has the parameters of the function, too
+        def call(*args: Any, **options: Any) -> Active | str:
+            arguments = inspect.signature(function).bind(*args, **options).arguments
+            calls.append((name, *map(arguments.pop, PARAMETERS[name].split()), *arguments))
+            return "v2" if name == "publish" else Active(active="v2")
+
+        monkeypatch.setattr(module, name, call)
+
+    for name in ("show", "activate", "rollback", "canary", "clear_canary"):
+        put(activate, name)
+    for module, name in ((fold, "run"), (publish, "publish"), (requirement, "unrequire"), (gate, "require")):
+        put(module, name)
     return calls
 
 

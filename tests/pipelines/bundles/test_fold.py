@@ -60,7 +60,7 @@ def test_a_folded_bundle_answers_as_the_old_one_with_its_changes(kind: VectorTyp
     ]
     for query in queries:
         before, after = old.recall(query), folded.recall(query)
-        assert sorted(before.ids) == sorted(after.ids)
+        assert dict(zip(before.ids, before.scores, strict=True)) == dict(zip(after.ids, after.scores, strict=True))
         np.testing.assert_array_equal(before.scores, after.scores)
     assert list(folded.bundle.profiles) == list(old.bundle.profiles)
     year = folded.bundle.item_attributes.filter(pl.col("item_id") == "new")["year"]

@@ -1,9 +1,11 @@
 """The command line: its words, its exit codes, its one line on a mistake, and what it leaves unimported."""
 
 import importlib
+import inspect
 import signal
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -64,11 +66,19 @@ def module_of(words: list[str]) -> str:
     return "pipelines.bundles.renew" if "--prior-from" in words else VERBS[words[0]]
 
 
+@cache
+def real(module: str) -> ModuleType:
+    """A module, before any double takes its place."""
+    return importlib.import_module(module)
+
+
 def put_double(monkeypatch: pytest.MonkeyPatch, module: str, raises: BaseException | None = None) -> list[Any]:
-    """Replaces a module; gives the list that fills with its calls."""
+    """Replaces a module; gives the list that fills with its calls, which must fit the real function."""
     calls: list[Any] = []
+    signature = inspect.signature(real(module).run)
 
     def run(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        signature.bind(*args, **kwargs)
         calls.append((args, kwargs))
         if raises is not None:
             raise raises
@@ -82,7 +92,7 @@ def put_double(monkeypatch: pytest.MonkeyPatch, module: str, raises: BaseExcepti
     double.first_user = str  # type: ignore[attr-defined]  # whom `recall` shows next
     package, _, name = module.rpartition(".")
     monkeypatch.setitem(sys.modules, module, double)
-    monkeypatch.setattr(importlib.import_module(package), name, double, raising=False)
+    monkeypatch.setattr(importlib.import_module(package), name, double)
     if module != VERBS["track"]:
         put_double(monkeypatch, VERBS["track"])  # what `train` and `report` end with
     return calls

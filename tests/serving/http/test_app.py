@@ -363,7 +363,6 @@ def test_a_reload_that_fails_or_lasts_holds_up_no_other_look(
         opening.set()
         checks.append(refreshed.wait(10))
 
-    monkeypatch.setattr(service_module, "LOOK_S", 0.001)
     monkeypatch.setattr(service.active_bundles, "check", check)
     monkeypatch.setattr(service.live, "refresh", lambda: refreshed.set() if opening.is_set() else None)
 

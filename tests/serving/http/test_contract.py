@@ -66,7 +66,7 @@ def ask(contract: "BaseSchema", cases: int) -> Counter[tuple[str, str, int]]:
 
 
 def test_every_generated_request_is_answered_as_documented(contract: "BaseSchema") -> None:
-    assert ask(contract, CASES).total() > CASES
+    assert {(path, method) for path, method, _ in ask(contract, CASES)} == ROUTES
 
 
 @pytest.mark.slow

@@ -194,6 +194,7 @@ def test_the_prior_is_a_part_of_the_score(tmp_path: Path, length: float) -> None
         weight = max(0.0, prior.now + length * np.log1p(len(read)))
         return float(weight * shares[row, 0] - prior.past * shares[row, 1])
 
+    assert len(found.items) == 10
     for reason in found.items:
         row = ROWS[reason.item.id]
         of_vectors = dot(query_vector({"history": history}), item_vectors()[row])
@@ -248,6 +249,7 @@ def test_a_real_bundle_with_tower_prior_and_index() -> None:
         whole = bundle.recall_queries(vector, np.array([length]))[0]
         return dot(whole, bundle.recall_vectors[row])
 
+    assert len(found.items) == 20
     for reason in found.items[:3]:
         row = bundle.item_rows[reason.item.id]
         assert reason.complete == pytest.approx(score_of(read, row, len(stored)), rel=1e-4, abs=1e-4)

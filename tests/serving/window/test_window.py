@@ -499,22 +499,31 @@ def locked(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> TestClient
     return TestClient(create_app(Settings(bundle=bundle, window=True, keys=keys)))
 
 
+# Why a key does not open the page.
+PASSWORD, UNKNOWN, READ_ONLY = "give an admin key as the password", "this key is not known", "this key may read"
+
+
 def basic(user: str, key: str) -> str:
     return f"Basic {base64.b64encode(f'{user}:{key}'.encode()).decode()}"
 
 
 @pytest.mark.parametrize("path", ["/window", "/window/window.js", "/window?user=u1"])
 @pytest.mark.parametrize(
-    ("sent", "status"),
+    ("sent", "status", "message"),
     [
-        (None, 401), ("Bearer admin-key", 503), ("bearer admin-key", 503), ("Bearer read-key", 403),
-        ("Bearer wrong", 401), (basic("", "admin-key"), 503), (basic("me", "admin-key"), 503),
-        ("basic " + basic("me", "admin-key")[6:], 503), (basic("me", "read-key"), 401), (basic("me", "wrong"), 401),
-        (basic("admin-key", ""), 401), ("Basic admin-key", 401), ("Basic !!!", 401), ("Basic", 401), ("Basic ", 401),
-        ("Digest x", 401),
+        (None, 401, PASSWORD), ("Bearer admin-key", 503, ""), ("bearer admin-key", 503, ""),
+        ("Bearer read-key", 403, READ_ONLY), ("Bearer wrong", 401, UNKNOWN), (basic("", "admin-key"), 503, ""),
+        (basic("me", "admin-key"), 503, ""), ("basic " + basic("me", "admin-key")[6:], 503, ""),
+        (basic("me", "read-key"), 401, READ_ONLY), (basic("me", "wrong"), 401, UNKNOWN),
+        (basic("admin-key", ""), 401, UNKNOWN), ("Basic !!!", 401, PASSWORD), ("Basic", 401, PASSWORD),
+        ("Basic ", 401, UNKNOWN), ("Digest x", 401, PASSWORD),
+        # Base64 has no hyphen; these four letters are some bytes without a colon.
+        ("Basic admin-key", 401, PASSWORD), ("Basic user", 401, UNKNOWN),
     ],
 )  # fmt: skip
-def test_an_admin_key_opens_it_as_a_password_too(locked: TestClient, path: str, sent: str | None, status: int) -> None:
+def test_an_admin_key_opens_it_as_a_password_too(
+    locked: TestClient, path: str, sent: str | None, status: int, message: str
+) -> None:
     answer = locked.get(path, headers={} if sent is None else {"authorization": sent})
     # Without a start there is no bundle: 503 is the page's own answer; its files are there.
     assert answer.status_code == (200 if status == 503 and path.endswith(".js") else status)
@@ -522,8 +531,8 @@ def test_an_admin_key_opens_it_as_a_password_too(locked: TestClient, path: str, 
         bearer = sent is not None and sent.lower().startswith("bearer")
         scheme = 'Bearer realm="towers"' if bearer else 'Basic realm="towers", charset="UTF-8"'
         assert answer.headers["www-authenticate"].startswith(scheme)
-        messages = ("send a key", "this key is not known", "give an admin key as the password", "this key may read")
-        refused(answer, 401, next(each for each in messages if each in answer.text))
+    if status in (401, 403):
+        refused(answer, status, message)
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,8 @@ def test_a_thousand_updates_below_half_a_unit_add_up(dtype: str) -> None:
 def test_repeats_of_a_row_are_rounded_alike_and_steps_apart(dtype: str) -> None:
     """Of repeats that differ a GPU would keep any: here the row would move by one of two roundings, not by both."""
     table = tf.Variable(tf.ones([40, 8], dtype))
-    optimizer = build_optimizer(OptimizerConfig(name="sgd", learning_rate=1e-4), [table])
+    unit = 2.0**-8 if dtype == "bfloat16" else 2.0**-11  # of numbers below 1
+    optimizer = build_optimizer(OptimizerConfig(name="sgd", learning_rate=0.3 * unit), [table])
     seen = []
     original = table.scatter_update
 
@@ -91,6 +92,10 @@ def test_repeats_of_a_row_are_rounded_alike_and_steps_apart(dtype: str) -> None:
         np.testing.assert_array_equal(values[0], values[2])
         np.testing.assert_array_equal(values[0], values[3])
         np.testing.assert_array_equal(values[1], values[5])
+    # With the same noise in both steps, what did not move in the first would not move in the second.
+    first, second = (slices.values.numpy().astype(np.float64) for slices in seen)
+    still = first == 1
+    assert (second[still] != 1).any() and (second[still] == 1).any()
 
 
 @pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
