@@ -126,11 +126,11 @@ class Finals:
             short = [each for each in entered if each.runs[0].end == "share"]
             for each in sorted(short, key=lambda each: -each.runs[0].promise)[:count]:
                 self._longer(each, shares)
-        constant = sorted((each for each in self._all() if not each.falling), key=lambda each: -each.value)
-        for each in constant[:FALLING]:
-            epochs = min(int(STRETCH * each.best_epoch), self._epochs_that_fit(each))
-            known = any(other.falling and other.tried.number == each.tried.number for other in self._all())
-            if epochs >= LEAST_FALLING and not known:
+        every = self._all()
+        known = {each.tried.number for each in every if each.falling}
+        for each in sorted((each for each in every if not each.falling), key=lambda each: -each.value)[:FALLING]:
+            epochs = min(int(STRETCH * each.best_epoch), self._most_epochs(each))
+            if epochs >= LEAST_FALLING and each.tried.number not in known:
                 self._again(replace(each, falling=epochs), seed=0)
         for seed, survivors in enumerate(SURVIVORS, start=1):
             # Among those with equally many seeds so far, the best get one more.
@@ -163,14 +163,14 @@ class Finals:
                 found.append(Finalist(tried, falling, tuple(runs[seed] for seed in sorted(runs))))
         return found
 
-    def _epochs_that_fit(self, finalist: Finalist) -> int:
-        """No more than the recipe may train."""
+    def _most_epochs(self, finalist: Finalist) -> int:
+        """As many as the recipe may train."""
         return self.epochs_that_fit(finalist, validated=self.growth == 1.0)
 
     def _longer(self, finalist: Finalist, shares: float) -> None:
         """Resumes a trial where it was stopped."""
         run, tried = finalist.runs[0], finalist.tried
-        fits = self._epochs_that_fit(finalist) * run.cost / len(run.epochs)
+        fits = self._most_epochs(finalist) * run.cost / len(run.epochs)
         most = min(shares * max(self.search.share, tried.run.cost), fits)
         if most > run.cost:
             plan = {"seed": 0, "most": most, "directory": tried.directory, "longer": True}

@@ -97,6 +97,17 @@ def test_the_most_promising_trial_of_every_family_continues_in_the_finals(done: 
     assert {directory for _, directory, _, _ in longer} <= trained
 
 
+def test_the_best_three_are_trained_with_a_falling_rate_for_half_as_long_again(done: Done) -> None:
+    falling = {directory: each for each, directory, _, _ in done.formula.asked if each.optimizer.schedule == "cosine"}
+    first = [directory for directory in falling if directory.endswith("-0")]
+    assert len({directory.split("-")[0] for directory in first}) == len(first) == 3
+    for directory in first:
+        trial = directory.split("-")[0]
+        longest = max(share.most for _, other, share, _ in done.formula.asked if other == trial)
+        # The formula rises up to epoch 25, and an epoch costs one.
+        assert falling[directory].train.epochs == int(1.5 * min(longest, 25)), directory
+
+
 def test_starts_go_on_while_they_may_catch_up(done: Done) -> None:
     starts = sorted((row for row in done.rows if row["origin"] == "start"), key=lambda row: -row["trial"])
     assert {row["end"] for row in starts} <= {"share", "pruned"}
