@@ -1,6 +1,7 @@
 """Every command of the pages ends with exit status 0; options, links and the list of pages are right."""
 
 import ast
+import itertools
 import os
 import random
 import re
@@ -20,6 +21,7 @@ import serving
 import towers
 from pipelines.cli import app
 from tests.support.object_store import ObjectStore, local_s3
+from tests.support.pages.programs import program
 from tests.support.paths import ROOT
 from tests.support.processes.running_service import RunningService
 
@@ -39,17 +41,6 @@ LEFT_OUT = {
     "cd towers": "on that machine",
     "TF_CONFIG=": "waits for the other machine; tests/pipelines/training/test_local_workers.py starts two processes",
     "towers tune": "searches for an hour; tests/pipelines/tuning gives it seconds",
-}
-# The Python of the pages: how many blocks a page has, and the test that runs them.
-PROGRAMS = {
-    "README.md": (1, "tests/repository/test_readme.py"),
-    "CONTRIBUTING.md": (1, "tests/repository/test_contributing.py"),
-    "docs/evaluation/tracking.md": (1, "tests/pipelines/launch/test_tracking.py"),
-    "docs/model/training.md": (1, "tests/repository/test_commands.py"),
-    "docs/model/workers.md": (1, "tests/pipelines/training/test_ray.py"),
-    "docs/service/bulk.md": (2, "tests/pipelines/bundles/bulk/test_engines.py"),
-    "docs/service/client.md": (1, "tests/serving/client/test_client.py"),
-    "docs/service/serving.md": (1, "tests/pipelines/service/test_events.py"),
 }
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
@@ -184,8 +175,7 @@ def test_every_command_of_the_pages_works(
                 shell.run("towers serve --bundle bundle --state state")
                 shell.stop()
         # docs/model/training.md shows how to look at a batch; this data set has fewer than 36.
-        (block,) = (text for language, text in FENCE.findall(PAGES["docs/model/training.md"]) if language == "python")
-        exec(compile(block.replace("step=36", "step=0"), "docs/model/training.md", "exec"), {})
+        exec(program("docs/model/training.md", "batch.run", {"step=36": "step=0"}), {})
     finally:
         shell.stop()
 
@@ -213,11 +203,17 @@ def test_each_exception_is_in_use() -> None:
 
 
 def test_each_python_block_has_a_test_that_runs_it() -> None:
-    languages = {page: [language for language, _ in FENCE.findall(text)] for page, text in PAGES.items()}
-    blocks = {page: found.count("python") for page, found in languages.items() if "python" in found}
-    assert blocks == {page: count for page, (count, _) in PROGRAMS.items()}
-    for page, (_, test) in PROGRAMS.items():
-        assert Path(page).name in (ROOT / test).read_text(encoding="utf-8")
+    taken = sorted(itertools.chain.from_iterable(map(programs, (ROOT / "tests").rglob("test_*.py"))))
+    blocks = {page: [text for kind, text in FENCE.findall(PAGES[page]) if kind == "python"] for page in PAGES}
+    assert taken == sorted((page, text) for page, texts in blocks.items() for text in texts)
+
+
+def programs(test: Path) -> Iterator[tuple[str, str]]:
+    """Page and text of each program that a test file asks `program` for."""
+    for node in ast.walk(ast.parse(test.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Call(func=ast.Name("program"), args=[ast.Constant(page), ast.Constant(word), *_]):
+                yield page, program(page, word)
 
 
 @pytest.mark.parametrize("page", PAGES)

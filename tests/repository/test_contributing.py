@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pages.programs import program
 from tests.support.paths import ROOT
 from tests.support.worlds.training import recipe
 from towers.errors import ConfigError
@@ -30,10 +31,7 @@ def added(path: Path, old: str, new: str) -> None:
 
 @pytest.mark.long
 def test_a_loss_is_one_class_one_function_and_a_line_each(tmp_path: Path) -> None:
-    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    block = re.search(r"\*\*A loss\.\*\*.*?```python\n(.*?)```", page, re.DOTALL)
-    assert block is not None
-    section, function = re.split(r"\n+# towers/losses/pairwise\.py.*\n", block.group(1))
+    section, function = re.split(r"\n+# towers/losses/pairwise\.py.*\n", program("CONTRIBUTING.md", "class Hinge"))
     shutil.copytree(ROOT / "towers", tmp_path / "towers", ignore=shutil.ignore_patterns("__pycache__"))
     config, losses = tmp_path / "towers" / "config", tmp_path / "towers" / "losses"
     for path, code in ((config / "margin_losses.py", section), (losses / "pairwise.py", function)):

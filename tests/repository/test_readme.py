@@ -2,7 +2,6 @@
 
 import ast
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -17,13 +16,12 @@ from benchmarks.readme import table
 from benchmarks.readme.plot import draw
 from benchmarks.readme.table import HIGHLIGHTS, PAGE, highlights, measured, with_block
 from tests.support.pages.drawings import assert_same_drawing
+from tests.support.pages.programs import program
 from tests.support.paths import ROOT
 
 
 def block() -> str:
-    found = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert found is not None
-    return found.group(1)
+    return program("README.md", "synth.run")
 
 
 def test_the_python_example_is_short() -> None:

@@ -373,7 +373,7 @@ def test_the_program_of_the_page_tracks_a_run(run: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(run.parent)
     monkeypatch.setenv(tracking.URI, "http://127.0.0.1:9")
     monkeypatch.setattr(tracking, "write_mlflow", told.append)
-    exec(program("docs/evaluation/tracking.md", "track.run", {}), {})
+    exec(program("docs/evaluation/tracking.md", "track.run"), {})
     assert [each.params for each in told] == [of_run(run).params]
     assert scalars(board(run / "tensorboard_result"))["train/epochs"] == 1
 

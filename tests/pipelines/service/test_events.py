@@ -64,7 +64,7 @@ def test_the_program_of_the_page_counts_what_was_taken_by_position(
     events.run(state, tmp_path / "events")
     monkeypatch.chdir(tmp_path)
     printed: list[pl.DataFrame] = []
-    exec(program("docs/service/serving.md", "impressions.parquet", {}), {"print": printed.append})
+    exec(program("docs/service/serving.md", "impressions.parquet"), {"print": printed.append})
     counts: dict[int, list[int]] = {}
     for _, _, user, items, time in SHOWN:
         for place, item in enumerate(items, start=1):

@@ -12,7 +12,6 @@ import pytest
 from tests.support.pages.programs import LOCAL_RAY, needs, program, running
 from tests.support.worlds.interrupted import ENVIRONMENT, make_world, same, training
 
-PAGE = "docs/model/workers.md"
 LIMIT_S = 300
 
 
@@ -22,7 +21,7 @@ def test_workers_of_ray_resume_and_write_the_run_of_local_workers(tmp_path: Path
     world = make_world(tmp_path)
     alone = [sys.executable, "-m", "pipelines", *training(world, world / "whole"), "--workers", "2"]
     subprocess.run(alone, env=ENVIRONMENT, check=True)
-    text = program(PAGE, "TensorflowTrainer", {"/shared/": f"{world}/", '{"CPU": 8}': '{"CPU": 1}'})
+    text = program("docs/model/workers.md", "TensorflowTrainer", {"/shared/": f"{world}/", '{"CPU": 8}': '{"CPU": 1}'})
     out, end = world / "run", time.monotonic() + LIMIT_S
     latest = world / ".run.unfinished" / "choose" / "checkpoints" / "latest"
     with running(LOCAL_RAY + text, tmp_path) as process:

@@ -22,6 +22,7 @@ import pytest
 from serving.client import calls, retries
 from serving.client.client import AsyncClient, Client, EmbedAnswer, RecallAnswer, ServiceError
 from serving.client.retries import Answer, Service, Trial
+from tests.support.pages.programs import program
 from tests.support.paths import ROOT
 
 RECALLED = {"items": [{"id": "i7", "score": 0.5}, {"id": "i1", "score": -1}], "model_version": "v1", "source": "user"}
@@ -370,16 +371,12 @@ def test_importing_it_loads_neither_tensorflow_nor_the_server() -> None:
 
 
 def test_the_page_shows_what_works(told: Told, capsys: pytest.CaptureFixture[str]) -> None:
-    page = (ROOT / "docs" / "service" / "client.md").read_text(encoding="utf-8")
-    (block,) = re.findall(
-        r"<!-- tests/serving/client/test_client.py runs this block -->\n```python\n(.*?)```", page, re.DOTALL
-    )
     error = {"code": "invalid_request", "message": "k: must be at most 1000", "field": "k"}
     told.replies = [
         reply(200, RECALLED), reply(200, {"added": 1}), reply(200, {"seq": 1}), reply(200, {"added": 1}),
         reply(422, {"error": error}),
     ]  # fmt: skip
-    exec(compile(block.replace("http://127.0.0.1:8000", told.url), "docs/service/client.md", "exec"), {})
+    exec(program("docs/service/client.md", "with Client", {"http://127.0.0.1:8000": told.url}), {})
     assert [path for _, path, _ in told.asked] == ["/recall", "/impressions", "/items/i7", "/events", "/similar"]
     assert capsys.readouterr().out.splitlines() == [
         "i7 0.5", "i1 -1", "user v1", "422 invalid_request k k: must be at most 1000",

@@ -5,11 +5,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 import pytest
 
@@ -26,8 +27,11 @@ def needs(module: str, install: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(missing, reason=f"{module} is not installed: {install}")
 
 
-def program(page: str, word: str, changes: dict[str, str]) -> str:
-    """The program of a page that holds a word, with each key of `changes` replaced, which must be there."""
+def program(page: str, word: str, changes: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The program of a page that holds a word, with each key of `changes` replaced, which must be there.
+
+    tests/repository/test_commands.py reads the calls, so page and word are written out.
+    """
     (text,) = (text for text in BLOCK.findall((ROOT / page).read_text(encoding="utf-8")) if word in text)
     for old, new in changes.items():
         assert old in text, f"{page}: the program has no {old!r}"

@@ -13,7 +13,6 @@ from serving.errors import BundleError
 from tests.support.pages.programs import LOCAL_RAY, ended, needs, program
 from tests.support.worlds.serving import write_world
 
-PAGE = "docs/service/bulk.md"
 PARTS, MANY_USERS, MANY_ITEMS, K = 7, 5_000, 2_000, 10
 PROCESSES = 2
 
@@ -105,7 +104,7 @@ def test_ray_does_all_parts_with_one_searcher_a_process(shared: Path, tmp_path: 
         "size=4": f"size={PROCESSES}",
         "num_cpus=8": "num_cpus=1",
     }
-    said = ended(LOCAL_RAY + program(PAGE, "import ray", changes), tmp_path)
+    said = ended(LOCAL_RAY + program("docs/service/bulk.md", "import ray", changes), tmp_path)
     assert f"{MANY_USERS} users" in said
     assert opened(said) == PROCESSES
     files = sorted((tmp_path / "recalled").glob("*.parquet"))
@@ -124,7 +123,8 @@ def test_spark_maps_users_to_their_items_with_one_searcher_a_process(shared: Pat
         "repartition(64)": f"repartition({PARTS})",
         ".builder.": f'.builder.master("local[{PROCESSES}]").config("spark.ui.enabled", "false").',
     }
-    said = ended(program(PAGE, "pyspark", changes), tmp_path, PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
+    of_page = program("docs/service/bulk.md", "pyspark", changes)
+    said = ended(of_page, tmp_path, PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
     assert 1 <= opened(said) <= PROCESSES
     files = sorted((tmp_path / "recalled").glob("*.parquet"))
     assert len(files) == PARTS
