@@ -212,7 +212,7 @@ def programs(test: Path) -> Iterator[tuple[str, str]]:
     """Page and text of each program that a test file asks `program` for."""
     for node in ast.walk(ast.parse(test.read_text(encoding="utf-8"))):
         match node:
-            case ast.Call(func=ast.Name("program"), args=[ast.Constant(page), ast.Constant(word), *_]):
+            case ast.Call(func=ast.Name("program"), args=[ast.Constant(str(page)), ast.Constant(str(word)), *_]):
                 yield page, program(page, word)
 
 
