@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.machine import ROOT, write
+from benchmarks.harness.machine import ROOT, verdict, write
 from benchmarks.harness.resumable import Store
 from benchmarks.harness.stages import Stages
 from serving.bundle.reader import Bundle
@@ -34,19 +34,32 @@ K = 10
 
 @dataclass(frozen=True)
 class Set:
-    """A data set: its file, the file's format, the result, and the best published figures."""
+    """A data set: its file, the file's format, the result, the best published figures, and what is to be reached."""
 
     file: str
     format: str
     result: str
     published: dict[str, float]
+    goal: dict[str, float]
 
 
 SETS = {
     # SASRec with full cross-entropy: Klenitskiy & Vasilev, Turning dross into gold loss, RecSys 2023.
-    "beauty": Set("beauty.txt", "pairs", "beauty", {"hit_rate@10": 0.0533, "ndcg@10": 0.0327}),
+    "beauty": Set(
+        "beauty.txt",
+        "pairs",
+        "beauty",
+        {"hit_rate@10": 0.0533, "ndcg@10": 0.0327},
+        {"hit_rate@10": 0.0610, "ndcg@10": 0.0370},
+    ),
     # The best of each in the repository of eSASRec: that model, and SASRec with a sampled softmax.
-    "beauty-s3rec": Set("sequences.txt", "sequences", "beauty_s3rec", {"hit_rate@10": 0.0928, "ndcg@10": 0.0531}),
+    "beauty-s3rec": Set(
+        "sequences.txt",
+        "sequences",
+        "beauty_s3rec",
+        {"hit_rate@10": 0.0928, "ndcg@10": 0.0531},
+        {"hit_rate@10": 0.1000, "ndcg@10": 0.0615},
+    ),
 }
 MOST_DIFFERENCE = 1e-4  # of the report from the count by hand: scores that tie in float32
 USERS = 1_024  # ranked at once
@@ -69,19 +82,28 @@ def main(name: str, data: Path, work: Path, seeds: int, teachers: int) -> int:
         for figure in chosen.published
         for values in [[run["test"][figure] for run in runs]]
     }
-    differences = [abs(run["test"][each] - run["by_hand"][each]) for run in runs for each in chosen.published]
-    claims = {
-        **{f"{each} at least {least}": figures[each]["mean"] >= least for each, least in chosen.published.items()},
-        f"the report is within {MOST_DIFFERENCE} of a count from the file": max(differences) <= MOST_DIFFERENCE,
-    }
-    result = {"claims": claims, "figures": figures, "published": chosen.published, "runs": runs, "recipe": recipe}
+    checks = judged(name, figures, runs)
+    result = {**checks, "figures": figures, "published": chosen.published, "runs": runs, "recipe": recipe}
     print(write(__file__, chosen.result + "_taught" * bool(teachers), result | taught))
     for each, figure in figures.items():
         told = f"{each} {figure['mean']:.4f}, spread {figure['spread']:.4f} of {seeds}"
         print(f"{told}; published {chosen.published[each]}")
-    for claim, holds in claims.items():
-        print(f"{'yes' if holds else 'NO '} {claim}")
-    return 0 if all(claims.values()) else 1
+    return verdict(result)
+
+
+def judged(name: str, figures: dict[str, Any], runs: list[dict[str, Any]]) -> dict[str, dict[str, bool]]:
+    """The claims, and the goals that may be missed."""
+    chosen = SETS[name]
+    differences = [abs(run["test"][each] - run["by_hand"][each]) for run in runs for each in chosen.published]
+    return {
+        "claims": {
+            **{f"{each} at least {least}": figures[each]["mean"] >= least for each, least in chosen.published.items()},
+            f"the report is within {MOST_DIFFERENCE} of a count from the file": max(differences) <= MOST_DIFFERENCE,
+        },
+        "goals": {
+            f"{each} at least {least:.4f}": figures[each]["mean"] >= least for each, least in chosen.goal.items()
+        },
+    }
 
 
 def trained(chosen: Set, data: Path, work: Path, seed: int, teachers: int) -> dict[str, Any]:

@@ -47,8 +47,14 @@ RECIPES = {
     "gowalla-ordered": "towers/recipes/gowalla-ordered.toml",
     "ml-1m-split": "towers/recipes/ml-1m.toml",
 }
-GOALS = {**PUBLISHED, "gowalla-ordered": {"floor": {"recall@20": 0.1960, "ndcg@20": 0.1640}}}
+# What the honest figures are to reach, beside what is published.
+AIMS = {
+    "gowalla": {"recall@20": 0.1940, "ndcg@20": 0.1630},
+    "gowalla-ordered": {"recall@20": 0.1990, "ndcg@20": 0.1690},
+    "ml-1m-split": {"recall@20": 0.2830, "ndcg@20": 0.2700},
+}
 # recall@20 on the test, and within how many minutes: that of LightGCN (7 hours on a GPU), of BSL, of NESCL.
+AIM = "our goal"
 MINUTES = {"gowalla": {0.1820: 4, 0.1892: 8, 0.1917: 20}}
 EVERYBODY = 1_000_000  # users of a validation: all
 ASKED, K, SEED = 1_000, 20, 0  # users of the service
@@ -70,8 +76,7 @@ def main(name: str, data: Path, work: Path, seeds: int, protocols: list[str], te
     figures = {protocol: {metric: spread(runs, metric) for metric in METRICS} for protocol, runs in made.items()}
     reached = {f"{least:.4f}": [minutes(run, least) for run in made.get("test", ())] for least in MINUTES.get(name, ())}
     result = {
-        "claims": claims(made.get("validation", [])),
-        "goals": goals(name, figures, reached),
+        **judged(name, figures, reached, made.get("validation", [])),
         "figures": figures,
         "minutes_to_recall@20": reached,
         "runs": made,
@@ -85,6 +90,13 @@ def main(name: str, data: Path, work: Path, seeds: int, protocols: list[str], te
         for claim, holds in result[what].items():
             print(f"{'yes' if holds else 'NO '} {claim}")
     return 0 if all(result["claims"].values()) else 1
+
+
+def judged(
+    name: str, figures: dict[str, Any], reached: dict[str, list[float | None]], runs: list[dict[str, Any]]
+) -> dict[str, dict[str, bool]]:
+    """The claims, and the goals that may be missed."""
+    return {"claims": claims(runs), "goals": goals(name, figures, reached)}
 
 
 def claims(runs: list[dict[str, Any]]) -> dict[str, bool]:
@@ -101,10 +113,11 @@ def claims(runs: list[dict[str, Any]]) -> dict[str, bool]:
 
 def goals(name: str, figures: dict[str, Any], reached: dict[str, list[float | None]]) -> dict[str, bool]:
     """What this is to reach, and whether it does; the table shows the figures either way."""
+    aims = [("validation", AIM, AIMS[name])] * ("validation" in figures)
+    aims += [(protocol, *published) for protocol in figures for published in PUBLISHED.get(name, {}).items()]
     return {
         f"{protocol}: {metric} at least {least:.4f} ({which})": figures[protocol][metric]["mean"] >= least
-        for protocol in figures
-        for which, goal in GOALS[name].items()
+        for protocol, which, goal in aims
         for metric, least in goal.items()
     } | {
         f"recall@20 of {least:.4f} within {most} minutes": all(

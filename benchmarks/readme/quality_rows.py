@@ -197,7 +197,8 @@ def timed(result: Result) -> Rows:
 def tune(result: Result, what: str) -> Rows:
     metric, found, made = result["metric"], result["found"]["test"], result["made"]["test"]
     figure = f"{result['share']:.3f}: {metric} {found:.4f}, hand-made {made:.4f}"
-    told = f"`towers tune` in {result['budget_minutes']:g} min, {what}"
+    own = "without the starts made from it" if result.get("without_starts") else "with every start"
+    told = f"`towers tune` in {result['budget_minutes']:g} min, {what}, {own}"
     return [
         (
             f"{told}: its recipe on the test, as a share of the hand-made one",
@@ -253,10 +254,10 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     "ml_100k_rolling": ml_100k_rolling,
     "cold_start": cold_start,
     "timed": timed,
-    "tune_gowalla": partial(tune, what="Gowalla in order, of which a start was made"),
-    "tune_ml_1m_split": partial(tune, what="MovieLens-1M, of which a start was made"),
-    "tune_beauty": partial(tune, what="Beauty, of which a start was made"),
-    "tune_beauty_s3rec": partial(tune, what="the Beauty of 12,101 items, of which none was made"),
+    "tune_gowalla": partial(tune, what="Gowalla in order"),
+    "tune_ml_1m_split": partial(tune, what="MovieLens-1M"),
+    "tune_beauty": partial(tune, what="Beauty"),
+    "tune_beauty_s3rec": partial(tune, what="the Beauty of 12,101 items, from which none was made"),
     "tune_ml_100k": partial(tune, what="MovieLens-100k"),
     "similarity": similarity,
 }

@@ -49,6 +49,8 @@ TUTORIAL = {
 }
 # Of batches it is queries for each request of the empty route.
 LEAST = {"known to tutorial": 7.0, "known to empty": 0.5, "history to tutorial": 4.5, "batch to empty": 1.1}
+# What may be missed.
+GOALS = {"batch to empty": 1.6, "history to empty": 0.45}
 MOST_P99_RATIO, MOST_IDLE_MS, MOST_SWAP_MS = 2.0, 1.0, 250.0
 OPEN_CONNECTIONS = 64
 
@@ -73,6 +75,7 @@ def main(bundle: Path, rounds: int, seconds: float, dry: bool) -> int:
         "known to tutorial": _ratio(rates["known"], rates[best["known"]]),
         "known to empty": _ratio(rates["known"], rates["empty"]),
         "history to tutorial": _ratio(rates["history"], rates[best["history"]]),
+        "history to empty": _ratio(rates["history"], rates["empty"]),
         "batch to empty": _ratio(rates["batch"], rates["empty"]),
     }
     manifest = read_manifest(bundle)
@@ -98,15 +101,16 @@ def main(bundle: Path, rounds: int, seconds: float, dry: bool) -> int:
 def judged(
     ratios: dict[str, float], idle: dict[str, Any], half: dict[str, Any], swap: dict[str, Any]
 ) -> dict[str, dict[str, bool]]:
-    """The claims, and the goal that may be missed."""
+    """The claims, and the goals that may be missed."""
     claims = {f"{name}: at least {least:g} times": ratios[name] >= least for name, least in LEAST.items()}
     claims |= {
         f"histories wait at most {MOST_IDLE_MS:g} ms for others when idle": idle["wait_ms"] <= MOST_IDLE_MS,
         "bundle swap under half load: every request gets its 200": swap["others"] == 0,
         f"bundle swap under half load: no answer above {MOST_SWAP_MS:g} ms": swap["max_ms"] <= MOST_SWAP_MS,
     }
-    goal = f"half load: p99 at most {MOST_P99_RATIO:g} times the empty route's"
-    return {"claims": claims, "goals": {goal: half["ratio"] <= MOST_P99_RATIO}}
+    goals = {f"half load: p99 at most {MOST_P99_RATIO:g} times the empty route's": half["ratio"] <= MOST_P99_RATIO}
+    goals |= {f"{name}: at least {least:g} times": ratios[name] >= least for name, least in GOALS.items()}
+    return {"claims": claims, "goals": goals}
 
 
 def history_bodies(bundle: Path) -> list[bytes]:

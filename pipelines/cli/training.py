@@ -111,6 +111,13 @@ def tune(
         list[int],
         typer.Option("--dimension", help="Length of the vectors; repeatable to try several; 64.", show_default=False),
     ] = [],  # noqa: B006
+    without_starts: Annotated[
+        list[str],
+        typer.Option(
+            help="Leave out the starts made from this public data set: gowalla, ml-1m, ml-100k or beauty; repeatable.",
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006
     seed: Annotated[int, typer.Option(min=0, help="Of the trainings and of what is tried.")] = 0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard an unfinished search.")] = False,
     overwrite: Overwrite = False,
@@ -131,6 +138,7 @@ def tune(
             train_minutes=train_minutes,
             metric=metric,
             dimensions=dimensions,
+            without_starts=without_starts,
             seed=seed,
             resume=not fresh,
             overwrite=overwrite,

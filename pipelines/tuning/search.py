@@ -15,7 +15,8 @@ from optuna.trial import FrozenTrial, Trial
 from pipelines.console import Advance, amount, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.training.check import check_recipe
-from pipelines.tuning.space import Family, FixedSettings, Point, canonical
+from pipelines.tuning.space import Family, FixedSettings, canonical
+from pipelines.tuning.starts import Point
 from pipelines.tuning.study import PLAN, RUN, Rungs, Tried, open_study, run_of, sampler, tried, waits
 from pipelines.tuning.training import Clock, Run, Share, train
 from pipelines.tuning.traits import Raw, Traits

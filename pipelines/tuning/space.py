@@ -1,21 +1,19 @@
-"""Defines the search space of `towers tune`: families of models, their settings, and where the search starts.
+"""Defines the search space of `towers tune`: families of models, their settings, and what a recipe fixes of them.
 
-A point of a family becomes the sections of a recipe. The starts are strong recipes from the literature,
-docs/model/losses.md and towers/recipes/, each for a different kind of data. The settings that the user's recipe fixes
-are in every trial, and only the rest is searched.
+A point of a family becomes the sections of a recipe. The settings that the user's recipe fixes are in every trial, and
+only the rest is searched.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pipelines.tuning.traits import DENSE, SMALL_CATALOGUE, Raw, Traits
+from pipelines.tuning.starts import Point, Value, starts
+from pipelines.tuning.traits import SMALL_CATALOGUE, Raw, Traits
 from towers.config.recipe import Config
 from towers.errors import ConfigError
 
-Value = float | int | str | bool
 Values = tuple[Value, ...]
-Point = Mapping[str, Value]
 
 WIDE = 5  # a first step goes over a fifth of a setting's values
 ONE_CHOICE = ("features", "loss", "sampler")  # sections fixed as a whole
@@ -59,11 +57,17 @@ class Family:
                 yield name, by, {**best, name: values[min(len(values) - 1, max(0, values.index(best[name]) + by))]}
 
 
-def families(traits: Traits, dimensions: Values) -> list[Family]:
-    """Returns the families that fit the data, the cheapest first; `dimensions` are those of the vectors to try."""
+def families(traits: Traits, dimensions: Values, without: Collection[str] = ()) -> list[Family]:
+    """Returns the families that fit the data, the cheapest first.
+
+    Args:
+        traits: of the data set.
+        dimensions: of the vectors to try.
+        without: data sets whose starts are left out.
+    """
     names = ["ids", "graph", "history", *(["sequence"] if traits.timed else [])]
     return [
-        Family(name, _settings(name, traits) | {"dimension": dimensions}, _starts(name, traits, dimensions[0]))
+        Family(name, _settings(name, traits) | {"dimension": dimensions}, starts(name, traits, dimensions[0], without))
         for name in names
     ]
 
@@ -159,40 +163,6 @@ def _settings(family: str, traits: Traits) -> dict[str, Values]:
     }
 
 
-def _starts(family: str, traits: Traits, dimension: Value) -> tuple[Point, ...]:
-    usual: dict[str, Value] = {"loss": "sampled_softmax", "correction": 1.0, "temperature": 0.1, "learning_rate": 0.002}
-    usual |= {"batch_size": 2048, "weight_decay": 0.0, "dropout": 0.0, "negatives": 0, "balance": 0.0}
-    usual |= {"known_positives": 0, "average": 0.0, "dimension": dimension}
-    if traits.timed:
-        usual |= {"recency": 1.0, "cooccurrence": 0.0}
-    if traits.attributes:
-        usual["attributes"] = True
-    partial: dict[str, Value] = {"loss": "bsl", "correction": 0.4, "temperature": 0.1, "learning_rate": 0.001}
-    # In dense data many of a batch's items are the user's own positives, and users with many positives have
-    # correspondingly many examples.
-    dense: dict[str, Value] = {"temperature": 0.17, "learning_rate": 0.001, "batch_size": 1024}
-    dense |= {"known_positives": 500, "balance": 0.5, "average": 0.999}
-    is_dense = traits.density > DENSE
-    if family == "ids":
-        return usual, usual | (dense if is_dense else partial) | {"negatives": 1024}
-    if family == "graph":
-        one_hop: dict[str, Value] = {**usual, **partial, "neighbours": 3.0}
-        if traits.timed:
-            one_hop |= {"recency": 8.0, "neighbours_recency": 16.0, "cooccurrence": 3.0}
-        both = one_hop, one_hop | dense | {"correction": 0.7}
-        return both[::-1] if is_dense else both
-    if family == "history":
-        pooled: dict[str, Value] = {**usual, "pooling": "mean", "share_item_table": True, "max_length": 50}
-        if traits.timed:
-            pooled["window"] = "earlier"
-        return pooled | {"user_id": "masked", "temperature": 0.2}, pooled | {"user_id": "no", "correction": 0.5}
-    attended: dict[str, Value] = {**usual, "user_id": "no", "pooled": False, "cooccurrence": 1.0, "negatives": 4096}
-    attended |= {"sequence_dropout": 0.2, "blocks": 2, "max_length": 50}
-    if traits.clock:
-        attended["time_gaps"] = False
-    return attended, attended | {"pooled": True, "batch_size": 256, "negatives": 1024, "correction": 0.5}
-
-
 class FixedSettings:
     """The settings fixed by the user's recipe.
 
@@ -219,8 +189,8 @@ class FixedSettings:
         """Returns the families without the fixed settings; a recipe with its own features leaves a single family."""
         free = [replace(each, settings=self._free(each, traits)) for each in found]
         if "features" in self.raw:
-            starts = tuple(start for family in free for start in family.starts)
-            free = [Family(GIVEN, free[0].settings, starts)]
+            every = tuple(start for family in free for start in family.starts)
+            free = [Family(GIVEN, free[0].settings, every)]
         if not any(family.settings for family in free):
             raise ConfigError("--config fixes every setting that tune searches; leave some of them out")
         return free

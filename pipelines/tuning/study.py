@@ -10,7 +10,7 @@ from pathlib import Path
 import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from pipelines.tuning.space import Point
+from pipelines.tuning.starts import Point
 from pipelines.tuning.training import Run
 
 PLAN, RUN, ATTEMPT = "plan", "run", "attempt"

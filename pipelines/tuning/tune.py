@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from pipelines.tuning.finals import MOST_TRAININGS, Finals
 from pipelines.tuning.recipe import comments, recipe, text
 from pipelines.tuning.search import Search, SearchGoal
 from pipelines.tuning.space import Family, FixedSettings, families
+from pipelines.tuning.starts import ORIGINS
 from pipelines.tuning.traits import Traits, validation
 from serving.files.lock import exclusive
 from serving.files.staging import refuse_existing, remove, staged
@@ -55,6 +56,7 @@ def run(
     train_minutes: float = 15.0,
     metric: str | None = None,
     dimensions: Sequence[int] = (),
+    without_starts: Collection[str] = (),
     seed: int = 0,
     resume: bool = True,
     overwrite: bool = False,
@@ -70,6 +72,7 @@ def run(
         train_minutes: minutes that the recipe may train.
         metric: the validation metric to maximise; by default the recipe's, else recall@20.
         dimensions: of the vectors to try; by default the recipe's, else 64.
+        without_starts: public data sets (`pipelines.tuning.starts.ORIGINS`) whose starts are left out.
         seed: of the sampler and the training runs.
         resume: resume an unfinished search; False discards it.
         overwrite: replace an existing recipe.
@@ -78,7 +81,7 @@ def run(
         Every trial, the best first, as in RECIPE.trials.csv.
 
     Raises:
-        ConfigError: the recipe does not fit the data set, or fixes everything.
+        ConfigError: the recipe does not fit the data set, or fixes everything; or no start is of that name.
         DataError: the data set is damaged or leaks, or has no validation targets; no trial finished; or an unfinished
             search of other settings is in the way.
         OutputExistsError: RECIPE exists.
@@ -91,7 +94,7 @@ def run(
     budget_s = None if budget_minutes is None else 60.0 * budget_minutes
     asked = SearchGoal(metric or given, seed, trials, budget_s, 60.0 * train_minutes)
     parse_config({"train": {"metric": asked.metric, "seed": seed}}, origin="--metric, --seed")
-    space = _space(data, fixed, dimensions)
+    space = _space(data, fixed, dimensions, without_starts)
     refuse_changes(data)
     refuse_leaks(data)
     if not (data.manifest.events["valid"] and len(heldout_users(data, "valid"))):
@@ -179,15 +182,20 @@ def _nothing(search: Search) -> str:
     return f"no trial finished{told}{remedy}"
 
 
-def _space(data: Dataset, fixed: FixedSettings, dimensions: Sequence[int]) -> list[Family]:
+def _space(
+    data: Dataset, fixed: FixedSettings, dimensions: Sequence[int], without_starts: Collection[str]
+) -> list[Family]:
     """Returns the families to search; refuses a recipe that leaves nothing or that the data set cannot feed."""
     for each in dimensions:
         parse_config({"model": {"dimension": each}}, origin="--dimension")
     if dimensions and "dimension" in fixed.raw.get("model", {}):
         raise ConfigError("--dimension: the recipe of --config fixes model.dimension; leave one of them out")
+    for name in without_starts:
+        if name not in ORIGINS:
+            raise ConfigError(f"--without-starts: no start was made from {name!r}; allowed: {', '.join(ORIGINS)}")
     check_recipe(fixed.config, data)
     traits = Traits.of(data, fixed.config)
-    return fixed.families(families(traits, tuple(dimensions) or (DIMENSION,)), traits)
+    return fixed.families(families(traits, tuple(dimensions) or (DIMENSION,), without_starts), traits)
 
 
 def _growth(data: Dataset, fixed: FixedSettings) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.harness.machine import load, verdict
+from benchmarks.quality import beauty, public_splits
 from benchmarks.serving import overload_phases, throughput
 from benchmarks.training import full_evaluation, optimizers, samplers, warm_start
 from benchmarks.tuning import tune
@@ -38,11 +39,29 @@ def tuned(result: Result) -> Checks:
     return tune.judged(result["data"], result["budget_minutes"], result)
 
 
+def split(name: str) -> Callable[[Result], Checks]:
+    def judged(result: Result) -> Checks:
+        runs = result["runs"]["validation"]
+        return public_splits.judged(name, result["figures"], result["minutes_to_recall@20"], runs)
+
+    return judged
+
+
+def next_item(name: str) -> Callable[[Result], Checks]:
+    return lambda result: beauty.judged(name, result["figures"], result["runs"])
+
+
 JUDGED: dict[str, Callable[[Result], Checks]] = {
+    "beauty": next_item("beauty"),
+    "beauty_s3rec": next_item("beauty-s3rec"),
+    "beauty_s3rec_taught": next_item("beauty-s3rec"),
     "bulk_recall": bulk_recall,
     "evaluation": lambda result: full_evaluation.judged(result["worlds"]),
     "index": approximate,
     "optimizers": lambda result: optimizers.judged(result["growth"], result["against_peer"][str(optimizers.BATCH)]),
+    "quality_gowalla": split("gowalla"),
+    "quality_gowalla_ordered": split("gowalla-ordered"),
+    "quality_ml_1m_split": split("ml-1m-split"),
     "samplers": lambda result: samplers.judged(result["learned_unigram_ms"], result["log_uniform_ms"]),
     "serving": lambda result: throughput.judged(*(result[key] for key in ("ratios", "idle_ms", "half_load", "swap"))),
     **{f"tune_{name}": tuned for name in ("beauty", "beauty_s3rec", "gowalla", "ml_100k", "ml_1m_split")},

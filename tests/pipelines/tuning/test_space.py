@@ -16,6 +16,7 @@ from pipelines.dataset.manifest import DatasetManifest
 from pipelines.tuning.finals import Finalist, best_of
 from pipelines.tuning.recipe import text
 from pipelines.tuning.space import GIVEN, Family, FixedSettings, families, sections
+from pipelines.tuning.starts import ORIGINS, starts
 from pipelines.tuning.study import PLAN, RUN, Rungs, Tried, open_study, tried, waits
 from pipelines.tuning.training import USED, Clock, Run, Share, _Ended, _Watch
 from pipelines.tuning.traits import Traits, validation
@@ -36,6 +37,27 @@ TRAITS = [
 def run_of(*metrics: float, every: float = 1.0, end: str = "converged") -> Run:
     common = {"cost": every, "train_seconds": 0.5, "seconds": every, "norm_exponent": 0.1}
     return Run.model_validate({"epochs": [common | {"metric": each} for each in metrics], "end": end, "reason": ""})
+
+
+def of_family(name: str, traits: Traits, *without: str) -> list[tuple[Any, ...]]:
+    """What tells the starts of a family apart: temperature, loss, known positives, co-occurrence, the id's share."""
+    keys = ("temperature", "loss", "known_positives", "cooccurrence", "user_id")
+    return [tuple(point.get(key) for key in keys) for point in starts(name, traits, 64, without)]
+
+
+def test_the_starts_of_a_data_set_can_be_left_out() -> None:
+    sparse, dense, timed, _ = TRAITS
+    plain, partial = (0.1, "sampled_softmax", 0, None, None), (0.1, "bsl", 0, None, None)
+    of_dense, hop = (0.17, "sampled_softmax", 500, None, None), (0.1, "bsl", 0, 3.0, None)
+    assert of_family("ids", sparse) == of_family("ids", sparse, "ml-1m", "beauty") == [plain, partial]
+    assert of_family("ids", sparse, "gowalla") == of_family("ids", dense, "ml-1m") == [plain]
+    assert of_family("ids", dense) == of_family("ids", dense, "gowalla") == [plain, of_dense]
+    assert of_family("graph", timed) == [hop, (0.17, "bsl", 500, 3.0, None)]
+    assert of_family("graph", timed, "ml-1m") == [hop]
+    assert of_family("graph", timed, "gowalla") == [(0.1, "sampled_softmax", 0, 0.0, None)]
+    assert [each[-1] for each in of_family("history", timed, "ml-100k")] == ["no"]
+    assert [each[3] for each in of_family("sequence", timed)] == [1.0, 1.0]
+    assert [each[3] for each in of_family("sequence", timed, "beauty")] == [0.0]
 
 
 @pytest.mark.parametrize("name", ["a b", "a?b", "a%41", "a#[1]"])
@@ -76,9 +98,10 @@ def test_a_point_is_where_its_places_say() -> None:
     assert family.point({"f.a": 3, "f.b": 1}) == {"a": 4, "b": "y", "constant": 7}
 
 
+@pytest.mark.parametrize("without", [(), ORIGINS], ids=["all", "plain"])
 @pytest.mark.parametrize("traits", TRAITS)
-def test_every_start_and_every_step_from_it_is_a_recipe(traits: Traits) -> None:
-    found = families(traits, (48,))
+def test_every_start_and_every_step_from_it_is_a_recipe(traits: Traits, without: tuple[str, ...]) -> None:
+    found = families(traits, (48,), without)
     assert [each.name for each in found] == ["ids", "graph", "history", *(["sequence"] if traits.timed else [])]
     for family in found:
         assert family.starts

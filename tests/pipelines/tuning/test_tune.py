@@ -222,6 +222,10 @@ def test_a_search_in_which_every_trial_diverges_says_so(dataset: Path, tmp_path:
         ),
         ({"config": parse_config({"data": {"min_item_events": 2}})}, r"data\.min_item_events: the recipe says 2"),
         ({"dimensions": (0,)}, r"--dimension: model\.dimension.*greater than or equal to 1"),
+        (
+            {"without_starts": ("ml-10m",)},
+            r"--without-starts: no start .* 'ml-10m'; allowed: gowalla, ml-1m, ml-100k, b",
+        ),
         ({"dimensions": (8, 16)}, r"--dimension: the recipe of --config fixes model\.dimension"),
     ],
 )

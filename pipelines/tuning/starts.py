@@ -1,0 +1,71 @@
+"""Where the search of `towers tune` starts: a plain point of each family, and points made from recipes tuned by hand.
+
+The latter name the public data set of their recipe, so that a search can be judged on that set without them.
+"""
+
+from collections.abc import Collection, Mapping
+
+from pipelines.tuning.traits import DENSE, Traits
+
+Value = float | int | str | bool
+Point = Mapping[str, Value]
+
+GOWALLA, ML_1M, ML_100K, BEAUTY = ORIGINS = ("gowalla", "ml-1m", "ml-100k", "beauty")
+
+
+def starts(family: str, traits: Traits, dimension: Value, without: Collection[str] = ()) -> tuple[Point, ...]:
+    """Returns the points to begin with, all with the same settings; they name settings that are not searched, too.
+
+    Args:
+        family: its name.
+        traits: of the data set.
+        dimension: of the vectors.
+        without: data sets, of `ORIGINS`, whose points are left out; a family that has no other begins with a plain one.
+    """
+    plain: dict[str, Value] = {"loss": "sampled_softmax", "correction": 1.0, "temperature": 0.1, "learning_rate": 0.002}
+    plain |= {"batch_size": 2048, "weight_decay": 0.0, "dropout": 0.0, "negatives": 0, "balance": 0.0}
+    plain |= {"known_positives": 0, "average": 0.0, "dimension": dimension}
+    if traits.timed:
+        plain |= {"recency": 1.0, "cooccurrence": 0.0}
+    if traits.attributes:
+        plain["attributes"] = True
+    plain |= _plain(family, traits)
+    found = [point for origins, point in _made(family, traits, plain) if not origins & set(without)]
+    return tuple(found) or (plain,)
+
+
+def _plain(family: str, traits: Traits) -> Point:
+    """Settings of one family, none from a data set: of a graph LightGCN's first hop, of a sequence SASRec's."""
+    if family == "graph":
+        return {"neighbours": 1.0} | ({"neighbours_recency": 1.0} if traits.timed else {})
+    if family == "history":
+        pooled: Point = {"user_id": "no", "pooling": "mean", "share_item_table": True, "max_length": 50}
+        return {**pooled, "window": "earlier"} if traits.timed else pooled
+    if family == "sequence":
+        attended: Point = {"user_id": "no", "pooled": False, "sequence_dropout": 0.2, "blocks": 2, "max_length": 50}
+        return {**attended, "time_gaps": False} if traits.clock else attended
+    return {}
+
+
+def _made(family: str, traits: Traits, plain: Point) -> list[tuple[set[str], Point]]:
+    """Each start of a family with the data sets that it was made from."""
+    partial: Point = {"loss": "bsl", "correction": 0.4, "learning_rate": 0.001}
+    # In dense data many of a batch's items are the user's own positives, and users with many positives have
+    # correspondingly many examples.
+    dense: Point = {"temperature": 0.17, "learning_rate": 0.001, "batch_size": 1024}
+    dense = {**dense, "known_positives": 500, "balance": 0.5, "average": 0.999}
+    is_dense = traits.density > DENSE
+    if family == "ids":
+        own = ({ML_1M}, dense) if is_dense else ({GOWALLA}, partial)
+        return [(set(), plain), (own[0], {**plain, **own[1], "negatives": 1024})]
+    if family == "graph":
+        one_hop: Point = {**plain, **partial, "neighbours": 3.0}
+        if traits.timed:
+            one_hop = {**one_hop, "recency": 8.0, "neighbours_recency": 16.0, "cooccurrence": 3.0}
+        both = [({GOWALLA}, one_hop), ({GOWALLA, ML_1M}, {**one_hop, **dense, "correction": 0.7})]
+        return both[::-1] if is_dense else both
+    if family == "history":
+        return [({ML_100K}, {**plain, "user_id": "masked", "temperature": 0.2}), (set(), {**plain, "correction": 0.5})]
+    attended: Point = {**plain, "cooccurrence": 1.0, "negatives": 4096}
+    smaller: Point = {"pooled": True, "batch_size": 256, "negatives": 1024, "correction": 0.5}
+    return [({BEAUTY}, attended), ({BEAUTY}, {**attended, **smaller})]
