@@ -61,7 +61,7 @@ def test_the_highlights_mark_the_old_figures_as_the_page_does(monkeypatch: pytes
     assert len(lines) == len(HIGHLIGHTS) + 1, "two of Gowalla"
     assert [line.startswith(f"- {OLD}Beauty") for line in lines] == ["Beauty" in line for line in lines]
     assert [line for line in measured().splitlines() if OLD in line] == [
-        line for line in measured().splitlines() if "Beauty, 5-core" in line
+        line for line in measured().splitlines() if "quality.beauty --set beauty-s3rec --seeds" in line
     ]
 
 
