@@ -5,6 +5,7 @@ from functools import partial
 
 from benchmarks.harness.published import PUBLISHED
 from benchmarks.readme.figures import Result, Rows, estimate, repeated, several
+from benchmarks.tuning.tune import SETS
 
 DEMO_BASELINES = {
     "item_knn": "item-kNN",
@@ -197,13 +198,15 @@ def timed(result: Result) -> Rows:
 def tune(result: Result, what: str) -> Rows:
     metric, found, made = result["metric"], result["found"]["test"], result["made"]["test"]
     figure = f"{result['share']:.3f}: {metric} {found:.4f}, hand-made {made:.4f}"
-    own = "without the starts made from it" if result.get("without_starts") else "with every start"
+    without = bool(result.get("without_starts"))
+    own = "without the starts made from it" if without else "with every start"
+    with_starts = " --with-starts" * (not without and SETS[result["data"]].origin is not None)
     told = f"`towers tune` in {result['budget_minutes']:g} min, {what}, {own}"
     return [
         (
             f"{told}: its recipe on the test, as a share of the hand-made one",
             figure,
-            f"tuning.tune {result['data']} --work DIR",
+            f"tuning.tune {result['data']}{with_starts} --work DIR",
         )
     ]
 
@@ -255,9 +258,8 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     "cold_start": cold_start,
     "timed": timed,
     "tune_gowalla": partial(tune, what="Gowalla in order"),
-    "tune_ml_1m_split": partial(tune, what="MovieLens-1M"),
     "tune_beauty": partial(tune, what="Beauty"),
-    "tune_beauty_s3rec": partial(tune, what="the Beauty of 12,101 items, from which none was made"),
+    "tune_beauty_s3rec": partial(tune, what="the Beauty of 12,101 items (`sequence` starts from the larger Beauty)"),
     "tune_ml_100k": partial(tune, what="MovieLens-100k"),
     "similarity": similarity,
 }

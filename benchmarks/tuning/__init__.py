@@ -9,5 +9,4 @@ MEASURES = {
     "tune_beauty_s3rec": _TUNE,
     "tune_gowalla": _TUNE,
     "tune_ml_100k": _TUNE,
-    "tune_ml_1m_split": _TUNE,
 }
