@@ -69,8 +69,7 @@ def run(**given: Any) -> None:
         Mirror(settings.store, settings.folder, verify=settings.verify).follow_first(again=True)
     root = bundle_root(settings.folder)
     refuse_files(settings)
-    bundles = (settings.folder,) if root is None else (root.path(root.read().active), *root.earlier())
-    whole = first_whole(bundles, settings)
+    whole = first_whole((settings.folder,) if root is None else root.plain(), settings)
     allow_open_files()
     server: dict[str, Any] = {
         "host": settings.host,

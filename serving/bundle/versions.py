@@ -70,6 +70,16 @@ class Versions:
         """The directories of the bundles that were active before, newest first; links are left out."""
         return tuple(self.root / name for name in self.read().previous if not (self.root / name).is_symlink())
 
+    def plain(self) -> tuple[Path, ...]:
+        """The directories of the active bundle and of those before it, newest first; links are left out.
+
+        Raises:
+            BundleError: no bundle is active, `active.json` is damaged, or all are links.
+        """
+        name = self.read().active
+        active = self.root / name
+        return (() if active.is_symlink() else (active,)) + self.earlier() or (self.path(name),)
+
     def path(self, name: str) -> Path:
         """The directory of a bundle; its content is not checked here.
 

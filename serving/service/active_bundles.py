@@ -168,7 +168,7 @@ class ActiveBundles(Generic[T]):
         if refusal is not None and refusal.stamps == stamps:
             return None
         try:
-            opened = self._open(path)
+            opened = self._open(path if self._versions is None else self._versions.path(path.name))
         except BundleError as error:
             reason, unforeseen = str(error), error.__cause__
         except Exception as error:  # noqa: BLE001 - whatever a library raises on a damaged bundle, the old one stays
@@ -182,14 +182,14 @@ class ActiveBundles(Generic[T]):
         return None
 
     def _wanted(self) -> tuple[dict[str, Path], float]:
-        """The paths that should serve, by role, and the canary's share."""
+        """The paths that should serve, by role, and the canary's share; a link is refused when it is opened."""
         if self._versions is None:
             return {"active": self.path}, 0.0
-        active = self._versions.read()
-        paths, canary = {"active": self._versions.path(active.active)}, active.canary
+        active, root = self._versions.read(), self._versions.root
+        paths, canary = {"active": root / active.active}, active.canary
         if canary is None:
             return paths, 0.0
-        return paths | {"canary": self._versions.path(canary.bundle)}, canary.share
+        return paths | {"canary": root / canary.bundle}, canary.share
 
     def _note(self, name: str, refusal: _Refusal | None) -> None:
         # A new mapping each time: other threads may be reading the old one.

@@ -203,6 +203,28 @@ def test_a_link_by_hand_is_refused(versions: Versions, running: ActiveBundles[Op
     assert running.active.name == "a"
 
 
+@pytest.mark.parametrize("role", ["active", "canary"])
+def test_a_link_by_hand_blocks_no_start(versions: Versions, opener: Opener, tmp_path: Path, role: str) -> None:
+    (versions.root / "b").rename(tmp_path / "elsewhere")
+    (versions.root / "b").symlink_to(tmp_path / "elsewhere")
+    linked = {"active": "b", "previous": ["a"]}
+    canary = {"active": "a", "canary": {"bundle": "b", "share": 1.0}}
+    versions.file.write_text(json.dumps(linked if role == "active" else canary))
+    assert versions.plain() == (versions.root / "a",)
+    running = ActiveBundles(versions.root, opener)
+    told = f"refused: {versions.root}/b: a link; the bundles of a root are plain directories; a answers"
+    assert running.open_first() == told
+    assert (running.pick("u").name, list(running.refused), opener.calls) == ("a", ["b"], ["a"])
+
+
+def test_a_root_of_links_alone_does_not_start(versions: Versions, opener: Opener, tmp_path: Path) -> None:
+    (versions.root / "a").rename(tmp_path / "elsewhere")
+    (versions.root / "a").symlink_to(tmp_path / "elsewhere")
+    for start in (versions.plain, ActiveBundles(versions.root, opener).open_first):
+        with pytest.raises(BundleError, match="a: a link"):
+            start()
+
+
 def test_a_service_does_not_start_without_its_bundle(versions: Versions, opener: Opener) -> None:
     (versions.root / "a" / "bad").touch()
     running = ActiveBundles(versions.root, opener)
