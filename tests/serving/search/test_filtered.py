@@ -1,6 +1,8 @@
 """k eligible items come back and they are the best: against brute force, with indexes with gaps, and ScaNN."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ from serving.search.exact import ExactIndex
 from serving.search.filtered import search_filtered
 from serving.search.scann import ScannIndex
 from serving.search.scann_parameters import ScannParameters
+from serving.telemetry import metrics
+from tests.support.exposition import Exposed
 from tests.support.worlds.serving import loop_search
 
 N, D = 600, 16
@@ -120,6 +124,27 @@ def test_excluded_items_that_the_index_returns_behind_a_filter_are_dropped() -> 
     best = np.sort([row for row in ranked(0) if eligible[row]][:16])
     found = search_filtered(index, index.exact, QUERIES[:1], 10, [best], eligible)
     assert_best(found, VECTORS, QUERIES[:1], 10, eligible, [best.tolist()])
+
+
+@pytest.mark.usefixtures("dear_scans")
+def test_what_is_fetched_beyond_k_and_what_is_scanned_are_counted() -> None:
+    def more(index: Any, eligible: np.ndarray | None, excluded: int = 0) -> tuple[float, float, float]:
+        before = Exposed(metrics.exposition()[0].decode())
+        search_filtered(index, ExactIndex(VECTORS), QUERIES[:1], 10, [np.arange(excluded)], eligible)
+        after = Exposed(metrics.exposition()[0].decode())
+        names = ("index_overfetch_items_count", "index_overfetch_items_sum")
+        count, items = (after.sum(f"towers_{name}") - before.sum(f"towers_{name}") for name in names)
+        exact = [each.sum("towers_fallbacks_total", reason="exact") for each in (before, after)]
+        return count, items, exact[1] - exact[0]
+
+    wide, near = np.arange(N) % 4 > 0, np.ones(N, np.bool_)
+    near[ranked(0)[:100]] = False
+    assert more(Index(VECTORS), wide) == (1, 10, 0)  # asked for 20, see above
+    assert more(Index(VECTORS), near) == (1, 10, 1)
+    assert more(ExactIndex(VECTORS), None) == (1, 0, 0)
+    assert more(ExactIndex(VECTORS), None, excluded=7) == (1, 7, 0)
+    nothing = np.full((1, 10), -1), np.full((1, 10), -np.inf, np.float32)
+    assert more(SimpleNamespace(search=lambda *_: nothing), None) == (1, 0, 1)
 
 
 def test_a_narrow_filter_never_reaches_the_index() -> None:

@@ -134,6 +134,24 @@ def test_every_request_path_call_reaches_its_metric() -> None:
     assert [after.of(f"towers_{name}") for name in ("items_live", "items_buried", "events_live")] == [[3], [2], [1]]
 
 
+def test_a_request_is_measured_at_every_stage_and_an_unknown_user_counts_as_popular(client: TestClient) -> None:
+    def more(body: dict[str, object]) -> tuple[set[str], float]:
+        before = exposed(client)
+        assert client.post("/recall", json=body).status_code == 200
+        after = exposed(client)
+        counts = {
+            stage: [each.sum("towers_stage_seconds_count", stage=stage) for each in (before, after)]
+            for stage in metrics.STAGES
+        }
+        popular = [each.sum("towers_fallbacks_total", reason="popular") for each in (before, after)]
+        return {stage for stage, (one, other) in counts.items() if other == one + 1}, popular[1] - popular[0]
+
+    always = set(metrics.STAGES) - {"encode"}
+    assert more({"user_id": "u1"}) == (always, 0)
+    assert more({"user_id": "nobody"}) == (always, 1)
+    assert more({"history": ["i1", "i2"]}) == (set(metrics.STAGES), 0)
+
+
 @pytest.mark.parametrize("size", [1, 5])
 def test_a_batch_counts_its_queries(client: TestClient, size: int) -> None:
     before = exposed(client)
