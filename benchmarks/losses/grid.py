@@ -54,6 +54,7 @@ ROWS: dict[str, Row] = {
     "circle": Row(SCALE, (5.0, 10.0), (10.0, 5.0, 20.0), {"margin": 0.25}),
     "ccl": Row(MARGIN, (0.2, 0.7), (0.4, 0.2, 0.7), {"negative_weight": 10.0}),
     "neg": Row(TEMPERATURE, (0.05, 0.1), (0.07, 0.05, 0.1)),
+    "gbce": Row(TEMPERATURE, (0.05, 0.1), (0.07, 0.05, 0.1)),
     "bce": Row(*LOGITS),
     "graded_hinge": Row(MARGIN, (0.2, 0.5), (0.5, 0.2, 0.8)),
     "sampled_softmax, excluded": Row(*LOGITS, CORRECTED | {"positive": "excluded"}),

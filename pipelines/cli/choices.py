@@ -15,10 +15,11 @@ from towers.config.samplers import SAMPLERS, Drawing
 from towers.config.section import Section
 
 LOSS_LETTERS = (
-    "y the positive of a query (p or i where there are several), j or n a negative; N the number of items; s the\n"
-    "logit (similarity / temperature, or the similarity itself where a loss has its own scale g), cos the cosine, d a\n"
-    "distance, l a label; Q_j how often j is expected among the candidates, c the strength of its correction\n"
-    "s - c log Q; m a margin; a, D, t2 and w as the options say; [x]+ = max(0, x); sig the logistic function."
+    "y the positive of a query (p or i where there are several), j or n a negative; N the number of items, k of a\n"
+    "query's negatives; s the logit (similarity / temperature, or the similarity itself where a loss has its own\n"
+    "scale g), cos the cosine, d a distance, l a label; Q_j how often j is expected among the candidates, c the\n"
+    "strength of its correction s - c log Q; m a margin; a, D, t, t2 and w as the options say; [x]+ = max(0, x); sig\n"
+    "the logistic function."
 )
 SAMPLER_LETTERS = (
     "c the rank of an item by falling number of training examples, from 0; N of them; q = P(c) of one draw;\n"

@@ -43,7 +43,7 @@ def test_a_loss_is_one_class_one_function_and_a_line_each(tmp_path: Path) -> Non
     )
     added(config / "losses.py", "    | Bsl,\n", "    | Bsl\n    | Hinge,\n")
     added(losses / "registry.py", "graded_hinge, pair, triplet", "graded_hinge, hinge, pair, triplet")
-    added(losses / "registry.py", "ccl, bsl)", "ccl, bsl, hinge)")
+    added(losses / "registry.py", "    bsl,\n)", "    bsl,\n    hinge,\n)")
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "run")],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (tmp_path, ROOT)))},

@@ -13,6 +13,7 @@ from tests.support.loss_references import Query
 from towers.losses.registry import FUNCTIONS
 from towers.losses.scores import Scores
 
+CATALOGUE = 8  # N: a query of `world` has fewer negatives, as many as N - 1, or more
 COSINES = ("am_softmax", "distance_softmax", "triplet", "pair", "circle", "graded_hinge", "ccl")
 CIRCLE: dict[str, Any] = {
     "scale": 8.0,
@@ -36,6 +37,9 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("nce", {"label_smoothing": 0.1}),
     ("neg", {"label_smoothing": 0.0}),
     ("neg", {"label_smoothing": 0.1}),
+    ("gbce", {"calibration": 0.0}),
+    ("gbce", {"calibration": 0.75}),
+    ("gbce", {"calibration": 1.0}),
     ("bce", {"label_smoothing": 0.0}),
     ("bce", {"label_smoothing": 0.1}),
     ("am_softmax", MARGIN),
@@ -109,6 +113,7 @@ class World(NamedTuple):
                 columns=columns,
                 labels=[*self.labels[b][self.present[b]]],
                 log_z=self.log_z[b],
+                catalogue=CATALOGUE,
                 same=[(self.negative[b, j], log_q[b, j]) for j in range(columns) if self.same[b, j] and j != b],
             )
             for b in range(batch)
@@ -143,6 +148,8 @@ def supplied(name: str, options: dict[str, Any], given: World) -> dict[str, Any]
     """What the model gives beside the settings."""
     if name == "nce":
         return {"log_z": tf.constant(given.log_z, tf.float32)}
+    if name == "gbce":
+        return {"catalogue": CATALOGUE}
     if name in ("bce", "graded_hinge"):
         return {"labels": tf.constant(given.labels, tf.float32)}
     if name == "bsl" and options["positive_group"] == "batch":

@@ -20,6 +20,7 @@ class Query:
     columns: int
     labels: list[float] = field(default_factory=list)
     log_z: float = 0.0
+    catalogue: int = 0
     # Columns of the same user, for bsl: (score, log Q), and the negatives without them.
     same: list[tuple[float, float]] = field(default_factory=list)
 
@@ -83,6 +84,19 @@ def neg(q: Query, label_smoothing: float) -> float:
         loss -= label * math.log(sig(s)) + (1 - label) * math.log(sig(-s))
     for s in q.negatives:
         loss -= label_smoothing / 2 * math.log(sig(s)) + (1 - label_smoothing / 2) * math.log(sig(-s))
+    return loss
+
+
+def gbce(q: Query, calibration: float) -> float:
+    rate = len(q.negatives) / (q.catalogue - 1)
+    # The paper's form divides by the rate, which is 0 without negatives; its limit is 1 - t.
+    beta = rate * (calibration * (1 - 1 / rate) + 1 / rate) if rate else 1 - calibration
+    loss = 0.0
+    for s in q.positives:
+        label = 1 / len(q.positives)
+        loss -= label * math.log(sig(s) ** beta) + (1 - label) * math.log(sig(-s))
+    for s in q.negatives:
+        loss -= math.log(1 - sig(s))
     return loss
 
 
@@ -210,6 +224,7 @@ REFERENCES: dict[str, Callable[..., float]] = {
     "sampled_softmax": sampled_softmax,
     "nce": nce,
     "neg": neg,
+    "gbce": gbce,
     "bce": bce,
     "am_softmax": am_softmax,
     "distance_softmax": distance_softmax,

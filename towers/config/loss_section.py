@@ -52,7 +52,10 @@ class Loss(Section):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """What its function takes beside scores and options, of ``labels, log_z, margin, same_query, own_column``."""
+        """What its function takes beside scores and options.
+
+        Of ``labels, log_z, catalogue, margin, same_query, own_column``.
+        """
         return ("labels",) if self.graded else ()
 
     @property

@@ -4,7 +4,8 @@
 
 Letters: u a query, y its positive, j a candidate; s_j the logit (similarity / temperature); cos_j the cosine; d a
 distance; [x]+ = max(0, x); sig the logistic function; Q_j how often j is expected among the candidates, c the strength
-of its correction ``s_j - c log Q_j``; g the loss's own scale; m a margin.
+of its correction ``s_j - c log Q_j``; N the number of items, k of a query's negatives; g the loss's own scale; m a
+margin.
 """
 
 from collections.abc import Iterator
@@ -135,6 +136,21 @@ class Neg(SampledLoss):
     label_smoothing: Sigmoid = 0.0
 
 
+class Gbce(SampledLoss):
+    """Generalised binary cross-entropy."""
+
+    formula: ClassVar = "-beta log sig(s_y) - sum_j log sig(-s_j), beta = 1 - t (1 - k / (N - 1))"
+    paper: ClassVar = "Petrov & Macdonald, gSASRec, RecSys 2023"
+
+    name: Literal["gbce"]
+    calibration: float = Field(0.75, ge=0, le=1, description="t: 0 is neg; 1 weighs the positive by beta = k / (N - 1)")
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """N."""
+        return ("catalogue",)
+
+
 class Bce(Loss):
     """Pointwise cross-entropy on labelled impressions."""
 
@@ -206,6 +222,7 @@ LossConfig = Annotated[
     | SampledSoftmax
     | Nce
     | Neg
+    | Gbce
     | Bce
     | AmSoftmax
     | DistanceSoftmax

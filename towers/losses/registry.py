@@ -10,12 +10,26 @@ from towers.config.loss_section import Loss
 from towers.losses.full_softmax import full_softmax
 from towers.losses.pairwise import circle, graded_hinge, pair, triplet
 from towers.losses.softmax import am_softmax, distance_softmax, sampled_softmax
-from towers.losses.two_terms import bce, bsl, ccl, nce, neg
+from towers.losses.two_terms import bce, bsl, ccl, gbce, nce, neg
 
 LossFunction = Callable[..., tf.Tensor]
 
 # Each function has its loss's name. `full_softmax` is missing because it takes vectors, not scores.
-EVERY = (sampled_softmax, nce, neg, bce, am_softmax, distance_softmax, triplet, pair, circle, graded_hinge, ccl, bsl)
+EVERY = (
+    sampled_softmax,
+    nce,
+    neg,
+    gbce,
+    bce,
+    am_softmax,
+    distance_softmax,
+    triplet,
+    pair,
+    circle,
+    graded_hinge,
+    ccl,
+    bsl,
+)
 FUNCTIONS: dict[str, LossFunction] = {function.__name__: function for function in EVERY}
 
 

@@ -1,7 +1,7 @@
-"""Losses with one term for positives and one for negatives: NCE, negative sampling, cross-entropy, CCL, BSL.
+"""Losses with one term for positives and one for negatives: NCE, negative sampling, gBCE, cross-entropy, CCL, BSL.
 
-Each returns one loss per query; NCE and negative sampling sum over its candidates instead of averaging. Cross-entropy
-takes labelled impressions: the labels, and `Scores` of which only the positives matter.
+Each returns one loss per query; NCE, negative sampling and gBCE sum over its candidates instead of averaging.
+Cross-entropy takes labelled impressions: the labels, and `Scores` of which only the positives matter.
 """
 
 import math
@@ -69,6 +69,36 @@ def _logistic(scores: Scores, positive: tf.Tensor, negative: tf.Tensor, label_sm
     label = 1.0 / tf.maximum(count(scores.positive_mask), 1.0)[:, tf.newaxis]
     ours = logistic(positive, (1.0 - label_smoothing) * label + label_smoothing / 2)
     return total(ours, scores.positive_mask) + total(logistic(negative, label_smoothing / 2), scores.negative_mask)
+
+
+def gbce(scores: Scores, *, calibration: float, catalogue: int) -> tf.Tensor:
+    """Generalised binary cross-entropy: `neg` whose positive term has the weight beta.
+
+    ``-beta log sig(s_y) - sum_j log sig(-s_j)``, ``beta = a (t (1 - 1/a) + 1/a) = 1 - t (1 - a)``, ``a = k / (N - 1)``;
+    K positives as in `neg`, beta before the label 1/K of each. t = 0 is `neg`; with t = 1, beta = a, the optimum
+    ``sig(s_y) = beta P / (beta P + a (1 - P))`` is P itself, for uniform negatives without hits.
+
+    k is counted for each query: the candidates that its mask leaves, whatever sampler they are from, each copy of an
+    item once more. Without hits and known positives k falls, and with `hardest_negatives` it is how many are kept. In a
+    batch, or with replacement, k may exceed N - 1: then every item is expected a > 1 times, and beta > 1 with t > 0.
+    The paper divides the sum by k + 1; here it is a sum, as in `neg`.
+
+    Args:
+        scores: logits.
+        calibration: t.
+        catalogue: N.
+
+    Returns:
+        [B].
+
+    Source: Petrov & Macdonald, gSASRec: reducing overconfidence in sequential recommendation, RecSys 2023.
+    """
+    scores = scores.in_float32()
+    rate = count(scores.negative_mask) / max(1, catalogue - 1)
+    beta = (1.0 - calibration * (1.0 - rate))[:, tf.newaxis]
+    label = 1.0 / tf.maximum(count(scores.positive_mask), 1.0)[:, tf.newaxis]
+    ours = beta * label * tf.nn.softplus(-scores.positive) + (1.0 - label) * tf.nn.softplus(scores.positive)
+    return total(ours, scores.positive_mask) + total(tf.nn.softplus(scores.negative), scores.negative_mask)
 
 
 def bce(scores: Scores, *, labels: tf.Tensor, label_smoothing: float) -> tf.Tensor:

@@ -223,6 +223,7 @@ class Retrieval(tfrs.Model):
                 if self.log_z is not None
                 else None
             ),
+            "catalogue": lambda: self.count,
             "margin": lambda: self.margin.value if self.margin is not None else None,
             "same_query": lambda: inputs.user[:, tf.newaxis] == self.replicas.gather(inputs.user)[tf.newaxis, :],
             "own_column": lambda: self.replicas.begin(inputs.user.shape[0]),

@@ -35,7 +35,7 @@ REFUSED += [
 REFUSED += [({"distillation": {"share": 0.7}}, "distillation.share: only distillation.models reads it", "leave it out")]
 REFUSED += [
     ({"loss": {"name": name, "impressions": 2}}, f"loss.impressions: {name} does not sum over its negatives", "or bsl")
-    for name in ("nce", "neg", "triplet", "ccl")
+    for name in ("nce", "neg", "gbce", "triplet", "ccl")
 ]
 REFUSED += [
     ({"loss": {"name": name, "impressions": 2}}, "loss.impressions: no such key", "loss allows")

@@ -40,6 +40,8 @@ MISTAKES = [
     ({"model": 3}, "model: Input should be a valid dictionary", "got 3"),
     ({"loss": {"name": "nce", "correction": 1.0}}, "loss.correction: no such key; loss allows", "log_z"),
     ({"loss": {"name": "nce", "log_z": "lerned"}}, "loss.log_z: must be one of learned, per_query", "'learned'"),
+    ({"loss": {"name": "gbce", "calibration": 1.5}}, "loss.calibration: Input should be less than", "got 1.5"),
+    ({"loss": {"name": "gbce", "calibration": -0.5}}, "loss.calibration: Input should be greater than", "got -0.5"),
     ({"sampler": {"name": "unifrom"}}, "sampler.name: must be one of in_batch, uniform", "'uniform'"),
     ({"sampler": {"name": "uniform", "k": 5}}, "sampler.k: no such key; sampler allows negatives", "distinct"),
     (

@@ -102,7 +102,7 @@ def nothing_saved(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cell_learns_and_its_step_would_stay_on_a_gpu(sections: dict[str, Any], tmp_path: Any) -> None:
     name = sections.get("loss", {}).get("name")
     # Without a log Z a sigmoid learns the groups late: first how rare a positive is. A hinge moves what is within it.
-    epochs = {"neg": 40, "bce": 40, "ccl": 20}.get(str(name), 12)
+    epochs = {"neg": 40, "gbce": 40, "bce": 40, "ccl": 20}.get(str(name), 12)
     built = trainer(tmp_path, **sections, train={"epochs": epochs} | SELDOM, validate=False)
     step = built._step.get_concrete_function(as_tensors(built.examples.batch(0, 0)))
     assert problems(step.graph) == []

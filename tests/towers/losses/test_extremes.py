@@ -157,7 +157,7 @@ def test_each_loss_and_its_gradient_stay_on_a_gpu(
         tf.TensorSpec([columns]),
     )
     more = {
-        key: tf.TensorSpec([batch, *value.shape[1:]], value.dtype)
+        key: value if isinstance(value, int) else tf.TensorSpec([batch, *value.shape[1:]], value.dtype)
         for key, value in supplied(name, options, world(name)).items()
     }
     if "same_query" in more:

@@ -100,6 +100,24 @@ def test_neg_is_nce_where_every_item_is_expected_once(e: float) -> None:
     np.testing.assert_allclose(FUNCTIONS["nce"](scores, log_z=0.0, label_smoothing=e), wanted, rtol=1e-5)
 
 
+def test_gbce_is_neg_without_calibration_and_weighs_positives_alike_where_every_other_item_is_a_negative() -> None:
+    given = world("neg")
+    wanted = FUNCTIONS["neg"](given.scores(), label_smoothing=0.0)
+    got = FUNCTIONS["gbce"](given.scores(), calibration=0.0, catalogue=1_000)
+    np.testing.assert_allclose(got, wanted, rtol=1e-6)
+    scores = scores_of(given.positive, given.negative)  # k = 9 of N = 10
+    wanted = FUNCTIONS["neg"](scores, label_smoothing=0.0)
+    for t in (0.3, 1.0):
+        np.testing.assert_allclose(FUNCTIONS["gbce"](scores, calibration=t, catalogue=10), wanted, rtol=1e-6)
+
+
+def test_a_catalogue_of_one_item_has_a_finite_gbce() -> None:
+    """N - 1 = 0 negatives exist; without the removal of hits the item itself may be drawn."""
+    for negatives in ([[]], [[0.5]]):
+        losses = FUNCTIONS["gbce"](scores_of([[1.0]], negatives), calibration=0.75, catalogue=1)
+        assert np.isfinite(losses).all()
+
+
 def test_bce_of_ones_and_zeros_is_neg_of_one_positive() -> None:
     scores = np.random.default_rng(0).normal(0, 2, (5, 4))
     labels = tf.constant([[1.0, 0.0, 0.0, 0.0]] * 5)

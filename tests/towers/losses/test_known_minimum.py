@@ -17,7 +17,7 @@ from scipy.optimize import minimize
 from tests.support.loss_cases import SOFTMAX
 from towers.losses.scores import Scores
 from towers.losses.softmax import sampled_softmax
-from towers.losses.two_terms import nce, neg
+from towers.losses.two_terms import gbce, nce, neg
 
 P = np.array([[0.55, 0.25, 0.15, 0.05], [0.1, 0.2, 0.3, 0.4]])  # P(item | query); both queries equally likely
 Q = np.array([0.4, 0.35, 0.2, 0.05])
@@ -103,6 +103,15 @@ class TestTheOptimum:
     def test_of_neg_is_log_p_over_k_q(self, draws: int) -> None:
         table, _ = minimum(lambda scores, _: neg(scores, label_smoothing=0.0), draws)
         np.testing.assert_allclose(table, np.log(P / (draws * Q)), atol=0.005)
+
+    @pytest.mark.parametrize("calibration", [0.4, 1.0])
+    def test_of_gbce_is_that_of_neg_and_log_beta(self, draws: int, calibration: float) -> None:
+        table, _ = minimum(lambda scores, _: gbce(scores, calibration=calibration, catalogue=ITEMS), draws)
+        rate = draws / (ITEMS - 1)
+        beta = rate * (calibration * (1 - 1 / rate) + 1 / rate)
+        np.testing.assert_allclose(table, np.log(beta * P / (draws * Q)), atol=0.005)
+        if calibration == 1:  # whatever the number of draws
+            np.testing.assert_allclose(table, np.log(P / (Q * (ITEMS - 1))), atol=0.005)
 
 
 def spread_over_seeds(loss: Loss, draws: int) -> float:

@@ -69,7 +69,7 @@ def test_teachers_are_neither_trained_nor_saved() -> None:
     assert all(gradient is None for gradient in tape.gradient(loss, tables))
 
 
-@pytest.mark.parametrize("loss", ["sampled_softmax", "bsl", "nce", "neg"])
+@pytest.mark.parametrize("loss", ["sampled_softmax", "bsl", "nce", "neg", "gbce"])
 @pytest.mark.parametrize("widths", [(), (4,)])
 def test_a_teacher_that_is_the_model_itself_adds_nothing(loss: str, widths: tuple[int, ...]) -> None:
     events, tables, _ = group_world()

@@ -217,6 +217,26 @@ def test_labels_are_divided_by_the_largest() -> None:
         assert float(task.compute_loss(batch)) == pytest.approx(wanted, rel=1e-5)
 
 
+@pytest.mark.parametrize("sampler", [{"name": "in_batch"}, DRAWN], ids=lambda section: section["name"])
+@pytest.mark.parametrize("hardest", [None, 5])
+def test_gbce_counts_a_query_s_negatives_among_the_catalogue(sampler: dict[str, Any], hardest: int | None) -> None:
+    """N = 30 items; k is what is left of the batch's candidates without copies of the example's item."""
+    loss = {"name": "gbce", "calibration": 0.75, "hardest_negatives": hardest}
+    task, batch = built(loss=loss, sampler=sampler, model={"temperature": 0.5})
+    item = batch.item.numpy()[:, 0]
+    names = item if sampler["name"] == "in_batch" else task.sampler.draw(batch.item, batch.seed).item.numpy()
+    own, others = cosines(task, batch, item).diagonal() / 0.5, cosines(task, batch, names) / 0.5
+    losses, counts = [], set()
+    for b in range(len(item)):
+        left = np.sort([others[b, j] for j in range(len(names)) if names[j] != item[b]])[::-1][:hardest]
+        rate = len(left) / 29
+        beta = rate * (0.75 * (1 - 1 / rate) + 1 / rate)
+        losses.append(beta * np.log1p(np.exp(-own[b])) + np.log1p(np.exp(left)).sum())
+        counts.add(len(left))
+    assert float(task.compute_loss(batch)) == pytest.approx(np.mean(losses), rel=1e-5)
+    assert len(counts) > 1 or hardest
+
+
 @pytest.mark.parametrize("log_z", ["learned", "per_query"])
 def test_a_trained_log_z_starts_at_that_of_untrained_scores(log_z: str) -> None:
     task, batch = built(loss={"name": "nce", "log_z": log_z}, sampler=DRAWN)
