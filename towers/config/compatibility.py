@@ -163,6 +163,16 @@ def _optimizer(config: "Config") -> Iterator[str]:
             "optimizer.weight_decay: a step takes learning_rate * weight_decay of a weight, which must stay below 1; "
             f"got {optimizer.learning_rate:g} * {optimizer.weight_decay:g}"
         )
+    if optimizer.l2 and optimizer.weight_decay:
+        yield (
+            "optimizer.l2: shrinks weights through the gradient, optimizer.weight_decay beside it; set one to 0; "
+            f"got {optimizer.l2:g} and {optimizer.weight_decay:g}"
+        )
+    if optimizer.name == "sgd" and optimizer.learning_rate * optimizer.l2 >= 1:
+        yield (
+            "optimizer.l2: a step of sgd takes learning_rate * l2 of a weight, which must stay below 1; "
+            f"got {optimizer.learning_rate:g} * {optimizer.l2:g}"
+        )
 
 
 def _teachers(config: "Config") -> Iterator[str]:

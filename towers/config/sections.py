@@ -150,6 +150,9 @@ class OptimizerConfig(Section):
     weight_decay: float = Field(
         0.0, ge=0, description="each step subtracts rate * weight_decay of each row that it updates"
     )
+    l2: NonNegative = Field(
+        0.0, description="adds l2 * w to the gradient of each row that a step updates, before the moments"
+    )
     schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="how the rate falls by the end")
     warmup_steps: int = Field(0, ge=0, description="steps in which the rate rises from zero")
     final_share: float = Field(0.0, ge=0, le=1, description="share of learning_rate that the schedule ends at")

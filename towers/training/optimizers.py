@@ -26,9 +26,12 @@ class Optimizer(tf.Module):
     Decoupled weight decay regularization, ICLR 2019): in tables and kernels, not in biases and scalars, which have
     fewer than two axes.
 
+    With coupled L2 of strength l, the gradient of these rows becomes ``g + l w`` before it enters the moments, as with
+    `weight_decay` of PyTorch's `Adam` and `SGD`. It is added after clipping, so ``l w`` itself is never clipped.
+
     Args:
         variables: the trained variables.
-        settings: rate, schedule, decay, clipping, averaging.
+        settings: rate, schedule, decay or L2, clipping, averaging.
         steps: of the whole run, for the schedule.
         replicas: the workers whose gradients are summed.
     """
@@ -86,11 +89,13 @@ class Optimizer(tf.Module):
         """Updates one variable; reads everything before it writes, so that repeats of a row agree on its new value."""
         variable, slots = self.variables_in_order[number], self.slots[number]
         step = self.step.read_value()
-        decay = self._settings.weight_decay * rate if self._settings.weight_decay and variable.shape.rank > 1 else None
+        shrinks = variable.shape.rank > 1
+        decay = self._settings.weight_decay * rate if self._settings.weight_decay and shrinks else None
+        l2 = self._settings.l2 if shrinks else 0.0
         if part.rows is None and variable.dtype == tf.float32:
             if decay is not None:
                 variable.assign(variable * (1 - decay))
-            self.move_all(variable, slots, part.values, rate)
+            self.move_all(variable, slots, part.values + l2 * variable if l2 else part.values, rate)
             if self.averages is not None:
                 self.averages.follow_all(number, variable.read_value(), step)
             return
@@ -98,7 +103,7 @@ class Optimizer(tf.Module):
         stored = tf.convert_to_tensor(variable) if rows is None else tf.gather(variable, rows)
         old = tf.cast(stored, tf.float32)
         kept = [tf.convert_to_tensor(slot) if rows is None else tf.gather(slot, rows) for slot in slots]
-        moments, change = self.move(kept, part.values, rate)
+        moments, change = self.move(kept, part.values + l2 * old if l2 else part.values, rate)
         new = (old if decay is None else old * (1 - decay)) - change
         if variable.dtype != tf.float32:
             # A separate stream for each variable and step; equal rows take the noise of one of them.

@@ -185,6 +185,16 @@ REFUSED += [
         "optimizer.weight_decay: a step takes learning_rate * weight_decay",
         "got 0.1 * 10",
     ),
+    (
+        {"optimizer": {"l2": 0.01, "weight_decay": 0.1}},
+        "optimizer.l2: shrinks weights through the gradient, optimizer.weight_decay beside it",
+        "got 0.01 and 0.1",
+    ),
+    (
+        {"optimizer": {"name": "sgd", "learning_rate": 0.5, "l2": 2.0}},
+        "optimizer.l2: a step of sgd takes learning_rate * l2",
+        "got 0.5 * 2",
+    ),
     ({"similarity": {"against": "items"}}, "similarity.against: only task = 'similarity' reads it", "leave it out"),
     (
         {

@@ -42,6 +42,7 @@ MISTAKES = [
     ({"loss": {"name": "nce", "log_z": "lerned"}}, "loss.log_z: must be one of learned, per_query", "'learned'"),
     ({"loss": {"name": "gbce", "calibration": 1.5}}, "loss.calibration: Input should be less than", "got 1.5"),
     ({"loss": {"name": "gbce", "calibration": -0.5}}, "loss.calibration: Input should be greater than", "got -0.5"),
+    ({"optimizer": {"l2": -0.1}}, "optimizer.l2: Input should be greater than or equal to 0", "got -0.1"),
     ({"sampler": {"name": "unifrom"}}, "sampler.name: must be one of in_batch, uniform", "'uniform'"),
     ({"sampler": {"name": "uniform", "k": 5}}, "sampler.k: no such key; sampler allows negatives", "distinct"),
     (

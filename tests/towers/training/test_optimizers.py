@@ -24,8 +24,13 @@ LEGACY = {name: getattr(tf.keras.optimizers.legacy, made.__name__) for name, mad
 FORMS = ["slices", "dense", "every row and slices"]
 
 
-def assert_equals_keras(name: str, keras: Any, form: str = "slices", *, jit: bool = False, **settings: Any) -> None:
-    """Trains a table [11, 3], of which every row gets a gradient, and a bias [3]; ours and Keras's must agree."""
+def assert_equals_keras(
+    name: str, keras: Any, form: str = "slices", *, jit: bool = False, penalty: float = 0.0, **settings: Any
+) -> None:
+    """Trains a table [11, 3], of which every row gets a gradient, and a bias [3]; ours and Keras's must agree.
+
+    Keras's gradient of the table is that of the loss plus ``penalty / 2 |w|^2``.
+    """
     rng = np.random.default_rng(1)
     start = rng.normal(size=(11, 3)).astype(np.float32)
     ours, theirs = ([tf.Variable(start, name="table"), tf.Variable(tf.ones([3]), name="bias")] for _ in range(2))
@@ -50,6 +55,7 @@ def assert_equals_keras(name: str, keras: Any, form: str = "slices", *, jit: boo
         step(*map(tf.constant, (every, more, rows, order, bias)))
         total = every.copy()
         np.add.at(total, rows, more)
+        total += penalty * theirs[0].numpy()
         keras.apply_gradients(zip(map(tf.constant, (total, bias)), theirs, strict=True))
     for own, right in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(own, right, rtol=2e-5, atol=2e-6)
@@ -88,6 +94,53 @@ def test_weight_decay_is_keras_s(name: str, form: str) -> None:
     keras = (tf.keras.optimizers.AdamW if name == "adam" else KERAS[name])(RATE, weight_decay=0.3)
     keras.exclude_from_weight_decay(var_names=["bias"])
     assert_equals_keras(name, keras, form, weight_decay=0.3)
+
+
+@pytest.mark.parametrize("name", KERAS)
+@pytest.mark.parametrize("form", FORMS)
+def test_l2_is_keras_with_the_penalty_in_the_loss(name: str, form: str) -> None:
+    assert_equals_keras(name, KERAS[name](RATE), form, penalty=0.3, l2=0.3)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_l2_is_weight_decay_to_sgd(form: str) -> None:
+    keras = tf.keras.optimizers.SGD(RATE, weight_decay=0.3)
+    keras.exclude_from_weight_decay(var_names=["bias"])
+    assert_equals_keras("sgd", keras, form, l2=0.3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dense", [False, True], ids=["slices", "dense"])
+def test_l2_joins_the_clipped_gradient_of_the_rows_that_move(dense: bool, dtype: str) -> None:
+    """Kingma & Ba with L2 in loops, from the weights as they are stored; a table in bfloat16 is rounded either way."""
+    rng, l2, most = np.random.default_rng(5), 0.7, 0.5
+    table, bias = tf.Variable(tf.constant(rng.normal(size=(6, 2)), dtype)), tf.Variable(tf.ones([2]))
+    settings = OptimizerConfig(name="adam", learning_rate=RATE, l2=l2, clip_norm=most)
+    optimizer = build_optimizer(settings, [table, bias])
+    moments = np.zeros((2, 7, 2))  # the last row is the bias
+    for step in range(1, STEPS + 1):
+        rows, values = rng.integers(0, 5, 3), rng.normal(size=(3, 2))  # row 5 never moves of itself
+        gradient = np.zeros((7, 2))
+        np.add.at(gradient, rows, values)
+        gradient[6] = rng.normal(size=2)
+        clipped = gradient * min(1, most / np.sqrt(np.square(gradient).sum()))
+        before = np.concatenate([tf.cast(table, tf.float32).numpy(), bias.numpy()[np.newaxis]]).astype(float)
+        wanted = before.copy()
+        for row in [*(range(6) if dense else sorted(set(rows))), 6]:
+            total = clipped[row] + (l2 * before[row] if row < 6 else 0)
+            moments[0, row] = 0.9 * moments[0, row] + 0.1 * total
+            moments[1, row] = 0.999 * moments[1, row] + 0.001 * total**2
+            mean, variance = moments[0, row] / (1 - 0.9**step), moments[1, row] / (1 - 0.999**step)
+            wanted[row] -= RATE * mean / np.sqrt(variance)
+        slices = tf.IndexedSlices(tf.constant(values, tf.float32), tf.constant(rows), tf.constant([6, 2]))
+        given = tf.constant(gradient[:6], tf.float32) if dense else slices
+        optimizer.apply([given, tf.constant(gradient[6], tf.float32)])
+        got = np.concatenate([tf.cast(table, tf.float32).numpy(), bias.numpy()[np.newaxis]])
+        # One unit in the last of 8 bits is at most 2^-7 of a number.
+        np.testing.assert_allclose(got[:6], wanted[:6], rtol=2**-7 if dtype == "bfloat16" else 1e-4, atol=1e-5)
+        np.testing.assert_allclose(got[6], wanted[6], rtol=1e-4)
+        for slot, moment in zip(optimizer.slots[0], moments, strict=True):
+            np.testing.assert_allclose(slot, moment[:6], rtol=1e-4, atol=1e-8)
 
 
 DECAYS = {
@@ -166,7 +219,7 @@ EVERYTHING = {"weight_decay": 0.1, "schedule": "cosine", "warmup_steps": 2, "cli
 
 
 # Every two of optimizer, settings, type and size meet in the default run, all four in the long one.
-SETTINGS = (KERAS, ({}, EVERYTHING), ("float32", "bfloat16", "float16"), (7, None))
+SETTINGS = (KERAS, ({}, EVERYTHING, {"l2": 0.1, "average": 0.9}), ("float32", "bfloat16", "float16"), (7, None))
 STEPS_ON_A_GPU = [
     pytest.param(*values, marks=pytest.mark.long if sum(places) % 2 else [])
     for places, values in zip(product(*(range(len(each)) for each in SETTINGS)), product(*SETTINGS), strict=True)
@@ -197,9 +250,10 @@ def test_a_step_of_all_rows_runs_on_a_gpu_and_makes_nothing_beside_the_gradient(
     graph = step.get_concrete_function(tf.TensorSpec([1003, 4])).graph
     assert problems(graph) == []
     assert largest(graph)[0][0] <= 4
-    everything = build_optimizer(OptimizerConfig(name=name, **EVERYTHING), [table], 10)  # type: ignore[arg-type]
-    step = tf.function(lambda gradient: everything.apply([gradient]), autograph=False)
-    assert problems(step.get_concrete_function(tf.TensorSpec([1003, 4])).graph) == []
+    for settings in (EVERYTHING, {"l2": 0.1}):
+        more = build_optimizer(OptimizerConfig(name=name, **settings), [table], 10)  # type: ignore[arg-type]
+        step = tf.function(lambda gradient, more=more: more.apply([gradient]), autograph=False)
+        assert problems(step.get_concrete_function(tf.TensorSpec([1003, 4])).graph) == []
 
 
 @pytest.mark.parametrize(("average", "more"), [(0.0, []), (0.9, ["averages/steps/0", "averages/sums/0"])])

@@ -63,6 +63,7 @@ VARIANTS: dict[str, Sections] = {
         "features": {"query": QUERY, "candidate": ITEM | BRANDS},
         "optimizer": {"clip_norm": 0.01, "weight_decay": 0.1, "average": 0.9},
     },
+    "l2 after clipping": {"optimizer": {"l2": 0.5, "clip_norm": 0.01}},
     "sgd in bfloat16": {"optimizer": {"name": "sgd"}, "train": {"precision": "bfloat16"}},
     "history, by sgd": {
         "features": {"query": QUERY | {"history": {"kind": "history", "max_length": 5}}, "candidate": ITEM},
