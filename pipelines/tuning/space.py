@@ -110,7 +110,7 @@ def _features(family: str, point: Point, traits: Traits) -> Raw:
             query["taken"] |= {"recency": point["neighbours_recency"], "cooccurrence": point["cooccurrence"]}
         candidate["takers"] = {"kind": "neighbours", "weight": point["neighbours"]}
     if family == "history":
-        names = ("pooling", "max_length", "share_item_table", "window")
+        names = ("pooling", "max_length", "share_item_table")
         query["history"] = {"kind": "history", **{name: point[name] for name in names if name in point}}
     if family == "sequence":
         query["history"] = {"kind": "sequence", "max_length": point["max_length"], "blocks": point["blocks"]}
@@ -136,8 +136,6 @@ def _settings(family: str, traits: Traits) -> dict[str, Values]:
     if family == "history":
         own |= {"pooling": ("mean", "sqrt", "attention"), "share_item_table": (True, False)}
         own["max_length"] = (10, 20, 50, 100)
-        if traits.timed:
-            own["window"] = ("earlier", "others")
     if family == "sequence":
         own |= {"pooled": (False, True), "sequence_dropout": (0.0, 0.1, 0.2, 0.3, 0.5), "blocks": (1, 2, 3)}
         own["max_length"] = (20, 50, 100)

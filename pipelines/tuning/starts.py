@@ -39,8 +39,7 @@ def _plain(family: str, traits: Traits) -> Point:
     if family == "graph":
         return {"neighbours": 1.0} | ({"neighbours_recency": 1.0} if traits.timed else {})
     if family == "history":
-        pooled: Point = {"user_id": "no", "pooling": "mean", "share_item_table": True, "max_length": 50}
-        return {**pooled, "window": "earlier"} if traits.timed else pooled
+        return {"user_id": "no", "pooling": "mean", "share_item_table": True, "max_length": 50}
     if family == "sequence":
         attended: Point = {"user_id": "no", "pooled": False, "sequence_dropout": 0.2, "blocks": 2, "max_length": 50}
         return {**attended, "time_gaps": False} if traits.clock else attended

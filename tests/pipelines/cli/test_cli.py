@@ -191,6 +191,7 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
                 "train_minutes": 15.0,
                 "metric": None,
                 "dimensions": [],
+                "without_starts": [],
                 "seed": 0,
                 "resume": True,
                 "overwrite": False,
@@ -198,7 +199,8 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
         ),
         (
             f"tune --dataset d --config {r} --set train.epochs=2 --set train.seed=5 --budget-minutes 5 --trials 9 "
-            "--train-minutes 3 --metric ndcg@5 --dimension 8 --dimension 16 --seed 4 --fresh --overwrite --out o",
+            "--train-minutes 3 --metric ndcg@5 --dimension 8 --dimension 16 --without-starts beauty --seed 4 --fresh "
+            "--overwrite --out o",
             (d, o),
             {
                 "config": two,
@@ -207,6 +209,7 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
                 "train_minutes": 3.0,
                 "metric": "ndcg@5",
                 "dimensions": [8, 16],
+                "without_starts": ["beauty"],
                 "seed": 4,
                 "resume": False,
                 "overwrite": True,
