@@ -27,7 +27,7 @@ def uniform(negatives: int) -> str:
     return f'sampler.parts=[{{name="in_batch"}},{{name="uniform",negatives={negatives}}}]'
 
 
-COMMON = ("train.epochs=8", uniform(1_024))
+EPOCHS, NEGATIVES = "train.epochs=8", uniform(1_024)
 UNIFORM = ("sampler.name=uniform", "sampler.negatives=256")
 AS_IT_IS = "the recipe with 1,024 uniform negatives"
 IN_BATCH, MANY = "the batch's own items alone", "8,192 uniform negatives, as in the recipe"
@@ -38,6 +38,7 @@ LEVERS: dict[str, tuple[str, ...]] = {
     IN_BATCH: ("sampler.name=in_batch",),
     "256 uniform negatives": (uniform(256),),
     "256 uniform negatives, not the batch's": UNIFORM,
+    "gBCE, t = 0.75, over the same": (*UNIFORM, "loss.name=gbce", "loss.calibration=0.75"),
     MANY: (uniform(8_192),),
 }
 
@@ -51,27 +52,29 @@ def main(data: Path, work: Path) -> int:
     recipe = (ROOT / RECIPE).read_text(encoding="utf-8")
     rows = []
     for name, overrides in LEVERS.items():
+        own = any(each.startswith("sampler.") for each in overrides)
+        settings = [EPOCHS, *([] if own else [NEGATIVES]), *overrides]
         runs = [
             store.run(
-                {"recipe": recipe, "overrides": [*COMMON, *overrides], "seed": seed},
-                lambda: trained(stages, dataset, overrides, seed),  # noqa: B023
+                {"recipe": recipe, "overrides": settings, "seed": seed},
+                lambda: trained(stages, dataset, settings, seed),  # noqa: B023
             )
             for seed in range(SEEDS)
         ]
-        rows.append({"lever": name, "overrides": overrides, "runs": runs, "ndcg@10": [run["best"] for run in runs]})
+        rows.append({"lever": name, "overrides": settings, "runs": runs, "ndcg@10": [run["best"] for run in runs]})
     values = {row["lever"]: row["ndcg@10"] for row in rows}
     claims = {f"{MANY}, find more than {IN_BATCH}": min(values[MANY]) > max(values[IN_BATCH])}
-    result = {"claims": claims, "rows": rows, "common": COMMON, "seeds": SEEDS, "recipe": recipe}
+    result = {"claims": claims, "rows": rows, "seeds": SEEDS, "recipe": recipe}
     print(write(__file__, "sequences", result))
     print(markdown(values))
     return verdict(result)
 
 
-def trained(stages: Stages, dataset: Path, overrides: tuple[str, ...], seed: int) -> dict[str, Any]:
+def trained(stages: Stages, dataset: Path, overrides: list[str], seed: int) -> dict[str, Any]:
     """Trains; what the run says of its best epoch on validation."""
     run = stages.work / "run"
-    settings = (word for each in (*COMMON, *overrides, f"train.seed={seed}") for word in ("--set", each))
-    stages.run("train", "--dataset", str(dataset), "--config", str(RECIPE), "--out", str(run), "--overwrite", *settings)
+    words = (word for each in (*overrides, f"train.seed={seed}") for word in ("--set", each))
+    stages.run("train", "--dataset", str(dataset), "--config", str(RECIPE), "--out", str(run), "--overwrite", *words)
     stage = json.loads((run / "summary.json").read_text(encoding="utf-8"))["stages"][0]
     seconds = mean(epoch["train_seconds"] for epoch in stage["history"])
     return {"best": stage["best_metric"], "epoch": stage["best_epoch"], "seconds_per_epoch": round(seconds, 2)}

@@ -41,7 +41,7 @@ def test_a_loss_is_one_class_one_function_and_a_line_each(tmp_path: Path) -> Non
         "from towers.config.section import",
         "from towers.config.margin_losses import Hinge\nfrom towers.config.section import",
     )
-    added(config / "losses.py", "    | Bsl,\n", "    | Bsl\n    | Hinge,\n")
+    added(config / "losses.py", "    | Gbce,\n", "    | Gbce\n    | Hinge,\n")
     added(losses / "registry.py", "graded_hinge, pair, triplet", "graded_hinge, hinge, pair, triplet")
     added(losses / "registry.py", "    bsl,\n)", "    bsl,\n    hinge,\n)")
     done = subprocess.run(

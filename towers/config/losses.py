@@ -222,7 +222,6 @@ LossConfig = Annotated[
     | SampledSoftmax
     | Nce
     | Neg
-    | Gbce
     | Bce
     | AmSoftmax
     | DistanceSoftmax
@@ -231,7 +230,8 @@ LossConfig = Annotated[
     | Circle
     | GradedHinge
     | Ccl
-    | Bsl,
+    | Bsl
+    | Gbce,
     Field(discriminator="name"),
 ]
 LOSSES: tuple[type[Loss], ...] = get_args(get_args(LossConfig)[0])
