@@ -50,7 +50,7 @@ def main(data: Path, work: Path) -> int:
         events = ("--events", str(data / "sequences.txt"), "--format", "sequences")
         stages.run("prepare", *events, "--config", str(RECIPE), "--out", str(dataset))
     recipe = (ROOT / RECIPE).read_text(encoding="utf-8")
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, overrides in LEVERS.items():
         own = any(each.startswith("sampler.") for each in overrides)
         settings = [EPOCHS, *([] if own else [NEGATIVES]), *overrides]
