@@ -3,6 +3,7 @@
 import itertools
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from benchmarks.harness.cut_offs import prepared
 from benchmarks.harness.newcomers import chance
 from benchmarks.quality import rolling as study
-from pipelines.dataset.heldout import HeldOut
+from pipelines.dataset.heldout import HeldOut, heldout
+from pipelines.rankers.baselines import baselines_of
 from towers.config.recipe import parse_config
 
 
@@ -67,6 +69,9 @@ def test_a_variant_has_its_features_its_own_settings_and_everything_else_of_the_
     assert named["ids"]["model"] == alone["model"] | {"temperature": 0.2, "norm_exponent": 1.0}
     assert named["ids"]["train"] == recipe["train"] | {"balance": 0.0}
     assert named["ids"]["optimizer"] == recipe["optimizer"]
+    # Its prior and norm exponent are chosen on validation, as `towers train` does it.
+    assert named["recipe"] == recipe
+    assert named["recipe"]["model"]["prior"] == "validation"
     assert list(named["item features"]["features"]["candidate"]) == ["item_id", "release_year", "genres"]
     for config in named.values():
         parse_config(config)
@@ -87,6 +92,25 @@ def test_balanced_popularity_counts_users_alike() -> None:
     assert lists.tolist() == [[2, 1, 0, 3], [1, 0, 3, 4]]
 
 
+def test_a_goal_is_reached_where_the_whole_interval_is_above_0_for_all_users() -> None:
+    baselines = ("popularity", "balanced popularity", "popularity_recent", "item_knn", "ease")
+    variants = ("user features", "recipe")
+
+    def lows(value: float) -> dict[str, Any]:
+        return {f"{name} minus {other}": {"value": 0.1, "low": value} for name in variants for other in baselines}
+
+    figures = {part: {f"recall@{k}": lows(0.01) for k in (10, 50)} for part in ("all", "warm", "cold")}
+    figures["all"]["recall@10"]["recipe minus ease"]["low"] = -0.001
+    figures["all"]["recall@50"]["user features minus popularity_recent"]["low"] = 0.0
+    figures["cold"]["recall@50"]["recipe minus item_knn"]["low"] = -1.0
+    goals = study.goals_of(figures)
+    assert len(goals) == 2 * 2 * 5
+    assert {goal for goal, reached in goals.items() if not reached} == {
+        "recall@10, all users: recipe above EASE",
+        "recall@50, all users: user features without prior above recent popularity",
+    }
+
+
 def test_a_cut_off_holds_a_tenth_of_the_events_after_it_and_nothing_later(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
@@ -105,3 +129,9 @@ def test_a_cut_off_holds_a_tenth_of_the_events_after_it_and_nothing_later(tmp_pa
     time = dataset.events("test").time
     assert time is not None
     assert int(np.max(time)) <= 599
+    # What is asked beside the model are the baselines of a report, as it fits them.
+    made, held = study.baselines(dataset, 5), heldout(dataset, "test")
+    assert list(made) == ["popularity", "balanced popularity", "popularity_recent", "item_knn", "ease"]
+    reported = baselines_of(dataset, ("train", "valid"), 5).rankers
+    for name in ("popularity_recent", "item_knn", "ease"):
+        np.testing.assert_array_equal(made[name](held), reported[name](held))
