@@ -48,9 +48,9 @@ def distance(found: Outcome, other: Outcome, start: Arrays) -> Distance:
     """How far `found` is from `other`; both began at `start`, the state before the first step."""
     changes = list(zip(found.state, other.state, start, strict=True))
     return Distance(
-        losses=_share(np.abs(found.losses - other.losses).max(), np.abs(other.losses).max()),
-        gradients=max(_share(_norm(a - b), _norm(b)) for a, b in zip(found.gradients, other.gradients, strict=True)),
-        state=max(_share(_norm(a - b), _norm(b - begin)) for a, b, begin in changes if b.dtype.kind == "f"),
+        losses=share(np.abs(found.losses - other.losses).max(), np.abs(other.losses).max()),
+        gradients=max(share(_norm(a - b), _norm(b)) for a, b in zip(found.gradients, other.gradients, strict=True)),
+        state=max(share(_norm(a - b), _norm(b - begin)) for a, b, begin in changes if b.dtype.kind == "f"),
         integers=sum(not np.array_equal(a, b) for a, b, _ in changes if b.dtype.kind != "f"),
     )
 
@@ -64,7 +64,8 @@ def _norm(values: NDArray[Any]) -> float:
     return float(np.linalg.norm(np.asarray(values, np.float64)))
 
 
-def _share(part: float, whole: float) -> float:
+def share(part: float, whole: float) -> float:
+    """`part` / `whole`: 0 where both are 0, infinite where only `whole` is or one of them is not finite."""
     if not np.isfinite([part, whole]).all():
         return float("inf")
     return float(part / whole) if whole else float("inf") if part else 0.0

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.harness.cut_offs import prepared
 from benchmarks.harness.newcomers import chance
 from benchmarks.quality import rolling as study
+from benchmarks.readme import ml_100k_rows
 from pipelines.dataset.heldout import HeldOut, heldout
 from pipelines.rankers.baselines import baselines_of
 from towers.config.recipe import parse_config
@@ -109,6 +110,27 @@ def test_a_goal_is_reached_where_the_whole_interval_is_above_0_for_all_users() -
         "recall@10, all users: recipe above EASE",
         "recall@50, all users: user features without prior above recent popularity",
     }
+
+
+def test_the_row_of_a_variant_has_its_difference_from_every_baseline() -> None:
+    names = ("popularity", "balanced popularity", "popularity_recent", "item_knn", "ease")
+    steps = ("history minus ids", "user features minus history", "user features minus ids")
+    figure = {name: {"value": 0.25} for name in ("ids", "history", "user features", "recipe", "balanced popularity")}
+    for place, name in enumerate(names):
+        figure[f"recipe minus {name}"] = {"value": place / 10, "low": place / 10 - 0.05, "high": place / 10 + 0.05}
+        figure[f"user features minus {name}"] = {"value": -1.0, "low": -2.0, "high": 0.0}
+    figure |= {step: {"value": 0.0, "low": 0.0, "high": 0.0} for step in steps}
+    chance = {name: {"value": 0.1, "low": 0.0, "high": 0.2} for name in ("item features", "chance")}
+    parts = {part: {"recall@10": figure, "recall@50": figure} for part in ("all", "warm", "cold")}
+    rows = ml_100k_rows.ml_100k_rolling({"figures": parts | {"new items": {"new_recall@50": chance}}})
+    told = {what: shown for what, shown, _ in rows}
+    assert told["… five cut-offs in time, all users, the recipe with its prior: recall@10; less each baseline's"] == (
+        "0.2500; popularity 0.0000 (-0.0500 to 0.0500), popularity that counts users alike 0.1000 (0.0500 to 0.1500), "
+        "recent popularity 0.2000 (0.1500 to 0.2500), item-kNN 0.3000 (0.2500 to 0.3500), EASE 0.4000 (0.3500 to "
+        "0.4500)"
+    )
+    alone = "… five cut-offs in time, all users, user features, without the recipe's prior: recall@50; less each "
+    assert told[f"{alone}baseline's"].startswith("0.2500; popularity -1.0000 (-2.0000 to 0.0000), ")
 
 
 def test_a_cut_off_holds_a_tenth_of_the_events_after_it_and_nothing_later(tmp_path: Path) -> None:

@@ -1,0 +1,62 @@
+"""The rows of the measured table that are about the recipe of MovieLens-100k."""
+
+from benchmarks.readme.figures import Result, Rows, estimate
+
+ROLLING_MODELS = {"recipe": "the recipe with its prior", "user features": "user features, without the recipe's prior"}
+ROLLING = {
+    "popularity": "popularity",
+    "balanced popularity": "popularity that counts users alike",
+    "popularity_recent": "recent popularity",
+    "item_knn": "item-kNN",
+    "ease": "EASE",
+}
+
+
+def ml_100k(result: Result) -> Rows:
+    metrics, differences, strongest = result["metrics"], result["differences"], result["strongest"]
+    rows = []
+    for name in ("recall@10", "recall@50", "ndcg@20"):
+        reached = metrics[strongest["ranker"]][name]["value"]
+        other = f"{strongest['title']}, the strongest baseline on validation, {reached:.4f}"
+        ahead = estimate(differences[f"exact_minus_{strongest['ranker']}"][name])
+        rows.append(
+            (
+                f"MovieLens-100k, global time split, ids, graph, gender, prior: {name.replace('ndcg', 'NDCG')}",
+                f"{estimate(metrics['exact'][name])}; {other}; model less baseline {ahead}",
+                "quality.ml_100k",
+            )
+        )
+    return rows
+
+
+def ml_100k_rolling(result: Result) -> Rows:
+    """What each step adds where it can: history to known users, user features to new ones, item features to items."""
+    figures, rows = result["figures"], []
+    for part, name, more, less in (
+        ("warm", "known users", "history", "ids"),
+        ("cold", "new users", "user features", "history"),
+        ("all", "all users", "user features", "ids"),
+    ):
+        found = figures[part]["recall@50"]
+        rows.append(
+            (
+                f"… five cut-offs in time, {name}: recall@50 with {more} / {less}",
+                f"{found[more]['value']:.4f} / {found[less]['value']:.4f}; ahead by "
+                + estimate(found[f"{more} minus {less}"])
+                + (
+                    f"; popularity that counts users alike {found['balanced popularity']['value']:.4f}"
+                    if part == "cold"
+                    else ""
+                ),
+                "quality.rolling",
+            )
+        )
+    new = figures["new items"]["new_recall@50"]
+    figure = f"{estimate(new['item features'])}; chance {new['chance']['value']:.4f}"
+    rows.append(("… five cut-offs in time, items without an event: recall@50", figure, "quality.rolling"))
+    for model, name in ROLLING_MODELS.items():
+        for metric, found in figures["all"].items():
+            ahead = ", ".join(f"{title} {estimate(found[f'{model} minus {key}'])}" for key, title in ROLLING.items())
+            what = f"… five cut-offs in time, all users, {name}: {metric}; less each baseline's"
+            rows.append((what, f"{found[model]['value']:.4f}; {ahead}", "quality.rolling"))
+    return rows
