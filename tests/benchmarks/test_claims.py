@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.harness.machine import load, verdict
-from benchmarks.quality import beauty, public_splits
+from benchmarks.quality import beauty, public_splits, rolling
 from benchmarks.serving import overload_phases, throughput
 from benchmarks.training import full_evaluation, optimizers, samplers, warm_start
 from benchmarks.tuning import tune
@@ -62,6 +62,10 @@ JUDGED: dict[str, Callable[[Result], Checks]] = {
     "quality_gowalla": split("gowalla"),
     "quality_gowalla_ordered": split("gowalla-ordered"),
     "quality_ml_1m_split": split("ml-1m-split"),
+    "ml_100k_rolling": lambda result: {
+        "claims": rolling.claims_of(result["figures"]),
+        "goals": rolling.goals_of(result["figures"]),
+    },
     "samplers": lambda result: samplers.judged(result["learned_unigram_ms"], result["log_uniform_ms"]),
     "serving": lambda result: throughput.judged(*(result[key] for key in ("ratios", "idle_ms", "half_load", "swap"))),
     **{f"tune_{name}": tuned for name in ("beauty", "beauty_s3rec", "gowalla", "ml_100k")},
