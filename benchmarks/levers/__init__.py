@@ -6,5 +6,6 @@ from benchmarks.harness import PATH
 MEASURES = {
     "dimensions": ("benchmarks.levers.dimensions", *PATH, "towers/recipes/ml-100k.toml"),
     "impressions": ("benchmarks.levers.impressions",),
+    "sequences": ("benchmarks.levers.sequences", *PATH, "towers/recipes/beauty.toml"),
     "lost_order": ("benchmarks.levers.lost_order", *PATH, "towers/recipes/gowalla-ordered.toml"),
 }
