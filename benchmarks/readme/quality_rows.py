@@ -6,7 +6,6 @@ from functools import partial
 from benchmarks.harness.published import PUBLISHED
 from benchmarks.readme.figures import Result, Rows, estimate, repeated, several
 from benchmarks.readme.ml_100k_rows import ml_100k, ml_100k_rolling
-from benchmarks.tuning.tune import SETS
 
 DEMO_BASELINES = {
     "item_knn": "item-kNN",
@@ -152,12 +151,13 @@ def timed(result: Result) -> Rows:
     return rows
 
 
-def tune(result: Result, what: str) -> Rows:
+def tune(result: Result, what: str, *, of_start: bool = True) -> Rows:
+    """`of_start`: starts of the search were made from this set."""
     metric, found, made = result["metric"], result["found"]["test"], result["made"]["test"]
     figure = f"{result['share']:.3f}: {metric} {found:.4f}, hand-made {made:.4f}"
     without = bool(result.get("without_starts"))
     own = "without the starts made from it" if without else "with every start"
-    with_starts = " --with-starts" * (not without and SETS[result["data"]].origin is not None)
+    with_starts = " --with-starts" * (of_start and not without)
     told = f"`towers tune` in {result['budget_minutes']:g} min, {what}, {own}"
     return [
         (
@@ -231,7 +231,9 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     "timed": timed,
     "tune_gowalla": partial(tune, what="Gowalla in order"),
     "tune_beauty": partial(tune, what="Beauty"),
-    "tune_beauty_s3rec": partial(tune, what="the Beauty of 12,101 items (`sequence` starts from the larger Beauty)"),
+    "tune_beauty_s3rec": partial(
+        tune, what="the Beauty of 12,101 items (`sequence` starts from the larger Beauty)", of_start=False
+    ),
     "tune_ml_100k": partial(tune, what="MovieLens-100k"),
     "similarity": similarity,
 }
