@@ -5,9 +5,9 @@ those of new histories. The model is that of Hu, Koren & Volinsky, ICDM 2008, wi
 & Koren, Revisiting the performance of iALS on item recommendation benchmarks, RecSys 2022:
 
     sum over positives (<w_u, h_i> - 1)^2  +  a0 sum over all pairs <w_u, h_i>^2
-    + reg (sum_u (n_u + a0 N)^nu |w_u|^2  +  sum_i (n_i + a0 U)^nu |h_i|^2)
+    + reg (sum_u (n_u + a0 N) |w_u|^2  +  sum_i (n_i + a0 U) |h_i|^2)
 
-with n_u the items of user u, n_i the users of item i, U users and N items, nu = 1.
+with n_u the items of user u, n_i the users of item i, U users and N items (nu = 1 of the paper).
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,6 @@ from scipy.linalg import get_lapack_funcs
 
 Vectors = NDArray[np.floating[Any]]
 
-NU = 1.0
 # Rows solved at once: their matrices [B, d, d], and the gathered vectors [B, n, d], are at most this many numbers.
 BATCH_NUMBERS = 8_388_608
 # Rows of a batch are padded to its longest, which has at most this many times the entries of its shortest, and 4 more.
@@ -68,7 +67,7 @@ class Ials:
     def step(self, taken: sp.csr_array, vectors: Vectors) -> Vectors:
         """The vectors of one side that minimise the loss, given those of the other; so also those of new histories.
 
-        ``(sum over the row's positives h h' + a0 H'H + reg (n + a0 N)^nu I) w = sum over the row's positives h``.
+        ``(sum over the row's positives h h' + a0 H'H + reg (n + a0 N) I) w = sum over the row's positives h``.
 
         Args:
             taken: [R, N], 1 where the row has the column.
@@ -90,26 +89,13 @@ class Ials:
             of_batch = padded[histories]  # [B, n, d]
             right = of_batch.sum(axis=1)
             left = np.matmul(of_batch.transpose(0, 2, 1), of_batch) + everywhere
-            penalty = self.reg * (counts[batch] + self.a0 * columns) ** NU
+            penalty = self.reg * (counts[batch] + self.a0 * columns)
             left[:, np.arange(dimension), np.arange(dimension)] += penalty[:, None].astype(self.dtype)
             for place, row in enumerate(batch):
                 _, found[row], failed = solve(left[place], right[place], lower=True, overwrite_a=True)
                 if failed:
                     raise ValueError(f"iALS with reg {self.reg:g}: a matrix is not positive definite; use a larger reg")
         return found
-
-    def loss(self, taken: sp.csr_array, users: Vectors, items: Vectors) -> float:
-        """The loss above, in float64, by the sums of the positives and the matrices [d, d] of both sides."""
-        users, items = users.astype(np.float64), items.astype(np.float64)
-        entries = sp.coo_array(taken)
-        scores = np.einsum("ed,ed->e", users[entries.row], items[entries.col])
-        pairs = float(((users.T @ users) * (items.T @ items)).sum())
-        by_user, by_item = np.diff(taken.indptr), np.bincount(entries.col, minlength=taken.shape[1])
-        lengths = sum(
-            float((((counts + self.a0 * others) ** NU) * np.square(vectors).sum(axis=1)).sum())
-            for counts, others, vectors in ((by_user, len(items), users), (by_item, len(users), items))
-        )
-        return float(np.square(scores - 1).sum()) + self.a0 * pairs + self.reg * lengths
 
 
 def _batches(counts: NDArray[np.integer[Any]], dimension: int) -> Iterator[NDArray[np.intp]]:

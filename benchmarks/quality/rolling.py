@@ -33,6 +33,7 @@ from benchmarks.harness.resumable import Store
 from benchmarks.harness.stages import arguments
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import seen
+from pipelines.evaluation.report_table import TITLES
 from pipelines.rankers.baselines import baselines_of
 from pipelines.rankers.evaluate import Ranker
 from pipelines.rankers.popular import Popular
@@ -68,9 +69,8 @@ VARIANTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 STEPS = (("ids", "history"), ("history", USERS), ("ids", USERS), (USERS, ITEMS), (USERS, WHOLE))
 BALANCED = "balanced popularity"
 BASELINES = (POPULARITY, BALANCED, RECENT, KNN, EASE)
-# The variants that are to be ahead of every baseline, and the names of the others in a goal.
+# The variants that are to be ahead of every baseline, and their names in a goal.
 AHEAD = {WHOLE: "recipe", USERS: "user features without prior"}
-TITLES = {RECENT: "recent popularity", KNN: "item-kNN", EASE: "EASE"}
 # What is studied are features: nothing but them tells what is in fashion. The recipe as it is does without these two.
 ALONE = {"model.prior": "off", "model.norm_exponent": 0.0}
 Columns = dict[str, NDArray[np.float64]]

@@ -1,15 +1,12 @@
 """The rows of the measured table that are about the recipe of MovieLens-100k."""
 
 from benchmarks.readme.figures import Result, Rows, estimate
+from pipelines.evaluation.report_table import TITLES
 
 ROLLING_MODELS = {"recipe": "the recipe with its prior", "user features": "user features, without the recipe's prior"}
-ROLLING = {
-    "popularity": "popularity",
-    "balanced popularity": "popularity that counts users alike",
-    "popularity_recent": "recent popularity",
-    "item_knn": "item-kNN",
-    "ease": "EASE",
-}
+BALANCED = "balanced popularity"
+ROLLING_TITLES = TITLES | {BALANCED: "popularity that counts users alike"}
+ROLLING_BASELINES = ("popularity", BALANCED, "popularity_recent", "item_knn", "ease")
 
 
 def ml_100k(result: Result) -> Rows:
@@ -43,11 +40,7 @@ def ml_100k_rolling(result: Result) -> Rows:
                 f"… five cut-offs in time, {name}: recall@50 with {more} / {less}",
                 f"{found[more]['value']:.4f} / {found[less]['value']:.4f}; ahead by "
                 + estimate(found[f"{more} minus {less}"])
-                + (
-                    f"; popularity that counts users alike {found['balanced popularity']['value']:.4f}"
-                    if part == "cold"
-                    else ""
-                ),
+                + (f"; popularity that counts users alike {found[BALANCED]['value']:.4f}" if part == "cold" else ""),
                 "quality.rolling",
             )
         )
@@ -56,7 +49,9 @@ def ml_100k_rolling(result: Result) -> Rows:
     rows.append(("… five cut-offs in time, items without an event: recall@50", figure, "quality.rolling"))
     for model, name in ROLLING_MODELS.items():
         for metric, found in figures["all"].items():
-            ahead = ", ".join(f"{title} {estimate(found[f'{model} minus {key}'])}" for key, title in ROLLING.items())
+            ahead = ", ".join(
+                f"{ROLLING_TITLES[each]} {estimate(found[f'{model} minus {each}'])}" for each in ROLLING_BASELINES
+            )
             what = f"… five cut-offs in time, all users, {name}: {metric}; less each baseline's"
             rows.append((what, f"{found[model]['value']:.4f}; {ahead}", "quality.rolling"))
     return rows

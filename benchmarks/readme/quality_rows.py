@@ -6,13 +6,9 @@ from functools import partial
 from benchmarks.harness.published import PUBLISHED
 from benchmarks.readme.figures import Result, Rows, estimate, repeated, several
 from benchmarks.readme.ml_100k_rows import ml_100k, ml_100k_rolling
+from pipelines.evaluation.report_table import TITLES
 
-DEMO_BASELINES = {
-    "item_knn": "item-kNN",
-    "popularity": "popularity",
-    "popularity_recent": "recent popularity",
-    "ease": "EASE",
-}
+DEMO_BASELINES = ("item_knn", "popularity", "popularity_recent", "ease")
 TIMED_RANKERS = ("model", "strongest baseline")
 TIMED_SETS = {
     "ml-100k": "MovieLens-100k, five cut-offs in time",
@@ -29,7 +25,7 @@ def demo(result: Result) -> Rows:
         return " / ".join(f"{metrics[ranker][name]['value']:.3f}" for name in names)
 
     attained = " / ".join(f"{share[name]['value']:.0%}" for name in names)
-    baselines = ", ".join(f"{told} {three(ranker)}" for ranker, told in DEMO_BASELINES.items() if ranker in metrics)
+    baselines = ", ".join(f"{TITLES[ranker]} {three(ranker)}" for ranker in DEMO_BASELINES if ranker in metrics)
     return [
         (
             "`towers demo`, first run / repeated",
@@ -172,7 +168,7 @@ def tune(result: Result, what: str, *, of_start: bool = True) -> Rows:
 
 
 def baselines(result: Result, *, what: str) -> Rows:
-    titles = DEMO_BASELINES | {"ials": f"iALS of d = {result['baselines']['ials']['settings']['dimension']}"}
+    titles = TITLES | {"ials": f"iALS of d = {result['baselines']['ials']['settings']['dimension']}"}
     told = [
         f"{titles[name]} {several([*found['test'].values()], '.4f')}" for name, found in result["baselines"].items()
     ]

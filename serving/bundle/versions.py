@@ -6,7 +6,7 @@ canary. Bundles are only named here; `serving.service.active_bundles` opens them
 
 import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -68,7 +68,7 @@ class Versions:
 
     def earlier(self) -> tuple[Path, ...]:
         """The directories of the bundles that were active before, newest first; links are left out."""
-        return tuple(self.root / name for name in self.read().previous if not (self.root / name).is_symlink())
+        return self._without_links(self.read().previous)
 
     def plain(self) -> tuple[Path, ...]:
         """The directories of the active bundle and of those before it, newest first; links are left out.
@@ -76,9 +76,8 @@ class Versions:
         Raises:
             BundleError: no bundle is active, `active.json` is damaged, or all are links.
         """
-        name = self.read().active
-        active = self.root / name
-        return (() if active.is_symlink() else (active,)) + self.earlier() or (self.path(name),)
+        active = self.read()
+        return self._without_links((active.active, *active.previous)) or (self.path(active.active),)
 
     def path(self, name: str) -> Path:
         """The directory of a bundle; its content is not checked here.
@@ -168,6 +167,9 @@ class Versions:
         """
         with self._alone():
             return self._write(self.read().model_copy(update={"canary": None}))
+
+    def _without_links(self, names: Iterable[str]) -> tuple[Path, ...]:
+        return tuple(path for path in map(self.root.joinpath, names) if not path.is_symlink())
 
     def _read(self) -> Active | None:
         try:
