@@ -73,9 +73,15 @@ class PostgresCluster:
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """`kill -9` of the server and all its processes: its memory is lost as in a crash."""
-        self._signal(signal.SIGKILL)
+        """`kill -9` of the server and all its processes: its memory is lost as in a crash. Returns when all have ended."""
+        processes = self._signal(signal.SIGKILL)
         self._server.wait()
+        # The shared memory is in use until its last process has ended: PostgreSQL does not start before.
+        deadline = time.monotonic() + START_S
+        while alive := [process for process in processes if _is_alive(process)]:
+            if time.monotonic() > deadline:
+                pytest.fail(f"processes of PostgreSQL do not end after a kill: {alive}")
+            time.sleep(0.01)
 
     def freeze(self) -> None:
         """Stops the server and all its processes where they are: the kernel still accepts and acknowledges for them."""
@@ -89,7 +95,6 @@ class PostgresCluster:
         """Ends the server and removes its folder."""
         if self._server.poll() is None:
             self.kill()
-        # A killed server's processes may still end.
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def new_database(self) -> str:
@@ -115,12 +120,25 @@ class PostgresCluster:
         )
         return asked.stdout.strip()
 
-    def _signal(self, number: int) -> None:
+    def _signal(self, number: int) -> list[int]:
+        # The server stands still first: it must not start another process meanwhile.
+        with suppress(ProcessLookupError):
+            os.kill(self._server.pid, signal.SIGSTOP)
         children = Path(f"/proc/{self._server.pid}/task/{self._server.pid}/children").read_text().split()
-        # The server first: it must not start another process meanwhile.
-        for process in [self._server.pid, *map(int, children)]:
+        processes = [self._server.pid, *map(int, children)]
+        for process in processes:
             with suppress(ProcessLookupError):
                 os.kill(process, number)
+        return processes
 
     def _as_user(self) -> dict[str, str]:
         return {"cwd": str(self._folder)} if self._user is None else {"cwd": str(self._folder), "user": self._user}
+
+
+def _is_alive(process: int) -> bool:
+    """Whether a process still runs: one that has ended and that nobody waited for holds no memory."""
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
