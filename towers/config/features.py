@@ -203,6 +203,11 @@ class SequenceFeature(_OfTaken):
     blocks: Count = Field(2, description="attention and feed-forward layers, one after another")
     heads: Count = Field(1, description="of each attention layer; divides the width of the vector")
     dropout: Share = Field(0.1, description="share of the numbers between layers that training sets to zero")
+    forward: Literal["relu", "swiglu"] = Field("relu", description="what the feed-forward layers do between matrices")
+    gated: bool = Field(False, description="multiply what a layer adds to its input h by sigmoid(W h), as LiGR does")
+    positions: Literal["absolute", "distance"] = Field(
+        "absolute", description="add a vector for each position to the items, or a number for each distance to scores"
+    )
     time_gaps: bool = Field(False, description="also read the time since the item before, in powers of two of a second")
     gap_mask_share: Share = Field(
         0.2, description="share of the histories that train without their time gaps, as in a request without times"

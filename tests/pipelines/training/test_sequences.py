@@ -92,6 +92,23 @@ def test_a_request_with_history_and_times_gets_the_stored_vector(world: Path, se
     np.testing.assert_allclose(answers[2].scores, answers[4].scores, atol=1e-5)
 
 
+def test_with_every_option_of_a_block_a_request_gets_the_stored_vector(world: Path, tmp_path: Path) -> None:
+    config = recipe(heads=2, forward="swiglu", gated=True, positions="distance")
+    train.run(config, world / "dataset", tmp_path / "run")
+    export.run(tmp_path / "run", tmp_path / "bundle")
+    service, data = open_recaller(tmp_path / "bundle"), Dataset.open(world / "dataset")
+    offsets, items = seen(data, ("train", "valid"))
+    times = seen_times(data, ("train", "valid"))
+    assert times is not None and service.encoder is not None
+    names = data.items["item_id"].to_list()
+    requests = [
+        {"past": ["nobody", *(names[i] for i in items[begin:end])], "past_times": [0, *times[begin:end].tolist()]}
+        for begin, end in pairwise(offsets.tolist())
+    ]
+    rows = [service.bundle.query_rows[user] for user in data.users["user_id"]]
+    np.testing.assert_allclose(service.encoder.encode(requests), service.bundle.query_vectors[rows], atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("features", "message"),
     [

@@ -43,6 +43,21 @@ MISTAKES = [
     ({"loss": {"name": "gbce", "calibration": 1.5}}, "loss.calibration: Input should be less than", "got 1.5"),
     ({"loss": {"name": "gbce", "calibration": -0.5}}, "loss.calibration: Input should be greater than", "got -0.5"),
     ({"optimizer": {"l2": -0.1}}, "optimizer.l2: Input should be greater than or equal to 0", "got -0.1"),
+    (
+        {"features": {"query": {"past": {"kind": "sequence", "forward": "gelu"}}}},
+        "features.query.past.forward: must be one of relu, swiglu",
+        "got 'gelu'",
+    ),
+    (
+        {"features": {"query": {"past": {"kind": "sequence", "gated": "yes"}}}},
+        "features.query.past.gated: Input should be a valid boolean",
+        "got 'yes'",
+    ),
+    (
+        {"features": {"query": {"past": {"kind": "sequence", "positions": "distances"}}}},
+        "features.query.past.positions: must be one of absolute, distance",
+        "'distance'",
+    ),
     ({"sampler": {"name": "unifrom"}}, "sampler.name: must be one of in_batch, uniform", "'uniform'"),
     ({"sampler": {"name": "uniform", "k": 5}}, "sampler.k: no such key; sampler allows negatives", "distinct"),
     (
