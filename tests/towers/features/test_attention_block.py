@@ -12,13 +12,15 @@ from tests.support.gpu_kernels import problems
 from tests.support.worlds.training import recipe
 from tests.towers.features.test_self_attention import LENGTH, WIDTH, as_tensor, encoder, histories
 from towers.config.features import SequenceFeature
-from towers.data.packing import packed
+from towers.data.packing import Sequences, packed
 from towers.features.encoder import FeatureSpec
 from towers.features.self_attention import SelfAttention
 from towers.model.two_tower import TwoTower, save_tower
 
-SWIGLU, GATED, DISTANCE = {"forward": "swiglu"}, {"gated": True}, {"positions": "distance"}
-ALL: dict[str, Any] = SWIGLU | GATED | DISTANCE
+SWIGLU: dict[str, Any] = {"forward": "swiglu"}
+GATED: dict[str, Any] = {"gated": True}
+DISTANCE: dict[str, Any] = {"positions": "distance"}
+ALL = SWIGLU | GATED | DISTANCE
 CHOICES: list[dict[str, Any]] = [
     one | two | three for one, two, three in product(({}, SWIGLU), ({}, GATED), ({}, DISTANCE))
 ]
@@ -131,7 +133,7 @@ def test_with_distances_no_position_is_read_and_a_window_stands_anywhere_in_a_ro
     unread = built.embed(as_tensor(windows._replace(position=windows.position[:, ::-1].copy())))
     np.testing.assert_array_equal(unread, plain)
     later = [np.roll(part, 2, axis=1) for part in windows[:3]]
-    np.testing.assert_allclose(built.embed(as_tensor(type(windows)(*later, windows.place + 2))), plain, atol=1e-5)
+    np.testing.assert_allclose(built.embed(as_tensor(Sequences(*later, windows.place + 2))), plain, atol=1e-5)
 
 
 def test_two_orders_of_the_same_items_differ_by_the_distances_alone() -> None:

@@ -176,7 +176,7 @@ def test_the_saved_tower_takes_raw_ids_and_times_and_equals_training(tmp_path: P
     np.testing.assert_allclose(got["embeddings"], [reference(built, kept)], atol=2e-5)
 
 
-def trainer(directory: Path, epochs: int) -> Trainer:
+def trainer(directory: Path, epochs: int, **chosen: Any) -> Trainer:
     """Trains on a world where the next item says how many there were: pooled histories do not."""
     config = recipe(
         model={"dimension": WIDTH},
@@ -185,7 +185,8 @@ def trainer(directory: Path, epochs: int) -> Trainer:
     )
     rows = np.arange(1, ITEMS + 1, dtype=np.int32)
     tables = FeatureTables({}, {"item_id": rows}, sequences={"past": SequenceTable(rows, LENGTH, True)})
-    feature = SequenceFeature(kind="sequence", max_length=LENGTH, blocks=1, dropout=0.2, time_gaps=True, mask_share=0.1)
+    settings = {"kind": "sequence", "max_length": LENGTH, "blocks": 1, "dropout": 0.2, "time_gaps": True} | chosen
+    feature = SequenceFeature(**settings, mask_share=0.1)
     towers = TwoTower(
         [FeatureSpec("past", feature, size=ITEMS, table="i")],
         [FeatureSpec("item_id", IdFeature(kind="id"), size=ITEMS, table="i")],
@@ -197,8 +198,9 @@ def trainer(directory: Path, epochs: int) -> Trainer:
     return Trainer(task, examples, config.optimizer, config.train, directory)
 
 
-def test_a_step_would_stay_on_a_gpu_learns_and_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    whole = trainer(tmp_path / "whole", 5)
+@pytest.mark.parametrize("chosen", [{}, {"forward": "swiglu", "gated": True, "positions": "distance"}])
+def test_a_step_would_stay_on_a_gpu_learns_and_goes_on_bit_for_bit(tmp_path: Path, chosen: dict[str, Any]) -> None:
+    whole = trainer(tmp_path / "whole", 5, **chosen)
     step = whole._step.get_concrete_function(as_tensors(whole.examples.batch(0, 0)))
     assert problems(step.graph) == []
 
@@ -209,7 +211,7 @@ def test_a_step_would_stay_on_a_gpu_learns_and_goes_on_bit_for_bit(tmp_path: Pat
 
     summary = whole.fit(keep)
     assert summary.history[-1]["loss"] < 0.95 * summary.history[0]["loss"]
-    resumed = trainer(tmp_path / "cut", 5)
+    resumed = trainer(tmp_path / "cut", 5, **chosen)
     assert resumed.done == 10 and resumed.progress.step
     resumed.fit()
     for one, other in zip(whole.task.variables, resumed.task.variables, strict=True):
