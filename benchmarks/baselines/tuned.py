@@ -1,0 +1,200 @@
+"""Chooses the settings of each baseline on the validation sample, and measures it on the test.
+
+In: a task, a store of what is finished. Out: for each baseline its settings, its figure on validation, and those on the
+test.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import scipy.sparse as sp
+
+from benchmarks.baselines.ials import Ials, Vectors
+from benchmarks.baselines.task import Task
+from benchmarks.harness.resumable import Store
+from pipelines.dataset.heldout import HeldOut, seen
+from pipelines.dataset.popularity import Counting
+from pipelines.rankers.choice import EASE_LADDER, choose
+from pipelines.rankers.ease import PENALTY, Ease, ease_weights
+from pipelines.rankers.evaluate import Lists, Ranker
+from pipelines.rankers.fits import Fits, Settings, ranker_of
+from pipelines.rankers.item_knn import history
+from pipelines.rankers.popular import by_popularity
+from pipelines.rankers.ranker import EASE, KNN, KNOWN, POPULARITY
+from serving.search.exact import ExactIndex
+
+IALS = "ials"
+TRAIN = KNOWN[:1]
+EASE_ITEMS = 13_000  # a fit takes a minute; the product's own bound is lower
+LADDERS: Mapping[str, Sequence[float]] = {
+    "a0": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0),
+    "reg": (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3),
+}
+START = Ials(a0=0.03, reg=0.003)
+MOST_SWEEPS, PATIENCE = 16, 2  # sweeps in all, and without a better figure on validation
+Result = dict[str, Any]
+Run = Callable[[Mapping[str, Any], Callable[[], Result]], Result]
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """The setting of EASE."""
+
+    penalty: float
+
+
+Climbed = TypeVar("Climbed", Ials, Penalty)
+
+
+def baselines(task: Task, store: Store) -> dict[str, Result]:
+    """The baselines that the data allow, by name: `settings`, `validation`, `test`; the store keeps them."""
+    base = {"data": task.data.manifest.fingerprint, "figures": list(task.figures), "refit": task.refit}
+    made = {POPULARITY: popularity, KNN: item_knn, EASE: ease, IALS: ials}
+    if task.data.manifest.items > EASE_ITEMS:
+        del made[EASE]
+
+    def run(baseline: str, settings: Mapping[str, Any], function: Callable[[], Result]) -> Result:
+        return store.run({**base, "baseline": baseline, **settings}, function)
+
+    return {name: run(name, {}, partial(function, task, partial(run, name))) for name, function in made.items()}
+
+
+def popularity(task: Task, run: Run) -> Result:
+    """The better of counting events alike and users alike; `as_reported` is the former on train + validation."""
+
+    def rank(settings: Settings, splits: Sequence[str]) -> Ranker:
+        return ranker_of(Fits(task.data, splits).of(settings), task.k)
+
+    tried = {each: task.validated(rank(each, TRAIN)) for each in (Counting(), Counting(users_alike=True))}
+    best = max(tried, key=tried.__getitem__)
+    return {
+        "settings": asdict(best),
+        "validation": tried[best],
+        "test": task.tested(rank(best, task.fitted_on)),
+        "as_reported": task.tested(rank(Counting(), KNOWN)),
+        "tried": {str(each): value for each, value in tried.items()},
+    }
+
+
+def item_knn(task: Task, run: Run) -> Result:
+    """item-kNN with the settings that `towers report` chooses; `as_reported` is fitted on train + validation, too."""
+    settings = choose(task.data).item_knn
+    if settings is None:
+        raise ValueError("item-kNN: the data set is larger than towers report allows it to be")
+
+    def rank(splits: Sequence[str]) -> Ranker:
+        return ranker_of(Fits(task.data, splits).of(settings), task.k)
+
+    test = task.tested(rank(task.fitted_on))
+    return {
+        "settings": asdict(settings),
+        "validation": task.validated(rank(TRAIN)),
+        "test": test,
+        "as_reported": test if task.refit else task.tested(rank(KNOWN)),
+    }
+
+
+def ease(task: Task, run: Run) -> Result:
+    """EASE, of all penalties on a ladder the one where a climb ends."""
+
+    def rank(penalty: float, splits: Sequence[str]) -> Ranker:
+        taken = matrix(task, splits)
+        weights = ease_weights(*taken.nonzero(), taken.shape, penalty)
+        order = by_popularity(np.bincount(taken.indices, minlength=taken.shape[1]))
+        return ranker_of(Ease(weights, order), task.k)
+
+    def tried(penalty: float) -> float:
+        made = run({"penalty": penalty}, lambda: {"validation": task.validated(rank(penalty, TRAIN))})
+        return float(made["validation"])
+
+    best, values = climb(Penalty(PENALTY), {"penalty": EASE_LADDER}, lambda each: tried(each.penalty))
+    return {
+        "settings": asdict(best),
+        "validation": values[best],
+        "test": task.tested(rank(best.penalty, task.fitted_on)),
+        "tried": [{**asdict(each), "validation": value} for each, value in values.items()],
+    }
+
+
+def ials(task: Task, run: Run) -> Result:
+    """iALS; of the sweeps of each setting the one that is best on validation counts."""
+
+    curves: dict[Ials, list[float]] = {}
+
+    def tried(settings: Ials) -> float:
+        own = {"a0": settings.a0, "reg": settings.reg}
+        curves[settings] = run(own, lambda: curve(task, settings))["validation"]
+        return max(curves[settings])
+
+    best, values = climb(START, LADDERS, tried)
+    count = int(np.argmax(curves[best])) + 1
+    _, items = next(islice(best.sweeps(matrix(task, task.fitted_on)), count - 1, None))
+    return {
+        "settings": {"a0": best.a0, "reg": best.reg, "sweeps": count, "dimension": best.dimension, "seed": best.seed},
+        "validation": values[best],
+        "test": task.tested(folded(best, items, task.k)),
+        "tried": [{"a0": each.a0, "reg": each.reg, "validation": curves[each]} for each in values],
+    }
+
+
+def curve(task: Task, settings: Ials) -> Result:
+    """The figure on validation after each sweep, until it no longer rises."""
+    taken = matrix(task, TRAIN)
+    values: list[float] = []
+    for _, items in settings.sweeps(taken):
+        values.append(task.validated(folded(settings, items, task.k)))
+        if len(values) == MOST_SWEEPS or len(values) - np.argmax(values) > PATIENCE:
+            break
+    return {"validation": values}
+
+
+def folded(settings: Ials, items: Vectors, k: int) -> Ranker:
+    """Ranks by the vectors of items and, for each user, one more user step over all that is known of them by then."""
+    index = ExactIndex(np.asarray(items, np.float32))
+
+    def rank(held: HeldOut) -> Lists:
+        taken = history(held.seen_offsets, held.seen_items, len(items))
+        offsets, masked = held.masked
+        return index.search(settings.step(taken, items), k, np.split(masked, offsets[1:-1]))[0]
+
+    return rank
+
+
+def matrix(task: Task, splits: Sequence[str]) -> sp.csr_array:
+    """[users, items] 1 where the user took the item in these splits."""
+    return history(*seen(task.data, splits), task.data.manifest.items)
+
+
+def climb(
+    start: Climbed, ladders: Mapping[str, Sequence[float]], value: Callable[[Climbed], float]
+) -> tuple[Climbed, dict[Climbed, float]]:
+    """Moves one setting at a time along its ladder as long as the value rises, round after round until none moves.
+
+    Args:
+        start: where it begins; each setting is on its ladder.
+        ladders: setting -> its values, ascending.
+        value: what to make large; asked once for each place.
+
+    Returns:
+        The best place, and the value of each place that was tried, in this order.
+    """
+    values = {start: value(start)}
+    best, settled = start, False
+    while not settled:
+        begin = best
+        for name, ladder in ladders.items():
+            for step in (1, -1):
+                place = ladder.index(getattr(best, name)) + step
+                while 0 <= place < len(ladder):
+                    tried = replace(best, **{name: cast(Any, ladder[place])})
+                    if tried not in values:
+                        values[tried] = value(tried)
+                    if values[tried] <= values[best]:
+                        break
+                    best, place = tried, place + step
+        settled = best == begin
+    return best, values
