@@ -85,7 +85,7 @@ class Ials:
         solve = lapack.sposv if self.dtype is np.float32 else lapack.dposv
         counts = np.diff(taken.indptr)
         found = np.zeros((rows, dimension), self.dtype)
-        for batch in _batches(counts, dimension):
+        for batch in batches(counts, dimension):
             histories = _histories(taken, batch, columns)
             of_batch = padded[histories]  # [B, n, d]
             right = of_batch.sum(axis=1)
@@ -112,7 +112,7 @@ class Ials:
         return float(np.square(scores - 1).sum()) + self.a0 * pairs + self.reg * lengths
 
 
-def _batches(counts: NDArray[np.integer[Any]], dimension: int) -> Iterator[NDArray[np.intp]]:
+def batches(counts: NDArray[np.integer[Any]], dimension: int) -> Iterator[NDArray[np.intp]]:
     """Yields the rows that have entries, those of like numbers of entries together, so that memory is bounded."""
     order = np.argsort(counts, kind="stable")
     order = order[counts[order] > 0]

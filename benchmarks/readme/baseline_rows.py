@@ -1,0 +1,32 @@
+"""The rows of the measured table that show tuned baselines beside our models."""
+
+from collections.abc import Callable
+from functools import partial
+
+from benchmarks.harness.published import NEXT_ITEM
+from benchmarks.readme.figures import Result, Rows, several
+
+TITLES = {"popularity": "popularity", "item_knn": "item-kNN", "ease": "EASE", "ials": "iALS"}
+FIGURES = {"recall@20": "recall@20", "hit_rate@10": "HitRate@10", "ndcg@20": "NDCG@20", "ndcg@10": "NDCG@10"}
+
+
+def baselines(result: Result, what: str) -> Rows:
+    """Every baseline and our model; what is published for models that read the order, where it is known."""
+    names = [name for name in FIGURES if name in result["ours"]["test"]]
+    tests = {TITLES[name]: content["test"] for name, content in result["baselines"].items()}
+    tests["our model"] = result["ours"]["test"]
+    told = [f"{title} {several([test[name] for name in names], '.4f')}" for title, test in tests.items()]
+    published = [f"{model} {several([*pair], '.4f')}" for model, pair in NEXT_ITEM.get(result["set"], {}).items()]
+    if published:
+        told.append(f"published {', '.join(published)}")
+    shown = " / ".join(FIGURES[name] for name in names)
+    what = f"Cheap baselines, all settings chosen on validation, {what}: {shown}"
+    return [(what, "; ".join(told), f"baselines.run {result['set']}")]
+
+
+ROWS: dict[str, Callable[[Result], Rows]] = {
+    "baselines_gowalla": partial(baselines, what="Gowalla as sets"),
+    "baselines_ml_1m_split": partial(baselines, what="MovieLens-1M"),
+    "baselines_beauty": partial(baselines, what="the Beauty of 54,542 items"),
+    "baselines_beauty_s3rec": partial(baselines, what="the Beauty of 12,101 items"),
+}
