@@ -75,8 +75,8 @@ def test_sweeps_are_those_of_a_slow_loop(numbers: int, monkeypatch: pytest.Monke
     for _, (found_users, found_items) in zip(range(3), SETTINGS.sweeps(sp.csr_array(taken)), strict=False):
         items = side(taken.T, users, SETTINGS)
         users = side(taken, items, SETTINGS)
-        np.testing.assert_allclose(found_items, items, atol=1e-6)
-        np.testing.assert_allclose(found_users, users, atol=1e-6)
+        np.testing.assert_allclose(found_items, items, atol=1e-9)
+        np.testing.assert_allclose(found_users, users, atol=1e-9)
 
 
 def test_rows_of_a_batch_are_padded_by_little_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
