@@ -35,7 +35,8 @@ LADDERS: Mapping[str, Sequence[float]] = {
     "reg": (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3),
 }
 START = Ials(a0=0.03, reg=0.003)
-MOST_SWEEPS, PATIENCE = 16, 2  # sweeps in all, and without a better figure on validation
+MOST_SWEEPS, PATIENCE = 16, 2  # sweeps of a setting, and those without a better figure on validation that end it
+LONGEST = 64  # sweeps of the best setting, where it still rises
 Result = dict[str, Any]
 Run = Callable[[Mapping[str, Any], Callable[[], Result]], Result]
 
@@ -121,7 +122,7 @@ def ease(task: Task, run: Run) -> Result:
 
 
 def ials(task: Task, run: Run) -> Result:
-    """iALS; of the sweeps of each setting the one that is best on validation counts."""
+    """iALS; of the sweeps of each setting the one that is best on validation counts, and the best setting goes on."""
 
     curves: dict[Ials, list[float]] = {}
 
@@ -131,23 +132,29 @@ def ials(task: Task, run: Run) -> Result:
         return max(curves[settings])
 
     best, values = climb(START, LADDERS, tried)
-    count = int(np.argmax(curves[best])) + 1
+    last = curves[best]
+    if len(last) == MOST_SWEEPS:
+        last = run({"a0": best.a0, "reg": best.reg, "sweeps": LONGEST}, lambda: curve(task, best, LONGEST))[
+            "validation"
+        ]
+    count = int(np.argmax(last)) + 1
     _, items = next(islice(best.sweeps(matrix(task, task.fitted_on)), count - 1, None))
     return {
         "settings": {"a0": best.a0, "reg": best.reg, "sweeps": count, "dimension": best.dimension, "seed": best.seed},
-        "validation": values[best],
+        "validation": max(last),
+        "curve": last,
         "test": task.tested(folded(best, items, task.k)),
         "tried": [{"a0": each.a0, "reg": each.reg, "validation": curves[each]} for each in values],
     }
 
 
-def curve(task: Task, settings: Ials) -> Result:
+def curve(task: Task, settings: Ials, most: int = MOST_SWEEPS) -> Result:
     """The figure on validation after each sweep, until it no longer rises."""
     taken = matrix(task, TRAIN)
     values: list[float] = []
     for _, items in settings.sweeps(taken):
         values.append(task.validated(folded(settings, items, task.k)))
-        if len(values) == MOST_SWEEPS or len(values) - np.argmax(values) > PATIENCE:
+        if len(values) == most or len(values) - np.argmax(values) > PATIENCE:
             break
     return {"validation": values}
 

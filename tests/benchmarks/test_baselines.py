@@ -200,9 +200,7 @@ def test_each_baseline_is_measured_once_and_resumes(
     for baseline in made.values():
         assert baseline["test"].keys() == {"ndcg@2", "hit_rate@2"}
     best = made["ials"]["settings"]
-    (curve,) = (
-        each["validation"] for each in made["ials"]["tried"] if (each["a0"], each["reg"]) == (best["a0"], best["reg"])
-    )
+    curve = made["ials"]["curve"]
     assert curve[best["sweeps"] - 1] == made["ials"]["validation"] == max(curve)
     monkeypatch.setattr(tuned, "curve", None)
     monkeypatch.setattr(tuned, "ease_weights", None)
@@ -224,6 +222,28 @@ def test_the_sweep_that_counts_is_the_best_and_the_curve_ends_where_it_no_longer
 
     monkeypatch.setattr(tuned, "matrix", lambda task, splits: sp.csr_array(table()))
     assert tuned.curve(Stub(), SETTINGS) == {"validation": [0.1, 0.3, 0.2, 0.25]}  # type: ignore[arg-type]
+    values = iter([0.1, 0.3, 0.2, 0.25, 0.9])
+    assert tuned.curve(Stub(), SETTINGS, 2) == {"validation": [0.1, 0.3]}  # type: ignore[arg-type]
+
+
+def test_the_best_setting_goes_on_where_its_figure_still_rises(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def curve(task: Task, settings: Ials, most: int = 3) -> dict[str, list[float]]:
+        asked.append((settings.a0, most))
+        rising = [settings.a0 + sweep / 100 for sweep in range(most)]
+        return {"validation": rising[:5]}
+
+    monkeypatch.setattr(tuned, "LADDERS", {"a0": (0.1, 0.3), "reg": (0.01,)})
+    monkeypatch.setattr(tuned, "START", Ials(a0=0.1, reg=0.01, dimension=2))
+    monkeypatch.setattr(tuned, "MOST_SWEEPS", 3)
+    monkeypatch.setattr(tuned, "curve", curve)
+    found = tuned.baselines(Task.of(data, ("ndcg@2",), refit=False), Store(tmp_path))["ials"]
+    assert asked == [(0.1, 3), (0.3, 3), (0.3, 64)]
+    assert (found["settings"]["a0"], found["settings"]["sweeps"]) == (0.3, 5)
+    assert found["validation"] == pytest.approx(0.34)
 
 
 def test_a_climb_ends_where_no_step_rises_and_asks_once_for_each_place() -> None:
