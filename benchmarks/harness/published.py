@@ -14,7 +14,8 @@ PUBLISHED = {
     },
     "ml-1m-split": {"servable": {"recall@20": 0.2809, "ndcg@20": 0.2681}},
 }
-# TIGER: Rajput et al., NeurIPS 2023. ActionPiece: Hou et al., ICML 2025. The others: the repository of eSASRec.
+# The README of github.com/blondered/transformer_benchmark (eSASRec, RecSys 2025): TIGER and ActionPiece as their papers
+# report them, the others as calculated there.
 NEXT_ITEM = {
     "beauty-s3rec": {
         "TIGER": (0.0648, 0.0384),
