@@ -1,8 +1,8 @@
 """iALS: matrix factorisation of implicit feedback by alternating least squares, a strong baseline when it is tuned.
 
-In: which user took which item, a sparse matrix. Out: a vector for each user and each item after every sweep, and
-those of new histories. The model is that of Hu, Koren & Volinsky, ICDM 2008, with the loss of Rendle, Krichene, Zhang
-& Koren, Revisiting the performance of iALS on item recommendation benchmarks, RecSys 2022:
+In: which user took which item, a sparse matrix. Out: a vector for each user and each item after every sweep, and those
+of new histories. The model is that of Hu, Koren & Volinsky, ICDM 2008, with the loss of Rendle, Krichene, Zhang and
+Koren, Revisiting the performance of iALS on item recommendation benchmarks, RecSys 2022:
 
     sum over positives (<w_u, h_i> - 1)^2  +  a0 sum over all pairs <w_u, h_i>^2
     + reg (sum_u (n_u + a0 N) |w_u|^2  +  sum_i (n_i + a0 U) |h_i|^2)
@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import DTypeLike, NDArray
-from scipy.linalg import get_lapack_funcs
+from numpy.typing import NDArray
+from scipy.linalg import lapack
 
 Vectors = NDArray[np.floating[Any]]
 
@@ -45,7 +45,7 @@ class Ials:
     dimension: int = 64
     deviation: float = 0.1
     seed: int = 0
-    dtype: DTypeLike = np.float32
+    dtype: type[np.float32 | np.float64] = np.float32
 
     def sweeps(self, taken: sp.csr_array) -> Iterator[tuple[Vectors, Vectors]]:
         """Yields the vectors of users [U, d] and of items [N, d] after each sweep, without end.
@@ -81,10 +81,10 @@ class Ials:
         everywhere = (self.a0 * (wide.T @ wide)).astype(self.dtype)
         # The last row, of zeros, pads the short histories of a batch.
         padded = np.concatenate([vectors, np.zeros((1, dimension))]).astype(self.dtype)
-        (solve,) = get_lapack_funcs(("posv",), dtype=self.dtype)
+        solve = lapack.sposv if self.dtype is np.float32 else lapack.dposv
         counts = np.diff(taken.indptr)
         found = np.zeros((rows, dimension), self.dtype)
-        for batch in _batches(counts, dimension):
+        for batch in batches(counts, dimension):
             histories = _histories(taken, batch, columns)
             of_batch = padded[histories]  # [B, n, d]
             right = of_batch.sum(axis=1)
@@ -98,7 +98,7 @@ class Ials:
         return found
 
 
-def _batches(counts: NDArray[np.integer[Any]], dimension: int) -> Iterator[NDArray[np.intp]]:
+def batches(counts: NDArray[np.integer[Any]], dimension: int) -> Iterator[NDArray[np.intp]]:
     """Yields the rows that have entries, those of like numbers of entries together, so that memory is bounded."""
     order = np.argsort(counts, kind="stable")
     order = order[counts[order] > 0]

@@ -3,12 +3,13 @@
 In: the name of the set, the folder of the data, a working directory. Out: results/baselines_SET.json; 1 where a claim
 fails.
 
-Popularity; item-kNN as `towers report` tunes it; EASE, where the catalogue has at most 13,000 items; iALS at d = 64.
-All settings are chosen on a sample of the validation users, by the figure that also chose the epochs of our model; the
-figures are those of every user of the test. `--work` resumes.
+Popularity; item-kNN as `towers report` tunes it; EASE, where the catalogue has at most 13,000 items; iALS, d = 64. All
+settings are chosen on a sample of the validation users, by the figure that also chose the epochs of our model; the
+figures are those of every user of the test. All on one thread. `--work` resumes.
 
-Claims: our model, as its own benchmark's committed result has it, is above each baseline; item-kNN is what that
-result's `towers report` found, so the figures of both compare.
+Claims: our model, as its own benchmark's committed result has it, is above each baseline. Popularity, fitted as the
+`towers report` of that result fitted it, has the figures that it had there, so both measure alike; and item-kNN is no
+weaker than there. It may be stronger: reports choose its settings more widely than some of those results did.
 """
 
 import argparse
@@ -16,15 +17,18 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
-from benchmarks.baselines.task import SETS, Task, item_knn_of, ours, prepared
+# Before NumPy is loaded: one thread.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+from benchmarks.baselines.task import SETS, Task, ours, prepared, reported_of
 from benchmarks.baselines.tuned import EASE_ITEMS, Result, baselines
 from benchmarks.harness.machine import load, verdict, write
 from benchmarks.harness.resumable import Store
-from pipelines.rankers.ranker import EASE, KNN
+from pipelines.rankers.ranker import EASE, KNN, POPULARITY
 
-MOST_DIFFERENCE = 0.001  # of item-kNN here from that of the committed report
+MOST_DIFFERENCE = 0.0001  # of popularity from that of the committed report
+MOST_BELOW = 0.001  # of item-kNN, likewise
 
 
 def main(name: str, data: Path, work: Path) -> int:
@@ -35,7 +39,7 @@ def main(name: str, data: Path, work: Path) -> int:
     found = baselines(task, Store(work / "runs"))
     items = dataset.manifest.items
     left_out = {} if EASE in found else {EASE: f"{items:,} items, more than {EASE_ITEMS:,}"}
-    model, reported = ours(chosen), item_knn_of(chosen)
+    model, reported = ours(chosen), reported_of(chosen, (POPULARITY, KNN))
     committed = {key: load(chosen.result)[key] for key in ("benchmark", "date", "commit")}
     result = {
         "claims": claims_of(found, model, reported),
@@ -45,7 +49,7 @@ def main(name: str, data: Path, work: Path) -> int:
         "users": len(task.test.users),
         "baselines": found,
         "left_out": left_out,
-        "ours": {**committed, "test": model, "item_knn": reported},
+        "ours": {**committed, "test": model, "reported": reported},
     }
     print(write(__file__, f"baselines_{name.replace('-', '_')}", result))
     for baseline, figures in {**{each: content["test"] for each, content in found.items()}, "ours": model}.items():
@@ -53,21 +57,30 @@ def main(name: str, data: Path, work: Path) -> int:
     return verdict(result)
 
 
-def claims_of(found: dict[str, Result], model: dict[str, float], reported: dict[str, float]) -> dict[str, bool]:
+def claims_of(
+    found: dict[str, Result], model: dict[str, float], reported: dict[str, dict[str, float]]
+) -> dict[str, bool]:
     """What the figures must show.
 
     Args:
         found: the baselines by name.
         model: the figures of our model.
-        reported: those of item-kNN beside it.
+        reported: those of popularity and item-kNN beside it.
     """
     claims: dict[str, bool] = {
         f"{figure}: our model above {baseline}": value > content["test"][figure]
         for baseline, content in found.items()
         for figure, value in model.items()
     }
-    differences: list[Any] = [abs(found[KNN]["as_reported"][figure] - value) for figure, value in reported.items()]
-    return claims | {f"item-kNN within {MOST_DIFFERENCE} of the committed report": max(differences) <= MOST_DIFFERENCE}
+    above = {
+        baseline: [found[baseline]["as_reported"][figure] - value for figure, value in figures.items()]
+        for baseline, figures in reported.items()
+    }
+    return claims | {
+        f"popularity within {MOST_DIFFERENCE} of the committed report": max(map(abs, above[POPULARITY]))
+        <= MOST_DIFFERENCE,
+        f"item-kNN at most {MOST_BELOW} below the committed report": min(above[KNN]) >= -MOST_BELOW,
+    }
 
 
 if __name__ == "__main__":

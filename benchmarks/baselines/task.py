@@ -22,7 +22,7 @@ from pipelines.rankers.ranker import KNOWN
 from towers.config.recipe import load_config
 from towers.evaluation import metrics
 
-VALIDATION_USERS, SEED = 10_000, 0  # of the validation sample
+VALIDATION_USERS, SEED = 5_000, 0  # of the validation sample
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,8 @@ def ours(chosen: Set) -> dict[str, float]:
     return {name: figures.get("validation", figures)[name]["mean"] for name in chosen.figures}
 
 
-def item_knn_of(chosen: Set) -> dict[str, float]:
-    """The figures of item-kNN in that result, from `towers report`."""
+def reported_of(chosen: Set, rankers: Sequence[str]) -> dict[str, dict[str, float]]:
+    """The figures of some rankers in that result, from `towers report`."""
     runs = load(chosen.result)["runs"]
-    reported = (runs["validation"] if isinstance(runs, dict) else runs)[0]["metrics"]["item_knn"]
-    return {name: reported[name]["value"] for name in chosen.figures}
+    metrics_of = (runs["validation"] if isinstance(runs, dict) else runs)[0]["metrics"]
+    return {ranker: {name: metrics_of[ranker][name]["value"] for name in chosen.figures} for ranker in rankers}

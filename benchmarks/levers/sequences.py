@@ -1,4 +1,4 @@
-"""What negatives, averaged weights and co-occurrence change on Beauty of 12,101 items, next item: on validation alone.
+"""What blocks, negatives, averaged weights and co-occurrence change on Beauty of 12,101 items, next item: on validation alone.
 
 In: the folder of the data, a working directory, where an interrupted run resumes. Out: benchmarks/levers/results/
     sequences.json, its Markdown table on stdout; code 1 where the claim fails.
@@ -29,16 +29,27 @@ def uniform(negatives: int) -> str:
 
 EPOCHS, NEGATIVES = "train.epochs=8", uniform(1_024)
 UNIFORM = ("sampler.name=uniform", "sampler.negatives=256")
+GBCE = (*UNIFORM, "loss.name=gbce", "loss.calibration=0.75")
+DOT = ("model.similarity=dot", "model.temperature=")
+SWIGLU, GATED, DISTANCE = (
+    f"features.query.history.{each}" for each in ("forward=swiglu", "gated=true", "positions=distance")
+)
 AS_IT_IS = "the recipe with 1,024 uniform negatives"
 IN_BATCH, MANY = "the batch's own items alone", "8,192 uniform negatives, as in the recipe"
 LEVERS: dict[str, tuple[str, ...]] = {
     AS_IT_IS: (),
+    "SwiGLU": (SWIGLU,),
+    "gated residuals, as LiGR": (GATED,),
+    "SwiGLU and gated residuals": (SWIGLU, GATED),
+    "distances in place of positions, as HSTU": (DISTANCE,),
     "averaged weights, 0.999": ("optimizer.average=0.999",),
     "without co-occurrence": ("features.candidate.nearby=",),
     IN_BATCH: ("sampler.name=in_batch",),
     "256 uniform negatives": (uniform(256),),
     "256 uniform negatives, not the batch's": UNIFORM,
-    "gBCE, t = 0.75, over the same": (*UNIFORM, "loss.name=gbce", "loss.calibration=0.75"),
+    "gBCE, t = 0.75, over the same": GBCE,
+    "gBCE of dot products, over the same": (*GBCE, *DOT),
+    "gBCE of dot products at its paper's rate, 0.001, over the same": (*GBCE, *DOT, "optimizer.learning_rate=0.001"),
     MANY: (uniform(8_192),),
 }
 

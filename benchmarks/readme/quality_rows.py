@@ -167,20 +167,6 @@ def tune(result: Result, what: str, *, of_start: bool = True) -> Rows:
     ]
 
 
-def baselines(result: Result, *, what: str) -> Rows:
-    titles = TITLES | {"ials": f"iALS of d = {result['baselines']['ials']['settings']['dimension']}"}
-    told = [
-        f"{titles[name]} {several([*found['test'].values()], '.4f')}" for name, found in result["baselines"].items()
-    ]
-    return [
-        (
-            f"… cheap baselines, {what}, settings chosen on validation: recall@20 / NDCG@20",
-            f"{'; '.join(told)}; ours {several([*result['ours']['test'].values()], '.4f')}",
-            f"baselines.run {result['set']}",
-        )
-    ]
-
-
 def similarity(result: Result) -> Rows:
     held_out = {name: metrics["precision@10"] for name, metrics in result["metrics"]["held_out"].items()}
     figure = (
@@ -210,7 +196,6 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
         quality, what="Gowalla, ids and their order", name="gowalla-ordered", split="gowalla"
     ),
     "quality_ml_1m_split": partial(quality, what="MovieLens-1M, ids only", name="ml-1m-split", split="ml-1m-split"),
-    "baselines_ml_1m_split": partial(baselines, what="MovieLens-1M"),
     "beauty": partial(beauty, what="Beauty, 54,542 items", published_by="SASRec", command="quality.beauty"),
     "beauty_s3rec": partial(
         beauty,

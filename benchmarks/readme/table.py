@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.harness import pages
 from benchmarks.harness.machine import ROOT, load, origin, results
 from benchmarks.harness.measured_code import OLD, is_old
-from benchmarks.readme import quality_rows, serving_rows, training_rows
+from benchmarks.readme import baseline_rows, quality_rows, serving_rows, training_rows
 
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "project" / "measured.md"
 # The rows of the README, by how they begin.
@@ -64,7 +64,8 @@ def with_block(text: str, name: str, block: str) -> str:
 def _rows(marks: bool) -> list[tuple[str, dict[str, Any], str, str, str]]:
     """The mark, the result, and what `rows_of` says of it: what, figure, command; last the goals that were missed."""
     rows, paths = [], results()
-    for name, rows_of in (quality_rows.ROWS | serving_rows.ROWS | training_rows.ROWS).items():
+    every = quality_rows.ROWS | baseline_rows.ROWS | serving_rows.ROWS | training_rows.ROWS
+    for name, rows_of in every.items():
         if name in paths:
             old = OLD if marks and is_old(name) else ""
             result = load(name)

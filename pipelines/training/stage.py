@@ -33,7 +33,7 @@ from towers.data.examples import Examples
 from towers.data.feature_tables import FeatureTables
 from towers.data.impressions import Impressions
 from towers.data.item_ranks import ItemFeatures, ItemRanks
-from towers.data.sequence_examples import SequenceExamples, example_counts, history_types
+from towers.data.sequence_examples import SequenceExamples, example_counts
 from towers.evaluation.validation import Validation
 from towers.model.graphs import connect_graphs
 from towers.model.two_tower import TwoTower
@@ -187,7 +187,7 @@ def build_training(
     alone = bool(tables.sequences) and all(
         each.kind in ("history", "sequence") for each in (config.features.query or {}).values()
     )
-    counts = example_counts(events, data.manifest.items, history_types(tables)) if alone else None
+    counts = example_counts(events, data.manifest.items, tables) if alone else None
     catalogue = ItemRanks.of(events.item, data.manifest.items, counts)
     impressions = impressions_of(data, splits, events, context, files / "impressions", config.loss.sampled)
     examples = _examples(config, events, tables, catalogue, impressions, replicas, alone=alone)

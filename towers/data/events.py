@@ -88,16 +88,18 @@ class Past:
     before: Int64s | None = None
 
     @classmethod
-    def of(cls, events: Events, types: tuple[int, ...]) -> "Past":
-        """The events of some types, in their order."""
-        if not types:
+    def of(cls, events: Events, types: tuple[int, ...], items: NDArray[np.bool_] | None = None) -> "Past":
+        """The events of some types, in their order; with `items` [N], only those of the items marked there."""
+        if not types and items is None:
             return cls(events.item, events.time)
-        kept = of_types(np.full(len(events), -1) if events.type is None else events.type, types)
+        kept = np.ones(len(events), np.bool_) if items is None else items[events.item]
+        if types:
+            kept &= of_types(np.full(len(events), -1) if events.type is None else events.type, types)
         before = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])
         return cls(events.item[kept], None if events.time is None else events.time[kept], types, before)
 
     def places(self, places: Int64s) -> Int64s:
-        """The places here of places in `Events.past`; an event of another type has that of the next one here."""
+        """The places here of places in `Events.past`; an event that is not here has that of the next one that is."""
         return places if self.before is None else self.before[places]
 
 

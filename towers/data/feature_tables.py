@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from towers.data.bags import MISSING, distinct_bag
 from towers.data.clocks import clock_rows
-from towers.data.events import Events, Int16s, Int32s, Int64s, of_types
+from towers.data.events import Events, Int16s, Int32s, Int64s, Past, of_types
 from towers.data.history import earlier, others
 from towers.data.packing import UNKNOWN_GAP, gap_buckets, packed
 
@@ -36,6 +36,11 @@ class HistoryTable:
     length: int
     types: tuple[int, ...] = field(default=(), kw_only=True)
     others: bool = field(default=False, kw_only=True)
+
+    def known(self, events: Events) -> Past:
+        """The events of its types whose items have a row: to a sequence, any other item counts as never taken."""
+        marks = self.rows != MISSING
+        return events.past_of(self.types) if marks.all() else Past.of(events.past, self.types, marks)
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,9 @@ class SequenceExamples(Examples):
 
     def query(self, example: Int64s) -> dict[str, Any]:
         """The query features of examples, as input for a tower."""
-        sequences = {name: self._sequences(example, table) for name, table in self.tables.sequences.items()}
+        sequences = {
+            name: self._sequences(example, table, self._pasts[name]) for name, table in self.tables.sequences.items()
+        }
         return super().query(example) | sequences
 
     @property
@@ -65,10 +67,11 @@ class SequenceExamples(Examples):
     def _windows(self) -> tuple[Int64s, Int64s]:
         """[W] the first example of each window, and the number of its examples, which are consecutive events."""
         firsts, counts = [], []
+        pasts = known_pasts(self.events, self.tables) if self.alone else []
         for block in blocks(self.events.item):
             event = np.arange(block.start, block.stop)
             if self.alone:
-                event = event[_with_history(self.events, event, history_types(self.tables))]
+                event = event[_with_history(self.events, event, pasts)]
             start, _ = self._shown(event, self._length, self.events.past_of(()))
             changed = np.flatnonzero(np.diff(start, prepend=-1))
             firsts.append(event[changed])
@@ -91,9 +94,12 @@ class SequenceExamples(Examples):
         beyond = np.maximum(end - begin - length, 0)
         return begin + step * -(-beyond // step), end
 
-    def _sequences(self, example: Int64s, table: SequenceTable) -> Sequences:
+    @cached_property
+    def _pasts(self) -> dict[str, Past]:
+        return {name: table.known(self.events) for name, table in self.tables.sequences.items()}
+
+    def _sequences(self, example: Int64s, table: SequenceTable, past: Past) -> Sequences:
         """The windows of examples [B], each as long as the longest history that ends in it."""
-        past = self.events.past_of(table.types)
         begin, end = self._shown(example, table.length, past)
         start, first, window = np.unique(begin, return_index=True, return_inverse=True)
         lengths = np.maximum.reduceat(end, first) - start
@@ -108,27 +114,24 @@ class SequenceExamples(Examples):
         return windows._replace(place=np.where(end > begin, begins[window] + end - begin - 1, NO_PLACE))
 
 
-def history_types(tables: FeatureTables) -> set[tuple[int, ...]]:
-    """The types of events of each history that a query reads."""
-    return {table.types for table in (*tables.histories.values(), *tables.sequences.values())}
+def known_pasts(events: Events, tables: FeatureTables) -> list[Past]:
+    """What each history of a query consists of: events of its types whose items have a row."""
+    return [table.known(events) for table in (*tables.histories.values(), *tables.sequences.values())]
 
 
-def example_counts(events: Events, size: int, types: Collection[tuple[int, ...]] = ((),)) -> Int64s:
-    """How often each of `size` items is the item of an example if queries have no features but histories: [size].
-
-    `types` holds the types of events of each history; none: all.
-    """
-    counts = np.zeros(size, np.int64)
+def example_counts(events: Events, size: int, tables: FeatureTables) -> Int64s:
+    """How often each of `size` items is the item of an example if queries have no features but histories: [size]."""
+    counts, pasts = np.zeros(size, np.int64), known_pasts(events, tables)
     for block in blocks(events.item):
-        example = _with_history(events, np.arange(block.start, block.stop), types)
+        example = _with_history(events, np.arange(block.start, block.stop), pasts)
         counts += np.bincount(events.item[block][example], minlength=size)
     return counts
 
 
-def _with_history(events: Events, event: Int64s, types: Collection[tuple[int, ...]]) -> NDArray[np.bool_]:
-    """Which of some events have an earlier one of their user, of one of the given types."""
+def _with_history(events: Events, event: Int64s, pasts: Collection[Past]) -> NDArray[np.bool_]:
+    """Which of some events have an earlier one of their user in one of the pasts."""
     begin, end = earlier(events, events.user[event], event)
     some: NDArray[np.bool_] = np.zeros(len(event), np.bool_)
-    for past in map(events.past_of, types):
+    for past in pasts:
         some |= past.places(end) > past.places(begin)
     return some

@@ -73,7 +73,7 @@ class PostgresCluster:
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """`kill -9` of the server and all its processes: its memory is lost as in a crash. Returns when all have ended."""
+        """`kill -9` of the server and all its processes: as in a crash. Returns when all have ended."""
         processes = self._signal(signal.SIGKILL)
         self._server.wait()
         # The shared memory is in use until its last process has ended: PostgreSQL does not start before.

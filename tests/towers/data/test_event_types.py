@@ -121,7 +121,7 @@ def test_an_event_with_no_history_of_any_type_is_no_example_where_nothing_else_i
     examples = SequenceExamples(events, tables, ItemRanks.of(events.item, ITEMS), 10_000, 3, alone=True)
     wanted = [e for e in range(len(events)) if earlier_events(events, e, (0, 2))]
     assert examples.chosen(0, 0).tolist() == wanted and len(examples) == len(wanted)
-    counts = example_counts(events, ITEMS, [(0,), (2,)])
+    counts = example_counts(events, ITEMS, tables)
     assert counts.tolist() == np.bincount(events.item[wanted], minlength=ITEMS).tolist()
     fewer = [e for e in range(len(events)) if earlier_events(events, e, (0,))]
     assert len(fewer) < len(wanted) < len(events)

@@ -15,6 +15,7 @@ from towers.data.packing import GAP_BOUNDS, gap_buckets, packed, packed_windows
 from towers.data.sequence_examples import SequenceExamples, example_counts
 
 ITEMS = 50
+ROWS = np.arange(1, ITEMS + 1, dtype=np.int32)
 
 
 def events_of(seed: int, users: int = 60, longest: int = 40) -> Events:
@@ -29,11 +30,14 @@ def events_of(seed: int, users: int = 60, longest: int = 40) -> Events:
     return Events(user, item, offsets, time, np.array(ends, np.int64))
 
 
-def examples_of(events: Events, length: int, *, alone: bool, batch_size: int = 37) -> SequenceExamples:
-    rows = np.arange(1, ITEMS + 1, dtype=np.int32)
-    tables = FeatureTables(
-        {}, {"item_id": rows}, sequences={"s": SequenceTable(rows, length, True)}, ticks_per_second=10
-    )
+def tables_of(length: int, rows: np.ndarray = ROWS) -> FeatureTables:
+    return FeatureTables({}, {"item_id": ROWS}, sequences={"s": SequenceTable(rows, length, True)}, ticks_per_second=10)
+
+
+def examples_of(
+    events: Events, length: int, *, alone: bool, batch_size: int = 37, rows: np.ndarray = ROWS
+) -> SequenceExamples:
+    tables = tables_of(length, rows)
     return SequenceExamples(events, tables, ItemRanks.of(events.item, ITEMS), batch_size, 3, alone=alone)
 
 
@@ -84,7 +88,7 @@ def test_the_counts_are_those_of_the_examples_and_leave_no_item_without_a_rank(
     events = events_of(seed=8)
     events.item[:] = np.where(np.asarray(events.history_end) > events.offsets[events.user], events.item % 49, 49)
     trained = examples_of(events, 7, alone=True, batch_size=10_000).batch(0, 0)
-    counts = example_counts(events, ITEMS)
+    counts = example_counts(events, ITEMS, tables_of(7))
     ranks = ItemRanks.of(events.item, ITEMS, counts)
     assert counts[49] == 0 and ranks.counts.sum() == len(trained.item)
     assert sorted(ranks.items.tolist()) == sorted(set(events.item.tolist())) and ranks.items[-1] == 49
@@ -100,6 +104,27 @@ def test_a_history_that_fits_is_seen_whole() -> None:
     start, end = events.offsets[events.user], np.asarray(events.history_end)
     shown = seen_by(examples, np.arange(len(events)))
     assert [len(each) for each in shown] == (end - start).tolist()
+
+
+@pytest.mark.parametrize("length", [1, 4, 40])
+def test_an_item_without_a_row_counts_as_never_taken_as_in_a_request(length: int) -> None:
+    events, rows = events_of(seed=9), np.where(ROWS % 3 == 0, 0, ROWS)
+    examples = examples_of(events, length, alone=True, batch_size=10_000, rows=rows)
+    start, end = events.offsets[events.user], np.asarray(events.history_end)
+    known = [[e for e in range(start[example], end[example]) if rows[events.item[e]]] for example in range(len(events))]
+    wanted = [example for example, earlier in enumerate(known) if earlier]
+    assert examples.chosen(0, 0).tolist() == wanted and len(wanted) < int((end > start).sum())
+    counts = example_counts(events, ITEMS, tables_of(length, rows))
+    assert counts.tolist() == np.bincount(events.item[wanted], minlength=ITEMS).tolist()
+    for example, shown in zip(wanted, seen_by(examples, np.array(wanted)), strict=True):
+        assert (min(len(known[example]), length) + 1) // 2 <= len(shown) <= length
+        # A request with these items, as the last that the user took.
+        history = known[example][-len(shown) :]
+        times = np.asarray(events.time)[history]
+        request = examples.tables.of_users(
+            np.zeros(1, np.int32), np.array([0, len(history)]), events.item[history], times
+        )["s"][0]
+        assert shown == request[-len(shown) :].tolist()
 
 
 @pytest.mark.parametrize("length", [2, 40])

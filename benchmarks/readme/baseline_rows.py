@@ -1,0 +1,39 @@
+"""The rows of the measured table that show tuned baselines beside our models."""
+
+from collections.abc import Callable
+from functools import partial
+
+from benchmarks.harness.published import NEXT_ITEM
+from benchmarks.readme.figures import Result, Rows, several
+from pipelines.evaluation.report_table import TITLES
+
+FIGURES = {"recall@20": "recall@20", "hit_rate@10": "HitRate@10", "ndcg@20": "NDCG@20", "ndcg@10": "NDCG@10"}
+
+
+def baselines(result: Result, what: str) -> Rows:
+    """Every baseline and our model; what is published for models that read the order, where it is known."""
+    names = [name for name in FIGURES if name in result["ours"]["test"]]
+
+    def both(test: dict[str, float]) -> str:
+        return several([test[name] for name in names], ".4f")
+
+    titles = TITLES | {"ials": f"iALS of d = {result['baselines']['ials']['settings']['dimension']}"}
+    told = [f"{titles[name]} {both(content['test'])}" for name, content in result["baselines"].items()]
+    told.append(f"our model {both(result['ours']['test'])}")
+    neighbours = result["baselines"]["item_knn"]
+    if neighbours["as_reported"] != neighbours["test"]:
+        told.append(f"item-kNN that is fitted on the validation items, too, {both(neighbours['as_reported'])}")
+    published = [f"{model} {several([*pair], '.4f')}" for model, pair in NEXT_ITEM.get(result["set"], {}).items()]
+    if published:
+        told.append(f"published {', '.join(published)}")
+    shown = " / ".join(FIGURES[name] for name in names)
+    what = f"Cheap baselines, all settings chosen on validation, {what}: {shown}"
+    return [(what, "; ".join(told), f"baselines.run {result['set']}")]
+
+
+ROWS: dict[str, Callable[[Result], Rows]] = {
+    "baselines_gowalla": partial(baselines, what="Gowalla as sets"),
+    "baselines_ml_1m_split": partial(baselines, what="MovieLens-1M"),
+    "baselines_beauty": partial(baselines, what="the Beauty of 54,542 items"),
+    "baselines_beauty_s3rec": partial(baselines, what="the Beauty of 12,101 items"),
+}
