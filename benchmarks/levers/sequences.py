@@ -1,4 +1,4 @@
-"""What blocks, negatives, averaged weights and co-occurrence change on Beauty of 12,101 items, next item: on validation alone.
+"""What blocks, negatives, averaged weights and co-occurrence change for the next item, on validation of Beauty alone.
 
 In: the folder of the data, a working directory, where an interrupted run resumes. Out: benchmarks/levers/results/
     sequences.json, its Markdown table on stdout; code 1 where the claim fails.
