@@ -24,7 +24,8 @@ from pipelines.dataset.feature_lookup import build_tables
 from pipelines.dataset.heldout import seen, seen_times, seen_types
 from pipelines.dataset.vocabulary import load_features
 from pipelines.errors import DataError
-from pipelines.rankers.index_curve import AGAINST_FLOAT32, COMPARE, NORM_EXPONENT, of_codes, recall_of_codes
+from pipelines.rankers.cuts import NORM_EXPONENT
+from pipelines.rankers.index_curve import AGAINST_FLOAT32, COMPARE, of_codes, recall_of_codes
 from serving.bundle.manifest import MANIFEST, Manifest
 from serving.bundle.writer import READ_BACK, WRITE, write_bundle
 from serving.files.staging import refuse_existing

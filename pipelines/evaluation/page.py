@@ -23,7 +23,7 @@ from pipelines.evaluation.report_table import (
     service_warnings,
     sizes,
 )
-from pipelines.rankers.index_curve import of_cuts
+from pipelines.rankers.cuts import of_cuts
 from pipelines.rankers.ranker import EXACT
 from serving.files.staging import staged
 from towers.evaluation.metrics import METRICS

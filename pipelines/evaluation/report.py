@@ -36,9 +36,10 @@ from pipelines.evaluation.slices import NEW_ITEM, Slice, Trained, slices_of
 from pipelines.rankers import choice, item_knn
 from pipelines.rankers.baselines import baselines_of, report_verdict
 from pipelines.rankers.bootstrap import LEVEL, RESAMPLES
+from pipelines.rankers.cuts import cuts
 from pipelines.rankers.evaluate import PHASE as EVALUATE
 from pipelines.rankers.evaluate import Evaluation, evaluate
-from pipelines.rankers.index_curve import AGAINST_FLOAT32, curve, cuts
+from pipelines.rankers.index_curve import AGAINST_FLOAT32, curve
 from pipelines.rankers.index_curve import PHASE as CURVE
 from pipelines.rankers.ranker import EXACT, KNOWN, Served, open_inputs, rankers_of
 from pipelines.rankers.service import SERVICE, ServiceRanker

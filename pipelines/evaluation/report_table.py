@@ -11,7 +11,8 @@ from rich.table import Column, Table
 from pipelines.console import amount
 from pipelines.evaluation.figures import OF_LISTS
 from pipelines.evaluation.slices import TRAINING
-from pipelines.rankers.index_curve import AGAINST_FLOAT32, of_codes, of_cuts
+from pipelines.rankers.cuts import of_cuts
+from pipelines.rankers.index_curve import AGAINST_FLOAT32, of_codes
 
 K = 20
 SMALL = "†"

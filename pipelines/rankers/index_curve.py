@@ -7,7 +7,6 @@ import os
 import platform
 import time
 from collections.abc import Iterator, Mapping
-from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,15 @@ from typing import Any
 import numpy as np
 
 from pipelines.console import Advance, amount, no_bar, progress
-from pipelines.dataset.heldout import HeldOut
-from pipelines.rankers.evaluate import per_user
-from pipelines.rankers.ranker import Served
 from serving.bundle.reader import Bundle
 from serving.search.exact import ExactIndex
 from serving.search.index import Floats, Index, Rows
 from serving.search.scann import ScannIndex
 from serving.search.scann_parameters import TUNED_K
-from serving.search.vector_codes import DTYPES, VectorType, rounded
+from serving.search.vector_codes import VectorType, rounded
 
 PHASE, COMPARE = "index curve", "compare with float32"
 AGAINST_FLOAT32 = "vectors_against_float32"  # key of the lineage and of `report.json`
-NORM_EXPONENT = "norm_exponent"  # key of the lineage
 SINGLE_QUERIES = 200
 BATCHES = 3
 CURVE_QUERIES, SEED = 400, 1  # other users than those of the tuning, which has seed 0
@@ -121,59 +116,6 @@ def of_codes(kind: str, measured: Mapping[str, Any] | None) -> list[str]:
         return []
     found = f"exact search finds {measured['recall']:.4f} of the first {measured['k']} that float32 finds"
     return [f"item vectors as {kind}: {found}, measured with {amount(measured['queries'], 'queries')} at export"]
-
-
-def cuts(served: Served, held: HeldOut, k: int) -> Curve:
-    """Measures a bundle's vectors cut to each width that `loss.matryoshka` trained, as the bundle of each would answer.
-
-    Returns:
-        ``{"left_out": reason}``, or ``k`` and ``points``: ``{"dimension", "bytes", "recall", "single_ms"}`` of each
-        width, the bytes of an item, recall@k on the held-out targets by exact search, and the median time of a query by
-        an index of the bundle's kind and settings.
-    """
-    bundle, lineage = served.bundle, served.bundle.manifest.lineage
-    full, kind = bundle.manifest.dimension, bundle.manifest.vectors
-    widths = [width for width in lineage.get("config", {}).get("loss", {}).get("matryoshka", ()) if width < full]
-    if not widths:
-        return {"left_out": "the run trained no smaller dimension (loss.matryoshka)"}
-    if bundle.manifest.prior is not None:
-        return {"left_out": "the weights of the prior are those of the whole vectors"}
-    whole, points = np.asarray(bundle.item_vectors), []
-    for width in [*widths, full]:
-        small = copy(bundle)
-        items = whole if width == full else rounded(first_numbers(whole, width, lineage[NORM_EXPONENT]), kind)
-        small.query_vectors = np.ascontiguousarray(bundle.query_vectors[:, :width])
-        exact = ExactIndex(items)
-        recall = per_user(replace(served, bundle=small, index=exact).exact(k), held, "recall", k).mean()
-        index = ScannIndex.build(items, served.index.parameters) if isinstance(served.index, ScannIndex) else exact
-        queries = small.query_vectors[served.query_rows[held.users][served.query_rows[held.users] >= 0]]
-        points.append(
-            {
-                "dimension": width,
-                "bytes": width * np.dtype(DTYPES[kind]).itemsize + (4 if kind == "int8" else 0),
-                "recall": float(recall),
-                "single_ms": round(1000 * single_query_s(index, queries, k, most_s=EXACT_S), 4),
-            }
-        )
-    return {"k": k, "points": points}
-
-
-def of_cuts(measured: Curve) -> list[str]:
-    """Says what `cuts` measured."""
-    k = measured.get("k")
-    return [
-        f"first {point['dimension']} numbers of each vector: {point['bytes']} bytes an item, recall@{k} "
-        f"{point['recall']:.4f}, {point['single_ms']:.2f} ms a query"
-        for point in measured.get("points", ())
-    ]
-
-
-def first_numbers(vectors: Floats, width: int, exponent: float) -> Floats:
-    """The first numbers of served vectors ``u = v / |v|^x``, served anew: ``v' / |v'|^x = u' (|u| / |u'|)^x``."""
-    lengths, short = (np.linalg.norm(each, axis=1, keepdims=True) for each in (vectors, vectors[:, :width]))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        factor = np.where(short > 0, (lengths / short) ** exponent, 0)
-    return (vectors[:, :width] * factor).astype(np.float32)
 
 
 def recall_against(truth: Rows, found: Rows) -> float:

@@ -30,6 +30,7 @@ from serving.files.staging import OutputExistsError
 from serving.recall.loading import open_recaller
 from serving.recall.query import RecallQuery
 from serving.recall.self_test import open_probed
+from serving.search.vector_codes import VectorType
 from towers.config.recipe import Config, parse_config
 from towers.config.sections import Columns, DataConfig
 from towers.errors import ConfigError
@@ -249,6 +250,25 @@ def test_int8_is_the_same_bundle_but_for_its_item_vectors(
     asked = int(np.count_nonzero(np.any(plain.query_vectors != 0, axis=1)))
     assert coded.manifest.lineage["vectors_against_float32"] == {"k": 20, "queries": asked, "recall": 1.0}
     assert "vectors_against_float32" not in plain.manifest.lineage
+
+
+@pytest.mark.parametrize("vectors", ["float32", "int8"])
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_the_report_says_of_a_cut_what_its_bundle_reaches_with_a_prior_too(
+    similarity: str, vectors: VectorType, world: Path, tmp_path: Path
+) -> None:
+    prior = {"now": 1.0, "past": 0.5, "length": 0.2}  # in deviations of the scores: about as much as the model says
+    model = {"dimension": 4, "similarity": similarity, "prior": prior}
+    train.run(plain(loss={"matryoshka": [1, 2]}, model=model), world / "dataset", tmp_path / "run")
+    found = {}
+    for width in (1, 2, 4):
+        bundle = tmp_path / str(width)
+        export.run(tmp_path / "run", bundle, vectors=vectors, dimension=width)
+        found[width] = report.run(bundle, world / "dataset", tmp_path / f"of {width}", ks=(2, 3))
+    points = found[4]["cuts"]["points"]
+    recalls = [each["metrics"]["exact"]["recall@3"]["value"] for each in found.values()]
+    assert [point["recall"] for point in points] == pytest.approx(recalls, abs=1e-6)
+    assert len(set(recalls)) > 1
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])

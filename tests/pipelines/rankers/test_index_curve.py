@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipelines.rankers import index_curve
-from pipelines.rankers.index_curve import first_numbers, recall_of_codes
+from pipelines.rankers.index_curve import recall_of_codes
 from serving.bundle.index_writer import replace_index
 from serving.bundle.manifest import IndexInfo
 from serving.bundle.reader import Bundle
@@ -92,15 +92,6 @@ def test_the_cost_of_codes_is_what_their_exact_search_misses(known: bool, with_p
     shares = [len({*loop_best(items, query)} & {*loop_best(back, query)}) / 100 for query in queries]
     assert measured == {"k": 100, "queries": len(queries), "recall": pytest.approx(np.mean(shares), abs=1e-9)}
     assert 0.3 < measured["recall"] < 1
-
-
-@pytest.mark.parametrize("exponent", [-0.5, 0.0, 0.5, 1.0])
-def test_first_numbers_of_served_vectors_are_those_of_a_smaller_model(exponent: float) -> None:
-    raw = np.random.default_rng(3).normal(size=(20, 6))
-    served = np.array([vector / np.linalg.norm(vector) ** exponent for vector in raw], np.float32)
-    wanted = [vector[:2] / np.linalg.norm(vector[:2]) ** exponent for vector in raw]
-    np.testing.assert_allclose(first_numbers(served, 2, exponent), wanted, rtol=1e-5)
-    assert not first_numbers(np.float32([[0, 0, 1], [0, 0, 0]]), 2, exponent).any()
 
 
 def loop_best(vectors: np.ndarray, query: np.ndarray) -> list[int]:
