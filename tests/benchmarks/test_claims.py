@@ -47,13 +47,15 @@ def split(name: str) -> Callable[[Result], Checks]:
     return judged
 
 
-def next_item(name: str) -> Callable[[Result], Checks]:
-    return lambda result: beauty.judged(name, result["figures"], result["runs"])
+def next_item(name: str, *, refit: bool = False) -> Callable[[Result], Checks]:
+    return lambda result: beauty.judged(name, result["figures"], result["runs"], refit=refit)
 
 
 JUDGED: dict[str, Callable[[Result], Checks]] = {
     "beauty": next_item("beauty"),
+    "beauty_refit": next_item("beauty", refit=True),
     "beauty_s3rec": next_item("beauty-s3rec"),
+    "beauty_s3rec_refit": next_item("beauty-s3rec", refit=True),
     "beauty_s3rec_taught": next_item("beauty-s3rec"),
     "bulk_recall": bulk_recall,
     "evaluation": lambda result: full_evaluation.judged(result["worlds"]),
