@@ -1,7 +1,7 @@
 """What blocks, negatives, averaged weights and co-occurrence change for the next item, on validation of Beauty alone.
 
 In: the folder of the data, a working directory, where an interrupted run resumes. Out: benchmarks/levers/results/
-    sequences.json, its Markdown table on stdout; code 1 where the claim fails.
+    sequences.json, its table in docs/model/encoders.md; code 1 where the claim fails.
 
 Each lever is the recipe with that one change, trained for few epochs against few uniform negatives, so that all take
 an hour of one core; some rows change the negatives themselves. A longer training may order them otherwise.
@@ -14,11 +14,12 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.harness.machine import ROOT, verdict, write
+from benchmarks.harness.machine import ROOT, load, verdict, write
+from benchmarks.harness.pages import DOCS, with_block
 from benchmarks.harness.resumable import Store
 from benchmarks.harness.stages import Stages, arguments
 
-RECIPE = Path("towers") / "recipes" / "beauty.toml"
+RECIPE, PAGE = Path("towers") / "recipes" / "beauty.toml", DOCS / "model" / "encoders.md"
 SEEDS = 2
 
 
@@ -77,7 +78,7 @@ def main(data: Path, work: Path) -> int:
     claims = {f"{MANY}, find more than {IN_BATCH}": min(values[MANY]) > max(values[IN_BATCH])}
     result = {"claims": claims, "rows": rows, "seeds": SEEDS, "recipe": recipe}
     print(write(__file__, "sequences", result))
-    print(markdown(values))
+    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     return verdict(result)
 
 
@@ -91,14 +92,15 @@ def trained(stages: Stages, dataset: Path, overrides: list[str], seed: int) -> d
     return {"best": stage["best_metric"], "epoch": stage["best_epoch"], "seconds_per_epoch": round(seconds, 2)}
 
 
-def markdown(values: dict[str, list[float]]) -> str:
-    """The table of docs/model/encoders.md: NDCG@10 of each lever, and how far it is from the recipe."""
+def with_table(text: str) -> str:
+    """The text of the page with the committed result: NDCG@10 of each lever, and how far that is from the recipe's."""
+    values = {row["lever"]: row["ndcg@10"] for row in load("sequences")["rows"]}
     base = mean(values[AS_IT_IS])
     lines = ["| lever | NDCG@10 on validation, each seed | mean less that of the first row |", "|---|---|---|"]
     for name, each in values.items():
         told = " ".join(f"{value:.4f}" for value in each)
         lines.append(f"| {name} | {told} | {'' if name == AS_IT_IS else f'{mean(each) - base:+.4f}'} |")
-    return "\n".join(lines)
+    return with_block(text, "<!-- table: sequences -->\n", "\n".join(lines) + "\n", "<!-- /table -->")
 
 
 if __name__ == "__main__":

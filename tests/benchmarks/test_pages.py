@@ -8,6 +8,7 @@ from benchmarks.harness import pages
 from benchmarks.harness.machine import load, origin
 from benchmarks.harness.measured_code import OLD
 from benchmarks.harness.pages import DOCS, source, with_sources
+from benchmarks.levers import sequences
 from benchmarks.search.page import FILTERS, PAGES, filters, page_with_tables
 
 
@@ -15,6 +16,11 @@ from benchmarks.search.page import FILTERS, PAGES, filters, page_with_tables
 def test_the_tables_are_those_of_the_results(page: Path) -> None:
     text = page.read_text(encoding="utf-8").replace(OLD, "")  # which of them are old changes with every commit
     assert page_with_tables(text, PAGES[page], marks=False) == text, "run python -m benchmarks.search.page"
+
+
+def test_the_table_of_levers_is_that_of_the_result() -> None:
+    text = sequences.PAGE.read_text(encoding="utf-8")
+    assert sequences.with_table(text) == text, "the benchmark writes it"
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)
