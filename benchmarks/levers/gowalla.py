@@ -27,7 +27,6 @@ LEVERS: dict[str, tuple[str, ...]] = {
     GRAPH: (*BASE, *WITHOUT),
     IDS: (*BASE, WITHOUT[0], "features.query.history=", "features.candidate.audience="),
     "the whole correction": (*BASE, "loss.correction=1.0"),
-    "without a prior": (*BASE, "model.prior=off"),
 }
 
 
