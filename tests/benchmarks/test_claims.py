@@ -71,7 +71,10 @@ JUDGED: dict[str, Callable[[Result], Checks]] = {
     },
     "samplers": lambda result: samplers.judged(result["learned_unigram_ms"], result["log_uniform_ms"]),
     "serving": lambda result: throughput.judged(*(result[key] for key in ("ratios", "idle_ms", "half_load", "swap"))),
-    **{f"tune_{name}": tuned for name in ("beauty", "beauty_s3rec", "gowalla", "ml_100k")},
+    **{
+        f"tune_{name}": tuned
+        for name in ("beauty_s3rec", "beauty_with_starts", "gowalla", "gowalla_with_starts", "ml_100k")
+    },
     "warm_start": lambda result: {"claims": warm_start.claims_of(result["figures"]), "goals": {}},
 }
 
