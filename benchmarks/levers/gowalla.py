@@ -1,4 +1,4 @@
-"""What the graph, co-occurrence without order and a partial correction bring on Gowalla as sets, on validation alone.
+"""What the graph and co-occurrence without order bring on Gowalla as sets, on validation alone.
 
 In: the folder of the data, a working directory, where an interrupted run resumes. Out: benchmarks/levers/results/
     gowalla.json, its table in docs/model/encoders.md; code 1 where a claim fails.
@@ -19,14 +19,11 @@ RECIPE, PAGE = Path("towers") / "recipes" / "gowalla.toml", DOCS / "model" / "en
 NAME, METRIC = "gowalla", "recall@20"
 
 BASE = ("train.epochs=6", "data.refit=false")
-WITHOUT = ("features.candidate.nearby=", "features.query.history.cooccurrence=0")
 AS_IT_IS, GRAPH, IDS = "the recipe", "without co-occurrence, the graph alone", "without both, ids alone"
 LEVERS: dict[str, tuple[str, ...]] = {
     AS_IT_IS: BASE,
-    "without co-occurrence in the user's vector": (*BASE, WITHOUT[1]),
-    GRAPH: (*BASE, *WITHOUT),
-    IDS: (*BASE, WITHOUT[0], "features.query.history=", "features.candidate.audience="),
-    "the whole correction": (*BASE, "loss.correction=1.0"),
+    GRAPH: (*BASE, "features.candidate.nearby=", "features.query.history.cooccurrence=0"),
+    IDS: (*BASE, "features.candidate.nearby=", "features.query.history=", "features.candidate.audience="),
 }
 
 

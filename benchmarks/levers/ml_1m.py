@@ -26,9 +26,6 @@ AS_IT_IS, PUBLISHED = "the recipe at a rate of 0.001", "the published recipe, 40
 LEVERS: dict[str, tuple[str, ...]] = {
     AS_IT_IS: BASE,
     "all items as candidates, `full_softmax`": (*BASE, "loss.name=full_softmax", "loss.correction=", "sampler="),
-    "a coupled L2 of 1e-5": (*BASE, "optimizer.l2=0.00001"),
-    "what the user likes is a negative, too": (*BASE, "loss.known_positives=0"),
-    "every event counts alike": (*BASE, "train.balance=0"),
     PUBLISHED: (
         *ONCE,
         "train.epochs=40",
