@@ -3,13 +3,13 @@
 In: the name of the set, the folder of the data, a working directory. Out: results/baselines_SET.json; 1 where a claim
 fails.
 
-Popularity; item-kNN as `towers report` tunes it; EASE, where the catalogue has at most 13,000 items; iALS, d = 64. All
-settings are chosen on a sample of the validation users, by the figure that also chose the epochs of our model; the
-figures are those of every user of the test. All on one thread. `--work` resumes.
+Popularity; EASE, where the catalogue has at most 13,000 items; iALS, d = 64: their settings are chosen on a sample of
+the validation users, by the figure that also chose the epochs of our model. item-kNN is as `towers report` tunes it, by
+recall@20 of at most 2,000 validation users. The figures are those of every user of the test. All on one thread.
+`--work` resumes.
 
-Claims: our model, as its own benchmark's committed result has it, is above each baseline. Popularity, fitted as the
-`towers report` of that result fitted it, has the figures that it had there, so both measure alike; and item-kNN is no
-weaker than there. It may be stronger: reports choose its settings more widely than some of those results did.
+Claims: our model, as its own benchmark's committed result has it, is above each baseline. Popularity and item-kNN,
+fitted as the `towers report` of that result fitted them, have the figures that they had there, so both measure alike.
 """
 
 import argparse
@@ -27,8 +27,7 @@ from benchmarks.harness.machine import load, verdict, write
 from benchmarks.harness.resumable import Store
 from pipelines.rankers.ranker import EASE, KNN, POPULARITY
 
-MOST_DIFFERENCE = 0.0001  # of popularity from that of the committed report
-MOST_BELOW = 0.001  # of item-kNN, likewise
+MOST_DIFFERENCE = 0.0001  # of popularity and item-kNN from those of the committed report
 
 
 def main(name: str, data: Path, work: Path) -> int:
@@ -72,14 +71,13 @@ def claims_of(
         for baseline, content in found.items()
         for figure, value in model.items()
     }
-    above = {
-        baseline: [found[baseline]["as_reported"][figure] - value for figure, value in figures.items()]
+    differences = {
+        baseline: max(abs(found[baseline]["as_reported"][figure] - value) for figure, value in figures.items())
         for baseline, figures in reported.items()
     }
     return claims | {
-        f"popularity within {MOST_DIFFERENCE} of the committed report": max(map(abs, above[POPULARITY]))
-        <= MOST_DIFFERENCE,
-        f"item-kNN at most {MOST_BELOW} below the committed report": min(above[KNN]) >= -MOST_BELOW,
+        f"{baseline} within {MOST_DIFFERENCE} of the committed report": difference <= MOST_DIFFERENCE
+        for baseline, difference in differences.items()
     }
 
 

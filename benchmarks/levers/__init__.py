@@ -6,6 +6,7 @@ from benchmarks.harness import PATH
 MEASURES = {
     "dimensions": ("benchmarks.levers.dimensions", *PATH, "towers/recipes/ml-100k.toml"),
     "impressions": ("benchmarks.levers.impressions",),
+    "ml_1m": ("benchmarks.levers.ml_1m", *PATH, "towers/recipes/ml-1m.toml"),
     "sequences": ("benchmarks.levers.sequences", *PATH, "towers/recipes/beauty.toml"),
     "lost_order": ("benchmarks.levers.lost_order", *PATH, "towers/recipes/gowalla-ordered.toml"),
 }

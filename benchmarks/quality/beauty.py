@@ -56,17 +56,17 @@ class Variant:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Those that are not the recipe's, as the result has them."""
+        """The settings that are not the recipe's, as the result has them."""
         return ({"teachers": self.teachers} if self.teachers else {}) | ({"refit": True} if self.refit else {})
 
     @property
     def changes(self) -> list[str]:
-        """Those, as words after `--set`."""
+        """The changed settings, as words after `--set`."""
         return [f"distillation.models={self.teachers}"] * bool(self.teachers) + ["data.refit=true"] * self.refit
 
     @property
     def suffix(self) -> str:
-        """Of the name of the result."""
+        """What the name of the result ends with."""
         return "_taught" * bool(self.teachers) + "_refit" * self.refit
 
 
@@ -125,15 +125,17 @@ def judged(
     """The claims, and the goals that may be missed; with `refit` against item-kNN, which knows the same events."""
     chosen = SETS[name]
     differences = [abs(run["test"][each] - run["by_hand"][each]) for run in runs for each in chosen.published]
-    counted = {f"the report is within {MOST_DIFFERENCE} of a count from the file": max(differences) <= MOST_DIFFERENCE}
+    count_claim = {
+        f"the report is within {MOST_DIFFERENCE} of a count from the file": max(differences) <= MOST_DIFFERENCE
+    }
     if refit:
         knn = runs[0]["metrics"][KNN]
-        above = {f"{each} above item-kNN's": figures[each]["mean"] > knn[each]["value"] for each in chosen.published}
-        return {"claims": above | counted, "goals": {}}
+        knn_claims = {f"{each} above item-kNN's": figures[each]["mean"] > knn[each]["value"] for each in figures}
+        return {"claims": knn_claims | count_claim, "goals": {}}
     return {
         "claims": {
             **{f"{each} at least {least}": figures[each]["mean"] >= least for each, least in chosen.published.items()},
-            **counted,
+            **count_claim,
         },
         "goals": {
             f"{each} at least {least:.4f}": figures[each]["mean"] >= least for each, least in chosen.goal.items()
@@ -144,7 +146,8 @@ def judged(
 def trained(chosen: Set, data: Path, work: Path, seed: int, variant: Variant) -> dict[str, Any]:
     """The figures of one seed; its data set and run are kept in `work`, so that a training of this recipe resumes."""
     recipe = hashlib.sha256((ROOT / RECIPE).read_bytes()).hexdigest()[:8]
-    part = work / f"{chosen.result}{variant.suffix}_{recipe}_seed_{seed}"
+    teachers = f"_{variant.teachers}" * bool(variant.teachers)
+    part = work / f"{chosen.result}{variant.suffix}{teachers}_{recipe}_seed_{seed}"
     part.mkdir(exist_ok=True)
     dataset, run, bundle, report = (str(part / name) for name in ("dataset", "run", "bundle", "report"))
     stages = Stages(part, data)
@@ -164,7 +167,7 @@ def trained(chosen: Set, data: Path, work: Path, seed: int, variant: Variant) ->
         "test": {name: content["metrics"]["exact"][name]["value"] for name in chosen.published},
         "by_hand": by_hand(data / chosen.file, Bundle.open(Path(bundle))),
         "validation": {key: stage[key] for key in ("metric", "best_metric", "best_epoch", "epochs", "history")},
-        "examples": stage["examples"],
+        "examples": summary["stages"][-1]["examples"],
         "seconds": stages.seconds,
         "commands": stages.commands,
         "metrics": content["metrics"],
@@ -205,6 +208,10 @@ if __name__ == "__main__":
     given = parser.parse_args()
     if given.data is None or not (Path(given.data) / given.set / SETS[given.set].file).is_file():
         parser.error(f"no {given.set}/{SETS[given.set].file}; name the folder that holds it by --data or TOWERS_DATA")
+    if given.seeds < 1:
+        parser.error(f"--seeds: at least 1; got {given.seeds}")
+    if given.teachers and given.refit:
+        parser.error("--teachers, --refit: one of them, each has a result of its own")
     folder, chosen_variant = (Path(given.data) / given.set).resolve(), Variant(given.teachers, given.refit)
     if given.work is not None:
         given.work.mkdir(parents=True, exist_ok=True)

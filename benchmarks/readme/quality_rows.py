@@ -119,14 +119,12 @@ def beauty(result: Result, *, what: str, published_by: str, command: str) -> Row
 
 def beauty_refit(result: Result, *, what: str, command: str) -> Rows:
     """Beside item-kNN, which knows the same events; nothing is published for it."""
-    told, knn = (
-        [result["figures"][figure]["mean"] for figure in result["figures"]],
-        [result["runs"][0]["metrics"]["item_knn"][figure]["value"] for figure in result["figures"]],
-    )
+    ours = [figure["mean"] for figure in result["figures"].values()]
+    knn = [result["runs"][0]["metrics"]["item_knn"][name]["value"] for name in result["figures"]]
     return [
         (
             f"… {what}, trained on the validation items, too, as item-kNN is: HitRate@10 / NDCG@10",
-            f"{several(told, '.4f')}; item-kNN {several(knn, '.4f')}",
+            f"{several(ours, '.4f')}; item-kNN {several(knn, '.4f')}",
             repeated(command, len(result["runs"])),
         )
     ]
@@ -232,8 +230,9 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     "ml_100k_rolling": ml_100k_rolling,
     "cold_start": cold_start,
     "timed": timed,
-    "tune_gowalla": partial(tune, what="Gowalla in order"),
-    "tune_beauty": partial(tune, what="Beauty"),
+    "tune_gowalla_with_starts": partial(tune, what="Gowalla in order"),
+    "tune_gowalla": partial(tune, what="Gowalla, with its validation file"),
+    "tune_beauty_with_starts": partial(tune, what="Beauty"),
     "tune_beauty_s3rec": partial(
         tune, what="the Beauty of 12,101 items (`sequence` starts from the larger Beauty)", of_start=False
     ),

@@ -7,7 +7,7 @@ but those of `sequence` were from the larger Beauty. `--with-starts` leaves all 
 An hour for a set, 20 minutes for the small MovieLens-100k. Claims: the search kept its budget within 3 %, and the found
 recipe trained in at most 15 minutes. Goal: its figure on the test events is at least 0.98 of the hand-made one's (the
 mean of its seeds); with the set's own starts it is a claim, of 0.97. Resumes where it stopped (--work). Writes
-benchmarks/tuning/results/tune_SET.json; exits with 1 where a claim fails.
+benchmarks/tuning/results/tune_SET.json, or tune_SET_with_starts.json; exits with 1 where a claim fails.
 """
 
 import argparse
@@ -62,7 +62,8 @@ def main(data: Path, work: Path, name: str, budget_minutes: float | None, seed: 
     checks = judged(name, minutes, result)
     print(f"{name}: {result['metric']} found {result['found']['test']:.4f}, hand-made {result['made']['test']:.4f}")
     content = {**checks, "data": name, "seed": seed, "budget_minutes": minutes, **result}
-    print(write(__file__, f"tune_{name.replace('-', '_')}", content))
+    asked = "_with_starts" * (with_starts and SETS[name].origin is not None)
+    print(write(__file__, f"tune_{name.replace('-', '_')}{asked}", content))
     return verdict(content)
 
 

@@ -82,7 +82,7 @@ def _cut(served: Served, width: int) -> tuple[Served, Floats]:
     items = first_numbers(vectors, width, lineage[NORM_EXPONENT])
     small.query_vectors = first_numbers(whole.query_vectors, width, float(cosine))
     if prior is not None:
-        # Its weights are in units of the deviation of the scores, which are others now.
+        # A bundle's weights have the deviation of the whole vectors' scores as a factor; cut vectors have another.
         unit = deviation(small.query_vectors, items) / deviation(whole.query_vectors, vectors)
         small.manifest = whole.manifest.model_copy(update={"prior": _scaled(prior, unit)})
     items = rounded(items, whole.manifest.vectors)

@@ -238,5 +238,8 @@ def _examples(
         workers=replicas.count,
     )
     if not len(examples):
-        raise DataError("no training event has an earlier one of its user, and nothing else describes a query")
+        raise DataError(
+            "no training event has an earlier one of its user whose item has a row (`min_count`), and nothing else "
+            "describes a query"
+        )
     return examples

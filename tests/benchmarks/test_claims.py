@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.harness.machine import load, verdict
+from benchmarks.harness.machine import ROOT, load, verdict
 from benchmarks.quality import beauty, public_splits, rolling
 from benchmarks.serving import overload_phases, throughput
 from benchmarks.training import full_evaluation, optimizers, samplers, warm_start
 from benchmarks.tuning import tune
+from towers.config.recipe import load_config
 
 Result = dict[str, Any]
 Checks = dict[str, dict[str, bool]]
@@ -70,7 +71,10 @@ JUDGED: dict[str, Callable[[Result], Checks]] = {
     },
     "samplers": lambda result: samplers.judged(result["learned_unigram_ms"], result["log_uniform_ms"]),
     "serving": lambda result: throughput.judged(*(result[key] for key in ("ratios", "idle_ms", "half_load", "swap"))),
-    **{f"tune_{name}": tuned for name in ("beauty", "beauty_s3rec", "gowalla", "ml_100k")},
+    **{
+        f"tune_{name}": tuned
+        for name in ("beauty_s3rec", "beauty_with_starts", "gowalla", "gowalla_with_starts", "ml_100k")
+    },
     "warm_start": lambda result: {"claims": warm_start.claims_of(result["figures"]), "goals": {}},
 }
 
@@ -114,3 +118,14 @@ def test_an_index_slower_than_faiss_is_a_claim_that_fails(capsys: pytest.Capture
 def test_only_a_claim_that_fails_ends_with_1(claims: dict[str, bool], goals: dict[str, bool] | None, code: int) -> None:
     result: Result = {"claims": claims} if goals is None else {"claims": claims, "goals": goals}
     assert verdict(result) == code
+
+
+def test_a_variant_of_beauty_trains_what_its_result_is_called() -> None:
+    words = {
+        beauty.Variant(): ("", [], {}),
+        beauty.Variant(teachers=4): ("_taught", ["distillation.models=4"], {"teachers": 4}),
+        beauty.Variant(refit=True): ("_refit", ["data.refit=true"], {"refit": True}),
+    }
+    for variant, wanted in words.items():
+        assert (variant.suffix, variant.changes, variant.settings) == wanted
+        load_config(ROOT / beauty.RECIPE, variant.changes)

@@ -1,6 +1,7 @@
 """The tables of docs/service/index.md and filters.md, and the sources in all pages, are those of the results."""
 
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -8,7 +9,8 @@ from benchmarks.harness import pages
 from benchmarks.harness.machine import load, origin
 from benchmarks.harness.measured_code import OLD
 from benchmarks.harness.pages import DOCS, source, with_sources
-from benchmarks.levers import sequences
+from benchmarks.levers import ml_1m, sequences
+from benchmarks.levers.changes import with_table
 from benchmarks.search.page import FILTERS, PAGES, filters, page_with_tables
 
 
@@ -18,9 +20,10 @@ def test_the_tables_are_those_of_the_results(page: Path) -> None:
     assert page_with_tables(text, PAGES[page], marks=False) == text, "run python -m benchmarks.search.page"
 
 
-def test_the_table_of_levers_is_that_of_the_result() -> None:
-    text = sequences.PAGE.read_text(encoding="utf-8")
-    assert sequences.with_table(text) == text, "the benchmark writes it"
+@pytest.mark.parametrize("levers", [ml_1m, sequences], ids=lambda levers: levers.NAME)
+def test_the_table_of_levers_is_that_of_the_result(levers: ModuleType) -> None:
+    text = levers.PAGE.read_text(encoding="utf-8")
+    assert with_table(text, levers.NAME, levers.METRIC) == text, "the benchmark writes it"
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)

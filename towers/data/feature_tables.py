@@ -37,8 +37,8 @@ class HistoryTable:
     types: tuple[int, ...] = field(default=(), kw_only=True)
     others: bool = field(default=False, kw_only=True)
 
-    def known(self, events: Events) -> Past:
-        """The events of its types whose items have a row: to a sequence, any other item counts as never taken."""
+    def known_past(self, events: Events) -> Past:
+        """The events of its types whose items have a row: any other item tells a query nothing."""
         marks = self.rows != MISSING
         return events.past_of(self.types) if marks.all() else Past.of(events.past, self.types, marks)
 

@@ -96,7 +96,7 @@ class SequenceExamples(Examples):
 
     @cached_property
     def _pasts(self) -> dict[str, Past]:
-        return {name: table.known(self.events) for name, table in self.tables.sequences.items()}
+        return {name: table.known_past(self.events) for name, table in self.tables.sequences.items()}
 
     def _sequences(self, example: Int64s, table: SequenceTable, past: Past) -> Sequences:
         """The windows of examples [B], each as long as the longest history that ends in it."""
@@ -115,8 +115,8 @@ class SequenceExamples(Examples):
 
 
 def known_pasts(events: Events, tables: FeatureTables) -> list[Past]:
-    """What each history of a query consists of: events of its types whose items have a row."""
-    return [table.known(events) for table in (*tables.histories.values(), *tables.sequences.values())]
+    """Of each history of a query the events that tell something: of its types, and their items have a row."""
+    return [table.known_past(events) for table in (*tables.histories.values(), *tables.sequences.values())]
 
 
 def example_counts(events: Events, size: int, tables: FeatureTables) -> Int64s:

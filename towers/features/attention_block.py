@@ -75,11 +75,11 @@ class Block(tf.Module):
                 apart as their items in the history.
             seed: [2] of dropout; None outside training.
         """
-        x = self._added(0, x, self._drop(self._attention(self.norms[0](x), sees, seed), seed, "attention"))
+        x = self._residual_sum(0, x, self._drop(self._attention(self.norms[0](x), sees, seed), seed, "attention"))
         inner = self._drop(self._inner(self.norms[1](x)), seed, "inner")
-        return self._added(1, x, self._drop(self.outer(inner), seed, "forward"))
+        return self._residual_sum(1, x, self._drop(self.outer(inner), seed, "forward"))
 
-    def _added(self, part: int, x: tf.Tensor, change: tf.Tensor) -> tf.Tensor:
+    def _residual_sum(self, part: int, x: tf.Tensor, change: tf.Tensor) -> tf.Tensor:
         return x + (change if self.gates is None else change * tf.sigmoid(self.gates[part](x)))
 
     def _inner(self, x: tf.Tensor) -> tf.Tensor:

@@ -83,7 +83,7 @@ class SelfAttention(FeatureEncoder):
             seed: [2] of the masks; None outside training.
         """
         if not isinstance(rows, Sequences):
-            # Blocks that read distances take them from the places, so there must be no gap between two items.
+            # Blocks that read distances take them from the places, so no place between two items may be empty.
             rows = _one_by_one(rows if self.positions is not None else _items_first(rows))
         windows = rows
         out = self._contextual(windows, seed)
