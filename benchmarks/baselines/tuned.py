@@ -190,8 +190,8 @@ def climb(
         The best place, and the value of each place that was tried, in this order.
     """
     values = {start: value(start)}
-    best, settled = start, False
-    while not settled:
+    best, begin = start, None
+    while best != begin:
         begin = best
         for name, ladder in ladders.items():
             for step in (1, -1):
@@ -203,5 +203,4 @@ def climb(
                     if values[tried] <= values[best]:
                         break
                     best, place = tried, place + step
-        settled = best == begin
     return best, values

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.harness.machine import ROOT, load
+from benchmarks.harness.machine import ROOT, load, verdict, write
 from benchmarks.harness.pages import with_block
 from benchmarks.harness.resumable import Store
 from benchmarks.harness.stages import Stages
@@ -54,9 +54,19 @@ def with_table(text: str, name: str, metric: str) -> str:
     return with_block(text, f"<!-- table: {name} -->\n", "\n".join(lines) + "\n", "<!-- /table -->")
 
 
-def write_table(page: Path, name: str, metric: str) -> None:
-    """Writes that table."""
+def write_result(file: str, name: str, result: dict[str, Any], page: Path, metric: str) -> int:
+    """Writes a result and its table in a page, and says which claims hold; the exit code.
+
+    Args:
+        file: of the benchmark.
+        name: of the result.
+        result: its `claims` and `rows`.
+        page: has the marks of the table.
+        metric: what the rows measure, for a reader.
+    """
+    print(write(file, name, result))
     page.write_text(with_table(page.read_text(encoding="utf-8"), name, metric), encoding="utf-8")
+    return verdict(result)
 
 
 def _trained(stages: Stages, dataset: Path, recipe: Path, settings: Sequence[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the settings of the recipe of MovieLens-1M bring beside those published for it, on validation alone.
+"""What all items as candidates and the published recipe bring on MovieLens-1M, on validation alone.
 
 In: the folder of the data, a working directory, where an interrupted run resumes. Out: benchmarks/levers/results/
     ml_1m.json, its table in docs/model/training.md; code 1 where the claim fails.
@@ -12,10 +12,9 @@ Claim: the recipe finds more than that one does by then.
 import sys
 from pathlib import Path
 
-from benchmarks.harness.machine import verdict, write
 from benchmarks.harness.pages import DOCS
 from benchmarks.harness.stages import Stages, arguments
-from benchmarks.levers.changes import rows_of, write_table
+from benchmarks.levers.changes import rows_of, write_result
 
 RECIPE, PAGE = Path("towers") / "recipes" / "ml-1m.toml", DOCS / "model" / "training.md"
 NAME, METRIC = "ml_1m", "recall@20"
@@ -44,10 +43,8 @@ LEVERS: dict[str, tuple[str, ...]] = {
 def main(data: Path, work: Path) -> int:
     rows = rows_of(Stages(work, data), ("--events", str(data), "--format", "lightgcn"), RECIPE, LEVERS, seeds=1)
     values = {row["lever"]: max(row["best"]) for row in rows}
-    result = {"claims": {f"more than {PUBLISHED}": values[AS_IT_IS] > values[PUBLISHED]}, "rows": rows}
-    print(write(__file__, NAME, result))
-    write_table(PAGE, NAME, METRIC)
-    return verdict(result)
+    claims = {f"more than {PUBLISHED}": values[AS_IT_IS] > values[PUBLISHED]}
+    return write_result(__file__, NAME, {"claims": claims, "rows": rows}, PAGE, METRIC)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,9 @@ Claim: many uniform negatives beside the batch's own items find more than those 
 import sys
 from pathlib import Path
 
-from benchmarks.harness.machine import verdict, write
 from benchmarks.harness.pages import DOCS
 from benchmarks.harness.stages import Stages, arguments
-from benchmarks.levers.changes import rows_of, write_table
+from benchmarks.levers.changes import rows_of, write_result
 
 RECIPE, PAGE = Path("towers") / "recipes" / "beauty.toml", DOCS / "model" / "encoders.md"
 NAME, METRIC, SEEDS = "sequences", "NDCG@10", 2
@@ -25,8 +24,8 @@ def uniform(negatives: int) -> str:
     return f'sampler.parts=[{{name="in_batch"}},{{name="uniform",negatives={negatives}}}]'
 
 
-EPOCHS, NEGATIVES = "train.epochs=8", uniform(1_024)
-BASE = (EPOCHS, NEGATIVES)
+EPOCHS = "train.epochs=8"
+BASE = (EPOCHS, uniform(1_024))
 UNIFORM = (EPOCHS, "sampler.name=uniform", "sampler.negatives=256")
 GBCE = (*UNIFORM, "loss.name=gbce", "loss.calibration=0.75")
 DOT = ("model.similarity=dot", "model.temperature=")
@@ -57,10 +56,7 @@ def main(data: Path, work: Path) -> int:
     rows = rows_of(Stages(work, data), events, RECIPE, LEVERS, SEEDS)
     values = {row["lever"]: row["best"] for row in rows}
     claims = {f"{MANY}, find more than {IN_BATCH}": min(values[MANY]) > max(values[IN_BATCH])}
-    result = {"claims": claims, "rows": rows, "seeds": SEEDS}
-    print(write(__file__, NAME, result))
-    write_table(PAGE, NAME, METRIC)
-    return verdict(result)
+    return write_result(__file__, NAME, {"claims": claims, "rows": rows, "seeds": SEEDS}, PAGE, METRIC)
 
 
 if __name__ == "__main__":

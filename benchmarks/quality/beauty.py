@@ -88,8 +88,6 @@ SETS = {
         {"hit_rate@10": 0.1000, "ndcg@10": 0.0615},
     ),
 }
-
-
 MOST_DIFFERENCE = 1e-4  # of the report from the count by hand: scores that tie in float32
 USERS = 1_024  # ranked at once
 
