@@ -33,7 +33,7 @@ STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 TEMPERATURE = 0.1  # of the part logq
 # A random split, so that every held-out user and most items are trained: with ids alone, half of the users of a split
 # by time have no vector, and 166 users could not tell one loss from the next.
-SPLITS = {"ml-100k": DataConfig(split="random"), "gowalla": DataConfig()}
+SPLITS = {"ml-100k": DataConfig(split="random"), "gowalla": DataConfig(validation="given")}
 FORMATS = {"ml-100k": "recbole", "gowalla": "lightgcn"}
 
 

@@ -183,7 +183,8 @@ def comparable(name: str, data: Path, work: Path, seed: int, teachers: int) -> d
     merge([data / "train.txt", data / "valid.txt"], folder / "train.txt")
     for split in ("valid.txt", "test.txt"):
         (folder / split).write_bytes((data / "test.txt").read_bytes())
-    keys = ("data.refit=false", "data.validation=auto", f"train.validation_users={EVERYBODY}", "train.metric=recall@20")
+    of_data = ("data.refit=false", "data.validation=given")
+    keys = (*of_data, f"train.validation_users={EVERYBODY}", "train.metric=recall@20")
     part = kept(name, "test", work, seed, teachers)
     stages, dataset, run = trained(name, folder, part, seed, (*keys, *of_teachers(teachers)))
     read = load_run(run)

@@ -231,7 +231,7 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     "cold_start": cold_start,
     "timed": timed,
     "tune_gowalla_with_starts": partial(tune, what="Gowalla in order"),
-    "tune_gowalla": partial(tune, what="Gowalla, with its validation file"),
+    "tune_gowalla": partial(tune, what="Gowalla"),
     "tune_beauty_with_starts": partial(tune, what="Beauty"),
     "tune_beauty_s3rec": partial(
         tune, what="the Beauty of 12,101 items (`sequence` starts from the larger Beauty)", of_start=False

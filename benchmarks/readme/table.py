@@ -18,7 +18,7 @@ HIGHLIGHTS = (
     "MovieLens-1M",
     "Beauty, 5-core",
     "MovieLens-100k, five cut-offs in time, the default recipe",
-    "`towers tune` in 60 min, Gowalla, with its validation file",
+    "`towers tune` in 60 min, Gowalla, ",
     "Filters",
     "One worker on one core",
     "Overload, twice",

@@ -10,7 +10,6 @@ mean place is 1/2 for a random part, and later for events that follow. How much 
 next; the same share of each list, taken from its end, shows it.
 """
 
-import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,9 +36,9 @@ def like_the_test(events: EventTable, config: DataConfig) -> DataConfig:
     """Returns the recipe with the validation of a given split resolved: which events, and what share of them.
 
     With `data.validation = "auto"` the last events of each user validate if the test comes after the others, by their
-    times or as far as the lists show an order; else a random part; but a validation file is kept. Where the recipe
-    names no share, it is the test's of all events, from `LEAST` to `MOST`: a small validation selects settings for few
-    held-out items a user, and more popularity than a large test rewards.
+    times or as far as the lists show an order, and a validation file does not; else those of the file, or a random
+    part. Where the recipe names no share, it is the test's of all events, from `LEAST` to `MOST`: a small validation
+    selects settings for few held-out items a user, and more popularity than a large test rewards.
 
     Args:
         events: after all filters; get the order of the files as times if the lists turn out to be in order.
@@ -57,17 +56,20 @@ def like_the_test(events: EventTable, config: DataConfig) -> DataConfig:
     named = "valid_share" in config.model_fields_set
     share = config.valid_share if named else round(min(MOST, max(LEAST, float(test.mean()))), 2)
     if config.validation != "auto" or not last:
-        if named or (filed and config.validation == "auto"):
+        if named or (filed and config.validation in ("auto", "given")):
             return config
         say(f"validation: {share:.0%} of the events, as many as the test is of all")
         return config.model_copy(update={"valid_share": share})
-    keys = {"validation": "last", "valid_share": share, **({} if timed else {"ordered": True})}
-    if filed:
-        advice = ", ".join(f"data.{key} = {json.dumps(value)}" for key, value in keys.items())
-        kept = f"the validation file is kept, though the test comes after the lists {reason}"
-        say(f"{kept}; to validate like the test: {advice}")
+    if filed and not timed and (found := places(events, VALID)) is not None and found.after:
+        say(
+            f"validation: its file, which comes after the lists, too: {found}; data.ordered = true lets features read "
+            "the order"
+        )
         return config
-    say(f"validation: the last {share:.0%} of each user's events, because the test comes after the others {reason}")
+    keys = {"validation": "last", "valid_share": share, **({} if timed else {"ordered": True})}
+    others = "; the validation file trains, data.validation = 'given' keeps it" if filed else ""
+    said = f"the last {share:.0%} of each user's events, because the test comes after the others {reason}{others}"
+    say(f"validation: {said}")
     if events.time is None:
         events.time, events.time_unit = np.arange(len(events), dtype=np.int64), "order"
     return config.model_copy(update=keys)
@@ -95,26 +97,26 @@ class Places:
     """Where items belong in their users' lists, on average: from 0, the start, to 1, the end; a random part at 1/2.
 
     Attributes:
-        test: of the test.
+        held: of the events of another file.
         error: its standard error.
         end: of items from the ends of the lists.
         end_error: its standard error.
     """
 
-    test: float
+    held: float
     error: float
     end: float
     end_error: float
 
     @property
     def after(self) -> bool:
-        """Whether the lists have an order, and the test comes after them."""
-        return self._order and self.test - ERRORS * self.error > (0.5 + self.end) / 2
+        """Whether the lists have an order, and the others come after them."""
+        return self._order and self.held - ERRORS * self.error > (0.5 + self.end) / 2
 
     @property
     def random(self) -> bool:
-        """Whether the lists have an order, and the test is a random part of them."""
-        return self._order and self.test + ERRORS * self.error < (0.5 + self.end) / 2
+        """Whether the lists have an order, and the others are a random part of them."""
+        return self._order and self.held + ERRORS * self.error < (0.5 + self.end) / 2
 
     @property
     def _order(self) -> bool:
@@ -122,20 +124,21 @@ class Places:
 
     def __str__(self) -> str:
         return (
-            f"its items belong at place {self.test:.3f} of a user's list on average, from 0, the start, to 1, the end, "
+            f"its items belong at place {self.held:.3f} of a user's list on average, from 0, the start, to 1, the end, "
             f"where items from the ends of the lists belong at {self.end:.3f} and a random part at 0.5"
         )
 
 
-def places(events: EventTable) -> Places | None:
-    """Returns where the test of a given split belongs; None if there are too few users to tell.
+def places(events: EventTable, part: int = TEST) -> Places | None:
+    """Returns where the test of a given split, or its validation, belongs; None if there are too few users to tell.
 
     Args:
-        events: in the order of the files; events of a validation file are left out.
+        events: in the order of the files.
+        part: the file that is compared with the lists of train; the third one is left out.
     """
     assert events.split is not None
     users = len(events.user_ids)
-    known, tested = (np.bincount(events.user[events.split == part], minlength=users) for part in (TRAIN, TEST))
+    known, tested = (np.bincount(events.user[events.split == each], minlength=users) for each in (TRAIN, part))
     some = np.flatnonzero((known >= FEWEST_EVENTS) & (tested > 0))
     if len(some) < FEWEST_USERS:
         return None
@@ -143,9 +146,9 @@ def places(events: EventTable) -> Places | None:
     is_chosen = np.zeros(users, bool)
     is_chosen[chosen] = True
     is_other = ~is_chosen & (np.cumsum(np.where(is_chosen, 0, known)) <= MOST_EVENTS)
-    taken_by = np.flatnonzero((is_chosen | is_other)[events.user] & (events.split != VALID))
+    taken_by = np.flatnonzero((is_chosen | is_other)[events.user] & np.isin(events.split, (TRAIN, part)))
     order = taken_by[np.argsort(events.user[taken_by], kind="stable")]
-    user, item, held = events.user[order], events.item[order], events.split[order] == TEST
+    user, item, held = events.user[order], events.item[order], events.split[order] == part
     others = is_other[user] & ~held
     close = _closeness(user[others], item[others], len(events.item_ids))
     share = tested[some].sum() / (known[some] + tested[some]).sum()

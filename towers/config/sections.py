@@ -38,10 +38,10 @@ class DataConfig(Section):
     ordered: bool = Field(
         False, description="without times: each user's events are in chronological order, file by file"
     )
-    validation: Literal["auto", "last", "random"] = Field(
+    validation: Literal["auto", "given", "last", "random"] = Field(
         "auto",
-        description="of a given split, outside the test: the last valid_share of each user's events, or a random one; "
-        "'auto': the validation file, else 'last' if the test comes after a user's other events",
+        description="of a given split, outside the test: the validation file, the last valid_share of each user's "
+        "events, or a random one; 'auto': 'last' if the test comes after a user's other events, else the file",
     )
     valid_share: Share = Field(0.1, description="of a given split where left out: as large as the test's, 0.05 to 0.5")
     test_share: Share = 0.1

@@ -109,34 +109,49 @@ def test_a_share_that_the_recipe_names_stays(validation: str, tmp_path: Path) ->
     assert manifest.config == DataConfig.model_validate(keys)
 
 
-def test_a_validation_file_stays_though_the_test_comes_after_the_lists(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("file", "settings"),
+    [
+        ("random", {}),
+        ("random", {"validation": "given"}),
+        ("end", {}),
+    ],
+)
+def test_a_validation_file_stays_only_if_it_is_like_the_test(
+    file: str, settings: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_lists(tmp_path / "lists", "end")
     train = [line.split() for line in (tmp_path / "lists" / "train.txt").read_text().splitlines()]
     rng = np.random.default_rng(1)
-    held = [rng.permutation(len(items) - 1) < 4 for items in train]
+    places = [
+        rng.permutation(len(items) - 1) if file == "random" else np.arange(len(items))[:0:-1] - 1 for items in train
+    ]
     for name, kept in (("train", False), ("valid", True)):
         rows = [
-            " ".join([user, *(item for item, out in zip(items, outs, strict=True) if out == kept)])
-            for (user, *items), outs in zip(train, held, strict=True)
+            " ".join([user, *(item for item, place in zip(items, own, strict=True) if (place < 4) == kept)])
+            for (user, *items), own in zip(train, places, strict=True)
         ]
         (tmp_path / "lists" / f"{name}.txt").write_text("\n".join(rows))
-    manifest = prepare.run(DataConfig(), tmp_path / "lists", tmp_path / "dataset")
+    config = DataConfig.model_validate(settings)
+    manifest = prepare.run(config, tmp_path / "lists", tmp_path / "dataset")
     said = capsys.readouterr().err
-    assert "the validation file is kept, though the test comes after the lists" in said
-    assert 'data.validation = "last", data.valid_share = 0.2, data.ordered = true' in said
-    assert manifest.config == DataConfig() and manifest.events["valid"] == 4 * USERS
+    if file == "random" and not settings:
+        chosen = manifest.config
+        assert (chosen.ordered, chosen.validation, chosen.valid_share) == (True, "last", 0.2)
+        assert "; the validation file trains, data.validation = 'given' keeps it" in said
+    else:
+        assert ("validation: its file, which comes after the lists, too" in said) == (file == "end")
+        assert manifest.config == config and manifest.events["valid"] == 4 * USERS
 
 
 @pytest.mark.parametrize(
     ("found", "after", "random"),
     [
-        (Places(test=0.65, error=0.01, end=0.6, end_error=0.01), True, False),
-        (Places(test=0.51, error=0.005, end=0.6, end_error=0.01), False, True),
-        (Places(test=0.55, error=0.01, end=0.6, end_error=0.01), False, False),  # between the two
-        (Places(test=0.65, error=0.01, end=0.52, end_error=0.01), False, False),  # the lists show no order
-        (Places(test=0.5, error=0.001, end=0.52, end_error=0.01), False, False),
+        (Places(held=0.65, error=0.01, end=0.6, end_error=0.01), True, False),
+        (Places(held=0.51, error=0.005, end=0.6, end_error=0.01), False, True),
+        (Places(held=0.55, error=0.01, end=0.6, end_error=0.01), False, False),  # between the two
+        (Places(held=0.65, error=0.01, end=0.52, end_error=0.01), False, False),  # the lists show no order
+        (Places(held=0.5, error=0.001, end=0.52, end_error=0.01), False, False),
     ],
 )
 def test_places_tell_only_what_is_sure(found: Places, after: bool, random: bool) -> None:
