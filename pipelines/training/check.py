@@ -154,8 +154,10 @@ def _resolve_features(config: Config, data: Dataset) -> Config:
 def _refuse_order(config: Config, data: Dataset) -> Config:
     """Refuses what depends on the order of events where the split does not respect it."""
     settings: list[OfOrder] = [("train.recency", config.train.recency, 1)]
-    for name, feature in (config.features.query or {}).items():
-        settings += [(f"features.query.{name}.{setting}", value, none) for setting, value, none in feature.of_order()]
+    for side, features in config.features.named():
+        for name, feature in features.items():
+            key = f"features.{side}.{name}"
+            settings += [(f"{key}.{setting}", value, none) for setting, value, none in feature.of_order()]
     for key, value, none in settings:
         if value != none and not data.manifest.timed:
             raise ConfigError(

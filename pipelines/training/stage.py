@@ -36,6 +36,7 @@ from towers.data.item_ranks import ItemFeatures, ItemRanks
 from towers.data.sequence_examples import SequenceExamples, example_counts
 from towers.evaluation.validation import Validation
 from towers.model.graphs import connect_graphs
+from towers.model.start_rows import start_rows
 from towers.model.two_tower import TwoTower
 from towers.model.untrained_rows import zero_untrained_rows
 from towers.ops.replicas import ALONE, Replicas
@@ -183,6 +184,7 @@ def build_training(
     tables = build_tables(model, data, context, of_features, advance)
     refuse_empty_histories(config, events, tables)
     zero_untrained_rows(model, tables, events)
+    start_rows(model, tables, events, replicas)
     connect_graphs(model, tables, [events.past])
     alone = bool(tables.sequences) and all(
         each.kind in ("history", "sequence") for each in (config.features.query or {}).values()

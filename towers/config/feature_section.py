@@ -1,11 +1,11 @@
-"""What every kind of feature has. No TensorFlow here."""
+"""What every kind of feature has, and what several kinds have. No TensorFlow here."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from towers.config.section import Count, Section, Share
+from towers.config.section import Count, Name, Section, Share
 
 Side = Literal["query", "candidate"]
 # A setting that depends on the order of events, its value, and the value that does not.
@@ -45,3 +45,32 @@ class FeatureSection(Section):
     def of_order(self) -> Iterator[OfOrder]:
         """Yields each setting that depends on the order of a user's events."""
         yield from ()
+
+
+class Pooled(FeatureSection):
+    """Several values, whose embeddings become one vector."""
+
+    pooling: Literal["mean", "sqrt", "attention"] = Field(
+        "mean", description="divide the sum by the count, by its square root, or weigh the values by attention"
+    )
+
+
+class OfTaken(FeatureSection):
+    """What the query took earlier, newest last."""
+
+    describes: ClassVar = ("query",)
+    of_events: ClassVar = True
+
+    max_length: Count = Field(50, description="maximum items, the most recent")
+    events: tuple[Name, ...] = Field((), description="only events of these types; empty takes all")
+    item_features: tuple[Name, ...] = Field((), description="item columns whose vectors each item's vector includes")
+    share_item_table: bool = Field(True, description="read the candidate tower's own item id embeddings")
+
+    def ids_of(self, side: Side) -> Side | None:
+        """The candidates', if it shares their table."""
+        return "candidate" if self.share_item_table else None
+
+    def conflicts(self, side: Side) -> Iterator[str]:
+        """Yields columns that would count twice."""
+        for name in sorted({name for name in self.item_features if self.item_features.count(name) > 1}):
+            yield f"item_features: names {name!r} twice; once is enough"

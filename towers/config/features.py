@@ -5,39 +5,12 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field
 
-from towers.config.feature_section import FeatureSection, OfOrder, Side
-from towers.config.section import Count, Name, NonNegative, Positive, Share
+from towers.config.feature_section import FeatureSection, OfOrder, OfTaken, Pooled, Side
+from towers.config.section import Count, NonNegative, Positive, Share
 
 WINDOW, COMPANIONS = 5, 10  # for items taken next to each other: largest distance in places, and companions per item
 
 Window = Count | Literal["list"]
-
-
-class _Pooled(FeatureSection):
-    pooling: Literal["mean", "sqrt", "attention"] = Field(
-        "mean", description="divide the sum by the count, by its square root, or weigh the values by attention"
-    )
-
-
-class _OfTaken(FeatureSection):
-    """What the query took earlier, newest last."""
-
-    describes: ClassVar = ("query",)
-    of_events: ClassVar = True
-
-    max_length: Count = Field(50, description="maximum items, the most recent")
-    events: tuple[Name, ...] = Field((), description="only events of these types; empty takes all")
-    item_features: tuple[Name, ...] = Field((), description="item columns whose vectors each item's vector includes")
-    share_item_table: bool = Field(True, description="read the candidate tower's own item id embeddings")
-
-    def ids_of(self, side: Side) -> Side | None:
-        """The candidates', if it shares their table."""
-        return "candidate" if self.share_item_table else None
-
-    def conflicts(self, side: Side) -> Iterator[str]:
-        """Yields columns that would count twice."""
-        for name in sorted({name for name in self.item_features if self.item_features.count(name) > 1}):
-            yield f"item_features: names {name!r} twice; once is enough"
 
 
 class IdFeature(FeatureSection):
@@ -45,6 +18,21 @@ class IdFeature(FeatureSection):
 
     kind: Literal["id"]
     min_count: Count = Field(1, description="ids with fewer training events get no row of their own")
+    start: Literal["random", "cooccurrence"] = Field(
+        "random", description="rows before the first step; 'cooccurrence': alike for items that users take together"
+    )
+    start_window: Window = Field(WINDOW, description="as `window` of kind cooccurrence")
+
+    def conflicts(self, side: Side) -> Iterator[str]:
+        """Yields a start that users do not have, and a window without it."""
+        if self.start != "random" and side == "query":
+            yield "start: is about the items that users take; leave it out, or set it for the candidates' ids"
+        if self.start == "random" and self.start_window != WINDOW:
+            yield "start_window: only start = 'cooccurrence' reads it; leave it out"
+
+    def of_order(self) -> Iterator[OfOrder]:
+        """Yields the distance at which items are next to each other."""
+        yield "start_window", self.start_window if self.start == "cooccurrence" else "list", "list"
 
 
 class CategoricalFeature(FeatureSection):
@@ -86,7 +74,7 @@ class VectorFeature(FeatureSection):
     kind: Literal["vector"]
 
 
-class MultiFeature(_Pooled):
+class MultiFeature(Pooled):
     """Several values of one vocabulary, their embeddings pooled."""
 
     reads: ClassVar = ("list",)
@@ -97,7 +85,7 @@ class MultiFeature(_Pooled):
     oov_buckets: Count = 1
 
 
-class TextFeature(_Pooled):
+class TextFeature(Pooled):
     """Lower-cased word tokens of a text, their embeddings pooled."""
 
     reads: ClassVar = ("string", "list")
@@ -108,7 +96,7 @@ class TextFeature(_Pooled):
     oov_buckets: Count = 1_000
 
 
-class HistoryFeature(_OfTaken, _Pooled):
+class HistoryFeature(OfTaken, Pooled):
     """The query's earlier items, newest last, their embeddings pooled."""
 
     kind: Literal["history"]
@@ -196,7 +184,7 @@ class CooccurrenceFeature(FeatureSection):
         return side
 
 
-class SequenceFeature(_OfTaken):
+class SequenceFeature(OfTaken):
     """The query's earlier items in order, newest last, by self-attention."""
 
     kind: Literal["sequence"]

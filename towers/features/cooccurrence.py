@@ -9,10 +9,10 @@ Without an order (window "list") a user of n items adds ``1 / log(e + n)`` to ev
 of users who took i: the similarity of the item-kNN baseline (`pipelines.rankers.item_knn`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from towers.errors import ConfigError
 MOST_PAIRS = 2_000_000_000  # of items of one user, for window "list": minutes
 BLOCK_PAIRS = 10_000_000  # of them counted at once
 BLOCK_EVENTS = 250_000  # events whose pairs, two for each event and place of the window, are held at once
+
+Doubles = NDArray[np.float64]
+Block = tuple[Int64s, Int64s, Doubles]
 
 
 @dataclass(frozen=True)
@@ -72,27 +75,50 @@ def companions(
     Raises:
         ConfigError: "list", and there are too many pairs.
     """
-    if window == "list":
-        return _in_one_list(user, item, known, most)
-    items, longest = len(known), int(np.bincount(user).max(initial=0))
-    steps = [step for distance in range(1, min(window, longest - 1) + 1) for step in (-distance, distance)]
-    total = np.zeros(items)
-    for step in steps:
-        event, _ = _beside(user, item, np.arange(len(item)), step)
-        total += np.bincount(item[event], minlength=items) / abs(step)
+    total, blocks = pair_counts(user, item, len(known), window)
     scale = 1 / np.sqrt(np.where(total > 0, total, np.inf))
-    by_item, ends = np.argsort(item, kind="stable"), np.cumsum(np.bincount(item, minlength=items))
-    found = Companions(np.full((items, most), -1, np.int32), np.zeros((items, most), np.float32))
-    for low, high in pairwise(_edges(ends, BLOCK_EVENTS)):
-        first, second, count = _counted(user, item, by_item[slice(ends[low - 1] if low else 0, ends[high - 1])], steps)
+    found = Companions(np.full((len(known), most), -1, np.int32), np.zeros((len(known), most), np.float32))
+    for first, second, count in blocks:
         kept = known[second]
         first, second, count = first[kept], second[kept], count[kept]
         _keep_closest(found, first, second, count * scale[first] * scale[second])
     return found
 
 
-def _in_one_list(user: Int32s, item: Int32s, known: NDArray[np.bool_], most: int) -> Companions:
-    taken = sparse.csr_array((np.ones(len(item)), (user, item)), shape=(int(user.max(initial=-1)) + 1, len(known)))
+def pair_counts(
+    user: Int32s, item: Int32s, items: int, window: int | Literal["list"]
+) -> tuple[Doubles, Iterator[Block]]:
+    """How often items are taken together.
+
+    Args:
+        user, item, window: as in `companions`.
+        items: N.
+
+    Returns:
+        c_i [N]; and, for a range of items i at a time, the pairs i, j that were, sorted, with c_ij.
+
+    Raises:
+        ConfigError: as in `companions`.
+    """
+    if window == "list":
+        return _in_one_list(user, item, items)
+    longest = int(np.bincount(user).max(initial=0))
+    steps = [step for distance in range(1, min(window, longest - 1) + 1) for step in (-distance, distance)]
+    total = np.zeros(items)
+    for step in steps:
+        event, _ = _beside(user, item, np.arange(len(item)), step)
+        total += np.bincount(item[event], minlength=items) / abs(step)
+    return total, _within(user, item, items, steps)
+
+
+def _within(user: Int32s, item: Int32s, items: int, steps: Sequence[int]) -> Iterator[Block]:
+    by_item, ends = np.argsort(item, kind="stable"), np.cumsum(np.bincount(item, minlength=items))
+    for low, high in pairwise(_edges(ends, BLOCK_EVENTS)):
+        yield _counted(user, item, by_item[slice(ends[low - 1] if low else 0, ends[high - 1])], steps)
+
+
+def _in_one_list(user: Int32s, item: Int32s, items: int) -> tuple[Doubles, Iterator[Block]]:
+    taken = sparse.csr_array((np.ones(len(item)), (user, item)), shape=(int(user.max(initial=-1)) + 1, items))
     taken.sum_duplicates()
     taken.data[:] = 1
     length = np.diff(taken.indptr)
@@ -102,15 +128,15 @@ def _in_one_list(user: Int32s, item: Int32s, known: NDArray[np.bool_], most: int
             f"{MOST_PAIRS:,}, got {pairs:,}; name a window in places (on data with an order), or leave it out"
         )
     by_item, weighted = taken.T.tocsr(), sparse.diags_array(1 / np.log(np.e + length)) @ taken
-    scale = 1 / np.sqrt(np.maximum(np.diff(by_item.indptr), 1))
-    found = Companions(np.full((len(known), most), -1, np.int32), np.zeros((len(known), most), np.float32))
-    for low, high in pairwise(_edges(np.cumsum(by_item @ length), BLOCK_PAIRS)):
-        count = (by_item[low:high] @ weighted).tocoo()
-        first, second = count.row.astype(np.int64) + low, count.col.astype(np.int64)
-        kept = known[second] & (first != second)
-        first, second = first[kept], second[kept]
-        _keep_closest(found, first, second, count.data[kept] * scale[first] * scale[second])
-    return found
+
+    def blocks() -> Iterator[Block]:
+        for low, high in pairwise(_edges(np.cumsum(by_item @ length), BLOCK_PAIRS)):
+            count = (by_item[low:high] @ weighted).tocoo()
+            first, second = count.row.astype(np.int64) + low, count.col.astype(np.int64)
+            kept = first != second
+            yield first[kept], second[kept], count.data[kept]
+
+    return np.diff(by_item.indptr).astype(np.float64), blocks()
 
 
 def _edges(ends: Int64s, block: int) -> Int64s:
@@ -126,7 +152,7 @@ def _beside(user: Int32s, item: Int32s, event: Int64s, step: int) -> tuple[Int64
     return event[near], event[near] + step
 
 
-def _counted(user: Int32s, item: Int32s, event: Int64s, steps: Sequence[int]) -> tuple[Int64s, Int64s, NDArray[Any]]:
+def _counted(user: Int32s, item: Int32s, event: Int64s, steps: Sequence[int]) -> Block:
     """Pairs i, j with i an item of `event`, each once and sorted, and c_ij."""
     keys, weights = [np.empty(0, np.int64)], [np.empty(0)]
     items = int(item.max(initial=0)) + 1
@@ -135,10 +161,11 @@ def _counted(user: Int32s, item: Int32s, event: Int64s, steps: Sequence[int]) ->
         keys.append(item[one].astype(np.int64) * items + item[other])
         weights.append(np.full(len(one), 1 / abs(step)))
     pairs, place = np.unique(np.concatenate(keys), return_inverse=True)
-    return pairs // items, pairs % items, np.bincount(place, np.concatenate(weights), minlength=len(pairs))
+    count = np.bincount(place, np.concatenate(weights), minlength=len(pairs)).astype(np.float64)
+    return pairs // items, pairs % items, count
 
 
-def _keep_closest(found: Companions, first: Int64s, second: Int64s, closeness: NDArray[Any]) -> None:
+def _keep_closest(found: Companions, first: Int64s, second: Int64s, closeness: Doubles) -> None:
     order = np.lexsort((second, -closeness, first))
     first, second, closeness = first[order], second[order], closeness[order]
     place = np.arange(len(first)) - np.searchsorted(first, first)
