@@ -24,9 +24,9 @@ def uniform(negatives: int) -> str:
     return f'sampler.parts=[{{name="in_batch"}},{{name="uniform",negatives={negatives}}}]'
 
 
-EPOCHS = "train.epochs=8"
-BASE = (EPOCHS, uniform(1_024))
-UNIFORM = (EPOCHS, "sampler.name=uniform", "sampler.negatives=256")
+EPOCHS = ("train.epochs=8", "features.candidate.item_id.start=random")  # `levers.item_start` is about the other start
+BASE = (*EPOCHS, uniform(1_024))
+UNIFORM = (*EPOCHS, "sampler.name=uniform", "sampler.negatives=256")
 GBCE = (*UNIFORM, "loss.name=gbce", "loss.calibration=0.75")
 DOT = ("model.similarity=dot", "model.temperature=")
 SWIGLU, GATED, DISTANCE = (
@@ -41,13 +41,13 @@ LEVERS: dict[str, tuple[str, ...]] = {
     "distances in place of positions, as HSTU": (*BASE, DISTANCE),
     "averaged weights, 0.999": (*BASE, "optimizer.average=0.999"),
     "without co-occurrence": (*BASE, "features.candidate.nearby="),
-    IN_BATCH: (EPOCHS, "sampler.name=in_batch"),
-    "256 uniform negatives": (EPOCHS, uniform(256)),
+    IN_BATCH: (*EPOCHS, "sampler.name=in_batch"),
+    "256 uniform negatives": (*EPOCHS, uniform(256)),
     "256 uniform negatives, not the batch's": UNIFORM,
     "gBCE, t = 0.75, over the same": GBCE,
     "gBCE of dot products, over the same": (*GBCE, *DOT),
     "gBCE of dot products at its paper's rate, 0.001, over the same": (*GBCE, *DOT, "optimizer.learning_rate=0.001"),
-    MANY: (EPOCHS, uniform(8_192)),
+    MANY: (*EPOCHS, uniform(8_192)),
 }
 
 
