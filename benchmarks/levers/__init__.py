@@ -8,6 +8,7 @@ MEASURES = {
     "impressions": ("benchmarks.levers.impressions",),
     "ml_1m": ("benchmarks.levers.ml_1m", *PATH, "towers/recipes/ml-1m.toml"),
     "sequences": ("benchmarks.levers.sequences", *PATH, "towers/recipes/beauty.toml"),
+    "ease": ("benchmarks.levers.ease", *PATH, "towers/recipes/ml-1m.toml"),
     "item_start": ("benchmarks.levers.item_start", *PATH, "towers/recipes/beauty.toml"),
     "lost_order": ("benchmarks.levers.lost_order", *PATH, "towers/recipes/gowalla-ordered.toml"),
 }
