@@ -56,7 +56,7 @@ def split_events(events: EventTable, config: DataConfig, rejects: Rejects) -> Sp
             f"data.validation = {config.validation!r} is for a given split, and this is {kind}; leave it out"
         )
     if config.validation == "given" and (events.split is None or not (events.split == VALID).any()):
-        raise DataError("data.validation = 'given' needs a validation file, and the files have none; leave it out")
+        raise DataError("data.validation = 'given' needs events of a validation file, and there are none; leave it out")
     if config.validation == "last" and events.time is None:
         raise DataError(
             "data.validation = 'last' needs times, or data.ordered = true: the order of the files is that of time"

@@ -36,9 +36,11 @@ def like_the_test(events: EventTable, config: DataConfig) -> DataConfig:
     """Returns the recipe with the validation of a given split resolved: which events, and what share of them.
 
     With `data.validation = "auto"` the last events of each user validate if the test comes after the others, by their
-    times or as far as the lists show an order, and a validation file does not; else those of the file, or a random
-    part. Where the recipe names no share, it is the test's of all events, from `LEAST` to `MOST`: a small validation
-    selects settings for few held-out items a user, and more popularity than a large test rewards.
+    times or as far as the lists show an order; but a validation file stays if it respects the times or, without times,
+    unless the lists show that it is a random part of them. Where the test does not come after the others, the file
+    validates, or a random part. Where the recipe names no share, it is the test's of all events, from `LEAST` to
+    `MOST`: a small validation selects settings for few held-out items a user, and more popularity than a large test
+    rewards.
 
     Args:
         events: after all filters; get the order of the files as times if the lists turn out to be in order.
@@ -60,12 +62,12 @@ def like_the_test(events: EventTable, config: DataConfig) -> DataConfig:
             return config
         say(f"validation: {share:.0%} of the events, as many as the test is of all")
         return config.model_copy(update={"valid_share": share})
-    if filed and not timed and (found := places(events, VALID)) is not None and found.after:
-        say(
-            f"validation: its file, which comes after the lists, too: {found}; data.ordered = true lets features read "
-            "the order"
-        )
-        return config
+    if filed and not timed:
+        found = places(events, VALID)
+        if found is None or not found.random:
+            shown = "too few users to tell" if found is None else str(found)
+            say(f"validation: its file, which is not known to be a random part of the lists: {shown}")
+            return config
     keys = {"validation": "last", "valid_share": share, **({} if timed else {"ordered": True})}
     others = "; the validation file trains, data.validation = 'given' keeps it" if filed else ""
     said = f"the last {share:.0%} of each user's events, because the test comes after the others {reason}{others}"

@@ -16,6 +16,7 @@ OF_MODEL = (
     "temperature_trainable",
 )
 OF_DATA = ("max_label",)  # of a loss: follows from the data
+OF_START = ("start", "start_window")  # of ids: say where a training begins, not what there is
 
 
 def differences(there: Config, here: Config) -> list[str]:
@@ -27,7 +28,13 @@ def _structure(config: Config) -> dict[str, Any]:
     dump = config.model_dump(mode="json")
     return {
         "task": dump["task"],
-        "features": {side: dump["features"][side] or {} for side in ("query", "candidate")},
+        "features": {
+            side: {
+                name: {key: value for key, value in feature.items() if key not in OF_START}
+                for name, feature in (dump["features"][side] or {}).items()
+            }
+            for side in ("query", "candidate")
+        },
         "model": {key: dump["model"][key] for key in OF_MODEL},
         "loss": {key: value for key, value in dump["loss"].items() if key not in OF_DATA},
         "sampler": {} if config.negatives is None else config.negatives.model_dump(mode="json"),

@@ -41,7 +41,8 @@ class DataConfig(Section):
     validation: Literal["auto", "given", "last", "random"] = Field(
         "auto",
         description="of a given split, outside the test: the validation file, the last valid_share of each user's "
-        "events, or a random one; 'auto': 'last' if the test comes after a user's other events, else the file",
+        "events, or a random one; 'auto': a file that is like the test, else 'last' if the test comes after a user's "
+        "other events, else the file or a random share",
     )
     valid_share: Share = Field(0.1, description="of a given split where left out: as large as the test's, 0.05 to 0.5")
     test_share: Share = 0.1

@@ -43,6 +43,9 @@ def task_rules(config: "Config") -> Iterator[str]:
             "features.candidate: task = 'similarity' has no users, and so no neighbours and no cooccurrence; "
             "leave them out"
         )
+    for name, feature in (config.features.candidate or {}).items():
+        if feature.kind == "id" and feature.start != "random":
+            yield f"features.candidate.{name}.start: task = 'similarity' has no users who take items; leave it out"
     yield from _no_queries(config)
 
 

@@ -95,7 +95,7 @@ def pair_counts(
         items: N.
 
     Returns:
-        c_i [N]; and, for a range of items i at a time, the pairs i, j that were, sorted, with c_ij.
+        c_i [N]; and, for a range of items i at a time, the pairs i, j that were, with c_ij.
 
     Raises:
         ConfigError: as in `companions`.

@@ -110,17 +110,25 @@ def test_a_share_that_the_recipe_names_stays(validation: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("file", "settings"),
+    ("file", "users", "settings", "stays"),
     [
-        ("random", {}),
-        ("random", {"validation": "given"}),
-        ("end", {}),
+        ("random", USERS, {}, False),
+        ("random", USERS, {"ordered": True}, False),
+        ("random", USERS, {"validation": "given"}, True),
+        ("random", 40, {"ordered": True}, True),  # too few to tell
+        ("end", USERS, {}, True),
+        ("end", USERS, {"ordered": True}, True),
     ],
 )
-def test_a_validation_file_stays_only_if_it_is_like_the_test(
-    file: str, settings: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_validation_file_stays_unless_it_is_unlike_the_test(
+    file: str,
+    users: int,
+    settings: dict[str, Any],
+    stays: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    write_lists(tmp_path / "lists", "end")
+    write_lists(tmp_path / "lists", "end", users=users)
     train = [line.split() for line in (tmp_path / "lists" / "train.txt").read_text().splitlines()]
     rng = np.random.default_rng(1)
     places = [
@@ -135,13 +143,14 @@ def test_a_validation_file_stays_only_if_it_is_like_the_test(
     config = DataConfig.model_validate(settings)
     manifest = prepare.run(config, tmp_path / "lists", tmp_path / "dataset")
     said = capsys.readouterr().err
-    if file == "random" and not settings:
+    if not stays:
         chosen = manifest.config
         assert (chosen.ordered, chosen.validation, chosen.valid_share) == (True, "last", 0.2)
         assert "; the validation file trains, data.validation = 'given' keeps it" in said
     else:
-        assert ("validation: its file, which comes after the lists, too" in said) == (file == "end")
-        assert manifest.config == config and manifest.events["valid"] == 4 * USERS
+        told = "validation: its file, which is not known to be a random part of the lists"
+        assert (told in said) == (settings.get("validation") != "given")
+        assert manifest.config == config and manifest.events["valid"] == 4 * users
 
 
 @pytest.mark.parametrize(

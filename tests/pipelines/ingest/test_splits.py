@@ -216,7 +216,7 @@ def test_random_validation_is_drawn_from_all_that_is_not_the_test(tmp_path: Path
         ("user,item,time\nu,a,1\nu,b,2\n", {"validation": "last"}, "'last' is for a given split, and this is global"),
         ("user,item\nu,a\nu,b\n", {"validation": "random"}, "'random' is for a given split, and this is random"),
         ("user,item\nu,a\nu,b\n", {"validation": "given"}, "'given' is for a given split, and this is random"),
-        (None, {"validation": "given"}, "'given' needs a validation file, and the files have none"),
+        (None, {"validation": "given"}, "'given' needs events of a validation file, and there are none"),
         (None, {"validation": "last"}, r"'last' needs times, or data\.ordered = true"),
     ],
 )

@@ -327,6 +327,7 @@ def test_a_recipes_text_reads_back_as_its_settings() -> None:
         ("random", ["e.csv"], {}, "a random 10% of the events"),
         ("given", ["train.txt", "test.txt"], {}, "a random 10% of the events outside the test"),
         ("given", ["train.txt", "valid.txt", "test.txt"], {}, "those of valid.txt"),
+        ("given", ["train.txt", "valid.txt"], {"validation": "given"}, "those of valid.txt"),
         ("given", ["valid.csv"], {"validation": "random"}, "a random 10% of the events outside the test"),
         (
             "given",
