@@ -18,6 +18,7 @@ from pipelines.training import train
 from pipelines.training.check import check_recipe
 from pipelines.training.earlier_run import RANKS, EarlierRun, earlier_rows
 from pipelines.training.stage import Stage, build_trainer
+from pipelines.training.structure import differences
 from tests.support.worlds.interrupted import weights
 from towers.config.features import CategoricalFeature, HashedFeature, IdFeature, VectorFeature
 from towers.config.recipe import Config, parse_config
@@ -275,6 +276,12 @@ def test_another_recipe_is_refused_by_the_key_that_differs(world: Path, tmp_path
     with pytest.raises(ConfigError, match=told):
         train.run(recipe(**sections), world / "tuesday", tmp_path / "run", warm_from=world / "run")
     assert not list(tmp_path.iterdir())
+
+
+def test_where_the_rows_of_items_start_is_no_difference() -> None:
+    features = recipe().features.model_dump(mode="json")
+    features["candidate"]["item_id"] |= {"start": "cooccurrence", "start_window": 3}
+    assert differences(recipe(), recipe(features=features)) == []
 
 
 def test_a_run_that_saw_held_out_events_is_refused(world: Path, cold: Path, tmp_path: Path) -> None:

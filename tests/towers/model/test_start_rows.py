@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pipelines.dataset.dataset import Dataset
 from pipelines.ingest import prepare
 from pipelines.training.check import check_recipe
+from pipelines.training.stage import build_training
 from tests.support.worlds.training import GROUPS, ITEMS, USERS, group_world, recipe
 from towers.config.features import IdFeature
 from towers.config.recipe import Config, parse_config
@@ -169,19 +170,50 @@ def test_settings_that_make_no_sense_are_refused(side: str, settings: dict[str, 
         parse_config({"features": features})
 
 
-@pytest.mark.parametrize(
-    ("split", "window", "refused"), [("random", 5, True), ("random", "list", False), ("leave_last_out", 5, False)]
-)
-def test_a_window_in_places_needs_the_order_of_the_events(
-    split: str, window: int | str, refused: bool, tmp_path: Path
-) -> None:
-    lines = [f"u{u},i{(u + k) % 9},{k}" for u in range(20) for k in range(6)]
-    (tmp_path / "events.csv").write_text("\n".join(["user_id,item_id,time", *lines]))
-    prepare.run(DataConfig.model_validate({"split": split}), tmp_path / "events.csv", tmp_path / "data")
-    features = {"item_id": {"kind": "id", "start": "cooccurrence", "start_window": window}}
-    config, data = parse_config({"features": {"candidate": features}}), Dataset.open(tmp_path / "data")
-    if refused:
-        with pytest.raises(ConfigError, match=r"features\.candidate\.item_id\.start_window: needs the order .* 'list'"):
-            check_recipe(config, data)
-    else:
-        check_recipe(config, data)
+def small_world(folder: Path, split: str) -> Dataset:
+    """Twenty users of each half of the items, in random order."""
+    rng = np.random.default_rng(2)
+    taken = [(user, rng.permutation(6) + 6 * (user % 2)) for user in range(40)]
+    lines = [f"u{user},i{item},{place}" for user, items in taken for place, item in enumerate(items)]
+    (folder / "events.csv").write_text("\n".join(["user_id,item_id,time", *lines]))
+    prepare.run(DataConfig.model_validate({"split": split}), folder / "events.csv", folder / "data")
+    return Dataset.open(folder / "data")
+
+
+def starting(window: int | str, start: str = "cooccurrence") -> Config:
+    own = {"start": start} | ({"start_window": window} if start != "random" else {})
+    features = {"query": {"user_id": {"kind": "id"}}, "candidate": {"item_id": {"kind": "id", **own}}}
+    return parse_config({"features": features, "model": {"dimension": 4}})
+
+
+def test_a_window_in_places_needs_the_order_of_the_events(tmp_path: Path) -> None:
+    data = small_world(tmp_path, "random")
+    with pytest.raises(ConfigError, match=r"features\.candidate\.item_id\.start_window: needs the order .* 'list'"):
+        check_recipe(starting(5), data)
+
+
+@pytest.mark.parametrize(("split", "window"), [("random", "list"), ("leave_last_out", 5)])
+def test_a_training_starts_from_them(split: str, window: int | str, tmp_path: Path) -> None:
+    data, rows = small_world(tmp_path, split), {}
+    for start in ("random", "cooccurrence"):
+        (tmp_path / start).mkdir()
+        config = check_recipe(starting(window, start), data)
+        training = build_training(config, data, ("train",), tmp_path / start, tmp_path / start, validated=False)
+        rows[start] = table_of(training.task.towers)[1:]
+    half = np.array([int(each[1:]) // 6 for each in data.items["item_id"].to_list()])
+    same = (half[:, None] == half) & ~np.eye(12, dtype=bool)
+    unit = {start: each / np.linalg.norm(each, axis=1, keepdims=True) for start, each in rows.items()}
+    apart = {
+        start: (each @ each.T)[same].mean() - (each @ each.T)[half[:, None] != half].mean()
+        for start, each in unit.items()
+    }
+    assert apart["cooccurrence"] > 0.9 > 0.3 > apart["random"]
+
+
+def test_similarity_has_no_items_taken_together() -> None:
+    sections = starting(5).model_dump(mode="json")["features"]["candidate"]
+    task = {"task": "similarity", "loss": {"name": "triplet"}, "similarity": {"column": "genre"}}
+    with pytest.raises(
+        ConfigError, match=r"features\.candidate\.item_id\.start: task = 'similarity' has no users who take"
+    ):
+        parse_config({"features": {"candidate": sections}, **task})
