@@ -6,7 +6,7 @@ fails.
 Popularity; EASE, where the catalogue has at most 13,000 items; iALS, d = 64: their settings are chosen on a sample of
 the validation users, by the figure that also chose the epochs of our model. item-kNN is as `towers report` tunes it, by
 recall@20 of at most 2,000 validation users. The figures are those of every user of the test. All on one thread.
-`--work` resumes.
+`--work` resumes. `--ours` measures nothing: it only takes the figures of our model anew.
 
 Claims: our model, as its own benchmark's committed result has it, is above each baseline. Popularity and item-kNN,
 fitted as the `towers report` of that result fitted them, have the figures that they had there, so both measure alike.
@@ -17,11 +17,12 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 # Before NumPy is loaded: one thread.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
-from benchmarks.baselines.task import SETS, Task, ours, prepared, reported_of
+from benchmarks.baselines.task import SETS, Set, Task, ours, prepared, reported_of
 from benchmarks.baselines.tuned import EASE_ITEMS, Result, baselines
 from benchmarks.harness.machine import load, verdict, write
 from benchmarks.harness.resumable import Store
@@ -38,20 +39,46 @@ def main(name: str, data: Path, work: Path) -> int:
     found = baselines(task, Store(work / "runs"))
     items = dataset.manifest.items
     left_out = {} if EASE in found else {EASE: f"{items:,} items, more than {EASE_ITEMS:,}"}
-    model, reported = ours(chosen), reported_of(chosen, (POPULARITY, KNN))
-    committed = {key: load(chosen.result)[key] for key in ("benchmark", "date", "commit")}
+    beside = beside_ours(chosen, found)
     result = {
-        "claims": claims_of(found, model, reported),
+        "claims": beside["claims"],
         "set": name,
         "chosen_by": f"{chosen.figures[0]} of {len(task.valid.users):,} validation users",
         "fitted_on": list(task.fitted_on),
         "users": len(task.test.users),
         "baselines": found,
         "left_out": left_out,
+        "ours": beside["ours"],
+    }
+    return told(name, result)
+
+
+def renew(name: str) -> int:
+    """Puts today's figures of our model beside the committed ones of the baselines, whose date and machine stay."""
+    committed = load(result_of(name))
+    return told(name, {**committed, **beside_ours(SETS[name], committed["baselines"])})
+
+
+def beside_ours(chosen: Set, found: dict[str, Result]) -> dict[str, Any]:
+    """The claims about the baselines, and the figures of our model that they are about."""
+    model, reported = ours(chosen), reported_of(chosen, (POPULARITY, KNN))
+    committed = {key: load(chosen.result)[key] for key in ("benchmark", "date", "commit")}
+    return {
+        "claims": claims_of(found, model, reported),
         "ours": {**committed, "test": model, "reported": reported},
     }
-    print(write(__file__, f"baselines_{name.replace('-', '_')}", result))
-    for baseline, figures in {**{each: content["test"] for each, content in found.items()}, "ours": model}.items():
+
+
+def result_of(name: str) -> str:
+    """The name of a set's result."""
+    return f"baselines_{name.replace('-', '_')}"
+
+
+def told(name: str, result: dict[str, Any]) -> int:
+    """Writes the result and prints it; the exit code."""
+    print(write(__file__, result_of(name), result))
+    figures_of = {each: content["test"] for each, content in result["baselines"].items()}
+    for baseline, figures in {**figures_of, "ours": result["ours"]["test"]}.items():
         print(f"{baseline:10}", *(f"{figure} {value:.4f}" for figure, value in figures.items()))
     return verdict(result)
 
@@ -86,7 +113,10 @@ if __name__ == "__main__":
     parser.add_argument("name", choices=sorted(SETS), metavar="SET", help=", ".join(sorted(SETS)))
     parser.add_argument("--data", type=Path, default=os.environ.get("TOWERS_DATA"), help="folder that holds the sets")
     parser.add_argument("--work", type=Path, help="keep data set and finished runs here, and go on with them")
+    parser.add_argument("--ours", action="store_true", help="keep the committed baselines, renew our model's figures")
     given = parser.parse_args()
+    if given.ours:
+        sys.exit(renew(given.name))
     if given.data is None or not (Path(given.data) / SETS[given.name].events).exists():
         parser.error(f"no {SETS[given.name].events}; name the folder that holds it by --data or TOWERS_DATA")
     with tempfile.TemporaryDirectory() as temporary:

@@ -288,9 +288,23 @@ def test_the_committed_results_hold_our_figures_of_today(name: str) -> None:
     from benchmarks.baselines.run import claims_of
 
     chosen, result = protocol.SETS[name], load(f"baselines_{name.replace('-', '_')}")
-    assert result["ours"]["test"] == protocol.ours(chosen), "run benchmarks.baselines.run again"
+    assert result["ours"]["test"] == protocol.ours(chosen), "run benchmarks.baselines.run with --ours"
     assert result["ours"]["reported"] == protocol.reported_of(chosen, tuple(result["ours"]["reported"]))
     assert result["claims"] == claims_of(result["baselines"], result["ours"]["test"], result["ours"]["reported"])
+
+
+def test_to_renew_our_figures_leaves_the_baselines_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.baselines import run
+
+    written: dict[str, Any] = {}
+    monkeypatch.setattr(run, "ours", lambda _: {"ndcg@10": 0.0, "hit_rate@10": 1.0})
+    monkeypatch.setattr(run, "write", lambda _file, _name, result: written.update(result))
+    assert run.renew("beauty") == 1
+    committed = load("baselines_beauty")
+    assert {key for key in committed if committed[key] != written[key]} == {"ours", "claims"}
+    assert written["ours"]["test"] == {"ndcg@10": 0.0, "hit_rate@10": 1.0}
+    claims = [written["claims"][f"{figure}: our model above item_knn"] for figure in ("ndcg@10", "hit_rate@10")]
+    assert claims == [False, True]
 
 
 def test_a_row_has_every_baseline_our_model_and_what_is_published() -> None:
