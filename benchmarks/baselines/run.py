@@ -39,16 +39,14 @@ def main(name: str, data: Path, work: Path) -> int:
     found = baselines(task, Store(work / "runs"))
     items = dataset.manifest.items
     left_out = {} if EASE in found else {EASE: f"{items:,} items, more than {EASE_ITEMS:,}"}
-    beside = beside_ours(chosen, found)
     result = {
-        "claims": beside["claims"],
+        **beside_ours(chosen, found),
         "set": name,
         "chosen_by": f"{chosen.figures[0]} of {len(task.valid.users):,} validation users",
         "fitted_on": list(task.fitted_on),
         "users": len(task.test.users),
         "baselines": found,
         "left_out": left_out,
-        "ours": beside["ours"],
     }
     return told(name, result)
 

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from scipy.sparse import csr_array
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.ingest import prepare
@@ -22,7 +23,6 @@ from towers.data.events import Events
 from towers.data.feature_tables import FeatureTables
 from towers.errors import ConfigError
 from towers.features.encoder import FeatureSpec
-from towers.model import start_rows as module
 from towers.model.start_rows import factors, start_rows
 from towers.model.two_tower import TwoTower
 from towers.ops.replicas import Replicas
@@ -102,9 +102,9 @@ def test_factors_are_those_of_an_exact_decomposition_where_eigenvalues_fall_fast
     basis, _ = np.linalg.qr(np.random.default_rng(5).standard_normal((200, 200)))
     values = np.where(np.arange(200) % 3 == 1, -1, 1) * 3.0 * 0.8 ** np.arange(200)
     matrix = (basis * values) @ basis.T
-    rows = factors(module.sparse.csr_array(matrix.astype(np.float32)), 10)
+    rows = factors(csr_array(matrix.astype(np.float32)), 10)
     np.testing.assert_allclose(rows @ rows.T, exact(matrix, 10), atol=2e-4)
-    wide = factors(module.sparse.csr_array(matrix[:3, :3].astype(np.float32)), 5)
+    wide = factors(csr_array(matrix[:3, :3].astype(np.float32)), 5)
     assert wide.shape == (3, 5) and not wide[:, 3:].any()
 
 
