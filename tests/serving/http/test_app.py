@@ -353,7 +353,7 @@ def test_a_reload_that_fails_or_lasts_holds_up_no_other_look(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = Service(Settings(bundle=bundle, state=tmp_path / "state"))
-    opening, refreshed = threading.Event(), threading.Event()
+    opening, refreshed, opened = threading.Event(), threading.Event(), threading.Event()
     checks: list[bool] = []
 
     def check() -> None:
@@ -362,6 +362,7 @@ def test_a_reload_that_fails_or_lasts_holds_up_no_other_look(
             raise BundleError("b: bad")
         opening.set()
         checks.append(refreshed.wait(10))
+        opened.set()
 
     monkeypatch.setattr(service.active_bundles, "check", check)
     monkeypatch.setattr(service.live, "refresh", lambda: refreshed.set() if opening.is_set() else None)
@@ -377,6 +378,8 @@ def test_a_reload_that_fails_or_lasts_holds_up_no_other_look(
 
     assert asyncio.run(watch())
     service.stop()
+    # `stop` does not wait for a bundle that opens.
+    assert opened.wait(10)
     assert checks[:2] == [False, True]
 
 
