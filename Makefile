@@ -24,8 +24,9 @@ demo: $(VENV)/.runtime  ## the whole path on a synthetic world, in demo/
 test: style  ## lint, types, import contracts and every test but the long ones
 	$(call with_types,$(PYTEST))
 
-long: $(VENV)/.dev  ## the tests marked long: many kills, many requests, whole searches
+long: $(VENV)/.dev  ## the tests marked long (many kills, many requests, whole searches), and scann-core
 	$(PYTEST) -m long
+	@$(MAKE) --no-print-directory scann-core
 
 fast: style  ## as test, without the tests marked slow
 	$(call with_types,$(PYTEST) -m "not slow and not long")
@@ -141,10 +142,12 @@ $(JAX)/.installed: benchmarks/gpu/requirements.txt | $(BIN)/python
 	$(JAX)/bin/python -m pip install --quiet -r $< $(if $(shell command -v nvidia-smi),'jax[cuda13]')
 	@touch $@
 
-# Both own the modules `scann`: one has to go before the other comes, so this environment is always made anew.
-$(CORE)/.installed: requirements-dev.lock requirements-scann-core.lock pyproject.toml
+# The packages of $(VENV), but before them those of scann-core, which owns the same modules `scann`.
+$(CORE)/.installed: requirements-scann-core.lock $(VENV)/.dev
 	rm -rf $(CORE)
-	$(MAKE) --no-print-directory VENV=$(CORE) $(CORE)/.dev
-	$(subst $(VENV)/,$(CORE)/,$(UNINSTALL)) --quiet scann
-	$(subst $(VENV)/,$(CORE)/,$(INSTALL)) --quiet --require-hashes -r requirements-scann-core.lock
+	$(BIN)/python -m venv $(CORE)
+	$(CORE)/bin/python -m pip install --quiet --require-hashes --no-deps -r $<
+	folder='import sysconfig; print(sysconfig.get_path("purelib"))'; \
+	echo "import site; site.addsitedir('$$($(BIN)/python -c "$$folder")')" \
+		>"$$($(CORE)/bin/python -c "$$folder")/packages.pth"
 	@touch $@
