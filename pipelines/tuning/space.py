@@ -102,12 +102,19 @@ def sections(family: str, point: Point, traits: Traits) -> Raw:
 def _features(family: str, point: Point, traits: Traits) -> Raw:
     query: Raw = {}
     candidate: Raw = {"item_id": {"kind": "id"}}
+    in_list: Raw = {} if traits.timed else {"window": "list"}
+    if point.get("start", "random") != "random":
+        start: Raw = {f"start_{name}": each for name, each in in_list.items()}
+        candidate["item_id"] |= {"start": point["start"], **start}
     if point.get("user_id", "yes") != "no":
         query["user_id"] = {"kind": "id", **({"mask_share": 0.5} if point.get("user_id") == "masked" else {})}
     if family == "graph":
         query["taken"] = {"kind": "neighbours", "window": "all", "weight": point["neighbours"]}
         if "neighbours_recency" in point:
-            query["taken"] |= {"recency": point["neighbours_recency"], "cooccurrence": point["cooccurrence"]}
+            query["taken"] |= {"recency": point["neighbours_recency"]}
+        if point.get("cooccurrence"):
+            query["taken"] |= {"cooccurrence": point["cooccurrence"]}
+            query["taken"] |= {f"cooccurrence_{name}": each for name, each in in_list.items()}
         candidate["takers"] = {"kind": "neighbours", "weight": point["neighbours"]}
     if family == "history":
         names = ("pooling", "max_length", "share_item_table")
@@ -118,7 +125,7 @@ def _features(family: str, point: Point, traits: Traits) -> Raw:
         if point["pooled"]:
             query["pooled"] = {"kind": "history", "max_length": point["max_length"]}
     if point.get("cooccurrence"):
-        candidate["companions"] = {"kind": "cooccurrence", "weight": point["cooccurrence"]}
+        candidate["companions"] = {"kind": "cooccurrence", "weight": point["cooccurrence"], **in_list}
     if point.get("attributes"):
         # If a column has the name of a feature above, that feature wins.
         query, candidate = {**traits.query, **query}, {**traits.candidate, **candidate}
@@ -142,7 +149,9 @@ def _settings(family: str, traits: Traits) -> dict[str, Values]:
         if traits.clock:
             own["time_gaps"] = (False, True)
     if traits.timed:
-        own |= {"recency": (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0), "cooccurrence": (0.0, 1.0, 3.0, 6.0)}
+        own["recency"] = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+    if traits.pairs:
+        own |= {"cooccurrence": (0.0, 1.0, 3.0, 6.0), "start": ("cooccurrence", "random")}
     if traits.attributes:
         own["attributes"] = (False, True)
     return {

@@ -4,12 +4,15 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+import numpy as np
+
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.derive_features import derive
 from pipelines.dataset.manifest import DatasetManifest
 from pipelines.dataset.popularity import has_windows
 from pipelines.dataset.resolve_features import derived_query
 from towers.config.recipe import Config
+from towers.model.start_rows import MOST_PAIRS
 
 Raw = dict[str, Any]
 
@@ -25,6 +28,7 @@ class Traits:
     Attributes:
         timed: histories are the earlier events, in order.
         clock: times are points in time, not ranks, so windows of days make sense.
+        pairs: items taken together can be counted: next to each other in time, or few enough in users' whole lists.
         items: number of items.
         density: training events per item.
         query, candidate: derived attribute and context features, as in a recipe.
@@ -32,6 +36,7 @@ class Traits:
 
     timed: bool
     clock: bool
+    pairs: bool
     items: int
     density: float
     query: Raw
@@ -52,6 +57,7 @@ class Traits:
         return cls(
             timed=manifest.timed,
             clock=has_windows(data),
+            pairs=manifest.timed or _pairs(data) <= MOST_PAIRS,
             items=manifest.items,
             density=manifest.events["train"] / max(1, manifest.items),
             query=sides[0],
@@ -62,6 +68,12 @@ class Traits:
     def attributes(self) -> bool:
         """Whether users or items have features beyond their ids."""
         return bool(self.query or self.candidate)
+
+
+def _pairs(data: Dataset) -> int:
+    """How many pairs of items the users took, at most."""
+    taken = np.bincount(data.events("train").user).astype(np.int64)
+    return int((taken**2).sum())
 
 
 def validation(manifest: DatasetManifest) -> str:

@@ -14,7 +14,7 @@ from pipelines.tuning import finals, search, study, tune
 from pipelines.tuning.training import Epoch, Run, Share
 from towers.config.recipe import Config, parse_config
 
-TRIALS = 24
+TRIALS = 32
 TEMPERATURE, BATCH_SIZE = 0.24, 8192  # where the formula has its best
 
 

@@ -25,11 +25,17 @@ from towers.errors import ConfigError
 
 AGE = {"kind": "categorical", "column": "age"}
 TRAITS = [
-    Traits(timed=False, clock=False, items=40_000, density=18.0, query={}, candidate={}),
-    Traits(timed=False, clock=False, items=3_000, density=235.0, query={}, candidate={}),
-    Traits(timed=True, clock=False, items=50_000, density=5.0, query={}, candidate={}),
+    Traits(timed=False, clock=False, pairs=False, items=40_000, density=18.0, query={}, candidate={}),
+    Traits(timed=False, clock=False, pairs=True, items=3_000, density=235.0, query={}, candidate={}),
+    Traits(timed=True, clock=False, pairs=True, items=50_000, density=5.0, query={}, candidate={}),
     Traits(
-        timed=True, clock=True, items=1_700, density=47.0, query={"age": AGE}, candidate={"genre": {"kind": "multi"}}
+        timed=True,
+        clock=True,
+        pairs=True,
+        items=1_700,
+        density=47.0,
+        query={"age": AGE},
+        candidate={"genre": {"kind": "multi"}},
     ),
 ]
 
@@ -40,24 +46,30 @@ def run_of(*metrics: float, every: float = 1.0, end: str = "converged") -> Run:
 
 
 def of_family(name: str, traits: Traits, *without: str) -> list[tuple[Any, ...]]:
-    """What tells the starts of a family apart: temperature, loss, known positives, co-occurrence, the id's share."""
-    keys = ("temperature", "loss", "known_positives", "cooccurrence", "user_id")
+    """What tells the starts of a family apart: all that `keys` name."""
+    keys = ("temperature", "loss", "negatives", "known_positives", "cooccurrence", "recency")
     return [tuple(point.get(key) for key in keys) for point in starts(name, traits, 64, without)]
 
 
 def test_the_starts_of_a_data_set_can_be_left_out() -> None:
     sparse, dense, timed, _ = TRAITS
-    plain, partial = (0.1, "sampled_softmax", 0, None, None), (0.1, "bsl", 0, None, None)
-    of_dense, hop = (0.17, "sampled_softmax", 500, None, None), (0.1, "bsl", 0, 3.0, None)
-    assert of_family("ids", sparse) == of_family("ids", sparse, "ml-1m", "beauty") == [plain, partial]
-    assert of_family("ids", sparse, "gowalla") == of_family("ids", dense, "ml-1m") == [plain]
-    assert of_family("ids", dense) == of_family("ids", dense, "gowalla") == [plain, of_dense]
-    assert of_family("graph", timed) == [hop, (0.17, "bsl", 500, 3.0, None)]
-    assert of_family("graph", timed, "ml-1m") == [hop]
-    assert of_family("graph", timed, "gowalla") == [(0.1, "sampled_softmax", 0, 0.0, None)]
-    assert [each[-1] for each in of_family("history", timed, "ml-100k")] == ["no"]
-    assert [each[3] for each in of_family("sequence", timed)] == [1.0, 1.0]
-    assert [each[3] for each in of_family("sequence", timed, "beauty")] == [0.0]
+    plain = rich = (0.1, "sampled_softmax", 0, 0, None, None)
+    partial, of_dense = (0.1, "bsl", 1024, 0, None, None), (0.17, "sampled_softmax", 1024, 500, 0.0, None)
+    assert of_family("ids", sparse) == of_family("ids", sparse, "ml-1m", "beauty") == [partial, rich]
+    assert of_family("ids", sparse, "gowalla") == [plain]
+    plain, rich = (*plain[:4], 0.0, None), (*rich[:4], 1.0, None)
+    assert of_family("ids", dense) == of_family("ids", dense, "gowalla") == [of_dense, rich]
+    assert of_family("ids", dense, "ml-1m") == [rich, plain]
+    plain, rich, hop = (*plain[:5], 1.0), (*rich[:5], 4.0), (0.1, "bsl", 0, 0, 3.0, 8.0)
+    assert of_family("graph", timed) == [hop, (0.17, "bsl", 0, 500, 3.0, 8.0)]
+    assert of_family("graph", timed, "ml-1m") == [hop, rich]
+    assert of_family("history", timed) == [(0.2, *plain[1:]), rich]
+    assert [each[4] for each in of_family("sequence", timed)] == [1.0, 1.0]
+    assert all(of_family(each, timed, *ORIGINS) == [rich, plain] for each in ("ids", "graph", "history"))
+    assert of_family("sequence", timed, *ORIGINS) == [(*rich[:2], 1024, *rich[3:]), plain]
+    (graph, _), (ids, _) = (starts(each, timed, 64, ORIGINS) for each in ("graph", "ids"))
+    assert (graph["neighbours_recency"], graph["start"]) == (4.0, "cooccurrence")
+    assert "neighbours_recency" not in ids
 
 
 @pytest.mark.parametrize("name", ["a b", "a?b", "a%41", "a#[1]"])
@@ -119,6 +131,9 @@ def test_every_start_and_every_step_from_it_is_a_recipe(traits: Traits, without:
                 assert getattr(taken, "recency", 1) == point.get("neighbours_recency", 1)
                 companions = (config.features.candidate or {}).get("companions")
                 assert getattr(companions, "weight", 0) == point.get("cooccurrence", 0)
+                assert getattr(companions, "window", 5) == (5 if traits.timed or companions is None else "list")
+                item = (config.features.candidate or {})["item_id"]
+                assert item.start == point.get("start", "random")
                 known = 0 if point["loss"] == "full_softmax" else point["known_positives"]
                 assert getattr(config.loss, "known_positives", 0) == known
 
