@@ -2,8 +2,8 @@
 
 In: one of two sets, a working directory: `beauty/beauty.txt` (one `user item` pair a line, in time order: 54,542 items)
     or `beauty-s3rec/sequences.txt` (one `user item item ...` line a user: 12,101 items).
-Out: benchmarks/quality/results/beauty.json or beauty_s3rec.json, with `--teachers` or `--refit` a file of its own
-    beside it; 1 where a claim fails.
+Out: benchmarks/quality/results/beauty.json or beauty_s3rec.json, with `--categories`, `--teachers` or `--refit` a file
+    of its own beside it; 1 where a claim fails.
 
 Leave one out: a user's last item is the test, the one before it validation, which chose epoch and recipe; the model is
 trained on the rest alone, while the validation item is part of the history that the test asks with. Full ranking over
@@ -12,6 +12,9 @@ file itself. `--seeds 3` repeats the training; with `--work` an interrupted run 
 
 `--refit` trains once more, on the validation items, too, for the epochs that validation chose, as a launch would. The
 published models had not seen those items, but item-kNN of the report has, so that is what it is measured against.
+
+`--categories` reads those of the items of `beauty-s3rec`, too (`item_attributes.json`). S3Rec, TIGER and ActionPiece
+read as much or more of the items, the models of eSASRec's repository the ids alone.
 """
 
 import argparse
@@ -33,41 +36,51 @@ from pipelines.rankers.ranker import KNN
 from serving.bundle.reader import Bundle
 
 RECIPE = "towers/recipes/beauty.toml"
+CATEGORIES = ['features.candidate.attributes={kind="multi"}', 'features.query.history.item_features=["attributes"]']
 K = 10
 
 
 @dataclass(frozen=True)
 class Set:
-    """A data set: its file, the file's format, the result, the best published figures, and what is to be reached."""
+    """A data set: its file, the file's format, the result, the best published figures, what is to be reached, and the
+    file of the items' categories."""
 
     file: str
     format: str
     result: str
     published: dict[str, float]
     goal: dict[str, float]
+    categories: str | None = None
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What differs from the recipe: how many teachers it has, and whether it trains on the validation items, too."""
+    """What differs from the recipe: how many teachers it has, and whether it trains on the validation items, too, and
+    whether an item is also its categories, as a candidate and in the history."""
 
     teachers: int = 0
     refit: bool = False
+    categories: bool = False
 
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that are not the recipe's, as the result has them."""
-        return ({"teachers": self.teachers} if self.teachers else {}) | ({"refit": True} if self.refit else {})
+        changed = {"teachers": self.teachers, "refit": self.refit, "categories": self.categories}
+        return {name: value for name, value in changed.items() if value}
 
     @property
     def changes(self) -> list[str]:
         """The changed settings, as words after `--set`."""
-        return [f"distillation.models={self.teachers}"] * bool(self.teachers) + ["data.refit=true"] * self.refit
+        return [
+            *[f"distillation.models={self.teachers}"] * bool(self.teachers),
+            *["data.refit=true"] * self.refit,
+            *CATEGORIES * self.categories,
+        ]
 
     @property
     def suffix(self) -> str:
         """What the name of the result ends with."""
-        return "_taught" * bool(self.teachers) + "_refit" * self.refit
+        return "_categories" * self.categories + "_taught" * bool(self.teachers) + "_refit" * self.refit
 
 
 SETS = {
@@ -86,6 +99,7 @@ SETS = {
         "beauty_s3rec",
         {"hit_rate@10": 0.0928, "ndcg@10": 0.0531},
         {"hit_rate@10": 0.1000, "ndcg@10": 0.0615},
+        "item_attributes.json",
     ),
 }
 MOST_DIFFERENCE = 1e-4  # of the report from the count by hand: scores that tie in float32
@@ -152,7 +166,8 @@ def trained(chosen: Set, data: Path, work: Path, seed: int, variant: Variant) ->
     config = ("--config", RECIPE)
     if not Path(dataset).exists():
         events = ("--events", str(data / chosen.file), "--format", chosen.format)
-        stages.run("prepare", *events, *config, "--out", dataset)
+        items = ("--items", str(data / str(chosen.categories))) if variant.categories else ()
+        stages.run("prepare", *events, *items, *config, "--out", dataset)
     if not Path(run).exists():
         changes = [word for each in (f"train.seed={seed}", *variant.changes) for word in ("--set", each)]
         stages.run("train", "--dataset", dataset, *config, *changes, "--out", run)
@@ -203,6 +218,7 @@ if __name__ == "__main__":
     parser.add_argument("--seeds", type=int, default=1, help="how many trainings")
     parser.add_argument("--teachers", type=int, default=0, help="of `distillation.models`; 0 for none")
     parser.add_argument("--refit", action="store_true", help="train on the validation items, too, at the end")
+    parser.add_argument("--categories", action="store_true", help="an item is also its categories (beauty-s3rec)")
     given = parser.parse_args()
     if given.data is None or not (Path(given.data) / given.set / SETS[given.set].file).is_file():
         parser.error(f"no {given.set}/{SETS[given.set].file}; name the folder that holds it by --data or TOWERS_DATA")
@@ -210,7 +226,10 @@ if __name__ == "__main__":
         parser.error(f"--seeds: at least 1; got {given.seeds}")
     if given.teachers and given.refit:
         parser.error("--teachers, --refit: one of them, each has a result of its own")
-    folder, chosen_variant = (Path(given.data) / given.set).resolve(), Variant(given.teachers, given.refit)
+    if given.categories and SETS[given.set].categories is None:
+        parser.error(f"--categories: {given.set} has none")
+    folder = (Path(given.data) / given.set).resolve()
+    chosen_variant = Variant(given.teachers, given.refit, given.categories)
     if given.work is not None:
         given.work.mkdir(parents=True, exist_ok=True)
         sys.exit(main(given.set, folder, given.work.resolve(), given.seeds, chosen_variant))

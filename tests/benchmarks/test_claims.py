@@ -125,6 +125,11 @@ def test_a_variant_of_beauty_trains_what_its_result_is_called() -> None:
         beauty.Variant(): ("", [], {}),
         beauty.Variant(teachers=4): ("_taught", ["distillation.models=4"], {"teachers": 4}),
         beauty.Variant(refit=True): ("_refit", ["data.refit=true"], {"refit": True}),
+        beauty.Variant(4, categories=True): (
+            "_categories_taught",
+            ["distillation.models=4", *beauty.CATEGORIES],
+            {"teachers": 4, "categories": True},
+        ),
     }
     for variant, wanted in words.items():
         assert (variant.suffix, variant.changes, variant.settings) == wanted
