@@ -150,8 +150,10 @@ def _settings(family: str, traits: Traits) -> dict[str, Values]:
             own["time_gaps"] = (False, True)
     if traits.timed:
         own["recency"] = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+    if traits.timed or traits.pairs:
+        own["cooccurrence"] = (0.0, 1.0, 3.0, 6.0)
     if traits.pairs:
-        own |= {"cooccurrence": (0.0, 1.0, 3.0, 6.0), "start": ("cooccurrence", "random")}
+        own["start"] = ("cooccurrence", "random")
     if traits.attributes:
         own["attributes"] = (False, True)
     return {

@@ -28,8 +28,10 @@ def starts(family: str, traits: Traits, dimension: Value, without: Collection[st
     plain |= {"known_positives": 0, "average": 0.0, "dimension": dimension}
     if traits.timed:
         plain["recency"] = 1.0
+    if traits.timed or traits.pairs:
+        plain["cooccurrence"] = 0.0
     if traits.pairs:
-        plain |= {"start": "cooccurrence", "cooccurrence": 0.0}
+        plain["start"] = "cooccurrence"
     if traits.attributes:
         plain["attributes"] = True
     plain |= _plain(family, traits)

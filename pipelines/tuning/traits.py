@@ -11,6 +11,7 @@ from pipelines.dataset.derive_features import derive
 from pipelines.dataset.manifest import DatasetManifest
 from pipelines.dataset.popularity import has_windows
 from pipelines.dataset.resolve_features import derived_query
+from towers.config.features import WINDOW
 from towers.config.recipe import Config
 from towers.model.start_rows import MOST_PAIRS
 
@@ -28,7 +29,7 @@ class Traits:
     Attributes:
         timed: histories are the earlier events, in order.
         clock: times are points in time, not ranks, so windows of days make sense.
-        pairs: items taken together can be counted: next to each other in time, or few enough in users' whole lists.
+        pairs: few enough pairs of items are taken together, in timed data next to each other, for rows to start from.
         items: number of items.
         density: training events per item.
         query, candidate: derived attribute and context features, as in a recipe.
@@ -57,7 +58,7 @@ class Traits:
         return cls(
             timed=manifest.timed,
             clock=has_windows(data),
-            pairs=manifest.timed or _pairs(data) <= MOST_PAIRS,
+            pairs=_most_pairs(data) <= MOST_PAIRS,
             items=manifest.items,
             density=manifest.events["train"] / max(1, manifest.items),
             query=sides[0],
@@ -70,8 +71,10 @@ class Traits:
         return bool(self.query or self.candidate)
 
 
-def _pairs(data: Dataset) -> int:
-    """How many pairs of items the users took, at most."""
+def _most_pairs(data: Dataset) -> int:
+    """How many pairs of items are taken together, at most: within the usual window, without an order by one user."""
+    if data.manifest.timed:
+        return 2 * WINDOW * data.manifest.events["train"]
     taken = np.bincount(data.events("train").user).astype(np.int64)
     return int((taken**2).sum())
 

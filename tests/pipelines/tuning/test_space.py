@@ -3,7 +3,9 @@
 import math
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from optuna.trial import Trial
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import DatasetManifest
+from pipelines.ingest import prepare
 from pipelines.tuning.finals import Finalist, best_of
 from pipelines.tuning.recipe import text
 from pipelines.tuning.space import GIVEN, Family, FixedSettings, families, sections
@@ -20,7 +23,8 @@ from pipelines.tuning.starts import ORIGINS, starts
 from pipelines.tuning.study import PLAN, RUN, Rungs, Tried, open_study, tried, waits
 from pipelines.tuning.training import USED, Clock, Run, Share, _Ended, _Watch
 from pipelines.tuning.traits import Traits, validation
-from towers.config.recipe import parse_config
+from towers.config.recipe import Config, parse_config
+from towers.config.sections import DataConfig
 from towers.errors import ConfigError
 
 AGE = {"kind": "categorical", "column": "age"}
@@ -70,6 +74,24 @@ def test_the_starts_of_a_data_set_can_be_left_out() -> None:
     (graph, _), (ids, _) = (starts(each, timed, 64, ORIGINS) for each in ("graph", "ids"))
     assert (graph["neighbours_recency"], graph["start"]) == (4.0, "cooccurrence")
     assert "neighbours_recency" not in ids
+    (many, _) = starts("ids", replace(timed, pairs=False), 64, ORIGINS)
+    assert many == {name: value for name, value in ids.items() if name != "start"}
+
+
+@pytest.mark.parametrize("ordered", [True, False], ids=["in order", "sets"])
+def test_rows_start_from_co_occurrence_where_the_pairs_are_few_enough(
+    ordered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = tmp_path / "e.csv"
+    taken = [(user, item) for user, items in enumerate((3, 4, 8)) for item in range(items)]
+    events.write_text("user_id,item_id\n" + "".join(f"u{user},i{item}\n" for user, item in taken), encoding="utf-8")
+    prepare.run(DataConfig(ordered=ordered, split="leave_last_out" if ordered else "random"), events, tmp_path / "data")
+    data = Dataset.open(tmp_path / "data")
+    train = data.events("train")
+    most = 10 * len(train) if ordered else sum(count**2 for count in Counter(train.user.tolist()).values())
+    for limit in (most, most - 1):
+        monkeypatch.setattr("pipelines.tuning.traits.MOST_PAIRS", limit)
+        assert Traits.of(data, Config()).pairs == (limit == most)
 
 
 @pytest.mark.parametrize("name", ["a b", "a?b", "a%41", "a#[1]"])
