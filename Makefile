@@ -24,9 +24,9 @@ demo: $(VENV)/.runtime  ## the whole path on a synthetic world, in demo/
 test: style  ## lint, types, import contracts and every test but the long ones
 	$(call with_types,$(PYTEST))
 
-long: $(VENV)/.dev  ## the tests marked long (many kills, many requests, whole searches), and scann-core
+long: $(VENV)/.dev  ## the tests marked long (many kills, many requests, whole searches); on Linux scann-core, too
 	$(PYTEST) -m long
-	@$(MAKE) --no-print-directory scann-core
+	@test "$$(uname -s)" != Linux || $(MAKE) --no-print-directory scann-core
 
 fast: style  ## as test, without the tests marked slow
 	$(call with_types,$(PYTEST) -m "not slow and not long")
@@ -145,8 +145,8 @@ $(JAX)/.installed: benchmarks/gpu/requirements.txt | $(BIN)/python
 # The packages of $(VENV), but before them those of scann-core, which owns the same modules `scann`.
 $(CORE)/.installed: requirements-scann-core.lock $(VENV)/.dev
 	rm -rf $(CORE)
-	$(BIN)/python -m venv $(CORE)
-	$(CORE)/bin/python -m pip install --quiet --require-hashes --no-deps -r $<
+	if [ -n "$(UV)" ]; then uv venv --quiet --python $(BIN)/python $(CORE); else $(BIN)/python -m venv $(CORE); fi
+	$(subst $(VENV)/,$(CORE)/,$(INSTALL)) --quiet --require-hashes --no-deps -r $<
 	folder='import sysconfig; print(sysconfig.get_path("purelib"))'; \
 	echo "import site; site.addsitedir('$$($(BIN)/python -c "$$folder")')" \
 		>"$$($(CORE)/bin/python -c "$$folder")/packages.pth"

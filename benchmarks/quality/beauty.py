@@ -220,14 +220,15 @@ if __name__ == "__main__":
     parser.add_argument("--refit", action="store_true", help="train on the validation items, too, at the end")
     parser.add_argument("--categories", action="store_true", help="an item is also its categories (beauty-s3rec)")
     given = parser.parse_args()
-    if given.data is None or not (Path(given.data) / given.set / SETS[given.set].file).is_file():
-        parser.error(f"no {given.set}/{SETS[given.set].file}; name the folder that holds it by --data or TOWERS_DATA")
+    if given.categories and SETS[given.set].categories is None:
+        parser.error(f"--categories: {given.set} has none")
+    for file in (SETS[given.set].file, *[str(SETS[given.set].categories)] * given.categories):
+        if given.data is None or not (Path(given.data) / given.set / file).is_file():
+            parser.error(f"no {given.set}/{file}; name the folder that holds it by --data or TOWERS_DATA")
     if given.seeds < 1:
         parser.error(f"--seeds: at least 1; got {given.seeds}")
     if given.teachers and given.refit:
         parser.error("--teachers, --refit: one of them, each has a result of its own")
-    if given.categories and SETS[given.set].categories is None:
-        parser.error(f"--categories: {given.set} has none")
     folder = (Path(given.data) / given.set).resolve()
     chosen_variant = Variant(given.teachers, given.refit, given.categories)
     if given.work is not None:

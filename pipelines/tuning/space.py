@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pipelines.tuning.starts import Point, Value, starts
+from pipelines.tuning.starts import GIVEN, Point, Value, starts
 from pipelines.tuning.traits import SMALL_CATALOGUE, Raw, Traits
 from towers.config.recipe import Config
 from towers.errors import ConfigError
@@ -17,7 +17,6 @@ Values = tuple[Value, ...]
 
 WIDE = 5  # a first step goes over a fifth of a setting's values
 ONE_CHOICE = ("features", "loss", "sampler")  # sections fixed as a whole
-GIVEN = "given"  # the family of a recipe with its own features
 
 
 @dataclass(frozen=True)
@@ -150,9 +149,9 @@ def _settings(family: str, traits: Traits) -> dict[str, Values]:
             own["time_gaps"] = (False, True)
     if traits.timed:
         own["recency"] = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-    if traits.timed or traits.pairs:
+    if traits.timed or traits.few_pairs:
         own["cooccurrence"] = (0.0, 1.0, 3.0, 6.0)
-    if traits.pairs:
+    if traits.few_pairs:
         own["start"] = ("cooccurrence", "random")
     if traits.attributes:
         own["attributes"] = (False, True)
@@ -198,8 +197,8 @@ class FixedSettings:
         """Returns the families without the fixed settings; a recipe with its own features leaves a single family."""
         free = [replace(each, settings=self._free(each, traits)) for each in found]
         if "features" in self.raw:
-            every = tuple(start for family in free for start in family.starts)
-            free = [Family(GIVEN, free[0].settings, every)]
+            own = starts(GIVEN, traits, free[0].starts[0]["dimension"])
+            free = [Family(GIVEN, free[0].settings, own + tuple(start for family in free for start in family.starts))]
         if not any(family.settings for family in free):
             raise ConfigError("--config fixes every setting that tune searches; leave some of them out")
         return free

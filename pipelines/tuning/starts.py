@@ -1,7 +1,7 @@
 """Where the search of `towers tune` starts: at two points of each family, made from recipes that were tuned by hand.
 
 Those name the public data set of their recipe, so that a search can be judged on that set without them. Where there
-are fewer than two, a point comes in that uses all that the events tell, and then a plain one.
+are fewer than two, a point comes in that uses all that the events tell, and then, if it differs, a plain one.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,6 +11,7 @@ from pipelines.tuning.traits import DENSE, Traits
 Value = float | int | str | bool
 Point = Mapping[str, Value]
 
+GIVEN = "given"  # the family of a recipe with its own features
 GOWALLA, ML_1M, ML_100K, BEAUTY = ORIGINS = ("gowalla", "ml-1m", "ml-100k", "beauty")
 
 
@@ -28,9 +29,9 @@ def starts(family: str, traits: Traits, dimension: Value, without: Collection[st
     plain |= {"known_positives": 0, "average": 0.0, "dimension": dimension}
     if traits.timed:
         plain["recency"] = 1.0
-    if traits.timed or traits.pairs:
+    if traits.timed or traits.few_pairs:
         plain["cooccurrence"] = 0.0
-    if traits.pairs:
+    if traits.few_pairs:
         plain["start"] = "cooccurrence"
     if traits.attributes:
         plain["attributes"] = True
@@ -41,7 +42,7 @@ def starts(family: str, traits: Traits, dimension: Value, without: Collection[st
 
 
 def _rich(family: str, plain: Point) -> Point:
-    """A point where late events weigh more, and an item is also what is taken with it."""
+    """A point where an item is also what is taken with it, and in timed data late events weigh more."""
     told: dict[str, Value] = {"cooccurrence": 1.0, "recency": 4.0, "neighbours_recency": 4.0}
     if family == "sequence":
         # SASRec gains from many: Klenitskiy & Vasilev, RecSys 2023. On Gowalla `graph` gained nothing from 1,024.
@@ -80,6 +81,8 @@ def _made(family: str, traits: Traits, plain: Point) -> list[tuple[set[str], Poi
         return both[::-1] if is_dense else both
     if family == "history":
         return [({ML_100K}, {**plain, "user_id": "masked", "temperature": 0.2})]
+    if family == GIVEN:
+        return []
     attended: Point = {**plain, "cooccurrence": 1.0, "negatives": 4096}
     smaller: Point = {"pooled": True, "batch_size": 256, "negatives": 1024, "correction": 0.5}
     return [({BEAUTY}, attended), ({BEAUTY}, {**attended, **smaller})]

@@ -13,10 +13,10 @@ from pipelines.dataset.popularity import has_windows
 from pipelines.dataset.resolve_features import derived_query
 from towers.config.features import WINDOW
 from towers.config.recipe import Config
-from towers.model.start_rows import MOST_PAIRS
 
 Raw = dict[str, Any]
 
+MOST_PAIRS = 100_000_000  # of items taken together: every trial counts and factorises them, with 5 GB at the peak
 SMALL_CATALOGUE = 8_000  # most items that full softmax scores within the time of a step
 DENSE = 100  # mean events per item above which popularity is well known and overfitting the greater risk
 OWN_KINDS = ("id", "history")  # features that the families define themselves
@@ -29,7 +29,7 @@ class Traits:
     Attributes:
         timed: histories are the earlier events, in order.
         clock: times are points in time, not ranks, so windows of days make sense.
-        pairs: few enough pairs of items are taken together, in timed data next to each other, for rows to start from.
+        few_pairs: few enough items are taken together, in timed data next to each other, for rows to start from that.
         items: number of items.
         density: training events per item.
         query, candidate: derived attribute and context features, as in a recipe.
@@ -37,7 +37,7 @@ class Traits:
 
     timed: bool
     clock: bool
-    pairs: bool
+    few_pairs: bool
     items: int
     density: float
     query: Raw
@@ -58,7 +58,7 @@ class Traits:
         return cls(
             timed=manifest.timed,
             clock=has_windows(data),
-            pairs=_most_pairs(data) <= MOST_PAIRS,
+            few_pairs=_pairs(data) <= MOST_PAIRS,
             items=manifest.items,
             density=manifest.events["train"] / max(1, manifest.items),
             query=sides[0],
@@ -71,12 +71,12 @@ class Traits:
         return bool(self.query or self.candidate)
 
 
-def _most_pairs(data: Dataset) -> int:
+def _pairs(data: Dataset) -> int:
     """How many pairs of items are taken together, at most: within the usual window, without an order by one user."""
-    if data.manifest.timed:
-        return 2 * WINDOW * data.manifest.events["train"]
-    taken = np.bincount(data.events("train").user).astype(np.int64)
-    return int((taken**2).sum())
+    users = np.concatenate([data.events(split).user for split in ("train", "valid")])  # the final training has both
+    taken = np.bincount(users).astype(np.int64)
+    pairs = int((taken * 2 * WINDOW if data.manifest.timed else taken**2).sum())
+    return min(pairs, data.manifest.items**2)
 
 
 def validation(manifest: DatasetManifest) -> str:

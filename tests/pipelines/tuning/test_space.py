@@ -18,8 +18,8 @@ from pipelines.dataset.manifest import DatasetManifest
 from pipelines.ingest import prepare
 from pipelines.tuning.finals import Finalist, best_of
 from pipelines.tuning.recipe import text
-from pipelines.tuning.space import GIVEN, Family, FixedSettings, families, sections
-from pipelines.tuning.starts import ORIGINS, starts
+from pipelines.tuning.space import Family, FixedSettings, families, sections
+from pipelines.tuning.starts import GIVEN, ORIGINS, starts
 from pipelines.tuning.study import PLAN, RUN, Rungs, Tried, open_study, tried, waits
 from pipelines.tuning.training import USED, Clock, Run, Share, _Ended, _Watch
 from pipelines.tuning.traits import Traits, validation
@@ -29,13 +29,13 @@ from towers.errors import ConfigError
 
 AGE = {"kind": "categorical", "column": "age"}
 TRAITS = [
-    Traits(timed=False, clock=False, pairs=False, items=40_000, density=18.0, query={}, candidate={}),
-    Traits(timed=False, clock=False, pairs=True, items=3_000, density=235.0, query={}, candidate={}),
-    Traits(timed=True, clock=False, pairs=True, items=50_000, density=5.0, query={}, candidate={}),
+    Traits(timed=False, clock=False, few_pairs=False, items=40_000, density=18.0, query={}, candidate={}),
+    Traits(timed=False, clock=False, few_pairs=True, items=3_000, density=235.0, query={}, candidate={}),
+    Traits(timed=True, clock=False, few_pairs=True, items=50_000, density=5.0, query={}, candidate={}),
     Traits(
         timed=True,
         clock=True,
-        pairs=True,
+        few_pairs=True,
         items=1_700,
         density=47.0,
         query={"age": AGE},
@@ -74,24 +74,28 @@ def test_the_starts_of_a_data_set_can_be_left_out() -> None:
     (graph, _), (ids, _) = (starts(each, timed, 64, ORIGINS) for each in ("graph", "ids"))
     assert (graph["neighbours_recency"], graph["start"]) == (4.0, "cooccurrence")
     assert "neighbours_recency" not in ids
-    (many, _) = starts("ids", replace(timed, pairs=False), 64, ORIGINS)
+    (many, _) = starts("ids", replace(timed, few_pairs=False), 64, ORIGINS)
     assert many == {name: value for name, value in ids.items() if name != "start"}
 
 
 @pytest.mark.parametrize("ordered", [True, False], ids=["in order", "sets"])
+@pytest.mark.parametrize("shared", [True, False], ids=["the same items", "items of their own"])
 def test_rows_start_from_co_occurrence_where_the_pairs_are_few_enough(
-    ordered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ordered: bool, shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = tmp_path / "e.csv"
-    taken = [(user, item) for user, items in enumerate((3, 4, 8)) for item in range(items)]
+    lengths = (3, 4, 8, 9, 9)
+    taken = [(user, item + 100 * user * (not shared)) for user, n in enumerate(lengths) for item in range(n)]
     events.write_text("user_id,item_id\n" + "".join(f"u{user},i{item}\n" for user, item in taken), encoding="utf-8")
     prepare.run(DataConfig(ordered=ordered, split="leave_last_out" if ordered else "random"), events, tmp_path / "data")
     data = Dataset.open(tmp_path / "data")
-    train = data.events("train")
-    most = 10 * len(train) if ordered else sum(count**2 for count in Counter(train.user.tolist()).values())
+    by_user = Counter(user for split in ("train", "valid") for user in data.events(split).user.tolist())
+    most = sum(10 * count if ordered else count**2 for count in by_user.values())
+    assert (most > data.manifest.items**2) == shared
+    most = min(most, data.manifest.items**2)
     for limit in (most, most - 1):
         monkeypatch.setattr("pipelines.tuning.traits.MOST_PAIRS", limit)
-        assert Traits.of(data, Config()).pairs == (limit == most)
+        assert Traits.of(data, Config()).few_pairs == (limit == most)
 
 
 @pytest.mark.parametrize("name", ["a b", "a?b", "a%41", "a#[1]"])
@@ -156,6 +160,10 @@ def test_every_start_and_every_step_from_it_is_a_recipe(traits: Traits, without:
                 assert getattr(companions, "window", 5) == (5 if traits.timed or companions is None else "list")
                 item = (config.features.candidate or {})["item_id"]
                 assert item.start == point.get("start", "random")
+                assert item.start_window == (5 if traits.timed or item.start == "random" else "list")
+                if family.name == "graph":
+                    assert taken.cooccurrence == point.get("cooccurrence", 0)
+                    assert taken.cooccurrence_window == (5 if traits.timed or not taken.cooccurrence else "list")
                 known = 0 if point["loss"] == "full_softmax" else point["known_positives"]
                 assert getattr(config.loss, "known_positives", 0) == known
 
@@ -171,6 +179,7 @@ def test_a_given_recipe_stays_and_takes_its_settings_out_of_the_search() -> None
     fixed = FixedSettings(parse_config(given))
     (family,) = fixed.families(families(traits, (64,)), traits)
     assert family.name == GIVEN
+    assert [(start["recency"], start["temperature"]) for start in family.starts[:2]] == [(4.0, 0.1), (1.0, 0.1)]
     searched = {"learning_rate", "weight_decay", "average", "dropout", "negatives", "recency", "balance"}
     assert set(family.settings) == searched
     raw = fixed.sections(GIVEN, family.starts[0], traits)
