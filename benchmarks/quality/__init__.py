@@ -14,6 +14,7 @@ MEASURES = {
     "beauty": ("benchmarks.quality.beauty", *PATH, "towers/recipes/beauty.toml"),
     "beauty_refit": ("benchmarks.quality.beauty", *PATH, "towers/recipes/beauty.toml"),
     "beauty_s3rec": ("benchmarks.quality.beauty", *PATH, "towers/recipes/beauty.toml"),
+    "beauty_s3rec_categories_taught": ("benchmarks.quality.beauty", *PATH, "towers/recipes/beauty.toml"),
     "beauty_s3rec_refit": ("benchmarks.quality.beauty", *PATH, "towers/recipes/beauty.toml"),
     "beauty_s3rec_taught": ("benchmarks.quality.beauty", *PATH, "towers/recipes/beauty.toml"),
     "cold_start": ("benchmarks.quality.cold_start",),

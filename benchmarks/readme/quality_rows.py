@@ -226,6 +226,12 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
         published_by="eSASRec / SASRec with sampled softmax",
         command="quality.beauty --set beauty-s3rec --teachers 4",
     ),
+    "beauty_s3rec_categories_taught": partial(
+        beauty,
+        what="Four teachers and the items' categories, the Beauty of 12,101 items",
+        published_by="eSASRec / SASRec with sampled softmax, of ids alone,",
+        command="quality.beauty --set beauty-s3rec --categories --teachers 4",
+    ),
     "ml_100k": ml_100k,
     "ml_100k_rolling": ml_100k_rolling,
     "cold_start": cold_start,

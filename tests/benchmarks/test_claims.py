@@ -56,6 +56,7 @@ JUDGED: dict[str, Callable[[Result], Checks]] = {
     "beauty": next_item("beauty"),
     "beauty_refit": next_item("beauty", refit=True),
     "beauty_s3rec": next_item("beauty-s3rec"),
+    "beauty_s3rec_categories_taught": next_item("beauty-s3rec"),
     "beauty_s3rec_refit": next_item("beauty-s3rec", refit=True),
     "beauty_s3rec_taught": next_item("beauty-s3rec"),
     "bulk_recall": bulk_recall,
