@@ -88,10 +88,8 @@ LOCK = uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --
 
 ifdef UV
 INSTALL = uv pip install --python $(BIN)/python
-UNINSTALL = uv pip uninstall --python $(BIN)/python
 else
 INSTALL = $(BIN)/python -m pip install
-UNINSTALL = $(BIN)/python -m pip uninstall --yes
 endif
 INSTALL_PROJECT = $(INSTALL) --quiet --no-build-isolation --no-deps --editable .
 

@@ -43,19 +43,19 @@ K = 10
 @dataclass(frozen=True)
 class Set:
     """A data set: its file, the file's format, the result, the best published figures, what is to be reached, and the
-    file of the items' categories."""
+    file of the items' categories, "" without any."""
 
     file: str
     format: str
     result: str
     published: dict[str, float]
     goal: dict[str, float]
-    categories: str | None = None
+    categories: str = ""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What differs from the recipe: how many teachers it has, and whether it trains on the validation items, too, and
+    """What differs from the recipe: how many teachers it has, whether it trains on the validation items, too, and
     whether an item is also its categories, as a candidate and in the history."""
 
     teachers: int = 0
@@ -166,7 +166,7 @@ def trained(chosen: Set, data: Path, work: Path, seed: int, variant: Variant) ->
     config = ("--config", RECIPE)
     if not Path(dataset).exists():
         events = ("--events", str(data / chosen.file), "--format", chosen.format)
-        items = ("--items", str(data / str(chosen.categories))) if variant.categories else ()
+        items = ("--items", str(data / chosen.categories)) if variant.categories else ()
         stages.run("prepare", *events, *items, *config, "--out", dataset)
     if not Path(run).exists():
         changes = [word for each in (f"train.seed={seed}", *variant.changes) for word in ("--set", each)]
@@ -220,9 +220,9 @@ if __name__ == "__main__":
     parser.add_argument("--refit", action="store_true", help="train on the validation items, too, at the end")
     parser.add_argument("--categories", action="store_true", help="an item is also its categories (beauty-s3rec)")
     given = parser.parse_args()
-    if given.categories and SETS[given.set].categories is None:
+    if given.categories and not SETS[given.set].categories:
         parser.error(f"--categories: {given.set} has none")
-    for file in (SETS[given.set].file, *[str(SETS[given.set].categories)] * given.categories):
+    for file in (SETS[given.set].file, *[SETS[given.set].categories] * given.categories):
         if given.data is None or not (Path(given.data) / given.set / file).is_file():
             parser.error(f"no {given.set}/{file}; name the folder that holds it by --data or TOWERS_DATA")
     if given.seeds < 1:

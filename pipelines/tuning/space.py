@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from pipelines.tuning.starts import GIVEN, Point, Value, starts
 from pipelines.tuning.traits import SMALL_CATALOGUE, Raw, Traits
+from towers.config.features import WINDOW
 from towers.config.recipe import Config
 from towers.errors import ConfigError
 
@@ -101,19 +102,17 @@ def sections(family: str, point: Point, traits: Traits) -> Raw:
 def _features(family: str, point: Point, traits: Traits) -> Raw:
     query: Raw = {}
     candidate: Raw = {"item_id": {"kind": "id"}}
-    in_list: Raw = {} if traits.timed else {"window": "list"}
+    window = WINDOW if traits.timed else "list"
     if point.get("start", "random") != "random":
-        start: Raw = {f"start_{name}": each for name, each in in_list.items()}
-        candidate["item_id"] |= {"start": point["start"], **start}
+        candidate["item_id"] |= {"start": point["start"], "start_window": window}
     if point.get("user_id", "yes") != "no":
         query["user_id"] = {"kind": "id", **({"mask_share": 0.5} if point.get("user_id") == "masked" else {})}
     if family == "graph":
         query["taken"] = {"kind": "neighbours", "window": "all", "weight": point["neighbours"]}
         if "neighbours_recency" in point:
-            query["taken"] |= {"recency": point["neighbours_recency"]}
+            query["taken"]["recency"] = point["neighbours_recency"]
         if point.get("cooccurrence"):
-            query["taken"] |= {"cooccurrence": point["cooccurrence"]}
-            query["taken"] |= {f"cooccurrence_{name}": each for name, each in in_list.items()}
+            query["taken"] |= {"cooccurrence": point["cooccurrence"], "cooccurrence_window": window}
         candidate["takers"] = {"kind": "neighbours", "weight": point["neighbours"]}
     if family == "history":
         names = ("pooling", "max_length", "share_item_table")
@@ -124,7 +123,7 @@ def _features(family: str, point: Point, traits: Traits) -> Raw:
         if point["pooled"]:
             query["pooled"] = {"kind": "history", "max_length": point["max_length"]}
     if point.get("cooccurrence"):
-        candidate["companions"] = {"kind": "cooccurrence", "weight": point["cooccurrence"], **in_list}
+        candidate["companions"] = {"kind": "cooccurrence", "weight": point["cooccurrence"], "window": window}
     if point.get("attributes"):
         # If a column has the name of a feature above, that feature wins.
         query, candidate = {**traits.query, **query}, {**traits.candidate, **candidate}
