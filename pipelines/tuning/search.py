@@ -25,7 +25,7 @@ from towers.config.recipe import Config, parse_config
 from towers.errors import ConfigError
 
 SHARES, SHARE_EPOCHS = 28, 10.0  # a trial's share of the budget, and in epochs without a clock
-LEAST_EPOCHS, LARGEST_SHARE = 3, 12  # a trial of slow epochs may train 3 in a twelfth of the budget, 1 in a sixth
+LEAST_EPOCHS, LARGEST_SHARE = 2, 12  # a trial of slow epochs may train 2 in a twelfth of the budget, 1 in a sixth
 ROOM = 0.8  # planned part of the recipe's training time, because a machine's load varies
 MOST_TRIALS = 300  # beyond this, trials overfit this sample of users
 FINALS, MOST_FINALS = 12, 0.45  # cost of the finals: in runs of the best trial, but at most as part of the budget
@@ -67,6 +67,7 @@ class Search:
         data: the data set.
         fixed: settings that are not searched.
         families: what is searched.
+        traits: of the data set.
         asked: what to search for.
         work: holds `study.db`, and `trials/` with the checkpoints of the best.
         begun: of the command, as of `time.monotonic`.
@@ -77,12 +78,12 @@ class Search:
         data: Dataset,
         fixed: FixedSettings,
         families: Sequence[Family],
+        traits: Traits,
         asked: SearchGoal,
         work: Path,
         begun: float,
     ) -> None:
-        self.data, self.fixed, self.asked, self.work = data, fixed, asked, work
-        self.traits = Traits.of(data, fixed.config)
+        self.data, self.fixed, self.traits, self.asked, self.work = data, fixed, traits, asked, work
         self.families = {each.name: each for each in families}
         (work / "trials").mkdir(exist_ok=True)
         self.study = open_study(work / "study.db", "search")

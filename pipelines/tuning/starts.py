@@ -1,7 +1,7 @@
 """Where the search of `towers tune` starts: at two points of each family, made from recipes that were tuned by hand.
 
 Those name the public data set of their recipe, so that a search can be judged on that set without them. Where there
-are fewer than two, a point comes in that uses all that the events tell, and then, if it differs, a plain one.
+are fewer than two, a point comes in that uses all that the events tell, then the same with less logQ correction.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,6 +12,9 @@ Value = float | int | str | bool
 Point = Mapping[str, Value]
 
 GIVEN = "given"  # the family of a recipe with its own features
+# The prior puts back the popularity that a weaker correction leaves out of the vectors. After an epoch of `graph`: on
+# Gowalla 0.1811 on validation where it was 0.1735, on MovieLens-1M 0.2285 and 0.2273.
+LESS_CORRECTION: Point = {"loss": "bsl", "correction": 0.5}
 GOWALLA, ML_1M, ML_100K, BEAUTY = ORIGINS = ("gowalla", "ml-1m", "ml-100k", "beauty")
 
 
@@ -37,7 +40,8 @@ def starts(family: str, traits: Traits, dimension: Value, without: Collection[st
         plain["attributes"] = True
     plain |= _plain(family, traits)
     made = [point for origins, point in _made(family, traits, plain) if not origins & set(without)]
-    points = [*made, _rich(family, plain), plain]
+    rich = _rich(family, plain)
+    points = [*made, rich, plain if family in ("sequence", GIVEN) else {**rich, **LESS_CORRECTION}]
     return tuple(each for place, each in enumerate(points) if each not in points[:place])[:2]
 
 

@@ -94,7 +94,7 @@ def run(
     budget_s = None if budget_minutes is None else 60.0 * budget_minutes
     asked = SearchGoal(metric or given, seed, trials, budget_s, 60.0 * train_minutes)
     parse_config({"train": {"metric": asked.metric, "seed": seed}}, origin="--metric, --seed")
-    space = _space(data, fixed, dimensions, without_starts)
+    traits, space = _space(data, fixed, dimensions, without_starts)
     refuse_changes(data)
     refuse_leaks(data)
     if not (data.manifest.events["valid"] and len(heldout_users(data, "valid"))):
@@ -108,7 +108,7 @@ def run(
     with exclusive(work, f"{out}: another process is searching for this recipe; wait for it, or name another --out"):
         key = _key_of(fixed, data, asked, space)
         open_work(work, out, key, "search", "data set or other settings", resume=resume)
-        search = Search(data, fixed, space, asked, work, begun)
+        search = Search(data, fixed, space, traits, asked, work, begun)
         finals = Finals(search, _growth(data, fixed))
         say(f"validation: {validation(data.manifest)}")
         phases("tune", "trials", "finals")
@@ -184,8 +184,8 @@ def _nothing(search: Search) -> str:
 
 def _space(
     data: Dataset, fixed: FixedSettings, dimensions: Sequence[int], without_starts: Collection[str]
-) -> list[Family]:
-    """Returns the families to search; refuses a recipe that leaves nothing or that the data set cannot feed."""
+) -> tuple[Traits, list[Family]]:
+    """Returns what the data set is like and what to search; refuses a recipe that leaves nothing or does not fit."""
     for each in dimensions:
         parse_config({"model": {"dimension": each}}, origin="--dimension")
     if dimensions and "dimension" in fixed.raw.get("model", {}):
@@ -195,7 +195,7 @@ def _space(
             raise ConfigError(f"--without-starts: no start was made from {name!r}; allowed: {', '.join(ORIGINS)}")
     check_recipe(fixed.config, data)
     traits = Traits.of(data, fixed.config)
-    return fixed.families(families(traits, tuple(dimensions) or (DIMENSION,), without_starts), traits)
+    return traits, fixed.families(families(traits, tuple(dimensions) or (DIMENSION,), without_starts), traits)
 
 
 def _growth(data: Dataset, fixed: FixedSettings) -> float:

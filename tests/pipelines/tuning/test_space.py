@@ -51,26 +51,29 @@ def run_of(*metrics: float, every: float = 1.0, end: str = "converged") -> Run:
 
 def of_family(name: str, traits: Traits, *without: str) -> list[tuple[Any, ...]]:
     """What tells the starts of a family apart: all that `keys` name."""
-    keys = ("temperature", "loss", "negatives", "known_positives", "cooccurrence", "recency")
+    keys = ("temperature", "loss", "correction", "negatives", "known_positives", "cooccurrence", "recency")
     return [tuple(point.get(key) for key in keys) for point in starts(name, traits, 64, without)]
 
 
 def test_the_starts_of_a_data_set_can_be_left_out() -> None:
     sparse, dense, timed, _ = TRAITS
-    plain = rich = (0.1, "sampled_softmax", 0, 0, None, None)
-    partial, of_dense = (0.1, "bsl", 1024, 0, None, None), (0.17, "sampled_softmax", 1024, 500, 0.0, None)
+    plain = rich = (0.1, "sampled_softmax", 1.0, 0, 0, None, None)
+    less = (0.1, "bsl", 0.5, 0, 0, None, None)
+    partial = (0.1, "bsl", 0.4, 1024, 0, None, None)
+    of_dense = (0.17, "sampled_softmax", 1.0, 1024, 500, 0.0, None)
     assert of_family("ids", sparse) == of_family("ids", sparse, "ml-1m", "beauty") == [partial, rich]
-    assert of_family("ids", sparse, "gowalla") == [plain]
-    plain, rich = (*plain[:4], 0.0, None), (*rich[:4], 1.0, None)
+    assert of_family("ids", sparse, "gowalla") == [rich, less]
+    rich, less = (*rich[:5], 1.0, None), (*less[:5], 1.0, None)
     assert of_family("ids", dense) == of_family("ids", dense, "gowalla") == [of_dense, rich]
-    assert of_family("ids", dense, "ml-1m") == [rich, plain]
-    plain, rich, hop = (*plain[:5], 1.0), (*rich[:5], 4.0), (0.1, "bsl", 0, 0, 3.0, 8.0)
-    assert of_family("graph", timed) == [hop, (0.17, "bsl", 0, 500, 3.0, 8.0)]
+    assert of_family("ids", dense, "ml-1m") == [rich, less]
+    plain, rich, less = (*plain[:5], 0.0, 1.0), (*rich[:6], 4.0), (*less[:6], 4.0)
+    hop = (0.1, "bsl", 0.4, 0, 0, 3.0, 8.0)
+    assert of_family("graph", timed) == [hop, (0.17, "bsl", 0.7, 0, 500, 3.0, 8.0)]
     assert of_family("graph", timed, "ml-1m") == [hop, rich]
     assert of_family("history", timed) == [(0.2, *plain[1:]), rich]
-    assert [each[4] for each in of_family("sequence", timed)] == [1.0, 1.0]
-    assert all(of_family(each, timed, *ORIGINS) == [rich, plain] for each in ("ids", "graph", "history"))
-    assert of_family("sequence", timed, *ORIGINS) == [(*rich[:2], 1024, *rich[3:]), plain]
+    assert [each[5] for each in of_family("sequence", timed)] == [1.0, 1.0]
+    assert all(of_family(each, timed, *ORIGINS) == [rich, less] for each in ("ids", "graph", "history"))
+    assert of_family("sequence", timed, *ORIGINS) == [(*rich[:3], 1024, *rich[4:]), plain]
     (graph, _), (ids, _) = (starts(each, timed, 64, ORIGINS) for each in ("graph", "ids"))
     assert (graph["neighbours_recency"], graph["start"]) == (4.0, "cooccurrence")
     assert "neighbours_recency" not in ids
@@ -121,6 +124,13 @@ def test_steps_change_one_setting_and_go_on_in_a_direction_that_was_right() -> N
     assert steps(family, best) == around * 2  # of four values, a wide step is a small one
     assert steps(family, best, ("a", -1)) == [("a", 1), *around * 2]
     assert steps(family, best, ("b", 1)) == [("b", "y"), *around * 2]
+
+
+def test_the_correction_and_co_occurrence_change_before_what_all_starts_have() -> None:
+    for traits in TRAITS:
+        for family in families(traits, (64,)):
+            first = ["correction", *(["cooccurrence"] if traits.timed or traits.few_pairs else []), "temperature"]
+            assert list(family.settings)[: len(first)] == first
 
 
 def test_steps_over_many_values_are_wide_first_and_end_at_the_bounds() -> None:
