@@ -162,7 +162,8 @@ class Search:
             run = Run(end="refused", reason=REPEAT)
             trial.set_user_attr(RUN, run.model_dump())
         else:
-            run = self.train(trial, raw, Share(self.share, self.clock, behind, LEAST_EPOCHS, self._largest))
+            alike = len(best[family.name].run.epochs) if family.name in best else 0
+            run = self.train(trial, raw, Share(self.share, self.clock, behind, LEAST_EPOCHS, self._largest, alike))
         if not run.complete:
             raise TrialPruned
         rungs.report(run, max(self.share, run.cost))

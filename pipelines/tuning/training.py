@@ -128,6 +128,8 @@ class Share:
         clock: of the whole command; its end stops a training within a step.
         behind: called after each epoch with the run so far and the most that it may cost: whether to stop there.
         epochs, largest: slow epochs raise `most` until this many fit, but not above this cost, or one, up to twice it.
+        alike: epochs of the trial that it is compared with; where they are few, it may train as many at one epoch's
+            cost above `most`, so that the seconds of an epoch do not decide.
     """
 
     most: float
@@ -135,10 +137,12 @@ class Share:
     behind: Callable[[Run, float], bool]
     epochs: int = 0
     largest: float = 0.0
+    alike: int = 0
 
     def of(self, epoch: float) -> float:
         """Returns the most that a training may cost whose epochs cost `epoch`."""
-        return max(self.most, min(self.epochs * epoch, self.largest), min(epoch, 2 * self.largest))
+        wanted = max(self.epochs * epoch, min(self.alike * epoch, self.most + epoch))
+        return max(self.most, min(wanted, self.largest), min(epoch, 2 * self.largest))
 
 
 class _Ended(Exception):  # noqa: N818 - not an error
