@@ -1,8 +1,6 @@
 """Trains one recipe of the search; stops it when its share is used up, it falls behind, or it proves too slow.
 
-Its checkpoints let it resume in a later process or with a larger share. The clock counts the seconds used by this
-process and by earlier, interrupted ones. Without a budget there is no clock: costs are counted in epochs, and the same
-seed gives the same search on any machine.
+It resumes from its checkpoints. Without a budget costs are epochs: one seed gives one search on any machine.
 """
 
 import gc
@@ -126,10 +124,9 @@ class Share:
     Attributes:
         most: the cost of all epochs.
         clock: of the whole command; its end stops a training within a step.
-        behind: called after each epoch with the run so far and the most that it may cost: whether to stop there.
+        behind: called after each epoch with the run so far and the most that it may cost: whether to end.
         epochs, largest: slow epochs raise `most` until this many fit, but not above this cost, or one, up to twice it.
-        alike: epochs of the trial that it is compared with; where they are few, it may train as many at one epoch's
-            cost above `most`, so that the seconds of an epoch do not decide.
+        alike: epochs of the trial that it is compared with, which it may train if at most one of them does not fit.
     """
 
     most: float
@@ -162,7 +159,7 @@ def train(config: Config, data: Dataset, directory: Path, share: Share, before: 
         before: the run that led to the checkpoint; its last epoch may be missing.
 
     Returns:
-        The run. If it diverged or did not fit into memory, it holds the reason.
+        The run, with the reason if it diverged or did not fit into memory.
     """
     directory.mkdir(parents=True, exist_ok=True)
     watch = _Watch(share, before)
