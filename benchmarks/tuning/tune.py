@@ -3,7 +3,7 @@
 The search is a stranger to the set: the starts that were made from it are left out, and a split that the files give is
 prepared without a recipe; of the others the hand-made recipe tells the protocol. No start was made from `beauty-s3rec`,
 but those of `sequence` were from the larger Beauty. `--with-starts` leaves all in. That rows start from co-occurrence,
-that second starts have half of the correction, and which step comes first was chosen on the validation of Gowalla and
+that second starts have half of the correction, and which step comes first were chosen on the validation of Gowalla and
 MovieLens-1M.
 
 An hour for a set, 20 minutes for the small MovieLens-100k. Claims: the search kept its budget within 3 %, and the found

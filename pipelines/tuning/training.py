@@ -1,6 +1,6 @@
 """Trains one recipe of the search; stops it when its share is used up, it falls behind, or it proves too slow.
 
-It resumes from its checkpoints. Without a budget costs are epochs: one seed gives one search on any machine.
+It resumes from its checkpoints. Without a budget costs are epochs: the same seed gives the same search anywhere.
 """
 
 import gc
@@ -124,9 +124,9 @@ class Share:
     Attributes:
         most: the cost of all epochs.
         clock: of the whole command; its end stops a training within a step.
-        behind: called after each epoch with the run so far and the most that it may cost: whether to end.
+        behind: called after each epoch with the run so far and the most that it may cost: whether to stop.
         epochs, largest: slow epochs raise `most` until this many fit, but not above this cost, or one, up to twice it.
-        alike: epochs of the trial that it is compared with, which it may train if at most one of them does not fit.
+        alike: epochs of the best trial of its family; up to them it may train one more than fits.
     """
 
     most: float

@@ -116,6 +116,15 @@ def test_starts_go_on_while_they_may_catch_up(done: Done) -> None:
     assert set({row["family"]: row["end"] for row in starts}.values()) == {"share"}
 
 
+def test_a_trial_is_compared_with_the_best_of_its_family(done: Done) -> None:
+    families = set[str]()
+    for config, _, share, _ in done.formula.asked[:TRIALS]:
+        family = family_of(config)
+        assert share.alike == (10 if family in families else 0)
+        families.add(family)
+    assert families == {"ids", "graph", "history"}
+
+
 def test_a_family_that_is_too_slow_comes_back_with_the_largest_batch(dataset: Path, tmp_path: Path) -> None:
     formula = Formula(slow=lambda config: family_of(config) == "graph" and config.train.batch_size < 8192)
     found = searched(formula, dataset, tmp_path / "r.toml", trials=8)
