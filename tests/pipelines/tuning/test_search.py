@@ -116,7 +116,7 @@ def test_starts_go_on_while_they_may_catch_up(done: Done) -> None:
     assert set({row["family"]: row["end"] for row in starts}.values()) == {"share"}
 
 
-def test_a_trial_is_compared_with_the_best_of_its_family(done: Done) -> None:
+def test_a_trial_knows_the_epochs_of_the_best_of_its_family(done: Done) -> None:
     families = set[str]()
     for config, _, share, _ in done.formula.asked[:TRIALS]:
         family = family_of(config)

@@ -126,7 +126,7 @@ def test_steps_change_one_setting_and_go_on_in_a_direction_that_was_right() -> N
     assert steps(family, best, ("b", 1)) == [("b", "y"), *around * 2]
 
 
-def test_the_correction_and_co_occurrence_change_before_what_all_starts_have() -> None:
+def test_steps_begin_with_co_occurrence_and_correction() -> None:
     for traits in TRAITS:
         for family in families(traits, (64,)):
             first = [*(["cooccurrence"] if traits.timed or traits.few_pairs else []), "correction", "temperature"]
@@ -301,7 +301,7 @@ def test_slow_epochs_get_a_larger_share(tmp_path: Path) -> None:
     assert [share.of(epoch) for epoch in (2.0, 8.0, 20.0, 50.0, 70.0)] == [10.0, 24.0, 30.0, 50.0, 60.0]
 
 
-def test_a_trial_may_train_as_many_epochs_as_the_one_it_is_compared_with(tmp_path: Path) -> None:
+def test_up_to_the_epochs_of_its_familys_best_a_trial_may_train_one_more_than_fits(tmp_path: Path) -> None:
     share = Share(10.0, clock(tmp_path, None), lambda run, most: False, epochs=1, largest=18.0, alike=3)
     # Three of 2 or 4 s, of 6 s one more than fits, of 9 s the limit holds, and beyond it one epoch.
     assert [share.of(epoch) for epoch in (2.0, 4.0, 6.0, 9.0, 20.0)] == [10.0, 12.0, 16.0, 18.0, 20.0]
