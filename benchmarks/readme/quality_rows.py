@@ -220,11 +220,11 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     "beauty_s3rec_refit": partial(
         beauty_refit, what="12,101 items", command="quality.beauty --set beauty-s3rec --refit"
     ),
-    "beauty_s3rec_taught": partial(
+    "beauty_s3rec_categories": partial(
         beauty,
-        what="Four teachers, the Beauty of 12,101 items",
-        published_by="eSASRec / SASRec with sampled softmax",
-        command="quality.beauty --set beauty-s3rec --teachers 4",
+        what="The items' categories, too, the Beauty of 12,101 items",
+        published_by="eSASRec / SASRec with sampled softmax, of ids alone,",
+        command="quality.beauty --set beauty-s3rec --categories",
     ),
     "beauty_s3rec_categories_taught": partial(
         beauty,

@@ -56,9 +56,9 @@ JUDGED: dict[str, Callable[[Result], Checks]] = {
     "beauty": next_item("beauty"),
     "beauty_refit": next_item("beauty", refit=True),
     "beauty_s3rec": next_item("beauty-s3rec"),
+    "beauty_s3rec_categories": next_item("beauty-s3rec"),
     "beauty_s3rec_categories_taught": next_item("beauty-s3rec"),
     "beauty_s3rec_refit": next_item("beauty-s3rec", refit=True),
-    "beauty_s3rec_taught": next_item("beauty-s3rec"),
     "bulk_recall": bulk_recall,
     "evaluation": lambda result: full_evaluation.judged(result["worlds"]),
     "index": approximate,
@@ -126,6 +126,7 @@ def test_a_variant_of_beauty_trains_what_its_result_is_called() -> None:
         beauty.Variant(): ("", [], {}),
         beauty.Variant(teachers=4): ("_taught", ["distillation.models=4"], {"teachers": 4}),
         beauty.Variant(refit=True): ("_refit", ["data.refit=true"], {"refit": True}),
+        beauty.Variant(categories=True): ("_categories", beauty.CATEGORIES, {"categories": True}),
         beauty.Variant(4, categories=True): (
             "_categories_taught",
             ["distillation.models=4", *beauty.CATEGORIES],
