@@ -222,7 +222,7 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     ),
     "beauty_s3rec_categories": partial(
         beauty,
-        what="The items' categories, too, the Beauty of 12,101 items",
+        what="With the items' categories, the Beauty of 12,101 items",
         published_by="eSASRec / SASRec with sampled softmax, of ids alone,",
         command="quality.beauty --set beauty-s3rec --categories",
     ),
