@@ -201,7 +201,7 @@ def build_training(
     items = ItemFeatures(tables.items, catalogue)
 
     def untrained() -> TwoTower:
-        new = TwoTower(learnt.query, learnt.candidate, config)
+        new = TwoTower(learnt.query, learnt.candidate, config.of_teachers)
         connect_graphs(new, tables, [events.past])
         return new
 

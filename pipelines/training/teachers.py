@@ -11,7 +11,6 @@ from typing import Any
 from pipelines.dataset.dataset import Dataset
 from pipelines.training.stage import Stage, run_stage
 from towers.config.recipe import Config
-from towers.config.sections import DistillationConfig
 
 TEACHERS = "teachers"
 SEEDS = 1_000_003  # from one teacher's seed to the next: people count seeds up, and a model is no teacher of its own
@@ -39,16 +38,16 @@ def train_teachers(
     Returns:
         Their directories, and the content of each one's stage.json.
     """
-    folders, contents = [], []
+    recipe, folders, contents = config.of_teachers, [], []
     for number, each in enumerate(teachers_of(config, stage), 1):
         train = {"seed": (config.train.seed + number * SEEDS) % MOST_SEED, "keep_state": False}
         if chosen:
             train["epochs"] = chosen[number - 1]
-        parts = {"distillation": DistillationConfig(), "train": config.train.model_copy(update=train)}
+        changed = config.train.model_copy(update=train)
         folder = work / TEACHERS / stage.name / str(number)
         folder.mkdir(parents=True, exist_ok=True)
         folders.append(folder)
-        contents.append(run_stage(config.model_copy(update=parts), data, each, folder, folder))
+        contents.append(run_stage(recipe.model_copy(update={"train": changed}), data, each, folder, folder))
         # A trainer and its graphs reference each other: without this, memory would hold each one's tables and moments.
         gc.collect()
     return folders, contents

@@ -178,8 +178,9 @@ def _optimizer(config: "Config") -> Iterator[str]:
 def _teachers(config: "Config") -> Iterator[str]:
     loss, distillation = config.loss, config.distillation
     if not distillation.models:
-        if distillation.share != type(distillation).model_fields["share"].default:
-            yield "distillation.share: only distillation.models reads it; set that, too, or leave it out"
+        for key in ("share", "dimension"):
+            if getattr(distillation, key) != type(distillation).model_fields[key].default:
+                yield f"distillation.{key}: only distillation.models reads it; set that, too, or leave it out"
         return
     if config.task != "retrieval" or not loss.samples:
         yield (
@@ -191,3 +192,6 @@ def _teachers(config: "Config") -> Iterator[str]:
             f"distillation.models: {loss.name} works on the unscaled similarity, which makes no shares of candidates; "
             "take sampled_softmax or bsl, or set it to 0"
         )
+    if distillation.dimension is not None:
+        for reason in _widths(config.of_teachers):
+            yield f"distillation.dimension = {distillation.dimension}: {reason}"

@@ -70,6 +70,12 @@ class Config(Section):
         return self.sampler
 
     @property
+    def of_teachers(self) -> "Config":
+        """The recipe of the teachers: of their dimension, and without teachers of their own."""
+        model = self.model.model_copy(update={"dimension": self.distillation.dimension or self.model.dimension})
+        return self.model_copy(update={"model": model, "distillation": DistillationConfig()})
+
+    @property
     def temperature(self) -> float | None:
         """The divisor of similarities; None for a loss with its own scale."""
         if self.loss.own_scale:

@@ -141,6 +141,9 @@ class DistillationConfig(Section):
 
     models: int = Field(0, ge=0, le=64, description="number of teachers; 0 is off. Each takes as long as a training")
     share: float = Field(0.5, gt=0, le=1, description="weight of the teachers; the events have the rest")
+    dimension: int | None = Field(
+        None, ge=1, le=4096, description="of the teachers' vectors; by default model.dimension"
+    )
 
 
 class OptimizerConfig(Section):

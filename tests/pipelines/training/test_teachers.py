@@ -54,9 +54,12 @@ def recipe(models: int = 2, **sections: dict[str, Any]) -> Config:
     return parse_config(own | {name: own.get(name, {}) | keys for name, keys in sections.items()})
 
 
-def test_teachers_are_read_back_whole(dataset: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dimension", [None, 6])
+def test_teachers_are_read_back_whole_and_as_wide_as_asked(
+    dataset: Path, tmp_path: Path, dimension: int | None
+) -> None:
     data = Dataset.open(dataset)
-    config = check_recipe(recipe(**WITH_LAYERS), data)
+    config = check_recipe(recipe(distillation={"dimension": dimension}, **WITH_LAYERS), data)
     folders, contents = train_teachers(config, data, STAGE, tmp_path)
     assert [each["stage"] for each in contents] == ["teacher 1 for train", "teacher 2 for train"]
     training, _ = build_trainer(config, data, STAGE, tmp_path, tmp_path, teachers=folders)
@@ -70,6 +73,9 @@ def test_teachers_are_read_back_whole(dataset: Path, tmp_path: Path) -> None:
         here = sorted((tuple(v.shape), float(tf.reduce_sum(v))) for v in teacher.variables)
         assert [shape for shape, _ in saved] == [shape for shape, _ in here]
         assert [total for _, total in saved] == pytest.approx([total for _, total in here], abs=1e-5)
+    width = dimension or config.model.dimension
+    assert {each.candidate_tower.width for each in training.task.teachers.towers()} == {width}
+    assert training.task.towers.candidate_tower.width == config.model.dimension
     one, two = (weights(folder) for folder in folders)
     assert any(not np.array_equal(one[name], two[name]) for name in one)
 

@@ -32,7 +32,25 @@ REFUSED += [
         ("ccl", "works on the unscaled similarity"),
     )
 ]
-REFUSED += [({"distillation": {"share": 0.7}}, "distillation.share: only distillation.models reads it", "leave it out")]
+REFUSED += [
+    ({"distillation": {key: value}}, f"distillation.{key}: only distillation.models reads it", "leave it out")
+    for key, value in {"share": 0.7, "dimension": 128}.items()
+]
+REFUSED += [
+    (
+        {
+            "features": {"query": {"past": {"kind": "sequence", "heads": 4}}, "candidate": {"item_id": {"kind": "id"}}},
+            "distillation": {"models": 2, "dimension": 90},
+        },
+        "distillation.dimension = 90: features.query.past.heads: must divide the width of its vector, 90",
+        "got 4",
+    ),
+    (
+        {"loss": {"matryoshka": [16, 32]}, "distillation": {"models": 2, "dimension": 32}},
+        "distillation.dimension = 32: loss.matryoshka: must rise and end below model.dimension = 32",
+        "got [16, 32]",
+    ),
+]
 REFUSED += [
     ({"loss": {"name": name, "impressions": 2}}, f"loss.impressions: {name} does not sum over its negatives", "or bsl")
     for name in ("nce", "neg", "gbce", "triplet", "ccl")

@@ -20,11 +20,14 @@ def config_of(seed: int, **sections: dict[str, Any]) -> Config:
     return recipe(distillation={"models": 2, "share": SHARE}, train={"seed": seed, "batch_size": 16}, **sections)
 
 
-def tasks(**sections: dict[str, Any]) -> tuple[Retrieval, Retrieval, list[TwoTower], Batch]:
-    """The same model with and without two teachers, the teachers, and a batch."""
+def tasks(
+    wide: dict[str, Any] | None = None, **sections: dict[str, Any]
+) -> tuple[Retrieval, Retrieval, list[TwoTower], Batch]:
+    """The same model with and without two teachers, the teachers, of another [model] if wide, and a batch."""
     events, tables, _ = group_world()
     towers = towers_of(config_of(1, **sections))
-    teachers = [towers_of(config_of(seed, **sections)) for seed in (2, 3)]
+    of_teachers = sections if wide is None else sections | {"model": wide}
+    teachers = [towers_of(config_of(seed, **of_teachers)) for seed in (2, 3)]
     plain, examples = task_of(config_of(1, **sections), events, tables, towers)
     taught, _ = task_of(config_of(1, **sections), events, tables, towers, teachers)
     return plain, taught, teachers, as_tensors(examples.batch(0, 0))
@@ -35,9 +38,13 @@ def unit(vectors: tf.Tensor) -> np.ndarray:
     return array / np.linalg.norm(array, axis=1, keepdims=True)
 
 
+@pytest.mark.parametrize("dimension", [8, 12])
 @pytest.mark.parametrize("correction", [0.0, 1.0])
-def test_the_loss_is_the_share_of_the_events_and_that_of_the_teachers(correction: float) -> None:
-    plain, taught, teachers, batch = tasks(loss={"correction": correction}, model={"dimension": 8, "temperature": 0.5})
+def test_the_loss_is_the_share_of_the_events_and_that_of_the_teachers(correction: float, dimension: int) -> None:
+    model = {"dimension": 8, "temperature": 0.5}
+    plain, taught, teachers, batch = tasks(
+        model | {"dimension": dimension}, loss={"correction": correction}, model=model
+    )
     item = batch.item.numpy()[:, 0]
     count = len(item)
 
