@@ -32,7 +32,7 @@ DOT = ("model.similarity=dot", "model.temperature=")
 SWIGLU, GATED, DISTANCE = (
     f"features.query.history.{each}" for each in ("forward=swiglu", "gated=true", "positions=distance")
 )
-IN_BATCH, MANY = "the batch's own items alone", "8,192 uniform negatives"
+IN_BATCH, MANY = "the batch's own items alone", "8,192 uniform negatives, as in the recipe"
 LEVERS: dict[str, tuple[str, ...]] = {
     "the recipe with 1,024 uniform negatives": BASE,
     "SwiGLU": (*BASE, SWIGLU),
