@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field, model_validator
 from towers.config.section import Count, NonNegative, Positive, Section, Share, known_zone
 
 DEFAULT_TEMPERATURE = 0.2
+Dimension = Annotated[int, Field(ge=1, le=4096)]
 
 
 class Columns(Section):
@@ -80,7 +81,7 @@ class PriorConfig(Section):
 class ModelConfig(Section):
     """The two towers: how features become a vector and two vectors a score."""
 
-    dimension: int = Field(64, ge=1, le=4096)
+    dimension: Dimension = 64
     similarity: Literal["dot", "cosine"] = "cosine"
     norm_exponent: Literal["validation"] | Annotated[float, Field(ge=-1, le=1)] | None = Field(
         None,
@@ -141,9 +142,7 @@ class DistillationConfig(Section):
 
     models: int = Field(0, ge=0, le=64, description="number of teachers; 0 is off. Each takes as long as a training")
     share: float = Field(0.5, gt=0, le=1, description="weight of the teachers; the events have the rest")
-    dimension: int | None = Field(
-        None, ge=1, le=4096, description="of the teachers' vectors; by default model.dimension"
-    )
+    dimension: Dimension | None = Field(None, description="of the teachers' vectors; by default model.dimension")
 
 
 class OptimizerConfig(Section):
