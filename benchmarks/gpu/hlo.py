@@ -78,5 +78,11 @@ def state_of(function: Any, batch: Batch, dtypes: Sequence[Any]) -> list[NDArray
     ]
 
 
+def places_of(function: Any, batch: Batch, variables: Sequence[tf.Variable]) -> list[int]:
+    """Which arrays of `state_of` hold these variables, in rising order."""
+    handles = {id(each.handle) for each in variables}
+    return [n for n, each in enumerate(function.get_concrete_function(batch).captured_inputs) if id(each) in handles]
+
+
 def _types(text: str) -> Types:
     return [(NUMPY[name], tuple(int(n) for n in sizes.split(",") if n)) for name, sizes in SHAPE.findall(text)]

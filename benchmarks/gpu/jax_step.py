@@ -4,13 +4,15 @@ The one file that depends on JAX's version. JAX makes the function by its own ex
 module takes the body's place.
 """
 
+import io
 from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import export
-from jax.extend.mlir import hlo_to_stablehlo
+from jax.extend.mlir import hlo_to_stablehlo, ir
+from jax.interpreters.mlir import make_ir_context
 
 # Items are int64, and samplers draw by float64.
 jax.config.update("jax_enable_x64", True)
@@ -30,7 +32,7 @@ class Step:
         takes = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in batch + state]
         gives = [jax.ShapeDtypeStruct(tuple(shape), dtype) for dtype, shape in entry["results"]]
         zeros = jax.jit(lambda *_: [jnp.zeros(each.shape, each.dtype) for each in gives], keep_unused=True)
-        module = hlo_to_stablehlo(entry["module"].tobytes())
+        module = without_copies(hlo_to_stablehlo(entry["module"].tobytes()))
         program = replace(export.export(zeros)(*takes), mlir_module_serialized=module)
         donated = tuple(len(batch) + place for place in self._written) if in_place else ()
         self._run = jax.jit(program.call, donate_argnums=donated)
@@ -43,3 +45,27 @@ class Step:
         for place, value in zip(self._written, found[first:], strict=True):
             state[place] = value
         return found[:first], state
+
+
+def without_copies(module: bytes) -> bytes:
+    """The same module: a value never changes, so its copy is itself.
+
+    XLA writes copies into what it returns. StableHLO has no such operation, and JAX refuses it for a GPU, though not
+    for a CPU.
+    """
+    with make_ir_context():
+        parsed = ir.Module.parse(module)
+        copies: list[Any] = []
+
+        def collect(operation: Any) -> Any:
+            if operation.name == "mhlo.copy":
+                copies.append(operation)
+            return ir.WalkResult.ADVANCE
+
+        parsed.operation.walk(collect)
+        for each in copies:
+            each.result.replace_all_uses_with(each.operands[0])
+            each.erase()
+        with io.BytesIO() as file:
+            parsed.operation.write_bytecode(file)
+            return file.getvalue()

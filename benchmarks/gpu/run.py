@@ -1,6 +1,6 @@
 """Runs the export of `benchmarks.gpu.export` by JAX on whatever device it has. Needs numpy and jax, no TensorFlow.
 
-Claim: in every cell the losses of ten steps, the gradients of the first and everything that the steps write are
+Claim: in every cell the losses of ten steps, the gradients of the first and all that a checkpoint would hold are
     TensorFlow's on a CPU, within the tolerances of `benchmarks.gpu.compare`. Then it times batches of 1k to 64k (on a
     CPU to 4k) beside the device's own matrix products. Writes benchmarks/gpu/results/jax_DEVICE.json; exits with 1
     where the claim fails.
@@ -73,11 +73,11 @@ def _outcome(entry: dict[str, Any]) -> Outcome:
         found, state = step(state, batch)
         results.append([np.asarray(each) for each in found])
     losses = np.array([loss for loss, *_ in results])
-    return Outcome(losses, results[0][1:], [np.asarray(state[place]) for place in entry["written"]])
+    return Outcome(losses, results[0][1:], [np.asarray(state[place]) for place in entry["compares"]])
 
 
 def _compared(entry: dict[str, Any]) -> dict[str, Any]:
-    start = [entry["state"][place] for place in entry["written"]]
+    start = [entry["state"][place] for place in entry["compares"]]
     found = distance(_outcome(entry), Outcome(**entry["expected"]), start)
     return {"near": near(found)} | found._asdict()
 
